@@ -1,0 +1,145 @@
+package cyborg
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Specs describes an accelerator: what hardware it is and what it can do.
+type Specs struct {
+	Remote     bool       `json:"remote"`    // reached over a network; it belongs to the host whose agent manages it
+	Remotable  bool       `json:"remotable"` // may be used from another host
+	Num        int        `json:"num"`       // how many consumers it can serve
+	DeviceType DeviceType `json:"device_type"`
+	Type       string     `json:"acc_type"`       // what it does, e.g. "crypto"; free text
+	Capability JSONObject `json:"acc_capability"` // free-form tree
+	VendorID   string     `json:"vendor_id"`
+	ProductID  string     `json:"product_id"`
+}
+
+// Status is the one word that people read; it is computed from the axes and never stored.
+type Status string
+
+// The statuses, in order of precedence; see Accelerator.Status.
+const (
+	StatusMissing     Status = "missing"
+	StatusError       Status = "error"
+	StatusInstalling  Status = "installing"
+	StatusProgramming Status = "programming"
+	StatusAttaching   Status = "attaching"
+	StatusDetaching   Status = "detaching"
+	StatusConfiguring Status = "configuring"
+	StatusMaintaining Status = "maintaining"
+	StatusInactive    Status = "inactive"
+	StatusAttached    Status = "attached"
+	StatusReady       Status = "ready"
+)
+
+// Statuses lists every status in order of precedence.
+func Statuses() []Status {
+	return []Status{
+		StatusMissing, StatusError, StatusInstalling, StatusProgramming, StatusAttaching, StatusDetaching,
+		StatusConfiguring, StatusMaintaining, StatusInactive, StatusAttached, StatusReady,
+	}
+}
+
+// Maintenance says why, by whom and until when an accelerator is out of use; the zero Until means until enabled.
+type Maintenance struct {
+	Reason string    `json:"reason"`
+	By     string    `json:"by"`
+	Until  time.Time `json:"until,omitzero"`
+}
+
+// Fence keeps new work off an accelerator. It always has a reason, and the operation that set it, if one did.
+type Fence struct {
+	Reason    string    `json:"reason"`
+	Operation uuid.UUID `json:"operation_id,omitzero"`
+}
+
+// Claim is the operation that works on an accelerator.
+type Claim struct {
+	Operation uuid.UUID     `json:"operation_id"`
+	Kind      OperationKind `json:"kind"`
+}
+
+// Accelerator is a deployable with all that is recorded of it: the part of a device that can be allocated.
+type Accelerator struct {
+	ID           int64      `json:"-"` // the small integer that /v2 exposes as deployable_id
+	UUID         uuid.UUID  `json:"uuid"`
+	Name         string     `json:"name"` // unique; the deployable's name until somebody gives it one
+	Deployable   string     `json:"deployable"`
+	ProviderUUID uuid.UUID  `json:"resource_provider_uuid"`
+	DeviceUUID   uuid.UUID  `json:"device_uuid"`
+	Host         string     `json:"host"`
+	Backend      string     `json:"backend"`
+	Driver       string     `json:"driver"`
+	DeviceType   DeviceType `json:"device_type"`
+	// Specs is what the driver reported with what an operator set laid over it.
+	Specs       Specs          `json:"acc_specs"`
+	Attributes  []Attribute    `json:"attributes"`
+	BitstreamID string         `json:"bitstream_id,omitempty"`
+	ProgramSet  string         `json:"-"` // deployables of a device with the same set are disturbed by one image
+	Lifecycle   Lifecycle      `json:"lifecycle"`
+	Reason      string         `json:"reason,omitempty"` // why lifecycle is error
+	Admin       Administration `json:"administration"`
+	Maintenance *Maintenance   `json:"maintenance,omitempty"`
+	Presence    Presence       `json:"presence"`
+	MissingAt   time.Time      `json:"missing_since,omitzero"`
+	Fence       *Fence         `json:"fence,omitempty"`
+	Claim       *Claim         `json:"operation,omitempty"`
+	Handles     []AttachHandle `json:"attach_handles"`
+	SpecVersion int64          `json:"-"` // grows with every change of Specs by an operator; the ETag
+	CreatedAt   time.Time      `json:"created_at"`
+	UpdatedAt   time.Time      `json:"updated_at"`
+}
+
+// Status is the first that applies of: missing, error, the running operation's word, maintaining, inactive, attached
+// (no handle is free), ready.
+func (a *Accelerator) Status() Status {
+	switch {
+	case a.Presence == Missing:
+		return StatusMissing
+	case a.Lifecycle == Broken:
+		return StatusError
+	}
+	if a.Claim != nil {
+		if word := a.Claim.Kind.Word(); word != "" {
+			return word
+		}
+	}
+	switch {
+	case a.Lifecycle == Installing:
+		return StatusInstalling
+	case a.Admin == Maintaining:
+		return StatusMaintaining
+	case a.Lifecycle == Inactive:
+		return StatusInactive
+	case len(a.Handles) > 0 && a.FreeHandle() == nil:
+		return StatusAttached
+	}
+	return StatusReady
+}
+
+// FreeHandle returns the first present handle that nobody holds, or nil.
+func (a *Accelerator) FreeHandle() *AttachHandle {
+	for i := range a.Handles {
+		if h := &a.Handles[i]; h.Holder == nil && h.Presence == Present {
+			return h
+		}
+	}
+	return nil
+}
+
+// Holders lists who holds its handles, in handle order, each once.
+func (a *Accelerator) Holders() []Holder {
+	holders := []Holder{}
+	seen := map[Holder]bool{}
+	for _, h := range a.Handles {
+		if h.Holder != nil && !seen[*h.Holder] {
+			seen[*h.Holder] = true
+			holders = append(holders, *h.Holder)
+		}
+	}
+	return holders
+}

@@ -1,0 +1,40 @@
+package cyborg
+
+import (
+	"strconv"
+	"strings"
+)
+
+// ParseCursor reads what String wrote; the empty text is the zero Cursor. The error is of kind Invalid.
+func ParseCursor(text string) (Cursor, error) {
+	if text == "" {
+		return Cursor{}, nil
+	}
+	transaction, event, ok := strings.Cut(text, "-")
+	if ok {
+		t, errT := strconv.ParseUint(transaction, 10, 64)
+		e, errE := strconv.ParseInt(event, 10, 64)
+		if errT == nil && errE == nil && e >= 0 {
+			return Cursor{Transaction: t, Event: e}, nil
+		}
+	}
+	return Cursor{}, Errorf(Invalid, "%q is not an event id; send back the id of the last event you got, such as 4711-42", text)
+}
+
+// String is the form that SSE ids carry: transaction-event.
+func (c Cursor) String() string {
+	return strconv.FormatUint(c.Transaction, 10) + "-" + strconv.FormatInt(c.Event, 10)
+}
+
+// MarshalText makes the cursor a JSON string.
+func (c Cursor) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (c *Cursor) UnmarshalText(text []byte) error {
+	parsed, err := ParseCursor(string(text))
+	if err != nil {
+		return err
+	}
+	*c = parsed
+	return nil
+}

@@ -1,0 +1,144 @@
+package cyborg
+
+import (
+	"crypto/md5" //nolint:gosec // uuid3 is MD5 by definition (RFC 9562 §5.3); it names, it does not protect
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// DeviceType is the class of hardware; the values are those of the OpenStack API, and drivers may add more.
+type DeviceType string
+
+// The device types of OpenStack Cyborg, and PCI for a function of no class we know.
+const (
+	GPU    DeviceType = "GPU"
+	FPGA   DeviceType = "FPGA"
+	AIChip DeviceType = "AICHIP"
+	QAT    DeviceType = "QAT"
+	NIC    DeviceType = "NIC"
+	SSD    DeviceType = "SSD"
+	PCI    DeviceType = "PCI"
+)
+
+// HandleKind is the kind of an attach handle.
+type HandleKind string
+
+// The attach handle kinds of OpenStack Cyborg, and device nodes.
+const (
+	HandlePCI     HandleKind = "PCI"      // info: domain, bus, device, function
+	HandleMDEV    HandleKind = "MDEV"     // info: asked_type, vgpu_mark
+	HandleDEV     HandleKind = "DEV"      // info: path
+	HandleTestPCI HandleKind = "TEST_PCI" // as PCI, of a device that does not exist
+)
+
+// HolderKind is the kind of a consumer.
+type HolderKind string
+
+// The holder kinds.
+const (
+	HolderInstance HolderKind = "instance" // a virtual machine; id: its UUID
+	HolderHost     HolderKind = "host"     // a host's own software; id: the host's name
+	HolderService  HolderKind = "service"  // an infrastructure service; id: its name
+)
+
+// Holder is who has an attach handle.
+type Holder struct {
+	Kind HolderKind `json:"kind"`
+	ID   string     `json:"id"`
+}
+
+// Host is a machine with an agent. Name is the only host identity in the system; it is the one that Placement and
+// Nova know (hypervisor_hostname).
+type Host struct {
+	Name         string    `json:"name"`
+	BootID       string    `json:"boot_id"`
+	AgentVersion string    `json:"agent_version"`
+	Generation   int64     `json:"generation"` // grows with every change of its inventory
+	RegisteredAt time.Time `json:"registered_at"`
+	LastSeen     time.Time `json:"last_seen"`
+	Silent       bool      `json:"silent"` // no heartbeat for longer than the configured limit
+	Devices      int       `json:"devices"`
+	Backends     []Backend `json:"backends"`
+}
+
+// BackendState says how a driver's backend does on its host.
+type BackendState string
+
+// The backend states.
+const (
+	BackendOK       BackendState = "ok"
+	BackendFailed   BackendState = "failed"   // its last discovery failed; its devices are left as they were
+	BackendDisabled BackendState = "disabled" // uninstalled by an operator
+)
+
+// Backend is one named instance of a compiled-in driver on a host, with its own options.
+type Backend struct {
+	Host    string         `json:"host"`
+	Name    string         `json:"name"`
+	Driver  string         `json:"driver"`
+	Options map[string]any `json:"options,omitempty"`
+	State   BackendState   `json:"state"`
+	Error   string         `json:"error,omitempty"`
+	// Services are the acceleration services it offers: install, attach, program, usage, in_use, watch.
+	Services []string `json:"services"`
+}
+
+// ControlPath is how a device is reached for control.
+type ControlPath struct {
+	Kind string            `json:"kind"` // "PCI", as in OpenStack
+	Info map[string]string `json:"info"`
+}
+
+// Device is a physical card.
+type Device struct {
+	ID          int64       `json:"-"` // the small integer that /v2 exposes as device_id
+	UUID        uuid.UUID   `json:"uuid"`
+	Host        string      `json:"host"`
+	Backend     string      `json:"backend"`
+	Driver      string      `json:"driver"`
+	Identity    string      `json:"identity"` // stable within the host: serial number or PCI address
+	Type        DeviceType  `json:"type"`
+	VendorID    string      `json:"vendor_id"`  // four hexadecimal digits, lower case; any text for what is not PCI
+	ProductID   string      `json:"product_id"` // likewise
+	Vendor      string      `json:"vendor"`     // name, or the id where nobody knows one
+	Model       string      `json:"model"`
+	NUMANode    *int        `json:"numa_node,omitempty"`
+	BoardInfo   JSONObject  `json:"board_info,omitempty"`
+	ControlPath ControlPath `json:"control_path"`
+	Presence    Presence    `json:"presence"`
+	CreatedAt   time.Time   `json:"created_at"`
+	UpdatedAt   time.Time   `json:"updated_at"`
+	// Deployables is filled when a device is read with its parts.
+	Deployables []Accelerator `json:"accelerators,omitempty"`
+}
+
+// JSONObject is free-form structured data.
+type JSONObject map[string]any
+
+// AttachHandle is what a consumer receives. Holder is nil while it is free.
+type AttachHandle struct {
+	ID       int64             `json:"-"`
+	UUID     uuid.UUID         `json:"uuid"`
+	Kind     HandleKind        `json:"kind"`
+	Info     map[string]string `json:"info"`
+	Identity string            `json:"identity"` // unique within the host, e.g. the PCI address
+	Presence Presence          `json:"presence"`
+	Holder   *Holder           `json:"holder,omitempty"`
+	// Operation took the handle for its holder.
+	Operation uuid.UUID `json:"operation_id,omitzero"`
+	// AttachedAt is when the attach was confirmed; zero while it is in progress or in doubt.
+	AttachedAt time.Time `json:"attached_at,omitzero"`
+}
+
+// Attribute is one fact about a deployable; keys "rc" and "trait…" have a meaning for Placement.
+type Attribute struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// ProviderUUID is the UUID of a new Placement resource provider of that name: uuid3 in the DNS namespace, as upstream
+// Cyborg computes it (cyborg/common/placement_client.py). It is stored once and never computed again.
+func ProviderUUID(deployable string) uuid.UUID {
+	return uuid.NewHash(md5.New(), uuid.NameSpaceDNS, []byte(deployable), 3)
+}

@@ -1,0 +1,150 @@
+package cyborg
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// OperationKind is the kind of durable work; it is also the prefix of the workflow id.
+type OperationKind string
+
+// The operation kinds.
+const (
+	KindProvision OperationKind = "provision"
+	KindProgram   OperationKind = "program"
+	KindAttach    OperationKind = "attach"
+	KindDetach    OperationKind = "detach"
+	KindConfigure OperationKind = "configure" // install, uninstall or update a driver's backend on a host
+)
+
+// OperationKinds lists every kind.
+func OperationKinds() []OperationKind {
+	return []OperationKind{KindProvision, KindProgram, KindAttach, KindDetach, KindConfigure}
+}
+
+// Word is the status that an accelerator shows while an operation of this kind has claimed it.
+func (k OperationKind) Word() Status {
+	switch k {
+	case KindProvision:
+		return StatusInstalling
+	case KindProgram:
+		return StatusProgramming
+	case KindAttach:
+		return StatusAttaching
+	case KindDetach:
+		return StatusDetaching
+	case KindConfigure:
+		return StatusConfiguring
+	default:
+		return ""
+	}
+}
+
+// SubjectKind is the kind of thing that an operation or an event is about.
+type SubjectKind string
+
+// The subject kinds.
+const (
+	SubjectHost        SubjectKind = "host"        // id: its name
+	SubjectDevice      SubjectKind = "device"      // id: UUID
+	SubjectAccelerator SubjectKind = "accelerator" // id: UUID of the deployable
+	SubjectHandle      SubjectKind = "handle"      // id: UUID
+	SubjectOperation   SubjectKind = "operation"   // id: UUID
+	SubjectBackend     SubjectKind = "backend"     // id: host/name
+	SubjectARQ         SubjectKind = "arq"         // id: UUID
+)
+
+// Subject is what an operation or an event is about.
+type Subject struct {
+	Kind SubjectKind `json:"kind"`
+	ID   string      `json:"id"`
+}
+
+// Actor is on whose behalf something is done.
+type Actor struct {
+	Name      string `json:"name"`              // user, token name, or "cyborg" for our own repairs
+	Project   string `json:"project,omitempty"` // tenant, where there is one
+	RequestID string `json:"request_id,omitempty"`
+}
+
+// StepState says how far a step of an operation is.
+type StepState string
+
+// The step states.
+const (
+	StepRunning StepState = "running"
+	StepDone    StepState = "done"
+	StepFailed  StepState = "failed"
+	StepUndone  StepState = "undone"
+)
+
+// Step is one part of an operation's story.
+type Step struct {
+	Name  string    `json:"name"`
+	State StepState `json:"state"`
+	At    time.Time `json:"at"`
+	Note  string    `json:"note,omitempty"`
+}
+
+// Progress is how far a running step is; it is read from Temporal's heartbeats, never stored.
+type Progress struct {
+	Step    string `json:"step"`
+	Percent int    `json:"percent"` // 0–100; -1 where nobody can tell
+	Note    string `json:"note,omitempty"`
+}
+
+// Operation is one durable piece of work with a kind, subjects, steps, progress and a result.
+type Operation struct {
+	ID        uuid.UUID      `json:"id"`
+	Kind      OperationKind  `json:"kind"`
+	State     OperationState `json:"state"`
+	Host      string         `json:"host,omitempty"`
+	Subjects  []Subject      `json:"subjects"`
+	Actor     Actor          `json:"actor"`
+	Input     JSONObject     `json:"input"`
+	Result    JSONObject     `json:"result,omitempty"`
+	Error     *Error         `json:"error,omitempty"`
+	Steps     []Step         `json:"steps"`
+	Progress  *Progress      `json:"progress,omitempty"`
+	RetryOf   uuid.UUID      `json:"retry_of,omitzero"`
+	CancelAt  time.Time      `json:"cancel_requested_at,omitzero"`
+	CreatedAt time.Time      `json:"admitted_at"`
+	StartedAt time.Time      `json:"started_at,omitzero"`
+	EndedAt   time.Time      `json:"ended_at,omitzero"`
+}
+
+// WorkflowID is the id of its workflow: <kind>/<operation id>.
+func (o *Operation) WorkflowID() string { return string(o.Kind) + "/" + o.ID.String() }
+
+// Event is one recorded change; see docs/architecture.md for the order of the feed.
+type Event struct {
+	Cursor    Cursor     `json:"cursor"`
+	Subject   Subject    `json:"subject"`
+	Host      string     `json:"host,omitempty"`
+	Axis      string     `json:"axis"` // what changed: lifecycle, administration, presence, holder, fence, claim, name, specs, state…
+	From      string     `json:"from"`
+	To        string     `json:"to"`
+	Operation uuid.UUID  `json:"operation_id,omitzero"`
+	Actor     string     `json:"actor,omitempty"`
+	RequestID string     `json:"request_id,omitempty"`
+	Data      JSONObject `json:"data,omitempty"`
+	Time      time.Time  `json:"time"`
+}
+
+// Cursor is a place in the event feed: PostgreSQL transaction id, then event id. The zero Cursor is before the first event.
+type Cursor struct {
+	Transaction uint64
+	Event       int64
+}
+
+// Service is a running process of the system.
+type Service struct {
+	Role      string    `json:"role"` // agent, conductor, api
+	Host      string    `json:"host"`
+	Instance  string    `json:"instance"` // tells two processes of one role on one host apart
+	Version   string    `json:"version"`
+	StartedAt time.Time `json:"started_at"`
+	LastSeen  time.Time `json:"last_seen"`
+	Alive     bool      `json:"alive"`
+}
