@@ -35,8 +35,10 @@ const (
 	RecordActivity = "Record" // RecordInput → nothing: steps of a running operation
 	EndActivity    = "End"    // cyborg.Outcome → nothing
 
+	LastSeenActivity = "LastSeen" // LastSeenInput → LastSeenResult
+
 	InspectActivity       = "Inspect"       // InspectInput → Findings
-	StartOrphansActivity  = "StartOrphans"  // StartOrphansInput → StartOrphansResult
+	AdoptActivity         = "AdoptOrphans"  // AdoptInput → AdoptResult
 	TidyActivity          = "Tidy"          // TidyInput → TidyResult
 	RecordSettledActivity = "RecordSettled" // RecordSettledInput → nothing
 )
@@ -98,6 +100,16 @@ type BeginInput struct {
 type RecordInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Steps     []cyborg.Step `json:"steps"`
+}
+
+// LastSeenInput names a host.
+type LastSeenInput struct {
+	Host string `json:"host"`
+}
+
+// LastSeenResult says when the host's agent was last heard.
+type LastSeenResult struct {
+	At time.Time `json:"at"`
 }
 
 // InstallInput names the deployable to install or uninstall.

@@ -1,0 +1,43 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Attach gives a handle of an accelerator to a holder. For a host its driver makes the handle usable there; an instance
+// gets the handle as it is, and its hypervisor does the rest.
+func Attach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
+	return runOperation(ctx, in, attach)
+}
+
+func attach(ctx workflow.Context, o *operation) error {
+	for _, handle := range o.work.Handles {
+		if handle.Holder.Kind != cyborg.HolderHost {
+			continue
+		}
+		var result, undone ChangeResult
+		detach := o.undoCall(call{
+			activity: DetachActivity, summary: "take back " + handle.Identity,
+			input: DetachInput{
+				Operation: o.in.Operation, Target: o.target(), Handles: []cyborg.WorkHandle{handle}, Undo: true,
+			},
+			result: &undone, limit: o.in.Limits.Step,
+		})
+		name := "attach " + handle.Identity
+		if o.in.Abandoned {
+			return o.abandon(name, detach)
+		}
+		err := o.step(ctx, name, call{
+			activity: AttachActivity, summary: "attach " + handle.Identity + " to the host",
+			input:  AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle},
+			result: &result, limit: o.in.Limits.Step,
+		}, detach)
+		if err != nil {
+			return err
+		}
+		o.observe(&result)
+	}
+	return nil
+}

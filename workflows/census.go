@@ -1,0 +1,67 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// censusWidth is how many hosts are asked at once: enough to keep the agents busy, few enough for one workflow task.
+const censusWidth = 100
+
+// CensusInput asks hosts how their accelerators are used now.
+type CensusInput struct {
+	Hosts []string `json:"hosts"`
+	// Deployables limits the answer to these, by the driver's name; empty means all.
+	Deployables []string `json:"deployables,omitempty"`
+	// Deadline is for the whole census; hosts that have not answered by then are marked.
+	Deadline time.Duration `json:"deadline"`
+}
+
+// Census asks many hosts at once. A host that does not answer in time is marked, and the census is partial.
+func Census(ctx workflow.Context, in CensusInput) (cyborg.Census, error) {
+	out := cyborg.Census{Hosts: make([]cyborg.HostUsage, len(in.Hosts))}
+	ends := workflow.Now(ctx).Add(in.Deadline)
+	done := 0
+	running := workflow.NewSemaphore(ctx, censusWidth)
+	for i, host := range in.Hosts {
+		if err := running.Acquire(ctx, 1); err != nil {
+			return cyborg.Census{}, err
+		}
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			defer func() { done++; running.Release(1) }()
+			out.Hosts[i] = ask(ctx, host, in, ends.Sub(workflow.Now(ctx)))
+		})
+	}
+	if err := workflow.Await(ctx, func() bool { return done == len(in.Hosts) }); err != nil {
+		return cyborg.Census{}, err
+	}
+	for _, host := range out.Hosts {
+		out.Partial = out.Partial || host.Error != ""
+	}
+	return out, nil
+}
+
+func ask(ctx workflow.Context, host string, in CensusInput, left time.Duration) cyborg.HostUsage {
+	mute := cyborg.HostUsage{Host: host, Error: "did not answer in time", Deployables: []cyborg.DeployableUsage{}}
+	if left <= 0 {
+		return mute
+	}
+	var usage cyborg.HostUsage
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		TaskQueue:              AgentQueue(host),
+		ScheduleToCloseTimeout: left,
+		Summary:                "usage of " + host,
+		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 1},
+	}), UsageActivity, UsageInput{Host: host, Deployables: in.Deployables}).Get(ctx, &usage)
+	if err == nil {
+		return usage
+	}
+	if failure := FromFailure(err); failure.Kind != cyborg.Timeout && failure.Kind != cyborg.HostSilent {
+		mute.Error = failure.Message
+	}
+	return mute
+}

@@ -1,0 +1,27 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+)
+
+// Configure installs, updates or uninstalls a driver's backend on a host while its agent runs. The agent keeps the old
+// backend where the new one does not work, so there is nothing to undo.
+func Configure(ctx workflow.Context, in OperationInput) (OperationResult, error) {
+	return runOperation(ctx, in, configure)
+}
+
+func configure(ctx workflow.Context, o *operation) error {
+	var result ConfigureResult
+	request := *o.work.Configure
+	err := o.step(ctx, string(request.Action), call{
+		activity: ConfigureActivity, summary: string(request.Action) + " " + request.Backend,
+		input: ConfigureInput{Operation: o.in.Operation, Request: request}, result: &result, limit: o.in.Limits.Step,
+	}, nil)
+	if err != nil {
+		return err
+	}
+	o.outcome.Result = map[string]any{
+		"state": string(result.State), "error": result.Error, "services": result.Services, "devices": result.Devices,
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package workflows
+
+import (
+	"context"
+	"errors"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// began marks the cancellation of an activity that had begun: one that no agent ever took is cancelled by the server,
+// without details.
+const began = "began"
+
+// ToFailure turns an error of an activity into what Temporal carries: the kind as type, the whole *cyborg.Error in the
+// details, retryable as the table of kinds says. A cancelled context stays a cancellation. Nil stays nil.
+func ToFailure(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case temporal.IsApplicationError(err):
+		return err
+	case temporal.IsCanceledError(err), errors.Is(err, context.Canceled) && cyborg.KindOf(err) == cyborg.Internal:
+		return temporal.NewCanceledError(began)
+	}
+	e := cyborg.AsError(err)
+	return temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
+		NonRetryable: !e.Kind.Retryable(),
+		Details:      []any{e},
+	})
+}
+
+// FromFailure is the way back: whatever Temporal returned of an activity or workflow becomes a *cyborg.Error of the kind
+// it had, without run ids or attempt counts. Nil stays nil.
+func FromFailure(err error) *cyborg.Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*temporal.ApplicationError](err); ok {
+		var original cyborg.Error
+		if e.HasDetails() && e.Details(&original) == nil && original.Kind != "" {
+			return &original
+		}
+		return cyborg.Errorf(cyborg.Internal, "%s", e.Message())
+	}
+	if e, ok := errors.AsType[*temporal.TimeoutError](err); ok {
+		if startTimeout(e) {
+			return cyborg.Errorf(cyborg.HostSilent, "the agent of the host did not take the step in time")
+		}
+		return cyborg.Errorf(cyborg.Timeout, "the step took longer than its limit")
+	}
+	if temporal.IsCanceledError(err) {
+		return cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled")
+	}
+	if temporal.IsTerminatedError(err) {
+		return cyborg.Errorf(cyborg.Internal, "the run was terminated from outside; Reconcile undoes what it had done")
+	}
+	if e, ok := errors.AsType[*temporal.PanicError](err); ok {
+		return cyborg.Errorf(cyborg.Internal, "a step panicked: %s", e.Error())
+	}
+	return cyborg.AsError(err)
+}

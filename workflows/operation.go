@@ -1,0 +1,276 @@
+package workflows
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// operation is what every operation's workflow does the same: begin, tell its story step by step, undo in reverse
+// order when a step fails or someone cancels, and always record how it ended.
+type operation struct {
+	in      OperationInput
+	work    cyborg.Work
+	outcome cyborg.Outcome
+	undos   []undo
+}
+
+// undo is the compensation of one step.
+type undo struct {
+	step string
+	run  func(ctx workflow.Context) error
+}
+
+// story is what one kind of operation does between begin and end.
+type story func(ctx workflow.Context, o *operation) error
+
+// runOperation runs a story. The error is non-nil only where the outcome could not be recorded, which Temporal's retries
+// of End make a matter of someone terminating the run.
+func runOperation(ctx workflow.Context, in OperationInput, tell story) (OperationResult, error) {
+	o := &operation{in: in, outcome: cyborg.Outcome{Operation: in.Operation}}
+	err := local(ctx, BeginActivity, BeginInput{Operation: in.Operation}, &o.work)
+	if err == nil && o.work.Ended != "" {
+		return OperationResult{State: o.work.Ended}, nil
+	}
+	if err == nil {
+		o.describe(ctx)
+		err = tell(ctx, o)
+	}
+	if err == nil {
+		o.outcome.State = cyborg.Succeeded
+		return o.end(ctx)
+	}
+	cause := FromFailure(err)
+	o.outcome.State, o.outcome.Error = cyborg.Failed, cause
+	if cause.Kind == cyborg.Cancelled {
+		o.outcome.State = cyborg.Stopped
+	}
+	if failures := o.compensate(ctx); len(failures) > 0 {
+		o.outcome.State = cyborg.NeedsOperator
+		o.outcome.Error = cyborg.Errorf(cause.Kind, "%s; undoing it failed as well: %s", cause.Message, strings.Join(failures, "; ")).
+			WithHint("The accelerator is in error. Reconcile settles it when its host answers; else look at the host and provision it again.")
+	}
+	return o.end(ctx)
+}
+
+// end records the outcome, whatever happens to the run meanwhile.
+func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	if o.outcome.Error != nil {
+		o.outcome.Error = o.outcome.Error.WithOperation(o.in.Operation)
+	}
+	o.describe(ctx)
+	if err := local(ctx, EndActivity, o.outcome, nil); err != nil {
+		return OperationResult{}, err
+	}
+	return OperationResult{State: o.outcome.State, Error: o.outcome.Error}, nil
+}
+
+// compensate runs the undos in reverse and returns what could not be undone.
+func (o *operation) compensate(ctx workflow.Context) []string {
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	var failures []string
+	for i := len(o.undos) - 1; i >= 0; i-- {
+		u := o.undos[i]
+		o.note(ctx, "undo "+u.step, cyborg.StepRunning, "")
+		if err := u.run(ctx); err != nil {
+			message := FromFailure(err).Message
+			o.note(ctx, "undo "+u.step, cyborg.StepFailed, message)
+			failures = append(failures, message)
+			continue
+		}
+		o.note(ctx, "undo "+u.step, cyborg.StepDone, "")
+	}
+	return failures
+}
+
+// step is one call to the host's agent, with its undo; undoStep may be nil. The undo is kept before the call and dropped
+// again where it is certain that the agent did not touch anything.
+func (o *operation) step(ctx workflow.Context, name string, call call, undoStep func(ctx workflow.Context) error) error {
+	o.note(ctx, name, cyborg.StepRunning, "")
+	if undoStep != nil {
+		o.undos = append(o.undos, undo{step: name, run: undoStep})
+	}
+	err := o.onAgent(ctx, call)
+	if err == nil {
+		o.note(ctx, name, cyborg.StepDone, "")
+		return nil
+	}
+	if undoStep != nil && untouched(err) {
+		o.undos = o.undos[:len(o.undos)-1]
+	}
+	err = o.explain(ctx, call, err)
+	o.note(ctx, name, cyborg.StepFailed, FromFailure(err).Message)
+	return err
+}
+
+// call is one activity on the host's agent.
+type call struct {
+	activity string
+	summary  string
+	input    any
+	result   any
+	limit    time.Duration // of one try
+	undoing  bool
+}
+
+func (o *operation) onAgent(ctx workflow.Context, c call) error {
+	limits := o.in.Limits
+	options := workflow.ActivityOptions{
+		TaskQueue:              AgentQueue(o.work.Host),
+		ScheduleToStartTimeout: limits.AgentWait,
+		StartToCloseTimeout:    c.limit,
+		HeartbeatTimeout:       limits.Heartbeat,
+		// An undo must never overlap the step it undoes.
+		WaitForCancellation: true,
+		Summary:             c.summary,
+		RetryPolicy: &temporal.RetryPolicy{
+			InitialInterval:    500 * time.Millisecond,
+			BackoffCoefficient: 2,
+			MaximumInterval:    10 * time.Second,
+			MaximumAttempts:    limits.Attempts,
+		},
+	}
+	if c.undoing {
+		// An undo is worth waiting for: it is tried until Undo is over, the agent's absence included.
+		options.ScheduleToStartTimeout = limits.Undo
+		options.ScheduleToCloseTimeout = limits.Undo + c.limit
+		options.RetryPolicy.MaximumAttempts = 0
+	}
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+}
+
+// undoCall is an undo that is one call to the agent.
+func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
+	c.undoing = true
+	return func(ctx workflow.Context) error {
+		if err := o.onAgent(ctx, c); err != nil {
+			return o.explain(ctx, c, err)
+		}
+		return nil
+	}
+}
+
+// explain turns a step that no agent took into an error that says which host is silent since when.
+func (o *operation) explain(ctx workflow.Context, c call, err error) error {
+	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
+	if !ok || !startTimeout(timeout) {
+		return err
+	}
+	wait := o.in.Limits.AgentWait
+	if c.undoing {
+		wait = o.in.Limits.Undo
+	}
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	since := o.work.HostSilentSince
+	var seen LastSeenResult
+	if err := local(ctx, LastSeenActivity, LastSeenInput{Host: o.work.Host}, &seen); err == nil && !seen.At.IsZero() {
+		since = seen.At
+	}
+	return cyborg.Errorf(cyborg.HostSilent, "host %s has been silent since %s; its agent did not take %q within %s",
+		o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
+		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
+}
+
+// untouched says whether a failed step certainly changed nothing: the agent refused it, or no agent ever took it.
+func untouched(err error) bool {
+	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok {
+		return startTimeout(timeout) && !timeout.HasLastHeartbeatDetails()
+	}
+	if cancelled, ok := errors.AsType[*temporal.CanceledError](err); ok {
+		return !cancelled.HasDetails() // see began
+	}
+	application, ok := errors.AsType[*temporal.ApplicationError](err)
+	if !ok {
+		return false
+	}
+	switch cyborg.Kind(application.Type()) {
+	case cyborg.InUse, cyborg.Protected, cyborg.Unsupported, cyborg.NotFound, cyborg.Invalid, cyborg.ImageRejected, cyborg.TooLarge:
+		return true
+	default:
+		return false
+	}
+}
+
+// startTimeout says that nobody took the activity in time. An agent heartbeats as the first thing it does, so details
+// tell a try that began from one that did not.
+func startTimeout(err *temporal.TimeoutError) bool {
+	return err.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START
+}
+
+// note keeps the story up to date: for the record and for Temporal's UI.
+func (o *operation) note(ctx workflow.Context, name string, state cyborg.StepState, text string) {
+	now := workflow.Now(ctx)
+	for i := range o.outcome.Steps {
+		if s := &o.outcome.Steps[i]; s.Name == name {
+			s.State, s.At, s.Note = state, now, text
+			o.describe(ctx)
+			return
+		}
+	}
+	o.outcome.Steps = append(o.outcome.Steps, cyborg.Step{Name: name, State: state, At: now, Note: text})
+	o.describe(ctx)
+}
+
+// record makes the steps so far readable while the operation goes on; worth a write only in stories of several steps.
+func (o *operation) record(ctx workflow.Context) error {
+	return local(ctx, RecordActivity, RecordInput{Operation: o.in.Operation, Steps: o.outcome.Steps}, nil)
+}
+
+// describe shows the story in Temporal's UI.
+func (o *operation) describe(ctx workflow.Context) {
+	var text strings.Builder
+	if o.work.Host != "" {
+		fmt.Fprintf(&text, "Host **%s**", o.work.Host)
+	}
+	for _, target := range o.work.Targets {
+		fmt.Fprintf(&text, ", %s", target.Deployable)
+	}
+	for _, s := range o.outcome.Steps {
+		fmt.Fprintf(&text, "\n- %s: %s", s.Name, s.State)
+		if s.Note != "" {
+			fmt.Fprintf(&text, " (%s)", s.Note)
+		}
+	}
+	if o.outcome.State != "" {
+		fmt.Fprintf(&text, "\n\n**%s**", o.outcome.State)
+	}
+	if o.outcome.Error != nil {
+		fmt.Fprintf(&text, ": %s", o.outcome.Error.Message)
+	}
+	workflow.SetCurrentDetails(ctx, text.String())
+}
+
+// target is the accelerator that the operation was asked for.
+func (o *operation) target() cyborg.Target { return o.work.Targets[0] }
+
+// observe keeps what the agent saw after a change, for the record.
+func (o *operation) observe(result *ChangeResult) {
+	if result.Observation.Sequence > 0 {
+		o.outcome.Observations = append(o.outcome.Observations, result.Observation)
+	}
+}
+
+// local runs an activity that touches the records, in this process. The database may be away for a while: it is tried
+// again until it answers or the run is cancelled.
+func local(ctx workflow.Context, name string, in, out any) error {
+	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		StartToCloseTimeout: 15 * time.Second,
+		RetryPolicy: &temporal.RetryPolicy{
+			InitialInterval:    100 * time.Millisecond,
+			BackoffCoefficient: 2,
+			MaximumInterval:    5 * time.Second,
+		},
+	})
+	return workflow.ExecuteLocalActivity(ctx, name, in).Get(ctx, out)
+}

@@ -1,0 +1,152 @@
+package workflows
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/google/uuid"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// typeOf is the workflow of each kind of operation.
+func typeOf(kind cyborg.OperationKind) (string, error) {
+	types := map[cyborg.OperationKind]string{
+		cyborg.KindProvision: ProvisionWorkflow,
+		cyborg.KindProgram:   ProgramWorkflow,
+		cyborg.KindAttach:    AttachWorkflow,
+		cyborg.KindDetach:    DetachWorkflow,
+		cyborg.KindConfigure: ConfigureWorkflow,
+	}
+	name, ok := types[kind]
+	if !ok {
+		return "", cyborg.Errorf(cyborg.Internal, "operation kind %q has no workflow", kind)
+	}
+	return name, nil
+}
+
+// SearchAttributes are the custom search attributes that every namespace used by Cyborg must have, by name.
+func SearchAttributes() map[string]enumspb.IndexedValueType {
+	return map[string]enumspb.IndexedValueType{
+		hostAttribute.GetName():        enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		deviceAttribute.GetName():      enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		acceleratorAttribute.GetName(): enumspb.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+		projectAttribute.GetName():     enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		requestAttribute.GetName():     enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+	}
+}
+
+var (
+	hostAttribute        = temporal.NewSearchAttributeKeyKeyword("CyborgHost")
+	deviceAttribute      = temporal.NewSearchAttributeKeyKeyword("CyborgDevice")
+	acceleratorAttribute = temporal.NewSearchAttributeKeyKeywordList("CyborgAccelerator")
+	projectAttribute     = temporal.NewSearchAttributeKeyKeyword("CyborgProject")
+	requestAttribute     = temporal.NewSearchAttributeKeyKeyword("CyborgRequestId")
+)
+
+// StartOperation starts the run of an admitted operation. It is safe to call again and from several processes: an open
+// run is returned as it is, and a closed one is not started over unless it was abandoned.
+func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, limits Limits, abandoned bool) (client.WorkflowRun, error) {
+	name, err := typeOf(op.Kind)
+	if err != nil {
+		return nil, err
+	}
+	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
+	if abandoned {
+		reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	}
+	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+		ID:                       op.WorkflowID(),
+		TaskQueue:                ConductorQueue,
+		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING,
+		WorkflowIDReusePolicy:    reuse,
+		EnableEagerStart:         true,
+		TypedSearchAttributes:    searchAttributes(op),
+		StaticSummary:            summary(op),
+	}, name, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
+	var started *serviceerror.WorkflowExecutionAlreadyStarted
+	if errors.As(err, &started) {
+		return c.GetWorkflow(ctx, op.WorkflowID(), started.RunId), nil
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return run, nil
+}
+
+// unavailable is the error of a Temporal that does not answer.
+func unavailable(err error) error {
+	return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err).
+		WithHint("Look at the Temporal server; what is recorded already goes on when it is back.")
+}
+
+func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
+	var updates []temporal.SearchAttributeUpdate
+	set := func(key temporal.SearchAttributeKeyKeyword, value string) {
+		if value != "" {
+			updates = append(updates, key.ValueSet(value))
+		}
+	}
+	set(hostAttribute, op.Host)
+	set(projectAttribute, op.Actor.Project)
+	set(requestAttribute, op.Actor.RequestID)
+	var accelerators []string
+	for _, s := range op.Subjects {
+		switch s.Kind {
+		case cyborg.SubjectDevice:
+			set(deviceAttribute, s.ID)
+		case cyborg.SubjectAccelerator:
+			accelerators = append(accelerators, s.ID)
+		default:
+		}
+	}
+	if len(accelerators) > 0 {
+		updates = append(updates, acceleratorAttribute.ValueSet(accelerators))
+	}
+	return temporal.NewSearchAttributes(updates...)
+}
+
+func summary(op cyborg.Operation) string {
+	text := string(op.Kind)
+	i := slices.IndexFunc(op.Subjects, func(s cyborg.Subject) bool { return s.Kind == cyborg.SubjectAccelerator })
+	if i >= 0 {
+		text += " " + op.Subjects[i].ID
+	}
+	if op.Host != "" {
+		text += " on " + op.Host
+	}
+	return text
+}
+
+// RunCensus asks the hosts of the input and waits for the answer.
+func RunCensus(ctx context.Context, c client.Client, in CensusInput) (cyborg.Census, error) {
+	var out cyborg.Census
+	return out, run(ctx, c, "census/", CensusWorkflow, in, &out)
+}
+
+// RunDiscover makes a host look at its hardware and waits until what it saw is recorded.
+func RunDiscover(ctx context.Context, c client.Client, in DiscoverHostInput) (DiscoverResult, error) {
+	var out DiscoverResult
+	return out, run(ctx, c, "discover/"+in.Host+"/", DiscoverWorkflow, in, &out)
+}
+
+func run(ctx context.Context, c client.Client, prefix, name string, in, out any) error {
+	started, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+		ID: prefix + uuid.NewString(), TaskQueue: ConductorQueue, EnableEagerStart: true,
+	}, name, in)
+	if err != nil {
+		return unavailable(err)
+	}
+	if err := started.Get(ctx, out); err != nil {
+		if ctx.Err() != nil {
+			return cyborg.Errorf(cyborg.Timeout, "no answer within the time of the request: %w", err)
+		}
+		return FromFailure(err)
+	}
+	return nil
+}
