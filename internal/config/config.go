@@ -1,0 +1,229 @@
+// Package config is the one configuration of every process: what can be set, what it is unless somebody sets it, and
+// what is wrong with what they set.
+//
+// The struct tags below are the whole truth about an option: its key, default, bounds and documentation.
+// docs/configuration.md and deploy/cyborg.example.yaml are derived from them. This is the only package that knows
+// viper; everybody else is given the typed values. It imports nothing of Cyborg but the root package and the state
+// directory's default.
+//
+// The tags of a field:
+//
+//	key      its name in the file
+//	doc      what it does; the first sentence is also the help of its flag
+//	default  the value where nobody gives one
+//	auto     in words, what an empty value becomes on this machine
+//	example  a value to show where the default is empty
+//	oneof    the words allowed
+//	min, max the bounds of a number, a duration or a size; a duration without min must be positive
+//	check    a further rule, by its name in check.go
+//	sep      what separates the items of a list in an environment variable or a flag (a comma if there is no such tag)
+package config
+
+import (
+	"log/slog"
+	"time"
+)
+
+// Config is everything that can be set.
+type Config struct {
+	Log           Log           `key:"log" doc:"What a process writes to its standard error."`
+	Database      Database      `key:"database" doc:"The PostgreSQL that holds the records."`
+	Temporal      Temporal      `key:"temporal" doc:"The Temporal cluster that runs the operations."`
+	Server        Server        `key:"server" doc:"What one server process does."`
+	API           API           `key:"api" doc:"The REST interface."`
+	AgentEndpoint AgentEndpoint `key:"agent_endpoint" doc:"Where the server hears from its agents: inventory reports, heartbeats, image downloads."`
+	Agent         Agent         `key:"agent" doc:"The agent of one host."`
+	Conductor     Conductor     `key:"conductor" doc:"How the server keeps its records."`
+	Operations    Operations    `key:"operations" doc:"How long the steps of an operation may take. They apply to operations that start after a change."`
+	Images        Images        `key:"images" doc:"Where images may come from."`
+	Inventory     Inventory     `key:"inventory" doc:"What becomes of hardware that appears and disappears."`
+	Retention     Retention     `key:"retention" doc:"How long finished things can be read."`
+	Standalone    Standalone    `key:"standalone" doc:"The one process that holds everything."`
+
+	origins map[string]string
+}
+
+// Log configures logging.
+type Log struct {
+	Level  slog.Level `key:"level" default:"info" oneof:"debug info warn error" doc:"The least important message that is written."`
+	Format string     `key:"format" default:"text" oneof:"text json" doc:"One line of key=value pairs for people, or one JSON object for machines."`
+}
+
+// Database is the server's PostgreSQL.
+type Database struct {
+	URL      DatabaseURL `key:"url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"URL of the database (PostgreSQL 15 or newer). The password may stand in it, or in a file that the parameter passfile names. The standalone starts a private PostgreSQL where this is empty."`
+	MaxConns int32       `key:"max_conns" default:"16" min:"2" max:"1000" doc:"The most connections one server keeps to it."`
+}
+
+// Temporal says how to reach a Temporal cluster.
+type Temporal struct {
+	Environment bool        `key:"environment" default:"true" doc:"Also read Temporal's own environment profile: the variables TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY, TEMPORAL_TLS_* and the file that TEMPORAL_CONFIG_FILE names. The options of this section override it."`
+	Address     string      `key:"address" auto:"what the environment profile says, else 127.0.0.1:7233" check:"hostport" example:"temporal.example.org:7233" doc:"Host and port of the cluster's frontend."`
+	Namespace   string      `key:"namespace" auto:"what the environment profile says, else cyborg" example:"cyborg" doc:"Namespace for everything of ours. Give it to nobody else."`
+	APIKey      Secret      `key:"api_key" doc:"API key, where the cluster wants one; it turns TLS on."`
+	TLS         TemporalTLS `key:"tls"`
+}
+
+// TemporalTLS is TLS towards the Temporal cluster.
+type TemporalTLS struct {
+	Enabled    bool   `key:"enabled" default:"false" doc:"Use TLS, also where nothing else of this section is set."`
+	Cert       string `key:"cert" check:"file" example:"/etc/cyborg/temporal.crt" doc:"PEM file of the certificate shown to the cluster."`
+	Key        string `key:"key" check:"file" example:"/etc/cyborg/temporal.key" doc:"PEM file of its private key."`
+	CA         string `key:"ca" check:"file" example:"/etc/cyborg/temporal-ca.crt" doc:"PEM file of the authorities that may have signed the cluster's certificate, instead of the system's."`
+	ServerName string `key:"server_name" example:"temporal.example.org" doc:"Name that the cluster's certificate must carry, where it is not the one of the address."`
+}
+
+// Role is one job of a server process.
+type Role string
+
+// The roles.
+const (
+	RoleAPI       Role = "api"
+	RoleConductor Role = "conductor"
+)
+
+// Server says what one server process does.
+type Server struct {
+	Roles []Role `key:"roles" default:"api,conductor" oneof:"api conductor" doc:"What this process does: answer the REST interface (api), run operations and hear from agents (conductor), or both."`
+}
+
+// Has says whether the server plays the role.
+func (s Server) Has(role Role) bool {
+	for _, r := range s.Roles {
+		if r == role {
+			return true
+		}
+	}
+	return false
+}
+
+// ServerTLS is TLS of a listener.
+type ServerTLS struct {
+	Cert     string `key:"cert" check:"file" example:"/etc/cyborg/server.crt" doc:"PEM file of the certificate, with its intermediates."`
+	Key      string `key:"key" check:"file" example:"/etc/cyborg/server.key" doc:"PEM file of its private key."`
+	ClientCA string `key:"client_ca" check:"file" example:"/etc/cyborg/clients-ca.crt" doc:"PEM file of the authorities that must have signed a client's certificate; clients without one are refused."`
+}
+
+// API is the REST interface.
+type API struct {
+	Listen      string        `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port. Beyond loopback it needs tls.cert and tls.key, and tokens or tls.client_ca."`
+	TLS         ServerTLS     `key:"tls"`
+	Tokens      []Token       `key:"tokens" doc:"Static bearer tokens. Without any, and without tls.client_ca, everybody on this machine may do everything."`
+	SyncWait    time.Duration `key:"sync_wait" default:"30s" doc:"How long a request waits for its operation to end before it answers 202 and the operation's address."`
+	MaxInFlight int           `key:"max_in_flight" auto:"32 for each processor core" default:"0" min:"0" max:"100000" doc:"The most operations that this process has in flight for its callers at once."`
+	QueueWait   time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits for one of those places before it answers 429."`
+	BodyLimit   Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body."`
+}
+
+// TokenRole is what the bearer of a token may do.
+type TokenRole string
+
+// The roles of tokens; each may do what the one before it may.
+const (
+	Reader TokenRole = "reader" // read everything
+	Member TokenRole = "member" // and attach, detach, program
+	Admin  TokenRole = "admin"  // and everything else
+)
+
+// Token is a static bearer token.
+type Token struct {
+	Name string    `key:"name" doc:"Who bears it, as histories will name them."`
+	Role TokenRole `key:"role" default:"reader" oneof:"reader member admin" doc:"What they may do."`
+	// Token is the token itself, also where TokenFile holds it.
+	Token     Secret `key:"token" doc:"The token itself; 16 characters or more."`
+	TokenFile string `key:"token_file" check:"file" doc:"A file that holds it instead."`
+}
+
+// AgentEndpoint is where the server hears from agents.
+type AgentEndpoint struct {
+	Listen string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port. Beyond loopback it needs all of tls; an agent's certificate must name its host."`
+	TLS    ServerTLS `key:"tls"`
+}
+
+// Agent is the agent of one host.
+type Agent struct {
+	Host       string        `key:"host" auto:"the name that the kernel has for this machine" check:"hostname" example:"compute-7.example.org" doc:"Name of the host, its only identity: the hypervisor_hostname that Nova and Placement know."`
+	StateDir   string        `key:"state_dir" auto:"/var/lib/cyborg-agent for root, else cyborg-agent in the XDG state directory" check:"path" example:"/var/lib/cyborg-agent" doc:"Directory of the agent's journal, its last inventory and its fetched images."`
+	Root       string        `key:"root" default:"/" check:"path" doc:"Directory that stands for the root of the host's file system; sysfs is looked for below it."`
+	Endpoints  []string      `key:"endpoints" default:"http://127.0.0.1:6667" check:"url" doc:"URLs of the servers' agent endpoints; the agent uses the first that answers."`
+	TLS        ClientTLS     `key:"tls"`
+	Backends   []Backend     `key:"backends" doc:"The drivers to run and how. What an operator installs, changes or uninstalls later through the API is kept in the state directory and overrides this."`
+	ImageDir   string        `key:"image_dir" auto:"images in the state directory" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
+	ImageMax   Size          `key:"image_max" default:"4GiB" min:"1KiB" doc:"The largest image that is accepted."`
+	ImageCache Size          `key:"image_cache" default:"16GiB" min:"1KiB" doc:"The space for images kept after use; the least recently used go first."`
+	Heartbeat  time.Duration `key:"heartbeat" default:"10s" min:"100ms" doc:"Interval of heartbeats to the server, each a little earlier or later."`
+	FullScan   time.Duration `key:"full_scan" default:"5m" min:"1s" doc:"Interval of full looks at the hardware, besides those that kernel events cause."`
+	Slots      int           `key:"slots" default:"8" min:"1" max:"256" doc:"The most steps that run on this host at once; each device still has only one."`
+}
+
+// ClientTLS is TLS towards a server of ours.
+type ClientTLS struct {
+	Cert string `key:"cert" check:"file" example:"/etc/cyborg/agent.crt" doc:"PEM file of the certificate shown to the server; it must name the host."`
+	Key  string `key:"key" check:"file" example:"/etc/cyborg/agent.key" doc:"PEM file of its private key."`
+	CA   string `key:"ca" check:"file" example:"/etc/cyborg/ca.crt" doc:"PEM file of the authorities that may have signed the server's certificate, instead of the system's."`
+}
+
+// Backend is one named instance of a compiled-in driver.
+type Backend struct {
+	Name    string         `key:"name" doc:"Its name on this host; the driver's where empty."`
+	Driver  string         `key:"driver" doc:"The driver, as cyborg-agent drivers lists them."`
+	Enabled bool           `key:"enabled" default:"true" doc:"Whether it runs."`
+	Options map[string]any `key:"options" doc:"Options of the driver's own."`
+}
+
+// Conductor says how the records are kept.
+type Conductor struct {
+	FlushInterval     time.Duration `key:"flush_interval" default:"100ms" max:"10s" doc:"How long reports and heartbeats are gathered before they are written together. Longer costs the database less; every report is answered that much later."`
+	BatchSize         int           `key:"batch_size" default:"500" min:"1" max:"10000" doc:"The most of them that are written in one transaction; a full batch does not wait. Larger costs less for each and holds row locks for longer."`
+	SilentAfter       time.Duration `key:"silent_after" default:"25s" doc:"A host whose last heartbeat is older is silent, and operations for it fail at once. It must be more than twice agent.heartbeat, so that one lost heartbeat does no harm."`
+	ReconcileInterval time.Duration `key:"reconcile_interval" default:"30s" min:"1s" doc:"Interval of the comparison of records, hosts and operations."`
+	OrphanAfter       time.Duration `key:"orphan_after" default:"15s" min:"1s" doc:"An operation that was admitted this long ago and does not run is started by that comparison."`
+}
+
+// Operations bounds the steps of operations. It converts to workflows.Limits.
+type Operations struct {
+	AgentWait time.Duration `key:"agent_wait" default:"30s" min:"1s" doc:"How long a step waits for its host's agent to take it."`
+	Step      time.Duration `key:"step" default:"2m" min:"1s" doc:"Limit of one try of install, attach, detach and configure."`
+	Stage     time.Duration `key:"stage" default:"30m" min:"1s" doc:"Limit of one try of bringing an image to its host."`
+	Program   time.Duration `key:"program" default:"30m" min:"1s" doc:"Limit of one try of loading an image."`
+	Heartbeat time.Duration `key:"heartbeat" default:"15s" min:"1s" doc:"How long an agent may stay mute about a step before the step is given to it again."`
+	Undo      time.Duration `key:"undo" default:"5m" min:"1s" doc:"Limit of all tries of undoing one step, the agent's absence included."`
+	Attempts  int32         `key:"attempts" default:"5" min:"1" max:"100" doc:"How often a step is tried whose failure may pass."`
+}
+
+// Images says where images may come from.
+type Images struct {
+	Allow []string `key:"allow" example:"https://images.example.org/cyborg/" check:"url" doc:"URLs (http or https) below which images may be fetched by the server. None means none; paths on the host are the agent's matter (agent.image_dir)."`
+	Max   Size     `key:"max" default:"4GiB" min:"1KiB" doc:"The largest image that the server fetches."`
+}
+
+// Admission says what becomes of new hardware.
+type Admission string
+
+// The admissions.
+const (
+	AdmitManually      Admission = "manual"
+	AdmitAutomatically Admission = "auto"
+)
+
+// Inventory says what becomes of hardware that appears and disappears.
+type Inventory struct {
+	Admission          Admission     `key:"admission" default:"manual" oneof:"manual auto" doc:"New hardware stays inactive until an operator makes it ready (manual), or is made ready at once (auto), as OpenStack Cyborg does."`
+	ForgetMissingAfter time.Duration `key:"forget_missing_after" default:"24h" min:"1m" doc:"Hardware that is missing for this long, and that nobody holds, is forgotten."`
+}
+
+// Retention says how long finished things can be read.
+type Retention struct {
+	Events      time.Duration `key:"events" default:"2160h" min:"1h" doc:"Events: the history of every device, and how far back a stream can resume."`
+	Operations  time.Duration `key:"operations" default:"2160h" min:"1h" doc:"Operations that have ended."`
+	Histories   time.Duration `key:"histories" default:"168h" min:"24h" doc:"Temporal's histories of them. It is set on the namespace that the standalone makes; an external cluster's namespace keeps its own."`
+	Idempotency time.Duration `key:"idempotency" default:"24h" min:"1m" doc:"Idempotency keys: for this long a repeated request is answered with the first one's operation."`
+}
+
+// Standalone is the process that holds everything.
+type Standalone struct {
+	StateDir         string   `key:"state_dir" auto:"/var/lib/cyborg for root, else cyborg in the XDG state directory" check:"path" example:"/var/lib/cyborg" doc:"Directory of everything that outlives the process."`
+	Hosts            []string `key:"hosts" default:"sysfs:/" sep:" " doc:"The hosts to run agents for: fake:8xfpga,2xgpu (pretended devices), sysfs:/ (this machine), sysfs:DIR or sysfs:FILE.tar.gz (the recorded sysfs of a machine)."`
+	TemporalListen   string   `key:"temporal_listen" default:"127.0.0.1:7233" check:"loopback" doc:"Address and port of the embedded Temporal, on loopback: it asks nobody who they are."`
+	TemporalUIListen string   `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, on loopback for the same reason."`
+}
