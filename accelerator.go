@@ -69,6 +69,7 @@ type Accelerator struct {
 	UUID         uuid.UUID  `json:"uuid"`
 	Name         string     `json:"name"` // unique; the deployable's name until somebody gives it one
 	Deployable   string     `json:"deployable"`
+	LocalName    string     `json:"-"` // the driver's name for it, unique within its host
 	ProviderUUID uuid.UUID  `json:"resource_provider_uuid"`
 	DeviceUUID   uuid.UUID  `json:"device_uuid"`
 	Host         string     `json:"host"`
