@@ -1,0 +1,179 @@
+// Package agent is one host's agent: it looks at the hardware, tells the conductor what is there, and serves the queue
+// agent.<host> with the activities of activities/agent. It never touches the database, Placement or a cloud's API.
+package agent
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.temporal.io/sdk/client"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+// Config is what an agent is told by its operator. The zero value of an optional field means its default.
+type Config struct {
+	// Host is the machine's name as Placement and Nova know it (hypervisor_hostname). Required.
+	Host string
+	// StateDir holds the journal, the staged images and the last inventory. One agent uses it at a time. Required.
+	StateDir string
+	// Root stands for "/": sysfs is Root/sys. Default "/".
+	Root string
+
+	// ImageDir is the directory below which image sources without a scheme, or with "file:", are looked for. Where it
+	// is empty, such images are refused.
+	ImageDir string
+	// ImageMaxBytes is the largest image that is taken. Default 1 GiB.
+	ImageMaxBytes int64
+	// ImageCacheBytes bounds the staged images that nobody needs at the moment. Default 4 GiB.
+	ImageCacheBytes int64
+
+	// Endpoints are the URLs of the conductors' agent endpoints; the next one is tried where one does not answer.
+	// Required.
+	Endpoints []string
+	// TLS is used with https endpoints; the client certificate in it names this host.
+	TLS *tls.Config
+
+	// HeartbeatInterval is the time between two signs of life; each is up to a tenth earlier or later. Default 10 s.
+	HeartbeatInterval time.Duration
+	// FullScanInterval is the time between two looks at all hardware that nothing else asked for. Default 5 min.
+	FullScanInterval time.Duration
+	// ScanTimeout bounds one look of one backend. Default 30 s.
+	ScanTimeout time.Duration
+	// UsageTimeout bounds the answer to a census; what did not answer by then is marked. Default 5 s.
+	UsageTimeout time.Duration
+	// StopTimeout is how long running steps may go on after the agent was told to stop. Default 30 s.
+	StopTimeout time.Duration
+
+	// Backends are the drivers' instances on this host. Changes that an operator made through the API are kept in
+	// StateDir/backends.json and go before these.
+	Backends []BackendConfig
+	// Slots is how many activities run at once. Default 16. Steps on one device never overlap, whatever this says.
+	Slots int
+}
+
+// BackendConfig is one named instance of a compiled-in driver.
+type BackendConfig struct {
+	// Name is unique on the host: letters, digits, '.', '_' and '-', at most 64.
+	Name string
+	// Driver is the name in the registry.
+	Driver string
+	// Options are the driver's own.
+	Options map[string]any
+	// Enabled is false for a backend that is known but not to be used.
+	Enabled bool
+}
+
+// Deps are the parts that an agent is given by its main.
+type Deps struct {
+	// Temporal may be a lazy client, and several agents may share one. Required.
+	Temporal client.Client
+	// Drivers are those compiled in. Required.
+	Drivers *drivers.Registry
+	// Log is required.
+	Log *slog.Logger
+	// Version is this binary's version, told to the conductor.
+	Version string
+	// BootID tells one boot of the machine from the next; where it is empty it is read from the kernel.
+	BootID string
+	// Metrics, where set, gets the agent's metrics; they carry the label host.
+	Metrics prometheus.Registerer
+}
+
+const (
+	defaultImageMaxBytes   = 1 << 30
+	defaultImageCacheBytes = 4 << 30
+	defaultSlots           = 16
+)
+
+// hostName is what Nova, Placement and a task queue's name can all carry.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$`)
+
+// backendName is what a directory and an option of the command line can carry.
+var backendName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// withDefaults returns the configuration with every optional field set.
+func (c Config) withDefaults() Config {
+	c.Root = cmp.Or(c.Root, "/")
+	c.ImageMaxBytes = cmp.Or(c.ImageMaxBytes, defaultImageMaxBytes)
+	c.ImageCacheBytes = cmp.Or(c.ImageCacheBytes, defaultImageCacheBytes)
+	c.HeartbeatInterval = cmp.Or(c.HeartbeatInterval, 10*time.Second)
+	c.FullScanInterval = cmp.Or(c.FullScanInterval, 5*time.Minute)
+	c.ScanTimeout = cmp.Or(c.ScanTimeout, 30*time.Second)
+	c.UsageTimeout = cmp.Or(c.UsageTimeout, 5*time.Second)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
+	c.Slots = cmp.Or(c.Slots, defaultSlots)
+	return c
+}
+
+// Validate says everything that is wrong with the configuration, each as an error of kind Invalid.
+func (c Config) Validate() error {
+	var all []error
+	bad := func(format string, args ...any) { all = append(all, cyborg.Errorf(cyborg.Invalid, format, args...)) }
+
+	c = c.withDefaults()
+	if !hostName.MatchString(c.Host) {
+		bad("the host name %q is not one: use letters, digits, '.', '_' and '-', at most 255, as hypervisor_hostname shows it", c.Host)
+	}
+	if !filepath.IsAbs(c.StateDir) {
+		bad("the agent's state directory %q must be an absolute path", c.StateDir)
+	}
+	if !filepath.IsAbs(c.Root) {
+		bad("the root %q must be an absolute path", c.Root)
+	}
+	if c.ImageDir != "" && !filepath.IsAbs(c.ImageDir) {
+		bad("the image directory %q must be an absolute path", c.ImageDir)
+	}
+	if c.ImageMaxBytes < 0 || c.ImageCacheBytes < 0 {
+		bad("the limits on images must not be negative (largest image %d, cache %d)", c.ImageMaxBytes, c.ImageCacheBytes)
+	}
+	if len(c.Endpoints) == 0 {
+		bad("the agent of host %q has no conductor endpoint: name at least one, such as http://127.0.0.1:6667", c.Host)
+	}
+	for _, endpoint := range c.Endpoints {
+		if u, err := url.Parse(endpoint); err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+			bad("%q is not the URL of a conductor endpoint: write it as https://conductor.example:6667", endpoint)
+		}
+	}
+	for name, value := range map[string]time.Duration{
+		"heartbeat interval": c.HeartbeatInterval, "full scan interval": c.FullScanInterval, "scan timeout": c.ScanTimeout,
+		"usage timeout": c.UsageTimeout, "stop timeout": c.StopTimeout,
+	} {
+		if value < 0 {
+			bad("the agent's %s must not be negative (it is %s)", name, value)
+		}
+	}
+	if c.Slots < 0 {
+		bad("the agent's number of slots must not be negative (it is %d)", c.Slots)
+	}
+	all = append(all, c.validateBackends()...)
+	return errors.Join(all...)
+}
+
+func (c Config) validateBackends() []error {
+	var all []error
+	seen := map[string]bool{}
+	for _, b := range c.Backends {
+		if !backendName.MatchString(b.Name) {
+			all = append(all, cyborg.Errorf(cyborg.Invalid,
+				"%q is not the name of a backend: use letters, digits, '.', '_' and '-', at most 64", b.Name))
+		}
+		if seen[b.Name] {
+			all = append(all, cyborg.Errorf(cyborg.Invalid, "the backend %q is configured twice", b.Name))
+		}
+		seen[b.Name] = true
+		if strings.TrimSpace(b.Driver) == "" {
+			all = append(all, cyborg.Errorf(cyborg.Invalid, "the backend %q names no driver", b.Name))
+		}
+	}
+	return all
+}
