@@ -38,9 +38,10 @@ func FromFailure(err error) *cyborg.Error {
 		return nil
 	}
 	if e, ok := errors.AsType[*temporal.ApplicationError](err); ok {
-		var original cyborg.Error
-		if e.HasDetails() && e.Details(&original) == nil && original.Kind != "" {
-			return &original
+		// A local activity's details are the very value, another's are JSON; a pointer takes both.
+		var original *cyborg.Error
+		if e.HasDetails() && e.Details(&original) == nil && original != nil && original.Kind != "" {
+			return original
 		}
 		return cyborg.Errorf(cyborg.Internal, "%s", e.Message())
 	}

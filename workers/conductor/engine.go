@@ -1,0 +1,116 @@
+package conductor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// Engine is the API's door to Temporal: it starts, watches and cancels the runs of operations, and asks hosts.
+type Engine struct {
+	client client.Client
+	limits workflows.Limits
+}
+
+// NewEngine returns an engine on the client that also serves a conductor worker in this process.
+func NewEngine(c client.Client, limits workflows.Limits) *Engine {
+	return &Engine{client: c, limits: limits}
+}
+
+// Run is the run of one operation.
+type Run struct {
+	run client.WorkflowRun
+}
+
+// Wait returns when the run has ended, or with an error of kind Timeout when ctx ends first.
+func (r Run) Wait(ctx context.Context) (workflows.OperationResult, error) {
+	var out workflows.OperationResult
+	err := r.run.Get(ctx, &out)
+	if err != nil && ctx.Err() != nil {
+		return out, cyborg.Errorf(cyborg.Timeout, "the operation has not ended yet: %w", ctx.Err())
+	}
+	if err != nil {
+		return out, workflows.FromFailure(err)
+	}
+	return out, nil
+}
+
+// Start starts the run of an admitted operation.
+func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (Run, error) {
+	run, err := workflows.StartOperation(ctx, e.client, op, e.limits, false)
+	return Run{run: run}, err
+}
+
+// Cancel asks the run to undo what it has done and to end. An operation without a run ends when Reconcile starts one:
+// its first step sees that it is cancelled.
+func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
+	err := e.client.CancelWorkflow(ctx, op.WorkflowID(), "")
+	var missing *serviceerror.NotFound
+	if errors.As(err, &missing) {
+		_, err = workflows.StartOperation(ctx, e.client, op, e.limits, false)
+		return err
+	}
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err)
+	}
+	return nil
+}
+
+// Progress returns how far the operation's present step is, as its agent last said; nil where no step runs.
+func (e *Engine) Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error) {
+	answer, err := e.client.DescribeWorkflowExecution(ctx, op.WorkflowID(), "")
+	var missing *serviceerror.NotFound
+	if errors.As(err, &missing) {
+		return nil, nil //nolint:nilnil // no run, no progress: nothing is wrong
+	}
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err)
+	}
+	pending := answer.GetPendingActivities()
+	if len(pending) == 0 {
+		return nil, nil //nolint:nilnil // between two steps
+	}
+	step := pending[0]
+	progress := &cyborg.Progress{Step: step.GetActivityType().GetName(), Percent: -1}
+	if details := step.GetHeartbeatDetails(); details != nil {
+		var told cyborg.Progress
+		if err := converter.GetDefaultDataConverter().FromPayloads(details, &told); err == nil && told.Step != "" {
+			progress = &told
+		}
+	}
+	if step.GetState() == enumspb.PENDING_ACTIVITY_STATE_SCHEDULED {
+		progress.Note = "waits for the agent of " + op.Host
+		if failure := step.GetLastFailure(); failure != nil {
+			progress.Note += "; last try: " + failure.GetMessage()
+		}
+	}
+	return progress, nil
+}
+
+// Census asks the hosts how their accelerators are used now.
+func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error) {
+	return workflows.RunCensus(ctx, e.client, workflows.CensusInput{Hosts: hosts, Deployables: deployables, Deadline: deadline})
+}
+
+// Discover makes a host look at its hardware; what it saw is recorded when this returns.
+func (e *Engine) Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error) {
+	return workflows.RunDiscover(ctx, e.client, workflows.DiscoverHostInput{
+		Host: host, AgentWait: min(wait, e.limits.AgentWait), Limit: e.limits.Step,
+	})
+}
+
+// Ping says whether Temporal answers.
+func (e *Engine) Ping(ctx context.Context) error {
+	if _, err := e.client.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package conductor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/operatorservice/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// reconcileSchedule is the id of the schedule and the prefix of its runs.
+const reconcileSchedule = "reconcile"
+
+// EnsureSchedules makes the Reconcile schedule as configured, or changes it to that. A round that still runs is never
+// overlapped, and rounds that were missed while Temporal was down are not caught up with.
+func EnsureSchedules(ctx context.Context, c client.Client, every time.Duration, in workflows.ReconcileInput) error {
+	spec := client.ScheduleSpec{
+		Intervals: []client.ScheduleIntervalSpec{{Every: every}},
+		Jitter:    every / 10,
+	}
+	action := &client.ScheduleWorkflowAction{
+		ID:        reconcileSchedule,
+		Workflow:  workflows.ReconcileWorkflow,
+		Args:      []any{in},
+		TaskQueue: workflows.ConductorQueue,
+	}
+	_, err := c.ScheduleClient().Create(ctx, client.ScheduleOptions{
+		ID: reconcileSchedule, Spec: spec, Action: action,
+		Overlap: enums.SCHEDULE_OVERLAP_POLICY_SKIP, CatchupWindow: time.Minute,
+		TriggerImmediately: true,
+	})
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
+		return cyborg.Errorf(cyborg.Unavailable, "the reconcile schedule cannot be created: %w", err)
+	}
+	handle := c.ScheduleClient().GetHandle(ctx, reconcileSchedule)
+	err = handle.Update(ctx, client.ScheduleUpdateOptions{
+		DoUpdate: func(current client.ScheduleUpdateInput) (*client.ScheduleUpdate, error) {
+			schedule := current.Description.Schedule
+			schedule.Spec, schedule.Action = &spec, action
+			return &client.ScheduleUpdate{Schedule: &schedule}, nil
+		},
+	})
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the reconcile schedule cannot be updated: %w", err)
+	}
+	return nil
+}
+
+// ReconcileNow starts a round at once, unless one runs.
+func ReconcileNow(ctx context.Context, c client.Client) error {
+	err := c.ScheduleClient().GetHandle(ctx, reconcileSchedule).
+		Trigger(ctx, client.ScheduleTriggerOptions{Overlap: enums.SCHEDULE_OVERLAP_POLICY_SKIP})
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "a reconcile round cannot be started: %w", err)
+	}
+	return nil
+}
+
+// EnsureSearchAttributes registers the search attributes that the namespace lacks.
+func EnsureSearchAttributes(ctx context.Context, c client.Client, namespace string) error {
+	fail := func(err error) error {
+		return cyborg.Errorf(cyborg.Unavailable, "search attributes cannot be registered in namespace %s: %w", namespace, err).
+			WithHint("Register them by hand, or give this process the right to: %v.", workflows.SearchAttributes())
+	}
+	known, err := c.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: namespace})
+	if err != nil {
+		return fail(err)
+	}
+	missing := workflows.SearchAttributes()
+	for name := range known.GetCustomAttributes() {
+		delete(missing, name)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	_, err = c.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
+		Namespace: namespace, SearchAttributes: missing,
+	})
+	var exists *serviceerror.AlreadyExists // another replica was faster
+	if err != nil && !errors.As(err, &exists) {
+		return fail(err)
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+package workflows_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+func TestOperationsSucceed(t *testing.T) {
+	t.Parallel()
+	want := map[cyborg.OperationKind][]string{
+		cyborg.KindProvision: {"Begin", "Install", "End"},
+		cyborg.KindAttach:    {"Begin", "Attach", "End"},
+		cyborg.KindDetach:    {"Begin", "Detach", "End"},
+		cyborg.KindProgram:   {"Begin", "Stage", "Record", "Program", "End"},
+		cyborg.KindConfigure: {"Begin", "Configure", "End"},
+	}
+	for _, kind := range cyborg.OperationKinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(kind)
+			result, err := w.run(t, false)
+			require.NoError(t, err)
+			require.Equal(t, cyborg.Succeeded, result.State)
+			require.Equal(t, want[kind], w.calls)
+			require.Equal(t, cyborg.Succeeded, w.outcome.State)
+			require.Nil(t, w.outcome.Error)
+			for _, step := range w.outcome.Steps {
+				require.Equal(t, cyborg.StepDone, step.State, step.Name)
+			}
+			if kind != cyborg.KindConfigure {
+				require.NotEmpty(t, w.outcome.Observations, "what the agent saw is recorded")
+			}
+		})
+	}
+}
+
+// Each step in turn fails, before and after it took effect: the operation ends, and the hardware is as before.
+func TestEachStepFails(t *testing.T) {
+	t.Parallel()
+	for _, kind := range cyborg.OperationKinds() {
+		clean := newWorld(kind)
+		_, err := clean.run(t, false)
+		require.NoError(t, err)
+		for at, name := range clean.calls {
+			for _, after := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/after=%v", kind, name, after), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(kind)
+					w.failAt, w.failAfter, w.failure = at, after, cyborg.Errorf(cyborg.Hardware, "step %d broke", at)
+					result, err := w.run(t, false)
+					if name == "End" {
+						require.Error(t, err, "an outcome that cannot be recorded is the only failure of a workflow")
+						return
+					}
+					require.NoError(t, err)
+					require.Equal(t, cyborg.Failed, result.State, w)
+					require.Equal(t, cyborg.Hardware, w.outcome.Error.Kind)
+					require.Equal(t, w.work.Operation, w.outcome.Error.Operation)
+					w.requireUntouched(t, w.String())
+				})
+			}
+		}
+	}
+}
+
+// A failure that may pass is tried again, and the operation succeeds.
+func TestRetryableFailuresPass(t *testing.T) {
+	t.Parallel()
+	for _, kind := range cyborg.OperationKinds() {
+		clean := newWorld(kind)
+		_, err := clean.run(t, false)
+		require.NoError(t, err)
+		for at, name := range clean.calls {
+			t.Run(fmt.Sprintf("%s/%s", kind, name), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(kind)
+				w.failAt, w.failure = at, cyborg.Errorf(cyborg.Unavailable, "away for a moment")
+				result, err := w.run(t, false)
+				require.NoError(t, err)
+				require.Equal(t, cyborg.Succeeded, result.State, w)
+			})
+		}
+	}
+}
+
+// Someone cancels during each step in turn: the operation is cancelled with everything undone, or it succeeded first.
+// The test environment cancels an activity as the server does one that no agent took yet; a cancel that reaches an agent
+// at work is in tests/journey.
+func TestCancelDuringEachStep(t *testing.T) {
+	t.Parallel()
+	for _, kind := range cyborg.OperationKinds() {
+		clean := newWorld(kind)
+		_, err := clean.run(t, false)
+		require.NoError(t, err)
+		for at, name := range clean.calls {
+			t.Run(fmt.Sprintf("%s/%s", kind, name), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(kind)
+				w.cancelAt = at
+				result, err := w.run(t, false)
+				require.NoError(t, err)
+				require.NotNil(t, w.outcome, "a terminal state is always written")
+				require.Equal(t, result.State, w.outcome.State)
+				if name == "End" {
+					require.Equal(t, cyborg.Succeeded, result.State, "it was too late")
+					return
+				}
+				require.Equal(t, cyborg.Stopped, result.State, w)
+				w.requireUntouched(t, w.String())
+			})
+		}
+	}
+}
+
+// Where the undo fails too, the operation says that an operator is needed, and why.
+func TestUndoFails(t *testing.T) {
+	t.Parallel()
+	for kind, step := range map[cyborg.OperationKind]string{
+		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			clean := newWorld(kind)
+			_, err := clean.run(t, false)
+			require.NoError(t, err)
+			w := newWorld(kind)
+			w.failAfter, w.failUndo, w.failure = true, true, cyborg.Errorf(cyborg.Hardware, "it broke")
+			for i, name := range clean.calls {
+				if name == step {
+					w.failAt = i
+				}
+			}
+			result, err := w.run(t, false)
+			require.NoError(t, err)
+			require.Equal(t, cyborg.NeedsOperator, result.State)
+			require.Contains(t, w.outcome.Error.Message, "it broke")
+			require.Contains(t, w.outcome.Error.Message, "undo broke")
+		})
+	}
+}
+
+// A detach that the host refuses because the device is in use changes nothing and undoes nothing.
+func TestDetachInUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindDetach)
+	w.failAt, w.failure = 1, cyborg.Errorf(cyborg.InUse, "/dev/vfio/7 is open by qemu (4711)")
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, cyborg.InUse, result.Error.Kind)
+	require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
+	w.requireUntouched(t, w.String())
+}
+
+// An instance gets its handle without any work on the host.
+func TestAttachToInstance(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindAttach)
+	w.work.Handles[0].Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"}
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, []string{"Begin", "End"}, w.calls)
+}
+
+// A run that takes over from one that was terminated only undoes; a detach goes forward.
+func TestAbandoned(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[cyborg.OperationKind][]string{
+		cyborg.KindProvision: {"Begin", "Uninstall", "End"},
+		cyborg.KindAttach:    {"Begin", "Detach", "End"},
+		cyborg.KindProgram:   {"Begin", "Restore", "End"},
+		cyborg.KindDetach:    {"Begin", "Detach", "End"},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(kind)
+			w.installed, w.image = true, "half"
+			result, err := w.run(t, true)
+			require.NoError(t, err)
+			require.Equal(t, want, w.calls)
+			if kind == cyborg.KindDetach {
+				require.Equal(t, cyborg.Succeeded, result.State)
+				return
+			}
+			require.Equal(t, cyborg.Failed, result.State)
+			if kind == cyborg.KindProvision {
+				require.False(t, w.installed)
+			}
+			if kind == cyborg.KindProgram {
+				require.Equal(t, "before", w.image)
+			}
+		})
+	}
+}
+
+// An operation that has ended already is left alone: a second start does no harm.
+func TestEndedIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindAttach)
+	w.work.Ended = cyborg.Succeeded
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, []string{"Begin"}, w.calls)
+}
+
+// A cancel that was asked for before the first step ends the operation without touching anything.
+func TestCancelledBeforeTheFirstStep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindProvision)
+	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Cancelled, "cancelled before it began")
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Stopped, result.State)
+	require.Equal(t, []string{"Begin", "End"}, w.calls)
+}
+
+// No agent takes the step: the operation fails, says which host is silent since when, and has nothing to undo.
+func TestAgentAway(t *testing.T) {
+	t.Parallel()
+	for kind, step := range map[cyborg.OperationKind]struct {
+		activity string
+		nothing  any
+	}{
+		cyborg.KindProvision: {workflows.InstallActivity, workflows.ChangeResult{}},
+		cyborg.KindAttach:    {workflows.AttachActivity, workflows.ChangeResult{}},
+		cyborg.KindDetach:    {workflows.DetachActivity, workflows.ChangeResult{}},
+		cyborg.KindProgram:   {workflows.StageActivity, workflows.StageResult{}},
+		cyborg.KindConfigure: {workflows.ConfigureActivity, workflows.ConfigureResult{}},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(kind)
+			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+				env.OnActivity(step.activity, mock.Anything, mock.Anything).
+					Return(step.nothing, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+			})
+			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, cyborg.HostSilent, result.Error.Kind)
+			require.Contains(t, result.Error.Message, "host h1 has been silent since 2026-01-02T03:04:05Z")
+			require.Contains(t, result.Error.Hint, "Start cyborg-agent on h1")
+			require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
+		})
+	}
+}
+
+// The agent took the step and then fell silent: what it may have done is undone once it is back.
+func TestAgentDiesDuringAStep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindAttach)
+	w.attached = true // the first try got that far
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
+			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil, cyborg.Progress{Step: "attach"}))
+	})
+	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
+	require.False(t, w.attached)
+}

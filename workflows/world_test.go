@@ -1,0 +1,195 @@
+package workflows_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// world is a host and the records of one accelerator, as small as they can be: what the activities of an operation
+// change, so that a test can ask afterwards whether everything was undone.
+type world struct {
+	mu    sync.Mutex
+	kind  cyborg.OperationKind
+	work  cyborg.Work
+	calls []string // every activity begun, in order
+
+	// The records.
+	begun   bool
+	outcome *cyborg.Outcome
+
+	// The hardware.
+	installed, attached bool
+	image               string
+
+	// failAt makes the call of that index fail: before its effect, or after it.
+	failAt    int
+	failAfter bool
+	failure   error
+	failUndo  bool // every undo fails as well
+	cancelAt  int
+	cancel    func()
+}
+
+const never = -1
+
+func newWorld(kind cyborg.OperationKind) *world {
+	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}
+	w := &world{
+		kind: kind, failAt: never, cancelAt: never, image: "before",
+		work: cyborg.Work{
+			Operation: uuid.New(), Kind: kind, Host: "h1",
+			Targets: []cyborg.Target{{Accelerator: uuid.New(), Backend: "fake", Device: "d", Deployable: "d0", BitstreamID: "before"}},
+			Handles: []cyborg.WorkHandle{{UUID: uuid.New(), Identity: "0000:01:00.0", Holder: holder}},
+		},
+	}
+	switch kind {
+	case cyborg.KindDetach:
+		w.attached = true
+	case cyborg.KindProgram:
+		w.work.Program = &cyborg.ProgramRequest{Image: cyborg.Image{Source: "new.img"}}
+	case cyborg.KindConfigure:
+		w.work.Configure = &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.InstallDriver}
+	default:
+	}
+	return w
+}
+
+// call is one activity: it may be told to fail before or after its effect, or to be
+// cancelled.
+func (w *world) call(ctx context.Context, name string, undo bool, effect func()) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	index := len(w.calls)
+	w.calls = append(w.calls, name)
+	if index == w.cancelAt {
+		w.cancel()
+		if name != "Begin" && name != "Record" && name != "End" {
+			return nil // cancelled before an agent took it
+		}
+	}
+	if undo && w.failUndo {
+		return workflows.ToFailure(cyborg.Errorf(cyborg.Hardware, "undo broke"))
+	}
+	if index == w.failAt && !w.failAfter {
+		return workflows.ToFailure(w.failure)
+	}
+	effect()
+	if index == w.failAt {
+		return workflows.ToFailure(w.failure)
+	}
+	return ctx.Err()
+}
+
+func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
+	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+	seen := func() workflows.ChangeResult {
+		return workflows.ChangeResult{Observation: cyborg.Observation{Sequence: int64(len(w.calls))}}
+	}
+	on(workflows.BeginActivity, func(ctx context.Context, _ workflows.BeginInput) (cyborg.Work, error) {
+		return w.work, w.call(ctx, "Begin", false, func() { w.begun = true })
+	})
+	on(workflows.RecordActivity, func(ctx context.Context, _ workflows.RecordInput) error {
+		return w.call(ctx, "Record", false, func() {})
+	})
+	on(workflows.EndActivity, func(ctx context.Context, outcome cyborg.Outcome) error {
+		return w.call(ctx, "End", false, func() { w.outcome = &outcome })
+	})
+	on(workflows.LastSeenActivity, func(context.Context, workflows.LastSeenInput) (workflows.LastSeenResult, error) {
+		return workflows.LastSeenResult{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, nil
+	})
+	on(workflows.InstallActivity, func(ctx context.Context, _ workflows.InstallInput) (workflows.ChangeResult, error) {
+		return seen(), w.call(ctx, "Install", false, func() { w.installed = true })
+	})
+	on(workflows.UninstallActivity, func(ctx context.Context, _ workflows.InstallInput) (workflows.ChangeResult, error) {
+		return seen(), w.call(ctx, "Uninstall", true, func() { w.installed = false })
+	})
+	on(workflows.AttachActivity, func(ctx context.Context, _ workflows.AttachInput) (workflows.ChangeResult, error) {
+		return seen(), w.call(ctx, "Attach", w.kind == cyborg.KindDetach, func() { w.attached = true })
+	})
+	on(workflows.DetachActivity, func(ctx context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
+		return seen(), w.call(ctx, "Detach", in.Undo, func() { w.attached = false })
+	})
+	on(workflows.StageActivity, func(ctx context.Context, _ workflows.StageInput) (workflows.StageResult, error) {
+		return workflows.StageResult{SHA256: "abc", Size: 3}, w.call(ctx, "Stage", false, func() {})
+	})
+	on(workflows.ProgramActivity, func(ctx context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
+		return workflows.ProgramResult{BitstreamID: "new", Observation: cyborg.Observation{Sequence: 1}},
+			w.call(ctx, "Program", false, func() { w.image = "new" })
+	})
+	on(workflows.RestoreActivity, func(ctx context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {
+		return seen(), w.call(ctx, "Restore", true, func() { w.image = in.Target.BitstreamID })
+	})
+	on(workflows.ConfigureActivity, func(ctx context.Context, _ workflows.ConfigureInput) (workflows.ConfigureResult, error) {
+		return workflows.ConfigureResult{State: cyborg.BackendOK}, w.call(ctx, "Configure", false, func() {})
+	})
+}
+
+func limits() workflows.Limits {
+	return workflows.Limits{
+		AgentWait: 30 * time.Second, Step: time.Minute, Stage: time.Minute, Program: time.Minute,
+		Heartbeat: 15 * time.Second, Undo: 5 * time.Minute, Attempts: 3,
+	}
+}
+
+// run plays the operation's workflow in the world and returns its result.
+func (w *world) run(t *testing.T, abandoned bool) (workflows.OperationResult, error) {
+	t.Helper()
+	return w.play(t, abandoned, func(*testsuite.TestWorkflowEnvironment) {})
+}
+
+// runWith is run after the environment was changed.
+func (w *world) runWith(t *testing.T, change func(env *testsuite.TestWorkflowEnvironment)) workflows.OperationResult {
+	t.Helper()
+	result, err := w.play(t, false, change)
+	require.NoError(t, err)
+	return result
+}
+
+func (w *world) play(
+	t *testing.T, abandoned bool, change func(env *testsuite.TestWorkflowEnvironment),
+) (workflows.OperationResult, error) {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	w.cancel = env.CancelWorkflow
+	w.register(env)
+	change(env)
+	story := map[cyborg.OperationKind]func(workflow.Context, workflows.OperationInput) (workflows.OperationResult, error){
+		cyborg.KindProvision: workflows.Provision, cyborg.KindProgram: workflows.Program, cyborg.KindAttach: workflows.Attach,
+		cyborg.KindDetach: workflows.Detach, cyborg.KindConfigure: workflows.Configure,
+	}[w.kind]
+	env.RegisterWorkflowWithOptions(story, workflow.RegisterOptions{Name: string(w.kind)})
+	env.ExecuteWorkflow(string(w.kind), workflows.OperationInput{
+		Operation: w.work.Operation, Limits: limits(), Abandoned: abandoned,
+	})
+	require.True(t, env.IsWorkflowCompleted())
+	var result workflows.OperationResult
+	if err := env.GetWorkflowError(); err != nil {
+		return result, err
+	}
+	require.NoError(t, env.GetWorkflowResult(&result))
+	return result, nil
+}
+
+// requireUntouched asserts that the hardware is as it was before the operation.
+func (w *world) requireUntouched(t *testing.T, because string) {
+	t.Helper()
+	before := newWorld(w.kind)
+	require.Equal(t, before.installed, w.installed, "installed, %s", because)
+	require.Equal(t, before.attached, w.attached, "attached, %s", because)
+	require.Equal(t, before.image, w.image, "image, %s", because)
+}
+
+func (w *world) String() string { return fmt.Sprintf("%s, calls %v", w.kind, w.calls) }
