@@ -40,7 +40,7 @@ type Config struct {
 	Retention     Retention     `key:"retention" doc:"How long finished things can be read."`
 	Standalone    Standalone    `key:"standalone" doc:"The one process that holds everything."`
 
-	origins map[string]string
+	origins map[string]given // by key, of what is no default
 }
 
 // Log configures logging.

@@ -1,0 +1,75 @@
+package config
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"reflect"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Dump writes the configuration as a file that Load reads, with secrets masked. Each value that is no default has a
+// comment that says where it comes from.
+func (c *Config) Dump(w io.Writer) error {
+	root := c.node(reflect.ValueOf(c).Elem(), "")
+	var b bytes.Buffer
+	encoder := yaml.NewEncoder(&b)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(root); err != nil {
+		return cyborg.Errorf(cyborg.Internal, "cannot write the configuration: %w", err)
+	}
+	if err := encoder.Close(); err != nil {
+		return cyborg.Errorf(cyborg.Internal, "cannot write the configuration: %w", err)
+	}
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "cannot write the configuration: %w", err)
+	}
+	return nil
+}
+
+// node turns a value into YAML, structs by their tags.
+func (c *Config) node(value reflect.Value, key string) *yaml.Node {
+	switch value.Kind() {
+	case reflect.Struct:
+		mapping := &yaml.Node{Kind: yaml.MappingNode}
+		for field, v := range value.Fields() {
+			name, ok := field.Tag.Lookup("key")
+			if !ok {
+				continue
+			}
+			path := strings.TrimPrefix(key+"."+name, ".")
+			child := c.node(v, path)
+			if given, ok := c.origins[path]; ok {
+				child.LineComment = given.origin()
+			}
+			mapping.Content = append(mapping.Content, textNode(name), child)
+		}
+		return mapping
+	case reflect.Slice:
+		list := &yaml.Node{Kind: yaml.SequenceNode}
+		if value.Len() == 0 || value.Index(0).Kind() != reflect.Struct {
+			list.Style = yaml.FlowStyle
+		}
+		for i := range value.Len() {
+			list.Content = append(list.Content, c.node(value.Index(i), ""))
+		}
+		return list
+	}
+	node := &yaml.Node{}
+	switch v := value.Interface().(type) {
+	case time.Duration:
+		node.SetString(durationText(v))
+	case slog.Level:
+		node.SetString(strings.ToLower(v.String()))
+	default:
+		if err := node.Encode(v); err != nil {
+			node.SetString(err.Error())
+		}
+	}
+	return node
+}

@@ -1,0 +1,236 @@
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/statedir"
+)
+
+const (
+	// DefaultFile is read where it exists and nobody names another.
+	DefaultFile = "/etc/cyborg/cyborg.yaml"
+	// FileVariable is the environment variable that names another file.
+	FileVariable = EnvPrefix + "CONFIG"
+)
+
+// Process says which process is configured. The sections it uses are checked more closely: what it needs must be
+// set, and files that it reads must exist on this machine.
+type Process string
+
+// The processes.
+const (
+	ProcessAgent      Process = "agent"
+	ProcessMigrate    Process = "migrate"
+	ProcessServer     Process = "server"
+	ProcessStandalone Process = "standalone"
+)
+
+// uses says whether the process uses a section.
+func (p Process) uses(section string) bool {
+	switch p {
+	case ProcessStandalone:
+		return true
+	case ProcessServer:
+		return section != "agent" && section != "standalone"
+	case ProcessAgent:
+		return section == "log" || section == "temporal" || section == "agent"
+	case ProcessMigrate:
+		return section == "log" || section == "database"
+	}
+	return false
+}
+
+// LoadOptions says where the configuration comes from. Later sources override earlier ones: defaults, file,
+// environment, flags.
+type LoadOptions struct {
+	// Process is whose configuration it is; empty checks only what is true on every machine.
+	Process Process
+	// File must exist; where it is empty, the flag --config, CYBORG_CONFIG or DefaultFile say which file, if any.
+	File string
+	// Env is the environment as os.Environ gives it, and that where it is nil.
+	Env []string
+	// Flags are those that AddFlags added; nil for none.
+	Flags *pflag.FlagSet
+}
+
+// Load reads the configuration and checks it. The error is of kind Invalid; where the sources could be read at all it
+// wraps Problems with every mistake in them.
+func Load(o LoadOptions) (*Config, error) {
+	if o.Env == nil {
+		o.Env = os.Environ()
+	}
+	values := viper.New()
+	for _, opt := range options() {
+		if text := opt.tag("default"); text != "" {
+			node, err := opt.parseText(text)
+			if err != nil {
+				return nil, cyborg.Errorf(cyborg.Internal, "the default of %s: %w", opt.key, err)
+			}
+			values.SetDefault(opt.key, given{node: node})
+		}
+	}
+	d := &decoder{}
+	file, required := o.file()
+	tree, err := d.fromFile(file, required)
+	if err != nil {
+		return nil, err
+	}
+	if err := values.MergeConfigMap(tree); err != nil {
+		return nil, cyborg.Errorf(cyborg.Internal, "cannot merge %s: %w", file, err)
+	}
+	if err := values.MergeConfigMap(d.fromEnvironment(o.Env)); err != nil {
+		return nil, cyborg.Errorf(cyborg.Internal, "cannot merge the environment: %w", err)
+	}
+	for key, value := range d.fromFlags(o.Flags) {
+		values.Set(key, value)
+	}
+	c := d.config(values, o.Process)
+	d.complete(c, o.Process)
+	d.validate(c, o.Process)
+	if len(d.problems) > 0 {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%w", d.problems.sorted())
+	}
+	return c, nil
+}
+
+// Default is the configuration of which nothing was set by anybody.
+func Default() *Config {
+	values := viper.New()
+	d := &decoder{}
+	for _, opt := range options() {
+		if node, err := opt.parseText(opt.tag("default")); err == nil && opt.tag("default") != "" {
+			values.SetDefault(opt.key, given{node: node})
+		}
+	}
+	c := d.config(values, "")
+	d.complete(c, "")
+	return c
+}
+
+// file says which file to read, and whether it must exist.
+func (o LoadOptions) file() (path string, required bool) {
+	if o.File != "" {
+		return o.File, true
+	}
+	if o.Flags != nil {
+		if flag := o.Flags.Lookup(fileFlag); flag != nil && flag.Value.String() != "" {
+			return flag.Value.String(), true
+		}
+	}
+	for _, entry := range o.Env {
+		if path, ok := strings.CutPrefix(entry, FileVariable+"="); ok && path != "" {
+			return path, true
+		}
+	}
+	return DefaultFile, false
+}
+
+// fromFile reads the file into a tree whose leaves are given values.
+func (d *decoder) fromFile(path string, required bool) (map[string]any, error) {
+	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	if errors.Is(err, fs.ErrNotExist) && !required {
+		return map[string]any{}, nil
+	}
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "cannot read the configuration file: %w", err)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the configuration file %s is not YAML: %s",
+			path, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(document.Content) == 0 {
+		return map[string]any{}, nil
+	}
+	return d.section(given{source: path, file: true}, document.Content[0], "", reflect.TypeFor[Config]()), nil
+}
+
+// section reads one mapping of the file. A section without a value is an empty one: all its lines may be comments.
+func (d *decoder) section(g given, node *yaml.Node, key string, t reflect.Type) map[string]any {
+	tree := map[string]any{}
+	if node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null" {
+		return tree
+	}
+	if node.Kind != yaml.MappingNode {
+		d.add(g, node, key, "", "expected keys with values, of %s", strings.Join(keysOf(t), ", "))
+		return tree
+	}
+	fields := map[string]reflect.StructField{}
+	for field := range t.Fields() {
+		fields[field.Tag.Get("key")] = field
+	}
+	d.eachPair(g, node, key, keysOf(t), func(name string, value *yaml.Node) {
+		if field := fields[name]; field.Type.Kind() == reflect.Struct {
+			tree[name] = d.section(g, value, strings.TrimPrefix(key+"."+name, "."), field.Type)
+			return
+		}
+		tree[name] = given{source: g.source, file: true, node: value}
+	})
+	return tree
+}
+
+// config decodes the values that win.
+func (d *decoder) config(values *viper.Viper, process Process) *Config {
+	c := &Config{origins: map[string]given{}}
+	target := reflect.ValueOf(c).Elem()
+	for _, opt := range options() {
+		g, ok := values.Get(opt.key).(given)
+		if !ok {
+			continue
+		}
+		d.checkFiles = process.uses(opt.section())
+		if g.source != "" {
+			c.origins[opt.key] = g
+		}
+		d.decode(g, g.node, opt.key, opt.field.Tag, target.FieldByIndex(opt.index))
+	}
+	return c
+}
+
+// complete fills in what depends on the machine.
+func (d *decoder) complete(c *Config, process Process) {
+	if c.Agent.Host == "" {
+		if name, err := os.Hostname(); err == nil && hostname(name) {
+			c.Agent.Host = name
+		} else if process.uses("agent") {
+			d.missing("agent.host", "this machine has no usable name of its own (%q); set", name)
+		}
+	}
+	if state, err := statedir.Default(); err == nil {
+		if c.Standalone.StateDir == "" {
+			c.Standalone.StateDir = state
+		}
+		if c.Agent.StateDir == "" {
+			c.Agent.StateDir = state + "-agent"
+		}
+	} else {
+		if c.Standalone.StateDir == "" && process == ProcessStandalone {
+			d.missing("standalone.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
+		}
+		if c.Agent.StateDir == "" && process == ProcessAgent {
+			d.missing("agent.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
+		}
+	}
+	if c.Agent.ImageDir == "" && c.Agent.StateDir != "" {
+		c.Agent.ImageDir = filepath.Join(c.Agent.StateDir, "images")
+	}
+	if c.API.MaxInFlight == 0 {
+		c.API.MaxInFlight = 32 * runtime.GOMAXPROCS(0)
+	}
+	for i := range c.Agent.Backends {
+		if backend := &c.Agent.Backends[i]; backend.Name == "" {
+			backend.Name = backend.Driver
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// minTokenLength keeps out tokens that can be guessed.
+const minTokenLength = 16
+
+// validate checks what concerns more than one value.
+func (d *decoder) validate(c *Config, process Process) {
+	d.validateDatabase(c, process)
+	d.validateTemporal(c)
+	d.validateListeners(c, process)
+	d.validateTokens(c, process)
+	d.validateAgent(c, process)
+	if !d.failed("agent.heartbeat") && c.Conductor.SilentAfter <= 2*c.Agent.Heartbeat {
+		d.wrong(c, "conductor.silent_after", durationText(c.Conductor.SilentAfter),
+			"expected more than twice agent.heartbeat, which is %s", durationText(c.Agent.Heartbeat))
+	}
+	if !d.failed("operations.step") && c.Operations.Heartbeat >= c.Operations.Step {
+		d.wrong(c, "operations.heartbeat", durationText(c.Operations.Heartbeat),
+			"expected less than operations.step, which is %s", durationText(c.Operations.Step))
+	}
+	if !d.failed("agent.image_max") && c.Agent.ImageCache < c.Agent.ImageMax {
+		d.wrong(c, "agent.image_cache", c.Agent.ImageCache.String(),
+			"expected at least agent.image_max, which is %s", c.Agent.ImageMax)
+	}
+}
+
+// wrong adds a problem with a value that is well-formed, at the place where it was given. One that was found
+// ill-formed before is left at that.
+func (d *decoder) wrong(c *Config, key, value, format string, args ...any) {
+	if d.failed(key) {
+		return
+	}
+	problem := Problem{Source: "default", Key: key, Value: value, Message: fmt.Sprintf(format, args...)}
+	if g, ok := c.origins[key]; ok {
+		problem = g.problem(g.node, problem)
+	}
+	d.problems = append(d.problems, problem)
+}
+
+// item adds a problem with an item of a list.
+func (d *decoder) item(c *Config, key string, index int, problem Problem) {
+	if g, ok := c.origins[key]; ok {
+		problem = g.problem(g.node.Content[index], problem)
+	}
+	d.problems = append(d.problems, problem)
+}
+
+// missing adds a problem with a value that nobody gave; the message ends in a verb such as "set".
+func (d *decoder) missing(key, format string, args ...any) {
+	env := option{key: key}.env()
+	d.problems = append(d.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...) + " it in the file, or with " + env})
+}
+
+// failed says whether a problem with the key, or with one below it, is known already.
+func (d *decoder) failed(key string) bool {
+	for _, problem := range d.problems {
+		if problem.Key == key || strings.HasPrefix(problem.Key, key+".") || strings.HasPrefix(problem.Key, key+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *decoder) validateDatabase(c *Config, process Process) {
+	const key = "database.url"
+	if c.Database.URL == "" {
+		if !d.failed(key) && (process == ProcessServer || process == ProcessMigrate) {
+			d.missing(key, "expected the URL of a PostgreSQL database, such as postgres://cyborg@127.0.0.1/cyborg; set")
+		}
+		return
+	}
+	if _, err := parseDatabaseURL(c.Database.URL.Reveal()); err != nil {
+		d.wrong(c, key, c.Database.URL.String(), "expected a URL such as postgres://cyborg@db.example.org/cyborg")
+	}
+}
+
+func (d *decoder) validateTemporal(c *Config) {
+	d.pair(c, "temporal.tls.cert", c.Temporal.TLS.Cert, "temporal.tls.key", c.Temporal.TLS.Key)
+}
+
+// pair complains where only one of two options is set that go together.
+func (d *decoder) pair(c *Config, firstKey, first, secondKey, second string) {
+	switch {
+	case first != "" && second == "" && !d.failed(secondKey):
+		d.wrong(c, firstKey, first, "expected %s beside it", secondKey)
+	case first == "" && second != "" && !d.failed(firstKey):
+		d.wrong(c, secondKey, second, "expected %s beside it", firstKey)
+	}
+}
+
+// listener is an address that a process listens on.
+type listener struct{ key, address string }
+
+func (d *decoder) validateListeners(c *Config, process Process) {
+	d.pair(c, "api.tls.cert", c.API.TLS.Cert, "api.tls.key", c.API.TLS.Key)
+	d.pair(c, "agent_endpoint.tls.cert", c.AgentEndpoint.TLS.Cert, "agent_endpoint.tls.key", c.AgentEndpoint.TLS.Key)
+	d.guarded(c, listener{"api.listen", c.API.Listen}, lacking(
+		need{"api.tls.cert and api.tls.key", c.API.TLS.Cert != "" && c.API.TLS.Key != ""},
+		need{"api.tokens or api.tls.client_ca", len(c.API.Tokens) > 0 || c.API.TLS.ClientCA != ""},
+	))
+	d.guarded(c, listener{"agent_endpoint.listen", c.AgentEndpoint.Listen}, lacking(
+		need{"agent_endpoint.tls.cert and agent_endpoint.tls.key", c.AgentEndpoint.TLS.Cert != "" && c.AgentEndpoint.TLS.Key != ""},
+		need{"agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA != ""},
+	))
+	if c.API.TLS.ClientCA != "" && c.API.TLS.Cert == "" {
+		d.wrong(c, "api.tls.client_ca", c.API.TLS.ClientCA, "expected api.tls.cert beside it")
+	}
+	if c.AgentEndpoint.TLS.ClientCA != "" && c.AgentEndpoint.TLS.Cert == "" {
+		d.wrong(c, "agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA, "expected agent_endpoint.tls.cert beside it")
+	}
+	listeners := []listener{{"api.listen", c.API.Listen}, {"agent_endpoint.listen", c.AgentEndpoint.Listen}}
+	if process == ProcessStandalone {
+		listeners = append(listeners, listener{"standalone.temporal_listen", c.Standalone.TemporalListen},
+			listener{"standalone.temporal_ui_listen", c.Standalone.TemporalUIListen})
+	}
+	for i, later := range listeners {
+		for _, earlier := range listeners[:i] {
+			if clash(earlier.address, later.address) {
+				d.wrong(c, later.key, later.address, "expected another port than that of %s (%s)", earlier.key, earlier.address)
+			}
+		}
+	}
+}
+
+// need is a condition and the options that fulfil it.
+type need struct {
+	options string
+	met     bool
+}
+
+func lacking(needs ...need) []string {
+	var missing []string
+	for _, n := range needs {
+		if !n.met {
+			missing = append(missing, n.options)
+		}
+	}
+	return missing
+}
+
+// guarded refuses an address beyond loopback while something is missing that would protect it.
+func (d *decoder) guarded(c *Config, l listener, missing []string) {
+	host, _, ok := splitAddress(l.address)
+	if !ok || loopback(host) || len(missing) == 0 {
+		return
+	}
+	d.wrong(c, l.key, l.address, "others can reach this address: set %s, or listen on 127.0.0.1", strings.Join(missing, ", and "))
+}
+
+// clash says whether two listeners want the same port of the same address. Port 0 is whichever is free.
+func clash(a, b string) bool {
+	hostA, portA, okA := splitAddress(a)
+	hostB, portB, okB := splitAddress(b)
+	if !okA || !okB || portA != portB || portA == "0" {
+		return false
+	}
+	any := func(host string) bool { ip := net.ParseIP(host); return host == "" || ip != nil && ip.IsUnspecified() }
+	return hostA == hostB || any(hostA) || any(hostB)
+}
+
+func (d *decoder) validateTokens(c *Config, process Process) {
+	names, secrets := map[string]int{}, map[Secret]int{}
+	for i := range c.API.Tokens {
+		token := &c.API.Tokens[i]
+		key := fmt.Sprintf("api.tokens[%d]", i)
+		add := func(field, value, format string, args ...any) {
+			d.item(c, "api.tokens", i, Problem{Key: key + field, Value: value, Message: fmt.Sprintf(format, args...)})
+		}
+		if d.failed(key) {
+			continue
+		}
+		if token.Name == "" {
+			add(".name", "", "expected a name, which histories will show")
+		} else if first, ok := names[token.Name]; ok {
+			add(".name", token.Name, "expected another name than that of api.tokens[%d]", first)
+		}
+		names[token.Name] = i
+		if (token.Token == "") == (token.TokenFile == "") {
+			add("", "", "expected either token or token_file")
+			continue
+		}
+		if token.TokenFile != "" {
+			if !process.uses("api") {
+				continue
+			}
+			text, err := os.ReadFile(token.TokenFile)
+			if err != nil {
+				add(".token_file", token.TokenFile, "cannot be read: %v", err)
+				continue
+			}
+			token.Token = Secret(strings.TrimSpace(string(text)))
+		}
+		if len(token.Token) < minTokenLength {
+			add(".token", "", "expected %d characters or more", minTokenLength)
+		} else if first, ok := secrets[token.Token]; ok {
+			add(".token", "", "expected another token than that of api.tokens[%d]", first)
+		}
+		secrets[token.Token] = i
+	}
+}
+
+func (d *decoder) validateAgent(c *Config, process Process) {
+	d.pair(c, "agent.tls.cert", c.Agent.TLS.Cert, "agent.tls.key", c.Agent.TLS.Key)
+	if process == ProcessAgent && len(c.Agent.Endpoints) == 0 && !d.failed("agent.endpoints") {
+		d.missing("agent.endpoints", "expected the URL of an agent endpoint; set")
+	}
+	for i, endpoint := range c.Agent.Endpoints {
+		parsed, err := url.Parse(endpoint)
+		if err == nil && parsed.Scheme == "http" && parsed.Hostname() != "" && !loopback(parsed.Hostname()) {
+			d.wrong(c, "agent.endpoints", endpoint, "item %d goes over the network: expected https, with agent.tls.cert and agent.tls.key", i)
+		}
+	}
+	names := map[string]int{}
+	for i, backend := range c.Agent.Backends {
+		key := fmt.Sprintf("agent.backends[%d]", i)
+		switch first, taken := names[backend.Name]; {
+		case backend.Driver == "":
+			d.item(c, "agent.backends", i, Problem{Key: key + ".driver", Message: "expected the name of a driver"})
+		case taken:
+			d.item(c, "agent.backends", i, Problem{
+				Key: key + ".name", Value: backend.Name,
+				Message: fmt.Sprintf("expected another name than that of agent.backends[%d]", first),
+			})
+		}
+		names[backend.Name] = i
+	}
+}
