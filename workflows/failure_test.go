@@ -1,0 +1,48 @@
+package workflows_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// Every kind survives the way error → Temporal failure on the wire → error, with its message, hint and operation.
+func TestEveryKindSurvivesTemporal(t *testing.T) {
+	t.Parallel()
+	wire := temporal.GetDefaultFailureConverter()
+	require.NotNil(t, converter.GetDefaultDataConverter())
+	for _, kind := range cyborg.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			want := cyborg.Errorf(kind, "it is %s", kind).WithHint("do this").WithOperation(uuid.New())
+			failure := workflows.ToFailure(fmt.Errorf("wrapped: %w", want))
+			application, ok := errors.AsType[*temporal.ApplicationError](failure)
+			require.True(t, ok)
+			require.Equal(t, kind.Retryable(), !application.NonRetryable())
+			require.Equal(t, string(kind), application.Type())
+			got := workflows.FromFailure(wire.FailureToError(wire.ErrorToFailure(failure)))
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+func TestFailureOfForeignErrors(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, workflows.ToFailure(nil))
+	require.Nil(t, workflows.FromFailure(nil))
+	require.True(t, temporal.IsCanceledError(workflows.ToFailure(context.Canceled)))
+	require.Equal(t, cyborg.Cancelled, workflows.FromFailure(temporal.NewCanceledError()).Kind)
+	plain := workflows.FromFailure(workflows.ToFailure(errors.New("something")))
+	require.Equal(t, cyborg.Internal, plain.Kind)
+	require.Equal(t, "something", plain.Message)
+	require.Equal(t, cyborg.Internal, workflows.FromFailure(temporal.NewApplicationError("no details", "x")).Kind)
+}

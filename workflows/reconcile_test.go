@@ -1,0 +1,194 @@
+package workflows_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// records is what Reconcile's activities see and change.
+type records struct {
+	found    workflows.Findings
+	adopted  []workflows.Orphan
+	recorded []workflows.Disagreement
+	tidied   int
+}
+
+func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflowEnvironment)) (workflows.ReconcileResult, error) {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+	on(workflows.InspectActivity, func(context.Context, workflows.InspectInput) (workflows.Findings, error) { return r.found, nil })
+	on(workflows.AdoptActivity, func(_ context.Context, in workflows.AdoptInput) (workflows.AdoptResult, error) {
+		r.adopted = append(r.adopted, in.Orphans...)
+		return workflows.AdoptResult{Started: len(in.Orphans)}, nil
+	})
+	on(workflows.TidyActivity, func(context.Context, workflows.TidyInput) (workflows.TidyResult, error) {
+		r.tidied++
+		return workflows.TidyResult{MaintenanceEnded: 1}, nil
+	})
+	on(workflows.RecordSettledActivity, func(_ context.Context, in workflows.RecordSettledInput) error {
+		r.recorded = append(r.recorded, in.Disagreements...)
+		return nil
+	})
+	on(workflows.SettleActivity, func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+		if in.Host == "stubborn" {
+			return workflows.SettleResult{Errors: map[string]string{in.Entries[0].Handle.Identity: "still in use"}}, nil
+		}
+		return workflows.SettleResult{Settled: in.Entries}, nil
+	})
+	change(env)
+	env.RegisterWorkflowWithOptions(workflows.Reconcile, workflow.RegisterOptions{Name: workflows.ReconcileWorkflow})
+	env.ExecuteWorkflow(workflows.ReconcileWorkflow, workflows.ReconcileInput{
+		Limits: limits(), OrphanAfter: time.Minute, AgentWait: 10 * time.Second,
+	})
+	require.True(t, env.IsWorkflowCompleted())
+	var out workflows.ReconcileResult
+	if err := env.GetWorkflowError(); err != nil {
+		return out, err
+	}
+	require.NoError(t, env.GetWorkflowResult(&out))
+	return out, nil
+}
+
+func asIs(*testsuite.TestWorkflowEnvironment) {}
+
+func disagreement(host, handle string) workflows.Disagreement {
+	return workflows.Disagreement{
+		Host: host, Accelerator: uuid.New(), Journal: cyborg.AttachmentInDoubt,
+		Entry: workflows.SettleEntry{Handle: cyborg.WorkHandle{Identity: handle}, Want: workflows.WantDetached},
+	}
+}
+
+func TestReconcileFindsNothing(t *testing.T) {
+	t.Parallel()
+	r := &records{}
+	out, err := reconcile(t, r, asIs)
+	require.NoError(t, err)
+	require.Empty(t, r.adopted)
+	require.Equal(t, 1, r.tidied)
+	require.Zero(t, out.Settled)
+	require.Empty(t, out.Unsettled)
+}
+
+func TestReconcileRepairs(t *testing.T) {
+	t.Parallel()
+	r := &records{found: workflows.Findings{
+		OverdueHosts:  []workflows.OverdueHost{{Host: "h9"}},
+		Orphans:       []workflows.Orphan{{Operation: uuid.New()}, {Operation: uuid.New(), Abandoned: true}},
+		Disagreements: []workflows.Disagreement{disagreement("h1", "a"), disagreement("h2", "b"), disagreement("h1", "c")},
+	}}
+	out, err := reconcile(t, r, asIs)
+	require.NoError(t, err)
+	require.Equal(t, r.found.Orphans, r.adopted)
+	require.Equal(t, 2, out.Adopted.Started)
+	require.Equal(t, 3, out.Settled)
+	require.ElementsMatch(t, r.found.Disagreements, r.recorded)
+	require.Len(t, out.Found.OverdueHosts, 1, "what was found is in the report")
+	require.Empty(t, out.Unsettled)
+}
+
+// A host that cannot settle, or does not answer, is reported, and the others are settled all the same.
+func TestReconcileGoesOnAroundFailures(t *testing.T) {
+	t.Parallel()
+	good := disagreement("h1", "a")
+	r := &records{found: workflows.Findings{
+		Disagreements: []workflows.Disagreement{disagreement("away", "x"), good, disagreement("stubborn", "y")},
+	}}
+	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.MatchedBy(func(in workflows.SettleInput) bool {
+			return in.Host == "away"
+		})).Return(workflows.SettleResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).Return(
+			func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+				if in.Host == "stubborn" {
+					return workflows.SettleResult{Errors: map[string]string{in.Entries[0].Handle.Identity: "still in use"}}, nil
+				}
+				return workflows.SettleResult{Settled: in.Entries}, nil
+			})
+	})
+	require.NoError(t, err)
+	require.Equal(t, []workflows.Disagreement{good}, r.recorded)
+	require.Equal(t, 1, out.Settled)
+	require.Len(t, out.Unsettled, 2)
+	require.Contains(t, out.Unsettled[0]+out.Unsettled[1], "still in use")
+	require.Contains(t, out.Unsettled[0]+out.Unsettled[1], "host away")
+}
+
+// A part that fails does not keep the others from running.
+func TestReconcileTidiesThoughOrphansFail(t *testing.T) {
+	t.Parallel()
+	r := &records{found: workflows.Findings{Orphans: []workflows.Orphan{{Operation: uuid.New()}}}}
+	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.AdoptActivity, mock.Anything, mock.Anything).
+			Return(workflows.AdoptResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "broken record")))
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, r.tidied)
+	require.Equal(t, []string{"starting orphans: broken record"}, out.Unsettled)
+}
+
+func TestCensusMarksWhoDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	usage := func(_ context.Context, in workflows.UsageInput) (cyborg.HostUsage, error) {
+		switch in.Host {
+		case "mute":
+			return cyborg.HostUsage{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, nil)
+		case "broken":
+			return cyborg.HostUsage{}, workflows.ToFailure(cyborg.Errorf(cyborg.Hardware, "bus error"))
+		}
+		return cyborg.HostUsage{Host: in.Host, Deployables: []cyborg.DeployableUsage{{Deployable: "d"}}}, nil
+	}
+	env.RegisterActivityWithOptions(usage, activity.RegisterOptions{Name: workflows.UsageActivity})
+	env.OnActivity(workflows.UsageActivity, mock.Anything, mock.Anything).Return(usage)
+	env.RegisterWorkflowWithOptions(workflows.Census, workflow.RegisterOptions{Name: workflows.CensusWorkflow})
+	hosts := []string{"h1", "mute", "h2", "broken"}
+	for range 300 { // more than are asked at once
+		hosts = append(hosts, "h")
+	}
+	env.ExecuteWorkflow(workflows.CensusWorkflow, workflows.CensusInput{Hosts: hosts, Deadline: 5 * time.Second})
+	var out cyborg.Census
+	require.NoError(t, env.GetWorkflowResult(&out))
+	require.Len(t, out.Hosts, len(hosts))
+	require.True(t, out.Partial)
+	require.Equal(t, "h1", out.Hosts[0].Host)
+	require.Empty(t, out.Hosts[0].Error)
+	require.Equal(t, "mute", out.Hosts[1].Host)
+	require.Equal(t, "did not answer in time", out.Hosts[1].Error)
+	require.Equal(t, "bus error", out.Hosts[3].Error)
+	require.Len(t, out.Hosts[303].Deployables, 1)
+}
+
+func TestDiscoverSaysWhichHostIsSilent(t *testing.T) {
+	t.Parallel()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	env.RegisterActivityWithOptions(
+		func(context.Context, workflows.DiscoverInput) (workflows.DiscoverResult, error) {
+			return workflows.DiscoverResult{}, nil
+		},
+		activity.RegisterOptions{Name: workflows.DiscoverActivity})
+	env.OnActivity(workflows.DiscoverActivity, mock.Anything, mock.Anything).
+		Return(workflows.DiscoverResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+	env.RegisterWorkflowWithOptions(workflows.Discover, workflow.RegisterOptions{Name: workflows.DiscoverWorkflow})
+	env.ExecuteWorkflow(workflows.DiscoverWorkflow, workflows.DiscoverHostInput{Host: "h1", AgentWait: time.Second, Limit: time.Second})
+	failure := workflows.FromFailure(env.GetWorkflowError())
+	require.Equal(t, cyborg.HostSilent, failure.Kind)
+	require.Contains(t, failure.Message, "host h1 did not answer within 1s")
+	require.Contains(t, failure.Hint, "Start cyborg-agent on h1")
+}
