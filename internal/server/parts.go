@@ -1,0 +1,58 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// Part is something that runs until its context ends. It returns nil when it was told to stop.
+type Part struct {
+	Name string
+	Run  func(ctx context.Context) error
+}
+
+// RunParts starts the parts in order and runs them until ctx ends or one of them fails; then it stops them one by one,
+// last first, each before the one it stands on. The error joins what went wrong, with the parts' names.
+func RunParts(ctx context.Context, log *slog.Logger, parts ...Part) error {
+	type running struct {
+		Part
+		stop context.CancelFunc
+		done chan error
+	}
+	var (
+		all    []running
+		failed = make(chan struct{}, len(parts))
+	)
+	for _, part := range parts {
+		// A part outlives ctx until it is its turn to stop.
+		partCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+		r := running{Part: part, stop: stop, done: make(chan error, 1)}
+		all = append(all, r)
+		go func() {
+			err := part.Run(partCtx)
+			if partCtx.Err() == nil { // nobody told it to stop
+				if err == nil {
+					err = errors.New("ended by itself")
+				}
+				failed <- struct{}{}
+			}
+			r.done <- err
+		}()
+	}
+	select {
+	case <-ctx.Done():
+	case <-failed:
+	}
+	var errs []error
+	for i := len(all) - 1; i >= 0; i-- {
+		r := all[i]
+		log.DebugContext(ctx, "stopping", slog.String("part", r.Name))
+		r.stop()
+		if err := <-r.done; err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
