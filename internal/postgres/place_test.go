@@ -1,0 +1,192 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/postgres"
+)
+
+const nobody = 65534
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+}
+
+// Everything that these tests show must hold for an ordinary user, too.
+func TestWithoutRoot(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	home := filepath.Dir(place(t))
+	require.NoError(t, os.Chown(home, nobody, nobody))
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.count=1", "-test.timeout=5m")
+	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home, "XDG_RUNTIME_DIR="+home)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	output, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	require.Contains(t, string(output), "PASS")
+}
+
+func TestRootRunsTheServerAsAnotherUser(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	cfg := config(t)
+	cfg.User = "nobody"
+	server := start(t, cfg)
+	requireOwner(t, fmt.Sprintf("/proc/%d", server.PID()), nobody)
+	requireOwner(t, cfg.Dir, 0)
+	for _, below := range []string{"data", "run"} {
+		requireOwner(t, filepath.Join(cfg.Dir, below), nobody)
+	}
+	stop(t, server)
+
+	cfg.User = "" // the owner of the data goes before the user postgres
+	server = start(t, cfg)
+	requireOwner(t, fmt.Sprintf("/proc/%d", server.PID()), nobody)
+}
+
+func requireOwner(t *testing.T, path string, uid int) {
+	t.Helper()
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	require.True(t, ok)
+	require.Equal(t, uid, int(stat.Uid), path)
+}
+
+func TestUserThatCannotRunTheServer(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	for user, want := range map[string]string{
+		"root":     "PostgreSQL refuses to run as root",
+		"nosuchus": "user nosuchus has no entry in /etc/passwd",
+	} {
+		cfg := config(t)
+		cfg.User = user
+		requireRefusal(t, cfg, cyborg.Invalid, want)
+	}
+}
+
+func TestDirectoryThatTheUserCannotReach(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	cfg := config(t)
+	closed := filepath.Join(filepath.Dir(cfg.Dir), "closed")
+	require.NoError(t, os.MkdirAll(filepath.Join(closed, "in"), 0o755)) //nolint:gosec // open on purpose
+	require.NoError(t, os.Chmod(closed, 0o700))                         //nolint:gosec // closed on purpose
+	cfg.Dir = filepath.Join(closed, "in", "postgres")
+	requireRefusal(t, cfg, cyborg.Invalid,
+		"cannot pass "+closed+" on its way to "+cfg.Dir+": run `chmod o+x "+closed+"`")
+	require.NoDirExists(t, filepath.Join(cfg.Dir, "data"))
+
+	require.NoError(t, os.Chmod(closed, 0o711)) //nolint:gosec // what the message says
+	start(t, cfg)
+}
+
+func TestDirectoryOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() == 0 {
+		t.Skip("root may enter anything")
+	}
+	cfg := config(t)
+	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o500)) //nolint:gosec // closed on purpose
+	requireRefusal(t, cfg, cyborg.Invalid, "PostgreSQL's directory cannot be used as user")
+	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o700)) //nolint:gosec // for the cleanup
+}
+
+// The name of a socket is limited to 107 bytes, and directories are not.
+func TestDirectoryWithALongName(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.Dir = filepath.Join(filepath.Dir(cfg.Dir), strings.Repeat("long", 25))
+	server := start(t, cfg)
+	parsed, err := pgx.ParseConfig(server.URL("postgres"))
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(parsed.Host), 80)
+	require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
+	info, err := os.Stat(parsed.Host)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	stop(t, server)
+	require.NoDirExists(t, parsed.Host)
+
+	// Somebody else may have made that directory, where everybody can.
+	require.NoError(t, os.Mkdir(parsed.Host, 0o700))
+	t.Cleanup(func() { require.NoError(t, os.Remove(parsed.Host)) })
+	require.NoError(t, os.Chmod(parsed.Host, 0o777)) //nolint:gosec // open on purpose
+	requireRefusal(t, cfg, cyborg.Invalid, parsed.Host+" should be a directory of user")
+}
+
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	cfg := config(t)
+	disk := filepath.Dir(cfg.Dir)
+	mount := func(options string, flags uintptr) error {
+		return syscall.Mount("tmpfs", disk, "tmpfs", flags, "mode=0711,size="+options)
+	}
+	if err := mount("20m", 0); errors.Is(err, syscall.EPERM) {
+		t.Skip("may not mount a small disk")
+	} else {
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(disk, syscall.MNT_DETACH)) })
+
+	requireRefusal(t, cfg, cyborg.Unavailable, "no space is left on the disk that holds "+cfg.Dir)
+	require.NoDirExists(t, filepath.Join(cfg.Dir, "data"))
+
+	require.NoError(t, mount("200m", syscall.MS_REMOUNT))
+	server := start(t, cfg)
+	exec1(t, server.URL("postgres"), "CREATE TABLE kept AS SELECT 42 AS answer")
+	stop(t, server)
+
+	filler := filepath.Join(disk, "filler")
+	fill(t, filler)
+	requireRefusal(t, cfg, cyborg.Unavailable, "no space is left on the disk that holds "+cfg.Dir)
+
+	require.NoError(t, os.Remove(filler))
+	server = start(t, cfg)
+	require.Equal(t, 42, ask[int](t, server.URL("postgres"), "SELECT answer FROM kept"), "nothing is damaged")
+}
+
+func fill(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	block := make([]byte, 4096)
+	for err == nil {
+		_, err = file.Write(block)
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NoError(t, file.Close())
+}
+
+func TestFailedStartQuotesTheLog(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.Settings = map[string]string{"shared_buffers": "plenty"}
+	requireRefusal(t, cfg, cyborg.Unavailable, `FATAL: configuration file`)
+}
+
+// requireRefusal starts a server and wants it to fail, with one sentence and nothing left running.
+func requireRefusal(t *testing.T, cfg postgres.Config, kind cyborg.Kind, want string) {
+	t.Helper()
+	_, err := postgres.Start(t.Context(), cfg, testLog(t))
+	require.Equal(t, kind, cyborg.KindOf(err), "%v", err)
+	require.ErrorContains(t, err, want)
+	require.NotContains(t, err.Error(), "\n")
+	require.NoFileExists(t, filepath.Join(cfg.Dir, "data", "postmaster.pid"))
+}

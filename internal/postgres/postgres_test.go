@@ -1,0 +1,173 @@
+package postgres_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/postgres"
+)
+
+func TestServerKeepsItsDataOverARestart(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	server := start(t, cfg)
+	require.False(t, server.Adopted())
+	require.NoError(t, server.CreateDatabase(t.Context(), `odd "name"`))
+	require.NoError(t, server.CreateDatabase(t.Context(), `odd "name"`), "an existing one is no error")
+	exec1(t, server.URL(`odd "name"`), "CREATE TABLE kept AS SELECT 42 AS answer")
+	require.Equal(t, "UTF8", ask[string](t, server.URL("postgres"), "SHOW server_encoding"))
+
+	stop(t, server)
+	<-server.Done()
+	require.NoError(t, server.Err(), "asked to end")
+	stop(t, server) // twice is no error
+
+	server = start(t, cfg)
+	require.False(t, server.Adopted())
+	require.Equal(t, 42, ask[int](t, server.URL(`odd "name"`), "SELECT answer FROM kept"))
+}
+
+func TestCreateDatabaseAtOnce(t *testing.T) {
+	t.Parallel()
+	server := start(t, config(t))
+	var group errgroup.Group
+	for range 4 {
+		group.Go(func() error { return server.CreateDatabase(t.Context(), "same") })
+	}
+	require.NoError(t, group.Wait())
+}
+
+func TestServerListensOnAClosedSocketOnly(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	server := start(t, cfg)
+	require.Empty(t, ask[string](t, server.URL("postgres"), "SHOW listen_addresses"))
+	require.Empty(t, server.TCPURL("postgres"))
+	info, err := os.Stat(filepath.Join(cfg.Dir, "run"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+}
+
+// A shell sends Ctrl-C to the process group of the foreground, and a closed terminal hangs up on its session.
+func TestServerHasASessionOfItsOwn(t *testing.T) {
+	t.Parallel()
+	server := start(t, config(t))
+	session, err := unix.Getsid(server.PID())
+	require.NoError(t, err)
+	require.Equal(t, server.PID(), session)
+}
+
+func TestDataIsSafeByDefault(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.FsyncOff = false
+	cfg.Settings = map[string]string{"work_mem": "5MB", "application_name": "it's"}
+	server := start(t, cfg)
+	for name, want := range map[string]string{
+		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "data_checksums": "on",
+		"work_mem": "5MB", "application_name": "it's",
+	} {
+		require.Equal(t, want, ask[string](t, server.URL("postgres"), "SHOW "+name), name)
+	}
+}
+
+func TestServerOnTCPWantsThePassword(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.TCP = true
+	server := start(t, cfg)
+	url := server.TCPURL("postgres")
+	require.True(t, ask[bool](t, url, "SELECT inet_server_addr() IS NOT NULL"))
+
+	parsed, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	info, err := os.Stat(filepath.Join(cfg.Dir, "password"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	parsed.Password = "guess"
+	_, err = pgx.ConnectConfig(t.Context(), parsed)
+	require.ErrorContains(t, err, "password authentication failed")
+
+	stop(t, server)
+	require.Equal(t, url, start(t, cfg).TCPURL("postgres"), "a restart changes neither port nor password")
+}
+
+func TestServerOnABusyPort(t *testing.T) {
+	t.Parallel()
+	first := config(t)
+	first.TCP = true
+	server := start(t, first)
+	parsed, err := pgx.ParseConfig(server.TCPURL("postgres"))
+	require.NoError(t, err)
+
+	second := config(t)
+	second.TCP, second.Port = true, int(parsed.Port)
+	_, err = postgres.Start(t.Context(), second, testLog(t))
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "is in use")
+
+	// A port that nobody asked for gives way.
+	second.Port = 0
+	other := start(t, second)
+	stop(t, other)
+	require.NoError(t, os.WriteFile(filepath.Join(second.Dir, "port"), []byte(portOf(t, server)), 0o600))
+	other = start(t, second)
+	require.NotEqual(t, portOf(t, server), portOf(t, other))
+}
+
+func portOf(t *testing.T, server *postgres.Server) string {
+	t.Helper()
+	return ask[string](t, server.URL("postgres"), "SHOW port")
+}
+
+func TestUnexpectedDeathIsTold(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	server := start(t, cfg)
+	require.NoError(t, server.Err())
+	require.NoError(t, syscall.Kill(server.PID(), syscall.SIGKILL))
+	<-server.Done()
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(server.Err()))
+	require.ErrorContains(t, server.Err(), "ended (signal: killed)")
+	stop(t, server)
+
+	// Its children may still be at work on the data, which PostgreSQL refuses to share.
+	again := start(t, cfg)
+	require.False(t, again.Adopted())
+}
+
+func TestStartThatIsInterruptedLeavesNothingRunning(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	stop(t, start(t, cfg))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(filepath.Join(cfg.Dir, "data", "postmaster.pid")); err == nil {
+				cancel()
+			}
+		}
+	}()
+	_, err := postgres.Start(ctx, cfg, testLog(t))
+	cancel()
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoFileExists(t, filepath.Join(cfg.Dir, "data", "postmaster.pid"))
+}
+
+func TestServerDiesWithItsParentWhereAsked(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.DieWithParent = true
+	pid := orphan(t, cfg)
+	require.Eventually(t, func() bool { return !ours(pid, cfg.Dir) }, waitLimit, waitStep)
+}

@@ -1,0 +1,260 @@
+// Package postgrestest gives tests PostgreSQL databases of their own: one private server per test process, which is
+// started at the first need, and one database per test.
+//
+// A package whose tests use it has
+//
+//	func TestMain(m *testing.M) { postgrestest.Main(m) }
+//
+// Without, everything works and ends, too, but leaves a directory to be removed by the next test process that starts
+// a server. A test process that is killed takes its server with it.
+//
+// Where CYBORG_TEST_DATABASE_URL names a database of an existing server, whose role may create databases, that server
+// is used. Only tests import this package.
+package postgrestest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg/internal/postgres"
+)
+
+// URLEnv names the environment variable with the connection URL of a server to use instead of a private one.
+const URLEnv = "CYBORG_TEST_DATABASE_URL"
+
+const (
+	dirPrefix  = "cyborg-postgrestest-"
+	startLimit = time.Minute
+	stopLimit  = 20 * time.Second
+)
+
+// Main runs a package's tests, stops the server and exits.
+func Main(m *testing.M) { os.Exit(Runner(m).Run()) }
+
+// Runner returns something that runs a package's tests and stops the server afterwards, for those who wrap the tests in
+// something else (goleak.VerifyTestMain, say).
+func Runner(m *testing.M) interface{ Run() int } { return runner{m} }
+
+type runner struct{ tests *testing.M }
+
+func (r runner) Run() int {
+	code := r.tests.Run()
+	if err := process.close(); err != nil {
+		fmt.Fprintln(os.Stderr, "postgrestest:", err)
+		return max(code, 1)
+	}
+	return code
+}
+
+// New returns the connection URL of an empty database, which is dropped at the end of the test.
+func New(t testing.TB) string {
+	t.Helper()
+	return process.database(t, "", nil)
+}
+
+// NewFrom is New for a database that starts as a copy of a template. The template is made by build, once in this
+// process for each key; the migrations of a package are the usual one. Build must leave no connection open.
+func NewFrom(t testing.TB, key string, build func(ctx context.Context, url string) error) string {
+	t.Helper()
+	return process.database(t, key, build)
+}
+
+// process is the server of this test process; a global, because the process is what it belongs to.
+var process = server{templates: map[string]*template{}} //nolint:gochecknoglobals // see above
+
+type server struct {
+	mu        sync.Mutex
+	started   bool
+	err       error
+	base      string // the URL of a database to connect to for making others
+	private   *postgres.Server
+	dir       *os.File // the directory of the private server, locked
+	templates map[string]*template
+}
+
+type template struct {
+	once sync.Once
+	name string
+	err  error
+}
+
+func (s *server) database(t testing.TB, key string, build func(context.Context, string) error) string {
+	t.Helper()
+	if err := s.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	from := "template0"
+	if build != nil {
+		made := s.template(key)
+		made.once.Do(func() { made.err = s.build(t.Context(), made.name, build) })
+		if made.err != nil {
+			t.Fatalf("the template %q: %v", key, made.err)
+		}
+		from = made.name
+	}
+	name := newName()
+	if err := s.exec(t.Context(), createSQL(name, from)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), stopLimit)
+		defer cancel()
+		if err := s.exec(ctx, dropSQL(name)); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.url(name)
+}
+
+// createSQL copies files rather than logging pages: with fsync off that is much the faster way.
+func createSQL(name, from string) string {
+	return "CREATE DATABASE " + pgx.Identifier{name}.Sanitize() + " TEMPLATE " + pgx.Identifier{from}.Sanitize() + " STRATEGY file_copy"
+}
+
+func dropSQL(name string) string {
+	return "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
+}
+
+func newName() string { return "test_" + strings.ToLower(rand.Text()[:16]) }
+
+func (s *server) template(key string) *template {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.templates[key] == nil {
+		s.templates[key] = &template{name: newName()}
+	}
+	return s.templates[key]
+}
+
+func (s *server) build(ctx context.Context, name string, build func(context.Context, string) error) error {
+	if err := s.exec(ctx, createSQL(name, "template0")); err != nil {
+		return err
+	}
+	return build(ctx, s.url(name))
+}
+
+func (s *server) url(database string) string {
+	u, err := url.Parse(s.base)
+	if err != nil {
+		return "" // it was parsed at the start
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+func (s *server) exec(ctx context.Context, sql string) error {
+	conn, err := pgx.Connect(ctx, s.base)
+	if err != nil {
+		return fmt.Errorf("connect to the test server: %w", err)
+	}
+	_, err = conn.Exec(ctx, sql)
+	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+}
+
+// start starts the server, once.
+func (s *server) start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		return s.err
+	}
+	s.started = true
+	if s.base = os.Getenv(URLEnv); s.base != "" {
+		_, s.err = url.Parse(s.base)
+		return s.err
+	}
+	// The first test's context ends with that test.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
+	defer cancel()
+	s.err = s.startPrivate(ctx)
+	return s.err
+}
+
+func (s *server) startPrivate(ctx context.Context) error {
+	if err := sweep(); err != nil {
+		return err
+	}
+	path, err := os.MkdirTemp("", dirPrefix)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o711); err != nil { //nolint:gosec // the server may run as another user
+		return err
+	}
+	if s.dir, err = os.Open(path); err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(s.dir.Fd()), syscall.LOCK_EX); err != nil { // waits at most for another's sweep
+		return err
+	}
+	s.private, err = postgres.Start(ctx, postgres.Config{
+		Dir: filepath.Join(path, "postgres"), FsyncOff: true, DieWithParent: true,
+		Settings: map[string]string{"shared_buffers": "64MB", "autovacuum": "off", "max_connections": "300"},
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	s.base = s.private.URL("postgres")
+	return nil
+}
+
+// close stops the server and removes its directory, or drops the templates from a server that is not ours.
+func (s *server) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started || s.err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	if s.private == nil {
+		var errs []error
+		for _, made := range s.templates {
+			errs = append(errs, s.exec(ctx, dropSQL(made.name)))
+		}
+		return errors.Join(errs...)
+	}
+	return errors.Join(s.private.Stop(ctx), os.RemoveAll(s.dir.Name()), s.dir.Close())
+}
+
+// sweep removes the directories of test processes that died. A living one holds the lock of its directory; their
+// servers died with them, as the kernel arranges.
+func sweep() error {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range left {
+		dir, err := os.Open(path)
+		if err != nil { // another user's, or gone
+			continue
+		}
+		if syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil && old(dir) {
+			_ = os.RemoveAll(path) // a server that is just ending may still write: the next sweep gets it
+		}
+		if err := dir.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
+			return err
+		}
+	}
+	return nil
+}
+
+// old says whether a directory is past the moment between its making and its locking.
+func old(dir *os.File) bool {
+	info, err := dir.Stat()
+	return err == nil && time.Since(info.ModTime()) > time.Minute
+}

@@ -1,0 +1,170 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/postgres"
+)
+
+const (
+	waitLimit = 20 * time.Second
+	waitStep  = 20 * time.Millisecond
+)
+
+func TestOrphanIsTakenOverAndStopped(t *testing.T) {
+	t.Parallel()
+	for name, tcp := range map[string]bool{"socket": false, "TCP": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t)
+			cfg.TCP = tcp
+			pid := orphan(t, cfg)
+			require.True(t, ours(pid, cfg.Dir), "it outlives its parent")
+
+			server := start(t, cfg)
+			require.True(t, server.Adopted())
+			require.Equal(t, pid, server.PID())
+			require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
+			if tcp {
+				require.Equal(t, "cyborg", ask[string](t, server.TCPURL("postgres"), "SHOW cluster_name"))
+			}
+
+			stop(t, server)
+			<-server.Done()
+			require.NoError(t, server.Err())
+			require.False(t, ours(pid, cfg.Dir))
+		})
+	}
+}
+
+func TestDeathOfAnAdoptedServerIsTold(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	pid := orphan(t, cfg)
+	server := start(t, cfg)
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	<-server.Done()
+	require.ErrorContains(t, server.Err(), fmt.Sprintf("PostgreSQL (process %d) ended", pid))
+}
+
+func TestOrphanIsReplaced(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T, cfg *postgres.Config, pid int){
+		"when it has other settings": func(_ *testing.T, cfg *postgres.Config, _ int) {
+			cfg.Settings = map[string]string{"work_mem": "5MB"}
+		},
+		"when it cannot be reached": func(t *testing.T, cfg *postgres.Config, _ int) {
+			t.Helper()
+			require.NoError(t, os.Remove(filepath.Join(cfg.Dir, "run", ".s.PGSQL.5432")))
+		},
+		"when it is about to end": func(t *testing.T, _ *postgres.Config, pid int) {
+			t.Helper()
+			require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+		},
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t)
+			pid := orphan(t, cfg)
+			change(t, &cfg, pid)
+
+			server := start(t, cfg)
+			require.False(t, server.Adopted())
+			require.NotEqual(t, pid, server.PID())
+			require.False(t, ours(pid, cfg.Dir))
+			require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
+		})
+	}
+}
+
+// A pid file may name a process that has nothing to do with it, after a crash of the machine for instance.
+func TestStalePIDFile(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T, dir string) (content string){
+		"of nobody":         func(*testing.T, string) string { return pidFile(1 << 30) },
+		"that is empty":     func(*testing.T, string) string { return "" },
+		"that is cut off":   func(*testing.T, string) string { return "12" },
+		"that is no number": func(*testing.T, string) string { return "x\ny\n" },
+		"of another program of the same user": func(t *testing.T, dir string) string {
+			t.Helper()
+			return pidFile(sleeper(t, dir))
+		},
+		"of another PostgreSQL": func(t *testing.T, _ string) string {
+			t.Helper()
+			return pidFile(start(t, config(t)).PID())
+		},
+	}
+	for name, makeContent := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t)
+			stop(t, start(t, cfg))
+			content := makeContent(t, cfg.Dir)
+			path := filepath.Join(cfg.Dir, "data", "postmaster.pid")
+			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+
+			server := start(t, cfg)
+			require.False(t, server.Adopted())
+			var pid int
+			if _, err := fmt.Sscanf(content, "%d\n/", &pid); err == nil && pid < 1<<30 {
+				require.NoError(t, syscall.Kill(pid, 0), "nothing was done to the other process")
+			}
+		})
+	}
+}
+
+func pidFile(pid int) string {
+	return strconv.Itoa(pid) + "\n/elsewhere\n1700000000\n5432\n/tmp\n\n  1234567    123456\nready   \n"
+}
+
+// sleeper runs a program as the user that owns the data, which PostgreSQL would take for itself.
+func sleeper(t *testing.T, dir string) int {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(dir, "data"))
+	require.NoError(t, err)
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	require.True(t, ok)
+	cmd := exec.CommandContext(context.Background(), "sleep", "600") //nolint:usetesting // ends in the cleanup
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stat.Uid, Gid: stat.Gid}}
+	}
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+func TestInterruptedMakingOfTheDatabaseIsRepeated(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	killed, _ := helper(t, cfg)
+	require.Eventually(t, func() bool {
+		begun, err := filepath.Glob(filepath.Join(cfg.Dir, "data.tmp-*", "PG_VERSION"))
+		return err == nil && len(begun) == 1
+	}, waitLimit, time.Millisecond)
+	require.NoError(t, killed.Process.Kill())
+	_ = killed.Wait()
+	require.NoDirExists(t, filepath.Join(cfg.Dir, "data"))
+
+	server := start(t, cfg) // while the initdb of the killed process may still be at work
+	require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
+	stop(t, server)
+	start(t, cfg)
+	require.Eventually(t, func() bool {
+		left, err := filepath.Glob(filepath.Join(cfg.Dir, "data.tmp-*"))
+		return err == nil && len(left) == 0
+	}, waitLimit, waitStep)
+}

@@ -1,0 +1,229 @@
+package statedir_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/statedir"
+)
+
+// holdEnv makes the test binary a process that opens the directory it names, says how that went, and waits.
+const holdEnv = "STATEDIR_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(holdEnv); path != "" {
+		os.Exit(hold(path))
+	}
+	os.Exit(m.Run())
+}
+
+func hold(path string) int {
+	dir, err := statedir.Open(path)
+	if err != nil {
+		fmt.Println(cyborg.KindOf(err), err)
+		return 1
+	}
+	fmt.Println("open", dir.Path())
+	_, err = io.Copy(io.Discard, os.Stdin) // until the test closes it, or kills us
+	if err != nil || dir.Close() != nil {
+		return 1
+	}
+	return 0
+}
+
+// holder starts such a process and returns it with the first line that it wrote.
+func holder(t *testing.T, path string, attr *syscall.SysProcAttr) (*exec.Cmd, string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe") // by that name another user can run it, too
+	cmd.Env = append(os.Environ(), holdEnv+"="+path)
+	cmd.SysProcAttr = attr
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err)
+	return cmd, line
+}
+
+func TestOpenMakesMarksAndKeeps(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a", "state")
+
+	dir, err := statedir.Open(path)
+	require.NoError(t, err)
+	require.Equal(t, path, dir.Path())
+	require.Equal(t, filepath.Join(path, "x", "y"), dir.Join("x", "y"))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	want := os.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		want = 0o711
+	}
+	require.Equal(t, want, info.Mode().Perm())
+	require.NoError(t, os.WriteFile(dir.Join("kept"), []byte("x"), 0o600))
+	require.NoError(t, dir.Close())
+
+	again, err := statedir.Open(path)
+	require.NoError(t, err)
+	require.FileExists(t, again.Join("kept"))
+	require.NoError(t, again.Close())
+}
+
+func TestOpenTakesAnEmptyDirectory(t *testing.T) {
+	t.Parallel()
+	dir, err := statedir.Open(t.TempDir())
+	require.NoError(t, err)
+	require.NoError(t, dir.Close())
+}
+
+// A process that died between making the marker and writing it must not make the directory foreign.
+func TestOpenAfterDeathBeforeMarkerWasWritten(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(path, "lock"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "cyborg-state"), nil, 0o600))
+
+	for range 2 {
+		dir, err := statedir.Open(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(dir.Join("content"), nil, 0o600))
+		require.NoError(t, dir.Close())
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"a directory of someone else": {
+			files: map[string]string{"thesis.tex": "…"},
+			want:  "holds something else (thesis.tex)",
+		},
+		"a newer format": {
+			files: map[string]string{"cyborg-state": fmt.Sprintf("cyborg-state %d\n", statedir.Format+1), "data": ""},
+			want:  fmt.Sprintf("has format %d and this release knows formats up to %d", statedir.Format+1, statedir.Format),
+		},
+		"a marker that is none": {
+			files: map[string]string{"cyborg-state": "hello"},
+			want:  `it reads "hello"`,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := t.TempDir()
+			for name, content := range test.files {
+				require.NoError(t, os.WriteFile(filepath.Join(path, name), []byte(content), 0o600))
+			}
+			_, err := statedir.Open(path)
+			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.ErrorContains(t, err, test.want)
+			require.ErrorContains(t, err, path)
+			for name, content := range test.files {
+				got, err := os.ReadFile(filepath.Join(path, name))
+				require.NoError(t, err)
+				require.Equal(t, content, string(got))
+			}
+		})
+	}
+
+	t.Run("a file", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		_, err := statedir.Open(path)
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+		require.ErrorContains(t, err, path)
+	})
+}
+
+func TestOpenNamesTheProcessThatUsesIt(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state")
+	other, line := holder(t, path, nil)
+	require.Equal(t, "open "+path+"\n", line)
+
+	_, err := statedir.Open(path)
+	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "is used by process "+strconv.Itoa(other.Process.Pid))
+
+	require.NoError(t, other.Process.Kill())
+	_ = other.Wait() // killed: not an exit status of zero
+	dir, err := statedir.Open(path)
+	require.NoError(t, err, "a killed process leaves no lock behind")
+	require.NoError(t, dir.Close())
+}
+
+func TestOpenInOneProcessTwice(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	dir, err := statedir.Open(path)
+	require.NoError(t, err)
+	_, err = statedir.Open(path)
+	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	require.NoError(t, dir.Close())
+}
+
+func TestOpenOfAnotherUsersDirectory(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	path := filepath.Join(t.TempDir(), "state")
+	dir, err := statedir.Open(path)
+	require.NoError(t, err)
+	require.NoError(t, dir.Close())
+
+	const nobody = 65534
+	_, line := holder(t, path, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}})
+	require.Contains(t, line, "invalid the state directory "+path+" cannot be used: run as the user that owns it")
+}
+
+//nolint:paralleltest // changes the environment
+func TestDefault(t *testing.T) {
+	if os.Geteuid() == 0 {
+		path, err := statedir.Default()
+		require.NoError(t, err)
+		require.Equal(t, "/var/lib/cyborg", path)
+		return
+	}
+	t.Setenv("HOME", "/home/me")
+	t.Setenv("XDG_STATE_HOME", "")
+	path, err := statedir.Default()
+	require.NoError(t, err)
+	require.Equal(t, "/home/me/.local/state/cyborg", path)
+
+	t.Setenv("XDG_STATE_HOME", "relative")
+	path, err = statedir.Default()
+	require.NoError(t, err)
+	require.Equal(t, "/home/me/.local/state/cyborg", path, "a relative path is ignored")
+
+	t.Setenv("XDG_STATE_HOME", "/state")
+	path, err = statedir.Default()
+	require.NoError(t, err)
+	require.Equal(t, "/state/cyborg", path)
+
+	t.Setenv("XDG_STATE_HOME", "")
+	t.Setenv("HOME", "")
+	_, err = statedir.Default()
+	require.ErrorContains(t, err, "--state-dir")
+}
