@@ -1,0 +1,119 @@
+package conformance_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/drivers/conformance"
+)
+
+// defectVariable gives TestSubject's driver a defect, in a process that TestDefectsAreFound starts.
+const defectVariable = "CYBORG_CONFORMANCE_DEFECT"
+
+// TestSubject runs the suite on a driver that is sound.
+func TestSubject(t *testing.T) {
+	t.Parallel()
+
+	conformance.Run(t, conformance.Subject{
+		Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "watch"},
+		New: func(t *testing.T) *conformance.Rig {
+			t.Helper()
+			return newToy(os.Getenv(defectVariable))
+		},
+	})
+}
+
+// TestFewServices runs the suite on a driver that can do nothing but discover.
+func TestFewServices(t *testing.T) {
+	t.Parallel()
+
+	conformance.Run(t, conformance.Subject{
+		Services: []string{"discover"},
+		New: func(t *testing.T) *conformance.Rig {
+			t.Helper()
+			return newBareToy()
+		},
+	})
+}
+
+// TestDefectsAreFound gives the driver one defect after the other and requires the check that looks for it to fail.
+func TestDefectsAreFound(t *testing.T) {
+	t.Parallel()
+
+	for defect, check := range map[string]string{
+		"names a deployable twice":              "discover/is valid",
+		"lists in another order":                "discover/is stable and changes nothing",
+		"forgets at restart":                    "discover/survives a restart",
+		"ignores its context":                   "discover/stops with its context",
+		"shows what vanished":                   "discover/loses what vanishes",
+		"installs once only":                    "install/can be repeated",
+		"does not uninstall":                    "install/is undone",
+		"begins an install without a context":   "install/does not begin under an ended context",
+		"installs what vanished":                "install/of what vanished fails",
+		"leaves a trace of each attach":         "attach/and detach",
+		"attaches once only":                    "attach/can be repeated",
+		"undoes nothing":                        "attach/is undone",
+		"detaches only what is attached":        "attach/of nothing is undone",
+		"forgets attachments at restart":        "attach/survives a restart",
+		"touches before it notes":               "attach/notes before it touches",
+		"attaches without its note":             "attach/does nothing without its note",
+		"stays half attached":                   "attach/stopped after its note is undone",
+		"fails to attach over a note":           "attach/stopped after its note is repeated",
+		"begins an attach without a context":    "attach/does not begin under an ended context",
+		"attaches all handles":                  "attach/leaves other handles alone",
+		"takes handles from their user":         "attach/is not taken from its user",
+		"detaches before it asks for users":     "attach/is not taken from its user",
+		"attaches what vanished":                "attach/of what vanished",
+		"cannot detach what vanished":           "attach/of what vanished",
+		"shows nothing while attached":          "attach/and detach",
+		"answers one at a time":                 "attach/is asked about by many",
+		"programs to check":                     "program/checks an image and changes nothing",
+		"records another id":                    "program/loads and reads back",
+		"programs every set":                    "program/disturbs its own set only",
+		"counts its loads":                      "program/can be repeated",
+		"loads anything":                        "program/refuses what does not fit",
+		"tells progress backwards":              "program/tells its progress",
+		"begins a program without a context":    "program/does not begin under an ended context",
+		"programs once only after interruption": "program/is interrupted and repeated",
+		"programs what vanished":                "program/of what vanished fails",
+		"knows no users":                        "in_use/tells the user",
+		"takes attached for used":               "in_use/tells the user",
+		"measures nonsense":                     "usage/measures and changes nothing",
+		"watches for ever":                      "watch/ends with its context",
+		"watches nothing":                       "watch/notices what vanishes",
+		"lacks a service":                       "",
+	} {
+		t.Run(defect, func(t *testing.T) {
+			t.Parallel()
+			output, failed := runSubject(t, defect, check)
+			require.Truef(t, failed, "the suite finds nothing wrong with a driver that %s:\n%s", defect, output)
+			require.Contains(t, output, "--- FAIL: "+testName(check)+" (")
+			require.NotContains(t, output, "panic:")
+			output, failed = runSubject(t, "", check)
+			require.Falsef(t, failed, "the check fails a sound driver:\n%s", output)
+			require.Contains(t, output, "--- PASS: "+testName(check)+" (", "the check runs")
+		})
+	}
+}
+
+func testName(check string) string {
+	return strings.TrimSuffix("TestSubject/"+strings.ReplaceAll(check, " ", "_"), "/")
+}
+
+// runSubject runs one check of TestSubject in a process of its own.
+func runSubject(t *testing.T, defect, check string) (output string, failed bool) {
+	t.Helper()
+	pattern := "^" + strings.ReplaceAll(testName(check), "/", "$/^") + "$"
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", pattern)
+	command.Env = append(os.Environ(), defectVariable+"="+defect)
+	text, err := command.CombinedOutput()
+	if _, exited := errors.AsType[*exec.ExitError](err); !exited {
+		require.NoError(t, err)
+	}
+	return string(text), err != nil
+}

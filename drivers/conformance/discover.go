@@ -1,0 +1,152 @@
+package conformance
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+func discoverChecks() []check {
+	return []check{
+		{name: "is valid", run: discoverIsValid},
+		{name: "is stable and changes nothing", run: discoverIsStable},
+		{name: "survives a restart", run: discoverSurvivesRestart},
+		{name: "goes through JSON", run: discoverGoesThroughJSON},
+		{name: "stops with its context", run: discoverStops},
+		{name: "loses what vanishes", needs: canVanish, run: discoverLosesWhatVanishes},
+	}
+}
+
+func canVanish(rig *Rig) bool { return rig.Vanish != nil }
+
+// placementName is what Placement takes as a resource class or a trait (os-traits, os-resource-classes).
+var placementName = regexp.MustCompile(`^[A-Z0-9_]{1,255}$`)
+
+// pciID is a vendor or product id of PCI.
+var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)
+
+func discoverIsValid(t *testing.T, b *bench) {
+	devices := b.discover(t)
+	identities, names, handles := unique{}, unique{}, unique{}
+	for _, device := range devices {
+		identities.add(t, "device identity", device.Identity)
+		require.NotEmptyf(t, device.Type, "type of device %s", device.Identity)
+		require.NotEmptyf(t, device.Vendor, "vendor of device %s", device.Identity)
+		require.NotEmptyf(t, device.Model, "model of device %s", device.Identity)
+		require.NotEmptyf(t, device.ControlPath.Kind, "control path of device %s", device.Identity)
+		require.NotEmptyf(t, device.ControlPath.Info, "control path of device %s", device.Identity)
+		require.NotEmptyf(t, device.VendorID, "vendor id of device %s", device.Identity)
+		require.NotEmptyf(t, device.ProductID, "product id of device %s", device.Identity)
+		if device.ControlPath.Kind == "PCI" {
+			requirePCIInfo(t, device.ControlPath.Info)
+			require.Regexpf(t, pciID, device.VendorID, "vendor id of device %s", device.Identity)
+			require.Regexpf(t, pciID, device.ProductID, "product id of device %s", device.Identity)
+		}
+		for _, deployable := range device.Deployables {
+			names.add(t, "deployable name", deployable.Name)
+			require.Equalf(t, device.Type, deployable.Specs.DeviceType, "device type of %s", deployable.Name)
+			require.GreaterOrEqualf(t, deployable.Specs.Num, len(deployable.Handles), "num of %s, and its handles", deployable.Name)
+			requireAttributes(t, deployable)
+			for _, handle := range deployable.Handles {
+				handles.add(t, "handle identity", handle.Identity)
+				requireHandle(t, handle)
+			}
+		}
+	}
+	if offers[drivers.Programmer](b.Driver) {
+		require.NotEmptyf(t, b.target.Deployable.ProgramSet, "program set of %s, whose driver programs", b.target.Deployable.Name)
+	}
+}
+
+// unique finds what is there twice.
+type unique map[string]bool
+
+func (u unique) add(t *testing.T, what, value string) {
+	t.Helper()
+	require.NotEmpty(t, value, what)
+	require.Falsef(t, u[value], "%s %q is there twice", what, value)
+	u[value] = true
+}
+
+func requireAttributes(t *testing.T, deployable cyborg.DeployableReport) {
+	t.Helper()
+	keys := unique{}
+	for _, attribute := range deployable.Attributes {
+		keys.add(t, "attribute key of "+deployable.Name, attribute.Key)
+		if attribute.Key == "rc" || len(attribute.Key) >= 5 && attribute.Key[:5] == "trait" {
+			require.Regexpf(t, placementName, attribute.Value, "attribute %s of %s", attribute.Key, deployable.Name)
+		}
+	}
+}
+
+func requireHandle(t *testing.T, handle cyborg.HandleReport) {
+	t.Helper()
+	require.NotEmptyf(t, handle.Kind, "kind of handle %s", handle.Identity)
+	require.NotEmptyf(t, handle.Info, "info of handle %s", handle.Identity)
+	switch handle.Kind {
+	case cyborg.HandlePCI, cyborg.HandleTestPCI:
+		requirePCIInfo(t, handle.Info)
+	case cyborg.HandleMDEV:
+		require.Containsf(t, handle.Info, "asked_type", "info of handle %s", handle.Identity)
+	case cyborg.HandleDEV:
+		require.Containsf(t, handle.Info, "path", "info of handle %s", handle.Identity)
+	}
+}
+
+// requirePCIInfo requires the object that OpenStack clients expect of a PCI function.
+func requirePCIInfo(t *testing.T, info map[string]string) {
+	t.Helper()
+	text := info["domain"] + ":" + info["bus"] + ":" + info["device"] + "." + info["function"]
+	address, err := cyborg.ParsePCIAddress(text)
+	require.NoError(t, err)
+	require.Equal(t, address.HandleInfo(), info)
+}
+
+func discoverIsStable(t *testing.T, b *bench) {
+	before := b.state(t)
+	for range 5 {
+		require.Equal(t, before.Devices, b.discover(t))
+	}
+	require.Equal(t, before, b.state(t))
+}
+
+func discoverSurvivesRestart(t *testing.T, b *bench) {
+	before := b.state(t)
+	b.Driver = b.Restart(t)
+	require.Equal(t, before, b.state(t))
+}
+
+func discoverGoesThroughJSON(t *testing.T, b *bench) {
+	sent, err := json.Marshal(b.discover(t))
+	require.NoError(t, err)
+	var received []cyborg.DeviceReport
+	require.NoError(t, json.Unmarshal(sent, &received))
+	again, err := json.Marshal(received)
+	require.NoError(t, err)
+	require.JSONEq(t, string(sent), string(again))
+}
+
+func discoverStops(t *testing.T, b *bench) {
+	err := promptly(t, "Discover", func() error {
+		_, err := b.Driver.Discover(ended(t))
+		return err
+	})
+	requireStopped(t, err)
+}
+
+func discoverLosesWhatVanishes(t *testing.T, b *bench) {
+	before := b.discover(t)
+	restore := b.Vanish(t, b.target.Device)
+	rest := slices.DeleteFunc(slices.Clone(before), func(d cyborg.DeviceReport) bool {
+		return d.Identity == b.target.Device.Identity
+	})
+	require.Equal(t, rest, b.discover(t))
+	restore()
+	require.Equal(t, before, b.discover(t))
+}

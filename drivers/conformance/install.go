@@ -1,0 +1,90 @@
+package conformance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+func installChecks() []check {
+	return []check{
+		{name: "can be repeated", run: installCanBeRepeated},
+		{name: "is undone", run: installIsUndone},
+		{name: "of nothing is undone", run: installOfNothingIsUndone},
+		{name: "does not begin under an ended context", run: installDoesNotBegin},
+		{name: "is interrupted", needs: canBeSlow, run: installIsInterrupted},
+		{name: "of what vanished fails", needs: canVanish, run: installOfWhatVanished},
+	}
+}
+
+func canBeSlow(rig *Rig) bool { return rig.Slow != nil }
+
+func (b *bench) installer() drivers.Installer { return b.Driver.(drivers.Installer) } //nolint:forcetypeassert // its group runs only where it is one
+
+// install takes the target into service, where the driver has something to do for that.
+func (b *bench) install(t *testing.T) {
+	t.Helper()
+	if installer, ok := b.Driver.(drivers.Installer); ok {
+		require.NoError(t, installer.Install(t.Context(), b.target))
+	}
+}
+
+func installCanBeRepeated(t *testing.T, b *bench) {
+	b.install(t)
+	once := b.state(t)
+	b.install(t)
+	require.Equal(t, once, b.state(t))
+	b.Driver = b.Restart(t)
+	b.install(t)
+	require.Equal(t, once, b.state(t))
+}
+
+func installIsUndone(t *testing.T, b *bench) {
+	before := b.state(t)
+	b.install(t)
+	b.Driver = b.Restart(t)
+	for range 2 {
+		require.NoError(t, b.installer().Uninstall(t.Context(), b.target))
+		require.Equal(t, before, b.state(t))
+	}
+}
+
+func installOfNothingIsUndone(t *testing.T, b *bench) {
+	before := b.state(t)
+	require.NoError(t, b.installer().Uninstall(t.Context(), b.target))
+	require.Equal(t, before, b.state(t))
+}
+
+func installDoesNotBegin(t *testing.T, b *bench) {
+	before := b.state(t)
+	err := promptly(t, "Install", func() error { return b.installer().Install(ended(t), b.target) })
+	requireStopped(t, err)
+	require.Equal(t, before, b.state(t))
+}
+
+// installIsInterrupted ends the context in the middle of an Install: whatever it had done is undone, or done again.
+func installIsInterrupted(t *testing.T, b *bench) {
+	before := b.state(t)
+	quick := b.Slow(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	requireStopped(t, promptly(t, "an interrupted Install", func() error { return b.installer().Install(ctx, b.target) }))
+	quick()
+
+	b.Driver = b.Restart(t)
+	require.NoError(t, b.installer().Uninstall(t.Context(), b.target))
+	require.Equal(t, before, b.state(t))
+	b.install(t)
+}
+
+func installOfWhatVanished(t *testing.T, b *bench) {
+	b.Vanish(t, b.target.Device)
+	err := promptly(t, "Install", func() error { return b.installer().Install(t.Context(), b.target) })
+	require.Error(t, err)
+	require.NoError(t, promptly(t, "Uninstall", func() error { return b.installer().Uninstall(t.Context(), b.target) }),
+		"of what is gone there is nothing left to undo")
+}

@@ -1,0 +1,169 @@
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+func programChecks() []check {
+	return []check{
+		{name: "checks an image and changes nothing", run: programChecksImage},
+		{name: "loads and reads back", run: programLoads},
+		{name: "disturbs its own set only", run: programDisturbsItsSet},
+		{name: "can be repeated", run: programCanBeRepeated},
+		{name: "refuses what does not fit", run: programRefuses},
+		{name: "tells its progress", run: programTellsProgress},
+		{name: "does not begin under an ended context", run: programDoesNotBegin},
+		{name: "is interrupted and repeated", needs: canBeSlow, run: programIsInterrupted},
+		{name: "of what vanished fails", needs: canVanish, run: programOfWhatVanished},
+	}
+}
+
+func (b *bench) programmer() drivers.Programmer { return b.Driver.(drivers.Programmer) } //nolint:forcetypeassert // its group runs only where it is one
+
+// request asks for an image and collects its progress.
+func (b *bench) request(path string, image cyborg.Image, progress func(percent int, note string)) drivers.ProgramRequest {
+	return drivers.ProgramRequest{Target: b.target, Path: path, Image: image, Progress: progress}
+}
+
+func ignore(int, string) {}
+
+// load programs a good image and returns what must be recorded as bitstream id.
+func (b *bench) load(t *testing.T) (request drivers.ProgramRequest, id string) {
+	t.Helper()
+	path, image := b.GoodImage(t, b.target)
+	request = b.request(path, image, ignore)
+	require.NoError(t, b.programmer().Program(t.Context(), request))
+	id = cmp.Or(image.ID, image.SHA256)
+	require.NotEmpty(t, id, "Rig.GoodImage tells the id or the checksum of its image, as the agent does")
+	return request, id
+}
+
+func programChecksImage(t *testing.T, b *bench) {
+	b.install(t)
+	before := b.state(t)
+	path, image := b.GoodImage(t, b.target)
+	require.NoError(t, b.programmer().CheckImage(t.Context(), b.target, path, image))
+	path, image = b.BadImage(t, b.target)
+	err := b.programmer().CheckImage(t.Context(), b.target, path, image)
+	require.Equalf(t, cyborg.ImageRejected, cyborg.KindOf(err), "an image that does not fit answers %v", err)
+
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	err = b.programmer().CheckImage(t.Context(), b.target, empty, cyborg.Image{ID: "empty"})
+	require.Equalf(t, cyborg.ImageRejected, cyborg.KindOf(err), "an empty image answers %v", err)
+
+	require.Error(t, b.programmer().CheckImage(t.Context(), b.target, empty+".absent", cyborg.Image{ID: "absent"}))
+	require.Equal(t, before, b.state(t))
+}
+
+func programLoads(t *testing.T, b *bench) {
+	b.install(t)
+	_, first := b.load(t)
+	require.Equal(t, first, b.deployable(t).BitstreamID)
+	b.Driver = b.Restart(t)
+	require.Equal(t, first, b.deployable(t).BitstreamID)
+	_, second := b.load(t)
+	require.NotEqual(t, first, second, "Rig.GoodImage makes two different images")
+	require.Equal(t, second, b.deployable(t).BitstreamID)
+}
+
+// programDisturbsItsSet requires of every deployable that is not in the target's program set to be as it was.
+func programDisturbsItsSet(t *testing.T, b *bench) {
+	b.install(t)
+	others := func() (others []cyborg.DeployableReport) {
+		for _, device := range b.discover(t) {
+			for _, deployable := range device.Deployables {
+				if device.Identity != b.target.Device.Identity || deployable.ProgramSet != b.target.Deployable.ProgramSet {
+					others = append(others, deployable)
+				}
+			}
+		}
+		return others
+	}
+	before := others()
+	b.load(t)
+	require.Equal(t, before, others())
+}
+
+func programCanBeRepeated(t *testing.T, b *bench) {
+	b.install(t)
+	request, id := b.load(t)
+	once := b.state(t)
+	require.NoError(t, b.programmer().Program(t.Context(), request))
+	require.Equal(t, once, b.state(t))
+	b.Driver = b.Restart(t)
+	require.NoError(t, b.programmer().Program(t.Context(), request))
+	require.Equal(t, id, b.deployable(t).BitstreamID)
+}
+
+func programRefuses(t *testing.T, b *bench) {
+	b.install(t)
+	b.load(t)
+	before := b.state(t)
+	path, image := b.BadImage(t, b.target)
+	err := b.programmer().Program(t.Context(), b.request(path, image, ignore))
+	require.Equalf(t, cyborg.ImageRejected, cyborg.KindOf(err), "an image that does not fit answers %v", err)
+	require.Equal(t, before, b.state(t))
+}
+
+func programTellsProgress(t *testing.T, b *bench) {
+	b.install(t)
+	var guard sync.Mutex
+	var percents []int
+	path, image := b.GoodImage(t, b.target)
+	require.NoError(t, b.programmer().Program(t.Context(), b.request(path, image, func(percent int, _ string) {
+		guard.Lock()
+		defer guard.Unlock()
+		percents = append(percents, percent)
+	})))
+	guard.Lock()
+	defer guard.Unlock()
+	require.NotEmpty(t, percents, "progress is told at least once")
+	require.IsNonDecreasing(t, percents)
+	require.GreaterOrEqual(t, percents[0], 0)
+	require.LessOrEqual(t, percents[len(percents)-1], 100)
+}
+
+func programDoesNotBegin(t *testing.T, b *bench) {
+	b.install(t)
+	before := b.state(t)
+	path, image := b.GoodImage(t, b.target)
+	request := b.request(path, image, ignore)
+	requireStopped(t, promptly(t, "Program", func() error { return b.programmer().Program(ended(t), request) }))
+	require.Equal(t, before, b.state(t))
+}
+
+// programIsInterrupted ends the context at the first sign of progress. What is loaded then is open; a repetition by the
+// agent's next life brings it to an end.
+func programIsInterrupted(t *testing.T, b *bench) {
+	b.install(t)
+	quick := b.Slow(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	path, image := b.GoodImage(t, b.target)
+	stopping := b.request(path, image, func(int, string) { cancel() })
+	requireStopped(t, promptly(t, "an interrupted Program", func() error { return b.programmer().Program(ctx, stopping) }))
+	quick()
+
+	b.Driver = b.Restart(t)
+	require.NoError(t, b.programmer().Program(t.Context(), b.request(path, image, ignore)))
+	require.Equal(t, cmp.Or(image.ID, image.SHA256), b.deployable(t).BitstreamID)
+}
+
+func programOfWhatVanished(t *testing.T, b *bench) {
+	b.install(t)
+	path, image := b.GoodImage(t, b.target)
+	b.Vanish(t, b.target.Device)
+	request := b.request(path, image, ignore)
+	require.Error(t, promptly(t, "Program", func() error { return b.programmer().Program(t.Context(), request) }))
+}

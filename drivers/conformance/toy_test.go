@@ -1,0 +1,437 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/conformance"
+)
+
+// hardware is one card in memory, with two regions of two handles each. It outlives the toys that drive it.
+type hardware struct {
+	sync.Mutex
+	vanished  bool
+	slow      chan struct{} // closed when steps are quick again; nil while they are
+	installed map[string]bool
+	attached  map[string]bool
+	users     map[string]string
+	images    map[string]string
+	traces    int
+	changed   chan struct{} // closed at the next change that a watch tells of
+	staged    int
+}
+
+func (h *hardware) snapshot(*testing.T) string {
+	h.Lock()
+	defer h.Unlock()
+	return fmt.Sprint(h.vanished, h.installed, h.attached, h.users, h.images, h.traces)
+}
+
+// setVanished takes the card off the bus or puts it back, with nothing attached.
+func (h *hardware) setVanished(vanished bool) {
+	h.Lock()
+	defer h.Unlock()
+	h.vanished = vanished
+	clear(h.attached)
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// toy is a driver in memory that is sound but for one defect.
+type toy struct {
+	bareToy
+}
+
+// bareToy is a driver that can only discover.
+type bareToy struct {
+	*hardware
+	defect string
+	memory *memory
+}
+
+// memory is what a toy holds that its hardware does not.
+type memory struct {
+	sync.Mutex
+	asking atomic.Int64
+	calls  int
+	tries  map[string]bool
+}
+
+func newDriver(h *hardware, defect string) toy {
+	return toy{bareToy{h, defect, &memory{tries: map[string]bool{}}}}
+}
+
+func newToy(defect string) *conformance.Rig {
+	h := &hardware{
+		installed: map[string]bool{}, attached: map[string]bool{}, users: map[string]string{}, images: map[string]string{},
+		changed: make(chan struct{}),
+	}
+	rig := &conformance.Rig{
+		Driver: newDriver(h, defect),
+		Restart: func(*testing.T) drivers.Driver {
+			h.Lock()
+			defer h.Unlock()
+			if defect == "forgets attachments at restart" {
+				clear(h.attached)
+			}
+			if defect == "forgets at restart" {
+				h.traces++
+			}
+			return newDriver(h, defect)
+		},
+		Snapshot: h.snapshot,
+		Use: func(_ *testing.T, _ drivers.Target, handle cyborg.HandleReport) func() {
+			use := func(by string) {
+				h.Lock()
+				defer h.Unlock()
+				h.users[handle.Identity] = by
+				if by == "" {
+					delete(h.users, handle.Identity)
+				}
+			}
+			use("a test")
+			return func() { use("") }
+		},
+		GoodImage: func(t *testing.T, _ drivers.Target) (string, cyborg.Image) {
+			t.Helper()
+			h.Lock()
+			defer h.Unlock()
+			h.staged++
+			return stage(t, "good", h.staged)
+		},
+		BadImage: func(t *testing.T, _ drivers.Target) (string, cyborg.Image) {
+			t.Helper()
+			return stage(t, "bad", 0)
+		},
+		Slow: func(*testing.T) func() {
+			h.Lock()
+			defer h.Unlock()
+			h.slow = make(chan struct{})
+			return func() {
+				h.Lock()
+				defer h.Unlock()
+				close(h.slow)
+				h.slow = nil
+			}
+		},
+		Vanish: func(*testing.T, cyborg.DeviceReport) func() {
+			h.setVanished(true)
+			return func() { h.setVanished(false) }
+		},
+	}
+	if defect == "lacks a service" {
+		rig.Driver = withoutWatch{toy: newDriver(h, defect)}
+	}
+	return rig
+}
+
+func newBareToy() *conformance.Rig {
+	rig := newToy("")
+	bare := rig.Driver.(toy).bareToy //nolint:forcetypeassert // it is what newToy makes
+	return &conformance.Rig{Driver: bare, Restart: func(*testing.T) drivers.Driver { return bare }}
+}
+
+// withoutWatch hides a toy's Watch.
+type withoutWatch struct {
+	drivers.Driver
+	toy toy
+}
+
+func stage(t *testing.T, word string, number int) (string, cyborg.Image) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, []byte(word), 0o600))
+	return path, cyborg.Image{Source: "image", ID: word + strconv.Itoa(number)}
+}
+
+// remember says whether the toy has seen the word before.
+func (d bareToy) remember(word string) bool {
+	d.memory.Lock()
+	defer d.memory.Unlock()
+	before := d.memory.tries[word]
+	d.memory.tries[word] = true
+	return before
+}
+
+func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	if ctx.Err() != nil && d.defect != "ignores its context" {
+		return nil, ctx.Err()
+	}
+	if asking := d.memory.asking.Add(1); asking > 1 && d.defect == "answers one at a time" {
+		return nil, cyborg.Errorf(cyborg.Hardware, "someone else is asking")
+	}
+	runtime.Gosched() // lets others in
+	defer d.memory.asking.Add(-1)
+	d.Lock()
+	defer d.Unlock()
+	if d.vanished && d.defect != "shows what vanished" {
+		return []cyborg.DeviceReport{}, nil
+	}
+	if d.defect == "shows nothing while attached" && len(d.attached) > 0 {
+		return []cyborg.DeviceReport{}, nil
+	}
+	device := cyborg.DeviceReport{
+		Identity: "toy", Type: cyborg.FPGA, VendorID: "toy", ProductID: "toy", Vendor: "Toys", Model: "T",
+		ControlPath: cyborg.ControlPath{Kind: "DEV", Info: map[string]string{"path": "/dev/toy"}},
+	}
+	for _, name := range []string{"a", "b"} {
+		deployable := cyborg.DeployableReport{
+			Name: name, ProgramSet: name, BitstreamID: d.images[name],
+			Specs:      cyborg.Specs{Num: 2, DeviceType: cyborg.FPGA},
+			Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait0", Value: "CUSTOM_TOY"}},
+		}
+		for _, suffix := range []string{"0", "1"} {
+			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
+				Kind: cyborg.HandleDEV, Identity: name + suffix, Info: map[string]string{"path": "/dev/toy/" + name + suffix},
+			})
+		}
+		device.Deployables = append(device.Deployables, deployable)
+	}
+	if d.defect == "names a deployable twice" {
+		device.Deployables[1].Name = device.Deployables[0].Name
+	}
+	if d.memory.calls++; d.defect == "lists in another order" && d.memory.calls%2 == 0 {
+		slices.Reverse(device.Deployables)
+	}
+	return []cyborg.DeviceReport{device}, nil
+}
+
+// begin is how each change begins: under its context, on hardware that is there.
+func (d toy) begin(ctx context.Context, carelessly, touchesGhosts string) error {
+	if ctx.Err() != nil && d.defect != carelessly {
+		return ctx.Err()
+	}
+	d.Lock()
+	defer d.Unlock()
+	if d.vanished && d.defect != touchesGhosts {
+		return cyborg.Errorf(cyborg.Hardware, "the toy is gone")
+	}
+	return nil
+}
+
+// wait is for ever while the hardware is slow.
+func (d toy) wait(ctx context.Context) error {
+	d.Lock()
+	slow := d.slow
+	d.Unlock()
+	if slow == nil {
+		return nil
+	}
+	select {
+	case <-slow:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d toy) Install(ctx context.Context, target drivers.Target) error {
+	if err := d.begin(ctx, "begins an install without a context", "installs what vanished"); err != nil {
+		return err
+	}
+	if err := d.wait(ctx); err != nil {
+		return err
+	}
+	if d.remember("install") && d.defect == "installs once only" {
+		return cyborg.Errorf(cyborg.Hardware, "it is installed already")
+	}
+	d.Lock()
+	defer d.Unlock()
+	d.installed[target.Deployable.Name] = true
+	return nil
+}
+
+func (d toy) Uninstall(_ context.Context, target drivers.Target) error {
+	d.Lock()
+	defer d.Unlock()
+	if d.defect != "does not uninstall" {
+		delete(d.installed, target.Deployable.Name)
+	}
+	return nil
+}
+
+func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
+	if err := d.begin(ctx, "begins an attach without a context", "attaches what vanished"); err != nil {
+		return err
+	}
+	if d.defect == "fails to attach over a note" && request.Prior != nil {
+		return cyborg.Errorf(cyborg.Hardware, "there is a note already")
+	}
+	if d.remember("attach") && d.defect == "attaches once only" {
+		return cyborg.Errorf(cyborg.Hardware, "it is attached already")
+	}
+	touch := func() {
+		d.Lock()
+		defer d.Unlock()
+		d.attached[request.Handle.Identity] = true
+		if d.defect == "attaches all handles" {
+			for _, handle := range request.Target.Deployable.Handles {
+				d.attached[handle.Identity] = true
+			}
+		}
+	}
+	if d.defect == "touches before it notes" {
+		touch()
+	}
+	if err := request.Note(json.RawMessage(`{"handle": "toy"}`)); err != nil && d.defect != "attaches without its note" {
+		return err
+	}
+	if d.defect == "stays half attached" {
+		d.Lock()
+		d.traces++
+		d.Unlock()
+	}
+	if err := d.wait(ctx); err != nil {
+		return err
+	}
+	touch()
+	return nil
+}
+
+func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	d.Lock()
+	defer d.Unlock()
+	handle := request.Handle.Identity
+	switch d.defect {
+	case "cannot detach what vanished":
+		if d.vanished {
+			return cyborg.Errorf(cyborg.Hardware, "the toy is gone")
+		}
+	case "detaches only what is attached":
+		if !d.attached[handle] {
+			return cyborg.Errorf(cyborg.Hardware, "it is not attached")
+		}
+	case "undoes nothing":
+		if request.Undo {
+			return nil
+		}
+	case "detaches before it asks for users":
+		delete(d.attached, handle)
+	case "takes handles from their user":
+		delete(d.users, handle)
+	case "leaves a trace of each attach":
+		d.traces++
+	}
+	if d.users[handle] != "" {
+		return cyborg.Errorf(cyborg.InUse, "it is in use by %s", d.users[handle])
+	}
+	delete(d.attached, handle)
+	return nil
+}
+
+func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleReport) (bool, error) {
+	d.Lock()
+	defer d.Unlock()
+	return d.attached[handle.Identity], nil
+}
+
+func (d toy) CheckImage(_ context.Context, target drivers.Target, path string, image cyborg.Image) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Internal, "%w", err)
+	}
+	if d.defect == "programs to check" {
+		d.Lock()
+		defer d.Unlock()
+		d.images[target.Deployable.Name] = image.ID
+	}
+	if !bytes.Equal(content, []byte("good")) && d.defect != "loads anything" {
+		return cyborg.Errorf(cyborg.ImageRejected, "the image is not good")
+	}
+	return nil
+}
+
+func (d toy) Program(ctx context.Context, request drivers.ProgramRequest) error {
+	if err := d.begin(ctx, "begins a program without a context", "programs what vanished"); err != nil {
+		return err
+	}
+	if err := d.CheckImage(ctx, request.Target, request.Path, request.Image); err != nil {
+		return err
+	}
+	request.Progress(50, "half")
+	if d.defect == "tells progress backwards" {
+		request.Progress(25, "a quarter")
+	}
+	if err := d.wait(ctx); err != nil {
+		d.Lock()
+		defer d.Unlock()
+		d.images["interrupted"] = request.Image.ID
+		return err
+	}
+	d.Lock()
+	defer d.Unlock()
+	if d.defect == "programs once only after interruption" && d.images["interrupted"] != "" {
+		return cyborg.Errorf(cyborg.Hardware, "it was interrupted")
+	}
+	delete(d.images, "interrupted")
+	name := request.Target.Deployable.Name
+	d.images[name] = request.Image.ID
+	switch d.defect {
+	case "records another id":
+		d.images[name] = "another"
+	case "programs every set":
+		d.images["a"], d.images["b"] = request.Image.ID, request.Image.ID
+	case "counts its loads":
+		d.traces++
+	}
+	return nil
+}
+
+func (d toy) InUse(_ context.Context, _ drivers.Target, handle cyborg.HandleReport) (string, error) {
+	d.Lock()
+	defer d.Unlock()
+	switch {
+	case d.defect == "knows no users":
+		return "", nil
+	case d.defect == "takes attached for used" && d.attached[handle.Identity]:
+		return "someone", nil
+	}
+	return d.users[handle.Identity], nil
+}
+
+func (d toy) Metrics(context.Context, drivers.Target) (map[string]float64, error) {
+	metrics := map[string]float64{"temperature_celsius": 40}
+	if d.defect == "measures nonsense" {
+		maps.Copy(metrics, map[string]float64{"power_watts": math.NaN()})
+	}
+	return metrics, nil
+}
+
+func (d toy) Watch(ctx context.Context, changed func()) error {
+	done := ctx.Done()
+	if d.defect == "watches for ever" {
+		done = nil
+	}
+	for {
+		d.Lock()
+		next := d.changed
+		d.Unlock()
+		select {
+		case <-done:
+			return nil
+		case <-next:
+			if d.defect != "watches nothing" {
+				changed()
+			}
+		}
+	}
+}

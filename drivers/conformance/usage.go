@@ -1,0 +1,69 @@
+package conformance
+
+import (
+	"math"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+func inUseChecks() []check {
+	return []check{
+		{name: "tells the user", run: inUseTellsUser},
+		{name: "changes nothing", run: inUseChangesNothing},
+	}
+}
+
+func (b *bench) users() drivers.Users { return b.Driver.(drivers.Users) } //nolint:forcetypeassert // its group runs only where it is one
+
+func (b *bench) user(t *testing.T) string {
+	t.Helper()
+	by, err := b.users().InUse(t.Context(), b.target, b.handle)
+	require.NoError(t, err)
+	return by
+}
+
+func inUseTellsUser(t *testing.T, b *bench) {
+	b.install(t)
+	book := &notebook{}
+	require.Empty(t, b.user(t), "nobody uses a handle at first")
+	if offers[drivers.Attacher](b.Driver) {
+		b.attach(t, book)
+		require.Empty(t, b.user(t), "attached is not yet used")
+	}
+	release := b.Use(t, b.target, b.handle)
+	require.NotEmpty(t, b.user(t))
+	b.Driver = b.Restart(t)
+	require.NotEmpty(t, b.user(t))
+	release()
+	require.Empty(t, b.user(t), "the user let go")
+}
+
+func inUseChangesNothing(t *testing.T, b *bench) {
+	before := b.state(t)
+	b.user(t)
+	require.Equal(t, before, b.state(t))
+}
+
+func usageChecks() []check {
+	return []check{{name: "measures and changes nothing", run: usageMeasures}}
+}
+
+// metricName is words in small letters, the last one a unit.
+var metricName = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)+$`)
+
+func usageMeasures(t *testing.T, b *bench) {
+	b.install(t)
+	before := b.state(t)
+	metrics, err := b.Driver.(drivers.Meter).Metrics(t.Context(), b.target) //nolint:forcetypeassert // its group runs only where it is one
+	require.NoError(t, err)
+	require.NotEmpty(t, metrics)
+	for name, value := range metrics {
+		require.Regexp(t, metricName, name, "a metric's name ends in its unit")
+		require.Falsef(t, math.IsNaN(value) || math.IsInf(value, 0), "metric %s is %v", name, value)
+	}
+	require.Equal(t, before, b.state(t))
+}

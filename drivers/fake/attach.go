@@ -1,0 +1,71 @@
+package fake
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+// Attach makes a handle usable on its host. On a deployable that is not installed it is an error of kind Changed.
+func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
+	s, part, err := d.findHandle(request.Target, request.Handle)
+	if err != nil {
+		return err
+	}
+	c := newChange(StepAttach, s)
+	c.due = func(card *Card) (bool, error) {
+		state := card.Deployables[part.key]
+		if !state.Installed {
+			return false, cyborg.Errorf(cyborg.Changed, "%s is not installed", part.name).WithHint("Make the accelerator ready first.")
+		}
+		return !state.Handles[request.Handle.Identity].Attached, nil
+	}
+	c.note = func() error {
+		note, err := json.Marshal(map[string]string{"handle": request.Handle.Identity})
+		if err != nil {
+			return cyborg.Errorf(cyborg.Internal, "the note of an attach cannot be written: %w", err)
+		}
+		return request.Note(note)
+	}
+	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].Attached = true }
+	return d.run(ctx, c)
+}
+
+// Detach undoes Attach. It fails with kind InUse while the card's script says that somebody uses the handle, also on a
+// card that is gone from the bus: a kernel, too, waits there for the user to let go.
+func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
+	s, part, err := d.findHandle(request.Target, request.Handle)
+	if err != nil {
+		return err
+	}
+	c := newChange(StepDetach, s)
+	c.due = func(card *Card) (bool, error) {
+		handle := card.Deployables[part.key].Handles[request.Handle.Identity]
+		return handle.Attached, inUse(request.Handle.Identity, handle)
+	}
+	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].Attached = false }
+	return d.run(ctx, c)
+}
+
+// Attached says whether the handle is attached; on a card that is gone nothing is.
+func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
+	s, part, err := d.findHandle(target, handle)
+	if err != nil {
+		return false, err
+	}
+	card, err := d.inspect(ctx, s, StepAttached)
+	if err != nil {
+		return false, err
+	}
+	return card.Deployables[part.key].Handles[handle.Identity].Attached, nil
+}
+
+// inUse is the error of taking a handle from its user; nil where it has none.
+func inUse(identity string, handle *Handle) error {
+	if handle.InUseBy == "" {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.InUse, "handle %s is in use by %s", identity, handle.InUseBy)
+}

@@ -1,0 +1,148 @@
+package fake_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/conformance"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+
+	for name, options := range map[string]map[string]any{
+		"one card":                {},
+		"regions and functions":   {"park": "2xfpga", "deployables": 3, "handles": 2},
+		"cards with one firmware": {"park": "1xgpu,1xnic,1xssd,1xqat,1xaichip", "deployables": 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conformance.Run(t, conformance.Subject{
+				Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "watch"},
+				New:      func(t *testing.T) *conformance.Rig { return newRig(t, options) },
+			})
+		})
+	}
+}
+
+// newRig is a park of its own with all hands on it.
+func newRig(t *testing.T, options map[string]any) *conformance.Rig {
+	t.Helper()
+	p := newPark(t, options)
+	images := &atomic.Int64{}
+	edit := func(t *testing.T, change func(card *fake.Card)) {
+		t.Helper()
+		for _, identity := range p.identities(t) {
+			require.NoError(t, p.bench.Edit(t.Context(), identity, change))
+		}
+	}
+	slowable := []fake.Step{fake.StepInstall, fake.StepAttach, fake.StepDetach, fake.StepProgram}
+	return &conformance.Rig{
+		Driver:  p.driver,
+		Restart: p.restart,
+		Snapshot: func(t *testing.T) string {
+			t.Helper()
+			var text strings.Builder
+			for _, identity := range p.identities(t) {
+				card, err := os.ReadFile(filepath.Join(p.dir, identity+".json"))
+				require.NoError(t, err)
+				text.Write(card)
+			}
+			return text.String()
+		},
+		Use: func(t *testing.T, target drivers.Target, handle cyborg.HandleReport) func() {
+			t.Helper()
+			use := func(by string) {
+				require.NoError(t, p.bench.Use(t.Context(), target.Device.Identity, handle.Identity, by))
+			}
+			use("a test")
+			return func() { use("") }
+		},
+		GoodImage: func(t *testing.T, target drivers.Target) (string, cyborg.Image) {
+			t.Helper()
+			return stage(t, fake.MakeImage(target.Device.Type, fmt.Sprintf("aes-v%d", images.Add(1)), []byte("payload")))
+		},
+		BadImage: func(t *testing.T, target drivers.Target) (string, cyborg.Image) {
+			t.Helper()
+			other := cyborg.GPU
+			if target.Device.Type == cyborg.GPU {
+				other = cyborg.FPGA
+			}
+			return stage(t, fake.MakeImage(other, "shader", []byte("payload")))
+		},
+		Slow: func(t *testing.T) func() {
+			t.Helper()
+			edit(t, func(card *fake.Card) {
+				for _, step := range slowable {
+					card.Latency[step] = fake.Duration(time.Hour)
+				}
+			})
+			return func() { edit(t, func(card *fake.Card) { clear(card.Latency) }) }
+		},
+		Vanish: func(t *testing.T, device cyborg.DeviceReport) func() {
+			t.Helper()
+			require.NoError(t, p.bench.Vanish(t.Context(), device.Identity))
+			return func() { require.NoError(t, p.bench.Return(t.Context(), device.Identity)) }
+		},
+	}
+}
+
+// park is a fake park in a directory of its own.
+type park struct {
+	dir     string
+	bench   fake.Bench
+	driver  drivers.Driver
+	restart func(t *testing.T) drivers.Driver
+}
+
+func newPark(t *testing.T, options map[string]any) *park {
+	t.Helper()
+	p := &park{dir: t.TempDir()}
+	p.bench = fake.NewBench(p.dir)
+	p.restart = func(t *testing.T) drivers.Driver {
+		t.Helper()
+		driver, err := fake.New(p.environment(), options)
+		require.NoError(t, err)
+		return driver
+	}
+	p.driver = p.restart(t)
+	return p
+}
+
+func (p *park) environment() drivers.Environment {
+	return drivers.Environment{Host: "compute-1", Backend: "fake", Root: "/", StateDir: p.dir}
+}
+
+// identities lists the cards that have a file, in the order of their addresses.
+func (p *park) identities(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(p.dir, "*.json"))
+	require.NoError(t, err)
+	for i := range files {
+		files[i] = strings.TrimSuffix(filepath.Base(files[i]), ".json")
+	}
+	require.NotEmpty(t, files)
+	return files
+}
+
+// stage puts an image where an agent would put it; what is recorded of it is its checksum.
+func stage(t *testing.T, content []byte) (string, cyborg.Image) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	sum := sha256.Sum256(content)
+	return path, cyborg.Image{Source: "image", SHA256: hex.EncodeToString(sum[:])}
+}
+

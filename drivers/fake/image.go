@@ -1,0 +1,99 @@
+package fake
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+// An image is one header line and then a payload of at least one byte:
+//
+//	CYBORGFAKE/1 target=FPGA id=aes-v1
+const (
+	imageMagic = "CYBORGFAKE/1"
+	maxHeader  = 256
+)
+
+var imageHeader = regexp.MustCompile(`^` + imageMagic + ` target=([A-Za-z]+) id=([A-Za-z0-9._-]{1,64})$`)
+
+// MakeImage makes an image for a type of card. The id says what the image does, in up to 64 letters, digits, dots,
+// dashes and underscores; that of an FPGA's image becomes a trait.
+func MakeImage(target cyborg.DeviceType, id string, payload []byte) []byte {
+	return append([]byte(imageMagic+" target="+string(target)+" id="+id+"\n"), payload...)
+}
+
+// CheckImage says with kind ImageRejected why the image cannot go into the target.
+func (d *driver) CheckImage(ctx context.Context, target drivers.Target, path string, _ cyborg.Image) error {
+	s, _, err := d.find(target)
+	if err != nil {
+		return err
+	}
+	if _, err := d.inspect(ctx, s, StepCheckImage); err != nil {
+		return err
+	}
+	_, _, err = s.readImage(ctx, path)
+	return err
+}
+
+// readImage checks an image and returns the id in its header and its checksum.
+func (s *slot) readImage(ctx context.Context, path string) (id, checksum string, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", "", cyborg.Errorf(cyborg.Internal, "the staged image cannot be read: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	sum := sha256.New()
+	reader := bufio.NewReaderSize(io.TeeReader(file, sum), maxHeader)
+	line, err := reader.ReadSlice('\n')
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
+		return "", "", cyborg.Errorf(cyborg.Internal, "the staged image cannot be read: %w", err)
+	}
+	header := strings.TrimSuffix(string(line), "\n")
+	fields := imageHeader.FindStringSubmatch(header)
+	if fields == nil || err != nil {
+		return "", "", cyborg.Errorf(cyborg.ImageRejected, "the image begins with %.40q; a fake card takes %q and then a payload",
+			header, imageMagic+" target="+string(s.kind)+" id=NAME")
+	}
+	if !strings.EqualFold(fields[1], string(s.kind)) {
+		return "", "", cyborg.Errorf(cyborg.ImageRejected, "image %q is for a card of type %s; %s is of type %s",
+			fields[2], strings.ToUpper(fields[1]), s.identity(), s.kind)
+	}
+	payload, err := io.Copy(io.Discard, &interruptible{reader: reader, interrupted: func() error { return interruption(ctx) }})
+	if err != nil {
+		if interrupted := interruption(ctx); interrupted != nil {
+			return "", "", interrupted
+		}
+		return "", "", cyborg.Errorf(cyborg.Internal, "the staged image cannot be read: %w", err)
+	}
+	if payload == 0 {
+		return "", "", cyborg.Errorf(cyborg.ImageRejected, "image %q ends after its header", fields[2])
+	}
+	return fields[2], hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// interruptible is a reader that stops where its call was cancelled.
+type interruptible struct {
+	reader      io.Reader
+	interrupted func() error
+}
+
+func (r *interruptible) Read(buffer []byte) (int, error) {
+	if err := r.interrupted(); err != nil {
+		return 0, err
+	}
+	return r.reader.Read(buffer)
+}
+
+// traitWord is an image's id as part of a Placement trait: capitals, digits and underscores.
+func traitWord(id string) string {
+	return strings.NewReplacer(".", "_", "-", "_").Replace(strings.ToUpper(id))
+}

@@ -1,0 +1,41 @@
+package fake
+
+import (
+	"context"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+// Install makes the deployable able to attach. It lasts over a boot of the host.
+func (d *driver) Install(ctx context.Context, target drivers.Target) error {
+	s, part, err := d.find(target)
+	if err != nil {
+		return err
+	}
+	c := newChange(StepInstall, s)
+	c.due = func(card *Card) (bool, error) { return !card.Deployables[part.key].Installed, nil }
+	c.finish = func(card *Card) { card.Deployables[part.key].Installed = true }
+	return d.run(ctx, c)
+}
+
+// Uninstall undoes Install. While a handle is attached it is an error of kind InUse.
+func (d *driver) Uninstall(ctx context.Context, target drivers.Target) error {
+	s, part, err := d.find(target)
+	if err != nil {
+		return err
+	}
+	c := newChange(StepUninstall, s)
+	c.due = func(card *Card) (bool, error) {
+		state := card.Deployables[part.key]
+		for _, address := range part.handles {
+			if state.Handles[address.String()].Attached {
+				return false, cyborg.Errorf(cyborg.InUse, "handle %s of %s is attached", address, part.name).
+					WithHint("Detach it first.")
+			}
+		}
+		return state.Installed, nil
+	}
+	c.finish = func(card *Card) { card.Deployables[part.key].Installed = false }
+	return d.run(ctx, c)
+}

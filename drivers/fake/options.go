@@ -1,0 +1,260 @@
+package fake
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-viper/mapstructure/v2"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// options are the driver's options as configuration writes them; docs/drivers/fake.md describes each.
+type options struct {
+	Park             string         `mapstructure:"park"`
+	ParkDir          string         `mapstructure:"park_dir"`
+	Domain           string         `mapstructure:"domain"`
+	Deployables      int            `mapstructure:"deployables"`
+	Handles          int            `mapstructure:"handles"`
+	InstallLatency   time.Duration  `mapstructure:"install_latency"`
+	UninstallLatency time.Duration  `mapstructure:"uninstall_latency"`
+	AttachLatency    time.Duration  `mapstructure:"attach_latency"`
+	DetachLatency    time.Duration  `mapstructure:"detach_latency"`
+	ProgramLatency   time.Duration  `mapstructure:"program_latency"`
+	Fail             map[string]any `mapstructure:"fail"`
+	Vanish           []string       `mapstructure:"vanish"`
+	InUse            []string       `mapstructure:"in_use"`
+	BootIDFile       string         `mapstructure:"boot_id_file"`
+}
+
+func defaults() options {
+	return options{Park: "1xfpga", Domain: "00fa", Deployables: 1, Handles: 1}
+}
+
+// mistakes collects what is wrong with the options.
+type mistakes []string
+
+func (m *mistakes) add(format string, args ...any) { *m = append(*m, fmt.Sprintf(format, args...)) }
+
+// decode reads the options over the defaults.
+func decode(raw map[string]any, wrong *mistakes) options {
+	opts := defaults()
+	var metadata mapstructure.Metadata
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
+		Result:   &opts,
+		Metadata: &metadata, // Unused is what ErrorUnused would report, but leaves the message to us
+		DecodeHook: mapstructure.ComposeDecodeHookFunc(
+			mapstructure.StringToTimeDurationHookFunc(), durationsHaveUnits, wholeNumbers,
+			mapstructure.StringToIntHookFunc(), mapstructure.StringToSliceHookFunc(","),
+		),
+	})
+	if err == nil {
+		err = decoder.Decode(raw)
+	}
+	for _, one := range flatten(err) {
+		if named, ok := errors.AsType[*mapstructure.DecodeError](one); ok {
+			wrong.add("%s: %v", named.Name(), named.Unwrap())
+		} else {
+			wrong.add("%v", one)
+		}
+	}
+	slices.Sort(metadata.Unused)
+	for _, key := range metadata.Unused {
+		wrong.add("there is no option %q; the options are %s", key, strings.Join(optionNames(), ", "))
+	}
+	return opts
+}
+
+// wholeNumbers keeps the decoder from cutting 1.5 down to 1; numbers from JSON are floats.
+func wholeNumbers(_, to reflect.Type, value any) (any, error) {
+	if number, ok := value.(float64); ok && to.Kind() == reflect.Int && number != float64(int64(number)) {
+		return nil, fmt.Errorf("%v is not a whole number", number)
+	}
+	return value, nil
+}
+
+// durationsHaveUnits keeps the decoder from reading 5 as five nanoseconds.
+func durationsHaveUnits(from, to reflect.Type, value any) (any, error) {
+	duration := reflect.TypeFor[time.Duration]()
+	if to == duration && from != duration {
+		if number := fmt.Sprint(value); number != "0" {
+			return nil, fmt.Errorf("%s has no unit; write it as 250ms or 2m", number)
+		}
+	}
+	return value, nil
+}
+
+// flatten takes joined errors apart.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // this very error, not what it wraps
+		var all []error
+		for _, one := range joined.Unwrap() {
+			all = append(all, flatten(one)...)
+		}
+		return all
+	}
+	if _, ok := errors.AsType[*mapstructure.DecodeError](err); !ok {
+		if inner := errors.Unwrap(err); inner != nil {
+			return flatten(inner)
+		}
+	}
+	return []error{err}
+}
+
+func optionNames() []string {
+	var names []string
+	for field := range reflect.TypeFor[options]().Fields() {
+		names = append(names, field.Tag.Get("mapstructure"))
+	}
+	return names
+}
+
+// layout checks the options that say what stands in the park.
+func (o *options) layout(wrong *mistakes) []*slot {
+	park, err := ParsePark(o.Park)
+	if err != nil {
+		wrong.add("park: %v", err)
+	}
+	domain, err := strconv.ParseUint(o.Domain, 16, 32)
+	if last := uint64(1<<32 - len(models())); err != nil || len(o.Domain) < 4 || domain > last {
+		wrong.add("domain: %q is not a PCI domain; write 4 to 8 hexadecimal digits, such as 00fa", o.Domain)
+	}
+	for _, count := range []struct {
+		name  string
+		value int
+	}{{"deployables", o.Deployables}, {"handles", o.Handles}} {
+		if count.value < 1 || count.value > maxHandles {
+			wrong.add("%s: %d is not from 1 to %d", count.name, count.value, maxHandles)
+			return nil
+		}
+	}
+	if o.Deployables*o.Handles > maxHandles {
+		wrong.add("deployables × handles: %d × %d is more than the %d functions of a card", o.Deployables, o.Handles, maxHandles)
+		return nil
+	}
+	return park.slots(uint32(domain), o.Deployables, o.Handles)
+}
+
+// latencies checks the options that make steps slow.
+func (o *options) latencies(wrong *mistakes) map[Step]time.Duration {
+	all := map[Step]time.Duration{
+		StepInstall: o.InstallLatency, StepUninstall: o.UninstallLatency, StepAttach: o.AttachLatency,
+		StepDetach: o.DetachLatency, StepProgram: o.ProgramLatency,
+	}
+	for _, step := range Steps() {
+		if all[step] < 0 {
+			wrong.add("%s_latency: %v is negative", step, all[step])
+		}
+	}
+	return all
+}
+
+// script is what the options want laid over one card.
+type script struct {
+	Fail     map[Step]Failure
+	Vanished bool
+	InUse    []string
+}
+
+// fingerprint tells two scripts apart; that of an empty one is empty.
+func (s script) fingerprint() (string, error) {
+	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 {
+		return "", nil
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return "", cyborg.Errorf(cyborg.Internal, "the script of a fake card cannot be written: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:6]), nil
+}
+
+// scripts checks the options that script the cards and returns each card's script by its identity.
+func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
+	fail := map[Step]Failure{}
+	for _, name := range slices.Sorted(maps.Keys(o.Fail)) {
+		if err := checkStep(Step(name)); err != nil {
+			wrong.add("fail: %v", err)
+			continue
+		}
+		var failure Failure
+		text, err := json.Marshal(o.Fail[name])
+		if err == nil {
+			err = failure.UnmarshalJSON(text)
+		}
+		if err != nil {
+			wrong.add("fail.%s: %v", name, err)
+		}
+		fail[Step(name)] = failure
+	}
+	all := map[string]script{}
+	owner := map[string]string{}
+	for _, s := range slots {
+		all[s.identity()] = script{Fail: fail}
+		for _, part := range s.regions {
+			for _, handle := range part.handles {
+				owner[handle.String()] = s.identity()
+			}
+		}
+	}
+	for _, identity := range o.Vanish {
+		one, ok := all[identity]
+		if !ok {
+			wrong.add("vanish: there is no card %q in this park", identity)
+			continue
+		}
+		one.Vanished = true
+		all[identity] = one
+	}
+	for _, handle := range o.InUse {
+		identity, ok := owner[handle]
+		if !ok {
+			wrong.add("in_use: there is no handle %q in this park", handle)
+			continue
+		}
+		one := all[identity]
+		one.InUse = append(one.InUse, handle)
+		all[identity] = one
+	}
+	return all
+}
+
+// paths checks the options that name files; root and stateDir are the environment's.
+func (o *options) paths(root, stateDir string, wrong *mistakes) (parkDir, bootIDFile string) {
+	parkDir = o.ParkDir
+	switch {
+	case parkDir == "" && stateDir == "":
+		wrong.add("park_dir: the host gives this backend no state directory; name a directory")
+	case parkDir == "":
+		parkDir = stateDir
+	case !filepath.IsAbs(parkDir):
+		wrong.add("park_dir: %q is not an absolute path", parkDir)
+	}
+	bootIDFile = o.BootIDFile
+	switch {
+	case bootIDFile == "":
+		bootIDFile = filepath.Join(cmp.Or(root, "/"), "proc/sys/kernel/random/boot_id")
+	case !filepath.IsAbs(bootIDFile):
+		wrong.add("boot_id_file: %q is not an absolute path", bootIDFile)
+	default:
+		if _, err := os.Stat(bootIDFile); err != nil {
+			wrong.add("boot_id_file: %v", err)
+		}
+	}
+	return parkDir, bootIDFile
+}
