@@ -30,7 +30,7 @@ func (d *decoder) check(rule string, target reflect.Value) string {
 		}
 	case "hostname":
 		if !hostname(text) {
-			return "expected a host name: at most 253 letters, digits, dots, hyphens and underscores, beginning with a letter or digit"
+			return "expected a host name: at most 253 letters, digits, dots, hyphens and underscores, beginning and ending with a letter or digit"
 		}
 	case "url":
 		return checkURL(text)
@@ -63,14 +63,15 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// hostname says whether the text can be the name of a host: what RFC 1123 allows, and underscores, which some have.
+// hostname says whether the text can be the name of a host: what RFC 1123 allows, and underscores, which some names
+// have.
 func hostname(text string) bool {
 	if text == "" || len(text) > 253 {
 		return false
 	}
 	for i, r := range []byte(text) {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !letter && (i == 0 || !strings.ContainsRune("-._", rune(r))) {
+		if !letter && (i == 0 || i == len(text)-1 || !strings.ContainsRune("-._", rune(r))) {
 			return false
 		}
 	}

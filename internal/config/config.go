@@ -101,18 +101,22 @@ func (s Server) Has(role Role) bool {
 type ServerTLS struct {
 	Cert     string `key:"cert" check:"file" example:"/etc/cyborg/server.crt" doc:"PEM file of the certificate, with its intermediates."`
 	Key      string `key:"key" check:"file" example:"/etc/cyborg/server.key" doc:"PEM file of its private key."`
-	ClientCA string `key:"client_ca" check:"file" example:"/etc/cyborg/clients-ca.crt" doc:"PEM file of the authorities that must have signed a client's certificate; clients without one are refused."`
+	ClientCA string `key:"client_ca" check:"file" example:"/etc/cyborg/clients-ca.crt" doc:"PEM file of the authorities that sign the certificates of clients."`
 }
 
 // API is the REST interface.
 type API struct {
-	Listen      string        `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port. Beyond loopback it needs tls.cert and tls.key, and tokens or tls.client_ca."`
+	Listen string `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port. Beyond loopback it needs tls.cert and tls.key, and tokens or tls.client_ca."`
+	// With TLS.ClientCA, a client's certificate says who it is: the common name is its name, an organizational unit
+	// that is one of reader, member and admin its role.
 	TLS         ServerTLS     `key:"tls"`
 	Tokens      []Token       `key:"tokens" doc:"Static bearer tokens. Without any, and without tls.client_ca, everybody on this machine may do everything."`
 	SyncWait    time.Duration `key:"sync_wait" default:"30s" doc:"How long a request waits for its operation to end before it answers 202 and the operation's address."`
-	MaxInFlight int           `key:"max_in_flight" auto:"32 for each processor core" default:"0" min:"0" max:"100000" doc:"The most operations that this process has in flight for its callers at once."`
+	MaxInFlight int           `key:"max_in_flight" default:"0" min:"0" max:"100000" doc:"The most operations that this process has in flight for its callers at once; 0 means five for each processor core."`
 	QueueWait   time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits for one of those places before it answers 429."`
 	BodyLimit   Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body."`
+	CensusWait  time.Duration `key:"census_wait" default:"5s" max:"5m" doc:"How long a census of usage waits for the hosts it asks."`
+	MaxStreams  int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once."`
 }
 
 // TokenRole is what the bearer of a token may do.
@@ -142,18 +146,22 @@ type AgentEndpoint struct {
 
 // Agent is the agent of one host.
 type Agent struct {
-	Host       string        `key:"host" auto:"the name that the kernel has for this machine" check:"hostname" example:"compute-7.example.org" doc:"Name of the host, its only identity: the hypervisor_hostname that Nova and Placement know."`
-	StateDir   string        `key:"state_dir" auto:"/var/lib/cyborg-agent for root, else cyborg-agent in the XDG state directory" check:"path" example:"/var/lib/cyborg-agent" doc:"Directory of the agent's journal, its last inventory and its fetched images."`
-	Root       string        `key:"root" default:"/" check:"path" doc:"Directory that stands for the root of the host's file system; sysfs is looked for below it."`
-	Endpoints  []string      `key:"endpoints" default:"http://127.0.0.1:6667" check:"url" doc:"URLs of the servers' agent endpoints; the agent uses the first that answers."`
-	TLS        ClientTLS     `key:"tls"`
-	Backends   []Backend     `key:"backends" doc:"The drivers to run and how. What an operator installs, changes or uninstalls later through the API is kept in the state directory and overrides this."`
-	ImageDir   string        `key:"image_dir" auto:"images in the state directory" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
-	ImageMax   Size          `key:"image_max" default:"4GiB" min:"1KiB" doc:"The largest image that is accepted."`
-	ImageCache Size          `key:"image_cache" default:"16GiB" min:"1KiB" doc:"The space for images kept after use; the least recently used go first."`
-	Heartbeat  time.Duration `key:"heartbeat" default:"10s" min:"100ms" doc:"Interval of heartbeats to the server, each a little earlier or later."`
-	FullScan   time.Duration `key:"full_scan" default:"5m" min:"1s" doc:"Interval of full looks at the hardware, besides those that kernel events cause."`
-	Slots      int           `key:"slots" default:"8" min:"1" max:"256" doc:"The most steps that run on this host at once; each device still has only one."`
+	Host          string        `key:"host" auto:"the name that the kernel has for this machine" check:"hostname" example:"compute-7.example.org" doc:"Name of the host, its only identity: the hypervisor_hostname that Nova and Placement know."`
+	StateDir      string        `key:"state_dir" auto:"/var/lib/cyborg-agent for root, else cyborg-agent in the XDG state directory" check:"path" example:"/var/lib/cyborg-agent" doc:"Directory of the agent's journal, its last inventory and its fetched images."`
+	Root          string        `key:"root" default:"/" check:"path" doc:"Directory that stands for the root of the host's file system; sysfs is looked for below it."`
+	Endpoints     []string      `key:"endpoints" default:"http://127.0.0.1:6667" check:"url" doc:"URLs of the servers' agent endpoints; the agent uses the first that answers."`
+	TLS           ClientTLS     `key:"tls"`
+	Backends      []Backend     `key:"backends" doc:"The drivers to run and how. What an operator installs, changes or uninstalls later through the API is kept in the state directory and overrides this."`
+	ImageDir      string        `key:"image_dir" auto:"images in the state directory" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
+	ImageMax      Size          `key:"image_max" default:"4GiB" min:"1KiB" doc:"The largest image that is accepted."`
+	ImageCache    Size          `key:"image_cache" default:"16GiB" min:"1KiB" doc:"The space for images kept after use; the least recently used go first."`
+	Heartbeat     time.Duration `key:"heartbeat" default:"10s" min:"100ms" doc:"Interval of heartbeats to the server, each a little earlier or later."`
+	FullScan      time.Duration `key:"full_scan" default:"5m" min:"1s" doc:"Interval of full looks at the hardware, besides those that kernel events cause."`
+	ScanTimeout   time.Duration `key:"scan_timeout" default:"30s" min:"1s" doc:"Limit of one look of one backend at its hardware."`
+	UsageTimeout  time.Duration `key:"usage_timeout" default:"5s" min:"100ms" doc:"Limit of the answer to a census; what did not answer by then is marked."`
+	StopTimeout   time.Duration `key:"stop_timeout" default:"30s" doc:"How long running steps may go on when the agent is told to stop."`
+	MetricsListen string        `key:"metrics_listen" default:"127.0.0.1:6668" check:"listen" doc:"Address and port of the agent's metrics (GET /metrics) and liveness (GET /healthz); an empty text in the file turns them off. Beyond loopback it needs all of tls, and serves whoever shows a certificate of the same authorities."`
+	Slots         int           `key:"slots" default:"8" min:"1" max:"256" doc:"The most steps that run on this host at once; each device still has only one."`
 }
 
 // ClientTLS is TLS towards a server of ours.

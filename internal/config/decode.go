@@ -69,6 +69,10 @@ func (d *decoder) decodeList(g given, node *yaml.Node, key string, tag reflect.S
 		d.add(g, node, key, "", "expected a list")
 		return
 	}
+	if len(node.Content) == 0 {
+		target.SetZero()
+		return
+	}
 	list := reflect.MakeSlice(target.Type(), len(node.Content), len(node.Content))
 	for i, item := range node.Content {
 		d.decode(g, item, fmt.Sprintf("%s[%d]", key, i), tag, list.Index(i))
@@ -157,9 +161,17 @@ func (d *decoder) decodeScalar(g given, node *yaml.Node, key string, tag reflect
 		d.add(g, node, key, show(target.Type(), text), "expected %s", expected(target.Type(), tag))
 		return
 	}
+	if isSecret(target.Type()) && strings.Contains(text, mask) {
+		d.add(g, node, key, "", "expected the secret itself, not the mask that config dump prints")
+		return
+	}
+	shown := text
+	if strings.Contains(text, "@") { // of a URL with a password in it
+		shown = mask
+	}
 	if name := tag.Get("check"); name != "" && text != "" {
 		if message := d.check(name, target); message != "" {
-			d.add(g, node, key, show(target.Type(), text), "%s", message)
+			d.add(g, node, key, shown, "%s", message)
 		}
 	}
 }
@@ -257,6 +269,10 @@ func expected(t reflect.Type, tag reflect.StructTag) string {
 		return what + ", longer than 0"
 	}
 	return what
+}
+
+func isSecret(t reflect.Type) bool {
+	return t == reflect.TypeFor[Secret]() || t == reflect.TypeFor[DatabaseURL]()
 }
 
 // show is the text of a value with its secrets masked.

@@ -43,11 +43,15 @@ func (c *Config) node(value reflect.Value, key string) *yaml.Node {
 				continue
 			}
 			path := strings.TrimPrefix(key+"."+name, ".")
-			child := c.node(v, path)
+			keyNode, child := textNode(name), c.node(v, path)
 			if given, ok := c.origins[path]; ok {
-				child.LineComment = given.origin()
+				commented := child
+				if child.Kind == yaml.SequenceNode && child.Style != yaml.FlowStyle {
+					commented = keyNode // else the comment would end up behind the list
+				}
+				commented.LineComment = given.origin()
 			}
-			mapping.Content = append(mapping.Content, textNode(name), child)
+			mapping.Content = append(mapping.Content, keyNode, child)
 		}
 		return mapping
 	case reflect.Slice:

@@ -1,12 +1,13 @@
 package config
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -145,13 +146,17 @@ func (d *decoder) fromFile(path string, required bool) (map[string]any, error) {
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.Invalid, "cannot read the configuration file: %w", err)
 	}
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
+	var document, next yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	switch err := decoder.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return map[string]any{}, nil
+	case err != nil:
 		return nil, cyborg.Errorf(cyborg.Invalid, "the configuration file %s is not YAML: %s",
 			path, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
-	if len(document.Content) == 0 {
-		return map[string]any{}, nil
+	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the configuration file %s holds more than one YAML document", path)
 	}
 	return d.section(given{source: path, file: true}, document.Content[0], "", reflect.TypeFor[Config]()), nil
 }
@@ -224,9 +229,6 @@ func (d *decoder) complete(c *Config, process Process) {
 	}
 	if c.Agent.ImageDir == "" && c.Agent.StateDir != "" {
 		c.Agent.ImageDir = filepath.Join(c.Agent.StateDir, "images")
-	}
-	if c.API.MaxInFlight == 0 {
-		c.API.MaxInFlight = 32 * runtime.GOMAXPROCS(0)
 	}
 	for i := range c.Agent.Backends {
 		if backend := &c.Agent.Backends[i]; backend.Name == "" {

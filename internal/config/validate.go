@@ -110,6 +110,10 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 		need{"agent_endpoint.tls.cert and agent_endpoint.tls.key", c.AgentEndpoint.TLS.Cert != "" && c.AgentEndpoint.TLS.Key != ""},
 		need{"agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA != ""},
 	))
+	d.guarded(c, listener{"agent.metrics_listen", c.Agent.MetricsListen}, lacking(
+		need{"agent.tls.cert and agent.tls.key", c.Agent.TLS.Cert != "" && c.Agent.TLS.Key != ""},
+		need{"agent.tls.ca", c.Agent.TLS.CA != ""},
+	))
 	if c.API.TLS.ClientCA != "" && c.API.TLS.Cert == "" {
 		d.wrong(c, "api.tls.client_ca", c.API.TLS.ClientCA, "expected api.tls.cert beside it")
 	}
@@ -215,12 +219,17 @@ func (d *decoder) validateAgent(c *Config, process Process) {
 	for i, endpoint := range c.Agent.Endpoints {
 		parsed, err := url.Parse(endpoint)
 		if err == nil && parsed.Scheme == "http" && parsed.Hostname() != "" && !loopback(parsed.Hostname()) {
-			d.wrong(c, "agent.endpoints", endpoint, "item %d goes over the network: expected https, with agent.tls.cert and agent.tls.key", i)
+			d.item(c, "agent.endpoints", i, Problem{
+				Key: fmt.Sprintf("agent.endpoints[%d]", i), Value: endpoint, Message: "goes over the network: expected https",
+			})
 		}
 	}
 	names := map[string]int{}
 	for i, backend := range c.Agent.Backends {
 		key := fmt.Sprintf("agent.backends[%d]", i)
+		if d.failed(key) {
+			continue
+		}
 		switch first, taken := names[backend.Name]; {
 		case backend.Driver == "":
 			d.item(c, "agent.backends", i, Problem{Key: key + ".driver", Message: "expected the name of a driver"})

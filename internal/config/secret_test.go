@@ -1,0 +1,101 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cyborg-project/cyborg/internal/config"
+)
+
+func TestSecretsAreMaskedWhereverTheyGo(t *testing.T) {
+	t.Parallel()
+	type holder struct {
+		Token config.Secret
+		URL   config.DatabaseURL
+	}
+	const password = "correct-horse-battery"
+	value := holder{password, "postgres://cyborg:" + password + "@db:5432/cyborg?sslmode=verify-full&sslpassword=" + password + "&user=a"}
+	require.Equal(t, password, value.Token.Reveal())
+	require.Contains(t, value.URL.Reveal(), password)
+
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "token", value.Token, "url", value.URL, "both", value)
+	asJSON, err := json.Marshal(value)
+	require.NoError(t, err)
+	asYAML, err := yaml.Marshal(value)
+	require.NoError(t, err)
+	for name, text := range map[string]string{
+		"log": log.String(), "json": string(asJSON), "yaml": string(asYAML),
+		"%v": fmt.Sprintf("%v", value), "%+v": fmt.Sprintf("%+v", value), "%#v": fmt.Sprintf("%#v", value),
+		"%s": fmt.Sprintf("%s %s", value.Token, value.URL), "%q": fmt.Sprintf("%q %q", value.Token, value.URL),
+		"%x": fmt.Sprintf("%x %x", value.Token, value.URL),
+	} {
+		require.NotContains(t, text, password, name)
+		require.NotContains(t, text, fmt.Sprintf("%x", password), name)
+	}
+	require.Equal(t, "postgres://cyborg:******@db:5432/cyborg?sslmode=verify-full&sslpassword=******&user=a", value.URL.String())
+	require.Equal(t, "******", value.Token.String())
+	require.Empty(t, config.Secret("").String())
+}
+
+func TestDatabaseURLThatCannotBeReadIsMaskedWhole(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"host=db password=hunter2", "postgres://a:b%zz@c/d", "mysql://root:hunter2@db/x"} {
+		require.Equal(t, "******", config.DatabaseURL(text).String(), text)
+	}
+}
+
+func TestDumpShowsNoSecret(t *testing.T) {
+	t.Parallel()
+	c := load(t, config.LoadOptions{
+		File: write(t, "api:\n  tokens: [{name: ops, role: admin, token: correct-horse-battery}]\n"),
+		Env:  []string{"CYBORG_DATABASE_URL=postgres://a:correct-horse-battery@db/x", "CYBORG_TEMPORAL_API_KEY=correct-horse-battery"},
+	})
+	require.Equal(t, "correct-horse-battery", c.API.Tokens[0].Token.Reveal())
+	var text bytes.Buffer
+	require.NoError(t, c.Dump(&text))
+	require.NotContains(t, text.String(), "correct-horse-battery")
+	require.Contains(t, text.String(), "postgres://a:******@db/x")
+
+	again := problems(t, config.LoadOptions{File: write(t, text.String())})
+	require.Len(t, again, 3, "a mask is taken for no secret")
+	for _, line := range again {
+		require.Contains(t, line, "not the mask")
+	}
+}
+
+func TestProblemsShowNoSecret(t *testing.T) {
+	t.Parallel()
+	for _, line := range problems(t, config.LoadOptions{
+		File: write(t, "api:\n  tokens:\n    - {name: ops, token: hunter2hunter}\n    - {name: dev, token: [hunter2hunter]}\n"),
+		Env:  []string{"CYBORG_DATABASE_URL=host=db password=hunter2hunter"},
+	}) {
+		require.NotContains(t, line, "hunter2")
+	}
+}
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]config.Size{
+		"0": 0, "17": 17, "64MiB": 64 * config.MiB, "4 GiB": 4 * config.GiB, "1536KiB": 1536 * config.KiB, "2TiB": 2 * config.TiB,
+	} {
+		size, err := config.ParseSize(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, size, text)
+		again, err := config.ParseSize(size.String())
+		require.NoError(t, err)
+		require.Equal(t, size, again)
+	}
+	require.Equal(t, "1536KiB", (1536 * config.KiB).String())
+	require.Equal(t, "1GiB", config.GiB.String())
+	for _, text := range []string{"", "MiB", "-1", "1MB", "1.5GiB", "9223372036854775807KiB", "9999999TiB"} {
+		_, err := config.ParseSize(text)
+		require.Error(t, err, text)
+	}
+}

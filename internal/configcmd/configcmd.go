@@ -1,0 +1,46 @@
+// Package configcmd is the command line's view of the configuration: "config check" and "config dump", the same in
+// every binary.
+package configcmd
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg/internal/config"
+)
+
+// New returns the command "config" for a binary whose configuration load reads.
+func New(load func() (*config.Config, error)) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "config",
+		Short: "Check the configuration, or show what is in force",
+	}
+	command.AddCommand(
+		&cobra.Command{
+			Use:   "check",
+			Short: "Say everything that is wrong with the configuration",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				if _, err := load(); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), "The configuration is good.")
+				return err
+			},
+		},
+		&cobra.Command{
+			Use:   "dump",
+			Short: "Print the configuration in force, with secrets masked and the source of what is no default",
+			Args:  cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				loaded, err := load()
+				if err != nil {
+					return err
+				}
+				return loaded.Dump(cmd.OutOrStdout())
+			},
+		},
+	)
+	return command
+}

@@ -1,0 +1,107 @@
+// Package temporalclient connects a process to Temporal: our configuration laid over Temporal's own environment
+// profile, and the SDK's messages in our log. It knows nothing of workflows.
+package temporalclient
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/contrib/envconfig"
+	temporallog "go.temporal.io/sdk/log"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/config"
+)
+
+const (
+	// DefaultAddress is where Temporal is looked for when nobody says otherwise.
+	DefaultAddress = "127.0.0.1:7233"
+	// DefaultNamespace is the namespace of everything of ours when nobody says otherwise.
+	DefaultNamespace = "cyborg"
+)
+
+// Options are those of a client of the configured cluster. The identity is what Temporal's UI shows of a worker or a
+// starter. The error, of kind Invalid, says what in the configuration or the environment profile cannot be used.
+func Options(c config.Temporal, log *slog.Logger, identity string) (client.Options, error) {
+	return options(c, log, identity, nil)
+}
+
+// options takes the environment from lookup, or from the process where that is nil.
+func options(c config.Temporal, log *slog.Logger, identity string, lookup envconfig.EnvLookup) (client.Options, error) {
+	var profile envconfig.ClientConfigProfile
+	if c.Environment {
+		var err error
+		profile, err = envconfig.LoadClientConfigProfile(envconfig.LoadClientConfigProfileOptions{
+			EnvLookup: lookup,
+		})
+		if err != nil {
+			return client.Options{}, cyborg.Errorf(cyborg.Invalid, "Temporal's environment profile cannot be read: %w", err).
+				WithHint("Look at TEMPORAL_CONFIG_FILE, TEMPORAL_PROFILE and the other TEMPORAL_ variables, or set temporal.environment to false.")
+		}
+	}
+	override(&profile, c)
+	options, err := profile.ToClientOptions(envconfig.ToClientOptionsRequest{})
+	if err != nil {
+		return client.Options{}, cyborg.Errorf(cyborg.Invalid, "the connection to Temporal at %s cannot be set up: %w", profile.Address, err).
+			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
+	}
+	options.Identity = identity
+	options.Logger = temporallog.NewStructuredLogger(log)
+	return options, nil
+}
+
+// override lays our options over the profile. A client certificate's two halves, and a path and its content, come from
+// one of the two places, never from both.
+func override(profile *envconfig.ClientConfigProfile, c config.Temporal) {
+	profile.Address = cmp.Or(c.Address, profile.Address, DefaultAddress)
+	profile.Namespace = cmp.Or(c.Namespace, profile.Namespace, DefaultNamespace)
+	profile.APIKey = cmp.Or(c.APIKey.Reveal(), profile.APIKey)
+	if c.TLS == (config.TemporalTLS{}) {
+		return
+	}
+	tls := envconfig.ClientConfigTLS{}
+	if profile.TLS != nil {
+		tls = *profile.TLS
+	}
+	tls.Disabled = false
+	tls.ServerName = cmp.Or(c.TLS.ServerName, tls.ServerName)
+	if c.TLS.Cert != "" {
+		tls.ClientCertPath, tls.ClientKeyPath = c.TLS.Cert, c.TLS.Key
+		tls.ClientCertData, tls.ClientKeyData = nil, nil
+	}
+	if c.TLS.CA != "" {
+		tls.ServerCACertPath, tls.ServerCACertData = c.TLS.CA, nil
+	}
+	profile.TLS = &tls
+}
+
+// Dial connects and checks that the cluster answers. The error is of kind Invalid for what cannot be used, and
+// Unavailable where nobody answers.
+func Dial(ctx context.Context, c config.Temporal, log *slog.Logger, identity string) (client.Client, error) {
+	options, err := Options(c, log, identity)
+	if err != nil {
+		return nil, err
+	}
+	connected, err := client.DialContext(ctx, options)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "Temporal at %s does not answer: %w", options.HostPort, err).
+			WithHint("Start it, or set temporal.address or TEMPORAL_ADDRESS.")
+	}
+	return connected, nil
+}
+
+// Lazy returns a client that connects when it is first used. It is for processes that must work on while Temporal is
+// away.
+func Lazy(c config.Temporal, log *slog.Logger, identity string) (client.Client, error) {
+	options, err := Options(c, log, identity)
+	if err != nil {
+		return nil, err
+	}
+	lazy, err := client.NewLazyClient(options)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the connection to Temporal at %s cannot be set up: %w", options.HostPort, err)
+	}
+	return lazy, nil
+}
