@@ -1,0 +1,298 @@
+// Package journal is an agent's memory of what it has done, or was about to do, to its host's hardware. It is written
+// before the hardware is touched, and it is on disk when Write returns.
+//
+// It is one append-only file of changes, each with a checksum, rewritten from time to time as the shortest list of
+// changes that leads to the same state. It imports the root package and the standard library.
+package journal
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+const (
+	fileName = "journal"
+
+	// sequenceBlock is how many sequence numbers one write reserves.
+	sequenceBlock = 4096
+	// compactFrom is the file size in bytes below which rewriting is not worth it.
+	compactFrom = 256 << 10
+	// compactFactor is how many times its compacted size the file may reach.
+	compactFactor = 4
+)
+
+// Options are what a journal is opened with. The zero value of each but BootID is usable.
+type Options struct {
+	// BootID tells this boot of the machine from others; it is kept with every step and attachment.
+	BootID string
+	Log    *slog.Logger
+	// Now is the clock; time.Now where nil.
+	Now func() time.Time
+}
+
+// Journal is an open journal. Its methods may be called from several goroutines.
+type Journal struct {
+	path   string
+	bootID string
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu    sync.Mutex
+	file  *os.File
+	size  int64 // bytes of the file that are known to be good
+	small int64 // size of the file when it was last rewritten
+	// damaged is set where a write failed: nobody knows then what the disk has, so the file is rewritten before the next.
+	damaged bool
+	state   state
+	next    int64 // the sequence number to give out next
+}
+
+// Open opens the journal in the directory, or begins a new one. A record that was cut off at the end of the file, by a
+// kill or a power cut, is dropped: whoever wrote it was never told that it was written. Damage anywhere else is an error
+// of kind Invalid that says what to do; so is the journal of a newer release.
+func Open(dir string, options Options) (*Journal, error) {
+	j := &Journal{
+		path: filepath.Join(dir, fileName), bootID: options.BootID, log: options.Log, now: options.Now, state: newState(),
+	}
+	if j.log == nil {
+		j.log = slog.New(slog.DiscardHandler)
+	}
+	if j.now == nil {
+		j.now = time.Now
+	}
+	text, err := os.ReadFile(j.path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		err = j.rewrite()
+	case err != nil:
+		err = cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be read: %w", j.path, err)
+	default:
+		err = j.load(text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	j.next = max(j.state.sequence, j.now().UnixMilli()) // all that was reserved may have been given out
+	return j, nil
+}
+
+// load replays the file and opens it for appending.
+func (j *Journal) load(text []byte) error {
+	good, err := replay(text, j.state.apply)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "the journal %s is unusable: %w", j.path, err).
+			WithHint("%s", damagedHint(j.path))
+	}
+	file, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be opened: %w", j.path, err)
+	}
+	if cut := int64(len(text)) - good; cut > 0 {
+		j.log.Warn("the journal ends in a record that was cut off; it is dropped", "journal", j.path, "bytes", cut)
+		if err := errors.Join(file.Truncate(good), file.Sync()); err != nil {
+			return errors.Join(cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be written: %w", j.path, err), file.Close())
+		}
+	}
+	j.file, j.size, j.small = file, good, good
+	if good > compactFrom {
+		j.tryRewrite()
+	}
+	return nil
+}
+
+// Close closes the file.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file == nil {
+		return nil
+	}
+	err := j.file.Close()
+	j.file = nil
+	return err
+}
+
+// BootID is the boot that the journal was opened in.
+func (j *Journal) BootID() string { return j.bootID }
+
+// Write makes a change, all of it or none. It is on disk when Write returns nil; an error, of kind Unavailable, means
+// that the change has not been made. Steps, attachments and images without a boot id or a time get the present ones.
+func (j *Journal) Write(change Change) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.write(change)
+}
+
+func (j *Journal) write(change Change) error {
+	change.stamp(j.bootID, j.now())
+	record, err := encode(change)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Internal, "a journal record cannot be encoded: %w", err)
+	}
+	if j.file == nil && !j.damaged {
+		return cyborg.Errorf(cyborg.Unavailable, "the journal %s is closed", j.path)
+	}
+	if !j.damaged && j.size > compactFrom && j.size > compactFactor*j.small {
+		j.tryRewrite()
+	}
+	if j.damaged {
+		if err := j.rewrite(); err != nil {
+			return err
+		}
+	}
+	if err := j.append(record); err != nil {
+		j.damaged = true
+		return unwritable(j.path, err)
+	}
+	j.size += int64(len(record))
+	j.state.apply(change)
+	return nil
+}
+
+func (j *Journal) append(record []byte) error {
+	if _, err := j.file.Write(record); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+// tryRewrite is rewrite where the journal can do without.
+func (j *Journal) tryRewrite() {
+	if err := j.rewrite(); err != nil {
+		j.log.Warn("the journal could not be rewritten; it goes on growing", "journal", j.path, "error", err)
+	}
+}
+
+// rewrite replaces the file with the shortest one that leads to the present state.
+func (j *Journal) rewrite() error {
+	j.state.prune(j.now())
+	text := []byte(header)
+	for change := range j.state.changes() {
+		record, err := encode(change)
+		if err != nil {
+			return cyborg.Errorf(cyborg.Internal, "a journal record cannot be encoded: %w", err)
+		}
+		text = append(text, record...)
+	}
+	fresh := j.path + ".new"
+	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return unwritable(j.path, err)
+	}
+	_, err = file.Write(text)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		err = os.Rename(fresh, j.path)
+	}
+	if err != nil {
+		return errors.Join(unwritable(j.path, err), file.Close(), ignoreMissing(os.Remove(fresh)))
+	}
+	// From here on the new file is the journal, whatever else fails.
+	if j.file != nil {
+		_ = j.file.Close() // of a file that is gone; nothing in it is needed
+	}
+	j.file, j.size, j.small, j.damaged = file, int64(len(text)), int64(len(text)), false
+	if err := syncDir(filepath.Dir(j.path)); err != nil {
+		j.damaged = true
+		return unwritable(j.path, err)
+	}
+	return nil
+}
+
+// NextSequence returns a number greater than every one before it, those of earlier processes included: also where the
+// journal was lost, as long as the clock did not go back. The error is of kind Unavailable.
+func (j *Journal) NextSequence() (int64, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.next >= j.state.sequence {
+		if err := j.write(Change{Sequence: j.next + sequenceBlock}); err != nil {
+			return 0, err
+		}
+	}
+	number := j.next
+	j.next++
+	return number, nil
+}
+
+// Step returns what is known of a step.
+func (j *Journal) Step(key StepKey) (Step, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	step, ok := j.state.steps[key]
+	return step, ok
+}
+
+// Attachment returns what is known of a handle's attachment.
+func (j *Journal) Attachment(key AttachmentKey) (Attachment, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	attachment, ok := j.state.attachments[key]
+	return attachment, ok
+}
+
+// Attachments lists all attachments, by backend and handle.
+func (j *Journal) Attachments() []Attachment {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.SortedFunc(maps.Values(j.state.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) })
+}
+
+// Loaded returns the image that was loaded last into a region.
+func (j *Journal) Loaded(key RegionKey) (Loaded, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	loaded, ok := j.state.loaded[key]
+	return loaded, ok
+}
+
+// Images lists the checksums of the images that may be needed again: loaded, loaded before by an operation that is not
+// over, or staged since the given time.
+func (j *Journal) Images(stagedSince time.Time) map[string]bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.state.images(stagedSince)
+}
+
+// Lost says that the attachment was made before the machine's last boot, which undid it.
+func (j *Journal) Lost(attachment Attachment) bool {
+	return attachment.State == Attached && !attachment.HandedOut && attachment.BootID != j.bootID
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func unwritable(path string, err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return cyborg.Errorf(cyborg.Unavailable, "no space is left for the journal %s, so nothing is changed on this host: %w", path, err).
+			WithHint("Free some space on the disk of the agent's state directory.")
+	}
+	return cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be written, so nothing is changed on this host: %w", path, err)
+}
+
+func damagedHint(path string) string {
+	return "The disk, or another program, changed it. Restore the file from a backup of this boot; or move it to " + path +
+		".damaged and start the agent again: it then knows nothing of attachments, and Reconcile compares the records with the hardware."
+}

@@ -1,0 +1,368 @@
+package journal_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/journal"
+)
+
+// childEnv makes the test binary play another process: see TestMain.
+const childEnv = "JOURNAL_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(childEnv) {
+	case "write":
+		childWrites(os.Args[1])
+	case "full":
+		childFillsDisk(os.Args[1])
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+func open(t *testing.T, dir string) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(dir, journal.Options{BootID: "boot-1", Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, j.Close()) })
+	return j
+}
+
+// number is a UUID that tells the tests' operations apart.
+func number(n int) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, []byte(strconv.Itoa(n))) }
+
+func stepKey(n int) journal.StepKey { return journal.StepKey{Operation: number(n), Name: "Install"} }
+
+func started(n int) journal.Change {
+	return journal.Change{Steps: []journal.Step{{StepKey: stepKey(n), State: journal.Started, Note: json.RawMessage(`{"n":1}`)}}}
+}
+
+func attached(handle string) journal.Attachment {
+	return journal.Attachment{
+		Backend: "fake", Handle: handle, Device: "d", Deployable: "r0", Operation: number(1), HolderKind: "host", HolderID: "h",
+		State: journal.Attached, Note: json.RawMessage(`{"driver":"nvme"}`),
+	}
+}
+
+func TestWhatIsWrittenIsThereAfterReopening(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, dir)
+	require.NoError(t, j.Write(started(1)))
+	region := journal.RegionKey{Backend: "fake", Device: "d", Region: "r0"}
+	require.NoError(t, j.Write(journal.Change{
+		Attachments: []journal.Attachment{attached("a"), attached("b")},
+		Loaded:      []journal.Loaded{{RegionKey: region, Deployable: "r0", SHA256: "11", BitstreamID: "id"}},
+		Staged:      []journal.Staged{{Operation: number(2), SHA256: "22"}},
+	}))
+	require.NoError(t, j.Write(journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: "fake", Handle: "b"}}}))
+	require.NoError(t, j.Close())
+
+	again := open(t, dir)
+	step, ok := again.Step(stepKey(1))
+	require.True(t, ok)
+	require.Equal(t, journal.Started, step.State)
+	require.Equal(t, "boot-1", step.BootID)
+	require.JSONEq(t, `{"n":1}`, string(step.Note))
+	require.False(t, step.At.IsZero())
+	require.Len(t, again.Attachments(), 1)
+	entry, ok := again.Attachment(journal.AttachmentKey{Backend: "fake", Handle: "a"})
+	require.True(t, ok)
+	require.JSONEq(t, `{"driver":"nvme"}`, string(entry.Note))
+	loaded, ok := again.Loaded(region)
+	require.True(t, ok)
+	require.Equal(t, "id", loaded.BitstreamID)
+	require.Equal(t, map[string]bool{"11": true, "22": true}, again.Images(time.Now().Add(-time.Hour)))
+	require.Equal(t, map[string]bool{"11": true}, again.Images(time.Now().Add(time.Hour)), "an old staged image may go")
+}
+
+func TestAChangeIsAllOrNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, dir)
+	change := started(1)
+	change.Attachments = []journal.Attachment{attached("a")}
+	require.NoError(t, j.Write(change))
+	change = journal.Change{Steps: []journal.Step{{StepKey: stepKey(1), State: journal.Done, Note: json.RawMessage(`{broken`)}}}
+	require.Equal(t, cyborg.Internal, cyborg.KindOf(j.Write(change)), "a record that is not JSON")
+	step, _ := j.Step(stepKey(1))
+	require.Equal(t, journal.Started, step.State)
+}
+
+// TestCutOffAnywhere cuts the file at every byte: what had been written whole before the cut is there, nothing else is,
+// and the journal goes on from there.
+func TestCutOffAnywhere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "journal")
+	j := open(t, dir)
+	const count = 5
+	var ends []int64 // of the file after each change
+	size := func() int64 {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		return info.Size()
+	}
+	begin := size()
+	for n := range count {
+		require.NoError(t, j.Write(started(n)))
+		ends = append(ends, size())
+	}
+	require.NoError(t, j.Close())
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+
+	for cut := begin; cut <= int64(len(whole)); cut++ {
+		tails := []string{"", "\x00\x00\x00", "\n", "deadbeef {\"steps\":[]}\n"}
+		for _, tail := range []string{"", tails[cut%4]} {
+			torn := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(torn, "journal"), append(bytes.Clone(whole[:cut]), tail...), 0o600))
+			after, err := journal.Open(torn, journal.Options{BootID: "boot-1"})
+			require.NoError(t, err, "cut at byte %d", cut)
+			for n, end := range ends {
+				_, ok := after.Step(stepKey(n))
+				complete := end <= cut || (end == cut+1 && tail == "\n") // the line feed was all that was missing
+				require.Equal(t, complete, ok, "cut at byte %d, tail %q, step %d", cut, tail, n)
+			}
+			require.NoError(t, after.Write(started(100)))
+			require.NoError(t, after.Close())
+			after, err = journal.Open(torn, journal.Options{BootID: "boot-1"})
+			require.NoError(t, err)
+			_, ok := after.Step(stepKey(100))
+			require.True(t, ok)
+			require.NoError(t, after.Close())
+		}
+	}
+}
+
+// TestDamage flips each byte of what is not at the end: that is no cut, and nobody may guess what it had said.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "journal")
+	j := open(t, dir)
+	for n := range 3 {
+		require.NoError(t, j.Write(started(n)))
+	}
+	require.NoError(t, j.Close())
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	lines := bytes.SplitAfter(whole, []byte("\n"))
+	end := len(whole) - len(lines[4]) - len(lines[3]) // the last two are what a cut could be confused with
+	for at := range end {
+		damaged := bytes.Clone(whole)
+		damaged[at] ^= 0x04
+		require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		_, err := journal.Open(dir, journal.Options{BootID: "boot-1"})
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "byte %d: %v", at, err)
+		require.Contains(t, err.Error(), path)
+		require.Contains(t, cyborg.AsError(err).Hint, "move it to "+path+".damaged")
+		after, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, damaged, after, "a damaged journal is left as it is")
+	}
+}
+
+func TestANewerFormatIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "journal"), []byte("cyborg-journal 2\n"), 0o600))
+	_, err := journal.Open(dir, journal.Options{})
+	require.ErrorContains(t, err, "it has format 2 and this release knows formats up to 1")
+}
+
+func TestSequencesGrowOverRestartsAndClocks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	clock := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	var last int64
+	for _, step := range []time.Duration{0, time.Hour, -48 * time.Hour, time.Millisecond, 0} {
+		clock = clock.Add(step)
+		j, err := journal.Open(dir, journal.Options{Now: func() time.Time { return clock }})
+		require.NoError(t, err)
+		for range 5000 { // more than one block
+			n, err := j.NextSequence()
+			require.NoError(t, err)
+			require.Greater(t, n, last)
+			last = n
+		}
+		require.GreaterOrEqual(t, last, clock.UnixMilli(), "a host that lost its state still outnumbers its past")
+		require.NoError(t, j.Close())
+	}
+}
+
+func TestTheFileStaysSmall(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	clock := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	j, err := journal.Open(dir, journal.Options{BootID: "b", Now: func() time.Time { return clock }})
+	require.NoError(t, err)
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{attached("a")}}))
+	require.NoError(t, j.Write(started(0)))
+	big := json.RawMessage(`"` + strings.Repeat("x", 20<<10) + `"`)
+	for n := 1; n < 600; n++ { // 12 MB of results, of 600 hours
+		clock = clock.Add(time.Hour)
+		require.NoError(t, j.Write(journal.Change{Steps: []journal.Step{{StepKey: stepKey(n), State: journal.Done, Result: big}}}))
+	}
+	info, err := os.Stat(filepath.Join(dir, "journal"))
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(13<<20))
+	require.NoError(t, j.Close())
+
+	j, err = journal.Open(dir, journal.Options{BootID: "b", Now: func() time.Time { return clock }})
+	require.NoError(t, err)
+	info, err = os.Stat(filepath.Join(dir, "journal"))
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(5<<20), "a week of results")
+	require.Len(t, j.Attachments(), 1)
+	_, ok := j.Step(stepKey(0))
+	require.True(t, ok, "what began and did not end is kept")
+	_, ok = j.Step(stepKey(599))
+	require.True(t, ok)
+	_, ok = j.Step(stepKey(1))
+	require.False(t, ok)
+	require.NoError(t, j.Close())
+}
+
+func TestLost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, dir)
+	handedOut, doubt := attached("b"), attached("c")
+	handedOut.HandedOut = true
+	doubt.State = journal.InDoubt
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{attached("a"), handedOut, doubt}}))
+	for _, a := range j.Attachments() {
+		require.False(t, j.Lost(a))
+	}
+	require.NoError(t, j.Close())
+	j, err := journal.Open(dir, journal.Options{BootID: "boot-2"})
+	require.NoError(t, err)
+	lost := map[string]bool{}
+	for _, a := range j.Attachments() {
+		lost[a.Handle] = j.Lost(a)
+	}
+	require.Equal(t, map[string]bool{"a": true, "b": false, "c": false}, lost)
+	require.NoError(t, j.Close())
+}
+
+// TestKill kills a process that writes, again and again; whatever it was told is written is there.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	next := 0
+	for round := range 8 {
+		child := exec.Command(os.Args[0], dir)
+		child.Env = append(os.Environ(), childEnv+"=write", "FROM="+strconv.Itoa(next))
+		output, err := child.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, child.Start())
+		lines := bufio.NewScanner(output)
+		for told := 0; told < 20+7*round && lines.Scan(); told++ {
+			next, err = strconv.Atoi(lines.Text())
+			require.NoError(t, err)
+		}
+		require.NoError(t, child.Process.Kill())
+		for lines.Scan() { // what it had still told
+			next, err = strconv.Atoi(lines.Text())
+			require.NoError(t, err)
+		}
+		require.Error(t, child.Wait())
+
+		j, err := journal.Open(dir, journal.Options{})
+		require.NoError(t, err)
+		for n := range next + 1 {
+			_, ok := j.Step(stepKey(n))
+			require.True(t, ok, "round %d: step %d of %d", round, n, next)
+		}
+		require.NoError(t, j.Close())
+		next++
+	}
+	require.Greater(t, next, 100)
+}
+
+func childWrites(dir string) {
+	j, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		panic(err)
+	}
+	from, err := strconv.Atoi(os.Getenv("FROM"))
+	if err != nil {
+		panic(err)
+	}
+	for n := from; ; n++ {
+		change := started(n)
+		change.Steps[0].Note = json.RawMessage(`"` + strings.Repeat("x", n*37%9000) + `"`) // also over several pages
+		if err := j.Write(change); err != nil {
+			panic(err)
+		}
+		fmt.Println(n)
+	}
+}
+
+// TestFullDisk lets a process run into a limit on the size of its files, which looks to it like a disk that is full in
+// the middle of a record.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	child := exec.Command(os.Args[0], t.TempDir())
+	child.Env = append(os.Environ(), childEnv+"=full")
+	output, err := child.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	require.Contains(t, string(output), "as it should be")
+}
+
+func childFillsDisk(dir string) {
+	check := func(ok bool, what string, args ...any) {
+		if !ok {
+			fmt.Printf(what+"\n", args...)
+			os.Exit(1)
+		}
+	}
+	signal.Ignore(syscall.SIGXFSZ) // the write then fails instead
+	j, err := journal.Open(dir, journal.Options{})
+	check(err == nil, "open: %v", err)
+	check(j.Write(started(1)) == nil, "the first write")
+	info, err := os.Stat(filepath.Join(dir, "journal"))
+	check(err == nil, "stat: %v", err)
+	var old syscall.Rlimit
+	check(syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old) == nil, "getrlimit")
+	limit := old
+	limit.Cur = uint64(info.Size()) + 40
+	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit) == nil, "setrlimit")
+	for range 3 {
+		err = j.Write(started(2))
+		check(cyborg.KindOf(err) == cyborg.Unavailable, "a write on a full disk gives %v", err)
+	}
+	_, ok := j.Step(stepKey(2))
+	check(!ok, "what could not be written is taken for written")
+	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old) == nil, "setrlimit")
+	err = j.Write(started(3))
+	check(err == nil, "a write after space was made: %v", err)
+	check(j.Close() == nil, "close")
+
+	j, err = journal.Open(dir, journal.Options{})
+	check(err == nil, "open: %v", err)
+	_, first := j.Step(stepKey(1))
+	_, second := j.Step(stepKey(2))
+	_, third := j.Step(stepKey(3))
+	check(first && !second && third, "after reopening: %v %v %v", first, second, third)
+	fmt.Println("as it should be")
+	os.Exit(0)
+}

@@ -1,0 +1,140 @@
+package journal
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// What a rewrite keeps of steps that are over: long enough for the latest retry of any of them. Steps that began and
+// were neither finished nor undone are kept longer, since their operation may wait for an operator.
+const (
+	keepEnded      = 7 * 24 * time.Hour
+	keepStarted    = 90 * 24 * time.Hour
+	keepEndedSteps = 2000
+	keepEndedBytes = 8 << 20 // of notes and results
+)
+
+// state is what the changes lead to.
+type state struct {
+	sequence    int64
+	steps       map[StepKey]Step
+	attachments map[AttachmentKey]Attachment
+	loaded      map[RegionKey]Loaded
+	staged      map[uuid.UUID]Staged
+}
+
+func newState() state {
+	return state{
+		steps: map[StepKey]Step{}, attachments: map[AttachmentKey]Attachment{},
+		loaded: map[RegionKey]Loaded{}, staged: map[uuid.UUID]Staged{},
+	}
+}
+
+func (s *state) apply(c Change) {
+	s.sequence = max(s.sequence, c.Sequence)
+	for _, key := range c.DropSteps {
+		delete(s.steps, key)
+	}
+	for _, step := range c.Steps {
+		s.steps[step.StepKey] = step
+	}
+	for _, key := range c.DropAttachments {
+		delete(s.attachments, key)
+	}
+	for _, attachment := range c.Attachments {
+		s.attachments[attachment.Key()] = attachment
+	}
+	for _, key := range c.DropLoaded {
+		delete(s.loaded, key)
+	}
+	for _, loaded := range c.Loaded {
+		s.loaded[loaded.RegionKey] = loaded
+	}
+	for _, operation := range c.DropStaged {
+		delete(s.staged, operation)
+	}
+	for _, staged := range c.Staged {
+		s.staged[staged.Operation] = staged
+	}
+}
+
+// changes lists the changes that lead from nothing to this state. They end with the sequence, so that damage to any
+// other of them is told from a write that was cut off.
+func (s *state) changes() iter.Seq[Change] {
+	return func(yield func(Change) bool) {
+		for _, a := range slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) }) {
+			if !yield(Change{Attachments: []Attachment{a}}) {
+				return
+			}
+		}
+		for _, l := range slices.SortedFunc(maps.Values(s.loaded), func(a, b Loaded) int { return a.RegionKey.compare(b.RegionKey) }) {
+			if !yield(Change{Loaded: []Loaded{l}}) {
+				return
+			}
+		}
+		for _, g := range slices.SortedFunc(maps.Values(s.staged), func(a, b Staged) int { return a.At.Compare(b.At) }) {
+			if !yield(Change{Staged: []Staged{g}}) {
+				return
+			}
+		}
+		for _, step := range s.stepsByTime() {
+			if !yield(Change{Steps: []Step{step}}) {
+				return
+			}
+		}
+		yield(Change{Sequence: max(s.sequence, 1)})
+	}
+}
+
+func (s *state) stepsByTime() []Step {
+	return slices.SortedFunc(maps.Values(s.steps), func(a, b Step) int { return a.At.Compare(b.At) })
+}
+
+// prune forgets steps that nobody can come back to.
+func (s *state) prune(now time.Time) {
+	ended, size := 0, 0
+	for _, step := range slices.Backward(s.stepsByTime()) {
+		age := now.Sub(step.At)
+		if step.State == Started {
+			if age > keepStarted {
+				delete(s.steps, step.StepKey)
+			}
+			continue
+		}
+		ended++
+		size += len(step.Note) + len(step.Result)
+		if age > keepEnded || ended > keepEndedSteps || size > keepEndedBytes {
+			delete(s.steps, step.StepKey)
+		}
+	}
+	for operation, staged := range s.staged {
+		if now.Sub(staged.At) > keepEnded {
+			delete(s.staged, operation)
+		}
+	}
+}
+
+func (s *state) images(stagedSince time.Time) map[string]bool {
+	needed := map[string]bool{}
+	for _, loaded := range s.loaded {
+		needed[loaded.SHA256] = true
+	}
+	for _, staged := range s.staged {
+		if staged.At.After(stagedSince) {
+			needed[staged.SHA256] = true
+		}
+	}
+	for _, step := range s.steps {
+		if step.State == Undone || step.At.Before(stagedSince) {
+			continue
+		}
+		for _, sum := range step.Images {
+			needed[sum] = true
+		}
+	}
+	return needed
+}
