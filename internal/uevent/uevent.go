@@ -1,0 +1,108 @@
+// Package uevent hears what the kernel says about devices that come, go and change (kobject uevents over netlink, see
+// Documentation/core-api/kobject.rst and lib/kobject_uevent.c of the kernel). It imports golang.org/x/sys/unix and the
+// standard library.
+package uevent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	kernelGroup = 1         // of NETLINK_KOBJECT_UEVENT; udev's own messages are in group 2
+	bufferSize  = 1 << 20   // bytes that the kernel may keep for us in a burst
+	messageSize = 8<<10 + 1 // the kernel writes at most UEVENT_BUFFER_SIZE (2 KiB) of variables and a path
+)
+
+// Event is one thing that the kernel said.
+type Event struct {
+	// Action is add, remove, change, move, online, offline, bind or unbind; empty where messages were lost.
+	Action string
+	// Path is the device's, below /sys.
+	Path string
+	// Subsystem is that of the device, such as pci.
+	Subsystem string
+}
+
+// Lost says that the kernel said more than could be taken in; anything may have changed.
+func (e Event) Lost() bool { return e.Action == "" }
+
+// Listener hears events from the moment it was made.
+type Listener struct {
+	file *os.File
+}
+
+// Listen begins to hear. The error tells why this process cannot; in a container that is usual.
+func Listen() (*Listener, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return nil, fmt.Errorf("a socket for kernel uevents cannot be made: %w", err)
+	}
+	// More than net.core.rmem_max needs CAP_NET_ADMIN; with less, a burst is told as lost.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bufferSize) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferSize)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelGroup}); err != nil {
+		return nil, errors.Join(fmt.Errorf("kernel uevents cannot be heard: %w", err), unix.Close(fd))
+	}
+	return &Listener{file: os.NewFile(uintptr(fd), "uevents")}, nil
+}
+
+// Next waits for the next event. After Close it returns an error that is os.ErrClosed.
+func (l *Listener) Next() (Event, error) {
+	conn, err := l.file.SyscallConn()
+	if err != nil {
+		return Event{}, err
+	}
+	buffer := make([]byte, messageSize)
+	for {
+		var (
+			n       int
+			from    unix.Sockaddr
+			recvErr error
+		)
+		err := conn.Read(func(fd uintptr) bool {
+			n, from, recvErr = unix.Recvfrom(int(fd), buffer, 0)
+			return !errors.Is(recvErr, unix.EAGAIN)
+		})
+		switch {
+		case err != nil:
+			return Event{}, err
+		case errors.Is(recvErr, unix.EINTR):
+			continue
+		case errors.Is(recvErr, unix.ENOBUFS):
+			return Event{}, nil
+		case recvErr != nil:
+			return Event{}, fmt.Errorf("kernel uevents cannot be heard: %w", recvErr)
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+			continue // not the kernel
+		}
+		if event, ok := Parse(buffer[:n]); ok {
+			return event, nil
+		}
+	}
+}
+
+// Close ends it; a Next that waits returns.
+func (l *Listener) Close() error { return l.file.Close() }
+
+// Parse reads a message of the kernel: "action@path", then variables as NAME=value, all ended by a zero byte.
+func Parse(message []byte) (Event, bool) {
+	head, rest, ok := bytes.Cut(message, []byte{0})
+	action, path, isHead := bytes.Cut(head, []byte("@"))
+	if !ok || !isHead || len(action) == 0 || len(path) == 0 {
+		return Event{}, false
+	}
+	event := Event{Action: string(action), Path: string(path)}
+	for variable := range bytes.SplitSeq(rest, []byte{0}) {
+		if value, ok := bytes.CutPrefix(variable, []byte("SUBSYSTEM=")); ok {
+			event.Subsystem = string(value)
+		}
+	}
+	return event, true
+}
