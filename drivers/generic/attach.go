@@ -1,0 +1,120 @@
+package generic
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+)
+
+// Attach takes the function from its kernel driver and gives it to VFIO. A function that has been with VFIO before, by an
+// operator's hand, stays there, also at Detach.
+func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
+	if err := d.requireKernel(ctx); err != nil {
+		return err
+	}
+	// Everything that speaks against it is looked at here and now; nothing of an earlier Discover or Install counts.
+	f, err := d.usable(ctx, request.Target, request.Handle.Identity)
+	if err != nil {
+		return err
+	}
+	if f.Driver != d.options.vfio {
+		if user, err := d.tree.Users(ctx, f); err != nil {
+			return err
+		} else if user != "" {
+			return cyborg.Errorf(cyborg.InUse, "%s is in use through its driver %s: %s", f.Address, f.Driver, user)
+		}
+	}
+	if request.Prior == nil {
+		if err := d.note(ctx, f.Address, request.Note); err != nil {
+			return err
+		}
+	}
+	if f.Driver == d.options.vfio {
+		return nil
+	}
+	return d.binder.Give(ctx, f.Address, d.options.vfio)
+}
+
+// note keeps which driver the function has.
+func (d *Driver) note(ctx context.Context, address cyborg.PCIAddress, keep drivers.Note) error {
+	binding, err := d.binder.Binding(ctx, address)
+	if err != nil {
+		return err
+	}
+	note, err := json.Marshal(binding)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Internal, "%w", err)
+	}
+	return keep(note)
+}
+
+// Detach brings the function back to the driver that it had before Attach, or to none if it had none. Without a note, and
+// unless it undoes an attach that then cannot have begun, the kernel chooses the driver.
+func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
+	if err := d.requireKernel(ctx); err != nil {
+		return err
+	}
+	f, err := d.find(ctx, request.Target, request.Handle.Identity)
+	switch cyborg.KindOf(err) {
+	case "":
+	case cyborg.NotFound, cyborg.Changed:
+		d.log.InfoContext(ctx, "nothing to detach", "address", request.Handle.Identity, "reason", err)
+		return nil // it was taken out; what is there now was never attached
+	default:
+		return err
+	}
+	if f.Driver == d.options.vfio {
+		if user, err := d.tree.Users(ctx, f); err != nil {
+			return err
+		} else if user != "" {
+			return cyborg.Errorf(cyborg.InUse, "%s is in use: %s", f.Address, user).
+				WithHint("End the process or shut the virtual machine down, then detach again.")
+		}
+	}
+	if request.Prior == nil {
+		return d.release(ctx, f, request.Undo)
+	}
+	var prior sysfs.Binding
+	if err := json.Unmarshal(request.Prior, &prior); err != nil {
+		return cyborg.Errorf(cyborg.Internal, "the note of the attach of %s cannot be read: %w", f.Address, err)
+	}
+	return d.binder.Restore(ctx, f.Address, d.options.vfio, prior)
+}
+
+// release takes the function from VFIO where no note says what it had before.
+func (d *Driver) release(ctx context.Context, f sysfs.Function, undo bool) error {
+	if undo || f.Driver != d.options.vfio {
+		return nil
+	}
+	d.log.WarnContext(ctx, "no note says which driver the function had before; the kernel chooses one", "address", f.Address.String())
+	return d.binder.Release(ctx, f.Address, d.options.vfio)
+}
+
+// Attached says whether VFIO has the function. It is true also of a function that an operator gave to VFIO.
+func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
+	f, err := d.find(ctx, target, handle.Identity)
+	switch cyborg.KindOf(err) {
+	case "":
+		return f.Driver == d.options.vfio, nil
+	case cyborg.NotFound, cyborg.Changed:
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// InUse says who uses the function, through whatever driver it has now.
+func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
+	f, err := d.find(ctx, target, handle.Identity)
+	switch cyborg.KindOf(err) {
+	case "":
+		return d.tree.Users(ctx, f)
+	case cyborg.NotFound, cyborg.Changed:
+		return "", nil
+	default:
+		return "", err
+	}
+}

@@ -1,0 +1,119 @@
+package generic
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+)
+
+// Vendor ids of PCI-SIG that a type or a trait depends on.
+const (
+	vendorAMD     = "1002"
+	vendorMatrox  = "102b"
+	vendorNVIDIA  = "10de"
+	vendorXilinx  = "10ee"
+	vendorAltera  = "1172"
+	vendorHuawei  = "19e5"
+	vendorInspur  = "1bd4"
+	vendorSilicom = "1c2c"
+	vendorIntel   = "8086"
+)
+
+// deviceType is what kind of hardware a function is, by its class code (PCI Code and ID Assignment Specification):
+//
+//	03xx display controller                → GPU
+//	02xx network controller, 0c06 InfiniBand → NIC
+//	0108 non-volatile memory controller    → SSD
+//	0b40 co-processor, of Intel            → QAT
+//	12xx processing accelerator            → FPGA for the makers and products of FPGA cards, GPU for AMD's and NVIDIA's
+//	                                         compute cards without a display, else AICHIP
+//	anything else                          → PCI
+func deviceType(f sysfs.Function) cyborg.DeviceType {
+	switch {
+	case f.Class.Base() == sysfs.BaseDisplay:
+		return cyborg.GPU
+	case f.Class.Base() == sysfs.BaseNetwork, f.Class.Sub() == sysfs.SubInfiniBand:
+		return cyborg.NIC
+	case f.Class.Sub() == sysfs.SubNVM:
+		return cyborg.SSD
+	case f.Class.Sub() == sysfs.SubCoprocessor && f.Vendor == vendorIntel:
+		return cyborg.QAT
+	case f.Class.Base() == sysfs.BaseAccelerator && isFPGA(f):
+		return cyborg.FPGA
+	case f.Class.Base() == sysfs.BaseAccelerator && slices.Contains([]string{vendorAMD, vendorNVIDIA}, f.Vendor):
+		return cyborg.GPU
+	case f.Class.Base() == sysfs.BaseAccelerator:
+		return cyborg.AIChip
+	}
+	return cyborg.PCI
+}
+
+// isFPGA knows the makers of FPGA cards, and the FPGA cards of Intel (drivers/fpga/dfl-pci.c of Linux), which makes AI
+// accelerators of the same class too.
+func isFPGA(f sysfs.Function) bool {
+	switch f.Vendor {
+	case vendorXilinx, vendorInspur, vendorAltera, vendorSilicom:
+		return true
+	case vendorIntel:
+		return slices.Contains([]string{
+			"09c4", "09c5", "0b2b", "0b2c", "0b30", "0b31", "bcbd", "bcbf", "bcc0", "bcc1", "bcce", "bccf",
+		}, f.Product)
+	}
+	return false
+}
+
+// resourceClass is the Placement resource class of a device type: the standard ones, and upstream Cyborg's own. Upstream
+// has none for AI chips.
+func resourceClass(t cyborg.DeviceType) string {
+	switch t {
+	case cyborg.GPU:
+		return "PGPU"
+	case cyborg.FPGA:
+		return "FPGA"
+	default:
+		return "CUSTOM_" + string(t)
+	}
+}
+
+// attributes are the resource class and the traits that upstream's pci_driver reports, and from its NIC driver whether
+// the function is a physical or a virtual one.
+func attributes(f sysfs.Function) []cyborg.Attribute {
+	traits := []string{"OWNER_CYBORG"}
+	if name := vendorTrait(f.Vendor); name != "" {
+		traits = append(traits, "CUSTOM_PCI_"+name)
+	}
+	traits = append(traits, "CUSTOM_PCI_PRODUCT_ID_"+strings.ToUpper(f.Product))
+	switch {
+	case f.PF != nil:
+		traits = append(traits, "CUSTOM_VF")
+	case f.TotalVFs > 0:
+		traits = append(traits, "CUSTOM_PF")
+	}
+	list := []cyborg.Attribute{{Key: "rc", Value: resourceClass(deviceType(f))}}
+	for i, trait := range traits {
+		list = append(list, cyborg.Attribute{Key: fmt.Sprintf("trait%d", i), Value: trait})
+	}
+	return list
+}
+
+// vendorTrait is the name that upstream uses for a vendor in traits; empty for vendors it does not know.
+func vendorTrait(vendor string) string {
+	switch vendor {
+	case vendorNVIDIA:
+		return "NVIDIA"
+	case vendorMatrox:
+		return "MATROX"
+	case vendorIntel:
+		return "INTEL"
+	case vendorInspur:
+		return "INSPUR"
+	case vendorXilinx:
+		return "XILINX"
+	case vendorHuawei:
+		return "HUAWEI"
+	}
+	return ""
+}

@@ -1,0 +1,99 @@
+package generic
+
+import (
+	"context"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+)
+
+// Discover shows the chosen functions as devices, by address. A physical function with virtual ones is a device whose
+// deployables are those: it cannot be given out itself as long as they are there. A virtual function whose physical one
+// is not chosen is a device of its own.
+func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	functions, protection, err := d.tree.Survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byAddress := map[cyborg.PCIAddress]sysfs.Function{}
+	var chosen []sysfs.Function
+	for _, f := range functions {
+		byAddress[f.Address] = f
+		if d.chosen(f) {
+			chosen = append(chosen, f)
+		}
+	}
+	d.names.Fill(ctx, chosen)
+	devices := []cyborg.DeviceReport{}
+	for _, f := range chosen {
+		if f.PF != nil {
+			if pf, there := byAddress[*f.PF]; there && d.chosen(pf) {
+				continue
+			}
+		}
+		parts := []sysfs.Function{f}
+		if len(f.VFs) > 0 {
+			parts = nil
+			for _, address := range f.VFs {
+				if vf, there := byAddress[address]; there {
+					parts = append(parts, vf)
+				}
+			}
+		}
+		devices = append(devices, report(f, parts, protection))
+	}
+	return devices, nil
+}
+
+func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection) cyborg.DeviceReport {
+	device := cyborg.DeviceReport{
+		Identity: f.Address.String(), Type: deviceType(f), VendorID: f.Vendor, ProductID: f.Product,
+		Vendor: f.VendorName, Model: f.ProductName, NUMANode: f.NUMANode, BoardInfo: boardInfo(f),
+		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: f.Address.HandleInfo()},
+		Deployables: []cyborg.DeployableReport{},
+	}
+	for _, part := range parts {
+		device.Deployables = append(device.Deployables, deployable(part, device.Type, protection[part.Address]))
+	}
+	return device
+}
+
+// boardInfo is what else is known of the card. The driver is not in it: it changes with every attach, and an attach is no
+// change of the inventory.
+func boardInfo(f sysfs.Function) cyborg.JSONObject {
+	info := cyborg.JSONObject{"pci_class": f.Class.String()}
+	for key, value := range map[string]string{
+		"pci_revision": f.Revision, "iommu_group": f.IOMMUGroup,
+		"subsystem_vendor_id": f.SubsystemVendor, "subsystem_product_id": f.SubsystemProduct,
+	} {
+		if value != "" {
+			info[key] = value
+		}
+	}
+	if f.TotalVFs > 0 {
+		info["sriov_totalvfs"] = float64(f.TotalVFs)
+	}
+	return info
+}
+
+// deployable is one function that can be given out. Its name is its address: the conductor adds the host.
+func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected string) cyborg.DeployableReport {
+	address := f.Address.String()
+	return cyborg.DeployableReport{
+		Name: address,
+		Specs: cyborg.Specs{
+			Num: 1, DeviceType: deviceType, Capability: capability(f), VendorID: f.Vendor, ProductID: f.Product,
+		},
+		Attributes: attributes(f),
+		Handles:    []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Info: f.Address.HandleInfo(), Identity: address}},
+		Protected:  protected,
+	}
+}
+
+func capability(f sysfs.Function) cyborg.JSONObject {
+	capability := cyborg.JSONObject{"pci_class": f.Class.String()}
+	if f.PF != nil {
+		capability["physical_function"] = f.PF.String()
+	}
+	return capability
+}

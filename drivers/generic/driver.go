@@ -1,0 +1,105 @@
+// Package generic is the reference driver: it looks after any PCI function that its device_spec chooses, whatever the
+// hardware is. It finds them in sysfs, gives them to VFIO for the host's own software or a virtual machine, and brings
+// them back. Functions that the host lives on are shown and never touched.
+//
+// It imports the root package, drivers and the packages of drivers/sysfs.
+package generic
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
+)
+
+// Name is the name under which the driver is registered.
+const Name = "generic"
+
+// Driver is one backend. It keeps nothing of the hardware between two calls, so nothing is ever decided by what was true
+// before.
+type Driver struct {
+	backend string
+	options options
+	tree    *sysfs.Tree
+	names   *sysfs.Names
+	kernel  sysfs.Kernel  // nil where the root is a recording
+	binder  *sysfs.Binder // nil likewise
+	log     *slog.Logger
+}
+
+// The services it offers.
+var (
+	_ drivers.Driver    = (*Driver)(nil)
+	_ drivers.Installer = (*Driver)(nil)
+	_ drivers.Attacher  = (*Driver)(nil)
+	_ drivers.Users     = (*Driver)(nil)
+)
+
+// New makes a backend; it is a drivers.Factory. The kernel that it changes is the running one where the root has a real
+// sysfs, the simulator's with the option simulate, and none where the root is a recording. The error is of kind Invalid
+// and names every mistake in the options.
+func New(env drivers.Environment, given map[string]any) (drivers.Driver, error) {
+	root := cmp.Or(env.Root, "/")
+	options, err := parseOptions(env.Backend, given)
+	if err != nil {
+		return nil, err
+	}
+	var kernel sysfs.Kernel
+	switch {
+	case options.simulate:
+		simulated, err := simulator.Open(root)
+		if err != nil {
+			return nil, cyborg.Errorf(cyborg.KindOf(err), "option %s of backend %q: %w", optionSimulate, env.Backend, err)
+		}
+		kernel = simulated
+	case sysfs.NewTree(root, env.Log).Live():
+		kernel = sysfs.LiveKernel(root)
+	}
+	return newDriver(env, options, kernel), nil
+}
+
+// NewOn makes a backend that changes this kernel.
+func NewOn(kernel sysfs.Kernel, env drivers.Environment, given map[string]any) (*Driver, error) {
+	options, err := parseOptions(env.Backend, given)
+	if err != nil {
+		return nil, err
+	}
+	return newDriver(env, options, kernel), nil
+}
+
+func newDriver(env drivers.Environment, options options, kernel sysfs.Kernel) *Driver {
+	log := cmp.Or(env.Log, slog.New(slog.DiscardHandler))
+	d := &Driver{
+		backend: env.Backend, options: options, tree: sysfs.NewTree(cmp.Or(env.Root, "/"), log),
+		names: sysfs.NewNames(options.pciIDs, log), kernel: kernel, log: log,
+	}
+	if kernel != nil {
+		d.binder = sysfs.NewBinder(d.tree, kernel, options.deadline, log)
+	}
+	return d
+}
+
+// chosen says whether one of the specs chooses the function.
+func (d *Driver) chosen(f sysfs.Function) bool {
+	for _, spec := range d.options.specs {
+		if spec.Match(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// requireKernel fails where there is nothing that could be changed.
+func (d *Driver) requireKernel(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return cyborg.Errorf(cyborg.Timeout, "not begun: %w", err)
+	}
+	if d.kernel == nil {
+		return cyborg.Errorf(cyborg.Unsupported, "backend %q reads a recorded tree; nothing in it can be changed", d.backend)
+	}
+	return nil
+}

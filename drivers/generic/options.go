@@ -1,0 +1,148 @@
+package generic
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// The options and their defaults.
+const (
+	optionSpec     = "device_spec"
+	optionDeadline = "deadline"
+	optionVFIO     = "vfio_driver"
+	optionPCIIDs   = "pci_ids"
+	optionSimulate = "simulate"
+
+	defaultDeadline = 30 * time.Second
+	defaultVFIO     = "vfio-pci"
+)
+
+// options is what a backend of this driver is told.
+type options struct {
+	specs []Spec
+	// deadline is how long one access to the kernel (an unbind, a bind, loading a module) may take.
+	deadline time.Duration
+	// vfio is the kernel driver that an attach binds.
+	vfio string
+	// pciIDs is the pci.ids file; empty: wherever the system has it.
+	pciIDs string
+	// simulate says that the root is a simulated one.
+	simulate bool
+}
+
+// driverName is what a PCI driver of the kernel may be called here; the name becomes a part of a path.
+var driverName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
+
+// parseOptions reads the options. The error is of kind Invalid and names all mistakes at once.
+func parseOptions(backend string, given map[string]any) (options, error) {
+	o := options{deadline: defaultDeadline, vfio: defaultVFIO}
+	var mistakes []error
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		var err error
+		switch value := given[key]; key {
+		case optionSpec:
+			o.specs, err = parseSpecs(value)
+		case optionDeadline:
+			o.deadline, err = parseDeadline(value)
+		case optionVFIO:
+			o.vfio, err = parseText(key, value, driverName)
+		case optionPCIIDs:
+			o.pciIDs, err = parseText(key, value, nil)
+		case optionSimulate:
+			o.simulate, err = parseFlag(key, value)
+		default:
+			err = fmt.Errorf("there is no option %q; there are %s", key,
+				strings.Join([]string{optionDeadline, optionSpec, optionPCIIDs, optionSimulate, optionVFIO}, ", "))
+		}
+		mistakes = append(mistakes, err)
+	}
+	if err := errors.Join(mistakes...); err != nil {
+		return options{}, cyborg.Errorf(cyborg.Invalid, "options of backend %q (driver %s): %s",
+			backend, Name, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return o, nil
+}
+
+// parseSpecs reads a list of specs or a single one, either also as JSON text.
+func parseSpecs(value any) ([]Spec, error) {
+	if text, ok := value.(string); ok && strings.HasPrefix(strings.TrimSpace(text), "[") {
+		var list []any
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			return nil, fmt.Errorf("%s is no JSON: %w", optionSpec, err)
+		}
+		value = list
+	}
+	var list []any
+	switch value := value.(type) {
+	case nil:
+	case []any:
+		list = value
+	case []map[string]any:
+		for _, object := range value {
+			list = append(list, object)
+		}
+	case []string:
+		for _, text := range value {
+			list = append(list, text)
+		}
+	default:
+		list = []any{value}
+	}
+	var specs []Spec
+	var mistakes []error
+	for i, item := range list {
+		spec, err := ParseSpec(item)
+		if err != nil {
+			mistakes = append(mistakes, fmt.Errorf("%s[%d]: %w", optionSpec, i, err))
+			continue
+		}
+		specs = append(specs, spec)
+	}
+	return specs, errors.Join(mistakes...)
+}
+
+// parseDeadline reads a duration such as "30s", or a number of seconds.
+func parseDeadline(value any) (time.Duration, error) {
+	var deadline time.Duration
+	var err error
+	switch value := value.(type) {
+	case string:
+		deadline, err = time.ParseDuration(value)
+	case time.Duration:
+		deadline = value
+	case int:
+		deadline = time.Duration(value) * time.Second
+	case float64:
+		deadline = time.Duration(value * float64(time.Second))
+	default:
+		err = errors.New("not a duration")
+	}
+	if err != nil || deadline <= 0 || deadline > time.Hour {
+		return 0, fmt.Errorf("%s is %v; write a duration up to an hour, such as \"30s\"", optionDeadline, value)
+	}
+	return deadline, nil
+}
+
+func parseText(key string, value any, pattern *regexp.Regexp) (string, error) {
+	text, ok := value.(string)
+	if !ok || text == "" || pattern != nil && !pattern.MatchString(text) {
+		return "", fmt.Errorf("%s is %q; write a name such as %q", key, value, defaultVFIO)
+	}
+	return text, nil
+}
+
+func parseFlag(key string, value any) (bool, error) {
+	flag, ok := value.(bool)
+	if !ok {
+		return false, fmt.Errorf("%s is %v; write true or false", key, value)
+	}
+	return flag, nil
+}

@@ -1,0 +1,257 @@
+package generic
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+)
+
+// Spec chooses PCI functions, in the manner of Nova's [pci] device_spec: every property that it names must match. A spec
+// that names an address literally also chooses the virtual functions of the physical function there, as in Nova.
+type Spec struct {
+	vendor, product string // four hexadecimal digits; empty: any
+	class           string // two, four or six hexadecimal digits; empty: any
+	address         addressPattern
+	text            string // as it was written, in one form
+}
+
+// addressPattern matches the four parts of an address: domain, bus, slot, function.
+type addressPattern struct {
+	parts   [4]partPattern
+	literal bool // names exactly one function
+}
+
+type partPattern func(text string) bool
+
+func anything(string) bool { return true }
+
+// addressPart is one part of an address, under Nova's name, with its width in digits and its largest value.
+type addressPart struct {
+	name  string
+	width int
+	max   uint64
+}
+
+var addressParts = [4]addressPart{{"domain", 4, 1<<32 - 1}, {"bus", 2, 0xff}, {"slot", 2, 0x1f}, {"function", 1, 7}}
+
+// specKeys are the properties that a spec may name.
+var specKeys = []string{"address", "class", "product_id", "vendor_id"}
+
+// ParseSpec reads one spec: a map, its JSON text, or "*" for every function. The error is of kind Invalid and names every
+// mistake.
+func ParseSpec(value any) (Spec, error) {
+	switch value := value.(type) {
+	case string:
+		return parseSpecText(value)
+	case map[string]any:
+		return parseSpecMap(value)
+	default:
+		return Spec{}, cyborg.Errorf(cyborg.Invalid, `%v is no device_spec; write an object such as {"vendor_id": "10de"}, or "*"`, value)
+	}
+}
+
+func parseSpecText(text string) (Spec, error) {
+	if strings.TrimSpace(text) == "*" {
+		return Spec{address: anyAddress(), text: "*"}, nil
+	}
+	var object map[string]any
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+		return Spec{}, cyborg.Errorf(cyborg.Invalid, `%q is no device_spec; write a JSON object such as {"vendor_id": "10de"}, or "*"`, text)
+	}
+	return parseSpecMap(object)
+}
+
+func parseSpecMap(object map[string]any) (Spec, error) {
+	if len(object) == 0 {
+		return Spec{}, cyborg.Errorf(cyborg.Invalid, `an empty device_spec chooses nothing in particular; write "*" to choose every function`)
+	}
+	spec := Spec{address: anyAddress()}
+	var mistakes []error
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		var err error
+		switch value := object[key]; key {
+		case "vendor_id":
+			spec.vendor, err = parseID(key, value)
+		case "product_id":
+			spec.product, err = parseID(key, value)
+		case "class":
+			spec.class, err = parseClass(value)
+		case "address":
+			spec.address, err = parseAddressPattern(value)
+		default:
+			err = fmt.Errorf("device_spec has no property %q; it has %s", key, strings.Join(specKeys, ", "))
+		}
+		mistakes = append(mistakes, err)
+	}
+	if err := errors.Join(mistakes...); err != nil {
+		return Spec{}, cyborg.Errorf(cyborg.Invalid, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	text, err := json.Marshal(object)
+	if err != nil {
+		return Spec{}, cyborg.Errorf(cyborg.Invalid, "device_spec: %w", err)
+	}
+	spec.text = string(text)
+	return spec, nil
+}
+
+// String is the spec as JSON text, or "*".
+func (s Spec) String() string { return s.text }
+
+// Match says whether the spec chooses the function.
+func (s Spec) Match(f sysfs.Function) bool {
+	if s.vendor != "" && s.vendor != f.Vendor || s.product != "" && s.product != f.Product ||
+		!strings.HasPrefix(f.Class.String(), s.class) {
+		return false
+	}
+	return s.address.match(f.Address) || s.address.literal && f.PF != nil && s.address.match(*f.PF)
+}
+
+// parseID reads a vendor or product id: four hexadecimal digits, or "*" for any.
+func parseID(key string, value any) (string, error) {
+	text, err := digits(value)
+	if err != nil || text == "*" {
+		return "", err
+	}
+	text = strings.ToLower(strings.TrimPrefix(text, "0x"))
+	if len(text) != 4 || !isHex(text) {
+		return "", fmt.Errorf("%s is %q; write four hexadecimal digits, such as \"10de\", or \"*\"", key, value)
+	}
+	return text, nil
+}
+
+// parseClass reads a class code or the beginning of one, or "*" for any.
+func parseClass(value any) (string, error) {
+	text, err := digits(value)
+	if err != nil || text == "*" {
+		return "", err
+	}
+	text = strings.ToLower(strings.TrimPrefix(text, "0x"))
+	if n := len(text); n != 2 && n != 4 && n != 6 || !isHex(text) {
+		return "", fmt.Errorf("class is %q; write two, four or six hexadecimal digits, such as \"0302\", or \"*\"", value)
+	}
+	return text, nil
+}
+
+// digits is the text of a value. YAML makes a number of 8086 (which is meant as it stands) and an octal one of 0302
+// (which is lost).
+func digits(value any) (string, error) {
+	switch value := value.(type) {
+	case string:
+		return strings.TrimSpace(value), nil
+	case int, int64, uint64, float64, json.Number:
+		text := fmt.Sprint(value)
+		if number, err := strconv.Atoi(text); err == nil && number >= 1000 && number <= 9999 {
+			return text, nil
+		}
+		return "", fmt.Errorf("%v is a number; put quotes around it, such as \"0302\"", value)
+	default:
+		return "", fmt.Errorf("%v is no text; write it as \"10de\"", value)
+	}
+}
+
+func anyAddress() addressPattern {
+	return addressPattern{parts: [4]partPattern{anything, anything, anything, anything}}
+}
+
+func (p addressPattern) match(a cyborg.PCIAddress) bool {
+	texts := [4]string{
+		fmt.Sprintf("%04x", a.Domain), fmt.Sprintf("%02x", a.Bus), fmt.Sprintf("%02x", a.Device), strconv.FormatUint(uint64(a.Function), 16),
+	}
+	for i, part := range p.parts {
+		if !part(texts[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// parseAddressPattern reads an address with globs, or an object with a regular expression per part.
+func parseAddressPattern(value any) (addressPattern, error) {
+	switch value := value.(type) {
+	case string:
+		return parseGlobs(value)
+	case map[string]any:
+		return parseExpressions(value)
+	default:
+		return addressPattern{}, fmt.Errorf("address is %v; write it as \"0000:3b:*.*\" or as an object with domain, bus, slot, function", value)
+	}
+}
+
+// parseGlobs reads domain:bus:slot.function. Each part may have * and ?, and parts may be missing at the front and the
+// function at the end, which then match anything, as in Nova.
+func parseGlobs(text string) (addressPattern, error) {
+	front, function, _ := strings.Cut(text, ".")
+	fields := strings.Split(front, ":")
+	if len(fields) > 3 {
+		return addressPattern{}, fmt.Errorf("address %q has too many parts; write it as \"0000:3b:*.*\"", text)
+	}
+	all := append(make([]string, 3-len(fields)), append(fields, function)...)
+	pattern := addressPattern{literal: true}
+	for i, part := range all {
+		match, literal, err := parseGlob(i, strings.ToLower(strings.TrimSpace(part)))
+		if err != nil {
+			return addressPattern{}, fmt.Errorf("address %q: %w", text, err)
+		}
+		pattern.parts[i] = match
+		pattern.literal = pattern.literal && literal
+	}
+	return pattern, nil
+}
+
+func parseGlob(i int, text string) (match partPattern, literal bool, err error) {
+	part := addressParts[i]
+	if text == "" || text == "*" {
+		return anything, false, nil
+	}
+	if strings.ContainsAny(text, "*?") {
+		if !isHex(strings.NewReplacer("*", "0", "?", "0").Replace(text)) {
+			return nil, false, fmt.Errorf("%s is %q; a glob has hexadecimal digits, * and ?", part.name, text)
+		}
+		expression := "^" + strings.NewReplacer("*", ".*", "?", ".").Replace(text) + "$"
+		return regexp.MustCompile(expression).MatchString, false, nil
+	}
+	value, err := strconv.ParseUint(text, 16, 64)
+	if err != nil || value > part.max {
+		return nil, false, fmt.Errorf("%s is %q; write a hexadecimal number up to %x, or *", part.name, text, part.max)
+	}
+	wanted := fmt.Sprintf("%0*x", part.width, value)
+	return func(text string) bool { return text == wanted }, true, nil
+}
+
+// parseExpressions reads a regular expression per part. As in Nova, which uses Python's re.match, it need only match from
+// the beginning; missing parts match anything.
+func parseExpressions(object map[string]any) (addressPattern, error) {
+	pattern := anyAddress()
+	var mistakes []error
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		i := slices.IndexFunc(addressParts[:], func(p addressPart) bool { return p.name == key })
+		if i < 0 {
+			mistakes = append(mistakes, fmt.Errorf("address has no part %q; it has domain, bus, slot, function", key))
+			continue
+		}
+		text, ok := object[key].(string)
+		if !ok {
+			mistakes = append(mistakes, fmt.Errorf("address.%s is %v; write a regular expression in quotes", key, object[key]))
+			continue
+		}
+		expression, err := regexp.Compile("^(?:" + text + ")")
+		if err != nil {
+			mistakes = append(mistakes, fmt.Errorf("address.%s is %q, which is no regular expression (RE2): %w", key, text, err))
+			continue
+		}
+		pattern.parts[i] = expression.MatchString
+	}
+	return pattern, errors.Join(mistakes...)
+}
+
+func isHex(text string) bool {
+	return text != "" && strings.Trim(text, "0123456789abcdef") == ""
+}

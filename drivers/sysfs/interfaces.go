@@ -1,0 +1,79 @@
+package sysfs
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// iffUp is IFF_UP of linux/if.h.
+const iffUp = 0x1
+
+// networkInterface is one network interface with what ties the host to it.
+type networkInterface struct {
+	name string
+	dir  string // its sysfs directory
+	use  string // why the host needs it, as the end of "its network interface …"; empty where it does not
+}
+
+// interfaces lists the network interfaces of the network namespace that sysfs was mounted in.
+func (v *view) interfaces() ([]networkInterface, error) {
+	names, err := v.names("sys/class/net")
+	if err != nil {
+		return nil, fmt.Errorf("listing the network interfaces: %w", err)
+	}
+	routed := v.defaultRoutes()
+	var list []networkInterface
+	for _, name := range names {
+		link := path.Join("sys/class/net", name)
+		dir := v.target(link)
+		if dir == "" {
+			continue // bonding_masters, a plain file
+		}
+		list = append(list, networkInterface{name: name, dir: dir, use: v.interfaceUse(name, dir, routed)})
+	}
+	return list, nil
+}
+
+func (v *view) interfaceUse(name, dir string, routed []string) string {
+	if slices.Contains(routed, name) {
+		return "carries the default route"
+	}
+	// A bridge, a bond, a team, a VRF or an Open vSwitch datapath is the master of its members.
+	if master := v.target(path.Join(dir, "master")); master != "" {
+		return "is a member of " + path.Base(master)
+	}
+	if text, err := v.text(path.Join(dir, "flags")); err == nil {
+		flags, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 32)
+		if err != nil || flags&iffUp != 0 { // a value that cannot be read is no proof that it is down
+			return "is up"
+		}
+	}
+	return ""
+}
+
+// defaultRoutes lists the interfaces of the default routes, IPv4 and IPv6.
+func (v *view) defaultRoutes() []string {
+	var names []string
+	for _, process := range []string{"1", "self"} {
+		if text, err := v.text(path.Join("proc", process, "net/route")); err == nil {
+			// Iface Destination Gateway Flags …; a default route has destination and mask 0 (proc_net(5)).
+			for line := range strings.Lines(text) {
+				if f := strings.Fields(line); len(f) > 7 && f[1] == "00000000" && f[7] == "00000000" {
+					names = append(names, f[0])
+				}
+			}
+		}
+		if text, err := v.text(path.Join("proc", process, "net/ipv6_route")); err == nil {
+			// destination prefix-length … device; lo carries the kernel's own unreachable default.
+			for line := range strings.Lines(text) {
+				if f := strings.Fields(line); len(f) == 10 && strings.Trim(f[0], "0") == "" && f[1] == "00" && f[9] != "lo" {
+					names = append(names, f[9])
+				}
+			}
+		}
+	}
+	return names
+}

@@ -1,0 +1,192 @@
+package sysfs
+
+import (
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Protection says of each function that the host lives on why it must not be touched. Functions that are not in it may
+// be given out.
+type Protection map[cyborg.PCIAddress]string
+
+// Protection finds out, at this moment, which functions the host lives on:
+//   - the chipset: host bridges, PCI bridges, system peripherals, memory and SMBus controllers;
+//   - controllers of disks that are mounted or swapped to, also below LVM, software RAID, multipath, bcache, btrfs. Where
+//     the disks of something mounted cannot be told (ZFS), every disk controller;
+//   - network interfaces that are up, members of a bridge or bond, or carry the default route;
+//   - the display that the firmware boots on, and the system console;
+//   - whatever stands above one of these on the bus;
+//   - the physical function of a protected virtual one;
+//   - the other functions of an IOMMU group that has a protected one with a driver, since vfio takes whole groups.
+//
+// The error is of kind Unavailable: who cannot tell must not touch anything.
+func (t *Tree) Protection(ctx context.Context) (Protection, error) {
+	_, protection, err := t.Survey(ctx)
+	return protection, err
+}
+
+// Survey lists every function, and which of them the host lives on.
+func (t *Tree) Survey(ctx context.Context) ([]Function, Protection, error) {
+	v, err := t.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer v.close()
+	functions, err := v.functions(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := survey{view: v, live: t.Live(), functions: map[cyborg.PCIAddress]*Function{}, found: Protection{}}
+	for i := range functions {
+		s.functions[functions[i].Address] = &functions[i]
+	}
+	for _, look := range []func() error{s.chipset, s.storage, s.network, s.console} {
+		if err := look(); err != nil {
+			return nil, nil, cyborg.Errorf(cyborg.Unavailable, "nobody can tell which PCI functions the host lives on: %w", err)
+		}
+	}
+	s.ancestors()
+	s.physicalFunctions()
+	s.groups()
+	return functions, s.found, nil
+}
+
+// survey collects the reasons; the first one found for a function stays.
+type survey struct {
+	view      *view
+	live      bool
+	functions map[cyborg.PCIAddress]*Function
+	found     Protection
+}
+
+func (s *survey) protect(address cyborg.PCIAddress, reason string) {
+	if _, there := s.functions[address]; !there {
+		return
+	}
+	if _, known := s.found[address]; !known {
+		s.found[address] = reason
+	}
+}
+
+// last protects the function that a directory of sysfs hangs on.
+func (s *survey) last(dir, reason string) {
+	if chain := functionsOn(dir); len(chain) > 0 {
+		s.protect(chain[len(chain)-1], reason)
+	}
+}
+
+func (s *survey) chipset() error {
+	for address, f := range s.functions {
+		if reason := f.Class.platform(); reason != "" {
+			s.protect(address, reason)
+		}
+		if f.BootVGA {
+			s.protect(address, "it is the display that this host boots on")
+		}
+	}
+	return nil
+}
+
+func (s *survey) storage() error {
+	disks, err := s.view.disks()
+	if err != nil {
+		return err
+	}
+	storages, complete := s.view.storages()
+	if !complete && (s.live || s.view.exists("proc/1")) {
+		return cyborg.Errorf(cyborg.Unavailable, "neither /proc/1/mountinfo nor /proc/self/mountinfo can be read")
+	}
+	for _, storage := range storages {
+		dir := disks.find(storage.number, storage.node)
+		if dir == "" {
+			if storage.local() {
+				s.everyDisk(disks, storage)
+			}
+			continue
+		}
+		functions, known := disks.functions(dir)
+		if !known {
+			s.everyDisk(disks, storage)
+		}
+		for _, address := range functions {
+			s.protect(address, "its disk "+path.Base(dir)+" "+storage.use)
+		}
+	}
+	return nil
+}
+
+// everyDisk protects all disk controllers, since some of them carry the storage and nobody can tell which.
+func (s *survey) everyDisk(disks *disks, storage storage) {
+	for _, dir := range disks.physical() {
+		s.last(dir, "it has the disk "+path.Base(dir)+", and "+storage.node+", which "+storage.use+", may be on it")
+	}
+}
+
+func (s *survey) network() error {
+	interfaces, err := s.view.interfaces()
+	if err != nil {
+		return err
+	}
+	for _, i := range interfaces {
+		if i.use != "" {
+			s.last(i.dir, "its network interface "+i.name+" "+i.use)
+		}
+	}
+	return nil
+}
+
+func (s *survey) console() error {
+	text, err := s.view.text("sys/class/tty/console/active")
+	if err != nil {
+		return nil //nolint:nilerr // a host without a console has none to lose
+	}
+	for name := range strings.FieldsSeq(text) {
+		if dir := s.view.target(path.Join("sys/class/tty", name)); dir != "" {
+			s.last(dir, "it carries the system console "+name)
+		}
+	}
+	return nil
+}
+
+// ancestors protects what stands above a protected function: not only bridges have functions below them.
+func (s *survey) ancestors() {
+	for _, address := range s.addresses() {
+		for _, above := range s.functions[address].ancestors() {
+			s.protect(above, "protected function "+address.String()+" is below it")
+		}
+	}
+}
+
+func (s *survey) physicalFunctions() {
+	for _, address := range s.addresses() {
+		if pf := s.functions[address].PF; pf != nil {
+			s.protect(*pf, "its virtual function "+address.String()+" is protected: "+s.found[address])
+		}
+	}
+}
+
+func (s *survey) groups() {
+	direct := maps.Clone(s.found)
+	for address, f := range s.functions {
+		if f.IOMMUGroup == "" {
+			continue
+		}
+		for _, other := range slices.SortedFunc(maps.Keys(direct), compareAddresses) {
+			sibling := s.functions[other]
+			if other != address && sibling.IOMMUGroup == f.IOMMUGroup && sibling.obstructs() {
+				s.protect(address, "it shares IOMMU group "+f.IOMMUGroup+" with "+other.String()+", which is protected: "+direct[other])
+				break
+			}
+		}
+	}
+}
+
+// addresses lists what is protected so far, in a fixed order.
+func (s *survey) addresses() []cyborg.PCIAddress {
+	return slices.SortedFunc(maps.Keys(s.found), compareAddresses)
+}

@@ -1,0 +1,249 @@
+package simulator
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// noOverride is how the kernel shows a driver_override that is not set.
+const noOverride = "(null)"
+
+// dir is the function's own directory.
+func (st *state) dir(f Function) string {
+	if f.Parent != nil {
+		if parent, err := st.facts(*f.Parent); err == nil {
+			return path.Join(st.dir(parent), f.Address.String())
+		}
+	}
+	return fmt.Sprintf("sys/devices/pci%04x:%02x/%s", f.Address.Domain, f.Address.Bus, f.Address)
+}
+
+// add puts a function on the bus and lets its driver bind. Its vendor file comes last: what has none is not there.
+func (st *state) add(f Function) error {
+	if err := st.record(f); err != nil {
+		return err
+	}
+	dir := st.dir(f)
+	if err := st.root.MkdirAll(dir, 0o755); err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	for _, a := range attributes(f) {
+		if err := st.write(path.Join(dir, a.name), a.text+"\n"); err != nil {
+			return err
+		}
+	}
+	if f.IOMMUGroup != "" {
+		if err := st.link(path.Join(dir, "iommu_group"), path.Join(groupsDir, f.IOMMUGroup)); err != nil {
+			return err
+		}
+	}
+	if f.PF != nil {
+		pf, err := st.facts(*f.PF)
+		if err != nil {
+			return err
+		}
+		if err := st.link(path.Join(dir, "physfn"), st.dir(pf)); err != nil {
+			return err
+		}
+	}
+	if err := st.write(path.Join(dir, "vendor"), "0x"+f.Vendor+"\n"); err != nil {
+		return err
+	}
+	for _, driver := range []string{f.Driver, f.VFDriver} {
+		if driver != "" && !st.exists(path.Join(modulesDir, driver)) {
+			if err := st.addDriver(driver); err != nil {
+				return err
+			}
+		}
+	}
+	return st.probe(f)
+}
+
+type attribute struct{ name, text string }
+
+func attributes(f Function) []attribute {
+	list := []attribute{
+		{"device", "0x" + f.Product},
+		{"class", fmt.Sprintf("0x%06x", f.Class)},
+		{"revision", "0x00"},
+		{"subsystem_vendor", "0x" + or(f.SubsystemVendor, f.Vendor)},
+		{"subsystem_device", "0x" + or(f.SubsystemProduct, "0000")},
+		{"numa_node", strconv.Itoa(f.NUMANode)},
+		{"driver_override", noOverride},
+		{"enable", "1"},
+		{"modalias", fmt.Sprintf("pci:v0000%sd0000%ssv0000%ssd0000%sbc%02Xsc%02Xi%02X",
+			strings.ToUpper(f.Vendor), strings.ToUpper(f.Product),
+			strings.ToUpper(or(f.SubsystemVendor, f.Vendor)), strings.ToUpper(or(f.SubsystemProduct, "0000")),
+			f.Class>>16, f.Class>>8&0xff, f.Class&0xff)},
+	}
+	if f.Class>>8 == 0x0300 {
+		boot := "0"
+		if f.BootVGA {
+			boot = "1"
+		}
+		list = append(list, attribute{"boot_vga", boot})
+	}
+	if f.TotalVFs > 0 {
+		list = append(list, attribute{"sriov_totalvfs", strconv.Itoa(f.TotalVFs)},
+			attribute{"sriov_numvfs", "0"}, attribute{"sriov_drivers_autoprobe", "1"})
+	}
+	return list
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+func (st *state) addDriver(name string) error {
+	dir := path.Join(busDrivers, name)
+	if err := st.root.MkdirAll(dir, 0o755); err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	return errors.Join(st.write(path.Join(dir, "bind"), ""), st.write(path.Join(dir, "unbind"), ""))
+}
+
+// unplug takes a function, everything below it and its virtual functions off the bus. Its facts stay for Plug.
+func (st *state) unplug(address cyborg.PCIAddress) error {
+	f, err := st.facts(address)
+	if err != nil {
+		return err
+	}
+	for i := range f.TotalVFs {
+		if vf := virtualFunction(f, i); st.exists(factsFile(vf.Address)) {
+			if err := errors.Join(st.unplug(vf.Address), st.forget(vf.Address)); err != nil {
+				return err
+			}
+		}
+	}
+	// First the file that says that it is there.
+	if err := st.remove(path.Join(st.dir(f), "vendor")); err != nil {
+		return err
+	}
+	return st.remove(st.dir(f))
+}
+
+// driver is the driver that has the function now.
+func (st *state) driver(f Function) string {
+	target, err := st.root.Readlink(path.Join(st.dir(f), "driver"))
+	if err != nil {
+		return ""
+	}
+	return path.Base(target)
+}
+
+func (st *state) setDriver(f Function, driver string) error {
+	if driver == "" {
+		return st.remove(path.Join(st.dir(f), "driver"))
+	}
+	return st.link(path.Join(st.dir(f), "driver"), path.Join(busDrivers, driver))
+}
+
+func (st *state) override(f Function) string {
+	if text := st.text(path.Join(st.dir(f), "driver_override")); text != noOverride {
+		return text
+	}
+	return ""
+}
+
+// matches says whether the driver would take the function: the override alone decides where there is one.
+func (st *state) matches(f Function, driver string) bool {
+	if override := st.override(f); override != "" {
+		return override == driver
+	}
+	return f.Driver == driver
+}
+
+// probe binds the function to the driver that matches, if there is one and the function is free.
+func (st *state) probe(f Function) error {
+	driver := or(st.override(f), f.Driver)
+	if driver == "" || st.driver(f) != "" || !st.exists(path.Join(busDrivers, driver)) || st.refuses(f, driver) {
+		return nil
+	}
+	return st.setDriver(f, driver)
+}
+
+// refuses says whether the driver's probe fails: vfio needs an IOMMU.
+func (st *state) refuses(f Function, driver string) bool {
+	return isVFIO(driver) && f.IOMMUGroup == ""
+}
+
+func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
+
+func (st *state) reboot() error {
+	for _, name := range st.names("proc") {
+		if process, err := strconv.Atoi(name); err == nil && process > 1 {
+			if err := st.remove(processDir(process)); err != nil {
+				return err
+			}
+		}
+	}
+	// Modules that were loaded by hand are not loaded at boot.
+	for _, module := range st.names(modulesDir) {
+		if err := st.remove(path.Join(busDrivers, module)); err != nil {
+			return err
+		}
+	}
+	functions, err := st.present()
+	if err != nil {
+		return err
+	}
+	for _, f := range functions {
+		if f.PF != nil {
+			continue // it goes with its physical function
+		}
+		if err := st.unplug(f.Address); err != nil {
+			return err
+		}
+	}
+	for _, f := range functions {
+		if f.PF == nil {
+			if err := st.add(f); err != nil {
+				return err
+			}
+		}
+	}
+	return st.write("proc/sys/kernel/random/boot_id", uuid.NewString()+"\n")
+}
+
+func processDir(process int) string { return path.Join("proc", strconv.Itoa(process)) }
+
+func (st *state) openNode(process int, command, node string) error {
+	dir := path.Join(processDir(process), "fd")
+	if err := st.root.MkdirAll(dir, 0o755); err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	if err := st.write(path.Join(processDir(process), "comm"), command+"\n"); err != nil {
+		return err
+	}
+	// The target is what the process sees; nothing ever follows it.
+	return st.root.Symlink(node, path.Join(dir, strconv.Itoa(3+len(st.names(dir))))) //nolint:wrapcheck // a LinkError already says all
+}
+
+// opened says whether a process has one of the nodes open.
+func (st *state) opened(nodes []string) bool {
+	for _, process := range st.names("proc") {
+		dir := path.Join("proc", process, "fd")
+		for _, file := range st.names(dir) {
+			link, err := st.root.Readlink(path.Join(dir, file))
+			if err != nil {
+				continue
+			}
+			for _, node := range nodes {
+				if node == link {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

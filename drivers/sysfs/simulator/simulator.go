@@ -1,0 +1,375 @@
+// Package simulator is a directory that behaves as a kernel's sysfs does: what is written to unbind, bind,
+// driver_override, drivers_probe or sriov_numvfs takes effect, with the errors and the hangs of a real kernel. A driver
+// of accelerators runs on it unchanged.
+//
+// A plain directory cannot react to a write, so the writer does: Simulator has the methods of sysfs.Kernel, and
+// everything that is only read lies in the directory as the kernel would show it. All state lives there, changed in
+// steps that a killed process may leave anywhere; the next call of any process brings it in order. Several processes may
+// use one directory.
+//
+// The semantics follow drivers/base/{bus,dd}.c, drivers/pci/{pci-driver,iov}.c and drivers/vfio of Linux 6.x. The package
+// imports the root package and the standard library. It is no part of what changes a real host: it works only below a
+// directory that holds its Marker.
+package simulator
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Marker is the file that makes a directory a simulated root.
+const Marker = ".cyborg-sysfs-simulator"
+
+// What a kernel knows and does not show lies in directories of our own.
+const (
+	ownDir     = ".simulator"
+	factsDir   = ownDir + "/functions"
+	faultsDir  = ownDir + "/faults"
+	modulesDir = ownDir + "/modules"
+	locksDir   = ownDir + "/locks"
+	unsettled  = ownDir + "/unsettled" // is there while a change is under way
+
+	busDevices = "sys/bus/pci/devices"
+	busDrivers = "sys/bus/pci/drivers"
+	groupsDir  = "sys/kernel/iommu_groups"
+)
+
+// Simulator is a simulated root. Its methods may be called from several goroutines and processes.
+type Simulator struct{ dir string }
+
+// Function is one simulated PCI function as its hardware and its drivers make it.
+type Function struct {
+	Address cyborg.PCIAddress `json:"address"`
+	// Parent is the bridge it hangs on; nil for the root bus.
+	Parent *cyborg.PCIAddress `json:"parent,omitempty"`
+	// Ids are four hexadecimal digits.
+	Vendor           string `json:"vendor"`
+	Product          string `json:"product"`
+	SubsystemVendor  string `json:"subsystem_vendor,omitempty"`
+	SubsystemProduct string `json:"subsystem_product,omitempty"`
+	// Class is the 24-bit class code, such as 0x030200.
+	Class uint32 `json:"class"`
+	// NUMANode is -1 where the platform does not tell.
+	NUMANode int `json:"numa_node"`
+	// IOMMUGroup is its group's number; empty: the host has no IOMMU.
+	IOMMUGroup string `json:"iommu_group,omitempty"`
+	// Driver is the kernel driver whose id table has the function; it is bound at boot. Empty: none.
+	Driver  string `json:"driver,omitempty"`
+	BootVGA bool   `json:"boot_vga,omitempty"`
+	// Children are what that driver makes as long as it has the function.
+	Children []Child `json:"children,omitempty"`
+	// TotalVFs makes it an SR-IOV physical function; its virtual ones have VFProduct and VFDriver.
+	TotalVFs  int    `json:"total_vfs,omitempty"`
+	VFProduct string `json:"vf_product,omitempty"`
+	VFDriver  string `json:"vf_driver,omitempty"`
+	// PF is the physical function of a virtual one.
+	PF *cyborg.PCIAddress `json:"pf,omitempty"`
+}
+
+// Child is a device that a driver makes for its function, such as a network interface, a disk or a DRM node.
+type Child struct {
+	Class  string `json:"class"`            // net, block, drm …: its directory in /sys/class (/sys/block for block)
+	Name   string `json:"name"`             // eth0, nvme0n1, card0
+	Number string `json:"number,omitempty"` // of its device node, such as 259:0
+	Node   string `json:"node,omitempty"`   // its device node, such as /dev/dri/card0
+}
+
+// Create makes an empty simulated host in an existing directory: no function, the driver vfio-pci, nothing mounted.
+func Create(dir string) (*Simulator, error) {
+	s := &Simulator{dir: dir}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a PathError already says all
+	}
+	defer root.Close()
+	for _, name := range []string{
+		factsDir, faultsDir, modulesDir, locksDir, busDevices, busDrivers, groupsDir, "sys/class/net", "sys/block",
+		"proc/1/fd", "proc/self", "proc/sys/kernel/random", "dev/vfio/devices",
+	} {
+		if err := root.MkdirAll(name, 0o755); err != nil {
+			return nil, err //nolint:wrapcheck // a PathError already says all
+		}
+	}
+	for name, text := range map[string]string{
+		"proc/1/comm":                    "init\n",
+		"proc/1/mountinfo":               "22 1 0:21 / /proc rw,relatime - proc proc rw\n23 1 0:22 / /sys rw,relatime - sysfs sysfs rw\n",
+		"proc/swaps":                     "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n",
+		"proc/sys/kernel/osrelease":      "6.12.0-simulated\n",
+		"proc/sys/kernel/random/boot_id": uuid.NewString() + "\n",
+		"sys/bus/pci/drivers_probe":      "",
+		"sys/bus/pci/rescan":             "",
+		"dev/vfio/vfio":                  "",
+		Marker:                           "A simulated sysfs; see the package drivers/sysfs/simulator of Cyborg.\n",
+	} {
+		if err := root.WriteFile(name, []byte(text), 0o644); err != nil {
+			return nil, err //nolint:wrapcheck // a PathError already says all
+		}
+	}
+	return s, s.AddDriver("vfio-pci")
+}
+
+// Open returns the simulator of a directory that Create made, and mends what a killed process left. The error is of kind
+// Invalid where the directory has no Marker or is the root of this machine.
+func Open(dir string) (*Simulator, error) {
+	if clean, err := filepath.Abs(dir); err != nil || clean == "/" {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%q cannot be simulated: it is this machine itself", dir)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, Marker)); err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%s is no simulated root: it has no file %s", dir, Marker)
+	}
+	s := &Simulator{dir: dir}
+	return s, s.locked(func(*state) error { return nil })
+}
+
+// Dir is the directory that stands for "/".
+func (s *Simulator) Dir() string { return s.dir }
+
+// Add plugs a function in: it appears on the bus, and its driver binds.
+func (s *Simulator) Add(f Function) error {
+	return s.locked(func(st *state) error { return st.add(f) })
+}
+
+// AddDriver registers a driver with the kernel.
+func (s *Simulator) AddDriver(name string) error {
+	return s.locked(func(st *state) error { return st.addDriver(name) })
+}
+
+// AddModule makes a driver loadable that is not registered yet.
+func (s *Simulator) AddModule(driver string) error {
+	return s.locked(func(st *state) error {
+		if err := st.root.RemoveAll(path.Join(busDrivers, driver)); err != nil {
+			return err //nolint:wrapcheck // a PathError already says all
+		}
+		return st.write(path.Join(modulesDir, driver), "")
+	})
+}
+
+// Unplug takes a function off the bus at once, as a surprise removal does; Plug brings it back.
+func (s *Simulator) Unplug(address cyborg.PCIAddress) error {
+	return s.locked(func(st *state) error { return st.unplug(address) })
+}
+
+// Plug brings an unplugged function back; its driver binds.
+func (s *Simulator) Plug(address cyborg.PCIAddress) error {
+	return s.locked(func(st *state) error {
+		f, err := st.facts(address)
+		if err != nil {
+			return err
+		}
+		return st.add(f)
+	})
+}
+
+// Reboot starts the host anew: no process, no override, no virtual function, each driver on its functions, a new boot id.
+func (s *Simulator) Reboot() error {
+	return s.locked(func(st *state) error { return st.reboot() })
+}
+
+// OpenNode lets a process have a device node open, such as /dev/vfio/12. The process appears with that.
+func (s *Simulator) OpenNode(process int, command, node string) error {
+	return s.locked(func(st *state) error { return st.openNode(process, command, node) })
+}
+
+// EndProcess ends a process and closes what it has open.
+func (s *Simulator) EndProcess(process int) error {
+	return s.locked(func(st *state) error { return st.root.RemoveAll(processDir(process)) })
+}
+
+// Mount lets the host mount a device node on a directory. Number is the device number, such as 259:1.
+func (s *Simulator) Mount(number, node, on string) error {
+	return s.locked(func(st *state) error {
+		text, err := st.root.ReadFile("proc/1/mountinfo")
+		if err != nil {
+			return err //nolint:wrapcheck // a PathError already says all
+		}
+		line := "90 1 " + number + " / " + on + " rw,relatime - ext4 " + node + " rw\n"
+		return st.write("proc/1/mountinfo", string(text)+line)
+	})
+}
+
+// Set writes any file of the simulated host as it is, such as the flags of a network interface.
+func (s *Simulator) Set(name, text string) error {
+	return s.locked(func(st *state) error {
+		if err := st.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+			return err //nolint:wrapcheck // a PathError already says all
+		}
+		return st.root.WriteFile(name, []byte(text), 0o644)
+	})
+}
+
+// locked runs do as the only one at work on the directory, and then puts everything derived in order.
+func (s *Simulator) locked(do func(*state) error) error {
+	lock, err := os.OpenFile(filepath.Join(s.dir, Marker), os.O_RDWR, 0)
+	if err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	defer lock.Close() // also unlocks
+	if err := flock(lock, syscall.LOCK_EX); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	defer root.Close()
+	st := &state{root: root, known: map[cyborg.PCIAddress]Function{}}
+	if st.exists(unsettled) { // a process was killed in the middle
+		if err := st.settle(); err != nil {
+			return err
+		}
+	}
+	if err := st.root.WriteFile(unsettled, nil, 0o644); err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	failed := do(st)
+	if !errors.Is(failed, errBlocked) {
+		failed = errors.Join(failed, st.settle())
+	}
+	return errors.Join(failed, st.remove(unsettled))
+}
+
+// flock locks a file; the lock ends with the file or with its process.
+func flock(file *os.File, how int) error {
+	for {
+		if err := syscall.Flock(int(file.Fd()), how); !errors.Is(err, syscall.EINTR) {
+			return err //nolint:wrapcheck // callers look at the number
+		}
+	}
+}
+
+// state is the directory while it is locked.
+type state struct {
+	root  *os.Root
+	known map[cyborg.PCIAddress]Function // facts read so far
+}
+
+func (st *state) write(name, text string) error {
+	// A new file and a rename: a killed process leaves the old text or the new one.
+	fresh := name + ".new"
+	if err := st.root.WriteFile(fresh, []byte(text), 0o644); err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	return st.root.Rename(fresh, name) //nolint:wrapcheck // a LinkError already says all
+}
+
+func (st *state) text(name string) string {
+	text, err := st.root.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// names lists a directory, sorted; a missing one is empty.
+func (st *state) names(dir string) []string {
+	file, err := st.root.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	names, err := file.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (st *state) exists(name string) bool {
+	_, err := st.root.Lstat(name)
+	return err == nil
+}
+
+// link makes a relative link, as sysfs has them.
+func (st *state) link(name, target string) error {
+	relative, err := filepath.Rel(path.Dir(name), target)
+	if err != nil {
+		return err //nolint:wrapcheck // both are constants below one root
+	}
+	if present, err := st.root.Readlink(name); err == nil && present == relative {
+		return nil
+	}
+	fresh := name + ".new"
+	if err := st.root.RemoveAll(fresh); err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	if err := st.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	if err := st.root.Symlink(relative, fresh); err != nil {
+		return err //nolint:wrapcheck // a LinkError already says all
+	}
+	return st.root.Rename(fresh, name) //nolint:wrapcheck // a LinkError already says all
+}
+
+// remove removes a file or a tree; one that is not there is removed already.
+func (st *state) remove(name string) error {
+	if err := st.root.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err //nolint:wrapcheck // a PathError already says all
+	}
+	return nil
+}
+
+func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
+	if f, ok := st.known[address]; ok {
+		return f, nil
+	}
+	text, err := st.root.ReadFile(factsFile(address))
+	if err != nil {
+		return Function{}, cyborg.Errorf(cyborg.NotFound, "there never was a function %s in this simulated host", address)
+	}
+	var f Function
+	if err := json.Unmarshal(text, &f); err != nil {
+		return Function{}, cyborg.Errorf(cyborg.Internal, "the simulator's record of %s is damaged: %w", address, err)
+	}
+	st.known[address] = f
+	return f, nil
+}
+
+func (st *state) record(f Function) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Internal, "%w", err)
+	}
+	st.known[f.Address] = f
+	return st.write(factsFile(f.Address), string(text))
+}
+
+func (st *state) forget(address cyborg.PCIAddress) error {
+	delete(st.known, address)
+	return st.remove(factsFile(address))
+}
+
+// present lists the functions on the bus, by address.
+func (st *state) present() ([]Function, error) {
+	var list []Function
+	for _, name := range st.names(factsDir) {
+		address, err := cyborg.ParsePCIAddress(strings.TrimSuffix(name, ".json"))
+		if err != nil || !strings.HasSuffix(name, ".json") {
+			continue
+		}
+		f, err := st.facts(address)
+		if err != nil {
+			return nil, err
+		}
+		if st.exists(path.Join(st.dir(f), "vendor")) {
+			list = append(list, f)
+		}
+	}
+	return list, nil
+}
+
+func factsFile(address cyborg.PCIAddress) string {
+	return path.Join(factsDir, address.String()+".json")
+}

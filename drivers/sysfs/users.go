@@ -1,0 +1,221 @@
+package sysfs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Users says who uses the function through the driver that it has now, as a phrase such as "process 4711 (qemu-kvm) has
+// /dev/vfio/12 open"; "" for nobody. It sees:
+//   - its virtual functions and its mediated devices;
+//   - disks of it that are mounted, swapped to or part of a volume;
+//   - network interfaces of it that are up, enslaved, or in another network namespace (a container's);
+//   - processes with one of its device nodes open: the VFIO group, the VFIO device, and everything that its driver made,
+//     such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0.
+//
+// The error is of kind Forbidden where a process does not let itself be looked at.
+func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
+	v, err := t.open()
+	if err != nil {
+		return "", err
+	}
+	defer v.close()
+	if n := len(f.VFs); n > 0 {
+		return fmt.Sprintf("it has %d virtual functions", n), nil
+	}
+	if name := v.mediated(f); name != "" {
+		return "it has the mediated device " + name, nil
+	}
+	if use, err := v.diskUse(f); use != "" || err != nil {
+		return use, err
+	}
+	children, err := v.children(ctx, f)
+	if err != nil {
+		return "", err
+	}
+	if children.network != "" {
+		return children.network, nil
+	}
+	return v.opener(ctx, append(children.nodes, v.extraNodes(f)...))
+}
+
+func (v *view) mediated(f Function) string {
+	names, err := v.names("sys/bus/mdev/devices")
+	if err != nil {
+		return ""
+	}
+	for _, name := range names {
+		if slices.Contains(functionsOn(v.target(path.Join("sys/bus/mdev/devices", name))), f.Address) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (v *view) diskUse(f Function) (string, error) {
+	disks, err := v.disks()
+	if err != nil {
+		return "", cyborg.Errorf(cyborg.Unavailable, "the disks of %s cannot be read: %w", f.Address, err)
+	}
+	storages, _ := v.storages()
+	for _, storage := range storages {
+		if dir := disks.find(storage.number, storage.node); dir != "" {
+			if functions, _ := disks.functions(dir); slices.Contains(functions, f.Address) {
+				return "its disk " + path.Base(dir) + " " + storage.use, nil
+			}
+		}
+	}
+	for _, dir := range disks.physical() {
+		if chain := functionsOn(dir); chain[len(chain)-1] != f.Address {
+			continue
+		}
+		if holders, err := v.names(path.Join(dir, "holders")); err == nil && len(holders) > 0 {
+			return "its disk " + path.Base(dir) + " is a part of " + holders[0], nil
+		}
+	}
+	return "", nil
+}
+
+// children is what a function's driver made.
+type children struct {
+	nodes   []string // device nodes, such as /dev/nvme0
+	network string   // why a network interface of it is in use; empty where none is
+}
+
+// children walks the function's directory, not into the functions below it.
+func (v *view) children(ctx context.Context, f Function) (children, error) {
+	var found children
+	routed := v.defaultRoutes()
+	err := fs.WalkDir(v.root.FS(), f.Path, func(name string, entry fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return stopped(ctx.Err(), "looking at what the driver of "+f.Address.String()+" made")
+		}
+		if err != nil {
+			if gone(err) || errors.Is(err, fs.ErrPermission) {
+				return nil // it vanished, or nobody but the kernel looks into it
+			}
+			return err
+		}
+		if !entry.IsDir() || name == f.Path {
+			return nil
+		}
+		if _, nested := parseAddress(entry.Name()); nested {
+			return fs.SkipDir
+		}
+		if node := v.node(name); node != "" {
+			found.nodes = append(found.nodes, node)
+		}
+		if entry.Name() == "net" {
+			found.network = cmp.Or(found.network, v.hiddenInterface(name))
+		} else if path.Base(path.Dir(name)) == "net" {
+			if use := v.interfaceUse(entry.Name(), name, routed); use != "" {
+				found.network = cmp.Or(found.network, "its network interface "+entry.Name()+" "+use)
+			}
+		}
+		return nil
+	})
+	if err != nil && !gone(err) {
+		return children{}, cyborg.Errorf(cyborg.Unavailable, "%s cannot be looked at: %w", f.Address, err)
+	}
+	return found, nil
+}
+
+// hiddenInterface looks at a "net" directory: the kernel keeps it as long as the driver has an interface, and shows the
+// interface only in its own network namespace.
+func (v *view) hiddenInterface(dir string) string {
+	if names, err := v.names(dir); err == nil && len(names) == 0 {
+		return "its network interface is in another network namespace, such as a container's"
+	}
+	return ""
+}
+
+// node is the device node that a directory of sysfs stands for: it has a file dev, and uevent names the node.
+func (v *view) node(dir string) string {
+	if !v.exists(path.Join(dir, "dev")) {
+		return ""
+	}
+	text, err := v.text(path.Join(dir, "uevent"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
+			return "/dev/" + name
+		}
+	}
+	return ""
+}
+
+// extraNodes are nodes that sysfs does not show below the function: the VFIO group's, and NVIDIA's own driver's.
+func (v *view) extraNodes(f Function) []string {
+	var nodes []string
+	if f.IOMMUGroup != "" && strings.Contains(f.Driver, "vfio") {
+		nodes = append(nodes, "/dev/vfio/"+f.IOMMUGroup)
+	}
+	if text, err := v.text(path.Join("proc/driver/nvidia/gpus", f.Address.String(), "information")); err == nil {
+		for line := range strings.Lines(text) {
+			if minor, ok := strings.CutPrefix(line, "Device Minor:"); ok {
+				nodes = append(nodes, "/dev/nvidia"+strings.TrimSpace(minor))
+			}
+		}
+	}
+	return nodes
+}
+
+// opener is the first process that has one of the nodes open.
+func (v *view) opener(ctx context.Context, nodes []string) (string, error) {
+	if len(nodes) == 0 {
+		return "", nil
+	}
+	processes, err := v.names("proc")
+	if err != nil {
+		return "", cyborg.Errorf(cyborg.Unavailable, "the processes of this host cannot be listed: %w", err)
+	}
+	var hidden string
+	for _, process := range processes {
+		if _, err := strconv.Atoi(process); err != nil {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return "", stopped(err, "looking for processes with "+nodes[0]+" open")
+		}
+		dir := path.Join("proc", process, "fd")
+		files, err := v.names(dir)
+		if err != nil {
+			hidden = process
+			continue
+		}
+		for _, file := range files {
+			link, err := v.root.Readlink(path.Join(dir, file))
+			if err != nil {
+				continue // closed in between
+			}
+			node := strings.TrimSuffix(link, " (deleted)")
+			if slices.Contains(nodes, node) {
+				return fmt.Sprintf("process %s (%s) has %s open", process, v.command(process), node), nil
+			}
+		}
+	}
+	if hidden != "" {
+		return "", cyborg.Errorf(cyborg.Forbidden, "nobody can tell who uses %s: the open files of process %s cannot be read",
+			nodes[0], hidden).WithHint("Run the agent as root or with CAP_SYS_PTRACE.")
+	}
+	return "", nil
+}
+
+func (v *view) command(process string) string {
+	name, err := v.text(path.Join("proc", process, "comm"))
+	if err != nil {
+		return "?"
+	}
+	return name
+}
