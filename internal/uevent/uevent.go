@@ -71,7 +71,7 @@ func (l *Listener) Next() (Event, error) {
 		})
 		switch {
 		case err != nil:
-			return Event{}, err
+			return Event{}, fmt.Errorf("kernel uevents are no longer heard (%w): %w", err, os.ErrClosed) // no deadline is ever set
 		case errors.Is(recvErr, unix.EINTR):
 			continue
 		case errors.Is(recvErr, unix.ENOBUFS):
