@@ -100,7 +100,7 @@ func absolute(target reflect.Value) string {
 
 // readable says why the file cannot be read; "" where it can.
 func readable(path string) string {
-	file, err := os.Open(path) //nolint:gosec // the operator names the file
+	file, err := os.Open(path)
 	if err != nil {
 		return "expected a file that can be read: " + err.Error()
 	}

@@ -21,6 +21,7 @@ package config
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -89,12 +90,7 @@ type Server struct {
 
 // Has says whether the server plays the role.
 func (s Server) Has(role Role) bool {
-	for _, r := range s.Roles {
-		if r == role {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.Roles, role)
 }
 
 // ServerTLS is TLS of a listener.

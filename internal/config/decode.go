@@ -43,7 +43,7 @@ type decoder struct {
 	checkFiles bool
 }
 
-func (d *decoder) add(g given, node *yaml.Node, key, value, format string, args ...any) {
+func (d *decoder) addf(g given, node *yaml.Node, key, value, format string, args ...any) {
 	d.problems = append(d.problems, g.problem(node, Problem{Key: key, Value: value, Message: fmt.Sprintf(format, args...)}))
 }
 
@@ -66,7 +66,7 @@ func (d *decoder) decode(g given, node *yaml.Node, key string, tag reflect.Struc
 
 func (d *decoder) decodeList(g given, node *yaml.Node, key string, tag reflect.StructTag, target reflect.Value) {
 	if node.Kind != yaml.SequenceNode {
-		d.add(g, node, key, "", "expected a list")
+		d.addf(g, node, key, "", "expected a list")
 		return
 	}
 	if len(node.Content) == 0 {
@@ -82,17 +82,17 @@ func (d *decoder) decodeList(g given, node *yaml.Node, key string, tag reflect.S
 
 func (d *decoder) decodeMap(g given, node *yaml.Node, key string, target reflect.Value) {
 	if node.Kind != yaml.MappingNode {
-		d.add(g, node, key, "", "expected keys with values")
+		d.addf(g, node, key, "", "expected keys with values")
 		return
 	}
 	if err := node.Decode(target.Addr().Interface()); err != nil {
-		d.add(g, node, key, "", "cannot be read: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		d.addf(g, node, key, "", "cannot be read: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 }
 
 func (d *decoder) decodeStruct(g given, node *yaml.Node, key string, target reflect.Value) {
 	if node.Kind != yaml.MappingNode {
-		d.add(g, node, key, "", "expected keys with values, of %s", strings.Join(keysOf(target.Type()), ", "))
+		d.addf(g, node, key, "", "expected keys with values, of %s", strings.Join(keysOf(target.Type()), ", "))
 		return
 	}
 	values := map[string]*yaml.Node{}
@@ -118,12 +118,12 @@ func (d *decoder) eachPair(g given, node *yaml.Node, key string, known []string,
 		name, value := node.Content[i], node.Content[i+1]
 		path := strings.TrimPrefix(key+"."+name.Value, ".")
 		if line, ok := seen[name.Value]; ok {
-			d.add(g, name, path, "", "is given twice, first in line %d", line)
+			d.addf(g, name, path, "", "is given twice, first in line %d", line)
 			continue
 		}
 		seen[name.Value] = name.Line
 		if !slices.Contains(known, name.Value) {
-			d.add(g, name, path, "", "%s", unknown(path, name.Value, known))
+			d.addf(g, name, path, "", "%s", unknown(path, name.Value, known))
 			continue
 		}
 		if value.Kind == yaml.AliasNode {
@@ -149,20 +149,20 @@ func unknown(path, name string, siblings []string) string {
 
 func (d *decoder) decodeScalar(g given, node *yaml.Node, key string, tag reflect.StructTag, target reflect.Value) {
 	if node.Kind != yaml.ScalarNode {
-		d.add(g, node, key, "", "expected %s", expected(target.Type(), tag))
+		d.addf(g, node, key, "", "expected %s", expected(target.Type(), tag))
 		return
 	}
 	if g.file && node.ShortTag() == "!!null" {
-		d.add(g, node, key, "", "has no value; remove the line for the default, or give %s", expected(target.Type(), tag))
+		d.addf(g, node, key, "", "has no value; remove the line for the default, or give %s", expected(target.Type(), tag))
 		return
 	}
 	text := strings.TrimSpace(node.Value)
 	if err := setScalar(target, text); err != nil || !within(target, text, tag) {
-		d.add(g, node, key, show(target.Type(), text), "expected %s", expected(target.Type(), tag))
+		d.addf(g, node, key, show(target.Type(), text), "expected %s", expected(target.Type(), tag))
 		return
 	}
 	if isSecret(target.Type()) && strings.Contains(text, mask) {
-		d.add(g, node, key, "", "expected the secret itself, not the mask that config dump prints")
+		d.addf(g, node, key, "", "expected the secret itself, not the mask that config dump prints")
 		return
 	}
 	shown := text
@@ -171,7 +171,7 @@ func (d *decoder) decodeScalar(g given, node *yaml.Node, key string, tag reflect
 	}
 	if name := tag.Get("check"); name != "" && text != "" {
 		if message := d.check(name, target); message != "" {
-			d.add(g, node, key, shown, "%s", message)
+			d.addf(g, node, key, shown, "%s", message)
 		}
 	}
 }

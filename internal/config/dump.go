@@ -63,7 +63,13 @@ func (c *Config) node(value reflect.Value, key string) *yaml.Node {
 			list.Content = append(list.Content, c.node(value.Index(i), ""))
 		}
 		return list
+	default:
+		return scalar(value)
 	}
+}
+
+// scalar turns a single value into YAML.
+func scalar(value reflect.Value) *yaml.Node {
 	node := &yaml.Node{}
 	switch v := value.Interface().(type) {
 	case time.Duration:

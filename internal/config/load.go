@@ -139,7 +139,7 @@ func (o LoadOptions) file() (path string, required bool) {
 
 // fromFile reads the file into a tree whose leaves are given values.
 func (d *decoder) fromFile(path string, required bool) (map[string]any, error) {
-	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {
 		return map[string]any{}, nil
 	}
@@ -168,7 +168,7 @@ func (d *decoder) section(g given, node *yaml.Node, key string, t reflect.Type) 
 		return tree
 	}
 	if node.Kind != yaml.MappingNode {
-		d.add(g, node, key, "", "expected keys with values, of %s", strings.Join(keysOf(t), ", "))
+		d.addf(g, node, key, "", "expected keys with values, of %s", strings.Join(keysOf(t), ", "))
 		return tree
 	}
 	fields := map[string]reflect.StructField{}
@@ -209,7 +209,7 @@ func (d *decoder) complete(c *Config, process Process) {
 		if name, err := os.Hostname(); err == nil && hostname(name) {
 			c.Agent.Host = name
 		} else if process.uses("agent") {
-			d.missing("agent.host", "this machine has no usable name of its own (%q); set", name)
+			d.missingf("agent.host", "this machine has no usable name of its own (%q); set", name)
 		}
 	}
 	if state, err := statedir.Default(); err == nil {
@@ -221,10 +221,10 @@ func (d *decoder) complete(c *Config, process Process) {
 		}
 	} else {
 		if c.Standalone.StateDir == "" && process == ProcessStandalone {
-			d.missing("standalone.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
+			d.missingf("standalone.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
 		}
 		if c.Agent.StateDir == "" && process == ProcessAgent {
-			d.missing("agent.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
+			d.missingf("agent.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
 		}
 	}
 	if c.Agent.ImageDir == "" && c.Agent.StateDir != "" {

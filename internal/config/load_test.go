@@ -162,7 +162,7 @@ func TestEveryMistakeIsReportedAtOnce(t *testing.T) {
 	got := problems(t, config.LoadOptions{
 		Process: config.ProcessServer,
 		File: write(t, `log:
-  levle: debug
+  levels: debug
 api:
   listen: 0.0.0.0:6666
   sync_wait: soon
@@ -181,7 +181,7 @@ database:
 		Flags: flagSet(t, "--roles", "api,reaper"),
 	})
 	require.Equal(t, []string{
-		`cyborg.yaml:2: log.levle: there is no such option; did you mean log.level?`,
+		`cyborg.yaml:2: log.levels: there is no such option; did you mean log.level?`,
 		`cyborg.yaml:4: api.listen = "0.0.0.0:6666": others can reach this address: set api.tls.cert and api.tls.key, or listen on 127.0.0.1`,
 		`cyborg.yaml:5: api.sync_wait = "soon": expected a duration such as 500ms, 10s or 5m, longer than 0`,
 		`cyborg.yaml:6: api.body_limit = "1KB": expected a size such as 64MiB or 4GiB from 1KiB to 64MiB`,

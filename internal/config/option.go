@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +26,7 @@ func fieldOptions(t reflect.Type, prefix string, index []int) []option {
 		if !ok {
 			continue
 		}
-		o := option{key: prefix + name, index: append(index[:len(index):len(index)], field.Index...), field: field}
+		o := option{key: prefix + name, index: append(slices.Clip(index), field.Index...), field: field}
 		if field.Type.Kind() == reflect.Struct {
 			all = append(all, fieldOptions(field.Type, o.key+".", o.index)...)
 			continue

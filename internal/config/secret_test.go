@@ -16,8 +16,8 @@ import (
 func TestSecretsAreMaskedWhereverTheyGo(t *testing.T) {
 	t.Parallel()
 	type holder struct {
-		Token config.Secret
-		URL   config.DatabaseURL
+		Token config.Secret      `json:"token" yaml:"token"`
+		URL   config.DatabaseURL `json:"url"   yaml:"url"`
 	}
 	const password = "correct-horse-battery"
 	value := holder{password, "postgres://cyborg:" + password + "@db:5432/cyborg?sslmode=verify-full&sslpassword=" + password + "&user=a"}

@@ -19,22 +19,22 @@ func (d *decoder) validate(c *Config, process Process) {
 	d.validateTokens(c, process)
 	d.validateAgent(c, process)
 	if !d.failed("agent.heartbeat") && c.Conductor.SilentAfter <= 2*c.Agent.Heartbeat {
-		d.wrong(c, "conductor.silent_after", durationText(c.Conductor.SilentAfter),
+		d.wrongf(c, "conductor.silent_after", durationText(c.Conductor.SilentAfter),
 			"expected more than twice agent.heartbeat, which is %s", durationText(c.Agent.Heartbeat))
 	}
 	if !d.failed("operations.step") && c.Operations.Heartbeat >= c.Operations.Step {
-		d.wrong(c, "operations.heartbeat", durationText(c.Operations.Heartbeat),
+		d.wrongf(c, "operations.heartbeat", durationText(c.Operations.Heartbeat),
 			"expected less than operations.step, which is %s", durationText(c.Operations.Step))
 	}
 	if !d.failed("agent.image_max") && c.Agent.ImageCache < c.Agent.ImageMax {
-		d.wrong(c, "agent.image_cache", c.Agent.ImageCache.String(),
+		d.wrongf(c, "agent.image_cache", c.Agent.ImageCache.String(),
 			"expected at least agent.image_max, which is %s", c.Agent.ImageMax)
 	}
 }
 
-// wrong adds a problem with a value that is well-formed, at the place where it was given. One that was found
+// wrongf adds a problem with a value that is well-formed, at the place where it was given. One that was found
 // ill-formed before is left at that.
-func (d *decoder) wrong(c *Config, key, value, format string, args ...any) {
+func (d *decoder) wrongf(c *Config, key, value, format string, args ...any) {
 	if d.failed(key) {
 		return
 	}
@@ -53,8 +53,8 @@ func (d *decoder) item(c *Config, key string, index int, problem Problem) {
 	d.problems = append(d.problems, problem)
 }
 
-// missing adds a problem with a value that nobody gave; the message ends in a verb such as "set".
-func (d *decoder) missing(key, format string, args ...any) {
+// missingf adds a problem with a value that nobody gave; the message ends in a verb such as "set".
+func (d *decoder) missingf(key, format string, args ...any) {
 	env := option{key: key}.env()
 	d.problems = append(d.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...) + " it in the file, or with " + env})
 }
@@ -73,12 +73,12 @@ func (d *decoder) validateDatabase(c *Config, process Process) {
 	const key = "database.url"
 	if c.Database.URL == "" {
 		if !d.failed(key) && (process == ProcessServer || process == ProcessMigrate) {
-			d.missing(key, "expected the URL of a PostgreSQL database, such as postgres://cyborg@127.0.0.1/cyborg; set")
+			d.missingf(key, "expected the URL of a PostgreSQL database, such as postgres://cyborg@127.0.0.1/cyborg; set")
 		}
 		return
 	}
 	if _, err := parseDatabaseURL(c.Database.URL.Reveal()); err != nil {
-		d.wrong(c, key, c.Database.URL.String(), "expected a URL such as postgres://cyborg@db.example.org/cyborg")
+		d.wrongf(c, key, c.Database.URL.String(), "expected a URL such as postgres://cyborg@db.example.org/cyborg")
 	}
 }
 
@@ -90,9 +90,9 @@ func (d *decoder) validateTemporal(c *Config) {
 func (d *decoder) pair(c *Config, firstKey, first, secondKey, second string) {
 	switch {
 	case first != "" && second == "" && !d.failed(secondKey):
-		d.wrong(c, firstKey, first, "expected %s beside it", secondKey)
+		d.wrongf(c, firstKey, first, "expected %s beside it", secondKey)
 	case first == "" && second != "" && !d.failed(firstKey):
-		d.wrong(c, secondKey, second, "expected %s beside it", firstKey)
+		d.wrongf(c, secondKey, second, "expected %s beside it", firstKey)
 	}
 }
 
@@ -115,10 +115,10 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 		need{"agent.tls.ca", c.Agent.TLS.CA != ""},
 	))
 	if c.API.TLS.ClientCA != "" && c.API.TLS.Cert == "" {
-		d.wrong(c, "api.tls.client_ca", c.API.TLS.ClientCA, "expected api.tls.cert beside it")
+		d.wrongf(c, "api.tls.client_ca", c.API.TLS.ClientCA, "expected api.tls.cert beside it")
 	}
 	if c.AgentEndpoint.TLS.ClientCA != "" && c.AgentEndpoint.TLS.Cert == "" {
-		d.wrong(c, "agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA, "expected agent_endpoint.tls.cert beside it")
+		d.wrongf(c, "agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA, "expected agent_endpoint.tls.cert beside it")
 	}
 	listeners := []listener{{"api.listen", c.API.Listen}, {"agent_endpoint.listen", c.AgentEndpoint.Listen}}
 	if process == ProcessStandalone {
@@ -128,7 +128,7 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 	for i, later := range listeners {
 		for _, earlier := range listeners[:i] {
 			if clash(earlier.address, later.address) {
-				d.wrong(c, later.key, later.address, "expected another port than that of %s (%s)", earlier.key, earlier.address)
+				d.wrongf(c, later.key, later.address, "expected another port than that of %s (%s)", earlier.key, earlier.address)
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func (d *decoder) guarded(c *Config, l listener, missing []string) {
 	if !ok || loopback(host) || len(missing) == 0 {
 		return
 	}
-	d.wrong(c, l.key, l.address, "others can reach this address: set %s, or listen on 127.0.0.1", strings.Join(missing, ", and "))
+	d.wrongf(c, l.key, l.address, "others can reach this address: set %s, or listen on 127.0.0.1", strings.Join(missing, ", and "))
 }
 
 // clash says whether two listeners want the same port of the same address. Port 0 is whichever is free.
@@ -166,8 +166,8 @@ func clash(a, b string) bool {
 	if !okA || !okB || portA != portB || portA == "0" {
 		return false
 	}
-	any := func(host string) bool { ip := net.ParseIP(host); return host == "" || ip != nil && ip.IsUnspecified() }
-	return hostA == hostB || any(hostA) || any(hostB)
+	everywhere := func(host string) bool { ip := net.ParseIP(host); return host == "" || ip != nil && ip.IsUnspecified() }
+	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
 }
 
 func (d *decoder) validateTokens(c *Config, process Process) {
@@ -214,7 +214,7 @@ func (d *decoder) validateTokens(c *Config, process Process) {
 func (d *decoder) validateAgent(c *Config, process Process) {
 	d.pair(c, "agent.tls.cert", c.Agent.TLS.Cert, "agent.tls.key", c.Agent.TLS.Key)
 	if process == ProcessAgent && len(c.Agent.Endpoints) == 0 && !d.failed("agent.endpoints") {
-		d.missing("agent.endpoints", "expected the URL of an agent endpoint; set")
+		d.missingf("agent.endpoints", "expected the URL of an agent endpoint; set")
 	}
 	for i, endpoint := range c.Agent.Endpoints {
 		parsed, err := url.Parse(endpoint)
