@@ -1,0 +1,154 @@
+package apiclient
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+const acceleratorsPath = "/v1/accelerators"
+
+// Accelerator is an accelerator as the API shows it: what is recorded, with what is computed from it.
+type Accelerator struct {
+	cyborg.Accelerator
+
+	Status  cyborg.Status   `json:"status"`
+	Holders []cyborg.Holder `json:"holders"`
+}
+
+// AcceleratorFilter chooses accelerators; empty fields choose all. Fields are ANDed, values of one field ORed.
+type AcceleratorFilter struct {
+	Names       []string
+	Hosts       []string
+	Drivers     []string
+	Backends    []string
+	DeviceTypes []cyborg.DeviceType
+	Statuses    []cyborg.Status
+	Device      uuid.UUID
+	Holder      cyborg.Holder // who holds a handle of it
+}
+
+// Accelerators lists accelerators.
+func (c *Client) Accelerators(ctx context.Context, filter AcceleratorFilter, page Page) iter.Seq2[Accelerator, error] {
+	q := query{}
+	q.add("name", filter.Names...)
+	q.add("host", filter.Hosts...)
+	q.add("driver", filter.Drivers...)
+	q.add("backend", filter.Backends...)
+	q.add("device_type", asStrings(filter.DeviceTypes)...)
+	q.add("status", asStrings(filter.Statuses)...)
+	q.addUUID("device", filter.Device)
+	switch filter.Holder.Kind {
+	case cyborg.HolderInstance:
+		q.add("instance", filter.Holder.ID)
+	case cyborg.HolderHost:
+		q.add("holder_host", filter.Holder.ID)
+	case cyborg.HolderService:
+		q.add("holder_service", filter.Holder.ID)
+	}
+	return list(ctx, c, acceleratorsPath, "accelerator", url.Values(q), page, func(a Accelerator) string { return a.UUID.String() })
+}
+
+// Accelerator reads one accelerator, and the ETag of its specs.
+func (c *Client) Accelerator(ctx context.Context, id uuid.UUID) (accelerator Accelerator, etag string, err error) {
+	answer, err := c.get(ctx, acceleratorPath(id), nil, &accelerator)
+	return accelerator, answer.ETag, err
+}
+
+// Provisioning is the body of a provision.
+type Provisioning struct {
+	Name string `json:"name,omitempty"`
+	// UUID picks an accelerator; without it the one of that name, or else the best that fits, is taken.
+	UUID  uuid.UUID         `json:"uuid,omitzero"`
+	Specs cyborg.SpecsPatch `json:"acc_specs,omitzero"`
+	Host  string            `json:"host,omitempty"`
+}
+
+// Provision takes an accelerator into service.
+func (c *Client) Provision(ctx context.Context, what Provisioning, options ...Option) (Answer, error) {
+	return c.change(ctx, request{method: http.MethodPost, path: acceleratorsPath, body: what, options: options})
+}
+
+// MakeReady takes an accelerator into service under its present name.
+func (c *Client) MakeReady(ctx context.Context, id uuid.UUID, options ...Option) (Answer, error) {
+	return c.change(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/ready", options: options})
+}
+
+// SetSpecs changes the specs of an accelerator.
+func (c *Client) SetSpecs(ctx context.Context, id uuid.UUID, specs cyborg.SpecsPatch, options ...Option) (Accelerator, error) {
+	return c.changeAccelerator(ctx, request{
+		method: http.MethodPut, path: acceleratorPath(id) + "/acc_specs",
+		body: map[string]any{"acc_specs": specs}, options: options,
+	})
+}
+
+// Attach gives a free handle of an accelerator to a holder; the zero holder is the accelerator's own host.
+func (c *Client) Attach(ctx context.Context, id uuid.UUID, to cyborg.Holder, options ...Option) (Answer, error) {
+	body := map[string]string{}
+	if to != (cyborg.Holder{}) {
+		body[string(to.Kind)] = to.ID
+	}
+	return c.change(ctx, request{method: http.MethodPut, path: acceleratorPath(id), body: body, options: options})
+}
+
+// Detach takes handles of an accelerator back: those of one holder, or of all for the zero holder.
+func (c *Client) Detach(ctx context.Context, id uuid.UUID, from cyborg.Holder, options ...Option) (Answer, error) {
+	q := query{}
+	q.add(string(from.Kind), from.ID)
+	return c.change(ctx, request{method: http.MethodDelete, path: acceleratorPath(id), query: url.Values(q), options: options})
+}
+
+// Program loads an image into an accelerator.
+func (c *Client) Program(ctx context.Context, id uuid.UUID, image cyborg.Image, options ...Option) (Answer, error) {
+	return c.change(ctx, request{
+		method: http.MethodPatch, path: acceleratorPath(id) + "/program",
+		body: map[string]any{"image": image}, options: options,
+	})
+}
+
+// Maintaining is the body of a maintain; at most one of Until and For.
+type Maintaining struct {
+	Reason string    `json:"reason"`
+	Until  time.Time `json:"until,omitzero"`
+	// For is how long, as Go writes durations: "2h30m".
+	For string `json:"for,omitempty"`
+}
+
+// Maintain takes an accelerator out of use for a while.
+func (c *Client) Maintain(ctx context.Context, id uuid.UUID, what Maintaining, options ...Option) (Accelerator, error) {
+	return c.changeAccelerator(ctx, request{
+		method: http.MethodPost, path: acceleratorPath(id) + "/maintain", body: what, options: options,
+	})
+}
+
+// Enable ends maintenance.
+func (c *Client) Enable(ctx context.Context, id uuid.UUID, options ...Option) (Accelerator, error) {
+	return c.changeAccelerator(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/enable", options: options})
+}
+
+// AcceleratorUsage asks the host how an accelerator is used at this moment.
+func (c *Client) AcceleratorUsage(ctx context.Context, id uuid.UUID) (usage cyborg.HostUsage, err error) {
+	_, err = c.get(ctx, acceleratorPath(id)+"/usage", nil, &usage)
+	return usage, err
+}
+
+// History lists what happened to an accelerator, oldest first.
+func (c *Client) History(ctx context.Context, id uuid.UUID, page Page) iter.Seq2[cyborg.Event, error] {
+	return list(ctx, c, acceleratorPath(id)+"/history", "event", nil, page, func(e cyborg.Event) string { return e.Cursor.String() })
+}
+
+func (c *Client) changeAccelerator(ctx context.Context, req request) (accelerator Accelerator, err error) {
+	answer, err := c.change(ctx, req)
+	if err != nil {
+		return accelerator, err
+	}
+	return accelerator, answer.decode(&accelerator)
+}
+
+func acceleratorPath(id uuid.UUID) string { return acceleratorsPath + "/" + id.String() }

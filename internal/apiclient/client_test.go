@@ -1,0 +1,325 @@
+package apiclient_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
+	t.Parallel()
+	operation := uuid.New()
+	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "3")
+		answerProblem(w, http.StatusConflict, `{"type":"about:blank","title":"Another operation works on it","status":409,
+			"detail":"accelerator fpga0 is being programmed","kind":"claimed","request_id":"req-7",
+			"operation_id":"`+operation.String()+`","hint":"Wait for it."}`)
+	})
+	_, err := client.Attach(t.Context(), uuid.New(), cyborg.Holder{})
+	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	e := cyborg.AsError(err)
+	require.Equal(t, "accelerator fpga0 is being programmed", e.Message)
+	require.Equal(t, "Wait for it.", e.Hint)
+	require.Equal(t, operation, e.Operation)
+	problem, ok := errors.AsType[*apiclient.Problem](err)
+	require.True(t, ok)
+	require.Equal(t, "req-7", problem.RequestID)
+	require.Equal(t, 409, problem.Status)
+	require.Equal(t, 3*time.Second, problem.RetryAfter)
+}
+
+func TestForeignErrorPagesAreNotTakenForTheAPI(t *testing.T) {
+	t.Parallel()
+	for status, kind := range map[int]cyborg.Kind{
+		400: cyborg.Invalid, 401: cyborg.Unauthenticated, 403: cyborg.Forbidden, 404: cyborg.NotFound, 418: cyborg.Invalid,
+		429: cyborg.Overloaded, 500: cyborg.Internal, 502: cyborg.Unavailable, 503: cyborg.Unavailable, 504: cyborg.Timeout,
+	} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			client := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<h1>No</h1>", status) })
+			_, err := client.Host(t.Context(), "h1")
+			require.Equal(t, kind, cyborg.KindOf(err))
+			require.ErrorContains(t, err, strconv.Itoa(status))
+			require.Contains(t, cyborg.AsError(err).Hint, "check the URL")
+		})
+	}
+}
+
+func TestNothingListens(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	client := newClient(t, apiclient.Options{URL: server.URL})
+	_, err := client.Host(t.Context(), "h1")
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "nothing listens at "+server.URL)
+	require.Contains(t, cyborg.AsError(err).Hint, "make run")
+}
+
+func TestBadOptionsAreRefused(t *testing.T) {
+	t.Parallel()
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for name, options := range map[string]apiclient.Options{
+		"no scheme":          {URL: "127.0.0.1:6666"},
+		"other scheme":       {URL: "ftp://127.0.0.1"},
+		"no host":            {URL: "http:///v1"},
+		"no such authority":  {CACert: filepath.Join(t.TempDir(), "none.pem")},
+		"no certificate":     {CACert: empty},
+		"certificate alone":  {Cert: empty},
+		"key alone":          {Key: empty},
+		"certificate is bad": {Cert: empty, Key: empty},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := apiclient.New(options)
+			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+		})
+	}
+}
+
+func TestRequestsSayWhoAsksAndHow(t *testing.T) {
+	t.Parallel()
+	var got *http.Request
+	var body string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got, body = r, string(content)
+		answer(w, http.StatusAccepted, `{"id":"`+uuid.Nil.String()+`","kind":"attach","state":"admitted"}`)
+	}))
+	t.Cleanup(server.Close)
+	client := newClient(t, apiclient.Options{URL: server.URL + "/v1/", Token: "s3cret", UserAgent: "test/1"})
+	id := uuid.New()
+
+	got = nil
+	reply, err := client.Attach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}, apiclient.Async(), apiclient.Key("k1"))
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Admitted, reply.Operation.State)
+	require.Equal(t, "/v1/accelerators/"+id.String(), got.URL.Path)
+	require.Equal(t, http.MethodPut, got.Method)
+	require.JSONEq(t, `{"service":"ovs"}`, body)
+	require.Equal(t, "Bearer s3cret", got.Header.Get("Authorization"))
+	require.Equal(t, "respond-async", got.Header.Get("Prefer"))
+	require.Equal(t, "k1", got.Header.Get("Idempotency-Key"))
+	require.Equal(t, "test/1", got.Header.Get("User-Agent"))
+
+	_, err = client.Detach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"})
+	require.NoError(t, err)
+	first := got.Header.Get("Idempotency-Key")
+	require.NoError(t, uuid.Validate(first), "each change has a key")
+	require.Equal(t, "instance=i1", got.URL.RawQuery)
+	_, err = client.Detach(t.Context(), id, cyborg.Holder{})
+	require.NoError(t, err)
+	require.NotEqual(t, first, got.Header.Get("Idempotency-Key"))
+	require.Empty(t, got.URL.RawQuery)
+	require.Empty(t, got.Header.Get("Prefer"))
+
+	_, err = client.UpdateDriver(t.Context(), "host/1", "a b", cyborg.JSONObject{"x": 1})
+	require.NoError(t, err)
+	require.Equal(t, "/v1/hosts/host%2F1/drivers/a%20b", got.URL.EscapedPath())
+}
+
+func TestAChangeWhoseConnectionBrokeIsSentAgainUnderItsKey(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	keys, bodies := map[string]bool{}, map[string]bool{}
+	count := 0
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		count++
+		present := count
+		keys[r.Header.Get("Idempotency-Key")], bodies[string(body)] = true, true
+		mu.Unlock()
+		if present == 1 {
+			breakConnection()
+		}
+		w.Header().Set("Location", "/v1/accelerators/"+uuid.Nil.String())
+		w.WriteHeader(http.StatusCreated)
+	})
+	reply, err := client.Provision(t.Context(), apiclient.Provisioning{Name: "fast"})
+	require.NoError(t, err)
+	id, err := reply.Created()
+	require.NoError(t, err)
+	require.Equal(t, uuid.Nil, id)
+	require.Equal(t, 2, count)
+	require.Len(t, keys, 1)
+	require.Len(t, bodies, 1)
+}
+
+func TestAChangeThatNobodyAnsweredMayBeUnderWay(t *testing.T) {
+	t.Parallel()
+	client := serve(t, func(http.ResponseWriter, *http.Request) { breakConnection() })
+	_, err := client.MakeReady(t.Context(), uuid.New())
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Contains(t, cyborg.AsError(err).Hint, "may have been admitted")
+}
+
+func TestTheContextsEndIsTheError(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{})
+	client := serve(t, func(_ http.ResponseWriter, r *http.Request) { close(asked); <-r.Context().Done() })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	_, err := client.Discover(ctx, "h1")
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// park serves n hosts page by page, as the API does.
+func park(n int, pages *int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		*pages++
+		limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+		if err != nil || limit < 1 || limit > 1000 {
+			answerProblem(w, http.StatusBadRequest, `{"kind":"invalid","detail":"limit"}`)
+			return
+		}
+		start := 0
+		if marker := r.URL.Query().Get("marker"); marker != "" {
+			if _, err := fmt.Sscanf(marker, "h%d", &start); err != nil {
+				answerProblem(w, http.StatusBadRequest, `{"kind":"invalid","detail":"marker"}`)
+				return
+			}
+			start++
+		}
+		hosts := []cyborg.Host{}
+		for i := start; i < min(n, start+limit); i++ {
+			hosts = append(hosts, cyborg.Host{Name: fmt.Sprintf("h%d", i)})
+		}
+		body, err := json.Marshal(map[string]any{"host": hosts})
+		if err != nil {
+			panic(err)
+		}
+		answer(w, http.StatusOK, string(body))
+	}
+}
+
+func TestListsAreReadPageByPage(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		have        int
+		page        apiclient.Page
+		first       string
+		want, pages int
+	}{
+		"none":             {have: 0, want: 0, pages: 1},
+		"one page":         {have: 3, first: "h0", want: 3, pages: 1},
+		"just full":        {have: 1000, first: "h0", want: 1000, pages: 2},
+		"several":          {have: 2500, first: "h0", want: 2500, pages: 3},
+		"limit":            {have: 2500, page: apiclient.Page{Limit: 5}, first: "h0", want: 5, pages: 1},
+		"limit over pages": {have: 2500, page: apiclient.Page{Limit: 1500}, first: "h0", want: 1500, pages: 2},
+		"limit past end":   {have: 7, page: apiclient.Page{Limit: 1500}, first: "h0", want: 7, pages: 1},
+		"marker":           {have: 7, page: apiclient.Page{Marker: "h4"}, first: "h5", want: 2, pages: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pages := 0
+			client := serve(t, park(c.have, &pages))
+			hosts, err := apiclient.Collect(client.Hosts(t.Context(), c.page))
+			require.NoError(t, err)
+			require.Len(t, hosts, c.want)
+			require.Equal(t, c.pages, pages)
+			if c.want > 0 {
+				require.Equal(t, c.first, hosts[0].Name)
+			}
+		})
+	}
+}
+
+func TestAListOfAnotherShapeIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{`{"hosts":[]}`, `{"host":{}}`, `[]`, `<html>`, ``} {
+		client := serve(t, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, body) })
+		_, err := apiclient.Collect(client.Hosts(t.Context(), apiclient.Page{}))
+		require.Equal(t, cyborg.Internal, cyborg.KindOf(err), body)
+		require.Contains(t, cyborg.AsError(err).Hint, "Is the URL that of a Cyborg API")
+	}
+}
+
+func TestAcceleratorsComeWithWhatIsComputed(t *testing.T) {
+	t.Parallel()
+	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("ETag", `"7"`)
+		answer(w, http.StatusOK, `{"uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","name":"fpga0","status":"attached",
+			"holders":[{"kind":"host","id":"h1"}],"acc_specs":{"num":1,"acc_capability":{"a":1}},"unknown":true}`)
+	})
+	accelerator, etag, err := client.Accelerator(t.Context(), uuid.New())
+	require.NoError(t, err)
+	require.Equal(t, `"7"`, etag)
+	require.Equal(t, cyborg.StatusAttached, accelerator.Status)
+	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}, accelerator.Holders)
+	require.Equal(t, "fpga0", accelerator.Name)
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, `{"name":"h1"}`) }))
+	t.Cleanup(server.Close)
+	server.Config.ErrorLog = nil
+
+	_, err := newClient(t, apiclient.Options{URL: server.URL}).Host(t.Context(), "h1")
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Contains(t, cyborg.AsError(err).Hint, "--cacert")
+
+	authority := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	host, err := newClient(t, apiclient.Options{URL: server.URL, CACert: authority}).Host(t.Context(), "h1")
+	require.NoError(t, err)
+	require.Equal(t, "h1", host.Name)
+
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plain.Close)
+	_, err = newClient(t, apiclient.Options{URL: "https://" + plain.Listener.Addr().String()}).Host(t.Context(), "h1")
+	require.ErrorContains(t, err, "speaks http, not https")
+}
+
+func TestMutualTLS(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, `{"name":"h1"}`) }))
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return path
+	}
+	own := server.TLS.Certificates[0] // any will do
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	require.NoError(t, err)
+	options := apiclient.Options{URL: server.URL, CACert: write("ca.pem", "CERTIFICATE", server.Certificate().Raw)}
+
+	_, err = newClient(t, options).Host(t.Context(), "h1")
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%v", err)
+
+	options.Cert, options.Key = write("cert.pem", "CERTIFICATE", own.Certificate[0]), write("key.pem", "PRIVATE KEY", key)
+	host, err := newClient(t, options).Host(t.Context(), "h1")
+	require.NoError(t, err)
+	require.Equal(t, "h1", host.Name)
+}

@@ -1,0 +1,45 @@
+package apiclient_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve starts an API made of one handler, and a client of it.
+func serve(t *testing.T, handler http.HandlerFunc) *apiclient.Client {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return newClient(t, apiclient.Options{URL: server.URL})
+}
+
+func newClient(t *testing.T, options apiclient.Options) *apiclient.Client {
+	t.Helper()
+	client, err := apiclient.New(options)
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return client
+}
+
+func answer(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body)) // a client that has gone shows in the test itself
+}
+
+func answerProblem(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body))
+}
+
+// breakConnection ends the connection without an answer.
+func breakConnection() { panic(http.ErrAbortHandler) }

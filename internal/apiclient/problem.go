@@ -1,0 +1,136 @@
+package apiclient
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Problem is an error answer of the API (RFC 9457). It wraps the *cyborg.Error that the API sent.
+type Problem struct {
+	Status     int           // HTTP status
+	RequestID  string        // for the operator's logs
+	RetryAfter time.Duration // zero where the API did not say
+	Err        *cyborg.Error
+}
+
+// Error is the API's message.
+func (p *Problem) Error() string { return p.Err.Error() }
+
+// Unwrap returns the *cyborg.Error.
+func (p *Problem) Unwrap() error { return p.Err }
+
+// problemBody is the body of application/problem+json as /v1 writes it.
+type problemBody struct {
+	Title     string      `json:"title"`
+	Detail    string      `json:"detail"`
+	Kind      cyborg.Kind `json:"kind"`
+	Hint      string      `json:"hint"`
+	RequestID string      `json:"request_id"`
+	Operation uuid.UUID   `json:"operation_id"`
+}
+
+func newProblem(resp *http.Response, body []byte) *Problem {
+	problem := &Problem{Status: resp.StatusCode, RequestID: resp.Header.Get("X-Request-ID")}
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		problem.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	var parsed problemBody
+	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if media != "application/problem+json" || json.Unmarshal(body, &parsed) != nil || parsed.Kind == "" {
+		problem.Err = cyborg.Errorf(kindOfStatus(resp.StatusCode), "%s answered %s", resp.Request.URL.Redacted(), resp.Status).
+			WithHint("That is not how a Cyborg API tells an error; check the URL, and what stands between here and there.")
+		return problem
+	}
+	message := parsed.Detail
+	if message == "" {
+		message = parsed.Title
+	}
+	if parsed.RequestID != "" {
+		problem.RequestID = parsed.RequestID
+	}
+	problem.Err = &cyborg.Error{Kind: parsed.Kind, Message: message, Hint: parsed.Hint, Operation: parsed.Operation}
+	return problem
+}
+
+// kindOfStatus is for answers that are not the API's own, such as a proxy's.
+func kindOfStatus(status int) cyborg.Kind {
+	switch status {
+	case http.StatusUnauthorized:
+		return cyborg.Unauthenticated
+	case http.StatusForbidden:
+		return cyborg.Forbidden
+	case http.StatusNotFound:
+		return cyborg.NotFound
+	case http.StatusTooManyRequests:
+		return cyborg.Overloaded
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return cyborg.Unavailable
+	case http.StatusGatewayTimeout:
+		return cyborg.Timeout
+	}
+	if status < http.StatusInternalServerError {
+		return cyborg.Invalid
+	}
+	return cyborg.Internal
+}
+
+// brokenConnection is a connection that ended before its answer.
+type brokenConnection struct{ err error }
+
+func (b *brokenConnection) Error() string { return b.err.Error() }
+func (b *brokenConnection) Unwrap() error { return b.err }
+
+// unreachable says in one sentence why no answer came.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err // it repeats the method and the URL
+	}
+	at := c.base.Redacted()
+	switch {
+	case connectionRefused(err):
+		return cyborg.Errorf(cyborg.Unavailable, "nothing listens at %s: %w", at, err).
+			WithHint("Start one with `make run` or `cyborg-standalone`, or say where yours is with --url or CYBORG_URL.")
+	case isCertificateError(err):
+		return cyborg.Errorf(cyborg.Unavailable, "the certificate of %s is not trusted: %w", at, err).
+			WithHint("Name the file of its authority with --cacert or CYBORG_CACERT.")
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return cyborg.Errorf(cyborg.Unavailable, "%s closed the connection before it answered: %w", at, &brokenConnection{err})
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return cyborg.Errorf(cyborg.Unavailable, "cannot find the host of %s: %w", at, dns).WithHint("Check --url or CYBORG_URL.")
+	}
+	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
+		return cyborg.Errorf(cyborg.Unavailable, "%s speaks http, not https", at).WithHint("Check --url or CYBORG_URL.")
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return cyborg.Errorf(cyborg.Unavailable, "%s does not answer: %w", at, err).WithHint("Check --url or CYBORG_URL.")
+	}
+	return cyborg.Errorf(cyborg.Unavailable, "cannot talk to %s: %w", at, err)
+}
+
+func isCertificateError(err error) bool {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[x509.UnknownAuthorityError](err)
+	return ok
+}

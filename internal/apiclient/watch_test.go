@@ -1,0 +1,138 @@
+package apiclient_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// script serves one operation that goes one stage further with each read; the stream speaks after each read.
+type script struct {
+	t      *testing.T
+	id     uuid.UUID
+	mu     sync.Mutex
+	stages []func(w http.ResponseWriter) // the last one stays
+	read   chan struct{}
+}
+
+func newScript(t *testing.T, stages ...func(http.ResponseWriter)) *script {
+	t.Helper()
+	return &script{t: t, id: uuid.New(), stages: stages, read: make(chan struct{}, 100)}
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.URL.Path, "/events") {
+		send := stream(w)
+		for {
+			select {
+			case <-s.read:
+				send("id: 1-1\ndata: {}\n\n")
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+	s.mu.Lock()
+	stage := s.stages[0]
+	if len(s.stages) > 1 {
+		s.stages = s.stages[1:]
+	}
+	s.mu.Unlock()
+	s.read <- struct{}{}
+	stage(w)
+}
+
+func at(state cyborg.OperationState, steps ...cyborg.Step) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		body, err := json.Marshal(apiclient.Operation{Operation: cyborg.Operation{Kind: cyborg.KindAttach, State: state, Steps: steps}})
+		if err != nil {
+			panic(err)
+		}
+		answer(w, http.StatusOK, string(body))
+	}
+}
+
+func away(w http.ResponseWriter) {
+	answerProblem(w, http.StatusServiceUnavailable, `{"kind":"unavailable","detail":"the API stops"}`)
+}
+
+func dead(http.ResponseWriter) { breakConnection() }
+
+func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
+	t.Parallel()
+	s := newScript(t,
+		at(cyborg.Admitted), at(cyborg.Admitted),
+		at(cyborg.Running), away, dead, dead, dead, dead,
+		at(cyborg.Running, cyborg.Step{Name: "take a handle", State: cyborg.StepDone}),
+		at(cyborg.Succeeded))
+	client := serve(t, s.ServeHTTP)
+	var states []cyborg.OperationState
+	var troubles []error
+	for operation, err := range client.Watch(t.Context(), s.id, func(err error) { troubles = append(troubles, err) }) {
+		require.NoError(t, err)
+		states = append(states, operation.State)
+	}
+	require.Equal(t, []cyborg.OperationState{cyborg.Admitted, cyborg.Running, cyborg.Running, cyborg.Succeeded}, states)
+	require.GreaterOrEqual(t, len(troubles), 2)
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(troubles[0]))
+	require.NoError(t, troubles[len(troubles)-1])
+}
+
+func TestWatchNeedsNoStream(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, at(cyborg.Running), at(cyborg.Failed))
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			answerProblem(w, http.StatusNotFound, `{"kind":"not_found","detail":"no streams here"}`)
+			return
+		}
+		s.ServeHTTP(w, r)
+	})
+	last := cyborg.Admitted
+	for operation, err := range client.Watch(t.Context(), s.id, nil) {
+		require.NoError(t, err)
+		last = operation.State
+	}
+	require.Equal(t, cyborg.Failed, last)
+}
+
+func TestWatchOfNothing(t *testing.T) {
+	t.Parallel()
+	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		answerProblem(w, http.StatusNotFound, `{"kind":"not_found","detail":"there is no operation"}`)
+	})
+	var got []error
+	for _, err := range client.Watch(t.Context(), uuid.New(), nil) {
+		got = append(got, err)
+	}
+	require.Len(t, got, 1)
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(got[0]))
+}
+
+func TestWatchEndsWithTheContextAndMayBeLeft(t *testing.T) {
+	t.Parallel()
+	s := newScript(t, at(cyborg.Running))
+	client := serve(t, s.ServeHTTP)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var last error
+	for _, err := range client.Watch(ctx, s.id, nil) {
+		last = err
+		cancel()
+	}
+	require.ErrorIs(t, last, context.Canceled)
+
+	for _, err := range client.Watch(t.Context(), s.id, nil) {
+		require.NoError(t, err)
+		break // and goleak finds nothing left
+	}
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+func (s *shell) acceleratorCommand() *cobra.Command {
+	cmd := s.noun("accelerator", "What can be handed out: list, take into service, program, attach, detach",
+		s.acceleratorList(), s.acceleratorShow(), s.acceleratorCreate(), s.acceleratorReady(), s.acceleratorSet(),
+		s.acceleratorAttach(), s.acceleratorDetach(), s.acceleratorProgram(),
+		s.acceleratorMaintain(), s.acceleratorEnable(), s.acceleratorHistory(), s.acceleratorUsage())
+	cmd.Aliases = []string{"accelerators", "acc"}
+	return cmd
+}
+
+func acceleratorColumns() []column[apiclient.Accelerator] {
+	type a = apiclient.Accelerator
+	return []column[a]{
+		{title: "UUID", key: "uuid", value: func(x a) any { return x.UUID }},
+		{title: nameTitle, key: nameKey, value: func(x a) any { return x.Name }},
+		{title: hostTitle, key: hostKey, value: func(x a) any { return x.Host }},
+		{title: "Device Type", key: "device_type", value: func(x a) any { return x.DeviceType }},
+		{title: "Status", key: "status", value: func(x a) any { return x.Status }},
+		{title: "Holders", key: "holders", value: func(x a) any { return x.Holders }, text: func(x a) string { return holdersText(x.Holders) }},
+		{title: "Acc Type", key: "acc_type", value: func(x a) any { return x.Specs.Type }, long: true},
+		{title: "Num", key: "num", value: func(x a) any { return x.Specs.Num }, long: true},
+		{title: "Driver", key: "driver", value: func(x a) any { return x.Driver }, long: true},
+		{title: "Backend", key: "backend", value: func(x a) any { return x.Backend }, long: true},
+		{title: "Vendor ID", key: "vendor_id", value: func(x a) any { return x.Specs.VendorID }, long: true},
+		{title: "Product ID", key: "product_id", value: func(x a) any { return x.Specs.ProductID }, long: true},
+		{title: "Bitstream ID", key: "bitstream_id", value: func(x a) any { return x.BitstreamID }, long: true},
+	}
+}
+
+func (s *shell) acceleratorList() *cobra.Command {
+	var filter apiclient.AcceleratorFilter
+	var types, statuses []string
+	var page pageFlags
+	var long bool
+	cmd := &cobra.Command{Use: listVerb, Short: "List accelerators", Args: takes()}
+	p := s.printer(cmd)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&filter.Names, nameKey, nil, "only of this name; repeatable")
+	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
+	flags.StringSliceVar(&filter.Drivers, "driver", nil, "only of this driver; repeatable")
+	flags.StringSliceVar(&types, "device-type", nil, "only of this type, such as GPU or FPGA; repeatable")
+	flags.StringSliceVar(&statuses, "status", nil, "only in this status, such as ready; repeatable")
+	flags.BoolVar(&long, "long", false, "more columns")
+	page.addFlags(cmd, 0)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		filter.DeviceTypes, filter.Statuses = asWords[cyborg.DeviceType](types), asWords[cyborg.Status](statuses)
+		client, err := s.connect()
+		if err != nil {
+			return err
+		}
+		items, err := apiclient.Collect(client.Accelerators(cmd.Context(), filter, page.page()))
+		if err != nil {
+			return err
+		}
+		return printList(p, items, acceleratorColumns(), long)
+	}
+	return cmd
+}
+
+func (s *shell) acceleratorShow() *cobra.Command {
+	cmd := &cobra.Command{Use: "show ACCELERATOR", Short: "Show one accelerator", Args: takes("ACCELERATOR")}
+	p := s.printer(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.named(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return p.acceleratorOf(cmd.Context(), client, id)
+	}
+	return cmd
+}
+
+// named connects and finds an accelerator.
+func (s *shell) named(ctx context.Context, name string) (*apiclient.Client, uuid.UUID, error) {
+	client, err := s.connect()
+	if err != nil {
+		return nil, uuid.Nil, err
+	}
+	id, err := s.accelerator(ctx, client, name)
+	return client, id, err
+}
+
+// acceleratorOf reads an accelerator and prints it.
+func (p *printer) acceleratorOf(ctx context.Context, client *apiclient.Client, id uuid.UUID) error {
+	accelerator, _, err := client.Accelerator(ctx, id)
+	if err != nil {
+		return err
+	}
+	return p.accelerator(accelerator)
+}
+
+func (p *printer) accelerator(a apiclient.Accelerator) error {
+	texts := map[string]string{
+		"holders":        holdersText(a.Holders),
+		"attach_handles": handlesText(a.Handles),
+		"attributes":     attributesText(a.Attributes),
+	}
+	if a.Maintenance != nil {
+		texts["maintenance"] = fmt.Sprintf("%s (by %s)", a.Maintenance.Reason, a.Maintenance.By)
+		if !a.Maintenance.Until.IsZero() {
+			texts["maintenance"] += " until " + timeText(a.Maintenance.Until)
+		}
+	}
+	if a.Claim != nil {
+		texts["operation"] = fmt.Sprintf("%s %s", a.Claim.Kind, a.Claim.Operation)
+	}
+	return printShow(p, a, []string{"uuid", nameKey, "status", hostKey, "device_type", "holders"}, texts)
+}
+
+func holdersText(holders []cyborg.Holder) string {
+	lines := make([]string, len(holders))
+	for i, h := range holders {
+		lines[i] = holderText(h)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func holderText(h cyborg.Holder) string { return string(h.Kind) + " " + h.ID }
+
+func handlesText(handles []cyborg.AttachHandle) string {
+	lines := make([]string, len(handles))
+	for i, h := range handles {
+		state := "free"
+		switch {
+		case h.Holder != nil && h.AttachedAt.IsZero():
+			state = "taken for " + holderText(*h.Holder)
+		case h.Holder != nil:
+			state = fmt.Sprintf("held by %s since %s", holderText(*h.Holder), timeText(h.AttachedAt))
+		}
+		if h.Presence == cyborg.Missing {
+			state += " (missing)"
+		}
+		lines[i] = fmt.Sprintf("%s %s: %s", h.Kind, h.Identity, state)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func attributesText(attributes []cyborg.Attribute) string {
+	lines := make([]string, len(attributes))
+	for i, a := range attributes {
+		lines[i] = a.Key + "=" + a.Value
+	}
+	return strings.Join(lines, "\n")
+}
+
+// asWords makes words of the domain from texts.
+func asWords[S ~string](texts []string) []S {
+	words := make([]S, len(texts))
+	for i, text := range texts {
+		words[i] = S(text)
+	}
+	return words
+}
+
+// pageFlags are a list's --limit and --marker.
+type pageFlags struct {
+	limit  int
+	marker string
+}
+
+func (f *pageFlags) addFlags(cmd *cobra.Command, limit int) {
+	cmd.Flags().IntVar(&f.limit, "limit", limit, "at most so many; 0 for all")
+	cmd.Flags().StringVar(&f.marker, "marker", "", "begin after this one, the last of an earlier list")
+}
+
+func (f *pageFlags) page() apiclient.Page {
+	return apiclient.Page{Limit: max(0, f.limit), Marker: f.marker}
+}

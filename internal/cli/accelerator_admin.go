@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+func (s *shell) acceleratorSet() *cobra.Command {
+	var specs specFlags
+	var unset []string
+	cmd := &cobra.Command{
+		Use:   "set ACCELERATOR",
+		Short: "Change what is recorded of an accelerator's abilities",
+		Long: "Changes acc_specs. Keys of --capability are laid over the present tree. It is refused where somebody else\n" +
+			"changed them since this command read them.",
+		Args: takes("ACCELERATOR"),
+	}
+	p := s.printer(cmd)
+	specs.addFlags(cmd)
+	cmd.Flags().StringArrayVar(&unset, "unset-capability", nil, "take this top-level key out of the capability tree; repeatable")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		patch, err := specs.specs(cmd)
+		if err != nil {
+			return err
+		}
+		if patch.Remote == nil && patch.Remotable == nil && patch.Type == nil && patch.Capability == nil && len(unset) == 0 {
+			return usageErrorf(cmd, "nothing to set")
+		}
+		client, id, err := s.named(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		present, etag, err := client.Accelerator(ctx, id)
+		if err != nil {
+			return err
+		}
+		if patch.Capability != nil || len(unset) > 0 {
+			tree := cyborg.JSONObject(overlay(present.Specs.Capability, patch.Capability))
+			for _, key := range unset {
+				delete(tree, key)
+			}
+			patch.Capability = tree
+		}
+		var options []apiclient.Option
+		if etag != "" {
+			options = append(options, apiclient.IfMatch(etag))
+		}
+		changed, err := client.SetSpecs(ctx, id, patch, options...)
+		if err != nil {
+			return err
+		}
+		return p.accelerator(changed)
+	}
+	return cmd
+}
+
+// overlay lays one tree over another, leaf by leaf.
+func overlay(base, over map[string]any) map[string]any {
+	out := maps.Clone(base)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for key, value := range over {
+		branch, ok := value.(map[string]any)
+		below, okBelow := out[key].(map[string]any)
+		if ok && okBelow {
+			value = overlay(below, branch)
+		}
+		out[key] = value
+	}
+	return out
+}
+
+func (s *shell) acceleratorMaintain() *cobra.Command {
+	var what apiclient.Maintaining
+	var until string
+	var length time.Duration
+	cmd := &cobra.Command{
+		Use:   "maintain ACCELERATOR --reason TEXT",
+		Short: "Take an accelerator out of use for a while",
+		Long: "New work is kept off the accelerator until --until, for the time of --for, or until `cyborg accelerator enable`.\n" +
+			"Who holds it keeps it.",
+		Args: takes("ACCELERATOR"),
+	}
+	p := s.printer(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&what.Reason, "reason", "", "why (required)")
+	flags.StringVar(&until, "until", "", "till this moment, such as 2026-01-31T18:00:00Z")
+	flags.DurationVar(&length, "for", 0, "for so long, such as 2h30m")
+	cmd.MarkFlagsMutuallyExclusive("until", "for")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if strings.TrimSpace(what.Reason) == "" {
+			return usageErrorf(cmd, "--reason is missing; whoever meets this accelerator will want to know why")
+		}
+		if until != "" {
+			at, err := time.Parse(time.RFC3339, until)
+			if err != nil {
+				return usageErrorf(cmd, "--until %q is not a moment such as 2026-01-31T18:00:00Z", until)
+			}
+			what.Until = at
+		}
+		if cmd.Flags().Changed("for") {
+			if length <= 0 {
+				return usageErrorf(cmd, "--for %s is not a time ahead", length)
+			}
+			what.For = length.String()
+		}
+		client, id, err := s.named(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		changed, err := client.Maintain(cmd.Context(), id, what)
+		if err != nil {
+			return err
+		}
+		return p.accelerator(changed)
+	}
+	return cmd
+}
+
+func (s *shell) acceleratorEnable() *cobra.Command {
+	cmd := &cobra.Command{Use: "enable ACCELERATOR", Short: "End an accelerator's maintenance", Args: takes("ACCELERATOR")}
+	p := s.printer(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.named(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		changed, err := client.Enable(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		return p.accelerator(changed)
+	}
+	return cmd
+}
+
+func (s *shell) acceleratorHistory() *cobra.Command {
+	var page pageFlags
+	cmd := &cobra.Command{Use: "history ACCELERATOR", Short: "What happened to an accelerator, oldest first", Args: takes("ACCELERATOR")}
+	p := s.printer(cmd)
+	page.addFlags(cmd, 0)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.named(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		events, err := apiclient.Collect(client.History(cmd.Context(), id, page.page()))
+		if err != nil {
+			return err
+		}
+		return printList(p, events, eventColumns(), false)
+	}
+	return cmd
+}
+
+func (s *shell) acceleratorUsage() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "usage ACCELERATOR",
+		Short: "How an accelerator is used at this moment, asked of its host",
+		Args:  takes("ACCELERATOR"),
+	}
+	p := s.printer(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.named(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		usage, err := client.AcceleratorUsage(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		if p.objects() && len(p.columns) == 0 {
+			return p.document(usage)
+		}
+		return p.usage([]cyborg.HostUsage{usage})
+	}
+	return cmd
+}
+
+func (s *shell) usageCommand() *cobra.Command {
+	var hosts []string
+	cmd := &cobra.Command{
+		Use:   "usage",
+		Short: "How accelerators are used at this moment, asked of their hosts",
+		Args:  takes(),
+	}
+	p := s.printer(cmd)
+	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "ask only this host; repeatable")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client, err := s.connect()
+		if err != nil {
+			return err
+		}
+		census, err := client.Usage(cmd.Context(), hosts...)
+		if err != nil {
+			return err
+		}
+		if p.objects() && len(p.columns) == 0 {
+			return p.document(census)
+		}
+		return p.usage(census.Hosts)
+	}
+	return cmd
+}
+
+// usageRow is what a host says of one handle.
+type usageRow struct {
+	host       string
+	deployable cyborg.DeployableUsage
+	handle     cyborg.HandleUsage
+}
+
+// usage prints a row for each handle, and says on standard error what is missing in it.
+func (p *printer) usage(hosts []cyborg.HostUsage) error {
+	rows := []usageRow{}
+	for _, host := range hosts {
+		if host.Error != "" {
+			p.shell.sayf("No answer from %s: %s", host.Host, host.Error)
+		}
+		for _, deployable := range host.Deployables {
+			if deployable.Error != "" {
+				p.shell.sayf("%s: %s: %s", host.Host, deployable.Deployable, deployable.Error)
+			}
+			for _, handle := range deployable.Handles {
+				rows = append(rows, usageRow{host.Host, deployable, handle})
+			}
+		}
+	}
+	return printList(p, rows, []column[usageRow]{
+		{title: hostTitle, key: hostKey, value: func(r usageRow) any { return r.host }},
+		{title: "Deployable", key: "deployable", value: func(r usageRow) any { return r.deployable.Deployable }},
+		{title: "Handle", key: "handle", value: func(r usageRow) any { return r.handle.Handle }},
+		{title: "Attached", key: "attached", value: func(r usageRow) any { return r.handle.Attached }},
+		{title: "In Use", key: "in_use", value: func(r usageRow) any { return r.handle.InUse }},
+		{title: "By", key: "by", value: func(r usageRow) any { return r.handle.By }},
+		{
+			title: "Metrics", key: "metrics",
+			value: func(r usageRow) any { return r.deployable.Metrics },
+			text:  func(r usageRow) string { return metricsText(r.deployable.Metrics) },
+		},
+	}, false)
+}
+
+func metricsText(metrics map[string]float64) string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		lines = append(lines, fmt.Sprintf("%s=%g", name, metrics[name]))
+	}
+	return strings.Join(lines, "\n")
+}

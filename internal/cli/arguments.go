@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// group runs where a noun is given without a verb: it shows the verbs, or says that there is no such one.
+func (s *shell) group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	message := "there is no `" + cmd.CommandPath() + " " + args[0] + "`"
+	if cmd.SuggestionsMinimumDistance <= 0 {
+		cmd.SuggestionsMinimumDistance = 2 // letters that may be wrong
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		message += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return usageErrorf(cmd, "%s", message)
+}
+
+// noun is a command that only holds verbs.
+func (s *shell) noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: s.group}
+	cmd.AddCommand(verbs...)
+	return cmd
+}
+
+// takes demands exactly the named arguments.
+func takes(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return usageErrorf(cmd, "%s is missing", strings.Join(names[len(args):], " "))
+		case len(args) > len(names):
+			return usageErrorf(cmd, "%q is one argument too many", args[len(names)])
+		}
+		return nil
+	}
+}
+
+// parseTree makes a tree of KEY=VALUE settings: dots in the key go deeper, and the value is JSON where it can be read
+// as such (4, true, [1,2]), else text.
+func parseTree(cmd *cobra.Command, flag string, settings []string) (cyborg.JSONObject, error) {
+	tree := cyborg.JSONObject{}
+	for _, setting := range settings {
+		key, text, ok := strings.Cut(setting, "=")
+		if !ok || key == "" {
+			return nil, usageErrorf(cmd, "--%s %q is not KEY=VALUE", flag, setting)
+		}
+		var value any
+		if json.Unmarshal([]byte(text), &value) != nil {
+			value = text
+		}
+		if !plant(tree, strings.Split(key, "."), value) {
+			return nil, usageErrorf(cmd, "--%s %q: part of %q is a value, not a tree", flag, setting, key)
+		}
+	}
+	return tree, nil
+}
+
+func plant(tree map[string]any, path []string, value any) bool {
+	for _, name := range path[:len(path)-1] {
+		if tree[name] == nil {
+			tree[name] = map[string]any{}
+		}
+		branch, ok := tree[name].(map[string]any)
+		if !ok {
+			return false
+		}
+		tree = branch
+	}
+	tree[path[len(path)-1]] = value
+	return true
+}
+
+// hideFlags leaves flags that do nothing for these commands out of their help.
+func hideFlags(commands []*cobra.Command, flags *pflag.FlagSet) {
+	for _, command := range commands {
+		command.SetUsageFunc(func(cmd *cobra.Command) error {
+			setHidden := func(hidden bool) { flags.VisitAll(func(f *pflag.Flag) { f.Hidden = hidden }) }
+			setHidden(true)
+			defer setHidden(false)
+			return cmd.Root().UsageFunc()(cmd)
+		})
+	}
+}

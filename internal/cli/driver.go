@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+func (s *shell) driverCommand() *cobra.Command {
+	cmd := s.noun("driver", "Drivers' backends on hosts: install, update, uninstall",
+		s.driverList(), s.driverInstall(), s.driverUpdate(), s.driverUninstall())
+	cmd.Aliases = []string{"drivers"}
+	return cmd
+}
+
+func backendColumns() []column[cyborg.Backend] {
+	type b = cyborg.Backend
+	return []column[b]{
+		{title: hostTitle, key: hostKey, value: func(x b) any { return x.Host }},
+		{title: nameTitle, key: nameKey, value: func(x b) any { return x.Name }},
+		{title: "Driver", key: "driver", value: func(x b) any { return x.Driver }},
+		{title: "State", key: "state", value: func(x b) any { return x.State }},
+		{title: "Services", key: "services", value: func(x b) any { return x.Services }, text: func(x b) string { return strings.Join(x.Services, ", ") }},
+		{title: "Error", key: "error", value: func(x b) any { return x.Error }},
+		{title: "Options", key: "options", value: func(x b) any { return x.Options }, long: true},
+	}
+}
+
+func (s *shell) driverList() *cobra.Command {
+	var host string
+	var long bool
+	cmd := &cobra.Command{Use: listVerb, Short: "List drivers' backends", Args: takes()}
+	p := s.printer(cmd)
+	cmd.Flags().StringVar(&host, hostKey, "", "only on this host")
+	cmd.Flags().BoolVar(&long, "long", false, "more columns")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client, err := s.connect()
+		if err != nil {
+			return err
+		}
+		backends, err := client.Drivers(cmd.Context(), host)
+		if err != nil {
+			return err
+		}
+		return printList(p, backends, backendColumns(), long)
+	}
+	return cmd
+}
+
+// configure makes a verb that changes a backend and then prints what became of it.
+func (s *shell) configure(cmd *cobra.Command, backend func(args []string) string,
+	start func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error),
+) *cobra.Command {
+	var wait waiting
+	p := s.printer(cmd)
+	wait.addFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx := cmd.Context()
+		client, err := s.connect()
+		if err != nil {
+			return err
+		}
+		answer, err := start(ctx, client, args)
+		if err != nil {
+			return err
+		}
+		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
+			// The records follow with the host's next report; the operation's result is what its agent saw.
+			after := object{{hostKey, args[0]}, {nameKey, backend(args)}}
+			if operation != nil {
+				for _, key := range slices.Sorted(maps.Keys(operation.Result)) {
+					after = append(after, member{key, operation.Result[key]})
+				}
+			}
+			return printShow(p, after, []string{hostKey, nameKey, "state", "error"}, nil)
+		})
+	}
+	return cmd
+}
+
+func (s *shell) driverInstall() *cobra.Command {
+	var name string
+	var settings []string
+	cmd := &cobra.Command{
+		Use:   "install HOST DRIVER",
+		Short: "Enable a driver on a host",
+		Long:  "Enables a backend of a driver that the host's agent has compiled in. One driver may run as several backends, each\nwith a name and options of its own.",
+		Args:  takes("HOST", "DRIVER"),
+	}
+	cmd.Flags().StringVar(&name, nameKey, "", "the backend's name; the driver's where empty")
+	cmd.Flags().StringArrayVar(&settings, "option", nil, "KEY=VALUE of the driver's options; repeatable")
+	backend := func(args []string) string {
+		if name != "" {
+			return name
+		}
+		return args[1]
+	}
+	return s.configure(cmd, backend, func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error) {
+		options, err := parseTree(cmd, "option", settings)
+		if err != nil {
+			return apiclient.Answer{}, err
+		}
+		return client.InstallDriver(ctx, args[0], backend(args), args[1], options, apiclient.Async())
+	})
+}
+
+func second(args []string) string { return args[1] }
+
+func (s *shell) driverUpdate() *cobra.Command {
+	var settings []string
+	var none bool
+	cmd := &cobra.Command{
+		Use:   "update HOST BACKEND --option KEY=VALUE...",
+		Short: "Give a backend new options",
+		Long:  "Gives a backend the options of the command line in place of all that it has.",
+		Args:  takes("HOST", "BACKEND"),
+	}
+	cmd.Flags().StringArrayVar(&settings, "option", nil, "KEY=VALUE of the driver's options; repeatable")
+	cmd.Flags().BoolVar(&none, "no-options", false, "run it with the driver's defaults")
+	cmd.MarkFlagsMutuallyExclusive("option", "no-options")
+	cmd.MarkFlagsOneRequired("option", "no-options")
+	return s.configure(cmd, second, func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error) {
+		options, err := parseTree(cmd, "option", settings)
+		if err != nil {
+			return apiclient.Answer{}, err
+		}
+		return client.UpdateDriver(ctx, args[0], args[1], options, apiclient.Async())
+	})
+}
+
+func (s *shell) driverUninstall() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "uninstall HOST BACKEND",
+		Short: "Disable a backend; refused while one of its devices is in use",
+		Args:  takes("HOST", "BACKEND"),
+	}
+	return s.configure(cmd, second, func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error) {
+		return client.UninstallDriver(ctx, args[0], args[1], apiclient.Async())
+	})
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+func eventColumns() []column[cyborg.Event] {
+	type e = cyborg.Event
+	return []column[e]{
+		{title: "Time", key: "time", value: func(x e) any { return x.Time }},
+		{title: "Subject", key: "subject", value: func(x e) any { return x.Subject }, text: func(x e) string { return string(x.Subject.Kind) + " " + x.Subject.ID }},
+		{title: "Change", key: "change", value: func(x e) any { return changeText(x) }},
+		{title: "Actor", key: "actor", value: func(x e) any { return x.Actor }},
+		{title: "Operation", key: "operation_id", value: func(x e) any { return x.Operation }, text: operationID},
+		{title: hostTitle, key: hostKey, value: func(x e) any { return x.Host }, long: true},
+		{title: "Request ID", key: "request_id", value: func(x e) any { return x.RequestID }, long: true},
+		{title: "Cursor", key: "cursor", value: func(x e) any { return x.Cursor }, long: true},
+	}
+}
+
+func operationID(event cyborg.Event) string {
+	if event.Operation == (cyborg.Event{}).Operation {
+		return ""
+	}
+	return event.Operation.String()
+}
+
+// changeText says in a phrase what changed.
+func changeText(event cyborg.Event) string {
+	text := event.Axis
+	switch {
+	case event.From != "" && event.To != "":
+		text += ": " + event.From + " -> " + event.To
+	case event.To != "":
+		text += ": " + event.To
+	case event.From != "":
+		text += ": " + event.From + " -> none"
+	}
+	if reason, ok := event.Data["reason"].(string); ok && reason != "" {
+		text += note(reason)
+	}
+	return text
+}
+
+func (s *shell) eventsCommand() *cobra.Command {
+	var host, accelerator, operation, after string
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Follow what changes, until Ctrl-C",
+		Long: "Writes one line for each change, from now on or from --after on, until Ctrl-C. It survives restarts of the API\n" +
+			"without losing or repeating a change. With -f json, each line is one JSON object.",
+		Args: takes(),
+	}
+	p := &printer{shell: s, command: cmd}
+	flags := cmd.Flags()
+	flags.StringVarP(&p.format, "format", "f", formatTable, "table or json")
+	flags.StringVar(&host, hostKey, "", "only on this host")
+	flags.StringVar(&accelerator, "accelerator", "", "only of this accelerator")
+	flags.StringVar(&operation, "operation", "", "only of this operation")
+	flags.StringVar(&after, "after", "", "from after this cursor on; 0-0 for all that is kept")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if p.format != formatTable && p.format != formatJSON {
+			return usageErrorf(cmd, "there is no format %q for events; there are table, json", p.format)
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx := cmd.Context()
+		client, err := s.connect()
+		if err != nil {
+			return err
+		}
+		filter := apiclient.EventFilter{Host: host}
+		if accelerator != "" {
+			if filter.Accelerator, err = s.accelerator(ctx, client, accelerator); err != nil {
+				return err
+			}
+		}
+		if operation != "" {
+			if filter.Operation, err = s.operation(ctx, client, operation); err != nil {
+				return err
+			}
+		}
+		told := &plain{shell: s}
+		for event, err := range client.Events(ctx, filter, after, told.trouble) {
+			if err != nil {
+				return err
+			}
+			if err := p.event(event); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// event writes one line of the feed.
+func (p *printer) event(event cyborg.Event) error {
+	if p.format == formatJSON {
+		line, err := json.Marshal(event)
+		if err != nil {
+			return cyborg.Errorf(cyborg.Internal, "cannot write JSON: %w", err)
+		}
+		return p.write(string(line) + "\n")
+	}
+	line := fmt.Sprintf("%s %s %s %s", timeText(event.Time), event.Subject.Kind, event.Subject.ID, changeText(event))
+	if event.Actor != "" {
+		line += " by " + event.Actor
+	}
+	return p.write(clean(line) + "\n")
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// The exit codes. Scripts rely on them; docs/cli.md has the table.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitConflict    = 4
+	exitTimeout     = 5
+	exitUnavailable = 6
+	exitInterrupted = 130 // as shells say for SIGINT
+)
+
+// exitCode derives from the error's kind, by the HTTP status that the kind stands for.
+func exitCode(kind cyborg.Kind) int {
+	switch kind.HTTPStatus() {
+	case http.StatusBadRequest:
+		return exitUsage
+	case http.StatusNotFound:
+		return exitNotFound
+	case http.StatusConflict:
+		return exitConflict
+	case http.StatusGatewayTimeout:
+		return exitTimeout
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		return exitUnavailable
+	}
+	return exitError
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct {
+	err     error
+	command string
+}
+
+func (u *usageError) Error() string { return u.err.Error() }
+func (u *usageError) Unwrap() error { return u.err }
+
+func usageErrorf(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{err: fmt.Errorf(format, args...), command: cmd.CommandPath()}
+}
+
+// detached is the end of a wait whose operation goes on.
+type detached struct{ operation uuid.UUID }
+
+func (d *detached) Error() string { return fmt.Sprintf("operation %s goes on", d.operation) }
+
+// conclude tells the error, if there is one, and returns the exit code.
+func (s *shell) conclude(ctx context.Context, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	interrupted := ctx.Err() != nil
+	timedOut := !interrupted && errors.Is(err, context.DeadlineExceeded)
+	if left, ok := errors.AsType[*detached](err); ok {
+		what := "Detached"
+		if !interrupted {
+			timedOut = true
+			what = fmt.Sprintf("Not ended within %s", s.timeout)
+		}
+		s.sayf("%s: operation %s goes on.", what, left.operation)
+		s.sayf("Return to it with: cyborg operation watch %s", left.operation)
+	} else if usage, ok := errors.AsType[*usageError](err); ok {
+		s.sayf("Error: %s", usage)
+		s.sayf("See `%s --help`.", usage.command)
+		return exitUsage
+	} else if timedOut {
+		s.sayf("Error: no answer within %s", s.timeout)
+	} else if !interrupted {
+		s.tell(err)
+	}
+	switch {
+	case interrupted:
+		return exitInterrupted
+	case timedOut:
+		return exitTimeout
+	}
+	return exitCode(cyborg.KindOf(err))
+}
+
+// tell writes an error: the message, what to do next, and what to look at.
+func (s *shell) tell(err error) {
+	e := cyborg.AsError(err)
+	s.sayf("Error: %s", err)
+	if e.Hint != "" {
+		s.sayf("%s", e.Hint)
+	}
+	if e.Operation != uuid.Nil {
+		s.sayf("Operation %s: cyborg operation show %s", e.Operation, e.Operation)
+	}
+	if problem, ok := errors.AsType[*apiclient.Problem](err); ok {
+		if problem.RetryAfter > 0 {
+			s.sayf("Try again in %s.", problem.RetryAfter)
+		}
+		if e.Kind == cyborg.Internal && problem.RequestID != "" {
+			s.sayf("The server's log has more under request %s.", problem.RequestID)
+		}
+	}
+}
+
+// sayf writes one line to standard error.
+func (s *shell) sayf(format string, args ...any) {
+	s.write(clean(fmt.Sprintf(format, args...)) + "\n")
+}
+
+// write writes to standard error. If that is gone, there is nobody to tell.
+func (s *shell) write(text string) { _, _ = io.WriteString(s.Err, text) }
+
+// clean takes control characters out of what came from elsewhere, so that it cannot steer the terminal.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		if r < ' ' || (r >= 0x7f && r < 0xa0) {
+			return '?'
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// listedOperations is how many operations a list shows where nobody says: there is no end to them.
+const listedOperations = 50
+
+func (s *shell) operationCommand() *cobra.Command {
+	cmd := s.noun("operation", "Durable pieces of work: watch, cancel, retry",
+		s.operationList(), s.operationShow(), s.operationWatch(), s.operationCancel(), s.operationRetry())
+	cmd.Aliases = []string{"operations", "op"}
+	return cmd
+}
+
+func operationColumns() []column[apiclient.Operation] {
+	type o = apiclient.Operation
+	return []column[o]{
+		{title: "ID", key: "id", value: func(x o) any { return x.ID }},
+		{title: "Kind", key: "kind", value: func(x o) any { return x.Kind }},
+		{title: "State", key: "state", value: func(x o) any { return x.State }},
+		{title: hostTitle, key: hostKey, value: func(x o) any { return x.Host }},
+		{title: "Subjects", key: "subjects", value: func(x o) any { return x.Subjects }, text: func(x o) string { return subjectsText(x.Subjects) }},
+		{title: "Actor", key: "actor", value: func(x o) any { return x.Actor }, text: func(x o) string { return x.Actor.Name }},
+		{title: "Admitted At", key: "admitted_at", value: func(x o) any { return x.CreatedAt }},
+		{title: "Error", key: "error", value: func(x o) any { return x.Error }, text: errorText, long: true},
+	}
+}
+
+func subjectsText(subjects []cyborg.Subject) string {
+	lines := make([]string, len(subjects))
+	for i, subject := range subjects {
+		lines[i] = string(subject.Kind) + " " + subject.ID
+	}
+	return strings.Join(lines, "\n")
+}
+
+func errorText(operation apiclient.Operation) string {
+	if operation.Error == nil {
+		return ""
+	}
+	if operation.Error.Hint == "" {
+		return operation.Error.Message
+	}
+	return operation.Error.Message + "\n" + operation.Error.Hint
+}
+
+func (s *shell) operationList() *cobra.Command {
+	var filter apiclient.OperationFilter
+	var kinds, states []string
+	var accelerator string
+	var page pageFlags
+	var long bool
+	cmd := &cobra.Command{Use: listVerb, Short: "List operations, newest first", Args: takes()}
+	p := s.printer(cmd)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&kinds, "kind", nil, "only of this kind, such as attach; repeatable")
+	flags.StringSliceVar(&states, "state", nil, "only in this state, such as failed; repeatable")
+	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
+	flags.StringVar(&accelerator, "accelerator", "", "only on this accelerator")
+	flags.BoolVar(&long, "long", false, "more columns")
+	page.addFlags(cmd, listedOperations)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		filter.Kinds, filter.States = asWords[cyborg.OperationKind](kinds), asWords[cyborg.OperationState](states)
+		client, err := s.connect()
+		if err != nil {
+			return err
+		}
+		if accelerator != "" {
+			if filter.Accelerator, err = s.accelerator(cmd.Context(), client, accelerator); err != nil {
+				return err
+			}
+		}
+		items, err := apiclient.Collect(client.Operations(cmd.Context(), filter, page.page()))
+		if err != nil {
+			return err
+		}
+		return printList(p, items, operationColumns(), long)
+	}
+	return cmd
+}
+
+func (s *shell) operationShow() *cobra.Command {
+	cmd := &cobra.Command{Use: "show OPERATION", Short: "Show one operation with its steps", Args: takes("OPERATION")}
+	p := s.printer(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.namedOperation(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		operation, err := client.Operation(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		return p.operation(operation)
+	}
+	return cmd
+}
+
+// namedOperation connects and finds an operation.
+func (s *shell) namedOperation(cmd *cobra.Command, name string) (*apiclient.Client, uuid.UUID, error) {
+	client, err := s.connect()
+	if err != nil {
+		return nil, uuid.Nil, err
+	}
+	id, err := s.operation(cmd.Context(), client, name)
+	return client, id, err
+}
+
+func (p *printer) operation(operation apiclient.Operation) error {
+	steps := make([]string, len(operation.Steps))
+	for i, step := range operation.Steps {
+		steps[i] = fmt.Sprintf("%s %-7s %s%s", timeText(step.At), step.State, step.Name, note(step.Note))
+	}
+	texts := map[string]string{
+		"subjects": subjectsText(operation.Subjects),
+		"steps":    strings.Join(steps, "\n"),
+	}
+	if operation.Error != nil {
+		texts["error"] = errorText(operation)
+	}
+	if at := operation.Progress; at != nil {
+		texts["progress"] = at.Step + note(at.Note)
+		if at.Percent >= 0 {
+			texts["progress"] = fmt.Sprintf("%s %d%%%s", at.Step, at.Percent, note(at.Note))
+		}
+	}
+	return printShow(p, operation, []string{"id", "kind", "state", hostKey, "subjects", "steps", "error"}, texts)
+}
+
+func (s *shell) operationWatch() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "watch OPERATION",
+		Short: "Follow an operation until it has ended",
+		Long:  "Follows an operation until it has ended, then shows it. The exit code tells how it ended. Ctrl-C leaves it alone.",
+		Args:  takes("OPERATION"),
+	}
+	p := s.printer(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		_, id, err := s.namedOperation(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		operation, err := s.follow(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		if err := p.operation(operation); err != nil {
+			return err
+		}
+		return failureOf(operation)
+	}
+	return cmd
+}
+
+func (s *shell) operationCancel() *cobra.Command {
+	var wait waiting
+	cmd := &cobra.Command{
+		Use:   "cancel OPERATION",
+		Short: "Stop an operation and undo what it did",
+		Long:  "Asks the operation to stop and to undo what it did, and stays until it has. It fails where the operation came to\nanother end first.",
+		Args:  takes("OPERATION"),
+	}
+	p := s.printer(cmd)
+	wait.addFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.namedOperation(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		operation, err := client.CancelOperation(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		if !wait.stays() {
+			return p.operationOnly(operation)
+		}
+		if operation, err = s.follow(cmd.Context(), id); err != nil {
+			return err
+		}
+		switch operation.State {
+		case cyborg.Stopped:
+			return p.operation(operation)
+		case cyborg.Succeeded:
+			return cyborg.Errorf(cyborg.Changed, "operation %s had succeeded before it could be cancelled", id).WithOperation(id)
+		default:
+			return failureOf(operation)
+		}
+	}
+	return cmd
+}
+
+func (s *shell) operationRetry() *cobra.Command {
+	var wait waiting
+	cmd := &cobra.Command{Use: "retry OPERATION", Short: "Do a failed operation again, as a new one", Args: takes("OPERATION")}
+	p := s.printer(cmd)
+	wait.addFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.namedOperation(cmd, args[0])
+		if err != nil {
+			return err
+		}
+		answer, err := client.RetryOperation(cmd.Context(), id, apiclient.Async())
+		if err != nil {
+			return err
+		}
+		return s.finish(cmd.Context(), p, wait, answer, func(operation *apiclient.Operation) error {
+			if operation == nil {
+				return nil // there was nothing left to do
+			}
+			return p.operation(*operation)
+		})
+	}
+	return cmd
+}

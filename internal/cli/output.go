@@ -1,0 +1,324 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// The output formats. Table is for people; json and yaml are the API's objects; value and csv are for scripts.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+	formatYAML  = "yaml"
+	formatValue = "value"
+	formatCSV   = "csv"
+)
+
+// Names that many commands share.
+const (
+	listVerb  = "list"
+	hostTitle = "Host"
+	hostKey   = "host"
+	nameTitle = "Name"
+	nameKey   = "name"
+)
+
+// printer writes results in the format that the command line asked for.
+type printer struct {
+	shell   *shell
+	command *cobra.Command
+	format  string
+	columns []string
+}
+
+// printer gives a command its -f and -c.
+func (s *shell) printer(cmd *cobra.Command) *printer {
+	p := &printer{shell: s, command: cmd}
+	cmd.Flags().StringVarP(&p.format, "format", "f", formatTable, "table, json, yaml, value or csv")
+	cmd.Flags().StringArrayVarP(&p.columns, "column", "c", nil, "only this column or field; repeatable")
+	cmd.PreRunE = func(*cobra.Command, []string) error { return p.check() }
+	return p
+}
+
+func (p *printer) check() error {
+	formats := []string{formatTable, formatJSON, formatYAML, formatValue, formatCSV}
+	if !slices.Contains(formats, p.format) {
+		return usageErrorf(p.command, "there is no format %q; there are %s", p.format, strings.Join(formats, ", "))
+	}
+	return nil
+}
+
+// objects says that the output is the API's objects, not text.
+func (p *printer) objects() bool { return p.format == formatJSON || p.format == formatYAML }
+
+// column is one column of a list.
+type column[T any] struct {
+	title string // of the table
+	key   string // in JSON, as the API calls it
+	value func(T) any
+	// text is for tables, where it differs from the value.
+	text func(T) string
+	long bool // shown with --long, or when it is asked for
+}
+
+// printList writes a list.
+func printList[T any](p *printer, items []T, columns []column[T], long bool) error {
+	chosen, err := chooseColumns(p, columns, long)
+	if err != nil {
+		return err
+	}
+	if p.objects() && len(p.columns) == 0 {
+		return p.document(items)
+	}
+	if p.objects() {
+		rows := make([]object, len(items))
+		for i, item := range items {
+			for _, c := range chosen {
+				rows[i] = append(rows[i], member{c.key, c.value(item)})
+			}
+		}
+		return p.document(rows)
+	}
+	titles := make([]string, len(chosen))
+	for i, c := range chosen {
+		titles[i] = c.title
+	}
+	rows := make([][]string, len(items))
+	for i, item := range items {
+		for _, c := range chosen {
+			cell, err := c.cell(item, p.format == formatTable)
+			if err != nil {
+				return err
+			}
+			rows[i] = append(rows[i], cell)
+		}
+	}
+	return p.rows(titles, rows)
+}
+
+func (c column[T]) cell(item T, forPeople bool) (string, error) {
+	if forPeople && c.text != nil {
+		return c.text(item), nil
+	}
+	node, err := nodeOf(c.value(item))
+	if err != nil {
+		return "", err
+	}
+	if forPeople {
+		return nodeText(node), nil
+	}
+	return nodeValue(node), nil
+}
+
+func chooseColumns[T any](p *printer, columns []column[T], long bool) ([]column[T], error) {
+	chosen := []column[T]{}
+	if len(p.columns) == 0 {
+		for _, c := range columns {
+			if long || !c.long {
+				chosen = append(chosen, c)
+			}
+		}
+		return chosen, nil
+	}
+	for _, name := range p.columns {
+		i := slices.IndexFunc(columns, func(c column[T]) bool { return sameName(c.title, name) || sameName(c.key, name) })
+		if i < 0 {
+			titles := make([]string, len(columns))
+			for i, c := range columns {
+				titles[i] = c.title
+			}
+			return nil, usageErrorf(p.command, "there is no column %q; there are %s", name, strings.Join(titles, ", "))
+		}
+		chosen = append(chosen, columns[i])
+	}
+	return chosen, nil
+}
+
+// sameName compares names of columns: "Device Type" is "device_type".
+func sameName(a, b string) bool {
+	plain := func(s string) string { return strings.ToLower(strings.NewReplacer("_", " ", "-", " ").Replace(s)) }
+	return plain(a) == plain(b)
+}
+
+// printShow writes one object: the fields of its JSON, those of lead first. Texts are for tables, where a field reads
+// better than its JSON.
+func printShow(p *printer, value any, lead []string, texts map[string]string) error {
+	if p.objects() && len(p.columns) == 0 {
+		return p.document(value)
+	}
+	fields, err := fieldsOf(value, lead)
+	if err != nil {
+		return err
+	}
+	if fields, err = p.chooseFields(fields); err != nil {
+		return err
+	}
+	if p.objects() {
+		chosen := object{}
+		for _, f := range fields {
+			chosen = append(chosen, member{f.name, f.node})
+		}
+		return p.document(chosen)
+	}
+	rows := make([][]string, len(fields))
+	for i, f := range fields {
+		cell, ok := texts[f.name]
+		switch {
+		case p.format != formatTable:
+			cell = nodeValue(f.node)
+		case !ok:
+			cell = nodeText(f.node)
+		}
+		rows[i] = []string{f.name, cell}
+	}
+	if p.format == formatValue {
+		for i := range rows {
+			rows[i] = rows[i][1:]
+		}
+	}
+	return p.rows([]string{"Field", "Value"}, rows)
+}
+
+func (p *printer) chooseFields(fields []field) ([]field, error) {
+	if len(p.columns) == 0 {
+		return fields, nil
+	}
+	chosen := []field{}
+	for _, name := range p.columns {
+		i := slices.IndexFunc(fields, func(f field) bool { return sameName(f.name, name) })
+		if i < 0 {
+			names := make([]string, len(fields))
+			for i, f := range fields {
+				names[i] = f.name
+			}
+			return nil, usageErrorf(p.command, "there is no field %q; there are %s", name, strings.Join(names, ", "))
+		}
+		chosen = append(chosen, fields[i])
+	}
+	return chosen, nil
+}
+
+// rows writes rows of text as table, value or csv.
+func (p *printer) rows(titles []string, rows [][]string) error {
+	var out strings.Builder
+	switch p.format {
+	case formatCSV:
+		w := csv.NewWriter(&out)
+		if err := w.WriteAll(append([][]string{titles}, rows...)); err != nil {
+			return cyborg.Errorf(cyborg.Internal, "cannot write csv: %w", err)
+		}
+	case formatValue:
+		for _, row := range rows {
+			fmt.Fprintln(&out, strings.Join(row, " "))
+		}
+	default:
+		out.WriteString(p.table(titles, rows) + "\n")
+	}
+	return p.write(out.String())
+}
+
+func (p *printer) table(titles []string, rows [][]string) string {
+	w := table.NewWriter()
+	style := table.StyleDefault
+	style.Format.Header = text.FormatDefault
+	w.SetStyle(style)
+	w.AppendHeader(tableRow(titles))
+	for _, row := range rows {
+		cells := tableRow(row)
+		for i := range cells {
+			cells[i] = p.paint(titles, row, i)
+		}
+		w.AppendRow(cells)
+	}
+	if width := p.shell.OutWidth; width > 0 && titles[0] == "Field" {
+		// A value as wide as the terminal would break the frame; a list's columns are few and left alone.
+		longest := len(titles[0])
+		for _, row := range rows {
+			longest = max(longest, len(row[0]))
+		}
+		const frame, atLeast = 7, 20 // "| " + " | " + " |"
+		w.SetColumnConfigs([]table.ColumnConfig{
+			{Number: 2, WidthMax: max(width-longest-frame, atLeast), WidthMaxEnforcer: text.WrapText},
+		})
+	}
+	return w.Render()
+}
+
+func tableRow(cells []string) table.Row {
+	row := make(table.Row, len(cells))
+	for i, cell := range cells {
+		row[i] = clean(cell)
+	}
+	return row
+}
+
+// paint colours a status or state on a terminal.
+func (p *printer) paint(titles, row []string, i int) string {
+	cell := clean(row[i])
+	name := titles[i]
+	if name == "Value" {
+		name = row[0]
+	}
+	if p.shell.OutWidth == 0 || p.shell.Env("NO_COLOR") != "" || (!sameName(name, "status") && !sameName(name, "state")) {
+		return cell
+	}
+	return statusColour(cell) + cell + noColour
+}
+
+const noColour = "\x1b[0m"
+
+func statusColour(status string) string {
+	switch status {
+	case string(cyborg.StatusReady), string(cyborg.StatusAttached), string(cyborg.Succeeded), string(cyborg.BackendOK), "alive":
+		return "\x1b[32m" // green
+	case string(cyborg.StatusMissing), string(cyborg.StatusError), string(cyborg.Failed), string(cyborg.NeedsOperator), "silent":
+		return "\x1b[31m" // red
+	case string(cyborg.StatusInactive), string(cyborg.BackendDisabled), string(cyborg.Stopped):
+		return "\x1b[90m" // grey
+	}
+	return "\x1b[33m" // yellow: something is under way
+}
+
+// document writes a value as JSON or YAML.
+func (p *printer) document(value any) error {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return cyborg.Errorf(cyborg.Internal, "cannot write JSON: %w", err)
+	}
+	if p.format == formatYAML {
+		node, err := parseNode(out.Bytes())
+		if err != nil {
+			return err
+		}
+		blockStyle(node)
+		out.Reset()
+		encoder := yaml.NewEncoder(&out)
+		encoder.SetIndent(2)
+		if err := encoder.Encode(node); err != nil {
+			return cyborg.Errorf(cyborg.Internal, "cannot write YAML: %w", err)
+		}
+	}
+	return p.write(out.String())
+}
+
+func (p *printer) write(text string) error {
+	if _, err := io.WriteString(p.shell.Out, text); err != nil {
+		return cyborg.Errorf(cyborg.Internal, "cannot write the result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,22 @@
+package cli
+
+import (
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+func (s *shell) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "version", Short: "Show the release of this program", Args: takes()}
+	p := s.printer(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		return printShow(p, struct {
+			Version  string `json:"version"`
+			Go       string `json:"go"`
+			Platform string `json:"platform"`
+		}{cyborg.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}, nil, nil)
+	}
+	return cmd
+}

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// waiting is whether a command stays until its operation has ended.
+type waiting struct{ wait, not bool }
+
+func (w *waiting) addFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&w.wait, "wait", true, "stay until the operation has ended")
+	cmd.Flags().BoolVar(&w.not, "no-wait", false, "print the operation's id and return at once")
+	cmd.MarkFlagsMutuallyExclusive("wait", "no-wait")
+}
+
+func (w *waiting) stays() bool { return w.wait && !w.not }
+
+// finish brings a change to its end, or prints its operation where the command does not wait. Then done prints what it
+// came to; its operation is nil where the API answered that the work was done already.
+func (s *shell) finish(ctx context.Context, p *printer, w waiting, answer apiclient.Answer, done func(*apiclient.Operation) error) error {
+	if answer.Operation == nil {
+		return done(nil)
+	}
+	if !w.stays() {
+		return p.operationOnly(*answer.Operation)
+	}
+	operation, err := s.follow(ctx, answer.Operation.ID)
+	if err != nil {
+		return err
+	}
+	if err := failureOf(operation); err != nil {
+		return err
+	}
+	return done(&operation)
+}
+
+// operationOnly prints an operation's id, or the operation where objects were asked for.
+func (p *printer) operationOnly(operation apiclient.Operation) error {
+	if p.objects() {
+		return p.document(operation)
+	}
+	return p.write(operation.ID.String() + "\n")
+}
+
+// follow shows an operation's progress until it has ended. When the context ends before, it leaves the operation alone
+// and returns *detached.
+func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, error) {
+	client, err := s.connect()
+	if err != nil {
+		return apiclient.Operation{}, err
+	}
+	show := s.newProgress()
+	defer show.end()
+	var last apiclient.Operation
+	for operation, err := range client.Watch(ctx, id, show.trouble) {
+		if err != nil && ctx.Err() != nil {
+			return last, &detached{operation: id}
+		}
+		if err != nil {
+			return last, err
+		}
+		last = operation
+		show.update(operation)
+	}
+	return last, nil
+}
+
+// failureOf is why an operation did not succeed; nil where it did.
+func failureOf(operation apiclient.Operation) error {
+	if operation.State == cyborg.Succeeded {
+		return nil
+	}
+	failure := cyborg.Errorf(cyborg.Internal, "operation %s is %s and does not say why", operation.ID, operation.State)
+	if operation.Error != nil {
+		copied := *operation.Error
+		failure = &copied
+	}
+	if operation.State == cyborg.NeedsOperator {
+		failure.Message += "; it could not be undone, so the accelerator is in error and needs an operator"
+	}
+	failure.Operation = operation.ID
+	return failure
+}
+
+// subject is the id of the first subject of that kind, or "".
+func subject(operation apiclient.Operation, kind cyborg.SubjectKind) string {
+	for _, s := range operation.Subjects {
+		if s.Kind == kind {
+			return s.ID
+		}
+	}
+	return ""
+}
