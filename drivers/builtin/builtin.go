@@ -1,0 +1,26 @@
+// Package builtin lists the drivers that are compiled into every agent. It is the one place that names them all; a new
+// driver is added here.
+package builtin
+
+import (
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/drivers/generic"
+)
+
+// Registry returns a registry that holds them. The error says which two have the same name.
+func Registry() (*drivers.Registry, error) {
+	registry := drivers.NewRegistry()
+	for _, driver := range []struct {
+		name    string
+		factory drivers.Factory
+	}{
+		{"fake", fake.New},
+		{"generic", generic.New},
+	} {
+		if err := registry.Register(driver.name, driver.factory); err != nil {
+			return nil, err
+		}
+	}
+	return registry, nil
+}
