@@ -69,7 +69,7 @@ func TestArrows(t *testing.T) {
 				for _, forbidden := range group {
 					for _, path := range linked {
 						if path == forbidden || strings.HasPrefix(path, forbidden+"/") {
-							t.Errorf("%s reaches %s: see "go list -deps"", name, path)
+							t.Errorf("%s reaches %s (go list -deps)", name, path)
 						}
 					}
 				}
