@@ -1,0 +1,86 @@
+// Package api assembles the REST interface: the router with its middleware, who may do what, health, metrics and the
+// OpenAPI document; and it listens. What is answered is in its sub-packages.
+//
+// It reaches the records and Temporal only through the interfaces that api/v1 declares, and must not import a driver, an
+// activity or a worker.
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cyborg-project/cyborg/api/auth"
+	v1 "github.com/cyborg-project/cyborg/api/v1"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+// Config configures the interface. The zero value serves everybody, so its listener must be on loopback.
+type Config struct {
+	Auth auth.Config
+	// Hosts are further names by which callers may address a listener without credentials; loopback's own names are
+	// always among them. A name that is not would be one that a stranger's web page made up (DNS rebinding).
+	Hosts []string
+	V1    v1.Config
+}
+
+// Store is what the interface needs of the records. *db.Store is one.
+type Store interface {
+	v1.Store
+	Ping(ctx context.Context) error
+}
+
+// Registry is where metrics are registered and gathered.
+type Registry interface {
+	prometheus.Registerer
+	prometheus.Gatherer
+}
+
+// Check is one thing that must work for the process to be ready.
+type Check struct {
+	Name string
+	Run  func(ctx context.Context) error
+}
+
+// Deps is what the interface is made of. Checks are asked besides the records and Temporal.
+type Deps struct {
+	Store    Store
+	Engine   v1.Engine
+	Registry Registry
+	Log      *slog.Logger
+	Checks   []Check
+}
+
+// New returns the handler of the whole interface. The error says what is wrong with the configuration, or that the
+// metrics are registered already.
+func New(config Config, deps Deps) (http.Handler, error) {
+	authenticator, err := auth.New(config.Auth)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := web.NewMetrics(deps.Registry, "api")
+	if err != nil {
+		return nil, err
+	}
+	first, err := v1.New(config.V1, deps.Store, deps.Engine, deps.Registry, deps.Log)
+	if err != nil {
+		return nil, fmt.Errorf("metrics of /v1: %w", err)
+	}
+	document, err := openAPIJSON()
+	if err != nil {
+		return nil, err
+	}
+	if authenticator.Open() {
+		deps.Log.Warn("no token is configured: everybody who reaches the API's loopback listener is admin")
+	}
+	s := &server{
+		auth: authenticator, names: loopbackNames(config.Hosts), v1: first, registry: deps.Registry, document: document,
+		ready: readiness{log: deps.Log, checks: append([]Check{
+			{Name: "database", Run: deps.Store.Ping}, {Name: "temporal", Run: deps.Engine.Ping},
+		}, deps.Checks...)},
+	}
+	return web.Observe(deps.Log, metrics)(s.router()), nil
+}

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+// checkLimit bounds each check of readiness.
+const checkLimit = 2 * time.Second
+
+// healthz says that the process serves requests; nothing else is looked at.
+func healthz(w http.ResponseWriter, _ *http.Request) error {
+	return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+}
+
+// readiness says whether everything answers that requests need.
+type readiness struct {
+	log    *slog.Logger
+	checks []Check
+}
+
+type checkView struct {
+	Name   string  `json:"name"`
+	OK     bool    `json:"ok"`
+	TookMS float64 `json:"took_ms"`
+	Detail string  `json:"detail,omitempty"`
+}
+
+type readyView struct {
+	Status string      `json:"status"`
+	Checks []checkView `json:"checks,omitempty"`
+}
+
+// serve answers 200 when every check passes, else 503; with ?verbose it lists them.
+func (c *readiness) serve(w http.ResponseWriter, r *http.Request) error {
+	views := make([]checkView, len(c.checks))
+	var running sync.WaitGroup
+	for i, check := range c.checks {
+		running.Go(func() { views[i] = c.run(r.Context(), check) })
+	}
+	running.Wait()
+	view, status := readyView{Status: "ready"}, http.StatusOK
+	for _, v := range views {
+		if !v.OK {
+			view.Status, status = "not ready", http.StatusServiceUnavailable
+		}
+	}
+	if r.URL.Query().Has("verbose") {
+		view.Checks = views
+	}
+	return web.WriteJSON(w, status, view)
+}
+
+// run runs one check. Why it failed is in the log: this answer is for everybody.
+func (c *readiness) run(ctx context.Context, check Check) checkView {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit)
+	defer cancel()
+	start := time.Now()
+	err := check.Run(ctx)
+	view := checkView{Name: check.Name, OK: err == nil, TookMS: float64(time.Since(start).Microseconds()) / 1000}
+	if err != nil {
+		view.Detail = "does not answer"
+		c.log.WarnContext(ctx, "not ready", slog.String("check", check.Name), slog.String("error", err.Error()))
+	}
+	return view
+}
+
+type versionView struct {
+	ID             string     `json:"id"`
+	Status         string     `json:"status"`
+	Product        string     `json:"product"`
+	Release        string     `json:"release"`
+	Authentication string     `json:"authentication"`
+	Links          []linkView `json:"links"`
+}
+
+type linkView struct {
+	Rel  string `json:"rel"`
+	Href string `json:"href"`
+}
+
+func (s *server) versionView() versionView {
+	return versionView{
+		ID: "v1", Status: "CURRENT", Product: "cyborg", Release: cyborg.Version, Authentication: s.auth.Scheme(),
+		Links: []linkView{{Rel: "self", Href: "/v1"}, {Rel: "describedby", Href: "/openapi.json"}},
+	}
+}
+
+func (s *server) versions(w http.ResponseWriter, _ *http.Request) error {
+	return web.WriteJSON(w, http.StatusOK, map[string][]versionView{"versions": {s.versionView()}})
+}
+
+func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
+	return web.WriteJSON(w, http.StatusOK, s.versionView())
+}

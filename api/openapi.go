@@ -1,0 +1,39 @@
+package api
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// OpenAPI is the OpenAPI 3.0 document of the whole interface, as YAML.
+//
+//go:embed openapi.yaml
+var OpenAPI []byte //nolint:gochecknoglobals // embedded, never written
+
+func openAPIJSON() ([]byte, error) {
+	var document any
+	if err := yaml.Unmarshal(OpenAPI, &document); err != nil {
+		return nil, fmt.Errorf("the embedded OpenAPI document: %w", err)
+	}
+	out, err := json.Marshal(document)
+	if err != nil {
+		return nil, fmt.Errorf("the embedded OpenAPI document: %w", err)
+	}
+	return append(out, '\n'), nil
+}
+
+func (s *server) openAPI(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, err := w.Write(s.document)
+	return err
+}
+
+func (s *server) openAPISource(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, err := w.Write(OpenAPI)
+	return err
+}

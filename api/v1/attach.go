@@ -1,0 +1,102 @@
+package v1
+
+import (
+	"net/http"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// holderProperties are the properties, and parameters, that name a holder.
+func holderProperties() map[string]cyborg.HolderKind {
+	return map[string]cyborg.HolderKind{
+		"instance": cyborg.HolderInstance, "host": cyborg.HolderHost, "service": cyborg.HolderService,
+	}
+}
+
+// attach gives a free handle to an instance, a service, or the accelerator's own host.
+func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
+	id, err := pathUUID(r, "uuid")
+	if err != nil {
+		return err
+	}
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	name, same := o.name("name", maxName), o.uuid("uuid")
+	holder := attachHolder(o)
+	if same != uuid.Nil && same != id {
+		o.fail("uuid is %s, but the path says %s", same, id)
+	}
+	if err := o.done(); err != nil {
+		return err
+	}
+	accelerator, err := a.store.Accelerator(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	if name != "" && name != accelerator.Name {
+		return cyborg.Errorf(cyborg.Changed, "accelerator %s has the name %q, not %q", id, accelerator.Name, name)
+	}
+	switch {
+	case holder.ID == "":
+		holder = cyborg.Holder{Kind: cyborg.HolderHost, ID: accelerator.Host}
+	case holder.Kind == cyborg.HolderHost && holder.ID != accelerator.Host:
+		return cyborg.Errorf(cyborg.Invalid, "host is %q, but accelerator %s is on host %q", shorten(holder.ID), id, accelerator.Host).
+			WithHint("Leave host out to attach it to its own host.")
+	}
+	return a.operate(w, r, work{
+		kind:    cyborg.KindAttach,
+		request: db.Admission{Attach: &cyborg.AttachRequest{Accelerator: id, Holder: holder}},
+		body:    o.canonical,
+		done:    a.showSubject,
+	})
+}
+
+// attachHolder reads who shall have the handle; the zero holder where nobody is named.
+func attachHolder(o *object) cyborg.Holder {
+	var holder cyborg.Holder
+	take := func(property string, kind cyborg.HolderKind, id string) {
+		switch {
+		case id == "":
+		case holder.ID != "":
+			o.fail("%s is %q, but %s %q shall have it too; name one", property, shorten(id), holder.Kind, shorten(holder.ID))
+		default:
+			holder = cyborg.Holder{Kind: kind, ID: id}
+		}
+	}
+	if instance := o.uuid("instance"); instance != uuid.Nil {
+		take("instance", cyborg.HolderInstance, instance.String())
+	}
+	take("host", cyborg.HolderHost, o.name("host", maxName))
+	take("service", cyborg.HolderService, o.name("service", maxName))
+	return holder
+}
+
+// detach takes back the handles of one holder, or of all. The hardware stays.
+func (a *API) detach(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "uuid")
+	if err != nil {
+		return err
+	}
+	q := readQuery(r, "instance", "host", "service")
+	holder := q.holder(holderProperties())
+	if q.err != nil {
+		return q.err
+	}
+	if err := a.emptyBody(w, r); err != nil {
+		return err
+	}
+	return a.operate(w, r, work{
+		kind:    cyborg.KindDetach,
+		request: db.Admission{Detach: &cyborg.DetachRequest{Accelerator: id, Holder: holder}},
+		done:    noContent,
+	})
+}
+
+func noContent(w http.ResponseWriter, _ *http.Request, _ cyborg.Operation) error {
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,88 @@
+package v1
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// Store is what the API needs of the records. *db.Store is one.
+type Store interface {
+	Reader
+	Changer
+}
+
+// Reader reads the records.
+type Reader interface {
+	Accelerators(ctx context.Context, filter db.AcceleratorFilter, page db.Page) ([]cyborg.Accelerator, error)
+	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
+	Devices(ctx context.Context, filter db.DeviceFilter, page db.Page) ([]cyborg.Device, error)
+	Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error)
+	Hosts(ctx context.Context, page db.Page) ([]cyborg.Host, error)
+	Host(ctx context.Context, name string) (cyborg.Host, error)
+	Backends(ctx context.Context, host string) ([]cyborg.Backend, error)
+	Operations(ctx context.Context, filter db.OperationFilter, page db.Page) ([]cyborg.Operation, error)
+	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
+	Services(ctx context.Context) ([]cyborg.Service, error)
+	Events(ctx context.Context, filter db.EventFilter, after cyborg.Cursor, limit int) ([]cyborg.Event, error)
+	LastCursor(ctx context.Context) (cyborg.Cursor, error)
+	// Wake ticks whenever there may be events to read.
+	Wake(ctx context.Context) <-chan struct{}
+}
+
+// Changer changes the records.
+type Changer interface {
+	Admit(ctx context.Context, admission db.Admission) (db.Admitted, error)
+	UpdateSpecs(ctx context.Context, accelerator uuid.UUID, patch cyborg.SpecsPatch, ifVersion int64, actor cyborg.Actor) (cyborg.Accelerator, error)
+	Maintain(ctx context.Context, accelerator uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Accelerator, error)
+	Enable(ctx context.Context, accelerator uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error)
+	RequestCancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error)
+}
+
+// Run is the run of an operation.
+type Run interface {
+	// Wait returns when the run has ended, or with an error when ctx does before.
+	Wait(ctx context.Context) (workflows.OperationResult, error)
+}
+
+// Engine is what the API needs of Temporal. EngineOf makes one.
+type Engine interface {
+	// Start starts the run of an admitted operation, or finds the one that runs.
+	Start(ctx context.Context, op cyborg.Operation) (Run, error)
+	asker
+}
+
+// asker is the part of an Engine that names no type of a run.
+type asker interface {
+	// Cancel asks the run to undo what it has done and to end.
+	Cancel(ctx context.Context, op cyborg.Operation) error
+	// Progress is how far the present step is; nil where none runs.
+	Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error)
+	// Census asks the hosts how their accelerators are used; deployables, by the driver's names, limit the answer.
+	Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error)
+	// Discover makes a host look at its hardware; what it saw is recorded when this returns.
+	Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error)
+	// Ping says whether Temporal answers.
+	Ping(ctx context.Context) error
+}
+
+// starter is an engine whose runs have a type of their own.
+type starter[R Run] interface {
+	Start(ctx context.Context, op cyborg.Operation) (R, error)
+	asker
+}
+
+// EngineOf makes an Engine of one whose Start returns a run type of its own, such as the conductor's.
+func EngineOf[R Run](of starter[R]) Engine { return engineOf[R]{starter: of} }
+
+type engineOf[R Run] struct{ starter[R] }
+
+// Start starts the run of an admitted operation.
+func (e engineOf[R]) Start(ctx context.Context, op cyborg.Operation) (Run, error) {
+	return e.starter.Start(ctx, op)
+}

@@ -1,0 +1,42 @@
+package v1
+
+import (
+	"net/http"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+func (a *API) listDevices(w http.ResponseWriter, r *http.Request) error {
+	q := readQuery(r, "host", "type", "vendor_id", "limit", "marker")
+	filter := db.DeviceFilter{Hosts: q.texts("host"), Vendors: q.texts("vendor_id")}
+	for _, text := range q.texts("type") {
+		filter.Types = append(filter.Types, cyborg.DeviceType(text))
+	}
+	page := q.uuidPage()
+	if q.err != nil {
+		return q.err
+	}
+	devices, err := a.store.Devices(r.Context(), filter, page)
+	if err != nil {
+		return err
+	}
+	return writeList(w, r, "device", each(devices, viewDevice), page.Limit,
+		func(d deviceView) string { return d.UUID.String() })
+}
+
+func (a *API) showDevice(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "uuid")
+	if err != nil {
+		return err
+	}
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	device, err := a.store.Device(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	return web.WriteJSON(w, http.StatusOK, viewDevice(device))
+}

@@ -1,0 +1,144 @@
+package v1
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// listDrivers lists the backends of the named hosts, or of all.
+func (a *API) listDrivers(w http.ResponseWriter, r *http.Request) error {
+	q := readQuery(r, "host")
+	hosts := q.texts("host")
+	if q.err != nil {
+		return q.err
+	}
+	if len(hosts) == 0 {
+		hosts = []string{""} // the store's word for all
+	}
+	backends := []cyborg.Backend{}
+	for _, host := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
+		if host != "" {
+			if _, err := a.store.Host(r.Context(), host); err != nil {
+				return err
+			}
+		}
+		some, err := a.store.Backends(r.Context(), host)
+		if err != nil {
+			return err
+		}
+		backends = append(backends, each(some, viewBackend)...)
+	}
+	return writeList(w, r, "driver", backends, 0, nil)
+}
+
+func (a *API) hostDrivers(w http.ResponseWriter, r *http.Request) error {
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	backends, err := a.store.Backends(r.Context(), host.Name)
+	if err != nil {
+		return err
+	}
+	return writeList(w, r, "driver", each(backends, viewBackend), 0, nil)
+}
+
+func (a *API) showDriver(w http.ResponseWriter, r *http.Request) error {
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	name, err := pathText(r, "backend")
+	if err != nil {
+		return err
+	}
+	backends, err := a.store.Backends(r.Context(), host.Name)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(backends, func(b cyborg.Backend) bool { return b.Name == name })
+	if i < 0 {
+		return cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q", host.Name, shorten(name))
+	}
+	return web.WriteJSON(w, http.StatusOK, viewBackend(backends[i]))
+}
+
+// installDriver enables a backend of a driver that the host's agent knows.
+func (a *API) installDriver(w http.ResponseWriter, r *http.Request) error {
+	o, err := a.body(w, r)
+	if err != nil {
+		return err
+	}
+	request := cyborg.ConfigureRequest{
+		Action:  cyborg.InstallDriver,
+		Backend: o.name("name", maxName),
+		Driver:  o.name("driver", maxName),
+		Options: o.tree("options"),
+	}
+	if request.Backend == "" {
+		o.fail("name is missing")
+	}
+	if err := o.done(); err != nil {
+		return err
+	}
+	return a.configure(w, r, request, o.canonical, http.StatusCreated)
+}
+
+// updateDriver changes a backend's options; its driver can be repeated but not changed.
+func (a *API) updateDriver(w http.ResponseWriter, r *http.Request) error {
+	o, err := a.body(w, r)
+	if err != nil {
+		return err
+	}
+	request := cyborg.ConfigureRequest{
+		Action: cyborg.UpdateDriver, Driver: o.name("driver", maxName), Options: o.tree("options"),
+	}
+	if request.Options == nil {
+		o.fail("options are missing")
+	}
+	if err := o.done(); err != nil {
+		return err
+	}
+	if request.Backend, err = pathText(r, "backend"); err != nil {
+		return err
+	}
+	return a.configure(w, r, request, o.canonical, http.StatusOK)
+}
+
+// uninstallDriver disables a backend, unless one of its devices is in use.
+func (a *API) uninstallDriver(w http.ResponseWriter, r *http.Request) error {
+	if err := a.emptyBody(w, r); err != nil {
+		return err
+	}
+	request := cyborg.ConfigureRequest{Action: cyborg.UninstallDriver}
+	var err error
+	if request.Backend, err = pathText(r, "backend"); err != nil {
+		return err
+	}
+	return a.configure(w, r, request, "", http.StatusNoContent)
+}
+
+// configure answers with the operation, whose result says what the agent saw: the host's next report brings it into
+// the records.
+func (a *API) configure(w http.ResponseWriter, r *http.Request, request cyborg.ConfigureRequest, body string, success int) error {
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	request.Host = host.Name
+	return a.operate(w, r, work{
+		kind: cyborg.KindConfigure, request: db.Admission{Configure: &request}, body: body,
+		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
+			if success == http.StatusNoContent {
+				w.WriteHeader(success)
+				return nil
+			}
+			w.Header().Set("Location", driverLocation(request.Host, request.Backend))
+			return web.WriteJSON(w, success, viewOperation(op))
+		},
+	})
+}

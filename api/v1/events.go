@@ -1,0 +1,102 @@
+package v1
+
+import (
+	"net/http"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// history lists what happened to an accelerator and its handles, oldest first. It outlives the accelerator.
+func (a *API) history(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "uuid")
+	if err != nil {
+		return err
+	}
+	q := readQuery(r, "limit", "marker")
+	limit := q.limit()
+	after, err := cyborg.ParseCursor(q.one("marker"))
+	if err != nil {
+		q.fail(err)
+	}
+	if q.err != nil {
+		return q.err
+	}
+	filter := db.EventFilter{Subjects: []cyborg.Subject{{Kind: cyborg.SubjectAccelerator, ID: id.String()}}}
+	accelerator, missing := a.store.Accelerator(r.Context(), id)
+	if missing != nil && cyborg.KindOf(missing) != cyborg.NotFound {
+		return missing
+	}
+	for _, handle := range accelerator.Handles {
+		filter.Subjects = append(filter.Subjects, cyborg.Subject{Kind: cyborg.SubjectHandle, ID: handle.UUID.String()})
+	}
+	events, err := a.store.Events(r.Context(), filter, after, limit)
+	if err != nil {
+		return err
+	}
+	if missing != nil && len(events) == 0 && after == (cyborg.Cursor{}) {
+		return missing
+	}
+	return writeList(w, r, "event", events, limit, func(e cyborg.Event) string { return e.Cursor.String() })
+}
+
+// operationEvents streams what happens in an operation, from its beginning, and ends with the operation.
+func (a *API) operationEvents(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return err
+	}
+	q := readQuery(r, "after")
+	after, _ := cursor(r, q)
+	if q.err != nil {
+		return q.err
+	}
+	if _, err := a.store.Operation(r.Context(), id); err != nil {
+		return err
+	}
+	s := &stream{
+		api: a, after: after, operation: id,
+		filter: db.EventFilter{
+			Operation: id,
+			Subjects:  []cyborg.Subject{{Kind: cyborg.SubjectOperation, ID: id.String()}},
+		},
+	}
+	return s.serve(w, r)
+}
+
+// events streams what happens everywhere, from now on or from where the caller was.
+func (a *API) events(w http.ResponseWriter, r *http.Request) error {
+	q := readQuery(r, "after", "host", "accelerator", "device", "operation")
+	s := &stream{api: a, filter: db.EventFilter{Hosts: q.texts("host"), Operation: q.uuid("operation")}}
+	for name, kind := range map[string]cyborg.SubjectKind{
+		"accelerator": cyborg.SubjectAccelerator, "device": cyborg.SubjectDevice,
+	} {
+		for _, id := range q.uuids(name) {
+			s.filter.Subjects = append(s.filter.Subjects, cyborg.Subject{Kind: kind, ID: id.String()})
+		}
+	}
+	after, given := cursor(r, q)
+	if q.err != nil {
+		return q.err
+	}
+	if s.after = after; !given {
+		var err error
+		if s.after, err = a.store.LastCursor(r.Context()); err != nil {
+			return err
+		}
+	}
+	return s.serve(w, r)
+}
+
+// cursor reads the place after which a stream begins: the header that a reconnecting browser sends, else the parameter.
+func cursor(r *http.Request, q *query) (at cyborg.Cursor, given bool) {
+	text := r.Header.Get("Last-Event-ID")
+	if text == "" {
+		text = q.one("after")
+	}
+	at, err := cyborg.ParseCursor(text)
+	if err != nil {
+		q.fail(err)
+	}
+	return at, text != ""
+}

@@ -1,0 +1,136 @@
+package v1
+
+import (
+	"cmp"
+	"net/http"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+func (a *API) listHosts(w http.ResponseWriter, r *http.Request) error {
+	q := readQuery(r, "limit", "marker")
+	page := q.page()
+	if q.err != nil {
+		return q.err
+	}
+	hosts, err := a.store.Hosts(r.Context(), page)
+	if err != nil {
+		return err
+	}
+	return writeList(w, r, "host", each(hosts, viewHost), page.Limit, func(h cyborg.Host) string { return h.Name })
+}
+
+func (a *API) showHost(w http.ResponseWriter, r *http.Request) error {
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	return web.WriteJSON(w, http.StatusOK, viewHost(host))
+}
+
+// host reads the host in the path, of a request without parameters.
+func (a *API) host(r *http.Request) (cyborg.Host, error) {
+	name, err := pathText(r, "host")
+	if err != nil {
+		return cyborg.Host{}, err
+	}
+	if q := readQuery(r); q.err != nil {
+		return cyborg.Host{}, q.err
+	}
+	return a.store.Host(r.Context(), name)
+}
+
+type discoveryView struct {
+	Host       string         `json:"host"`
+	Sequence   int64          `json:"sequence"`
+	Generation int64          `json:"generation"`
+	Devices    map[string]int `json:"devices"` // by backend
+	Errors     []string       `json:"errors"`
+}
+
+// discover makes a host look at its hardware now; what it saw is recorded when this answers.
+func (a *API) discover(w http.ResponseWriter, r *http.Request) error {
+	if err := a.emptyBody(w, r); err != nil {
+		return err
+	}
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	prefer, err := readPreference(r, a.config.SyncWait)
+	if err != nil {
+		return err
+	}
+	if host.Silent {
+		return silent(host)
+	}
+	if err := a.health.check(r.Context()); err != nil {
+		return err
+	}
+	release, err := a.slots.take(r.Context())
+	if err != nil {
+		return err
+	}
+	defer release()
+	wait := cmp.Or(prefer.wait, time.Second)
+	ctx, cancel := waitingContext(r, wait)
+	defer cancel()
+	found, err := a.engine.Discover(ctx, host.Name, wait)
+	if err != nil {
+		return err
+	}
+	view := discoveryView{
+		Host: host.Name, Sequence: found.Sequence, Generation: found.Generation,
+		Devices: found.Devices, Errors: notNil(found.Errors),
+	}
+	if view.Devices == nil {
+		view.Devices = map[string]int{}
+	}
+	return web.WriteJSON(w, http.StatusOK, view)
+}
+
+func silent(host cyborg.Host) error {
+	return cyborg.Errorf(cyborg.HostSilent, "the agent of host %s is silent since %s", host.Name, since(host.LastSeen)).
+		WithHint("Look at cyborg-agent on %s.", host.Name)
+}
+
+type hostServiceView struct {
+	Host     string              `json:"host"`
+	Name     string              `json:"name"`
+	Driver   string              `json:"driver"`
+	State    cyborg.BackendState `json:"state"`
+	Error    string              `json:"error,omitempty"`
+	Services []string            `json:"services"`
+}
+
+// hostServices lists what acceleration services each backend of a host offers.
+func (a *API) hostServices(w http.ResponseWriter, r *http.Request) error {
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	backends, err := a.store.Backends(r.Context(), host.Name)
+	if err != nil {
+		return err
+	}
+	services := each(backends, func(b cyborg.Backend) hostServiceView {
+		return hostServiceView{
+			Host: b.Host, Name: b.Name, Driver: b.Driver, State: b.State, Error: b.Error, Services: notNil(b.Services),
+		}
+	})
+	return writeList(w, r, "service", services, 0, nil)
+}
+
+// listServices lists the running processes with their true liveness.
+func (a *API) listServices(w http.ResponseWriter, r *http.Request) error {
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	services, err := a.store.Services(r.Context())
+	if err != nil {
+		return err
+	}
+	return writeList(w, r, "service", services, 0, nil)
+}

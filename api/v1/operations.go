@@ -1,0 +1,195 @@
+package v1
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// progressLimit bounds the question to Temporal how far a step is; the operation is shown without it.
+const progressLimit = time.Second
+
+func operationStates() []cyborg.OperationState {
+	return []cyborg.OperationState{
+		cyborg.Admitted, cyborg.Running, cyborg.Succeeded, cyborg.Failed, cyborg.NeedsOperator, cyborg.Stopped,
+	}
+}
+
+func (a *API) listOperations(w http.ResponseWriter, r *http.Request) error {
+	q := readQuery(r, "kind", "state", "host", "accelerator", "device", "open", "limit", "marker")
+	filter := db.OperationFilter{
+		Kinds:  words(q, "kind", cyborg.OperationKinds()),
+		States: words(q, "state", operationStates()),
+		Hosts:  q.texts("host"),
+		Open:   q.boolean("open"),
+	}
+	if id := q.uuid("accelerator"); id != uuid.Nil {
+		filter.Subject = &cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id.String()}
+	}
+	if id := q.uuid("device"); id != uuid.Nil {
+		if filter.Subject != nil {
+			q.fail(cyborg.Errorf(cyborg.Invalid, "the parameters accelerator and device exclude each other"))
+		}
+		filter.Subject = &cyborg.Subject{Kind: cyborg.SubjectDevice, ID: id.String()}
+	}
+	page := q.uuidPage()
+	if q.err != nil {
+		return q.err
+	}
+	operations, err := a.store.Operations(r.Context(), filter, page)
+	if err != nil {
+		return err
+	}
+	return writeList(w, r, "operation", each(operations, viewOperation), page.Limit,
+		func(op operationView) string { return op.ID.String() })
+}
+
+// showOperation answers with the operation, and with the progress of its running step. With Prefer: wait it answers
+// when the operation has ended, or after that time.
+func (a *API) showOperation(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return err
+	}
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	prefer, err := readPreference(r, a.config.SyncWait)
+	if err != nil {
+		return err
+	}
+	op, err := a.store.Operation(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	if prefer.waited && !op.State.Ended() {
+		waiting, cancel := waitingContext(r, prefer.wait)
+		defer cancel()
+		if op, err = a.awaitRecord(r.Context(), waiting, id); err != nil {
+			return err
+		}
+	}
+	if op.State == cyborg.Running {
+		op.Progress = a.progress(r.Context(), op)
+	}
+	return web.WriteJSON(w, http.StatusOK, viewOperation(op))
+}
+
+func (a *API) progress(ctx context.Context, op cyborg.Operation) *cyborg.Progress {
+	ctx, cancel := context.WithTimeout(ctx, progressLimit)
+	defer cancel()
+	progress, err := a.engine.Progress(ctx, op)
+	if err != nil {
+		a.log.DebugContext(ctx, "progress cannot be read",
+			slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
+		return nil
+	}
+	return progress
+}
+
+// ownOrAdmin lets members act on what they asked for, and admins on everything.
+func ownOrAdmin(r *http.Request, op cyborg.Operation, what string) error {
+	if op.Actor.Name == auth.CallerOf(r.Context()).Name {
+		return nil
+	}
+	return auth.Require(r.Context(), auth.Admin, what+" an operation of "+op.Actor.Name)
+}
+
+// cancel asks the operation to undo what it has done and to end. It has not ended when this answers.
+func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
+	op, err := a.operationToChange(w, r, "cancel")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), admitLimit)
+	defer cancel()
+	op, err = a.store.RequestCancel(ctx, op.ID, actor(r))
+	if err != nil {
+		return err
+	}
+	if err := a.engine.Cancel(ctx, op); err != nil {
+		a.log.WarnContext(ctx, "the cancellation is recorded, but Temporal did not take it",
+			slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
+		return cyborg.Errorf(cyborg.Unavailable, "the wish to cancel is recorded, but Temporal does not answer").
+			WithHint("Send the same request again after the time in Retry-After.").WithOperation(op.ID)
+	}
+	return writeAccepted(w, op)
+}
+
+// retry admits a new operation with the input of one that failed.
+func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
+	op, err := a.operationToChange(w, r, "retry")
+	if err != nil {
+		return err
+	}
+	if !op.State.Ended() || op.State == cyborg.Succeeded {
+		return cyborg.Errorf(cyborg.Changed, "operation %s is %s; only one that failed or was cancelled can be retried", op.ID, op.State).
+			WithOperation(op.ID)
+	}
+	request, err := requestOf(op)
+	if err != nil {
+		return err
+	}
+	request.RetryOf = op.ID
+	return a.operate(w, r, work{kind: op.Kind, request: request, async: true})
+}
+
+func (a *API) operationToChange(w http.ResponseWriter, r *http.Request, what string) (cyborg.Operation, error) {
+	id, err := pathUUID(r, "id")
+	if err != nil {
+		return cyborg.Operation{}, err
+	}
+	if q := readQuery(r); q.err != nil {
+		return cyborg.Operation{}, q.err
+	}
+	if err := a.emptyBody(w, r); err != nil {
+		return cyborg.Operation{}, err
+	}
+	op, err := a.store.Operation(r.Context(), id)
+	if err != nil {
+		return cyborg.Operation{}, err
+	}
+	return op, ownOrAdmin(r, op, what)
+}
+
+// requestOf is what an operation was asked for, from its recorded input.
+func requestOf(op cyborg.Operation) (db.Admission, error) {
+	var out db.Admission
+	var into any
+	switch op.Kind {
+	case cyborg.KindProvision:
+		out.Provision = &cyborg.ProvisionRequest{}
+		into = out.Provision
+	case cyborg.KindProgram:
+		out.Program = &cyborg.ProgramRequest{}
+		into = out.Program
+	case cyborg.KindAttach:
+		out.Attach = &cyborg.AttachRequest{}
+		into = out.Attach
+	case cyborg.KindDetach:
+		out.Detach = &cyborg.DetachRequest{}
+		into = out.Detach
+	case cyborg.KindConfigure:
+		out.Configure = &cyborg.ConfigureRequest{}
+		into = out.Configure
+	default:
+		return out, cyborg.Errorf(cyborg.Unsupported, "an operation of kind %s cannot be retried", op.Kind)
+	}
+	text, err := json.Marshal(op.Input)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return out, cyborg.Errorf(cyborg.Internal, "the input of operation %s cannot be read: %w", op.ID, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,87 @@
+package v1
+
+import (
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// program loads an image into an accelerator.
+func (a *API) program(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "uuid")
+	if err != nil {
+		return err
+	}
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	o, err := a.body(w, r)
+	if err != nil {
+		return err
+	}
+	image := readImage(o)
+	if err := o.done(); err != nil {
+		return err
+	}
+	return a.operate(w, r, work{
+		kind:    cyborg.KindProgram,
+		request: db.Admission{Program: &cyborg.ProgramRequest{Accelerator: id, Image: image}},
+		body:    o.canonical,
+		done:    a.showSubject,
+	})
+}
+
+var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+func readImage(body *object) cyborg.Image {
+	o := body.object("image")
+	if o == nil {
+		body.fail("image is missing")
+		return cyborg.Image{}
+	}
+	image := cyborg.Image{
+		Source: o.name("source", maxSource),
+		SHA256: strings.ToLower(o.name("sha256", maxName)),
+		ID:     o.name("id", maxName),
+	}
+	if whole := o.boolean("whole_device"); whole != nil {
+		image.WholeDevice = *whole
+	}
+	if image.SHA256 != "" && !sha256Pattern.MatchString(image.SHA256) {
+		o.fail("image.sha256 is %q, not 64 hexadecimal digits", shorten(image.SHA256))
+	}
+	checkSource(o, image)
+	_ = o.done() // kept in the whole
+	return image
+}
+
+// checkSource refuses what no host could accept; the agent checks again what it is given.
+func checkSource(o *object, image cyborg.Image) {
+	scheme, rest, hasScheme := strings.Cut(image.Source, ":")
+	switch {
+	case image.Source == "":
+		o.fail("image.source is missing")
+	case hasScheme && (scheme == "http" || scheme == "https"):
+		source, err := url.Parse(image.Source)
+		switch {
+		case err != nil || source.Host == "":
+			o.fail("image.source is %q, which is no URL", shorten(image.Source))
+		case source.User != nil:
+			o.fail("image.source has a user or password, which everybody could read in the operation")
+		case image.SHA256 == "":
+			o.fail("image.sha256 is missing; an image from %s needs it", source.Host)
+		}
+	default:
+		if scheme == "file" {
+			image.Source = rest
+		}
+		if path.IsAbs(image.Source) || strings.Contains("/"+image.Source+"/", "/../") || strings.Contains(image.Source, "://") {
+			o.fail("image.source is %q, neither an http or https URL nor a path below the host's image_dir", shorten(image.Source))
+		}
+	}
+}

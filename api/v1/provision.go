@@ -1,0 +1,100 @@
+package v1
+
+import (
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// provision takes an accelerator into service: the one in the path or the body, or else the best that fits.
+func (a *API) provision(w http.ResponseWriter, r *http.Request) error {
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	o, err := a.body(w, r)
+	if err != nil {
+		return err
+	}
+	request := cyborg.ProvisionRequest{
+		Name:        o.name("name", maxName),
+		Accelerator: o.uuid("uuid"),
+		Specs:       o.specs("acc_specs"),
+		Host:        o.name("host", maxName),
+	}
+	if request.Name == "" {
+		o.fail("name is missing")
+	}
+	if err := o.done(); err != nil {
+		return err
+	}
+	if chi.URLParam(r, "uuid") != "" {
+		id, err := pathUUID(r, "uuid")
+		if err != nil {
+			return err
+		}
+		if request.Accelerator != uuid.Nil && request.Accelerator != id {
+			return cyborg.Errorf(cyborg.Invalid, "uuid is %s, but the path says %s", request.Accelerator, id)
+		}
+		request.Accelerator = id
+	}
+	return a.operate(w, r, work{
+		kind: cyborg.KindProvision, request: db.Admission{Provision: &request}, body: o.canonical, done: created,
+	})
+}
+
+// created answers that the accelerator is in service.
+func created(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
+	id, err := acceleratorOf(op)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", acceleratorLocation(id.String()))
+	w.WriteHeader(http.StatusCreated)
+	return nil
+}
+
+// makeReady takes an accelerator into service under its present name.
+func (a *API) makeReady(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "uuid")
+	if err != nil {
+		return err
+	}
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	if err := a.emptyBody(w, r); err != nil {
+		return err
+	}
+	return a.operate(w, r, work{
+		kind:    cyborg.KindProvision,
+		request: db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: id}},
+		done:    a.showSubject,
+	})
+}
+
+// showSubject answers with the accelerator as the operation left it.
+func (a *API) showSubject(w http.ResponseWriter, r *http.Request, op cyborg.Operation) error {
+	id, err := acceleratorOf(op)
+	if err != nil {
+		return err
+	}
+	accelerator, err := a.store.Accelerator(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	return writeAccelerator(w, accelerator)
+}
+
+// acceleratorOf is the accelerator that an operation was asked for.
+func acceleratorOf(op cyborg.Operation) (uuid.UUID, error) {
+	for _, subject := range op.Subjects {
+		if subject.Kind == cyborg.SubjectAccelerator {
+			return uuid.Parse(subject.ID)
+		}
+	}
+	return uuid.Nil, cyborg.Errorf(cyborg.Internal, "operation %s is about no accelerator", op.ID)
+}

@@ -1,0 +1,130 @@
+package v1
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// censusGrace is how much later than its deadline a census may answer.
+const censusGrace = 5 * time.Second
+
+// usage asks the named hosts, or all, how their accelerators are used at this moment. A silent host is not asked.
+func (a *API) usage(w http.ResponseWriter, r *http.Request) error {
+	q := readQuery(r, "host")
+	names := slices.Compact(slices.Sorted(slices.Values(q.texts("host"))))
+	prefer, err := readPreference(r, a.config.SyncWait)
+	if err != nil {
+		q.fail(err)
+	}
+	if q.err != nil {
+		return q.err
+	}
+	hosts, err := a.hostsOf(r, names)
+	if err != nil {
+		return err
+	}
+	census, err := a.census(r, hosts, nil, prefer)
+	if err != nil {
+		return err
+	}
+	return web.WriteJSON(w, http.StatusOK, census)
+}
+
+// acceleratorUsage asks the accelerator's host.
+func (a *API) acceleratorUsage(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathUUID(r, "uuid")
+	if err != nil {
+		return err
+	}
+	if q := readQuery(r); q.err != nil {
+		return q.err
+	}
+	prefer, err := readPreference(r, a.config.SyncWait)
+	if err != nil {
+		return err
+	}
+	accelerator, err := a.store.Accelerator(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	hosts, err := a.hostsOf(r, []string{accelerator.Host})
+	if err != nil {
+		return err
+	}
+	census, err := a.census(r, hosts, []string{accelerator.LocalName}, prefer)
+	if err != nil {
+		return err
+	}
+	return web.WriteJSON(w, http.StatusOK, census.Hosts[0])
+}
+
+// hostsOf reads the named hosts, or all where none is named.
+func (a *API) hostsOf(r *http.Request, names []string) ([]cyborg.Host, error) {
+	var hosts []cyborg.Host
+	for _, name := range names {
+		host, err := a.store.Host(r.Context(), name)
+		if err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, host)
+	}
+	if len(names) > 0 {
+		return hosts, nil
+	}
+	page := db.Page{Limit: maxLimit}
+	for {
+		some, err := a.store.Hosts(r.Context(), page)
+		if err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, some...)
+		if len(some) < page.Limit {
+			return hosts, nil
+		}
+		page.Marker = some[len(some)-1].Name
+	}
+}
+
+func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string, prefer preference) (cyborg.Census, error) {
+	out := cyborg.Census{Hosts: []cyborg.HostUsage{}}
+	var asked []string
+	for _, host := range hosts {
+		if host.Silent {
+			out.Partial = true
+			out.Hosts = append(out.Hosts, viewHostUsage(cyborg.HostUsage{Host: host.Name, Error: silent(host).Error()}))
+			continue
+		}
+		asked = append(asked, host.Name)
+	}
+	if len(asked) == 0 {
+		return out, nil
+	}
+	if err := a.health.check(r.Context()); err != nil {
+		return out, err
+	}
+	release, err := a.slots.take(r.Context())
+	if err != nil {
+		return out, err
+	}
+	defer release()
+	deadline := a.config.CensusWait
+	if prefer.waited {
+		deadline = max(prefer.wait, time.Second)
+	}
+	ctx, cancel := waitingContext(r, deadline+censusGrace)
+	defer cancel()
+	answer, err := a.engine.Census(ctx, asked, deployables, deadline)
+	if err != nil {
+		return out, err
+	}
+	out.Partial = out.Partial || answer.Partial
+	out.Hosts = append(out.Hosts, each(answer.Hosts, viewHostUsage)...)
+	slices.SortFunc(out.Hosts, func(a, b cyborg.HostUsage) int { return strings.Compare(a.Host, b.Host) })
+	return out, nil
+}

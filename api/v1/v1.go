@@ -1,0 +1,162 @@
+// Package v1 is our own REST interface: the accelerators of the seed contract, and everything an operator needs beside
+// them. Handlers decode, ask, and encode; what may be done is decided by the table of routes and by the store's guards.
+//
+// It reaches the records and Temporal only through the interfaces declared here, and must not import a driver, an
+// activity, a worker, or how the store is made.
+package v1
+
+import (
+	"cmp"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cyborg-project/cyborg/api/auth"
+)
+
+// Config bounds what requests may take. The zero value of a field means its default.
+type Config struct {
+	// SyncWait is how long a request waits for its operation to end before it answers 202; default 30 s.
+	SyncWait time.Duration
+	// MaxInFlight is how many operations this process has in flight for its callers at once; default 5 for each core.
+	MaxInFlight int
+	// QueueWait is how long a request waits for one of those places before it answers 429; default 2 s.
+	QueueWait time.Duration
+	// SlotHold is how long an operation counts as in flight at most; default 2 s. One that takes longer waits for
+	// hardware, and costs this process nothing.
+	SlotHold time.Duration
+	// BodyLimit is the largest body, in bytes; default 1 MiB.
+	BodyLimit int64
+	// MaxStreams is how many event streams are served at once; default 1000.
+	MaxStreams int
+	// Heartbeat is the interval of comments on an event stream on which nothing happens; default 15 s.
+	Heartbeat time.Duration
+	// StreamWrite is how long a client may take to accept an event before its stream is cut off; default 10 s.
+	StreamWrite time.Duration
+	// CensusWait is how long a census waits for its hosts; default 5 s, or SyncWait where that is shorter.
+	CensusWait time.Duration
+}
+
+const inFlightPerCore = 5
+
+func (c Config) withDefaults() Config {
+	c.SyncWait = cmp.Or(c.SyncWait, 30*time.Second)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, inFlightPerCore*runtime.NumCPU())
+	c.QueueWait = cmp.Or(c.QueueWait, 2*time.Second)
+	c.SlotHold = cmp.Or(c.SlotHold, 2*time.Second)
+	c.BodyLimit = cmp.Or(c.BodyLimit, 1<<20)
+	c.MaxStreams = cmp.Or(c.MaxStreams, 1000)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
+	c.StreamWrite = cmp.Or(c.StreamWrite, 10*time.Second)
+	c.CensusWait = min(cmp.Or(c.CensusWait, 5*time.Second), c.SyncWait)
+	return c
+}
+
+// API serves /v1.
+type API struct {
+	config  Config
+	store   Store
+	engine  Engine
+	log     *slog.Logger
+	slots   *slots
+	streams *semaphore.Weighted
+	health  health
+	metrics metrics
+}
+
+// New returns the API. The error says that its metrics are registered already.
+func New(config Config, store Store, engine Engine, registry prometheus.Registerer, log *slog.Logger) (*API, error) {
+	config = config.withDefaults()
+	a := &API{
+		config:  config,
+		store:   store,
+		engine:  engine,
+		log:     log,
+		streams: semaphore.NewWeighted(int64(config.MaxStreams)),
+		health:  health{ping: engine.Ping, log: log},
+		metrics: newMetrics(),
+	}
+	a.slots = newSlots(config, a.metrics.inFlight)
+	return a, a.metrics.register(registry)
+}
+
+type metrics struct {
+	inFlight prometheus.Gauge
+	streams  prometheus.Gauge
+	answers  *prometheus.CounterVec
+}
+
+func newMetrics() metrics {
+	return metrics{
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cyborg_operations_in_flight", Help: "Operations that count against the limit of this process.",
+		}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cyborg_event_streams", Help: "Event streams that are open.",
+		}),
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cyborg_operation_answers_total",
+			Help: "How requests for an operation were answered: succeeded, failed (its error), accepted (202), repeated, refused (not admitted).",
+		}, []string{"kind", "answer"}),
+	}
+}
+
+func (m metrics) register(registry prometheus.Registerer) error {
+	for _, c := range []prometheus.Collector{m.inFlight, m.streams, m.answers} {
+		if err := registry.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Routes lists every route with the role that it needs. The router is made from it, so no route is without one.
+func (a *API) Routes() []Route {
+	const (
+		accelerator = "/accelerators/{uuid}"
+		operation   = "/operations/{id}"
+		host        = "/hosts/{host}"
+		driver      = "/hosts/{host}/drivers/{backend}"
+	)
+	return []Route{
+		{"GET", "/accelerators", auth.Reader, a.listAccelerators},
+		{"POST", "/accelerators", auth.Admin, a.provision},
+		{"GET", accelerator, auth.Reader, a.showAccelerator},
+		{"POST", accelerator, auth.Admin, a.provision},
+		{"PUT", accelerator, auth.Member, a.attachOrSetSpecs}, // setting specs needs Admin
+		{"DELETE", accelerator, auth.Member, a.detach},
+		{"PUT", accelerator + "/acc_specs", auth.Admin, a.setSpecs},
+		{"PATCH", accelerator + "/program", auth.Member, a.program},
+		{"POST", accelerator + "/ready", auth.Admin, a.makeReady},
+		{"POST", accelerator + "/maintain", auth.Admin, a.maintain},
+		{"POST", accelerator + "/enable", auth.Admin, a.enable},
+		{"GET", accelerator + "/history", auth.Reader, a.history},
+		{"GET", accelerator + "/usage", auth.Reader, a.acceleratorUsage},
+		{"GET", "/usage", auth.Reader, a.usage},
+
+		{"GET", "/operations", auth.Reader, a.listOperations},
+		{"GET", operation, auth.Reader, a.showOperation},
+		{"POST", operation + "/cancel", auth.Member, a.cancel}, // that of somebody else needs Admin
+		{"POST", operation + "/retry", auth.Member, a.retry},   // likewise
+		{"GET", operation + "/events", auth.Reader, a.operationEvents},
+		{"GET", "/events", auth.Reader, a.events},
+
+		{"GET", "/hosts", auth.Reader, a.listHosts},
+		{"GET", host, auth.Reader, a.showHost},
+		{"POST", host + "/discover", auth.Admin, a.discover},
+		{"GET", host + "/services", auth.Reader, a.hostServices},
+		{"GET", host + "/drivers", auth.Reader, a.hostDrivers},
+		{"POST", host + "/drivers", auth.Admin, a.installDriver},
+		{"GET", driver, auth.Reader, a.showDriver},
+		{"PUT", driver, auth.Admin, a.updateDriver},
+		{"DELETE", driver, auth.Admin, a.uninstallDriver},
+
+		{"GET", "/devices", auth.Reader, a.listDevices},
+		{"GET", "/devices/{uuid}", auth.Reader, a.showDevice},
+		{"GET", "/services", auth.Reader, a.listServices},
+		{"GET", "/drivers", auth.Reader, a.listDrivers},
+	}
+}

@@ -1,0 +1,150 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Metrics counts the requests of one listener.
+type Metrics struct {
+	duration *prometheus.HistogramVec
+	open     prometheus.Gauge
+}
+
+// NewMetrics registers the metrics of the listener of that name. The error says that it has been registered already.
+func NewMetrics(registry prometheus.Registerer, listener string) (*Metrics, error) {
+	labels := prometheus.Labels{"listener": listener}
+	m := &Metrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "cyborg_http_request_duration_seconds", Help: "How long requests took, event streams left out.",
+			ConstLabels: labels, Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40},
+		}, []string{"method", "route", "status"}),
+		open: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "cyborg_http_requests_in_flight", Help: "Requests being served, event streams among them.", ConstLabels: labels,
+		}),
+	}
+	for _, c := range []prometheus.Collector{m.duration, m.open} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("metrics of listener %s: %w", listener, err)
+		}
+	}
+	return m, nil
+}
+
+// Observe gives each request its id, survives panics of what it wraps, logs the request, and counts it.
+func Observe(log *slog.Logger, metrics *Metrics) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			x := &exchange{requestID: requestIDOf(r), route: "unmatched"}
+			r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+			rec := &recorder{ResponseWriter: w}
+			rec.Header().Set(RequestIDHeader, x.requestID)
+			rec.Header().Set("Cache-Control", "no-store")
+			rec.Header().Set("X-Content-Type-Options", "nosniff")
+
+			metrics.open.Inc()
+			start := time.Now()
+			defer func() {
+				metrics.open.Dec()
+				took := time.Since(start)
+				if !x.stream {
+					metrics.duration.WithLabelValues(method(r), x.route, strconv.Itoa(rec.answered())).Observe(took.Seconds())
+				}
+				logExchange(log, r, x, rec, took)
+			}()
+			defer recoverPanic(rec, r)
+			next.ServeHTTP(rec, r)
+		})
+	}
+}
+
+// recoverPanic answers for a handler that panicked. http.ErrAbortHandler goes on: it breaks the connection on purpose.
+func recoverPanic(rec *recorder, r *http.Request) {
+	reason := recover()
+	if reason == nil {
+		return
+	}
+	if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(reason)
+	}
+	err := cyborg.Errorf(cyborg.Internal, "panic: %v\n%s", reason, debug.Stack())
+	if rec.status != 0 { // the answer has begun; all that is left is to break it off
+		exchangeOf(r.Context()).err = err
+		panic(http.ErrAbortHandler)
+	}
+	WriteError(rec, r, err)
+}
+
+// method keeps made-up methods out of the metrics' labels.
+func method(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
+		return r.Method
+	}
+	return "other"
+}
+
+func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, took time.Duration) {
+	ctx := context.WithoutCancel(r.Context())
+	level := slog.LevelInfo
+	if r.Method == http.MethodGet && x.err == nil {
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{
+		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.String("route", x.route),
+		slog.Int("status", rec.answered()), slog.Int64("bytes", rec.bytes),
+		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
+		slog.String("request_id", x.requestID), slog.String("actor", x.actor), slog.String("remote", r.RemoteAddr),
+	}
+	if x.err != nil {
+		kind := cyborg.KindOf(x.err)
+		level = kind.LogLevel()
+		attrs = append(attrs, slog.String("kind", string(kind)), slog.String("error", x.err.Error()))
+	}
+	log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// recorder remembers what was answered.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+}
+
+// WriteHeader remembers the first final status.
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 && status >= http.StatusOK {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write counts the bytes of the body.
+func (w *recorder) Write(body []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(body)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *recorder) answered() int {
+	if w.status == 0 {
+		return http.StatusOK // net/http sends it for a handler that wrote nothing
+	}
+	return w.status
+}

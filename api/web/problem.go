@@ -1,0 +1,179 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// statusClientGone is what the access log shows where the caller left before the answer (nginx's convention).
+const statusClientGone = 499
+
+// Problem is the body of every error answer (RFC 9457, application/problem+json).
+type Problem struct {
+	Type      string      `json:"type"`
+	Title     string      `json:"title"`
+	Status    int         `json:"status"`
+	Detail    string      `json:"detail"`
+	Kind      cyborg.Kind `json:"kind"`
+	RequestID string      `json:"request_id"`
+	Operation uuid.UUID   `json:"operation_id,omitzero"`
+	Hint      string      `json:"hint,omitempty"`
+}
+
+// title says in a few words what a kind means; it is the same for each problem of that kind.
+func title(kind cyborg.Kind) string {
+	switch kind {
+	case cyborg.Invalid:
+		return "The request is not valid"
+	case cyborg.Unauthenticated:
+		return "Who are you?"
+	case cyborg.Forbidden:
+		return "You may not do this"
+	case cyborg.NotFound:
+		return "There is no such thing"
+	case cyborg.Changed:
+		return "It is not in the state that you expected"
+	case cyborg.NameTaken:
+		return "The name is taken"
+	case cyborg.NoFit:
+		return "No accelerator fits"
+	case cyborg.Claimed:
+		return "Another operation works on it"
+	case cyborg.InUse:
+		return "It is in use"
+	case cyborg.TooLarge:
+		return "It is too large"
+	case cyborg.Unsupported:
+		return "Its driver cannot do this"
+	case cyborg.ImageRejected:
+		return "The image does not fit"
+	case cyborg.Protected:
+		return "The host lives on it"
+	case cyborg.Overloaded:
+		return "Too much work in flight"
+	case cyborg.Cancelled:
+		return "It was cancelled"
+	case cyborg.Busy:
+		return "The device is busy"
+	case cyborg.HostSilent:
+		return "The host's agent does not answer"
+	case cyborg.Unavailable:
+		return "A service we need does not answer"
+	case cyborg.Timeout:
+		return "It took too long"
+	case cyborg.Hardware:
+		return "The hardware failed"
+	case cyborg.Internal:
+		return "A defect of ours"
+	}
+	return "A defect of ours"
+}
+
+// retryAfter is how many seconds a caller should wait before trying again, by kind; 0 says nothing.
+func retryAfter(kind cyborg.Kind) int {
+	switch kind {
+	case cyborg.Overloaded, cyborg.Busy:
+		return 1
+	case cyborg.Unavailable, cyborg.Timeout:
+		return 5
+	case cyborg.HostSilent:
+		return 10
+	default:
+		return 0
+	}
+}
+
+// statusError is an error whose HTTP status is not that of its kind: HTTP itself asks for another.
+type statusError struct {
+	err    *cyborg.Error
+	status int
+}
+
+func (e *statusError) Error() string { return e.err.Error() }
+func (e *statusError) Unwrap() error { return e.err }
+
+// MethodNotAllowed is the error of a path that exists, but not with this method.
+func MethodNotAllowed(r *http.Request, allowed string) error {
+	return &statusError{
+		err: cyborg.Errorf(cyborg.Invalid, "%s does not know %s", r.URL.Path, r.Method).
+			WithHint("It knows %s.", allowed),
+		status: http.StatusMethodNotAllowed,
+	}
+}
+
+// WriteError answers with the error: its kind decides the status, and nothing internal leaves the process. An error
+// that is no *cyborg.Error is of kind Internal. Observe logs it.
+func WriteError(w http.ResponseWriter, r *http.Request, err error) {
+	exchangeOf(r.Context()).err = err
+	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		w.WriteHeader(statusClientGone) // nobody reads it
+		return
+	}
+	if errors.Is(err, context.DeadlineExceeded) && cyborg.KindOf(err) == cyborg.Internal {
+		err = cyborg.Errorf(cyborg.Timeout, "the answer took longer than the request may last").
+			WithHint("Try again; where it stays so, look at /readyz?verbose.")
+	}
+	e := cyborg.AsError(err)
+	problem := Problem{
+		Type:      "urn:cyborg:problem:" + string(e.Kind),
+		Title:     title(e.Kind),
+		Status:    e.Kind.HTTPStatus(),
+		Detail:    e.Message,
+		Kind:      e.Kind,
+		RequestID: RequestID(r.Context()),
+		Operation: e.Operation,
+		Hint:      e.Hint,
+	}
+	if s, ok := errors.AsType[*statusError](err); ok {
+		problem.Status = s.status
+	}
+	if e.Kind == cyborg.Internal {
+		problem.Detail = "something went wrong inside; the log of this server has it under the request id"
+		problem.Hint = "Give the request id " + problem.RequestID + " to the operator of this server."
+	}
+	body, err := json.Marshal(problem)
+	if err != nil { // strings and numbers always marshal
+		panic(err)
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/problem+json")
+	header.Del("ETag")
+	header.Del("Location")
+	if seconds := retryAfter(e.Kind); seconds > 0 && header.Get("Retry-After") == "" {
+		header.Set("Retry-After", strconv.Itoa(seconds))
+	}
+	if e.Kind == cyborg.Unauthenticated {
+		header.Set("WWW-Authenticate", `Bearer realm="cyborg"`)
+	}
+	w.WriteHeader(problem.Status)
+	_, _ = w.Write(append(body, '\n')) // the caller may be gone; the access log has the status
+}
+
+// Handler is a handler that returns its error instead of writing it.
+type Handler func(w http.ResponseWriter, r *http.Request) error
+
+// ServeHTTP serves the request and answers with the error, if there is one.
+func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := h(w, r); err != nil {
+		WriteError(w, r, err)
+	}
+}
+
+// WriteJSON answers with the value as JSON. The error is that of marshalling, before anything is written.
+func WriteJSON(w http.ResponseWriter, status int, value any) error {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Internal, "the answer does not marshal: %w", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // the caller may be gone; the access log has the status
+	return nil
+}
