@@ -48,7 +48,7 @@ func (b *bench) askUntil(ctx context.Context, stop <-chan struct{}, park []cybor
 		}
 		now, err := b.Driver.Discover(ctx)
 		if err == nil && !slices.Equal(outline(park), outline(now)) {
-			err = fmt.Errorf("Discover shows %v, and showed %v before", outline(now), outline(park))
+			err = fmt.Errorf("now Discover shows %v, and before it showed %v", outline(now), outline(park))
 		}
 		if attacher, ok := b.Driver.(drivers.Attacher); ok {
 			_, attachedErr := attacher.Attached(ctx, b.target, b.handle)

@@ -110,7 +110,7 @@ func runSubject(t *testing.T, defect, check string) (output string, failed bool)
 	t.Helper()
 	pattern := "^" + strings.ReplaceAll(testName(check), "/", "$/^") + "$"
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", pattern)
-	command.Env = append(os.Environ(), defectVariable+"="+defect)
+	command.Env = append(os.Environ(), defectVariable+"="+defect, "GORACE=atexit_sleep_ms=0") // else each exit takes a second
 	text, err := command.CombinedOutput()
 	if _, exited := errors.AsType[*exec.ExitError](err); !exited {
 		require.NoError(t, err)

@@ -143,7 +143,7 @@ func newToy(defect string) *conformance.Rig {
 
 func newBareToy() *conformance.Rig {
 	rig := newToy("")
-	bare := rig.Driver.(toy).bareToy //nolint:forcetypeassert // it is what newToy makes
+	bare := rig.Driver.(toy).bareToy
 	return &conformance.Rig{Driver: bare, Restart: func(*testing.T) drivers.Driver { return bare }}
 }
 

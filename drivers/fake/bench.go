@@ -165,7 +165,7 @@ func (b Bench) lock(ctx context.Context, identity string) (unlock func(), err er
 		return nil, cyborg.Errorf(cyborg.Unavailable, "fake card %s cannot be locked: %w", identity, err)
 	}
 	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a descriptor fits an int
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return func() { _ = file.Close() }, nil // closing a file opened only to lock it loses nothing
 		}

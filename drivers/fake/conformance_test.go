@@ -31,7 +31,10 @@ func TestConformance(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, conformance.Subject{
 				Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "watch"},
-				New:      func(t *testing.T) *conformance.Rig { return newRig(t, options) },
+				New: func(t *testing.T) *conformance.Rig {
+					t.Helper()
+					return newRig(t, options)
+				},
 			})
 		})
 	}
@@ -145,4 +148,3 @@ func stage(t *testing.T, content []byte) (string, cyborg.Image) {
 	sum := sha256.Sum256(content)
 	return path, cyborg.Image{Source: "image", SHA256: hex.EncodeToString(sum[:])}
 }
-

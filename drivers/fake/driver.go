@@ -78,7 +78,7 @@ func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 		if card.Script == fingerprint {
 			return nil
 		}
-		d.log.Info("the script of the options is laid over a fake card", "device", s.identity())
+		d.log.InfoContext(ctx, "the script of the options is laid over a fake card", "device", s.identity())
 		card.Script, card.Vanished = fingerprint, want.Vanished
 		clear(card.Fail)
 		maps.Copy(card.Fail, want.Fail)

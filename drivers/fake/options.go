@@ -51,10 +51,8 @@ func (m *mistakes) add(format string, args ...any) { *m = append(*m, fmt.Sprintf
 // decode reads the options over the defaults.
 func decode(raw map[string]any, wrong *mistakes) options {
 	opts := defaults()
-	var metadata mapstructure.Metadata
 	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
-		Result:   &opts,
-		Metadata: &metadata, // Unused is what ErrorUnused would report, but leaves the message to us
+		Result: &opts,
 		DecodeHook: mapstructure.ComposeDecodeHookFunc(
 			mapstructure.StringToTimeDurationHookFunc(), durationsHaveUnits, wholeNumbers,
 			mapstructure.StringToIntHookFunc(), mapstructure.StringToSliceHookFunc(","),
@@ -70,9 +68,11 @@ func decode(raw map[string]any, wrong *mistakes) options {
 			wrong.add("%v", one)
 		}
 	}
-	slices.Sort(metadata.Unused)
-	for _, key := range metadata.Unused {
-		wrong.add("there is no option %q; the options are %s", key, strings.Join(optionNames(), ", "))
+	for _, key := range slices.Sorted(maps.Keys(raw)) { // ErrorUnused would not name the known ones
+		known := func(name string) bool { return strings.EqualFold(name, key) } // as the decoder matches
+		if !slices.ContainsFunc(optionNames(), known) {
+			wrong.add("there is no option %q; the options are %s", key, strings.Join(optionNames(), ", "))
+		}
 	}
 	return opts
 }
@@ -98,22 +98,22 @@ func durationsHaveUnits(from, to reflect.Type, value any) (any, error) {
 
 // flatten takes joined errors apart.
 func flatten(err error) []error {
-	if err == nil {
+	switch one := err.(type) { //nolint:errorlint // each error itself, not what it wraps
+	case nil:
 		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // this very error, not what it wraps
+	case *mapstructure.DecodeError:
+		return []error{one}
+	case interface{ Unwrap() []error }:
 		var all []error
-		for _, one := range joined.Unwrap() {
-			all = append(all, flatten(one)...)
+		for _, inner := range one.Unwrap() {
+			all = append(all, flatten(inner)...)
 		}
 		return all
+	case interface{ Unwrap() error }:
+		return flatten(one.Unwrap())
+	default:
+		return []error{err}
 	}
-	if _, ok := errors.AsType[*mapstructure.DecodeError](err); !ok {
-		if inner := errors.Unwrap(err); inner != nil {
-			return flatten(inner)
-		}
-	}
-	return []error{err}
 }
 
 func optionNames() []string {
@@ -166,9 +166,9 @@ func (o *options) latencies(wrong *mistakes) map[Step]time.Duration {
 
 // script is what the options want laid over one card.
 type script struct {
-	Fail     map[Step]Failure
-	Vanished bool
-	InUse    []string
+	Fail     map[Step]Failure `json:"fail"`
+	Vanished bool             `json:"vanished"`
+	InUse    []string         `json:"in_use"`
 }
 
 // fingerprint tells two scripts apart; that of an empty one is empty.

@@ -164,7 +164,7 @@ func (p Park) slots(domain uint32, deployables, handles int) []*slot {
 			}
 			for number := range group.Count {
 				s := &slot{model: m, number: number}
-				s.address = cyborg.PCIAddress{Domain: domain + uint32(place), Bus: uint8(1 + number)} //nolint:gosec // number < maxCards
+				s.address = cyborg.PCIAddress{Domain: domain + uint32(place), Bus: uint8(1 + number)} // number < maxCards
 				safe := strings.NewReplacer(":", "_", ".", "_").Replace(s.identity())
 				for r := range deployables {
 					key := "r" + strconv.Itoa(r)

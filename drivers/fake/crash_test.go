@@ -1,0 +1,149 @@
+package fake_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+)
+
+// The variables that make TestVictim a process of its own, to be killed.
+const (
+	victimDir  = "CYBORG_FAKE_VICTIM_DIR"
+	victimStep = "CYBORG_FAKE_VICTIM_STEP"
+)
+
+// TestVictim is run by the other tests in a process that they kill. It tells on standard output how far it is.
+func TestVictim(t *testing.T) {
+	t.Parallel()
+
+	dir := os.Getenv(victimDir)
+	if dir == "" {
+		dir = t.TempDir() // on its own it does one round of each, to show that it can
+	}
+	p := &park{dir: dir, bench: fake.NewBench(dir)}
+	driver, err := fake.New(p.environment(), nil)
+	require.NoError(t, err)
+	p.driver = driver
+	for endless := os.Getenv(victimStep) == "swing"; ; {
+		prepare(t, p, fake.StepAttach)
+		if os.Getenv(victimDir) != "" {
+			_, err := os.Stdout.WriteString("victim: begins\n")
+			require.NoError(t, err)
+		}
+		for _, step := range []fake.Step{fake.StepProgram, fake.StepAttach, fake.StepDetach, fake.StepUninstall, fake.StepInstall} {
+			require.NoError(t, call(t, p, step))
+		}
+		if !endless {
+			return
+		}
+	}
+}
+
+// victim starts a process that works on the park, and waits until it does. The result kills it.
+func (p *park) victim(t *testing.T, step string) (kill func()) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestVictim$")
+	command.Env = append(os.Environ(), victimDir+"="+p.dir, victimStep+"="+step)
+	output, err := command.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	lines := bufio.NewScanner(output)
+	for lines.Scan() && lines.Text() != "victim: begins" {
+		continue
+	}
+	return func() {
+		_ = command.Process.Kill()
+		require.Error(t, command.Wait(), "the victim was killed")
+	}
+}
+
+// TestKilledInTheMiddle kills a process that programs: the region is empty, the rest as it was, and the next life of the
+// agent brings it to an end.
+func TestKilledInTheMiddle(t *testing.T) {
+	t.Parallel()
+
+	p := newPark(t, nil)
+	require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) {
+		card.Deployables["r0"].BitstreamID = "old"
+		card.Latency[fake.StepProgram] = fake.Duration(time.Hour)
+	}))
+	kill := p.victim(t, "")
+	require.Eventually(t, func() bool { return p.bitstreams(t)[0] == "" }, 30*time.Second, 10*time.Millisecond)
+	kill()
+	require.Equal(t, []string{""}, p.bitstreams(t))
+	require.True(t, p.card(t).Deployables["r0"].Installed)
+
+	require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) { clear(card.Latency) }))
+	p.driver = p.restart(t)
+	p.program(t, 0, "aes", cyborg.Image{ID: "new"})
+	require.Equal(t, []string{"new"}, p.bitstreams(t))
+}
+
+// TestKilledAnywhere kills a busy process at some moment, several times: the card's file is whole, its lock is free, and
+// each step can be taken.
+func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
+
+	p := newPark(t, nil)
+	for range 5 {
+		kill := p.victim(t, "swing")
+		<-time.After(rand.N(50 * time.Millisecond))
+		kill()
+		text, err := os.ReadFile(filepath.Join(p.dir, "00fa:01:00.0.json"))
+		require.NoError(t, err)
+		require.True(t, json.Valid(text), "the file after a kill:\n%s", text)
+		p.driver = p.restart(t)
+		prepare(t, p, fake.StepAttach)
+		require.NoError(t, call(t, p, fake.StepAttach))
+		require.NoError(t, call(t, p, fake.StepProgram))
+		require.NoError(t, call(t, p, fake.StepDetach))
+	}
+	names, err := os.ReadDir(p.dir)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(names), 3, "kills leave no heap of files: %v", names)
+}
+
+// TestManyHandsAtOnce changes one card from several drivers and benches: nobody's change is lost.
+func TestManyHandsAtOnce(t *testing.T) {
+	t.Parallel()
+
+	const hands = 8
+	p := newPark(t, map[string]any{"handles": hands})
+	driver, target, _ := p.target(t)
+	require.NoError(t, driver.Install(t.Context(), target))
+	var group sync.WaitGroup
+	problems := make(chan error, 2*hands)
+	for hand := range hands {
+		another := p.restart(t)
+		group.Go(func() {
+			problems <- another.(drivers.Attacher).Attach(t.Context(), attach(target, target.Deployable.Handles[hand]))
+		})
+		group.Go(func() {
+			handle := target.Deployable.Handles[hand].Identity
+			problems <- p.bench.Use(t.Context(), target.Device.Identity, handle, "user "+strconv.Itoa(hand))
+		})
+	}
+	group.Wait()
+	close(problems)
+	for problem := range problems {
+		require.NoError(t, problem)
+	}
+	for identity, handle := range p.card(t).Deployables["r0"].Handles {
+		require.Truef(t, handle.Attached, "handle %s", identity)
+		require.Truef(t, strings.HasPrefix(handle.InUseBy, "user "), "handle %s", identity)
+	}
+}
