@@ -88,6 +88,7 @@ type Accelerator struct {
 	Presence    Presence       `json:"presence"`
 	MissingAt   time.Time      `json:"missing_since,omitzero"`
 	Fence       *Fence         `json:"fence,omitempty"`
+	Protected   string         `json:"protected,omitempty"` // why it must not be touched: the host lives on it
 	Claim       *Claim         `json:"operation,omitempty"`
 	Handles     []AttachHandle `json:"attach_handles"`
 	SpecVersion int64          `json:"-"` // grows with every change of Specs by an operator; the ETag
