@@ -1,0 +1,99 @@
+// Package agents is the server's endpoint for agents: it takes inventory reports and heartbeats, and hands out the image
+// of an operation that runs on the agent's host. It gives nothing else, and must not import the REST interface's
+// handlers or a driver.
+package agents
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+// Paths of the endpoint.
+const (
+	ReportsPath    = "/agent/v1/reports"
+	HeartbeatsPath = "/agent/v1/heartbeats"
+	ImagesPath     = "/agent/v1/images/" // and the operation's id
+	HealthPath     = "/healthz"
+)
+
+// Intake records what agents say. *db.Intake is one.
+type Intake interface {
+	Report(ctx context.Context, report cyborg.Report) (cyborg.ReportReply, error)
+	Heartbeat(ctx context.Context, heartbeat cyborg.Heartbeat) (cyborg.HeartbeatReply, error)
+}
+
+// Operations reads operations. *db.Store does.
+type Operations interface {
+	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
+}
+
+// Config bounds what agents may do. The zero value of a field means its default.
+type Config struct {
+	// Certificates says that the listener verifies client certificates, and that an agent's must name its host.
+	// Without, the listener must be on loopback, and every agent there is believed.
+	Certificates bool
+	// ReportLimit is the largest report, in bytes after decompression; default 64 MiB.
+	ReportLimit int64
+	// MaxReports is how many reports are taken at once; default 256. The rest wait.
+	MaxReports int
+	// ImageWrite is how long an agent may take to accept a part of an image; default 60 s.
+	ImageWrite time.Duration
+}
+
+// Deps is what the endpoint is made of.
+type Deps struct {
+	Intake     Intake
+	Operations Operations
+	Images     ImageSource
+	Registry   prometheus.Registerer
+	Log        *slog.Logger
+}
+
+type endpoint struct {
+	config  Config
+	deps    Deps
+	reports *semaphore.Weighted
+}
+
+// New returns the endpoint's handler. The error says that its metrics are registered already.
+func New(config Config, deps Deps) (http.Handler, error) {
+	config.ReportLimit = cmp.Or(config.ReportLimit, 64<<20)
+	config.MaxReports = cmp.Or(config.MaxReports, 256)
+	config.ImageWrite = cmp.Or(config.ImageWrite, time.Minute)
+	metrics, err := web.NewMetrics(deps.Registry, "agents")
+	if err != nil {
+		return nil, err
+	}
+	e := &endpoint{config: config, deps: deps, reports: semaphore.NewWeighted(int64(config.MaxReports))}
+	router := chi.NewRouter()
+	serve := func(method, path string, handler web.Handler) {
+		router.Method(method, path, web.Handler(func(w http.ResponseWriter, r *http.Request) error {
+			web.SetRoute(r.Context(), path)
+			return handler(w, r)
+		}))
+	}
+	serve(http.MethodPost, ReportsPath, e.report)
+	serve(http.MethodPost, HeartbeatsPath, e.heartbeat)
+	serve(http.MethodGet, ImagesPath+"{operation}", e.image)
+	serve(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
+		return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	router.NotFound(func(w http.ResponseWriter, r *http.Request) {
+		web.WriteError(w, r, cyborg.Errorf(cyborg.NotFound, "there is nothing at %s", r.URL.Path))
+	})
+	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
+		web.WriteError(w, r, web.MethodNotAllowed(r, "another method"))
+	})
+	return web.Observe(deps.Log, metrics)(router), nil
+}

@@ -1,0 +1,141 @@
+package agents
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// ImageSource opens images that are not on the agent's host.
+type ImageSource interface {
+	// Open returns the image from offset (bytes) on, and its whole size, -1 where nobody can tell. The caller closes
+	// the reader. An offset beyond the end is an error of kind Invalid; an image larger than the source's limit one of
+	// kind TooLarge, from Open or from a Read.
+	Open(ctx context.Context, image cyborg.Image, offset int64) (content io.ReadCloser, size int64, err error)
+}
+
+// imageChunk is how much of an image is passed on at once.
+const imageChunk = 256 << 10
+
+// image streams the image of a running program operation to the agent of its host. The agent checks what it got; a
+// transfer that broke off is continued with a range.
+func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
+	image, err := e.imageOf(r)
+	if err != nil {
+		return err
+	}
+	offset, err := rangeStart(r)
+	if err != nil {
+		return err
+	}
+	content, size, err := e.deps.Images.Open(r.Context(), image, offset)
+	if err == nil && size < 0 && offset > 0 { // a part of nobody knows how much cannot be told; the whole can
+		_ = content.Close()
+		offset = 0
+		content, size, err = e.deps.Images.Open(r.Context(), image, 0)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = content.Close() }() // it was only read
+	header := w.Header()
+	header.Set("Content-Type", "application/octet-stream")
+	header.Set("Accept-Ranges", "bytes")
+	status := http.StatusOK
+	if size >= 0 {
+		header.Set("Content-Length", strconv.FormatInt(size-offset, 10))
+	}
+	if offset > 0 {
+		status = http.StatusPartialContent
+		header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", offset, size-1, size))
+	}
+	w.WriteHeader(status)
+	if err := e.copy(w, content); err != nil {
+		// The head is sent: breaking the connection is the only way to say that this is not all.
+		e.deps.Log.WarnContext(r.Context(), "image transfer broke off",
+			slog.String("source", image.Source), slog.String("error", err.Error()))
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+// imageOf is the image of the operation in the path, if it is for this agent and not a file on its own host.
+func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, error) {
+	id, err := uuid.Parse(chi.URLParam(r, "operation"))
+	if err != nil {
+		return cyborg.Image{}, cyborg.Errorf(cyborg.Invalid, "%q is not the id of an operation", chi.URLParam(r, "operation"))
+	}
+	op, err := e.deps.Operations.Operation(r.Context(), id)
+	if err != nil {
+		return cyborg.Image{}, err
+	}
+	if err := e.speaksFor(r, op.Host); err != nil {
+		return cyborg.Image{}, err
+	}
+	if op.Kind != cyborg.KindProgram || op.State != cyborg.Running {
+		return cyborg.Image{}, cyborg.Errorf(cyborg.Changed, "operation %s is of kind %s and %s; images are for program operations that run",
+			id, op.Kind, op.State)
+	}
+	var request cyborg.ProgramRequest
+	text, err := json.Marshal(op.Input)
+	if err == nil {
+		err = json.Unmarshal(text, &request)
+	}
+	if err != nil {
+		return cyborg.Image{}, cyborg.Errorf(cyborg.Internal, "the input of operation %s cannot be read: %w", id, err)
+	}
+	if !strings.HasPrefix(request.Image.Source, "http://") && !strings.HasPrefix(request.Image.Source, "https://") {
+		return cyborg.Image{}, cyborg.Errorf(cyborg.Invalid, "image %q is a path on the host itself", request.Image.Source)
+	}
+	return request.Image, nil
+}
+
+// rangeStart reads the one kind of range that agents send: bytes=N-.
+func rangeStart(r *http.Request) (int64, error) {
+	header := r.Header.Get("Range")
+	if header == "" {
+		return 0, nil
+	}
+	text, ok := strings.CutPrefix(header, "bytes=")
+	text, open := strings.CutSuffix(text, "-")
+	start, err := strconv.ParseInt(text, 10, 64)
+	if !ok || !open || err != nil || start < 0 {
+		return 0, cyborg.Errorf(cyborg.Invalid, "the header Range is %q; bytes=N- is known", header)
+	}
+	return start, nil
+}
+
+// copy passes the image on as fast as the agent takes it. Neither may stand still for long.
+func (e *endpoint) copy(w http.ResponseWriter, content io.Reader) error {
+	control := http.NewResponseController(w)
+	chunk := make([]byte, imageChunk)
+	for {
+		n, err := content.Read(chunk)
+		if n > 0 {
+			if err := control.SetWriteDeadline(time.Now().Add(e.config.ImageWrite)); err != nil {
+				return err
+			}
+			if _, err := w.Write(chunk[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

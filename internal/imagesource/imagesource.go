@@ -1,0 +1,247 @@
+// Package imagesource opens images on http(s) servers that the operator has allowed, and on no others: what a caller of
+// the API names as a source must not become a way into the server's network. It must not import the API or the store.
+package imagesource
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Options configure a source. The zero value of a field means its default.
+type Options struct {
+	// Allow are the http and https URLs below which images may be fetched; none allows none. A name among them that
+	// resolves to a loopback or link-local address is refused all the same, unless it is localhost or the address
+	// itself: otherwise whoever controls the name could point it at services of this machine.
+	Allow []string
+	// Max is the largest image, in bytes; default 4 GiB.
+	Max int64
+	// Connect bounds connecting, TLS included; default 10 s. Answer bounds the wait for the answer's head; default
+	// 30 s. Silence is how long an image may stand still; default 30 s.
+	Connect, Answer, Silence time.Duration
+}
+
+// maxRedirects is how many redirections are followed; each must lead below an allowed URL.
+const maxRedirects = 3
+
+// HTTP opens images on http and https servers.
+type HTTP struct {
+	allow   []*url.URL
+	max     int64
+	silence time.Duration
+	client  *http.Client
+}
+
+// New checks the options. The error is of kind Invalid and quotes the URL that is wrong.
+func New(options Options) (*HTTP, error) {
+	h := &HTTP{
+		max:     cmp.Or(options.Max, 4<<30),
+		silence: cmp.Or(options.Silence, 30*time.Second),
+	}
+	for _, text := range options.Allow {
+		allowed, err := url.Parse(text)
+		if err != nil || (allowed.Scheme != "http" && allowed.Scheme != "https") || allowed.Host == "" || allowed.User != nil {
+			return nil, cyborg.Errorf(cyborg.Invalid, "%q cannot be allowed: it is not an http or https URL without a password", text)
+		}
+		h.allow = append(h.allow, allowed)
+	}
+	connect := cmp.Or(options.Connect, 10*time.Second)
+	h.client = &http.Client{
+		Transport: &http.Transport{
+			DialContext:           guardedDial(connect),
+			TLSHandshakeTimeout:   connect,
+			ResponseHeaderTimeout: cmp.Or(options.Answer, 30*time.Second),
+			DisableCompression:    true, // the checksum is of what is stored
+			ForceAttemptHTTP2:     true,
+			MaxIdleConnsPerHost:   2,
+			IdleConnTimeout:       30 * time.Second,
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > maxRedirects {
+				return cyborg.Errorf(cyborg.Unavailable, "the image source redirects more than %d times", maxRedirects)
+			}
+			if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
+				return cyborg.Errorf(cyborg.Forbidden, "the image source redirects from https to %s", req.URL.Redacted())
+			}
+			return h.check(req.URL)
+		},
+	}
+	return h, nil
+}
+
+// Close closes idle connections.
+func (h *HTTP) Close() { h.client.CloseIdleConnections() }
+
+// check returns an error of kind Forbidden unless the URL is below an allowed one.
+func (h *HTTP) check(source *url.URL) error {
+	for _, allowed := range h.allow {
+		if below(source, allowed) {
+			return nil
+		}
+	}
+	return cyborg.Errorf(cyborg.Forbidden, "images may not be fetched from %s", source.Redacted()).
+		WithHint("The operator lists in images.allow the URLs below which they may.")
+}
+
+func below(source, allowed *url.URL) bool {
+	if source.Scheme != allowed.Scheme || !strings.EqualFold(source.Hostname(), allowed.Hostname()) || port(source) != port(allowed) {
+		return false
+	}
+	if source.User != nil || path.Clean("/"+source.Path) != "/"+strings.TrimPrefix(source.Path, "/") {
+		return false // ".." and "//" could be read in two ways
+	}
+	root := strings.TrimSuffix(allowed.Path, "/")
+	return source.Path == root || strings.HasPrefix(source.Path, root+"/")
+}
+
+func port(u *url.URL) string {
+	if text := u.Port(); text != "" {
+		return text
+	}
+	if u.Scheme == "https" {
+		return "443"
+	}
+	return "80"
+}
+
+// guardedDial connects to what a name resolves to, unless that is loopback or link-local and the name does not say so.
+func guardedDial(limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		dialer := &net.Dialer{Timeout: limit}
+		if host != "localhost" && net.ParseIP(host) == nil {
+			dialer.ControlContext = refuseLocal(host)
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+}
+
+// Open returns the image from offset (bytes) on, and its whole size, -1 where the server does not say. The caller
+// closes the reader. Errors: Forbidden for a source that is not allowed, NotFound where the server does not have it,
+// TooLarge, Invalid for an offset beyond the end, Unavailable for what may pass.
+func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.ReadCloser, int64, error) {
+	source, err := url.Parse(image.Source)
+	if err != nil {
+		return nil, 0, cyborg.Errorf(cyborg.Invalid, "image source %q is not a URL", image.Source)
+	}
+	if err := h.check(source); err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	answer, err := h.get(ctx, source, offset)
+	if err != nil {
+		cancel()
+		return nil, 0, err
+	}
+	content, size, err := h.begin(answer, offset)
+	if err != nil {
+		cancel()
+		_ = answer.Body.Close() // the error says more
+		return nil, 0, err
+	}
+	return &reader{
+		content: content, closer: answer.Body, cancel: cancel, source: source.Redacted(),
+		left: h.max - offset, max: h.max, silence: h.silence,
+	}, size, nil
+}
+
+func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, source.String(), nil)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "image source %q: %w", source.Redacted(), err)
+	}
+	request.Header.Set("User-Agent", "cyborg/"+cyborg.Version)
+	if offset > 0 {
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+	}
+	answer, err := h.client.Do(request)
+	if err == nil {
+		return answer, nil
+	}
+	if e, ok := errors.AsType[*cyborg.Error](err); ok {
+		return nil, e // a redirect or an address that is not allowed
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, cyborg.Errorf(cyborg.Unavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
+}
+
+// begin checks the answer's head, and makes sure that the content begins at offset.
+func (h *HTTP) begin(answer *http.Response, offset int64) (io.Reader, int64, error) {
+	source := answer.Request.URL.Redacted()
+	switch {
+	case answer.StatusCode == http.StatusOK || (answer.StatusCode == http.StatusPartialContent && offset > 0):
+	case answer.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		return nil, 0, cyborg.Errorf(cyborg.Invalid, "image source %s has nothing at byte %d", source, offset)
+	case answer.StatusCode == http.StatusNotFound || answer.StatusCode == http.StatusGone:
+		return nil, 0, cyborg.Errorf(cyborg.NotFound, "image source %s answers %s", source, answer.Status).
+			WithHint("Check the image's URL.")
+	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
+		return nil, 0, cyborg.Errorf(cyborg.Forbidden, "image source %s answers %s", source, answer.Status).
+			WithHint("Cyborg has no credential for it: the image must be readable without one.")
+	case answer.StatusCode >= http.StatusInternalServerError || answer.StatusCode == http.StatusTooManyRequests:
+		return nil, 0, cyborg.Errorf(cyborg.Unavailable, "image source %s answers %s", source, answer.Status)
+	default:
+		return nil, 0, cyborg.Errorf(cyborg.ImageRejected, "image source %s answers %s", source, answer.Status)
+	}
+	size := answer.ContentLength // of the rest, where a range was asked for and given
+	if answer.StatusCode == http.StatusPartialContent {
+		start, total, err := contentRange(answer.Header.Get("Content-Range"))
+		if err != nil || start != offset {
+			return nil, 0, cyborg.Errorf(cyborg.Unavailable, "image source %s answers with range %q, not from byte %d",
+				source, answer.Header.Get("Content-Range"), offset)
+		}
+		size = total
+	} else if offset > 0 { // it knows no ranges
+		if size >= 0 && offset > size {
+			return nil, 0, cyborg.Errorf(cyborg.Invalid, "image source %s has nothing at byte %d", source, offset)
+		}
+		if _, err := io.CopyN(io.Discard, answer.Body, offset); err != nil {
+			return nil, 0, cyborg.Errorf(cyborg.Unavailable, "image source %s broke off before byte %d: %w", source, offset, err)
+		}
+	}
+	if size > h.max {
+		return nil, 0, h.tooLarge(source)
+	}
+	return answer.Body, size, nil
+}
+
+func (h *HTTP) tooLarge(source string) error { return tooLarge(source, h.max) }
+
+func tooLarge(source string, limit int64) error {
+	return cyborg.Errorf(cyborg.TooLarge, "image %s is larger than %d bytes", source, limit).
+		WithHint("The operator sets the limit with images.max.")
+}
+
+// contentRange reads "bytes start-end/total"; total is -1 where it is "*".
+func contentRange(header string) (start, total int64, err error) {
+	text, ok := strings.CutPrefix(header, "bytes ")
+	span, totalText, hasTotal := strings.Cut(text, "/")
+	startText, _, hasSpan := strings.Cut(span, "-")
+	if !ok || !hasTotal || !hasSpan {
+		return 0, 0, errors.New("not a byte range")
+	}
+	if start, err = strconv.ParseInt(startText, 10, 64); err != nil {
+		return 0, 0, err
+	}
+	if totalText == "*" {
+		return start, -1, nil
+	}
+	total, err = strconv.ParseInt(totalText, 10, 64)
+	return start, total, err
+}
