@@ -13,17 +13,17 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/conformance"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// park is a host with one of each, and a disk that the host lives on.
-func park(t *testing.T) *sysfstest.Host {
+// disk is where every test host keeps its root file system.
+const disk = "0000:c1:00.0"
+
+// host is a simulated host that has the functions and lives on its disk.
+func newHost(t *testing.T, functions ...simulator.Function) *sysfstest.Host {
 	t.Helper()
-	port := sysfstest.Bridge(t, "0000:00:01.0")
-	host := sysfstest.New(t, port,
-		sysfstest.Under(port, sysfstest.GPU(t, "0000:3b:00.0")), sysfstest.FPGA(t, "0000:5e:00.0"),
-		sysfstest.NIC(t, "0000:18:00.0", "ens1"), sysfstest.QAT(t, "0000:b1:00.0"),
-		sysfstest.SSD(t, "0000:c1:00.0", "nvme0n1", "259:0"))
+	host := sysfstest.New(t, append(functions, sysfstest.SSD(t, disk, "nvme0n1", "259:0"))...)
 	host.Mount("259:0", "/dev/nvme0n1", "/")
 	return host
 }
@@ -84,28 +84,47 @@ func choose(address string) func(*testing.T, []cyborg.DeviceReport) (drivers.Tar
 	}
 }
 
-// TestConformance runs the suite on functions that differ in what they had before: a driver with a node, no driver at
-// all, a driver with a network interface, and a virtual function.
+// TestConformance runs the suite on functions that differ in what they had before: a driver with a node behind a bridge,
+// no driver at all, a driver with a network interface, and a virtual function.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	for name, address := range map[string]string{
-		"gpu": "0000:3b:00.0", "fpga without driver": "0000:5e:00.0", "nic": "0000:18:00.0", "virtual function": "0000:b1:01.2",
+	port := sysfstest.Bridge(t, "0000:00:01.0")
+	for name, subject := range map[string]struct {
+		address   string
+		functions []simulator.Function
+		vfs       string
+	}{
+		"gpu":                 {gpu, []simulator.Function{port, sysfstest.Under(port, sysfstest.GPU(t, gpu))}, ""},
+		"fpga without driver": {fpga, []simulator.Function{sysfstest.FPGA(t, fpga)}, ""},
+		"nic":                 {nic, []simulator.Function{sysfstest.NIC(t, nic, "ens1")}, ""},
+		"virtual function":    {"0000:b1:01.1", []simulator.Function{sysfstest.QAT(t, qat)}, "2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, conformance.Subject{
 				Services: []string{"discover", "install", "attach", "in_use"},
-				New:      func(t *testing.T) *conformance.Rig { t.Helper(); return rig(t, address) },
+				New: func(t *testing.T) *conformance.Rig {
+					t.Helper()
+					return rig(t, newHost(t, subject.functions...), subject.address, subject.vfs)
+				},
 			})
 		})
 	}
 }
 
-func rig(t *testing.T, address string) *conformance.Rig {
+// The functions that tests work on.
+const (
+	gpu  = "0000:3b:00.0"
+	fpga = "0000:5e:00.0"
+	nic  = "0000:18:00.0"
+	qat  = "0000:b1:00.0"
+)
+
+func rig(t *testing.T, host *sysfstest.Host, address, vfs string) *conformance.Rig {
 	t.Helper()
-	host := park(t)
-	const qat = "0000:b1:00.0"
-	host.SetVFs(qat, "4")
+	if vfs != "" {
+		host.SetVFs(qat, vfs)
+	}
 	return &conformance.Rig{
 		Driver:   simulated(t, host),
 		Restart:  func(t *testing.T) drivers.Driver { t.Helper(); return simulated(t, host) },
@@ -113,9 +132,7 @@ func rig(t *testing.T, address string) *conformance.Rig {
 		Snapshot: func(t *testing.T) string { t.Helper(); return snapshot(t, host.Root()) },
 		Use: func(t *testing.T, _ drivers.Target, _ cyborg.HandleReport) func() {
 			t.Helper()
-			group, err := os.Readlink(filepath.Join(host.Root(), "sys/bus/pci/devices", address, "iommu_group"))
-			require.NoError(t, err)
-			host.Open(4711, "qemu-kvm", "/dev/vfio/"+filepath.Base(group))
+			host.Open(4711, "qemu-kvm", vfioNode(t, host, address))
 			return func() { host.End(4711) }
 		},
 		Vanish: func(t *testing.T, device cyborg.DeviceReport) func() {
@@ -124,9 +141,17 @@ func rig(t *testing.T, address string) *conformance.Rig {
 			return func() {
 				host.Plug(device.Identity)
 				if device.Identity == qat {
-					host.SetVFs(qat, "4")
+					host.SetVFs(qat, vfs)
 				}
 			}
 		},
 	}
+}
+
+// vfioNode is the node of the function's IOMMU group.
+func vfioNode(t *testing.T, host *sysfstest.Host, address string) string {
+	t.Helper()
+	group, err := os.Readlink(filepath.Join(host.Root(), "sys/bus/pci/devices", address, "iommu_group"))
+	require.NoError(t, err)
+	return "/dev/vfio/" + filepath.Base(group)
 }

@@ -35,8 +35,8 @@ func (st *state) add(f Function) error {
 		return err //nolint:wrapcheck // a PathError already says all
 	}
 	for _, a := range attributes(f) {
-		if err := st.write(path.Join(dir, a.name), a.text+"\n"); err != nil {
-			return err
+		if err := st.root.WriteFile(path.Join(dir, a.name), []byte(a.text+"\n"), 0o644); err != nil {
+			return err //nolint:wrapcheck // a PathError already says all
 		}
 	}
 	if f.IOMMUGroup != "" {

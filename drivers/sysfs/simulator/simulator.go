@@ -135,9 +135,16 @@ func Open(dir string) (*Simulator, error) {
 // Dir is the directory that stands for "/".
 func (s *Simulator) Dir() string { return s.dir }
 
-// Add plugs a function in: it appears on the bus, and its driver binds.
-func (s *Simulator) Add(f Function) error {
-	return s.locked(func(st *state) error { return st.add(f) })
+// Add plugs functions in, a bridge before what hangs on it: they appear on the bus, and their drivers bind.
+func (s *Simulator) Add(functions ...Function) error {
+	return s.locked(func(st *state) error {
+		for _, f := range functions {
+			if err := st.add(f); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // AddDriver registers a driver with the kernel.

@@ -35,9 +35,7 @@ func (h *Host) Root() string { return h.Simulator.Dir() }
 // Add plugs functions in.
 func (h *Host) Add(functions ...simulator.Function) {
 	h.t.Helper()
-	for _, f := range functions {
-		require.NoError(h.t, h.Simulator.Add(f))
-	}
+	require.NoError(h.t, h.Simulator.Add(functions...))
 }
 
 // Unplug takes a function off the bus.

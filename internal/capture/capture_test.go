@@ -1,0 +1,261 @@
+package capture_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/capture"
+)
+
+// item is an entry of an archive made for a test.
+type item struct {
+	kind       byte
+	name, text string // text: the content, or where a link leads
+}
+
+// archive writes a .tar.gz and returns its path.
+func archive(t testing.TB, items ...item) string {
+	t.Helper()
+	var packed bytes.Buffer
+	compressed := gzip.NewWriter(&packed)
+	writer := tar.NewWriter(compressed)
+	for _, i := range items {
+		header := &tar.Header{Typeflag: i.kind, Name: i.name, Mode: 0o777}
+		switch i.kind {
+		case tar.TypeReg:
+			header.Size = int64(len(i.text))
+		default:
+			header.Linkname = i.text
+		}
+		require.NoError(t, writer.WriteHeader(header))
+		if i.kind == tar.TypeReg {
+			_, err := io.WriteString(writer, i.text)
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, writer.Close())
+	require.NoError(t, compressed.Close())
+	name := filepath.Join(t.TempDir(), "machine.tar.gz")
+	require.NoError(t, os.WriteFile(name, packed.Bytes(), 0o600))
+	return name
+}
+
+// vendor is an entry without which nothing is a recording.
+func vendor(text string) item {
+	return item{tar.TypeReg, "sys/devices/pci0000:00/0000:00:02.0/vendor", text}
+}
+
+func TestOpenUnpacks(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "machine")
+	root, err := capture.Open(archive(t,
+		item{tar.TypeDir, "./sys/", ""}, vendor("0x10de\n"),
+		item{tar.TypeSymlink, "sys/bus/pci/devices/0000:00:02.0", "../../../devices/pci0000:00/0000:00:02.0"},
+	), dir)
+	require.NoError(t, err)
+	require.Equal(t, dir, root)
+	text, err := os.ReadFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:02.0/vendor"))
+	require.NoError(t, err)
+	require.Equal(t, "0x10de\n", string(text))
+}
+
+func TestOpenReusesWhatItUnpacked(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "machine")
+	first, second := archive(t, vendor("0x10de\n")), archive(t, vendor("0x8086\n"))
+	mark := filepath.Join(dir, "mark")
+
+	_, err := capture.Open(first, dir)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(mark, nil, 0o600))
+	_, err = capture.Open(first, dir)
+	require.NoError(t, err)
+	require.FileExists(t, mark, "the same archive is not unpacked again")
+
+	_, err = capture.Open(second, dir)
+	require.NoError(t, err)
+	require.NoFileExists(t, mark, "another archive takes its place whole")
+	text, err := os.ReadFile(filepath.Join(dir, "sys/devices/pci0000:00/0000:00:02.0/vendor"))
+	require.NoError(t, err)
+	require.Equal(t, "0x8086\n", string(text))
+}
+
+func TestOpenTakesDirectories(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := capture.Open(dir, t.TempDir())
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "an empty directory is no recording")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sys/devices"), 0o755))
+	root, err := capture.Open(dir, t.TempDir())
+	require.NoError(t, err)
+	require.Equal(t, dir, root)
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	occupied := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(occupied, "important"), nil, 0o600))
+	text := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(text, []byte("no archive"), 0o600))
+	fresh := func() string { return filepath.Join(t.TempDir(), "machine") }
+	deep := strings.Repeat("d/", 70)
+
+	for name, c := range map[string]struct {
+		archive, dir string
+		kind         cyborg.Kind
+		message      string
+	}{
+		"nothing there":      {"/nonexistent.tar.gz", fresh(), cyborg.NotFound, "/nonexistent.tar.gz"},
+		"no archive":         {text, fresh(), cyborg.Invalid, "no .tar.gz"},
+		"no tree":            {archive(t, item{tar.TypeReg, "etc/passwd", ""}), fresh(), cyborg.Invalid, "no directory sys"},
+		"occupied directory": {archive(t, vendor("")), occupied, cyborg.Invalid, "holds something else"},
+		"entry above":        {archive(t, vendor(""), item{tar.TypeReg, "../x", ""}), fresh(), cyborg.Invalid, `"../x"`},
+		"entry far above":    {archive(t, vendor(""), item{tar.TypeReg, "sys/../../x", ""}), fresh(), cyborg.Invalid, `"sys/../../x"`},
+		"absolute entry":     {archive(t, vendor(""), item{tar.TypeReg, "/x", ""}), fresh(), cyborg.Invalid, `"/x"`},
+		"deep entry":         {archive(t, vendor(""), item{tar.TypeReg, deep + "x", ""}), fresh(), cyborg.Invalid, "d/d/d"},
+		"large file":         {archive(t, vendor(strings.Repeat("\x00", 5<<20))), fresh(), cyborg.TooLarge, "vendor"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := capture.Open(c.archive, c.dir)
+			require.Equal(t, c.kind, cyborg.KindOf(err), err)
+			require.ErrorContains(t, err, c.message)
+			require.NoDirExists(t, c.dir+".partial", "nothing half done stays")
+		})
+	}
+	require.FileExists(t, filepath.Join(occupied, "important"))
+}
+
+func TestOpenBoundsWhatItUnpacks(t *testing.T) {
+	t.Parallel()
+	// An entry of a kind that is not unpacked: what is skipped counts as well. The zeros are packed once and appended
+	// often, as gzip allows.
+	const piece, pieces = 4 << 20, 40
+	pack := func(write func(io.Writer)) []byte {
+		var packed bytes.Buffer
+		compressed := gzip.NewWriter(&packed)
+		write(compressed)
+		require.NoError(t, compressed.Close())
+		return packed.Bytes()
+	}
+	bomb := pack(func(to io.Writer) {
+		writer := tar.NewWriter(to)
+		require.NoError(t, writer.WriteHeader(&tar.Header{Typeflag: 'Z', Name: "sys/zeros", Size: piece * pieces}))
+	})
+	zeros := pack(func(to io.Writer) {
+		_, err := to.Write(make([]byte, piece))
+		require.NoError(t, err)
+	})
+	bomb = append(bomb, bytes.Repeat(zeros, pieces)...)
+	require.Less(t, len(bomb), 1<<20)
+	name := filepath.Join(t.TempDir(), "bomb.tar.gz")
+	require.NoError(t, os.WriteFile(name, bomb, 0o600))
+
+	_, err := capture.Open(name, filepath.Join(t.TempDir(), "machine"))
+	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), err)
+}
+
+func TestOpenLeavesOutWhatLeadsAway(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	root, err := capture.Open(archive(t, vendor(""),
+		item{tar.TypeSymlink, "sys/absolute", outside},
+		item{tar.TypeSymlink, "sys/above", "../../outside"},
+		item{tar.TypeSymlink, "sys/inside", "devices"},
+		item{tar.TypeLink, "sys/hard", "/etc/passwd"},
+		item{tar.TypeChar, "sys/null", ""}, item{tar.TypeFifo, "sys/pipe", ""},
+		// Through a chain of links that each stay inside, as far as their text tells.
+		item{tar.TypeSymlink, "sys/a", "devices/b"},
+		item{tar.TypeSymlink, "sys/devices/b", "../.."},
+		item{tar.TypeSymlink, "sys/devices/c", "b/../.."},
+	), filepath.Join(t.TempDir(), "machine"))
+	require.NoError(t, err)
+	for _, name := range []string{"absolute", "above", "hard", "null", "pipe"} {
+		_, err := os.Lstat(filepath.Join(root, "sys", name))
+		require.ErrorIs(t, err, fs.ErrNotExist, name)
+	}
+	_, err = os.Stat(filepath.Join(root, "sys/inside"))
+	require.NoError(t, err)
+}
+
+func TestOpenCannotWriteThroughLinks(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "machine")
+	_, err := capture.Open(archive(t, vendor(""),
+		item{tar.TypeSymlink, "sys/deep/er/up", "../../.."}, // the root itself
+		item{tar.TypeSymlink, "sys/out", "deep/er/up/.."},   // looks like sys/deep/er, and is above the root
+		item{tar.TypeReg, "sys/out/stolen", "x"},
+	), dir)
+	require.Error(t, err)
+	require.NoFileExists(t, filepath.Join(parent, "stolen"))
+}
+
+// snapshots lists the recordings that ghw ships with its module.
+func snapshots(t testing.TB) []string {
+	t.Helper()
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
+	require.NoError(t, err)
+	list, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "testdata/snapshots/*.tar.gz"))
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	return list
+}
+
+func TestOpenReadsEachSnapshotOfGHW(t *testing.T) {
+	t.Parallel()
+	for _, name := range snapshots(t) {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			t.Parallel()
+			root, err := capture.Open(name, filepath.Join(t.TempDir(), "machine"))
+			require.NoError(t, err)
+			require.DirExists(t, filepath.Join(root, "sys"))
+		})
+	}
+}
+
+// FuzzOpen looks for an archive that makes Open panic, or write or link outside its directory.
+func FuzzOpen(f *testing.F) {
+	for _, items := range [][]item{
+		{vendor("0x10de\n")},
+		{vendor(""), {tar.TypeReg, "../x", ""}},
+		{vendor(""), {tar.TypeSymlink, "sys/up", "../.."}, {tar.TypeReg, "sys/up/x", ""}},
+		{{tar.TypeDir, "sys", ""}, {tar.TypeSymlink, "sys", "elsewhere"}},
+	} {
+		packed, err := os.ReadFile(archive(f, items...))
+		require.NoError(f, err)
+		f.Add(packed)
+	}
+	f.Fuzz(func(t *testing.T, packed []byte) {
+		parent := t.TempDir()
+		name := filepath.Join(t.TempDir(), "machine.tar.gz")
+		require.NoError(t, os.WriteFile(name, packed, 0o600))
+		root, err := capture.Open(name, filepath.Join(parent, "machine"))
+		entries, readErr := os.ReadDir(parent)
+		require.NoError(t, readErr)
+		if err != nil {
+			require.Empty(t, entries)
+			return
+		}
+		require.Len(t, entries, 1)
+		require.NoError(t, filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Type()&fs.ModeSymlink != 0 {
+				target, err := os.Readlink(name)
+				require.NoError(t, err)
+				require.False(t, filepath.IsAbs(target))
+			}
+			return err
+		}))
+	})
+}
