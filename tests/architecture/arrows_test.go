@@ -57,7 +57,7 @@ func TestArrows(t *testing.T) {
 		"the store":             {[]string{"./db/..."}, [][]string{temporal, hostParts, serverParts, {module + "/workflows"}}},
 		"the conductor":         {[]string{"./workers/conductor/...", "./activities/conductor/..."}, [][]string{hostParts, {module + "/api"}}},
 		"the API":               {[]string{"./api/..."}, [][]string{hostParts, {module + "/activities"}}},
-		"the domain":            {[]string{"."}, [][]string{temporal, records, hostParts, serverParts, {module + "/internal", "net"}}},
+		"the domain":            {[]string{"."}, [][]string{temporal, records, hostParts, serverParts, {module + "/internal"}}},
 		"the configuration":     {[]string{"./internal/config"}, [][]string{temporal, records, hostParts, serverParts}},
 		"the client of the API": {[]string{"./internal/apiclient"}, [][]string{temporal, records, hostParts, serverParts}},
 	} {

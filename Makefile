@@ -1,0 +1,122 @@
+# Everything a developer or a CI job runs. The default goal lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+# The Go that is installed, and no other that a module might ask for.
+export GOTOOLCHAIN := local
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# Binaries need no C library, and tests without the race detector share the compiled packages with them.
+export CGO_ENABLED := 0
+
+VERSION := $(shell git describe --tags --dirty 2>/dev/null || echo "0.1.0-dev+$$(git rev-parse --short HEAD 2>/dev/null || echo unknown)")
+LDFLAGS := -X github.com/cyborg-project/cyborg.Version=$(VERSION)
+STANDALONE := deploy/standalone
+TOOLS := .cache/bin
+
+# RACE=1 runs the tests of the root module under the race detector.
+RACE ?=
+# Arguments for go test (TESTFLAGS) and for the standalone (ARGS).
+TESTFLAGS ?=
+ARGS ?=
+
+# Packages whose tests compare generated files, and write them anew with -update.
+generated = $(shell grep -rl --include='*_test.go' 'flag.Bool."update"' . | xargs -r -n1 dirname | sort -u)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: postgres standalone ## Run everything on this machine: one pretended host and this machine's own PCI devices
+	@exec bin/cyborg-standalone --hosts fake:8xfpga,2xgpu --hosts sysfs:/ $(ARGS)
+
+.PHONY: test
+test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this machine (RACE=1: with the race detector)
+	@# Tests below tests/ start the binaries in bin/, which the test cache does not know: they always run.
+	root() { CGO_ENABLED=$(if $(RACE),1,0) go test $(if $(RACE),-race) -timeout 25m $(TESTFLAGS) "$$@"; }
+	mapfile -t packages < <(go list ./... | grep -v '/tests\(/\|$$\)')
+	root "$${packages[@]}"
+	root -count=1 ./tests/...
+	# Without the race detector: it would compile Temporal's 1,400 packages a second time, to watch code that is not ours.
+	cd $(STANDALONE)
+	go test -timeout 25m $(TESTFLAGS) ./...
+
+.PHONY: build
+build: standalone ## Build the binaries into bin/
+	@go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/cyborg ./cmd/cyborg-agent
+
+.PHONY: standalone
+standalone:
+	@if [ ! -e bin/cyborg-standalone ]; then
+		echo "Building bin/cyborg-standalone. The first time this takes some minutes: it contains Temporal's server."
+	fi
+	cd $(STANDALONE)
+	go build -ldflags '$(LDFLAGS)' -o ../../bin/cyborg-standalone .
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint $(TOOLS)/workflowcheck ## Check style, import arrows and the determinism of workflows
+	@go vet ./...
+	$(TOOLS)/golangci-lint run
+	$(TOOLS)/workflowcheck -config deploy/tools/workflowcheck.yaml ./workflows/...
+	cd $(STANDALONE)
+	go vet ./...
+	../../$(TOOLS)/golangci-lint run --config ../../.golangci.yaml
+
+$(TOOLS)/golangci-lint: PACKAGE := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(TOOLS)/workflowcheck: PACKAGE := go.temporal.io/sdk/contrib/tools/workflowcheck
+$(TOOLS)/golangci-lint $(TOOLS)/workflowcheck: deploy/tools/go.mod deploy/tools/go.sum
+	@echo "Building $@, once for each version of it."
+	go build -C deploy/tools -o '$(CURDIR)/$@' $(PACKAGE)
+
+.PHONY: generate
+generate: ## Write the generated files anew: documentation, examples, golden files
+	@go test $(generated) -update
+
+.PHONY: verify
+verify: ## Check that the generated files and the module files are current
+	@go test -count=1 $(generated)
+	for module in . $(STANDALONE) deploy/tools; do
+		go -C "$$module" mod tidy -diff || { echo "$$module/go.mod is not tidy: run go mod tidy there" >&2; exit 1; }
+	done
+
+.PHONY: bench
+bench: postgres build ## Run the benchmarks
+	@go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...
+
+.PHONY: clean
+clean: ## Remove what was built, tools included
+	@rm -rf bin .cache
+
+# What the machine must have. Root gets it through apt; others are told what to install.
+
+.PHONY: postgres
+postgres: ## Install PostgreSQL's server binaries where they are missing (root), or say so
+	@found() {
+		for binary in "$$(command -v postgres || true)" /usr/lib/postgresql/*/bin/postgres /usr/pgsql-*/bin/postgres; do
+			[ -x "$$binary" ] || continue
+			[ "$$("$$binary" --version | grep -oE '[0-9]+' | head -n1)" -ge 15 ] && return
+		done
+		return 1
+	}
+	found && exit
+	$(call install,postgresql,PostgreSQL 15 or newer (the server binaries; on Debian and Ubuntu: apt-get install postgresql))
+	found || { echo "apt installed a PostgreSQL that is older than 15; install a newer one" >&2; exit 1; }
+
+.PHONY: gcc
+gcc:
+	@command -v gcc >/dev/null && exit
+	$(call install,gcc libc6-dev,a C compiler for the race detector (on Debian and Ubuntu: apt-get install gcc libc6-dev))
+
+# install,PACKAGES,WHAT installs Debian packages as root, or asks for WHAT and fails.
+define install
+if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+	echo "Please install $(2)." >&2
+	exit 1
+fi
+apt-get update -qq
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1)
+endef
