@@ -38,8 +38,8 @@ type options struct {
 	simulate bool
 }
 
-// driverName is what a PCI driver of the kernel may be called here; the name becomes a part of a path.
-var driverName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
+// driverNamePattern is what a PCI driver of the kernel may be called here; the name becomes a part of a path.
+var driverNamePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
 // parseOptions reads the options. The error is of kind Invalid and names all mistakes at once.
 func parseOptions(backend string, given map[string]any) (options, error) {
@@ -53,7 +53,7 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 		case optionDeadline:
 			o.deadline, err = parseDeadline(value)
 		case optionVFIO:
-			o.vfio, err = parseText(key, value, driverName)
+			o.vfio, err = parseText(key, value, driverNamePattern)
 		case optionPCIIDs:
 			o.pciIDs, err = parseText(key, value, nil)
 		case optionSimulate:

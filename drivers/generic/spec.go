@@ -40,10 +40,10 @@ type addressPart struct {
 	max   uint64
 }
 
-var addressParts = [4]addressPart{{"domain", 4, 1<<32 - 1}, {"bus", 2, 0xff}, {"slot", 2, 0x1f}, {"function", 1, 7}}
+var addressPartTable = [4]addressPart{{"domain", 4, 1<<32 - 1}, {"bus", 2, 0xff}, {"slot", 2, 0x1f}, {"function", 1, 7}}
 
-// specKeys are the properties that a spec may name.
-var specKeys = []string{"address", "class", "product_id", "vendor_id"}
+// specKeyTable are the properties that a spec may name.
+var specKeyTable = []string{"address", "class", "product_id", "vendor_id"}
 
 // ParseSpec reads one spec: a map, its JSON text, or "*" for every function. The error is of kind Invalid and names every
 // mistake.
@@ -87,7 +87,7 @@ func parseSpecMap(object map[string]any) (Spec, error) {
 		case "address":
 			spec.address, err = parseAddressPattern(value)
 		default:
-			err = fmt.Errorf("device_spec has no property %q; it has %s", key, strings.Join(specKeys, ", "))
+			err = fmt.Errorf("device_spec has no property %q; it has %s", key, strings.Join(specKeyTable, ", "))
 		}
 		mistakes = append(mistakes, err)
 	}
@@ -207,7 +207,7 @@ func parseGlobs(text string) (addressPattern, error) {
 }
 
 func parseGlob(i int, text string) (match partPattern, literal bool, err error) {
-	part := addressParts[i]
+	part := addressPartTable[i]
 	if text == "" || text == "*" {
 		return anything, false, nil
 	}
@@ -232,7 +232,7 @@ func parseExpressions(object map[string]any) (addressPattern, error) {
 	pattern := anyAddress()
 	var mistakes []error
 	for _, key := range slices.Sorted(maps.Keys(object)) {
-		i := slices.IndexFunc(addressParts[:], func(p addressPart) bool { return p.name == key })
+		i := slices.IndexFunc(addressPartTable[:], func(p addressPart) bool { return p.name == key })
 		if i < 0 {
 			mistakes = append(mistakes, fmt.Errorf("address has no part %q; it has domain, bus, slot, function", key))
 			continue

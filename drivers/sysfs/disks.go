@@ -20,8 +20,8 @@ type disks struct {
 	byMapper map[string]string
 }
 
-// networked are the block devices without a lower device of this host.
-var networked = []string{"loop", "ram", "zram", "rbd", "nbd", "drbd"}
+// networkedTable lists the block devices without a lower device of this host.
+var networkedTable = []string{"loop", "ram", "zram", "rbd", "nbd", "drbd"}
 
 func (v *view) disks() (*disks, error) {
 	d := &disks{view: v, byName: map[string]string{}, byNumber: map[string]string{}, byMapper: map[string]string{}}
@@ -156,5 +156,5 @@ func (d *disks) physical() []string {
 }
 
 func isNetworked(name string) bool {
-	return slices.ContainsFunc(networked, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+	return slices.ContainsFunc(networkedTable, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

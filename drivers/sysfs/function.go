@@ -144,7 +144,7 @@ func (v *view) function(ctx context.Context, address cyborg.PCIAddress) (Functio
 	// it and are only read, never followed.
 	root, err := v.root.OpenRoot(f.Path)
 	if err != nil {
-		return Function{}, err //nolint:wrapcheck // a PathError already says all
+		return Function{}, err
 	}
 	defer root.Close()
 	d := details{root: root, warn: func(attribute, value, why string) {
@@ -206,14 +206,16 @@ func (d *details) modalias() map[string]string {
 	if err != nil {
 		return fields
 	}
-	rest, ok := strings.CutPrefix(text, "pci:")
+	rest := strings.TrimPrefix(text, "pci:")
 	for _, field := range []struct {
 		key    string
 		digits int
 	}{{"v", 8}, {"d", 8}, {"sv", 8}, {"sd", 8}, {"bc", 2}, {"sc", 2}, {"i", 2}} {
-		if rest, ok = strings.CutPrefix(rest, field.key); !ok || len(rest) < field.digits {
+		value, ok := strings.CutPrefix(rest, field.key)
+		if !ok || len(value) < field.digits {
 			return map[string]string{}
 		}
+		rest = value
 		fields[field.key] = rest[:field.digits]
 		rest = rest[field.digits:]
 	}

@@ -27,22 +27,23 @@ func LiveKernel(dir string) Kernel { return liveKernel{dir} }
 
 type liveKernel struct{ dir string }
 
+// Write is one write(2).
 func (k liveKernel) Write(attribute, text string) error {
 	root, err := os.OpenRoot(k.dir)
 	if err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	defer root.Close()
 	// Without O_CREATE: an attribute that is not there must be an error, also in a tree that is a plain directory.
 	file, err := root.OpenFile(attribute, os.O_WRONLY, 0)
 	if err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	if _, err := file.WriteString(text); err != nil {
 		_ = file.Close() // the write's own error says more
-		return err       //nolint:wrapcheck // a PathError already says all
+		return err
 	}
-	return file.Close() //nolint:wrapcheck // a PathError already says all
+	return file.Close()
 }
 
 // Loadable looks the module up in the list that depmod(8) makes.
@@ -65,6 +66,7 @@ func (k liveKernel) Loadable(driver string) bool {
 	return false
 }
 
+// Load runs modprobe(8) on the modules below the root.
 func (k liveKernel) Load(ctx context.Context, driver string) error {
 	command := exec.CommandContext(ctx, "modprobe", "-d", k.dir, "--", driver)
 	if output, err := command.CombinedOutput(); err != nil {

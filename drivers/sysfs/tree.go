@@ -84,12 +84,12 @@ func (v *view) text(name string) (string, error) { return readText(v.root, name)
 func readText(root *os.Root, name string) (string, error) {
 	file, err := root.Open(name)
 	if err != nil {
-		return "", err //nolint:wrapcheck // a PathError already says all
+		return "", err
 	}
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, maxText))
 	if err != nil {
-		return "", err //nolint:wrapcheck // a PathError already says all
+		return "", err
 	}
 	return strings.TrimSpace(string(content)), nil
 }
@@ -101,12 +101,12 @@ func (v *view) names(dir string) ([]string, error) {
 		if gone(err) {
 			return nil, nil
 		}
-		return nil, err //nolint:wrapcheck // a PathError already says all
+		return nil, err
 	}
 	defer file.Close()
 	names, err := file.Readdirnames(-1)
 	if err != nil && !gone(err) {
-		return nil, err //nolint:wrapcheck // a PathError already says all
+		return nil, err
 	}
 	slices.Sort(names)
 	return names, nil

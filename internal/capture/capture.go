@@ -95,12 +95,12 @@ func unpacked(dir string) (string, error) {
 func checksum(name string) (string, error) {
 	file, err := os.Open(name)
 	if err != nil {
-		return "", err //nolint:wrapcheck // a PathError already says all
+		return "", err
 	}
 	defer file.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, file); err != nil {
-		return "", err //nolint:wrapcheck // a PathError already says all
+		return "", err
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
@@ -187,7 +187,7 @@ func unpackText(root *os.Root, name string, content io.Reader) error {
 	if err := makeWay(root, name); err != nil {
 		return err
 	}
-	return root.WriteFile(name, text, 0o644) //nolint:wrapcheck // a PathError already says all
+	return root.WriteFile(name, text, 0o644)
 }
 
 // unpackLink makes a link that stays below the root, as all of sysfs do. Others are left out: ghw's recordings have some,
@@ -199,17 +199,17 @@ func unpackLink(root *os.Root, name, target string) error {
 	if err := makeWay(root, name); err != nil {
 		return err
 	}
-	return root.Symlink(target, name) //nolint:wrapcheck // a LinkError already says all
+	return root.Symlink(target, name)
 }
 
 // makeWay makes the directory of an entry, and removes what an earlier entry of the same name made: the last one counts,
 // as with tar.
 func makeWay(root *os.Root, name string) error {
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	return nil
 }
@@ -231,5 +231,5 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	}
 	n, err := l.from.Read(p)
 	l.left -= int64(n)
-	return n, err //nolint:wrapcheck // a reader passes on what it reads
+	return n, err
 }

@@ -25,8 +25,8 @@ type item struct {
 }
 
 // archive writes a .tar.gz and returns its path.
-func archive(t testing.TB, items ...item) string {
-	t.Helper()
+func archive(tb testing.TB, items ...item) string {
+	tb.Helper()
 	var packed bytes.Buffer
 	compressed := gzip.NewWriter(&packed)
 	writer := tar.NewWriter(compressed)
@@ -38,16 +38,16 @@ func archive(t testing.TB, items ...item) string {
 		default:
 			header.Linkname = i.text
 		}
-		require.NoError(t, writer.WriteHeader(header))
+		require.NoError(tb, writer.WriteHeader(header))
 		if i.kind == tar.TypeReg {
 			_, err := io.WriteString(writer, i.text)
-			require.NoError(t, err)
+			require.NoError(tb, err)
 		}
 	}
-	require.NoError(t, writer.Close())
-	require.NoError(t, compressed.Close())
-	name := filepath.Join(t.TempDir(), "machine.tar.gz")
-	require.NoError(t, os.WriteFile(name, packed.Bytes(), 0o600))
+	require.NoError(tb, writer.Close())
+	require.NoError(tb, compressed.Close())
+	name := filepath.Join(tb.TempDir(), "machine.tar.gz")
+	require.NoError(tb, os.WriteFile(name, packed.Bytes(), 0o600))
 	return name
 }
 
@@ -203,13 +203,13 @@ func TestOpenCannotWriteThroughLinks(t *testing.T) {
 }
 
 // snapshots lists the recordings that ghw ships with its module.
-func snapshots(t testing.TB) []string {
-	t.Helper()
+func snapshots(tb testing.TB) []string {
+	tb.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	list, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "testdata/snapshots/*.tar.gz"))
-	require.NoError(t, err)
-	require.NotEmpty(t, list)
+	require.NoError(tb, err)
+	require.NotEmpty(tb, list)
 	return list
 }
 

@@ -19,7 +19,7 @@ import (
 
 // What is recorded of one PCI function. Left out is what identifies the single card or its owner (config space, VPD,
 // serial numbers, MAC addresses), and what the kernel reads under the device's lock, which may hang.
-var functionFiles = []string{
+var functionFileTable = []string{
 	"ari_enabled", "boot_vga", "class", "current_link_speed", "current_link_width", "device", "enable", "irq",
 	"local_cpulist", "max_link_speed", "max_link_width", "modalias", "numa_node", "reset_method", "revision",
 	"sriov_drivers_autoprobe", "sriov_offset", "sriov_stride", "sriov_totalvfs", "sriov_vf_device",
@@ -27,9 +27,9 @@ var functionFiles = []string{
 }
 
 var (
-	functionLinks = []string{"driver", "iommu_group", "physfn"}
-	blockFiles    = []string{"dev", "dm/name", "partition", "removable", "ro", "size"}
-	netFiles      = []string{"flags", "operstate", "type"}
+	functionLinkTable = []string{"driver", "iommu_group", "physfn"}
+	blockFileTable    = []string{"dev", "dm/name", "partition", "removable", "ro", "size"}
+	netFileTable      = []string{"flags", "operstate", "type"}
 )
 
 // Record writes a recording of the machine whose "/" is root: its PCI functions with their drivers and IOMMU groups, and
@@ -70,7 +70,7 @@ func (r *recorder) functions(ctx context.Context) error {
 	r.dir(bus)
 	for _, name := range r.names(bus) {
 		if err := ctx.Err(); err != nil {
-			return err //nolint:wrapcheck // Record says what was going on
+			return err
 		}
 		if _, err := cyborg.ParsePCIAddress(name); err != nil {
 			continue
@@ -80,8 +80,8 @@ func (r *recorder) functions(ctx context.Context) error {
 			dir = path.Join(bus, name)
 		}
 		r.dir(dir)
-		r.files(dir, functionFiles)
-		for _, link := range functionLinks {
+		r.files(dir, functionFileTable)
+		for _, link := range functionLinkTable {
 			r.dir(r.link(path.Join(dir, link)))
 		}
 		for _, link := range r.names(dir) {
@@ -100,7 +100,7 @@ func (r *recorder) disks(ctx context.Context) error {
 	r.dir("sys/block")
 	for _, name := range r.names("sys/block") {
 		if err := ctx.Err(); err != nil {
-			return err //nolint:wrapcheck // Record says what was going on
+			return err
 		}
 		dir := r.link(path.Join("sys/block", name))
 		r.disk(dir)
@@ -121,7 +121,7 @@ func (r *recorder) disks(ctx context.Context) error {
 
 func (r *recorder) disk(dir string) {
 	r.dir(dir)
-	r.files(dir, blockFiles)
+	r.files(dir, blockFileTable)
 	r.links(path.Join(dir, "slaves"), "")
 	r.links(path.Join(dir, "holders"), "")
 }
@@ -131,7 +131,7 @@ func (r *recorder) interfaces(context.Context) error {
 	for _, name := range r.names("sys/class/net") {
 		if dir := r.link(path.Join("sys/class/net", name)); dir != "" {
 			r.dir(dir)
-			r.files(dir, netFiles)
+			r.files(dir, netFileTable)
 			r.link(path.Join(dir, "master"))
 		}
 	}
@@ -260,11 +260,11 @@ func (r *recorder) write(to io.Writer) error {
 			header.Size = int64(len(e.text))
 		}
 		if err := archive.WriteHeader(header); err != nil {
-			return err //nolint:wrapcheck // Record says what was going on
+			return err
 		}
 		if e.kind == tar.TypeReg {
 			if _, err := io.WriteString(archive, e.text); err != nil {
-				return err //nolint:wrapcheck // Record says what was going on
+				return err
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,11 +33,11 @@ func (st *state) add(f Function) error {
 	}
 	dir := st.dir(f)
 	if err := st.root.MkdirAll(dir, 0o755); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	for _, a := range attributes(f) {
 		if err := st.root.WriteFile(path.Join(dir, a.name), []byte(a.text+"\n"), 0o644); err != nil {
-			return err //nolint:wrapcheck // a PathError already says all
+			return err
 		}
 	}
 	if f.IOMMUGroup != "" {
@@ -107,7 +108,7 @@ func or(text, otherwise string) string {
 func (st *state) addDriver(name string) error {
 	dir := path.Join(busDrivers, name)
 	if err := st.root.MkdirAll(dir, 0o755); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	return errors.Join(st.write(path.Join(dir, "bind"), ""), st.write(path.Join(dir, "unbind"), ""))
 }
@@ -220,13 +221,13 @@ func processDir(process int) string { return path.Join("proc", strconv.Itoa(proc
 func (st *state) openNode(process int, command, node string) error {
 	dir := path.Join(processDir(process), "fd")
 	if err := st.root.MkdirAll(dir, 0o755); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	if err := st.write(path.Join(processDir(process), "comm"), command+"\n"); err != nil {
 		return err
 	}
 	// The target is what the process sees; nothing ever follows it.
-	return st.root.Symlink(node, path.Join(dir, strconv.Itoa(3+len(st.names(dir))))) //nolint:wrapcheck // a LinkError already says all
+	return st.root.Symlink(node, path.Join(dir, strconv.Itoa(3+len(st.names(dir)))))
 }
 
 // opened says whether a process has one of the nodes open.
@@ -238,10 +239,8 @@ func (st *state) opened(nodes []string) bool {
 			if err != nil {
 				continue
 			}
-			for _, node := range nodes {
-				if node == link {
-					return true
-				}
+			if slices.Contains(nodes, link) {
+				return true
 			}
 		}
 	}

@@ -50,8 +50,7 @@ func (s *Simulator) Write(attribute, text string) error {
 		return failure(attribute, syscall.EACCES)
 	}
 	if err := s.act(attribute, subject, act); err != nil {
-		var number syscall.Errno
-		if errors.As(err, &number) {
+		if number, ok := errors.AsType[syscall.Errno](err); ok {
 			return failure(attribute, number)
 		}
 		return err
@@ -99,7 +98,7 @@ func (s *Simulator) act(attribute, subject string, do func(*state, Function) err
 func (s *Simulator) lockDevice(address cyborg.PCIAddress) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(s.dir, locksDir, address.String()), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a PathError already says all
+		return nil, err
 	}
 	for {
 		err := flock(file, syscall.LOCK_EX|syscall.LOCK_NB)
@@ -181,7 +180,7 @@ func (st *state) setVFs(f Function, text string) error {
 		return syscall.EINVAL
 	case f.TotalVFs == 0:
 		return syscall.ENOENT
-	case count > uint64(f.TotalVFs): //nolint:gosec // never negative
+	case count > uint64(f.TotalVFs):
 		return syscall.ERANGE
 	case strconv.FormatUint(count, 10) == present:
 		return nil

@@ -76,7 +76,7 @@ func virtualFunction(pf Function, i int) Function {
 	routing := uint(pf.Address.Bus)<<8 | uint(pf.Address.Device)<<3 | uint(pf.Address.Function)
 	routing += 8 + uint(i)
 	address := cyborg.PCIAddress{
-		Domain: pf.Address.Domain, Bus: uint8(routing >> 8), Device: uint8(routing >> 3 & 0x1f), Function: uint8(routing & 7), //nolint:gosec // masked
+		Domain: pf.Address.Domain, Bus: uint8(routing >> 8), Device: uint8(routing >> 3 & 0x1f), Function: uint8(routing & 7),
 	}
 	vf := Function{
 		Address: address, Parent: pf.Parent, Vendor: pf.Vendor, Product: or(pf.VFProduct, pf.Product), Class: pf.Class,
@@ -210,7 +210,7 @@ func (st *state) addVFIODevice(f Function, taken map[string]bool) error {
 	name := fmt.Sprintf("vfio%d", number)
 	taken[name] = true
 	if err := st.root.MkdirAll(path.Join(own, name), 0o755); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	if err := st.write(path.Join(own, name, "uevent"), "DEVNAME=vfio/devices/"+name+"\n"); err != nil {
 		return err
@@ -261,7 +261,7 @@ func (st *state) settleChildren(functions []Function) error {
 
 func (st *state) addChild(dir string, child Child) error {
 	if err := st.root.MkdirAll(dir, 0o755); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	var uevent strings.Builder
 	if child.Number != "" {
@@ -279,7 +279,7 @@ func (st *state) addChild(dir string, child Child) error {
 	if child.Class == "block" {
 		for _, empty := range []string{"holders", "slaves"} {
 			if err := st.root.MkdirAll(path.Join(dir, empty), 0o755); err != nil {
-				return err //nolint:wrapcheck // a PathError already says all
+				return err
 			}
 		}
 	}

@@ -90,7 +90,7 @@ func Create(dir string) (*Simulator, error) {
 	s := &Simulator{dir: dir}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // a PathError already says all
+		return nil, err
 	}
 	defer root.Close()
 	for _, name := range []string{
@@ -98,7 +98,7 @@ func Create(dir string) (*Simulator, error) {
 		"proc/1/fd", "proc/self", "proc/sys/kernel/random", "dev/vfio/devices",
 	} {
 		if err := root.MkdirAll(name, 0o755); err != nil {
-			return nil, err //nolint:wrapcheck // a PathError already says all
+			return nil, err
 		}
 	}
 	for name, text := range map[string]string{
@@ -113,7 +113,7 @@ func Create(dir string) (*Simulator, error) {
 		Marker:                           "A simulated sysfs; see the package drivers/sysfs/simulator of Cyborg.\n",
 	} {
 		if err := root.WriteFile(name, []byte(text), 0o644); err != nil {
-			return nil, err //nolint:wrapcheck // a PathError already says all
+			return nil, err
 		}
 	}
 	return s, s.AddDriver("vfio-pci")
@@ -156,7 +156,7 @@ func (s *Simulator) AddDriver(name string) error {
 func (s *Simulator) AddModule(driver string) error {
 	return s.locked(func(st *state) error {
 		if err := st.root.RemoveAll(path.Join(busDrivers, driver)); err != nil {
-			return err //nolint:wrapcheck // a PathError already says all
+			return err
 		}
 		return st.write(path.Join(modulesDir, driver), "")
 	})
@@ -198,7 +198,7 @@ func (s *Simulator) Mount(number, node, on string) error {
 	return s.locked(func(st *state) error {
 		text, err := st.root.ReadFile("proc/1/mountinfo")
 		if err != nil {
-			return err //nolint:wrapcheck // a PathError already says all
+			return err
 		}
 		line := "90 1 " + number + " / " + on + " rw,relatime - ext4 " + node + " rw\n"
 		return st.write("proc/1/mountinfo", string(text)+line)
@@ -209,7 +209,7 @@ func (s *Simulator) Mount(number, node, on string) error {
 func (s *Simulator) Set(name, text string) error {
 	return s.locked(func(st *state) error {
 		if err := st.root.MkdirAll(path.Dir(name), 0o755); err != nil {
-			return err //nolint:wrapcheck // a PathError already says all
+			return err
 		}
 		return st.root.WriteFile(name, []byte(text), 0o644)
 	})
@@ -219,7 +219,7 @@ func (s *Simulator) Set(name, text string) error {
 func (s *Simulator) locked(do func(*state) error) error {
 	lock, err := os.OpenFile(filepath.Join(s.dir, Marker), os.O_RDWR, 0)
 	if err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	defer lock.Close() // also unlocks
 	if err := flock(lock, syscall.LOCK_EX); err != nil {
@@ -227,7 +227,7 @@ func (s *Simulator) locked(do func(*state) error) error {
 	}
 	root, err := os.OpenRoot(s.dir)
 	if err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	defer root.Close()
 	st := &state{root: root, known: map[cyborg.PCIAddress]Function{}}
@@ -237,7 +237,7 @@ func (s *Simulator) locked(do func(*state) error) error {
 		}
 	}
 	if err := st.root.WriteFile(unsettled, nil, 0o644); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	failed := do(st)
 	if !errors.Is(failed, errBlocked) {
@@ -250,7 +250,7 @@ func (s *Simulator) locked(do func(*state) error) error {
 func flock(file *os.File, how int) error {
 	for {
 		if err := syscall.Flock(int(file.Fd()), how); !errors.Is(err, syscall.EINTR) {
-			return err //nolint:wrapcheck // callers look at the number
+			return err
 		}
 	}
 }
@@ -265,9 +265,9 @@ func (st *state) write(name, text string) error {
 	// A new file and a rename: a killed process leaves the old text or the new one.
 	fresh := name + ".new"
 	if err := st.root.WriteFile(fresh, []byte(text), 0o644); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
-	return st.root.Rename(fresh, name) //nolint:wrapcheck // a LinkError already says all
+	return st.root.Rename(fresh, name)
 }
 
 func (st *state) text(name string) string {
@@ -302,28 +302,28 @@ func (st *state) exists(name string) bool {
 func (st *state) link(name, target string) error {
 	relative, err := filepath.Rel(path.Dir(name), target)
 	if err != nil {
-		return err //nolint:wrapcheck // both are constants below one root
+		return err
 	}
 	if present, err := st.root.Readlink(name); err == nil && present == relative {
 		return nil
 	}
 	fresh := name + ".new"
 	if err := st.root.RemoveAll(fresh); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	if err := st.root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	if err := st.root.Symlink(relative, fresh); err != nil {
-		return err //nolint:wrapcheck // a LinkError already says all
+		return err
 	}
-	return st.root.Rename(fresh, name) //nolint:wrapcheck // a LinkError already says all
+	return st.root.Rename(fresh, name)
 }
 
 // remove removes a file or a tree; one that is not there is removed already.
 func (st *state) remove(name string) error {
 	if err := st.root.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err //nolint:wrapcheck // a PathError already says all
+		return err
 	}
 	return nil
 }
@@ -337,7 +337,7 @@ func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
 		return Function{}, cyborg.Errorf(cyborg.NotFound, "there never was a function %s in this simulated host", address)
 	}
 	var f Function
-	if err := json.Unmarshal(text, &f); err != nil {
+	if err := json.Unmarshal(text, &f); err != nil { //nolint:musttag // PCIAddress is its text
 		return Function{}, cyborg.Errorf(cyborg.Internal, "the simulator's record of %s is damaged: %w", address, err)
 	}
 	st.known[address] = f
@@ -345,7 +345,7 @@ func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
 }
 
 func (st *state) record(f Function) error {
-	text, err := json.Marshal(f)
+	text, err := json.Marshal(f) //nolint:musttag // PCIAddress is its text
 	if err != nil {
 		return cyborg.Errorf(cyborg.Internal, "%w", err)
 	}
