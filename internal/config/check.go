@@ -34,6 +34,10 @@ func (d *decoder) check(rule string, target reflect.Value) string {
 		}
 	case "url":
 		return checkURL(text)
+	case "deployable_name":
+		if !strings.Contains(text, "{host}") || !strings.Contains(text, "{name}") {
+			return "expected a text with {host} and {name} in it"
+		}
 	case "path":
 		return absolute(target)
 	case "file":

@@ -22,6 +22,7 @@ package config
 import (
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -213,7 +214,13 @@ const (
 // Inventory says what becomes of hardware that appears and disappears.
 type Inventory struct {
 	Admission          Admission     `key:"admission" default:"manual" oneof:"manual auto" doc:"New hardware stays inactive until an operator makes it ready (manual), or is made ready at once (auto), as OpenStack Cyborg does."`
+	DeployableName     string        `key:"deployable_name" default:"{host}_{name}" check:"deployable_name" doc:"Name of a new deployable, and of its Placement resource provider: {host} is its host, {name} what its driver calls it. Deployables that have a name keep it."`
 	ForgetMissingAfter time.Duration `key:"forget_missing_after" default:"24h" min:"1m" doc:"Hardware that is missing for this long, and that nobody holds, is forgotten."`
+}
+
+// NameDeployable makes the name of a new deployable from its host and its driver's name for it.
+func (i Inventory) NameDeployable(host, local string) string {
+	return strings.NewReplacer("{host}", host, "{name}", local).Replace(i.DeployableName)
 }
 
 // Retention says how long finished things can be read.
@@ -227,7 +234,7 @@ type Retention struct {
 // Standalone is the process that holds everything.
 type Standalone struct {
 	StateDir         string   `key:"state_dir" auto:"/var/lib/cyborg for root, else cyborg in the XDG state directory" check:"path" example:"/var/lib/cyborg" doc:"Directory of everything that outlives the process."`
-	Hosts            []string `key:"hosts" default:"sysfs:/" sep:" " doc:"The hosts to run agents for: fake:8xfpga,2xgpu (pretended devices), sysfs:/ (this machine), sysfs:DIR or sysfs:FILE.tar.gz (the recorded sysfs of a machine)."`
+	Hosts            []string `key:"hosts" default:"sysfs:/" sep:" " doc:"The hosts to run agents for: fake:8xfpga,2xgpu (pretended devices), sysfs:/ (this machine), sysfs:DIR or sysfs:FILE.tar.gz (the recorded sysfs of a machine), each with NAME= before it to give it a name."`
 	TemporalListen   string   `key:"temporal_listen" default:"127.0.0.1:7233" check:"loopback" doc:"Address and port of the embedded Temporal, on loopback: it asks nobody who they are."`
 	TemporalUIListen string   `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, on loopback for the same reason."`
 }

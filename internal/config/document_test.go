@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 )
 
 var update = flag.Bool("update", false, "write the generated files anew")
@@ -209,10 +210,14 @@ func exampleItem(b *strings.Builder, key, indent string) {
 // yamlText writes the text of a default or an example as YAML.
 func (o option) yamlText(text string) string {
 	if !o.isList() {
-		if text == "" {
-			return `""`
+		if o.field.Type.Kind() != reflect.String {
+			return text
 		}
-		return text
+		quoted, err := yaml.Marshal(text)
+		if err != nil {
+			return err.Error()
+		}
+		return strings.TrimSpace(string(quoted))
 	}
 	node, err := o.parseText(text)
 	if err != nil {

@@ -251,6 +251,13 @@ func TestDumpLoadsAgain(t *testing.T) {
 	same(t, first, load(t, config.LoadOptions{File: write(t, text.String())}))
 }
 
+func TestDeployablesAreNamedAsConfigured(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "h1_0000:01:00.0", config.Default().Inventory.NameDeployable("h1", "0000:01:00.0"))
+	c := load(t, config.LoadOptions{Env: []string{"CYBORG_INVENTORY_DEPLOYABLE_NAME=old-{host}-{name}"}})
+	require.Equal(t, "old-{name}-x", c.Inventory.NameDeployable("{name}", "x"), "what a name contains is no placeholder")
+}
+
 func TestOperationsAreTheLimitsOfWorkflows(t *testing.T) {
 	t.Parallel()
 	limits := workflows.Limits(config.Default().Operations)

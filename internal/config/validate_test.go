@@ -112,6 +112,10 @@ func TestRulesAcrossOptions(t *testing.T) {
 				`cyborg.yaml:1: agent.endpoints[0] = "http://10.0.0.1:6667": goes over the network: expected https`,
 			},
 		},
+		"deployable names": {
+			text: "inventory: {deployable_name: 'cloud-{host}'}",
+			want: []string{`cyborg.yaml:1: inventory.deployable_name = "cloud-{host}": expected a text with {host} and {name} in it`},
+		},
 		"host names": {
 			text: "agent: {host: 'a b'}",
 			want: []string{`cyborg.yaml:1: agent.host = "a b": expected a host name: at most 253 letters, digits, dots, hyphens and underscores, beginning and ending with a letter or digit`},
