@@ -1,0 +1,187 @@
+package imagesource_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/imagesource"
+)
+
+// origin is a server with one image that knows ranges, and the same without.
+func origin(t *testing.T) (base string, image []byte) {
+	t.Helper()
+	image = make([]byte, 100_000)
+	_, err := rand.Read(image)
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/images/ranged", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(image))
+	})
+	mux.HandleFunc("/images/plain", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(image) })
+	mux.HandleFunc("/images/gone", http.NotFound)
+	mux.HandleFunc("/images/secret", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	mux.HandleFunc("/images/broken", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	mux.HandleFunc("/images/teapot", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	mux.HandleFunc("/images/short", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = w.Write(image[:10])
+	})
+	mux.HandleFunc("/images/still", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(image[:10])
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	mux.HandleFunc("/images/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/images/ranged", http.StatusFound) })
+	mux.HandleFunc("/images/elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/private", http.StatusFound) })
+	mux.HandleFunc("/images/loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/images/loop", http.StatusFound) })
+	mux.HandleFunc("/private", func(http.ResponseWriter, *http.Request) { t.Error("the private page was asked for") })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL, image
+}
+
+func source(t *testing.T, options imagesource.Options) *imagesource.HTTP {
+	t.Helper()
+	s, err := imagesource.New(options)
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	base, image := origin(t)
+	s := source(t, imagesource.Options{Allow: []string{base + "/images/"}})
+	for name, test := range map[string]struct {
+		path   string
+		offset int64
+		size   int64
+	}{
+		"whole":                   {"ranged", 0, 100_000},
+		"continued":               {"ranged", 99_000, 100_000},
+		"whole, no ranges":        {"plain", 0, -1},
+		"continued, no ranges":    {"plain", 99_000, -1},
+		"redirected to its like":  {"moved", 0, 100_000},
+		"continued by redirected": {"moved", 10, 100_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			content, size, err := s.Open(t.Context(), cyborg.Image{Source: base + "/images/" + test.path}, test.offset)
+			require.NoError(t, err)
+			require.Equal(t, test.size, size)
+			got, err := io.ReadAll(content)
+			require.NoError(t, err)
+			require.NoError(t, content.Close())
+			require.True(t, bytes.Equal(image[test.offset:], got), "%d bytes", len(got))
+		})
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	t.Parallel()
+	base, _ := origin(t)
+	s := source(t, imagesource.Options{Allow: []string{base + "/images"}})
+	port := base[strings.LastIndex(base, ":"):]
+	for name, test := range map[string]struct {
+		source string
+		offset int64
+		kind   cyborg.Kind
+	}{
+		"not there":               {base + "/images/gone", 0, cyborg.NotFound},
+		"not for us":              {base + "/images/secret", 0, cyborg.Forbidden},
+		"server broken":           {base + "/images/broken", 0, cyborg.Unavailable},
+		"odd answer":              {base + "/images/teapot", 0, cyborg.ImageRejected},
+		"beyond the end":          {base + "/images/ranged", 100_001, cyborg.Invalid},
+		"outside the allowed":     {base + "/private", 0, cyborg.Forbidden},
+		"like the allowed":        {base + "/imagesque", 0, cyborg.Forbidden},
+		"up from the allowed":     {base + "/images/../private", 0, cyborg.Forbidden},
+		"up, escaped":             {base + "/images/%2e%2e/private", 0, cyborg.Forbidden},
+		"another port":            {"http://127.0.0.1:1/images/ranged", 0, cyborg.Forbidden},
+		"another scheme":          {strings.Replace(base, "http:", "https:", 1) + "/images/ranged", 0, cyborg.Forbidden},
+		"another name":            {"http://localhost" + port + "/images/ranged", 0, cyborg.Forbidden},
+		"a password":              {strings.Replace(base, "http://", "http://u:p@", 1) + "/images/ranged", 0, cyborg.Forbidden},
+		"a file":                  {"file:///etc/passwd", 0, cyborg.Forbidden},
+		"redirected elsewhere":    {base + "/images/elsewhere", 0, cyborg.Forbidden},
+		"redirected for ever":     {base + "/images/loop", 0, cyborg.Unavailable},
+		"no URL":                  {"http://[", 0, cyborg.Invalid},
+		"nobody listens, but may": {"http://127.0.0.1:1/", 0, cyborg.Forbidden},
+		"cloud metadata":          {"http://169.254.169.254/latest/meta-data/", 0, cyborg.Forbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := s.Open(t.Context(), cyborg.Image{Source: test.source}, test.offset)
+			require.Error(t, err)
+			require.Equal(t, test.kind, cyborg.KindOf(err), err)
+			require.NotContains(t, err.Error(), "u:p@")
+		})
+	}
+}
+
+func TestOpenRefusesTooLarge(t *testing.T) {
+	t.Parallel()
+	base, image := origin(t)
+	small := source(t, imagesource.Options{Allow: []string{base}, Max: 99_999})
+	_, _, err := small.Open(t.Context(), cyborg.Image{Source: base + "/images/ranged"}, 0)
+	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), "the server says how large it is: %v", err)
+
+	content, _, err := small.Open(t.Context(), cyborg.Image{Source: base + "/images/plain"}, 0)
+	require.NoError(t, err, "the server does not say how large it is")
+	got, err := io.ReadAll(content)
+	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), err)
+	require.LessOrEqual(t, len(got), 99_999)
+	require.NoError(t, content.Close())
+
+	exact := source(t, imagesource.Options{Allow: []string{base}, Max: int64(len(image))})
+	content, _, err = exact.Open(t.Context(), cyborg.Image{Source: base + "/images/plain"}, 10)
+	require.NoError(t, err)
+	got, err = io.ReadAll(content)
+	require.NoError(t, err)
+	require.Equal(t, image[10:], got)
+	require.NoError(t, content.Close())
+}
+
+func TestReadBreaksOff(t *testing.T) {
+	t.Parallel()
+	base, _ := origin(t)
+	s := source(t, imagesource.Options{Allow: []string{base}, Silence: 50 * time.Millisecond})
+	for _, path := range []string{"short", "still"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			content, _, err := s.Open(t.Context(), cyborg.Image{Source: base + "/images/" + path}, 0)
+			require.NoError(t, err)
+			_, err = io.ReadAll(content)
+			require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), err)
+			require.NoError(t, content.Close())
+		})
+	}
+}
+
+func TestOpenAllowsLoopbackThatSaysSo(t *testing.T) {
+	t.Parallel()
+	base, _ := origin(t)
+	parsed, err := url.Parse(base)
+	require.NoError(t, err)
+	named := "http://localhost:" + parsed.Port()
+	s := source(t, imagesource.Options{Allow: []string{named}})
+	content, _, err := s.Open(t.Context(), cyborg.Image{Source: named + "/images/ranged"}, 0)
+	require.NoError(t, err)
+	require.NoError(t, content.Close())
+}
+
+func TestNewRefusesWhatIsNoURL(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"images.example.org", "ftp://images.example.org/", "http://", "http://u:p@images.example.org", "http://["} {
+		_, err := imagesource.New(imagesource.Options{Allow: []string{text}})
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), text)
+	}
+}
