@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -85,8 +86,18 @@ func (d *decoder) decodeMap(g given, node *yaml.Node, key string, target reflect
 		d.addf(g, node, key, "", "expected keys with values")
 		return
 	}
-	if err := node.Decode(target.Addr().Interface()); err != nil {
+	var values any
+	if err := node.Decode(&values); err != nil {
 		d.addf(g, node, key, "", "cannot be read: %s", strings.TrimPrefix(err.Error(), "yaml: "))
+		return
+	}
+	// As JSON has them: the same options may come through the API, and are kept as JSON.
+	text, err := json.Marshal(values)
+	if err == nil {
+		err = json.Unmarshal(text, target.Addr().Interface())
+	}
+	if err != nil {
+		d.addf(g, node, key, "", "cannot be kept as JSON: %v", err)
 	}
 }
 

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Listener is the TLS of a listener, or nil where no certificate is configured. Clients' certificates are treated as
+// auth says where ClientCA is set, and else not asked for. A certificate that is replaced on disk is used from the next
+// connection on. The error is of kind Invalid.
+func (t ServerTLS) Listener(auth tls.ClientAuthType) (*tls.Config, error) {
+	if t.Cert == "" {
+		return nil, nil //nolint:nilnil // no TLS is a configuration, too
+	}
+	pair := &keyPair{cert: t.Cert, key: t.Key}
+	if _, err := pair.load(); err != nil {
+		return nil, err
+	}
+	listener := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.load() },
+	}
+	if t.ClientCA != "" {
+		pool, err := authorities(t.ClientCA)
+		if err != nil {
+			return nil, err
+		}
+		listener.ClientCAs, listener.ClientAuth = pool, auth
+	}
+	return listener, nil
+}
+
+// Client is the TLS towards a server of ours. A certificate that is replaced on disk is used from the next connection
+// on. The error is of kind Invalid.
+func (t ClientTLS) Client() (*tls.Config, error) {
+	client := &tls.Config{MinVersion: tls.VersionTLS13}
+	if t.Cert != "" {
+		pair := &keyPair{cert: t.Cert, key: t.Key}
+		if _, err := pair.load(); err != nil {
+			return nil, err
+		}
+		client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.load() }
+	}
+	if t.CA != "" {
+		pool, err := authorities(t.CA)
+		if err != nil {
+			return nil, err
+		}
+		client.RootCAs = pool
+	}
+	return client, nil
+}
+
+// keyPair is a certificate with its key on disk.
+type keyPair struct {
+	cert, key string
+
+	mu       sync.Mutex
+	loaded   *tls.Certificate
+	modified [2]time.Time
+}
+
+// load returns the pair, read anew where a file has changed. While only one of the two has been replaced, and they do
+// not fit, the last good pair serves on.
+func (p *keyPair) load() (*tls.Certificate, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var modified [2]time.Time
+	for i, path := range []string{p.cert, p.key} {
+		if info, err := os.Stat(path); err == nil {
+			modified[i] = info.ModTime()
+		}
+	}
+	if p.loaded != nil && modified == p.modified {
+		return p.loaded, nil
+	}
+	pair, err := tls.LoadX509KeyPair(p.cert, p.key)
+	switch {
+	case err == nil:
+		p.loaded, p.modified = &pair, modified
+	case p.loaded == nil:
+		return nil, cyborg.Errorf(cyborg.Invalid, "the certificate %s and the key %s cannot be used: %w", p.cert, p.key, err)
+	}
+	return p.loaded, nil
+}
+
+func authorities(path string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the authorities' certificates cannot be read: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the file %s holds no certificate in PEM format", path)
+	}
+	return pool, nil
+}
