@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.temporal.io/server/common/config"
+	"go.temporal.io/server/common/persistence/sql/sqlplugin/postgresql"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+const (
+	mainDatabase       = "temporal"
+	visibilityDatabase = "temporal_visibility"
+	// maintenanceDatabase exists on every PostgreSQL server.
+	maintenanceDatabase = "postgres"
+
+	// lockKey is the advisory lock that says that an engine uses a database ("cybtempo" in ASCII).
+	lockKey = 0x63796274656d706f
+	// lockWait is how long the session of an engine that was killed may take to vanish.
+	lockWait = 5 * time.Second
+)
+
+// prepareDatabases makes the databases, locks them for this engine, and brings their schema up to date. The caller
+// releases the lock.
+func prepareDatabases(ctx context.Context, urlOf func(string) string, log *slog.Logger) (*lock, error) {
+	for _, database := range []string{mainDatabase, visibilityDatabase} {
+		if err := ensureDatabase(ctx, urlOf, database); err != nil {
+			return nil, err
+		}
+	}
+	held, err := acquire(ctx, urlOf(mainDatabase))
+	if err != nil {
+		return nil, err
+	}
+	if err := updateSchemas(ctx, urlOf, log); err != nil {
+		held.release(ctx)
+		return nil, err
+	}
+	return held, nil
+}
+
+// ensureDatabase makes a database unless one can connect to it. So a role that may not make databases will do where
+// somebody else has made them.
+func ensureDatabase(ctx context.Context, urlOf func(string) string, database string) error {
+	conn, err := pgx.Connect(ctx, urlOf(database))
+	if err == nil {
+		return conn.Close(ctx)
+	}
+	if sqlState(err) != "3D000" { // invalid_catalog_name
+		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL's database %s, where Temporal keeps its state: %w", database, err)
+	}
+	conn, err = pgx.Connect(ctx, urlOf(maintenanceDatabase))
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL to create the database %s: %w", database, err)
+	}
+	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{database}.Sanitize())
+	err = errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	if sqlState(err) == "42P04" { // duplicate_database
+		return nil
+	}
+	if err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "cannot create PostgreSQL's database %s for Temporal: let the role create databases, or create %s and %s for it (%w)",
+			database, mainDatabase, visibilityDatabase, err)
+	}
+	return nil
+}
+
+func sqlState(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// lock keeps a second engine away from the databases, from another state directory or another machine: both would take
+// themselves for the only one, and take Temporal's shards from each other for ever. It is PostgreSQL's, and ends with
+// its session.
+type lock struct{ session *pgx.Conn }
+
+func acquire(ctx context.Context, databaseURL string) (*lock, error) {
+	session, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL's database %s: %w", mainDatabase, err)
+	}
+	held := &lock{session: session}
+	if err := held.take(ctx); err != nil {
+		held.release(ctx)
+		return nil, err
+	}
+	return held, nil
+}
+
+func (l *lock) take(ctx context.Context) error {
+	deadline := time.Now().Add(lockWait)
+	for {
+		var ours bool
+		if err := l.session.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(lockKey)).Scan(&ours); err != nil {
+			return cyborg.Errorf(cyborg.Unavailable, "cannot lock PostgreSQL's database %s: %w", mainDatabase, err)
+		}
+		if ours {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return cyborg.Errorf(cyborg.Claimed,
+				"PostgreSQL's database %s is used by the Temporal of another process: stop that one, or use another PostgreSQL server", mainDatabase)
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *lock) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = l.session.Close(ctx) // where it fails the session has ended already
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// sqlConfig is how Temporal connects to a database. Its plugin builds a URL from a host, a database and attributes, of
+// which the attributes win; so they carry what the plugin has no place for, such as a Unix socket, or would not escape.
+func sqlConfig(urlOf func(string) string, database string, maxConns int) *config.SQL {
+	out := &config.SQL{
+		PluginName: postgresql.PluginNamePGX, DatabaseName: database, ConnectProtocol: "tcp", ConnectAddr: "localhost",
+		ConnectAttributes: map[string]string{"application_name": "temporal", "sslmode": "prefer"}, // pgx's own default
+		MaxConns:          maxConns, MaxIdleConns: maxConns, MaxConnLifetime: time.Hour,
+	}
+	u, err := url.Parse(urlOf(database))
+	if err != nil {
+		return out // it was connected to before
+	}
+	out.ConnectAddr = cmp.Or(u.Host, out.ConnectAddr)
+	for key, values := range u.Query() {
+		out.ConnectAttributes[key] = values[0]
+	}
+	if u.User != nil {
+		out.ConnectAttributes["user"] = u.User.Username()
+		if password, ok := u.User.Password(); ok {
+			out.ConnectAttributes["password"] = password
+		}
+	}
+	return out
+}

@@ -1,0 +1,260 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
+	"github.com/cyborg-project/cyborg/internal/postgres"
+)
+
+const queue = "test"
+
+var hostAttribute = temporal.NewSearchAttributeKeyKeyword("TestHost") //nolint:gochecknoglobals // a constant in all but the syntax
+
+func attributes() map[string]enumspb.IndexedValueType {
+	return map[string]enumspb.IndexedValueType{
+		"TestHost":  enumspb.INDEXED_VALUE_TYPE_KEYWORD,
+		"TestWords": enumspb.INDEXED_VALUE_TYPE_KEYWORD_LIST,
+	}
+}
+
+// greet is the trivial workflow. It also changes a search attribute, which another service of Temporal checks than the
+// one that starts it.
+func greet(ctx workflow.Context, name string) (string, error) {
+	if err := workflow.UpsertTypedSearchAttributes(ctx, hostAttribute.ValueSet("there")); err != nil {
+		return "", err
+	}
+	return "hello " + name, nil
+}
+
+// database is a private PostgreSQL server, with fsync, as a user has it.
+func database(t *testing.T) (postgres.Config, *postgres.Server) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "engine") //nolint:usetesting // t.TempDir is closed to the server's user
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	require.NoError(t, os.Chmod(dir, 0o711)) //nolint:gosec // see above
+	cfg := postgres.Config{Dir: filepath.Join(dir, "postgres"), DieWithParent: true}
+	return cfg, startDatabase(t, cfg)
+}
+
+func startDatabase(t *testing.T, cfg postgres.Config) *postgres.Server {
+	t.Helper()
+	server, err := postgres.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop(context.WithoutCancel(t.Context()))) })
+	return server
+}
+
+func config(server *postgres.Server) engine.Config {
+	return engine.Config{
+		PostgresURL: server.URL, Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0",
+		Retention: 48 * time.Hour, SearchAttributes: attributes(),
+	}
+}
+
+// records collects what is logged.
+type records struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (r *records) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.Write(p)
+}
+
+func (r *records) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.String()
+}
+
+func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
+	t.Helper()
+	began := time.Now()
+	e, err := engine.Start(t.Context(), cfg, slog.New(slog.NewTextHandler(log, nil)))
+	require.NoError(t, err)
+	t.Logf("engine started in %s", time.Since(began).Round(time.Millisecond))
+	t.Cleanup(func() { stop(t, e) })
+	return e
+}
+
+func stop(t *testing.T, e *engine.Engine) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	defer cancel()
+	began := time.Now()
+	require.NoError(t, e.Stop(ctx))
+	t.Logf("engine stopped in %s", time.Since(began).Round(time.Millisecond))
+}
+
+func dial(t *testing.T, e *engine.Engine) client.Client {
+	t.Helper()
+	c, err := client.DialContext(t.Context(), client.Options{
+		HostPort: e.FrontendAddress(), Namespace: e.Namespace(),
+		ConnectionOptions: client.ConnectionOptions{TLS: e.ClientTLS()},
+		Logger:            sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+	})
+	require.NoError(t, err)
+	return c
+}
+
+// runGreeting runs a workflow to its end, at once after the start of the engine.
+func runGreeting(t *testing.T, e *engine.Engine, id string) {
+	t.Helper()
+	c := dial(t, e)
+	defer c.Close()
+	w := worker.New(c, queue, worker.Options{})
+	w.RegisterWorkflow(greet)
+	began := time.Now()
+	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{
+		ID: id, TaskQueue: queue, TypedSearchAttributes: temporal.NewSearchAttributes(hostAttribute.ValueSet("here")),
+	}, greet, "world")
+	require.NoError(t, err, "the engine said that a workflow can start")
+	require.NoError(t, w.Start())
+	defer w.Stop()
+	var answer string
+	require.NoError(t, run.Get(t.Context(), &answer))
+	require.Equal(t, "hello world", answer)
+	t.Logf("workflow ran in %s", time.Since(began).Round(time.Millisecond))
+}
+
+func requireFound(t *testing.T, e *engine.Engine, query string, want int) {
+	t.Helper()
+	c := dial(t, e)
+	defer c.Close()
+	require.Eventually(t, func() bool {
+		found, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{Query: query})
+		require.NoError(t, err)
+		return len(found.GetExecutions()) == want
+	}, 10*time.Second, 20*time.Millisecond)
+}
+
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close() //nolint:errcheck // read only
+	content, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(content)
+}
+
+func requireUI(t *testing.T, e *engine.Engine) {
+	t.Helper()
+	status, body := get(t, e.UIURL()+"/")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, "<html")
+	status, body = get(t, e.UIURL()+"/api/v1/namespaces")
+	require.Equal(t, http.StatusOK, status, body)
+	require.Contains(t, body, `"name": "cyborg"`)
+}
+
+func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
+	t.Parallel()
+	place, server := database(t)
+	var log records
+	first := start(t, config(server), &log)
+	require.NoError(t, first.Err())
+	runGreeting(t, first, "first")
+	requireFound(t, first, "TestHost = 'there'", 1)
+	requireFound(t, first, "TestHost = 'here'", 0)
+	requireUI(t, first)
+
+	// A second engine on the same database would take the work from the first.
+	_, err := engine.Start(t.Context(), config(server), slog.New(slog.DiscardHandler))
+	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "is used by the Temporal of another process")
+	stop(t, first)
+
+	// PostgreSQL too starts anew.
+	require.NoError(t, server.Stop(t.Context()))
+	server = startDatabase(t, place)
+	cfg := config(server)
+	cfg.Retention = 72 * time.Hour
+	cfg.SearchAttributes["TestMore"] = enumspb.INDEXED_VALUE_TYPE_INT
+	second := start(t, cfg, &log)
+	requireFound(t, second, "TestHost = 'there'", 1)
+	runGreeting(t, second, "second")
+	requireFound(t, second, "TestHost = 'there' AND TestMore IS NULL", 2)
+	requireRetention(t, second, 72*time.Hour)
+	stop(t, second)
+
+	wrong := config(server)
+	wrong.SearchAttributes["TestHost"] = enumspb.INDEXED_VALUE_TYPE_INT
+	_, err = engine.Start(t.Context(), wrong, slog.New(slog.DiscardHandler))
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "its search attribute TestHost is a Keyword and should be a Int")
+
+	for line := range strings.Lines(log.String()) {
+		require.Contains(t, line, `msg="Temporal is ready"`, "nothing else is worth a line in good times")
+	}
+}
+
+func requireRetention(t *testing.T, e *engine.Engine, want time.Duration) {
+	t.Helper()
+	c := dial(t, e)
+	defer c.Close()
+	found, err := c.WorkflowService().DescribeNamespace(t.Context(), &workflowservice.DescribeNamespaceRequest{Namespace: e.Namespace()})
+	require.NoError(t, err)
+	require.Equal(t, want, found.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration())
+}
+
+func TestBusyPort(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+	busy := listener.Addr().String()
+	_, port, err := net.SplitHostPort(busy)
+	require.NoError(t, err)
+	for name, cfg := range map[string]engine.Config{
+		"Temporal, is in use: stop what uses it, or choose another with --temporal-listen": {Listen: busy, UIListen: "127.0.0.1:0"},
+		"Temporal's Web UI, is in use: stop what uses it, or choose another with --ui":     {Listen: "127.0.0.1:0", UIListen: busy, UIListenFlag: "--ui"},
+	} {
+		_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
+		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+		require.EqualError(t, err, "port "+port+" of 127.0.0.1, meant for "+name)
+	}
+}
+
+func TestAddressThatIsRefused(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]engine.Config{
+		"Temporal may not listen on 0.0.0.0:": {Listen: "0.0.0.0:0"},
+		"Web UI may not listen on [::]:":      {Listen: "127.0.0.1:0", UIListen: "[::]:0"},
+		`listen on "7233"`:                    {Listen: "7233"},
+		`listen on "example.org:1"`:           {Listen: "example.org:1"},
+		`listen on "127.0.0.1:http"`:          {Listen: "127.0.0.1:http"},
+		"choose another address":              {Listen: "127.0.0.1:0", UIListen: "192.0.2.1:0"},
+	} {
+		_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+		require.ErrorContains(t, err, want)
+	}
+}

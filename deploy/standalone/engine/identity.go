@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/temporalio/ui-server/v2/server/config"
+	"go.temporal.io/server/common/rpc/encryption"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// TLS is mutual TLS on the frontend. All three files are PEM, and are needed together.
+type TLS struct {
+	CertFile string // the server's certificate, followed by what it was signed with
+	KeyFile  string // its key
+	// ClientCAFile is whom clients' certificates must have been signed by. Whoever has such a certificate may do
+	// everything in Temporal.
+	ClientCAFile string
+}
+
+func (t TLS) on() bool { return t != TLS{} }
+
+// identity is what the engine proves itself with. Temporal's own services, the Web UI and the clients in this process
+// show a certificate that is made at each start and never leaves the process, so nobody has to provide one.
+type identity struct {
+	server    *tls.Config // of the frontend
+	internode *tls.Config // of Temporal's other services, for this process only
+	client    *tls.Config
+	ui        config.TLS
+}
+
+var _ encryption.TLSConfigProvider = (*identity)(nil)
+
+// load reads the files. Without any it returns nil, which is plain text.
+func (t TLS) load() (*identity, error) {
+	if !t.on() {
+		return nil, nil //nolint:nilnil // as the comment says
+	}
+	if t.CertFile == "" || t.KeyFile == "" || t.ClientCAFile == "" {
+		return nil, cyborg.Errorf(cyborg.Invalid, "TLS for Temporal needs all of a certificate, a key and a client CA")
+	}
+	server, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "Temporal's certificate %s and key %s cannot be used: %w", t.CertFile, t.KeyFile, err)
+	}
+	name, err := nameOf(server.Leaf)
+	if err != nil {
+		return nil, err
+	}
+	authorities, err := os.ReadFile(t.ClientCAFile)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "Temporal's client CA cannot be read: %w", err)
+	}
+	mayConnect := x509.NewCertPool()
+	if !mayConnect.AppendCertsFromPEM(authorities) {
+		return nil, cyborg.Errorf(cyborg.Invalid, "Temporal's client CA %s holds no certificate", t.ClientCAFile)
+	}
+	inside, keyPEM, err := ephemeral()
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Internal, "cannot make a certificate: %w", err)
+	}
+	mayConnect.AddCert(inside.Leaf)
+	onlyUs := x509.NewCertPool()
+	onlyUs.AddCert(inside.Leaf)
+	onlyServer := x509.NewCertPool()
+	onlyServer.AddCert(server.Leaf)
+	encode := base64.StdEncoding.EncodeToString
+	return &identity{
+		server:    serverConfigTLS(server, mayConnect),
+		internode: serverConfigTLS(server, onlyUs),
+		client: &tls.Config{
+			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{inside}, RootCAs: onlyServer, ServerName: name,
+		},
+		ui: config.TLS{
+			CertData: encode(certificatePEM(inside.Leaf)), KeyData: encode(keyPEM), CaData: encode(certificatePEM(server.Leaf)),
+			ServerName: name, EnableHostVerification: true,
+		},
+	}, nil
+}
+
+func serverConfigTLS(cert tls.Certificate, clients *x509.CertPool) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+	}
+}
+
+// nameOf returns a name that the certificate is valid for.
+func nameOf(cert *x509.Certificate) (string, error) {
+	switch {
+	case len(cert.DNSNames) > 0:
+		return strings.Replace(cert.DNSNames[0], "*", "temporal", 1), nil
+	case len(cert.IPAddresses) > 0:
+		return cert.IPAddresses[0].String(), nil
+	default:
+		return "", cyborg.Errorf(cyborg.Invalid, "Temporal's certificate (%s) names neither a host nor an IP address: make one with a subject alternative name", cert.Subject)
+	}
+}
+
+// ephemeral makes the certificate for clients inside this process.
+func ephemeral() (tls.Certificate, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	now := time.Now()
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "cyborg-standalone"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(20, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, &x509.Certificate{Subject: pkix.Name{CommonName: "cyborg-standalone"}}, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	cert := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil
+}
+
+func certificatePEM(cert *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
+}
+
+// clientConfig is for clients in this process; nil without TLS.
+func (id *identity) clientConfig() *tls.Config {
+	if id == nil {
+		return nil
+	}
+	return id.client.Clone()
+}
+
+// GetInternodeServerConfig is for Temporal's services that only talk to each other.
+func (id *identity) GetInternodeServerConfig() (*tls.Config, error) { return id.internode, nil }
+
+// GetInternodeClientConfig is what they connect to each other with.
+func (id *identity) GetInternodeClientConfig() (*tls.Config, error) { return id.client, nil }
+
+// GetFrontendServerConfig is for the frontend.
+func (id *identity) GetFrontendServerConfig() (*tls.Config, error) { return id.server, nil }
+
+// GetFrontendClientConfig is what Temporal's own workers connect to the frontend with.
+func (id *identity) GetFrontendClientConfig() (*tls.Config, error) { return id.client, nil }
+
+// GetRemoteClusterClientConfig is what the cluster would connect to others with; it connects to itself by that way.
+func (id *identity) GetRemoteClusterClientConfig(string) (*tls.Config, error) { return id.client, nil }
+
+// GetExpiringCerts is for metrics that nobody reads here.
+func (id *identity) GetExpiringCerts(time.Duration) (expiring, expired encryption.CertExpirationMap, err error) {
+	return nil, nil, nil
+}

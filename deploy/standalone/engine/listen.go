@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"syscall"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// addresses are all that the engine listens on.
+type addresses struct {
+	frontend, ui              address
+	history, matching, worker address // for Temporal's own use, on loopback
+}
+
+// settleAddresses makes sure that the addresses are allowed and free. It looks before anything starts, because
+// Temporal and its UI end the process where they find a port taken.
+func settleAddresses(cfg Config) (addresses, error) {
+	var a addresses
+	var err error
+	if a.frontend, err = settle(cfg.Listen, cfg.ListenFlag, "Temporal"); err != nil {
+		return a, err
+	}
+	if !a.frontend.ip.IsLoopback() && !cfg.TLS.on() {
+		return a, cyborg.Errorf(cyborg.Invalid,
+			"Temporal may not listen on %s without TLS, because it is not loopback: set a certificate, a key and a client CA, or listen on 127.0.0.1 (%s)",
+			a.frontend, cfg.ListenFlag)
+	}
+	if a.ui, err = settle(cfg.UIListen, cfg.UIListenFlag, "Temporal's Web UI"); err != nil {
+		return a, err
+	}
+	if !a.ui.ip.IsLoopback() {
+		return a, cyborg.Errorf(cyborg.Invalid,
+			"Temporal's Web UI may not listen on %s, because it asks nobody who they are: choose an address of loopback with %s, and reach it through a proxy that does",
+			a.ui, cfg.UIListenFlag)
+	}
+	if a.ui.port == a.frontend.port {
+		return a, cyborg.Errorf(cyborg.Invalid, "Temporal and its Web UI cannot both have port %d: change one with %s or %s",
+			a.ui.port, cfg.ListenFlag, cfg.UIListenFlag)
+	}
+	for _, internal := range []*address{&a.history, &a.matching, &a.worker} {
+		if *internal, err = a.spare(); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// settle parses an address, makes sure that nobody listens there, and turns port 0 into a free one.
+func settle(listen, flag, what string) (address, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return address{}, cyborg.Errorf(cyborg.Invalid, "%s cannot listen on %q: give an IP address and a port with %s (%w)", what, listen, flag, err)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	a := address{ip: net.ParseIP(host), port: int(number)}
+	if err != nil || a.ip == nil {
+		return address{}, cyborg.Errorf(cyborg.Invalid, "%s cannot listen on %q: give an IP address and a port with %s", what, listen, flag)
+	}
+	free, err := a.tryListen()
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return address{}, cyborg.Errorf(cyborg.Unavailable, "port %d of %s, meant for %s, is in use: stop what uses it, or choose another with %s",
+			a.port, a.ip, what, flag)
+	}
+	if err != nil {
+		return address{}, cyborg.Errorf(cyborg.Invalid, "%s cannot listen on %s: choose another address with %s (%w)", what, a, flag, err)
+	}
+	return free, nil
+}
+
+// tryListen listens for a moment.
+func (a address) tryListen() (address, error) {
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: a.ip, Port: a.port})
+	if err != nil {
+		return address{}, err
+	}
+	if bound, ok := listener.Addr().(*net.TCPAddr); ok {
+		a.port = bound.Port
+	}
+	return a, listener.Close()
+}
+
+// spare finds a free port on loopback. It stays below those that the kernel gives to outgoing connections, of which
+// this process is about to make many.
+func (a addresses) spare() (address, error) {
+	const from, to, tries = 20000, 32000, 200
+	for range tries {
+		candidate := address{ip: net.IPv4(127, 0, 0, 1), port: from + rand.IntN(to-from)} //nolint:gosec // no secret
+		taken := false
+		for _, other := range []address{a.frontend, a.ui, a.history, a.matching, a.worker} {
+			taken = taken || other.port == candidate.port
+		}
+		if taken {
+			continue
+		}
+		if free, err := candidate.tryListen(); err == nil {
+			return free, nil
+		}
+	}
+	return address{}, cyborg.Errorf(cyborg.Unavailable, "no free port was found on 127.0.0.1 from %d to %d, and Temporal needs three", from, to)
+}

@@ -1,0 +1,137 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"go.temporal.io/server/common/log"
+	"go.temporal.io/server/common/log/tag"
+)
+
+// levelTrace is below debug: Temporal's own debug messages are for those who write Temporal.
+const levelTrace = slog.LevelDebug - 4
+
+// phase is what the engine is doing. While it starts and stops, Temporal warns of much that is as it should be (shards
+// that nobody owns yet, connections that end).
+type phase = int32
+
+const (
+	starting phase = iota
+	running
+	stopping
+)
+
+// logger brings Temporal's messages into our log: its information as debug, its warnings and errors as they are once it
+// runs.
+type logger struct {
+	out   *slog.Logger
+	tags  []tag.Tag // turned into attributes only for what is logged
+	phase *atomic.Int32
+	// fatal is called where Temporal wants to end the process, and must not return.
+	fatal func(message string)
+}
+
+var (
+	_ log.Logger      = (*logger)(nil)
+	_ log.WithLogger  = (*logger)(nil)
+	_ log.SLogWrapper = (*logger)(nil)
+)
+
+func newLogger(out *slog.Logger) *logger {
+	return &logger{out: out.With(slog.String("component", "temporal")), phase: &atomic.Int32{}}
+}
+
+func (l *logger) ready()    { l.phase.Store(running) }
+func (l *logger) stopping() { l.phase.Store(stopping) }
+
+// level is where one of Temporal's levels goes.
+func (l *logger) level(theirs slog.Level) slog.Level {
+	switch {
+	case theirs < slog.LevelInfo:
+		return levelTrace
+	case theirs < slog.LevelWarn:
+		return slog.LevelDebug
+	case l.phase.Load() != running:
+		return slog.LevelDebug
+	default:
+		return theirs
+	}
+}
+
+func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
+	level := l.level(theirs)
+	if !l.out.Enabled(context.Background(), level) {
+		return
+	}
+	l.out.LogAttrs(context.Background(), level, msg, append(attributes(l.tags), attributes(tags)...)...)
+}
+
+func attributes(tags []tag.Tag) []slog.Attr {
+	attrs := make([]slog.Attr, 0, len(tags))
+	for _, t := range tags {
+		attrs = append(attrs, slog.Any(strings.ReplaceAll(t.Key(), "-", "_"), t.Value()))
+	}
+	return attrs
+}
+
+func (l *logger) Debug(msg string, tags ...tag.Tag) { l.log(slog.LevelDebug, msg, tags) }
+func (l *logger) Info(msg string, tags ...tag.Tag)  { l.log(slog.LevelInfo, msg, tags) }
+func (l *logger) Warn(msg string, tags ...tag.Tag)  { l.log(slog.LevelWarn, msg, tags) }
+func (l *logger) Error(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
+
+// DPanic is for what panics in development only.
+func (l *logger) DPanic(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
+
+func (l *logger) Panic(msg string, tags ...tag.Tag) {
+	l.log(slog.LevelError, msg, tags)
+	panic(msg)
+}
+
+func (l *logger) Fatal(msg string, tags ...tag.Tag) {
+	l.log(slog.LevelError, msg, tags)
+	for _, t := range tags {
+		if t.Key() == "error" {
+			msg = fmt.Sprintf("%s: %v", msg, t.Value())
+		}
+	}
+	l.fatal(msg)
+}
+
+// With returns a logger that adds tags.
+func (l *logger) With(tags ...tag.Tag) log.Logger {
+	added := *l
+	added.tags = slices.Concat(l.tags, tags)
+	return &added
+}
+
+// SLog is for the parts of Temporal that log to slog themselves.
+func (l *logger) SLog() *slog.Logger {
+	return slog.New(&levelHandler{Handler: l.out.Handler(), logger: l}).With("component", "temporal")
+}
+
+// levelHandler changes the level of records as the logger does.
+type levelHandler struct {
+	slog.Handler
+	logger *logger
+}
+
+func (h *levelHandler) Enabled(ctx context.Context, theirs slog.Level) bool {
+	return h.Handler.Enabled(ctx, h.logger.level(theirs))
+}
+
+func (h *levelHandler) Handle(ctx context.Context, record slog.Record) error { //nolint:gocritic // the interface's signature
+	record.Level = h.logger.level(record.Level)
+	return h.Handler.Handle(ctx, record)
+}
+
+func (h *levelHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &levelHandler{Handler: h.Handler.WithAttrs(attrs), logger: h.logger}
+}
+
+func (h *levelHandler) WithGroup(name string) slog.Handler {
+	return &levelHandler{Handler: h.Handler.WithGroup(name), logger: h.logger}
+}
