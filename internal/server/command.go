@@ -1,0 +1,100 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/configcmd"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
+	"github.com/cyborg-project/cyborg/workers/conductor"
+)
+
+// Commands are the commands of the server side: server, migrate, config.
+func Commands() []*cobra.Command {
+	serve := &cobra.Command{
+		Use:   "server",
+		Short: "Run the API, the conductor, or both, over PostgreSQL and Temporal",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := config.Load(config.LoadOptions{Process: config.ProcessServer, Flags: cmd.Flags()})
+			if err != nil {
+				return err
+			}
+			return Serve(cmd.Context(), c, c.Log.Logger(cmd.ErrOrStderr()))
+		},
+	}
+	config.AddFlags(serve.Flags(),
+		config.Flag{Name: "roles", Key: "server.roles"},
+		config.Flag{Name: "database-url", Key: "database.url"},
+		config.Flag{Name: "listen", Key: "api.listen"},
+		config.Flag{Name: "agent-listen", Key: "agent_endpoint.listen"},
+		config.Flag{Name: "temporal-address", Key: "temporal.address"},
+		config.Flag{Name: "temporal-namespace", Key: "temporal.namespace"},
+		config.Flag{Name: "log-level", Key: "log.level"},
+	)
+	migrate := &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring the database's schema to this binary's version",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := config.Load(config.LoadOptions{Process: config.ProcessMigrate, Flags: cmd.Flags()})
+			if err != nil {
+				return err
+			}
+			from, to, err := db.Migrate(cmd.Context(), c.Database.URL.Reveal())
+			if err != nil {
+				return err
+			}
+			if from == to {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The schema is at version %d already.\n", to)
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The schema went from version %d to %d.\n", from, to)
+			return err
+		},
+	}
+	config.AddFlags(migrate.Flags(), config.Flag{Name: "database-url", Key: "database.url"})
+	configuration := configcmd.New(func() (*config.Config, error) {
+		return config.Load(config.LoadOptions{Process: config.ProcessServer})
+	})
+	return []*cobra.Command{serve, migrate, configuration}
+}
+
+// Serve runs a server process over an external PostgreSQL and Temporal until ctx ends.
+func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	listeners, err := Listen(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer listeners.Close() //nolint:errcheck // those that Run took are closed already, and the process ends
+	options, err := temporalclient.Options(c.Temporal, log, conductor.Identity("server", hostname(), cyborg.Version, 0))
+	if err != nil {
+		return err
+	}
+	temporal, err := temporalclient.Lazy(c.Temporal, log, options.Identity)
+	if err != nil {
+		return err
+	}
+	defer temporal.Close()
+	log.InfoContext(ctx, "serving", slog.Any("roles", c.Server.Roles), slog.String("api", c.API.Listen),
+		slog.String("agent_endpoint", c.AgentEndpoint.Listen), slog.String("temporal", options.HostPort))
+	return Run(ctx, c, Deps{
+		Temporal: temporal, Namespace: options.Namespace, DatabaseURL: c.Database.URL.Reveal(),
+		Listeners: listeners, Registry: NewRegistry(), Log: log,
+	})
+}
+
+// NewRegistry returns a registry with the metrics of the Go runtime and the process.
+func NewRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api"
+	"github.com/cyborg-project/cyborg/internal/config"
+)
+
+// Listeners are the open ports of a server process. They are opened before anything else is touched, so that a busy
+// port leaves everything as it was.
+type Listeners struct {
+	api    net.Listener // nil without the role api
+	agents net.Listener // nil without the role conductor
+}
+
+// Listen opens the ports of the roles. The error is one sentence that names the option.
+func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
+	var l Listeners
+	open := func(setting, address string, serverTLS config.ServerTLS, authenticated bool) (net.Listener, error) {
+		t, err := tlsConfig(setting, serverTLS)
+		if err != nil {
+			return nil, err
+		}
+		return api.Endpoint{Setting: setting, Address: address, TLS: t, Authenticated: authenticated}.Listen(ctx)
+	}
+	var err error
+	if c.Server.Has(config.RoleAPI) {
+		authenticated := len(c.API.Tokens) > 0 || c.API.TLS.ClientCA != ""
+		if l.api, err = open("api.listen", c.API.Listen, c.API.TLS, authenticated); err != nil {
+			return nil, err
+		}
+	}
+	if c.Server.Has(config.RoleConductor) {
+		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
+		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS, authenticated)
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
+	return &l, nil
+}
+
+// Close closes the ports that Run has not taken.
+func (l *Listeners) Close() error {
+	var errs []error
+	for _, listener := range []net.Listener{l.api, l.agents} {
+		if listener == nil {
+			continue
+		}
+		if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tlsConfig reads a listener's certificates; nil where none is configured.
+func tlsConfig(setting string, c config.ServerTLS) (*tls.Config, error) {
+	if c.Cert == "" {
+		return nil, nil //nolint:nilnil // no TLS is a configuration, too
+	}
+	certificate, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%s: the certificate %s and its key %s cannot be used: %w", setting, c.Cert, c.Key, err)
+	}
+	out := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	if c.ClientCA == "" {
+		return out, nil
+	}
+	pem, err := os.ReadFile(c.ClientCA)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%s: the authorities of client certificates cannot be read: %w", setting, err)
+	}
+	out.ClientCAs = x509.NewCertPool()
+	if !out.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%s: %s holds no certificate", setting, c.ClientCA)
+	}
+	out.ClientAuth = tls.RequireAndVerifyClientCert
+	return out, nil
+}

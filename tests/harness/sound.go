@@ -1,0 +1,118 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// settleLimit is how long the system may take to come to rest after a kill: a heartbeat timeout, the agent's absence, a
+// reconcile round, and a busy machine.
+const settleLimit = 3 * time.Minute
+
+// ParkDir is where the fake cards of a host are.
+func (s *Standalone) ParkDir(host string) string {
+	return filepath.Join(s.StateDir, "agents", host, "backends", "fake")
+}
+
+// Bench is the hand on the fake cards of a host.
+func (s *Standalone) Bench(host string) fake.Bench { return fake.NewBench(s.ParkDir(host)) }
+
+// Accelerators lists all accelerators.
+func (s *Standalone) Accelerators(t testing.TB) []apiclient.Accelerator {
+	t.Helper()
+	all, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{}, apiclient.Page{}))
+	require.NoError(t, err)
+	return all
+}
+
+// Operations lists all operations, newest first.
+func (s *Standalone) Operations(t testing.TB) []apiclient.Operation {
+	t.Helper()
+	all, err := apiclient.Collect(s.API.Operations(t.Context(), apiclient.OperationFilter{}, apiclient.Page{}))
+	require.NoError(t, err)
+	return all
+}
+
+// RequireSound waits until no operation is under way and then asserts what must always be true at rest: every operation
+// has ended and says how, no claim is left, nothing is fenced without a reason, each handle's holder is confirmed, and
+// each fake card is attached exactly where the records say so.
+func RequireSound(t testing.TB, s *Standalone) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), settleLimit)
+	defer cancel()
+	Until(t, ctx, "at rest and sound", func() error { return s.unsound(ctx) })
+}
+
+func (s *Standalone) unsound(ctx context.Context) error {
+	operations, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}))
+	if err != nil {
+		return err
+	}
+	for _, op := range operations {
+		switch {
+		case !op.State.Ended():
+			return fmt.Errorf("operation %s %s is %s", op.Kind, op.ID, op.State)
+		case op.EndedAt.IsZero():
+			return fmt.Errorf("operation %s %s ended %s, but not when", op.Kind, op.ID, op.State)
+		case op.State != cyborg.Succeeded && op.Error == nil:
+			return fmt.Errorf("operation %s %s ended %s, but not why", op.Kind, op.ID, op.State)
+		}
+	}
+	accelerators, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
+	if err != nil {
+		return err
+	}
+	for i := range accelerators {
+		if err := s.unsoundAccelerator(ctx, &accelerators[i]); err != nil {
+			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *Standalone) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerator) error {
+	switch {
+	case a.Claim != nil:
+		return fmt.Errorf("claimed by %s", a.Claim.Operation)
+	case a.Lifecycle == cyborg.Installing:
+		return fmt.Errorf("still installing")
+	case a.Fence != nil && a.Fence.Reason == "":
+		return fmt.Errorf("fenced without a reason")
+	}
+	if a.Driver != "fake" {
+		return nil
+	}
+	device, err := s.API.Device(ctx, a.DeviceUUID)
+	if err != nil {
+		return err
+	}
+	card, err := s.Bench(a.Host).Card(ctx, device.Identity)
+	if err != nil {
+		return err
+	}
+	hardware := map[string]bool{}
+	for _, region := range card.Deployables {
+		for address, handle := range region.Handles {
+			hardware[address] = handle.Attached
+		}
+	}
+	for _, handle := range a.Handles {
+		recorded := handle.Holder != nil && handle.Holder.Kind == cyborg.HolderHost
+		if handle.Holder != nil && handle.AttachedAt.IsZero() {
+			return fmt.Errorf("handle %s is held by %s, which is not confirmed", handle.Identity, handle.Holder.ID)
+		}
+		if hardware[handle.Identity] != recorded {
+			return fmt.Errorf("handle %s: attached is %v on the card and %v in the records", handle.Identity, hardware[handle.Identity], recorded)
+		}
+	}
+	return nil
+}

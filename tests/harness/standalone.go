@@ -1,0 +1,278 @@
+// Package harness runs the built binaries as their users do, for the whole-system tests: a standalone in a directory of
+// its own, on free ports, that can be killed and started again.
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// startLimit is how long a standalone may take to be ready on a busy machine of two cores.
+const startLimit = 2 * time.Minute
+
+// Options says what standalone to run. The zero value is one fake host.
+type Options struct {
+	Hosts []string
+	// Env is added to the environment, such as CYBORG_OPERATIONS_AGENT_WAIT=2s.
+	Env []string
+}
+
+// Standalone is a running standalone. Its methods fail the test where something goes wrong.
+type Standalone struct {
+	// StateDir is its state directory, which outlives kills.
+	StateDir string
+	// URL is the API's.
+	URL string
+	// Temporal is the address of the embedded frontend.
+	Temporal string
+	API      *apiclient.Client
+
+	options Options
+	env     []string
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	output  *output
+}
+
+// Binary returns the path of a built binary. They are in bin/ of the repository, where "make build" puts them, or in
+// $CYBORG_BIN.
+func Binary(t testing.TB, name string) string {
+	t.Helper()
+	dir := os.Getenv("CYBORG_BIN")
+	if dir == "" {
+		_, file, _, _ := runtime.Caller(0)
+		dir = filepath.Join(filepath.Dir(file), "..", "..", "bin")
+	}
+	path, err := filepath.Abs(filepath.Join(dir, name))
+	require.NoError(t, err)
+	_, err = os.Stat(path)
+	require.NoError(t, err, "run make build first")
+	return path
+}
+
+// Start runs a standalone and returns when it is ready. The test's cleanup stops it.
+func Start(t testing.TB, options Options) *Standalone {
+	t.Helper()
+	if len(options.Hosts) == 0 {
+		options.Hosts = []string{"fake:2xfpga,1xgpu"}
+	}
+	// Not t.TempDir: the directory must be reachable for the unprivileged PostgreSQL, and a socket's path be short.
+	dir, err := os.MkdirTemp("", "cyborg-")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	ports := freePorts(t, 4)
+	s := &Standalone{
+		StateDir: filepath.Join(dir, "state"),
+		URL:      fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
+		Temporal: fmt.Sprintf("127.0.0.1:%d", ports[2]),
+		options:  options,
+		output:   &output{},
+	}
+	s.env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return len(v) > 7 && v[:7] == "CYBORG_" }),
+		fmt.Sprintf("CYBORG_API_LISTEN=127.0.0.1:%d", ports[0]),
+		fmt.Sprintf("CYBORG_AGENT_ENDPOINT_LISTEN=127.0.0.1:%d", ports[1]),
+		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_LISTEN=127.0.0.1:%d", ports[2]),
+		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_UI_LISTEN=127.0.0.1:%d", ports[3]),
+	)
+	s.env = append(s.env, options.Env...)
+	s.API, err = apiclient.New(apiclient.Options{URL: s.URL})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		s.API.Close()
+		if s.Running() {
+			s.Stop(t)
+		}
+		if t.Failed() {
+			t.Logf("standalone said:\n%s", s.output)
+		}
+		_ = os.RemoveAll(dir) //nolint:errcheck // a leftover directory does no harm
+	})
+	s.Launch(t)
+	s.WaitReady(t)
+	return s
+}
+
+// Launch starts the process and returns at once.
+func (s *Standalone) Launch(t testing.TB) {
+	t.Helper()
+	args := []string{"--state-dir", s.StateDir}
+	for _, host := range s.options.Hosts {
+		args = append(args, "--hosts", host)
+	}
+	s.cmd = exec.Command(Binary(t, "cyborg-standalone"), args...) //nolint:noctx // it outlives any context but the test
+	s.cmd.Env = s.env
+	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, s.cmd.Start())
+	s.exited = make(chan struct{})
+	go func(cmd *exec.Cmd, exited chan struct{}) {
+		_ = cmd.Wait() //nolint:errcheck // whoever cares reads ProcessState
+		close(exited)
+	}(s.cmd, s.exited)
+}
+
+// WaitReady returns when every check of /readyz passes and every host has reported.
+func (s *Standalone) WaitReady(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	Until(t, ctx, "ready", func() error {
+		select {
+		case <-s.exited:
+			t.Fatalf("standalone ended instead of getting ready:\n%s", s.output)
+		default:
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/readyz?verbose", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("readyz answers %s", response.Status)
+		}
+		hosts, err := apiclient.Collect(s.API.Hosts(ctx, apiclient.Page{}))
+		if err != nil {
+			return err
+		}
+		live := 0
+		for _, host := range hosts {
+			if !host.Silent {
+				live++
+			}
+		}
+		if live < len(s.options.Hosts) {
+			return fmt.Errorf("%d of %d hosts have reported", live, len(s.options.Hosts))
+		}
+		return nil
+	})
+}
+
+// Kill ends the process as a power cut would: kill -9. Its PostgreSQL stays behind.
+func (s *Standalone) Kill(t testing.TB) {
+	t.Helper()
+	require.NoError(t, s.cmd.Process.Kill())
+	<-s.exited
+}
+
+// Stop ends it as Ctrl-C does and returns its exit code.
+func (s *Standalone) Stop(t testing.TB) int {
+	t.Helper()
+	require.NoError(t, s.cmd.Process.Signal(syscall.SIGINT))
+	select {
+	case <-s.exited:
+	case <-time.After(time.Minute):
+		_ = s.cmd.Process.Signal(syscall.SIGQUIT) //nolint:errcheck // for its stacks
+		<-s.exited
+		t.Fatalf("standalone did not stop:\n%s", s.output)
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// Restart starts it again on the same state and waits until it is ready.
+func (s *Standalone) Restart(t testing.TB) {
+	t.Helper()
+	s.Launch(t)
+	s.WaitReady(t)
+}
+
+// Running says whether the process lives.
+func (s *Standalone) Running() bool {
+	select {
+	case <-s.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Output is what the process has said so far, over all its runs.
+func (s *Standalone) Output() string { return s.output.String() }
+
+// Until calls check until it returns nil, and fails the test when ctx ends before.
+func Until(t testing.TB, ctx context.Context, what string, check func() error) { //nolint:revive // t first, as everywhere
+	t.Helper()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not %s in time: %v", what, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// freePorts returns ports of loopback on which nobody listens.
+func freePorts(t testing.TB, n int) []int {
+	t.Helper()
+	ports := make([]int, n)
+	for i := range ports {
+		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only to find a free port
+		require.NoError(t, err)
+		defer listener.Close()
+		address, ok := listener.Addr().(*net.TCPAddr)
+		require.True(t, ok)
+		ports[i] = address.Port
+	}
+	return ports
+}
+
+// output keeps what a process says.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// CLI runs the cyborg client against the standalone and returns what it printed and its exit code.
+func (s *Standalone) CLI(t testing.TB, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, Binary(t, "cyborg"), args...)
+	cmd.Env = append(slices.Clone(s.env), "CYBORG_URL="+s.URL)
+	var out, err bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &err
+	failure := cmd.Run()
+	var exit *exec.ExitError
+	if failure != nil && !errors.As(failure, &exit) {
+		require.NoError(t, failure)
+	}
+	return out.String(), err.String(), cmd.ProcessState.ExitCode()
+}
