@@ -1,0 +1,81 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// clause grows the WHERE of a query with its values.
+type clause struct {
+	conditions []string
+	values     []any
+}
+
+// and adds a condition; each ? in it stands for the next of the values.
+func (c *clause) and(condition string, values ...any) {
+	var text strings.Builder
+	for i, part := range strings.Split(condition, "?") {
+		if i > 0 {
+			c.values = append(c.values, values[i-1])
+			text.WriteString("$" + strconv.Itoa(len(c.values)))
+		}
+		text.WriteString(part)
+	}
+	c.conditions = append(c.conditions, text.String())
+}
+
+// andAny adds that the column has one of the values, unless there are none.
+func andAny[T any](c *clause, column string, values []T) {
+	if len(values) > 0 {
+		c.and(column+" = ANY(?)", values)
+	}
+}
+
+// String is the WHERE, or nothing.
+func (c *clause) String() string {
+	if len(c.conditions) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(c.conditions, " AND ")
+}
+
+// limit is the LIMIT of a page. It stands in the text: with a parameter the planner could not know that a page is
+// small, and might sort the whole table for it.
+func (p Page) limit() string { return " LIMIT " + strconv.Itoa(clamp(p.Limit)) }
+
+func clamp(limit int) int {
+	const most = 1000
+	if limit <= 0 || limit > most {
+		return most
+	}
+	return limit
+}
+
+// place reads what the list is sorted by, of the row that the page's marker names.
+func (p Page) place(ctx context.Context, q querier, sql string, columns ...any) error {
+	var marker any = p.Marker
+	if strings.Contains(sql, "::uuid") {
+		id, err := uuid.Parse(p.Marker)
+		if err != nil {
+			return badMarker(p.Marker)
+		}
+		marker = id
+	}
+	err := q.QueryRow(ctx, sql, marker).Scan(columns...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return badMarker(p.Marker)
+	}
+	return err
+}
+
+func badMarker(marker string) error {
+	return cyborg.Errorf(cyborg.Invalid, "marker %q is not in this list", marker).
+		WithHint("Give the id of the last item of the page before, or no marker for the first page.")
+}

@@ -1,0 +1,61 @@
+package db
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+const selectDevices = `
+	SELECT id, uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node, board_info,
+	       control_path_kind, control_path_info, presence, created_at, updated_at FROM devices`
+
+func readDevices(ctx context.Context, q querier, rest string, values ...any) ([]cyborg.Device, error) {
+	rows, err := q.Query(ctx, selectDevices+rest, values...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d cyborg.Device, err error) {
+		err = row.Scan(&d.ID, &d.UUID, &d.Host, &d.Backend, &d.Driver, &d.Identity, &d.Type, &d.VendorID, &d.ProductID, &d.Vendor,
+			&d.Model, &d.NUMANode, &d.BoardInfo, &d.ControlPath.Kind, &d.ControlPath.Info, &d.Presence, &d.CreatedAt, &d.UpdatedAt)
+		return d, err
+	})
+}
+
+// Devices lists devices in the order in which they were found.
+func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]cyborg.Device, error) {
+	var c clause
+	andAny(&c, "host", filter.Hosts)
+	andAny(&c, "type", texts(filter.Types))
+	andAny(&c, "vendor_id", filter.Vendors)
+	if page.Marker != "" {
+		var id int64
+		if err := page.place(ctx, s.pool, "SELECT id FROM devices WHERE uuid = $1::uuid", &id); err != nil {
+			return nil, s.failure(ctx, err)
+		}
+		c.and("id > ?", id)
+	}
+	found, err := readDevices(ctx, s.pool, c.String()+" ORDER BY id"+page.limit(), c.values...)
+	return found, s.failure(ctx, err)
+}
+
+// Device reads one with its accelerators. The error is of kind NotFound where there is none.
+func (s *Store) Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error) {
+	found, err := readDevices(ctx, s.pool, " WHERE uuid = $1", id)
+	if err != nil {
+		return cyborg.Device{}, s.failure(ctx, err)
+	}
+	if len(found) == 0 {
+		return cyborg.Device{}, cyborg.Errorf(cyborg.NotFound, "there is no device %s", id).
+			WithHint("List them with GET /v1/devices.")
+	}
+	parts, err := readAccelerators(ctx, s.pool, " WHERE d.device_uuid = $1 ORDER BY d.id", id)
+	if err != nil {
+		return cyborg.Device{}, s.failure(ctx, err)
+	}
+	found[0].Deployables = public(parts)
+	return found[0], nil
+}

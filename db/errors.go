@@ -1,0 +1,97 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// SQLSTATE codes (PostgreSQL manual, appendix A).
+const (
+	undefinedTable       = "42P01"
+	uniqueViolation      = "23505"
+	serializationFailure = "40001"
+	deadlockDetected     = "40P01"
+	queryCanceled        = "57014"
+)
+
+// collided says that the same transaction can succeed when it is tried again.
+func collided(err error) bool {
+	if errors.Is(err, errCollision) {
+		return true
+	}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected)
+}
+
+// violates says that a change would have broken the unique constraint of that name.
+func violates(err error, constraint string) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == uniqueViolation && pg.ConstraintName == constraint
+}
+
+// failure turns what went wrong into an error with a kind. What only concerns whoever runs the database goes to the log.
+func (s *Store) failure(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if known, ok := errors.AsType[*cyborg.Error](err); ok {
+		return known
+	}
+	out := explain(err)
+	s.log.LogAttrs(ctx, out.Kind.LogLevel(), "database call failed",
+		slog.String("kind", string(out.Kind)), slog.String("error", err.Error()))
+	return out
+}
+
+func explain(err error) *cyborg.Error {
+	pg, isPg := errors.AsType[*pgconn.PgError](err)
+	_, isNet := errors.AsType[net.Error](err)
+	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), isPg && pg.Code == queryCanceled:
+		return cyborg.Errorf(cyborg.Timeout, "the database did not answer in time")
+	case errors.Is(err, context.Canceled):
+		return cyborg.Errorf(cyborg.Unavailable, "the call ended before the database answered: %w", context.Canceled)
+	case collided(err):
+		return cyborg.Errorf(cyborg.Busy, "too many others change the same records now").WithHint("Try again in a moment.")
+	case isPg && (strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "57")):
+		return cyborg.Errorf(cyborg.Unavailable, "the database takes no work now: %s", pg.Message)
+	case isPg:
+		return cyborg.Errorf(cyborg.Internal, "the database refused a change (SQLSTATE %s); the server's log has the details", pg.Code)
+	case isNet, isConnect, pgconn.SafeToRetry(err), pgconn.Timeout(err), errors.Is(err, net.ErrClosed), isBroken(err):
+		return cyborg.Errorf(cyborg.Unavailable, "the database does not answer")
+	default:
+		return cyborg.Errorf(cyborg.Internal, "the store failed; the server's log has the details")
+	}
+}
+
+// isBroken knows the ends of a connection that have no type of their own.
+func isBroken(err error) bool {
+	for _, text := range []string{"unexpected EOF", "conn closed", "closed pool", "broken pipe", "connection reset"} {
+		if strings.Contains(err.Error(), text) {
+			return true
+		}
+	}
+	return false
+}
+
+func noAccelerator(id uuid.UUID) *cyborg.Error {
+	return cyborg.Errorf(cyborg.NotFound, "there is no accelerator %s", id).
+		WithHint("List them with GET /v1/accelerators.")
+}
+
+func noOperation(id uuid.UUID) *cyborg.Error {
+	return cyborg.Errorf(cyborg.NotFound, "there is no operation %s; it may be older than the retention", id)
+}
+
+func noHost(name string) *cyborg.Error {
+	return cyborg.Errorf(cyborg.NotFound, "there is no host %q; hosts appear with the first report of their agent", name)
+}

@@ -1,0 +1,73 @@
+package db
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// move takes accelerators to another state of the lifecycle, but only those from which the machine goes there, and
+// returns how many those were.
+func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecycle) (int, error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE deployables SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
+		WHERE uuid = ANY($1) AND lifecycle = ANY($3)`,
+		targets, string(to), texts(cyborg.Sources(cyborg.LifecycleTransitions(), to)))
+	return int(tag.RowsAffected()), err
+}
+
+// leaveInError records that an operation could not undo what it had begun. Accelerators out of service have nothing to
+// lose and stay as they are.
+func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	var from []string
+	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.Broken), cyborg.Broken) {
+		if state != cyborg.Inactive {
+			from = append(from, string(state))
+		}
+	}
+	reason := fmt.Sprintf("%s %s needs an operator: %s", o.story.kind(), o.id, outcome.Error.Message)
+	_, err := tx.Exec(ctx, `
+		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4, error_kind = $5
+		WHERE uuid = ANY($1) AND lifecycle = ANY($6)`,
+		ids(o.targets), string(cyborg.Broken), reason, o.id, string(o.story.kind()), from)
+	return err
+}
+
+// settle takes accelerators back into service that were in error only because an attach or a detach was in doubt, once
+// nothing is in doubt any more.
+func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE deployables d SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
+		WHERE uuid = ANY($1) AND lifecycle = $3 AND error_kind = ANY($4) AND NOT EXISTS (
+			SELECT FROM attach_handles
+			WHERE deployable_uuid = d.uuid AND holder_kind IS NOT NULL AND attached_at IS NULL)`,
+		targets, string(cyborg.Ready), string(cyborg.Broken), doubtful())
+	return err
+}
+
+// doubtful are the kinds of operations that leave a handle in doubt where they fail.
+func doubtful() []string { return []string{string(cyborg.KindAttach), string(cyborg.KindDetach)} }
+
+// release takes handles back from their holders, and lifts the fences of devices that had vanished under them.
+func release(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
+	rows, err := tx.Query(ctx, `
+		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
+		WHERE holder_kind IS NOT NULL AND `+condition+` RETURNING deployable_uuid`, values...)
+	if err != nil {
+		return err
+	}
+	targets, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || len(targets) == 0 {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE deployables d SET fence_reason = NULL
+		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT EXISTS (
+			SELECT FROM attach_handles
+			WHERE deployable_uuid = d.uuid AND holder_kind IS NOT NULL AND presence = 'missing')`, targets, vanished)
+	return err
+}

@@ -1,0 +1,148 @@
+package db
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// oldestPostgres is the oldest PostgreSQL that the schema works with, as server_version_num.
+const oldestPostgres = 150000
+
+// SchemaStatus says where a database's schema stands.
+type SchemaStatus struct {
+	Current int64 // version of the database; 0 where nothing was migrated
+	Latest  int64 // version that this binary knows
+	Pending []string
+}
+
+// Migrate brings the schema to the version that this binary knows, and says from where to where it went. Of several
+// processes one migrates, and the others wait. A newer schema is an error of kind Invalid, and is left alone.
+func Migrate(ctx context.Context, url string) (from, to int64, err error) {
+	provider, err := migrator(url)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer provider.Close() //nolint:errcheck // what was migrated is committed
+	status, err := MigrationStatus(ctx, url)
+	if err != nil {
+		return 0, 0, err
+	}
+	if status.Current > status.Latest {
+		return status.Current, status.Current, tooNew(status)
+	}
+	results, err := provider.Up(ctx)
+	if err != nil {
+		return status.Current, status.Current, cyborg.Errorf(cyborg.Internal, "migrating the database failed: %w", err)
+	}
+	if len(results) == 0 { // another process was faster
+		return status.Latest, status.Latest, nil
+	}
+	return status.Current, status.Latest, nil
+}
+
+// MigrationStatus reads where the schema stands, and changes nothing.
+func MigrationStatus(ctx context.Context, url string) (SchemaStatus, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return SchemaStatus{}, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // it was only read from
+	return schemaStatus(ctx, conn)
+}
+
+func schemaStatus(ctx context.Context, conn *pgx.Conn) (SchemaStatus, error) {
+	var (
+		status SchemaStatus
+		server int
+	)
+	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&server); err != nil {
+		return status, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+	}
+	if server < oldestPostgres {
+		return status, cyborg.Errorf(cyborg.Invalid, "the database is PostgreSQL %d; Cyborg needs %d or newer",
+			server/10000, oldestPostgres/10000)
+	}
+	err := conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&status.Current)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == undefinedTable {
+		err = nil
+	}
+	if err != nil {
+		return status, cyborg.Errorf(cyborg.Unavailable, "the schema's version cannot be read: %w", err)
+	}
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return status, err
+	}
+	for _, file := range files {
+		name := path.Base(file)
+		number, _, _ := strings.Cut(name, "_")
+		version, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return status, fmt.Errorf("migration %s has no version: %w", name, err)
+		}
+		status.Latest = max(status.Latest, version)
+		if version > status.Current {
+			status.Pending = append(status.Pending, name)
+		}
+	}
+	return status, nil
+}
+
+// checkSchema refuses a schema that is not this binary's.
+func checkSchema(ctx context.Context, conn *pgx.Conn) error {
+	status, err := schemaStatus(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case status.Current > status.Latest:
+		return tooNew(status)
+	case status.Current < status.Latest:
+		return cyborg.Errorf(cyborg.Invalid, "the database's schema has version %d and this binary needs %d",
+			status.Current, status.Latest).WithHint("Run `cyborg migrate`.")
+	}
+	return nil
+}
+
+func tooNew(status SchemaStatus) error {
+	return cyborg.Errorf(cyborg.Invalid, "the database's schema has version %d, and this binary knows only %d",
+		status.Current, status.Latest).WithHint("Run the newer release that migrated it.")
+}
+
+// migrator returns goose's provider on the embedded migrations; closing it closes its connections.
+func migrator(url string) (*goose.Provider, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the database URL cannot be used: %w", err)
+	}
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, err
+	}
+	// Tried each second for ten minutes: the other process may be migrating a large database.
+	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 600))
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(goose.DialectPostgres, openSQL(config), files,
+		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger()))
+}
+
+func openSQL(config *pgx.ConnConfig) *sql.DB { return stdlib.OpenDB(*config) }

@@ -1,0 +1,114 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+const selectOperations = `
+	SELECT o.id, o.kind, o.state, o.host, o.actor, o.project, o.request_id, o.input, o.result, o.error, o.steps, o.retry_of,
+	       o.cancel_at, o.admitted_at, o.started_at, o.ended_at,
+	       (SELECT coalesce(json_agg(json_build_object('kind', kind, 'id', subject_id) ORDER BY position), '[]')
+	        FROM operation_subjects WHERE operation_id = o.id)
+	FROM operations o`
+
+func readOperations(ctx context.Context, q querier, rest string, values ...any) ([]cyborg.Operation, error) {
+	rows, err := q.Query(ctx, selectOperations+rest, values...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o cyborg.Operation, err error) {
+		err = row.Scan(&o.ID, &o.Kind, &o.State, &o.Host, &o.Actor.Name, &o.Actor.Project, &o.Actor.RequestID, &o.Input, &o.Result,
+			&o.Error, &o.Steps, (*zeronull.UUID)(&o.RetryOf), (*zeronull.Timestamptz)(&o.CancelAt), &o.CreatedAt,
+			(*zeronull.Timestamptz)(&o.StartedAt), (*zeronull.Timestamptz)(&o.EndedAt), &o.Subjects)
+		return o, err
+	})
+}
+
+func readOperation(ctx context.Context, q querier, id uuid.UUID) (cyborg.Operation, error) {
+	found, err := readOperations(ctx, q, " WHERE o.id = $1", id)
+	if err != nil {
+		return cyborg.Operation{}, err
+	}
+	if len(found) == 0 {
+		return cyborg.Operation{}, noOperation(id)
+	}
+	return found[0], nil
+}
+
+// Operations lists operations, the newest first.
+func (s *Store) Operations(ctx context.Context, filter OperationFilter, page Page) ([]cyborg.Operation, error) {
+	var c clause
+	andAny(&c, "o.kind", texts(filter.Kinds))
+	andAny(&c, "o.state", texts(filter.States))
+	andAny(&c, "o.host", filter.Hosts)
+	if filter.Open != nil && *filter.Open {
+		c.and("o.open")
+	} else if filter.Open != nil {
+		c.and("NOT o.open")
+	}
+	if filter.Subject != nil {
+		c.and("o.id IN (SELECT operation_id FROM operation_subjects WHERE kind = ? AND subject_id = ?)",
+			string(filter.Subject.Kind), filter.Subject.ID)
+	}
+	if page.Marker != "" {
+		var (
+			at time.Time
+			id uuid.UUID
+		)
+		err := page.place(ctx, s.pool, "SELECT admitted_at, id FROM operations WHERE id = $1::uuid", &at, &id)
+		if err != nil {
+			return nil, s.failure(ctx, err)
+		}
+		c.and("(o.admitted_at, o.id) < (?, ?)", at, id)
+	}
+	found, err := readOperations(ctx, s.pool, c.String()+" ORDER BY o.admitted_at DESC, o.id DESC"+page.limit(), c.values...)
+	return found, s.failure(ctx, err)
+}
+
+// Operation reads one. The error is of kind NotFound where there is none.
+func (s *Store) Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error) {
+	found, err := readOperation(ctx, s.pool, id)
+	return found, s.failure(ctx, err)
+}
+
+// RequestCancel records that someone wants the operation cancelled; asking again changes nothing. The error is of kind
+// Changed where it has ended, and NotFound where there is none.
+func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error) {
+	var out cyborg.Operation
+	err := s.change(ctx, actor, id, func(tx pgx.Tx) error {
+		if _, err := lockHostOfOperation(ctx, tx, id); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "UPDATE operations SET cancel_at = now() WHERE id = $1 AND open AND cancel_at IS NULL", id)
+		if err != nil {
+			return err
+		}
+		if out, err = readOperation(ctx, tx, id); err != nil {
+			return err
+		}
+		if out.State.Ended() {
+			return cyborg.Errorf(cyborg.Changed, "the operation has ended already, as %s", out.State).WithOperation(id)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// lockHostOfOperation is lockHosts for the host of an operation, which never changes, and returns it.
+func lockHostOfOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (string, error) {
+	var host string
+	err := tx.QueryRow(ctx, `
+		SELECT host, pg_advisory_xact_lock(hashtextextended(host, 0))::text FROM operations WHERE id = $1`, id).Scan(&host, nil)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", noOperation(id)
+	}
+	return host, err
+}

@@ -1,0 +1,100 @@
+package db
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Page asks for a part of a list. Lists are read by key: Marker is the id (for hosts the name) of the last item of the
+// page before. One that the store does not know is an error of kind Invalid.
+type Page struct {
+	Limit  int // 1–1000; 0 and more than that mean 1000
+	Marker string
+}
+
+// AcceleratorFilter chooses accelerators; empty fields choose all. Fields are ANDed, values of one field ORed.
+type AcceleratorFilter struct {
+	UUIDs       []uuid.UUID
+	Names       []string
+	Hosts       []string
+	Drivers     []string
+	Backends    []string
+	DeviceTypes []cyborg.DeviceType
+	Statuses    []cyborg.Status
+	Devices     []uuid.UUID
+	Holder      *cyborg.Holder
+}
+
+// DeviceFilter chooses devices.
+type DeviceFilter struct {
+	Hosts   []string
+	Types   []cyborg.DeviceType
+	Vendors []string // vendor ids
+}
+
+// OperationFilter chooses operations.
+type OperationFilter struct {
+	Kinds   []cyborg.OperationKind
+	States  []cyborg.OperationState
+	Hosts   []string
+	Subject *cyborg.Subject
+	Open    *bool
+}
+
+// EventFilter chooses events: those about one of Subjects or of Operation, and on one of Hosts; empty fields choose all.
+type EventFilter struct {
+	Subjects  []cyborg.Subject
+	Operation uuid.UUID
+	Hosts     []string
+}
+
+// Admission is what Admit records: the operation and, with it, its claims.
+type Admission struct {
+	ID    uuid.UUID // minted by the caller
+	Actor cyborg.Actor
+	// IdempotencyKey, where given, makes a repeat by the same actor return the operation admitted first; Fingerprint
+	// is of the request, and a repeat with another one is an error of kind Invalid.
+	IdempotencyKey string
+	Fingerprint    string
+	RetryOf        uuid.UUID
+	// Exactly one request is set.
+	Provision *cyborg.ProvisionRequest
+	Program   *cyborg.ProgramRequest
+	Attach    *cyborg.AttachRequest
+	Detach    *cyborg.DetachRequest
+	Configure *cyborg.ConfigureRequest
+}
+
+// Admitted is the answer of Admit.
+type Admitted struct {
+	Operation cyborg.Operation
+	// Repeated says that the operation had been admitted before under the same idempotency key.
+	Repeated bool
+	// Nothing says that there was nothing to do, and no operation was admitted: a detach of what nobody holds.
+	Nothing bool
+}
+
+// Orphan is an operation that no workflow looks after, as far as the records can tell.
+type Orphan struct {
+	Operation uuid.UUID
+	Kind      cyborg.OperationKind
+	State     cyborg.OperationState
+	Since     time.Time // admitted or started
+}
+
+// Disagreement is an attachment about which a host's journal and the records say different things, with the decision.
+type Disagreement struct {
+	Host        string
+	Backend     string
+	Deployable  string
+	Handle      cyborg.WorkHandle
+	Operation   uuid.UUID
+	Accelerator uuid.UUID
+	Journal     cyborg.AttachmentState // "" where the journal has no such entry
+	Recorded    string                 // attached, in_doubt, or "" for free
+	// Attach says what the records decide: the handle should be attached (true) or not (false).
+	Attach bool
+}

@@ -1,0 +1,52 @@
+package db
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// UpdateSpecs lays an operator's change over the specs of an accelerator. ifVersion is the version that the operator
+// saw; with 0 it is the one that this call reads first. The error is of kind Changed where somebody else changed the
+// specs since then, Invalid where the patch contradicts the hardware, NotFound where there is no such accelerator.
+func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.SpecsPatch, ifVersion int64, actor cyborg.Actor) (cyborg.Accelerator, error) {
+	seen, err := s.Accelerator(ctx, id)
+	if err != nil {
+		return seen, err
+	}
+	if ifVersion == 0 {
+		ifVersion = seen.SpecVersion
+	}
+	changed, err := seen.Specs.With(patch)
+	if err != nil {
+		return seen, err
+	}
+	set, err := storedPatch(changed)
+	if err != nil {
+		return seen, err
+	}
+	err = s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		if err := lockHostOf(ctx, tx, id); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, `
+			UPDATE deployables SET specs_set = $2, specs_version = specs_version + 1 WHERE uuid = $1 AND specs_version = $3`,
+			id, set, ifVersion)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return cyborg.Errorf(cyborg.Changed, "somebody else changed the specs of accelerator %q meanwhile", seen.Name).
+				WithHint("Read it again, and repeat the change if it still makes sense.")
+		}
+		found, err := readAccelerators(ctx, tx, " WHERE d.uuid = $1", id)
+		if err == nil {
+			seen = found[0].Accelerator
+		}
+		return err
+	})
+	return seen, err
+}

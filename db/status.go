@@ -1,0 +1,63 @@
+package db
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// statusSQL is Accelerator.Status in SQL, over the tables of selectAccelerators: the first that applies.
+func statusSQL() string {
+	var text strings.Builder
+	when := func(condition string, status cyborg.Status) {
+		fmt.Fprintf(&text, " WHEN %s THEN '%s'", condition, status)
+	}
+	when(is("d.presence", cyborg.Missing), cyborg.StatusMissing)
+	when(is("d.lifecycle", cyborg.Broken), cyborg.StatusError)
+	for _, kind := range cyborg.OperationKinds() {
+		when(is("o.kind", kind), kind.Word())
+	}
+	when(is("d.lifecycle", cyborg.Installing), cyborg.StatusInstalling)
+	when(is("d.administration", cyborg.Maintaining), cyborg.StatusMaintaining)
+	when(is("d.lifecycle", cyborg.Inactive), cyborg.StatusInactive)
+	when("h.total > 0 AND h.free = 0", cyborg.StatusAttached)
+	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
+}
+
+// statusNeeds is a condition without which none of the statuses is possible. It says nothing new; the planner finds the
+// few accelerators of a rare status with it.
+func statusNeeds(statuses []cyborg.Status) string {
+	var any []string
+	need := func(condition string) {
+		if !slices.Contains(any, condition) {
+			any = append(any, condition)
+		}
+	}
+	for _, status := range statuses {
+		switch status {
+		case cyborg.StatusMissing:
+			need(is("d.presence", cyborg.Missing))
+		case cyborg.StatusError:
+			need(is("d.lifecycle", cyborg.Broken))
+		case cyborg.StatusProgramming, cyborg.StatusAttaching, cyborg.StatusDetaching, cyborg.StatusConfiguring:
+			need("c.operation_id IS NOT NULL")
+		case cyborg.StatusInstalling:
+			need("c.operation_id IS NOT NULL")
+			need(is("d.lifecycle", cyborg.Installing))
+		case cyborg.StatusMaintaining:
+			need(is("d.administration", cyborg.Maintaining))
+		case cyborg.StatusInactive:
+			need(is("d.lifecycle", cyborg.Inactive))
+		case cyborg.StatusAttached, cyborg.StatusReady:
+			need(is("d.lifecycle", cyborg.Ready))
+		default:
+			need("false")
+		}
+	}
+	return "(" + strings.Join(any, " OR ") + ")"
+}
+
+// is compares a column with a constant of the domain.
+func is[S ~string](column string, value S) string { return column + " = '" + string(value) + "'" }
