@@ -61,7 +61,13 @@ func splitAddress(text string) (host, port string, ok bool) {
 	return host, port, true
 }
 
-// loopback says whether an address reaches only this machine.
+// Loopback says whether a listener on the address, host:port, is reached from this machine only.
+func Loopback(address string) bool {
+	host, _, ok := splitAddress(address)
+	return ok && loopback(host)
+}
+
+// loopback says whether a host reaches only this machine.
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

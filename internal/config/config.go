@@ -143,12 +143,13 @@ type AgentEndpoint struct {
 
 // Agent is the agent of one host.
 type Agent struct {
-	Host          string        `key:"host" auto:"the name that the kernel has for this machine" check:"hostname" example:"compute-7.example.org" doc:"Name of the host, its only identity: the hypervisor_hostname that Nova and Placement know."`
-	StateDir      string        `key:"state_dir" auto:"/var/lib/cyborg-agent for root, else cyborg-agent in the XDG state directory" check:"path" example:"/var/lib/cyborg-agent" doc:"Directory of the agent's journal, its last inventory and its fetched images."`
-	Root          string        `key:"root" default:"/" check:"path" doc:"Directory that stands for the root of the host's file system; sysfs is looked for below it."`
-	Endpoints     []string      `key:"endpoints" default:"http://127.0.0.1:6667" check:"url" doc:"URLs of the servers' agent endpoints; the agent uses the first that answers."`
-	TLS           ClientTLS     `key:"tls"`
-	Backends      []Backend     `key:"backends" doc:"The drivers to run and how. What an operator installs, changes or uninstalls later through the API is kept in the state directory and overrides this."`
+	Host      string    `key:"host" auto:"the name that the kernel has for this machine" check:"hostname" example:"compute-7.example.org" doc:"Name of the host, its only identity: the hypervisor_hostname that Nova and Placement know."`
+	StateDir  string    `key:"state_dir" auto:"/var/lib/cyborg-agent for root, else cyborg-agent in the XDG state directory" check:"path" example:"/var/lib/cyborg-agent" doc:"Directory of the agent's journal, its last inventory and its fetched images."`
+	Root      string    `key:"root" default:"/" check:"path" doc:"Directory that stands for the root of the host's file system; sysfs is looked for below it."`
+	Endpoints []string  `key:"endpoints" default:"http://127.0.0.1:6667" check:"url" doc:"URLs of the servers' agent endpoints; the agent uses the first that answers."`
+	TLS       ClientTLS `key:"tls"`
+	Backends  []Backend `key:"backends" doc:"The drivers to run and how. What an operator installs, changes or uninstalls later through the API is kept in the state directory and overrides this."`
+	// ImageDir, where it is empty, is "images" in the state directory of the agent at hand.
 	ImageDir      string        `key:"image_dir" auto:"images in the state directory" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
 	ImageMax      Size          `key:"image_max" default:"4GiB" min:"1KiB" doc:"The largest image that is accepted."`
 	ImageCache    Size          `key:"image_cache" default:"16GiB" min:"1KiB" doc:"The space for images kept after use; the least recently used go first."`

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 
@@ -226,9 +225,6 @@ func (d *decoder) complete(c *Config, process Process) {
 		if c.Agent.StateDir == "" && process == ProcessAgent {
 			d.missingf("agent.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
 		}
-	}
-	if c.Agent.ImageDir == "" && c.Agent.StateDir != "" {
-		c.Agent.ImageDir = filepath.Join(c.Agent.StateDir, "images")
 	}
 	for i := range c.Agent.Backends {
 		if backend := &c.Agent.Backends[i]; backend.Name == "" {

@@ -10,19 +10,32 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
+// For returns the command "config" of the given process's binary. It takes --config, and whatever other flags of the
+// configuration its parents have.
+func For(process config.Process) *cobra.Command {
+	return build(func(cmd *cobra.Command) (*config.Config, error) {
+		return config.Load(config.LoadOptions{Process: process, Flags: cmd.Flags()})
+	})
+}
+
 // New returns the command "config" for a binary whose configuration load reads.
 func New(load func() (*config.Config, error)) *cobra.Command {
+	return build(func(*cobra.Command) (*config.Config, error) { return load() })
+}
+
+func build(load func(*cobra.Command) (*config.Config, error)) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "config",
 		Short: "Check the configuration, or show what is in force",
 	}
+	config.AddFlags(command.PersistentFlags())
 	command.AddCommand(
 		&cobra.Command{
 			Use:   "check",
 			Short: "Say everything that is wrong with the configuration",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				if _, err := load(); err != nil {
+				if _, err := load(cmd); err != nil {
 					return err
 				}
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), "The configuration is good.")
@@ -34,7 +47,7 @@ func New(load func() (*config.Config, error)) *cobra.Command {
 			Short: "Print the configuration in force, with secrets masked and the source of what is no default",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				loaded, err := load()
+				loaded, err := load(cmd)
 				if err != nil {
 					return err
 				}
