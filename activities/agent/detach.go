@@ -1,0 +1,264 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// taken is the note of a detach: the attachments that it takes away.
+type taken struct {
+	Attachments []journal.Attachment `json:"attachments"`
+}
+
+// takenBy returns the attachment that a detach has taken, or nil.
+func takenBy(detach journal.Step, key journal.AttachmentKey) *journal.Attachment {
+	var note taken
+	if json.Unmarshal(detach.Note, &note) != nil { // then nothing was written down of it
+		return nil
+	}
+	for _, entry := range note.Attachments {
+		if entry.Key() == key {
+			return &entry
+		}
+	}
+	return nil
+}
+
+// detach takes handles back: those that the host holds from its hardware; of all others it only makes sure that nobody
+// on the host uses them. None is touched while one of them is in use.
+func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
+	var result workflows.ChangeResult
+	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.DetachActivity, in.Operation))
+	if err != nil {
+		return result, err
+	}
+	defer unlock()
+	if in.Undo {
+		return a.undoAttach(ctx, t, in)
+	}
+	s, done, err := a.stepOf(in.Operation, workflows.DetachActivity, &result)
+	if done || err != nil {
+		return result, err
+	}
+	found, handles, err := a.planDetach(ctx, t, s, in)
+	if err != nil {
+		return result, err
+	}
+	if found == nil { // the device is gone, and with it all that was attached
+		return result, a.forget(in)
+	}
+	if err := a.beginDetach(&s, in); err != nil {
+		return result, err
+	}
+	var change journal.Change
+	for _, handle := range handles {
+		entry, _ := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+		if err := a.callDetach(ctx, t, *found, handle, entry.Note, false); err != nil {
+			return result, a.failedDetach(ctx, t, s, in, *found, handles, change.DropAttachments, err)
+		}
+		change.DropAttachments = append(change.DropAttachments, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+	}
+	return finish(ctx, a, s, *found, change, changeResult)
+}
+
+// planDetach finds the handles that the driver has to detach and refuses with kind InUse where one of all is in use. It
+// changes nothing. Found is nil where the device is gone.
+func (a *Activities) planDetach(
+	ctx context.Context, t *try, s step, in workflows.DetachInput,
+) (*inventory.Found, []cyborg.HandleReport, error) {
+	keep := func(err error) error {
+		if s.begun {
+			return doubt(err)
+		}
+		return err
+	}
+	found, err := a.find(ctx, in.Target, freshEnough)
+	if err != nil {
+		if a.gone(in.Target, err) {
+			t.log.Warn("what is to be detached is gone", "deployable", in.Target.Deployable)
+			return nil, nil, nil
+		}
+		return nil, nil, keep(err)
+	}
+	var (
+		handles []cyborg.HandleReport
+		used    []string
+	)
+	for _, wanted := range in.Handles {
+		handle, err := found.Handle(wanted.Identity)
+		if err != nil {
+			t.log.Warn("a handle to detach is gone", "handle", wanted.Identity)
+			continue
+		}
+		who, err := a.inUse(ctx, t, found, handle)
+		if err != nil {
+			return nil, nil, keep(err)
+		}
+		if who != "" {
+			used = append(used, "handle "+handle.Identity+" is in use by "+who)
+		}
+		if wanted.Holder.Kind == cyborg.HolderHost {
+			handles = append(handles, handle)
+		}
+	}
+	if len(used) > 0 {
+		err := cyborg.Errorf(cyborg.InUse, "%s", strings.Join(used, "; ")).WithHint("Stop its user, then detach again.")
+		if s.begun {
+			return nil, nil, a.failedDetach(ctx, t, s, in, found, handles, nil, err)
+		}
+		return nil, nil, err
+	}
+	return &found, handles, nil
+}
+
+// beginDetach writes down that the attachments are in doubt from here on, and what they were.
+func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
+	var (
+		note   taken
+		change journal.Change
+	)
+	for _, wanted := range in.Handles {
+		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: wanted.Identity})
+		if !known || wanted.Holder.Kind != cyborg.HolderHost {
+			continue
+		}
+		note.Attachments = append(note.Attachments, entry)
+		entry.State = journal.InDoubt
+		change.Attachments = append(change.Attachments, entry)
+	}
+	if !s.begun {
+		text, err := json.Marshal(note)
+		if err != nil {
+			return cyborg.Errorf(cyborg.Internal, "the note of a detach cannot be kept: %w", err)
+		}
+		s.prior.Note = text
+	}
+	change.Steps = []journal.Step{s.at(journal.Started, nil)}
+	if err := a.Journal.Write(change); err != nil {
+		return err
+	}
+	a.Inventory.Touch()
+	return nil
+}
+
+func (a *Activities) callDetach(
+	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, prior json.RawMessage, undo bool,
+) error {
+	attacher, ok := found.Driver.(drivers.Attacher)
+	if !ok {
+		return nil
+	}
+	return t.guarded("detach of "+handle.Identity, func() error {
+		return attacher.Detach(ctx, drivers.DetachRequest{Target: found.Target, Handle: handle, Prior: prior, Undo: undo})
+	})
+}
+
+// failedDetach writes down what is left after a failure. Where the driver refused and everything is still attached, it
+// is as if nothing had begun.
+func (a *Activities) failedDetach(
+	ctx context.Context, t *try, s step, in workflows.DetachInput, found inventory.Found, handles []cyborg.HandleReport,
+	gone []journal.AttachmentKey, cause error,
+) error {
+	var change journal.Change
+	untouched := ctx.Err() == nil && refuses(cause) && len(gone) == 0
+	for _, handle := range handles {
+		if untouched {
+			is, err := a.attached(ctx, t, found, handle)
+			untouched = err == nil && is
+		}
+	}
+	if untouched {
+		change.DropSteps = []journal.StepKey{s.key}
+		for _, handle := range handles {
+			if before := takenBy(s.at(journal.Started, nil), journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}); before != nil {
+				change.Attachments = append(change.Attachments, *before)
+			}
+		}
+	} else {
+		change.DropAttachments = gone
+	}
+	if err := a.Journal.Write(change); err != nil {
+		t.log.Warn("a failed detach stays in doubt in the journal", "error", err)
+		untouched = false
+	}
+	a.Inventory.Touch()
+	if untouched {
+		return cause
+	}
+	return doubt(cause)
+}
+
+// forget drops the attachments of a device that is gone.
+func (a *Activities) forget(in workflows.DetachInput) error {
+	var change journal.Change
+	for _, handle := range in.Handles {
+		key := journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}
+		if _, known := a.Journal.Attachment(key); known && handle.Holder.Kind == cyborg.HolderHost {
+			change.DropAttachments = append(change.DropAttachments, key)
+		}
+	}
+	if len(change.DropAttachments) == 0 {
+		return nil
+	}
+	defer a.Inventory.Touch()
+	return a.Journal.Write(change)
+}
+
+// undoAttach undoes the attach of the same operation, wherever it stopped, also where it never began: it must not begin
+// after this.
+func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
+	var (
+		result workflows.ChangeResult
+		change journal.Change
+		mine   []journal.Attachment
+	)
+	for _, handle := range in.Handles {
+		if handle.Holder.Kind != cyborg.HolderHost {
+			continue
+		}
+		change.Steps = append(change.Steps, journal.Step{
+			StepKey: journal.StepKey{Operation: in.Operation, Name: attachStep(handle.Identity)}, State: journal.Undone,
+		})
+		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+		if known && entry.Operation == in.Operation {
+			entry.State = journal.InDoubt
+			change.Attachments = append(change.Attachments, entry)
+			mine = append(mine, entry)
+		}
+	}
+	if err := a.Journal.Write(change); err != nil {
+		return result, err
+	}
+	if len(mine) == 0 {
+		return result, nil
+	}
+	a.Inventory.Touch()
+	found, err := a.find(ctx, in.Target, freshEnough)
+	if err != nil {
+		if a.gone(in.Target, err) {
+			t.log.Warn("what was to be attached is gone", "deployable", in.Target.Deployable)
+			return result, a.forget(in)
+		}
+		return result, err
+	}
+	for _, entry := range mine {
+		if handle, err := found.Handle(entry.Handle); err != nil {
+			t.log.Warn("a handle to take back is gone", "handle", entry.Handle)
+		} else if err := a.callDetach(ctx, t, found, handle, entry.Note, true); err != nil {
+			return result, err
+		}
+		if err := a.Journal.Write(journal.Change{DropAttachments: []journal.AttachmentKey{entry.Key()}}); err != nil {
+			return result, err
+		}
+	}
+	a.Inventory.Touch()
+	result.Observation, err = a.Inventory.Observe(ctx, found.Backend, found.Device.Identity)
+	return result, err
+}

@@ -1,0 +1,376 @@
+// Package images keeps the images (bitstreams, firmware) that were brought to a host: checked, under their checksum, as
+// many as fit. It imports the root package and the standard library.
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+const (
+	// partialPrefix begins the name of an image that is being fetched, and may go on being fetched by a later process.
+	partialPrefix = ".partial-"
+	// copyPrefix begins the name of an image that is being copied.
+	copyPrefix = ".copy-"
+)
+
+// Download is an image on its way.
+type Download struct {
+	io.ReadCloser
+	// Offset is the byte at which it begins: the one that was asked for, or 0.
+	Offset int64
+	// Size of the whole image in bytes; -1 where nobody said.
+	Size int64
+}
+
+// Source fetches the images that are not on this host.
+type Source interface {
+	// Image begins to fetch the image of an operation, from the given byte if it can.
+	Image(ctx context.Context, operation uuid.UUID, offset int64) (Download, error)
+}
+
+// Config is what a store is made with; every field but ImageDir is needed.
+type Config struct {
+	Dir string
+	// ImageDir is where images are taken from that name no other source; without it they are refused.
+	ImageDir string
+	// MaxBytes is the largest image that is taken.
+	MaxBytes int64
+	// CacheBytes bounds all that is kept of images that are not needed.
+	CacheBytes int64
+	Source     Source
+	// Needed lists the checksums of images that must not be dropped.
+	Needed func() map[string]bool
+}
+
+// Store is a directory of images. Its methods may be called from several goroutines.
+type Store struct {
+	config Config
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	locks map[string]chan struct{} // by checksum or path of those being staged
+}
+
+// Image is one that is on this host.
+type Image struct {
+	SHA256 string
+	Size   int64
+	Path   string
+}
+
+// Open opens a store and makes its directory.
+func Open(config Config, log *slog.Logger) (*Store, error) {
+	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "the directory for images cannot be made: %w", err)
+	}
+	cut, err := filepath.Glob(filepath.Join(config.Dir, copyPrefix+"*"))
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Internal, "the directory for images cannot be searched: %w", err)
+	}
+	for _, path := range cut { // of a process that died
+		if err := os.Remove(path); err != nil {
+			return nil, cyborg.Errorf(cyborg.Unavailable, "the directory for images cannot be cleaned: %w", err)
+		}
+	}
+	return &Store{config: config, log: log, locks: map[string]chan struct{}{}}, nil
+}
+
+var sumFormat = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Stage brings an image to the host and checks it. Where the operation was interrupted it goes on from there. Progress
+// is called now and then with the bytes so far and in all (-1 where nobody knows).
+//
+// Errors: Invalid for a source or checksum that cannot be; NotFound; TooLarge; ImageRejected where the checksum does not
+// match; Unavailable for a full disk or a source that does not answer.
+func (s *Store) Stage(ctx context.Context, operation uuid.UUID, image cyborg.Image, progress func(done, all int64)) (Image, error) {
+	want := strings.ToLower(image.SHA256)
+	if want != "" && !sumFormat.MatchString(want) {
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "%q is not a SHA-256: write 64 hexadecimal digits", image.SHA256)
+	}
+	local, isLocal := localPath(image.Source)
+	if !isLocal && want == "" {
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %s comes from another machine, so its SHA-256 must be given", image.Source)
+	}
+	key := want
+	if key == "" {
+		key = local
+	}
+	unlock, err := s.lock(ctx, key)
+	if err != nil {
+		return Image{}, err
+	}
+	defer unlock()
+	if want != "" {
+		if staged, err := s.Get(ctx, want); err == nil {
+			return staged, nil
+		} else if ctx.Err() != nil {
+			return Image{}, err
+		}
+	}
+	if isLocal {
+		return s.stageLocal(ctx, local, want, progress)
+	}
+	return s.stageRemote(ctx, operation, want, progress)
+}
+
+// localPath returns the path below the image directory, where the source is one.
+func localPath(source string) (string, bool) {
+	if path, ok := strings.CutPrefix(source, "file:"); ok {
+		return path, true
+	}
+	scheme, _, hasScheme := strings.Cut(source, ":")
+	if hasScheme && !strings.Contains(scheme, "/") {
+		return "", false
+	}
+	return source, true
+}
+
+// stageLocal copies an image from the image directory, so that nobody changes it between check and use.
+func (s *Store) stageLocal(ctx context.Context, path, want string, progress func(done, all int64)) (Image, error) {
+	if s.config.ImageDir == "" {
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "this host has no image directory, so %q cannot be used", path).
+			WithHint("Set the agent's image_dir, or give a URL.")
+	}
+	root, err := os.OpenRoot(s.config.ImageDir)
+	if err != nil {
+		return Image{}, cyborg.Errorf(cyborg.Unavailable, "the image directory cannot be opened: %w", err)
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	info, err := root.Stat(filepath.Clean(path))
+	if err == nil && !info.Mode().IsRegular() { // opening a pipe would wait
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %q is not a regular file", path)
+	}
+	var file *os.File
+	if err == nil {
+		file, err = root.Open(filepath.Clean(path))
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %q below this host's image directory %s", path, s.config.ImageDir)
+	case err != nil:
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %q cannot be opened below this host's image directory %s: %w", path, s.config.ImageDir, err)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	size := info.Size()
+	if err := s.makeRoom(size); err != nil {
+		return Image{}, err
+	}
+	partial, err := os.CreateTemp(s.config.Dir, copyPrefix+"*")
+	if err != nil {
+		return Image{}, s.unwritable(err)
+	}
+	sum := sha256.New()
+	done, err := s.fill(ctx, partial, sum, file, 0, size, progress)
+	if err == nil && want != "" && hexOf(sum) != want {
+		err = mismatch(path, want, hexOf(sum))
+	}
+	if err != nil {
+		return Image{}, errors.Join(err, partial.Close(), os.Remove(partial.Name()))
+	}
+	return s.keep(partial, hexOf(sum), done)
+}
+
+// stageRemote fetches an image, from where an earlier try stopped.
+func (s *Store) stageRemote(ctx context.Context, operation uuid.UUID, want string, progress func(done, all int64)) (Image, error) {
+	path := filepath.Join(s.config.Dir, partialPrefix+want)
+	image, resumed, err := s.fetch(ctx, operation, path, want, progress)
+	if resumed && cyborg.KindOf(err) == cyborg.ImageRejected {
+		s.log.Warn("what was there of an image does not fit what came; it is fetched from the beginning", "sha256", want)
+		image, _, err = s.fetch(ctx, operation, path, want, progress)
+	}
+	return image, err
+}
+
+// fetch tells, besides, whether it went on from an earlier try. What it got is kept for a later one unless it is wrong.
+func (s *Store) fetch(ctx context.Context, operation uuid.UUID, path, want string, progress func(done, all int64)) (Image, bool, error) {
+	partial, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return Image{}, false, s.unwritable(err)
+	}
+	keep := false
+	defer func() {
+		_ = partial.Close() // a second Close of what keep closed; of the rest nothing is needed but what is on disk
+		if !keep {
+			_ = os.Remove(path) // where this fails, the next try finds the checksum wrong and begins anew
+		}
+	}()
+	sum := sha256.New()
+	offset, err := io.Copy(sum, &reader{ctx: ctx, from: partial})
+	if err != nil {
+		keep = ctx.Err() != nil
+		return Image{}, false, orCause(ctx, cyborg.Errorf(cyborg.Unavailable, "what was fetched of the image cannot be read: %w", err))
+	}
+	download, err := s.config.Source.Image(ctx, operation, offset)
+	if err != nil {
+		keep = true
+		return Image{}, false, orCause(ctx, err)
+	}
+	defer func() { _ = download.Close() }() // it was only read
+	if download.Offset != offset {
+		offset = 0
+		sum.Reset()
+		if _, err := partial.Seek(0, io.SeekStart); err != nil {
+			return Image{}, false, s.unwritable(err)
+		}
+		if err := partial.Truncate(0); err != nil {
+			return Image{}, false, s.unwritable(err)
+		}
+	}
+	resumed := offset > 0
+	if download.Size > s.config.MaxBytes {
+		return Image{}, resumed, s.tooLarge()
+	}
+	if err := s.makeRoom(max(download.Size-offset, 0)); err != nil {
+		return Image{}, resumed, err
+	}
+	done, err := s.fill(ctx, partial, sum, download, offset, download.Size, progress)
+	switch {
+	case err != nil:
+		keep = !diskFull(err) && cyborg.KindOf(err) != cyborg.TooLarge
+		return Image{}, resumed, err
+	case download.Size >= 0 && done < download.Size:
+		keep = true
+		return Image{}, resumed, cyborg.Errorf(cyborg.Unavailable, "the image ended after %d of %d bytes", done, download.Size)
+	case hexOf(sum) != want:
+		return Image{}, resumed, mismatch("fetched", want, hexOf(sum))
+	}
+	image, err := s.keep(partial, want, done)
+	keep = err == nil
+	return image, resumed, err
+}
+
+// fill copies from into the file, which has offset bytes already, and returns how many it has then.
+func (s *Store) fill(
+	ctx context.Context, to *os.File, sum hash.Hash, from io.Reader, offset, all int64, progress func(done, all int64),
+) (int64, error) {
+	progress(offset, all)
+	counted := &counter{done: offset, tell: func(done int64) { progress(done, all) }}
+	source := io.LimitReader(&reader{ctx: ctx, from: from}, s.config.MaxBytes-offset+1)
+	copied, err := io.Copy(io.MultiWriter(writer{to}, sum, counted), source)
+	done := offset + copied
+	switch {
+	case ctx.Err() != nil:
+		return done, context.Cause(ctx)
+	case errors.As(err, new(writeError)):
+		return done, s.unwritable(err)
+	case err != nil:
+		return done, cyborg.Errorf(cyborg.Unavailable, "the image could not be read to its end, after %d bytes: %w", done, err)
+	case done > s.config.MaxBytes:
+		return done, s.tooLarge()
+	}
+	return done, nil
+}
+
+// keep gives a complete image its place.
+func (s *Store) keep(partial *os.File, sum string, size int64) (Image, error) {
+	path := s.path(sum)
+	err := partial.Sync()
+	if err = errors.Join(err, partial.Close()); err == nil {
+		err = os.Rename(partial.Name(), path)
+	}
+	if err == nil {
+		err = syncDir(s.config.Dir)
+	}
+	if err != nil {
+		return Image{}, s.unwritable(err)
+	}
+	return Image{SHA256: sum, Size: size, Path: path}, nil
+}
+
+// Get returns a staged image after it has checked it once more. One that is not there is an error of kind NotFound; one
+// that no longer matches is removed, and is not there either.
+func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
+	file, err := os.Open(s.path(sum))
+	if err != nil {
+		return Image{}, cyborg.Errorf(cyborg.NotFound, "the image %s is not on this host", sum)
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	hash := sha256.New()
+	size, err := io.Copy(hash, &reader{ctx: ctx, from: file})
+	if ctx.Err() != nil {
+		return Image{}, context.Cause(ctx)
+	}
+	if err != nil || hexOf(hash) != sum {
+		s.log.Error("a staged image is damaged; it is removed", "sha256", sum, "error", err)
+		if err := os.Remove(s.path(sum)); err != nil {
+			return Image{}, cyborg.Errorf(cyborg.Hardware, "the staged image %s is damaged and cannot be removed: %w", sum, err)
+		}
+		return Image{}, cyborg.Errorf(cyborg.NotFound, "the image %s was damaged on this host", sum)
+	}
+	now := time.Now()
+	if err := os.Chtimes(s.path(sum), now, now); err != nil { // the time of last use decides what is dropped first
+		s.log.Warn("the use of an image cannot be noted", "sha256", sum, "error", err)
+	}
+	return Image{SHA256: sum, Size: size, Path: s.path(sum)}, nil
+}
+
+func (s *Store) path(sum string) string { return filepath.Join(s.config.Dir, filepath.Base(sum)) }
+
+// lock lets one image be staged by one caller at a time.
+func (s *Store) lock(ctx context.Context, key string) (unlock func(), err error) {
+	for {
+		s.mu.Lock()
+		busy, taken := s.locks[key]
+		if !taken {
+			done := make(chan struct{})
+			s.locks[key] = done
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				delete(s.locks, key)
+				close(done)
+			}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (s *Store) tooLarge() error {
+	return cyborg.Errorf(cyborg.TooLarge, "the image is larger than the %d bytes that this host takes", s.config.MaxBytes).
+		WithHint("Raise the agent's limit on images if it is meant to be that large.")
+}
+
+func mismatch(what, want, got string) error {
+	return cyborg.Errorf(cyborg.ImageRejected, "the image %s has the SHA-256 %s and not %s", what, got, want)
+}
+
+func hexOf(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
+
+func orCause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

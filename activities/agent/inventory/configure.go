@@ -1,0 +1,346 @@
+package inventory
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+// nameFormat is what a backend may be called: it is also the name of a directory.
+var nameFormat = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// CheckName says with kind Invalid why something cannot be the name of a backend.
+func CheckName(name string) error {
+	if !nameFormat.MatchString(name) {
+		return cyborg.Errorf(cyborg.Invalid,
+			"%q is not the name of a backend: use letters, digits, '.', '_' and '-', at most 64, a letter or digit first", name)
+	}
+	return nil
+}
+
+// Configured is a backend after a change.
+type Configured struct {
+	State    cyborg.BackendState
+	Services []string
+	Devices  int
+}
+
+// Configure installs, updates or uninstalls a backend, and keeps that over restarts. A new driver is made, and must
+// discover, before it replaces the one before: where that fails, nothing changes. Errors: Invalid, NotFound, Changed,
+// InUse for what is attached or used now, and those of the driver.
+func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureRequest) (Configured, error) {
+	select {
+	case i.configuring <- struct{}{}:
+		defer func() { <-i.configuring }()
+	case <-ctx.Done():
+		return Configured{}, context.Cause(ctx)
+	}
+	want, err := i.plan(request)
+	if err != nil {
+		return Configured{}, err
+	}
+	unlock, err := i.locks.lockAll(ctx, i.devicesOf(want.Name), string(request.Action)+" of backend "+want.Name)
+	if err != nil {
+		return Configured{}, err
+	}
+	defer unlock()
+	if !want.Enabled {
+		return i.disable(ctx, want)
+	}
+	return i.replace(ctx, want)
+}
+
+// plan is the setting that the request leads to.
+func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
+	if err := CheckName(request.Backend); err != nil {
+		return Setting{}, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b, known := i.backends[request.Backend]
+	if !known && (request.Action != cyborg.InstallDriver || request.Driver == "") {
+		if request.Action == cyborg.InstallDriver {
+			return Setting{}, cyborg.Errorf(cyborg.Invalid, "host %s has no backend %q yet, so a driver must be named; there are: %s",
+				i.config.Host, request.Backend, listed(i.registry.Names(), func(name string) string { return name }))
+		}
+		return Setting{}, cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q; it has: %s", i.config.Host, request.Backend,
+			listed(slices.Sorted(maps.Keys(i.backends)), func(name string) string { return name }))
+	}
+	want := Setting{Name: request.Backend, Driver: request.Driver, Enabled: true}
+	if known {
+		want = b.setting
+		if request.Driver != "" && request.Driver != want.Driver {
+			if want.Enabled {
+				return Setting{}, cyborg.Errorf(cyborg.Changed, "backend %s is one of driver %s", want.Name, want.Driver).
+					WithHint("Uninstall it first, or install driver %s under another name.", request.Driver)
+			}
+			want.Driver, want.Options = request.Driver, nil
+		}
+	}
+	if request.Options != nil {
+		want.Options = map[string]any(request.Options)
+	}
+	switch request.Action {
+	case cyborg.InstallDriver:
+		want.Enabled = true
+	case cyborg.UpdateDriver:
+		if !want.Enabled {
+			return Setting{}, cyborg.Errorf(cyborg.Changed, "backend %s is disabled", want.Name).WithHint("Install it instead.")
+		}
+	case cyborg.UninstallDriver:
+		want = b.setting
+		want.Enabled = false
+	default:
+		return Setting{}, cyborg.Errorf(cyborg.Invalid, "there is no action %q; use install, uninstall or update", request.Action)
+	}
+	return want, nil
+}
+
+func (i *Inventory) devicesOf(name string) []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if b, ok := i.backends[name]; ok {
+		return slices.Collect(maps.Keys(b.devices))
+	}
+	return nil
+}
+
+// disable takes a backend out of use.
+func (i *Inventory) disable(ctx context.Context, want Setting) (Configured, error) {
+	if err := i.unused(ctx, want.Name); err != nil {
+		return Configured{}, err
+	}
+	if err := i.persist(want); err != nil {
+		return Configured{}, err
+	}
+	i.swap(want, nil, 0, nil)
+	return Configured{State: cyborg.BackendDisabled, Services: []string{}}, nil
+}
+
+// unused refuses with kind InUse while something of the backend is attached or in use. A failed backend is not asked:
+// to be rid of it must be possible.
+func (i *Inventory) unused(ctx context.Context, name string) error {
+	for _, entry := range i.journal.Attachments() {
+		if entry.Backend == name && !i.journal.Lost(entry) {
+			return cyborg.Errorf(cyborg.InUse, "handle %s of backend %s is attached to %s %s", entry.Handle, name, entry.HolderKind, entry.HolderID).
+				WithHint("Detach it first.")
+		}
+	}
+	i.mu.Lock()
+	b := i.backends[name]
+	in, devices, failure := b.instance, b.sorted(), i.failureOf(b)
+	i.mu.Unlock()
+	if in == nil || failure != "" {
+		return nil
+	}
+	users, ok := in.driver.(drivers.Users)
+	if !ok {
+		return nil
+	}
+	for _, device := range devices {
+		for _, deployable := range device.Deployables {
+			for _, handle := range deployable.Handles {
+				var who string
+				err := Guard(in.log, "asking who uses "+handle.Identity, func() (err error) {
+					who, err = users.InUse(ctx, drivers.Target{Device: device, Deployable: deployable}, handle)
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				if who != "" {
+					return cyborg.Errorf(cyborg.InUse, "handle %s of backend %s is in use by %s", handle.Identity, name, who)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// replace puts a new driver into a backend's place.
+func (i *Inventory) replace(ctx context.Context, want Setting) (Configured, error) {
+	made, err := i.make(ctx, &leash{}, want)
+	if err != nil {
+		return Configured{}, err
+	}
+	sequence, err := i.journal.NextSequence()
+	if err != nil {
+		return Configured{}, err
+	}
+	devices, err := made.discover(ctx, i.config.ScanTimeout)
+	if err != nil {
+		return Configured{}, err
+	}
+	if err := i.fits(want.Name, devices); err != nil {
+		return Configured{}, err
+	}
+	if err := i.persist(want); err != nil {
+		return Configured{}, err
+	}
+	i.swap(want, made, sequence, devices)
+	return Configured{State: cyborg.BackendOK, Services: drivers.Services(made.driver), Devices: len(devices)}, nil
+}
+
+// fits refuses devices that another backend has, and to lose sight of what is attached.
+func (i *Inventory) fits(name string, devices []cyborg.DeviceReport) error {
+	attachments := i.journal.Attachments()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	fresh := map[string]seen{}
+	things := map[string]bool{}
+	for _, device := range devices {
+		fresh[device.Identity] = seen{report: device}
+		for _, deployable := range device.Deployables {
+			for _, handle := range deployable.Handles {
+				things[handle.Identity] = true
+			}
+		}
+	}
+	for _, other := range slices.Sorted(maps.Keys(i.backends)) {
+		if b := i.backends[other]; other != name && b.setting.Enabled && b.failure == "" {
+			if what := overlap(b.devices, fresh); what != "" {
+				return cyborg.Errorf(cyborg.Invalid, "%s", doubled(what, other))
+			}
+		}
+	}
+	for _, entry := range attachments {
+		if entry.Backend == name && !i.journal.Lost(entry) && i.backends[name].shows(entry.Handle) && !things[entry.Handle] {
+			return cyborg.Errorf(cyborg.InUse, "with these options backend %s would lose sight of handle %s, which is attached to %s %s",
+				name, entry.Handle, entry.HolderKind, entry.HolderID).WithHint("Detach it first.")
+		}
+	}
+	return nil
+}
+
+// shows says whether the backend's last look saw the handle. A nil backend shows nothing.
+func (b *backend) shows(handle string) bool {
+	if b == nil {
+		return false
+	}
+	for _, device := range b.devices {
+		for _, deployable := range device.report.Deployables {
+			if slices.ContainsFunc(deployable.Handles, func(h cyborg.HandleReport) bool { return h.Identity == handle }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// swap puts the new state of a backend into place; made is nil for one that is disabled.
+func (i *Inventory) swap(want Setting, made *instance, sequence int64, devices []cyborg.DeviceReport) {
+	fresh := &backend{
+		setting: want, instance: made, making: &leash{}, look: sequence, lookedAt: time.Now(), devices: map[string]seen{},
+	}
+	for _, device := range devices {
+		fresh.devices[device.Identity] = seen{sequence: sequence, report: device}
+	}
+	i.mu.Lock()
+	old := i.backends[want.Name]
+	i.backends[want.Name] = fresh
+	i.mu.Unlock()
+	if old != nil && old.instance != nil {
+		if closer, ok := old.instance.driver.(io.Closer); ok {
+			if err := Guard(old.instance.log, "closing", closer.Close); err != nil {
+				old.instance.log.Warn("the driver before did not close", "error", err)
+			}
+		}
+	}
+	i.log.Info("backend configured", "backend", want.Name, "driver", want.Driver, "enabled", want.Enabled, "devices", len(devices))
+	notify(i.rewired)
+	notify(i.changed)
+}
+
+// overrideFile is backends.json.
+type overrideFile struct {
+	Format   int       `json:"format"`
+	Backends []Setting `json:"backends"`
+}
+
+func (i *Inventory) overridesPath() string { return filepath.Join(i.config.StateDir, "backends.json") }
+
+func readOverrides(path string) (map[string]Setting, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return map[string]Setting{}, nil
+	}
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "the changed backends cannot be read: %w", err)
+	}
+	var file overrideFile
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&file); err != nil || file.Format != 1 {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%s cannot be read (format %d, %v)", path, file.Format, err).
+			WithHint("It holds what was changed through the API. Correct it, or move it away to use the configured backends.")
+	}
+	overrides := map[string]Setting{}
+	for _, setting := range file.Backends {
+		if err := CheckName(setting.Name); err != nil {
+			return nil, err
+		}
+		overrides[setting.Name] = setting
+	}
+	return overrides, nil
+}
+
+// persist writes the setting into backends.json.
+func (i *Inventory) persist(want Setting) error {
+	overrides := maps.Clone(i.overrides)
+	overrides[want.Name] = want
+	file := overrideFile{Format: 1}
+	for _, name := range slices.Sorted(maps.Keys(overrides)) {
+		file.Backends = append(file.Backends, overrides[name])
+	}
+	text, err := json.MarshalIndent(file, "", "  ")
+	if err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "the options of backend %s cannot be kept: %w", want.Name, err)
+	}
+	if err := writeFile(i.overridesPath(), append(text, '\n')); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the change of backend %s cannot be kept: %w", want.Name, err)
+	}
+	i.overrides = overrides
+	return nil
+}
+
+// writeFile replaces a file so that a crash leaves the old one or the new one.
+func writeFile(path string, text []byte) error {
+	fresh := path + ".new"
+	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(fresh, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// sameSetting compares two settings as they are written: a number from a file and one from JSON have different types.
+func sameSetting(a, b Setting) bool {
+	left, errLeft := json.Marshal(a)
+	right, errRight := json.Marshal(b)
+	return errLeft == nil && errRight == nil && bytes.Equal(left, right)
+}

@@ -1,0 +1,242 @@
+package inventory
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/journal"
+)
+
+// Report is all that is known of the host now, under a new sequence number. What an operation observed under an earlier
+// number is in it.
+func (i *Inventory) Report() (cyborg.Report, error) {
+	i.observing.Lock()
+	defer i.observing.Unlock()
+	sequence, err := i.journal.NextSequence()
+	if err != nil {
+		return cyborg.Report{}, err
+	}
+	content := i.Content()
+	return cyborg.Report{
+		Host: i.config.Host, BootID: i.journal.BootID(), AgentVersion: i.config.Version,
+		Sequence: sequence, Digest: content.Digest(), Content: content,
+	}, nil
+}
+
+// Content is all that is known of the host now, in a fixed order.
+func (i *Inventory) Content() cyborg.Content {
+	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: i.attachments()}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
+		b := i.backends[name]
+		report := cyborg.BackendReport{
+			Name: name, Driver: b.setting.Driver, Options: b.setting.Options,
+			State: cyborg.BackendOK, Error: i.failureOf(b), Services: b.services(), Devices: []cyborg.DeviceReport{},
+		}
+		switch {
+		case !b.setting.Enabled:
+			report.State, report.Error = cyborg.BackendDisabled, ""
+		case report.Error != "":
+			report.State = cyborg.BackendFailed
+		default:
+			report.Devices = b.sorted()
+		}
+		content.Backends = append(content.Backends, report)
+	}
+	return content
+}
+
+func (b *backend) services() []string {
+	if b.instance == nil {
+		return []string{}
+	}
+	return drivers.Services(b.instance.driver)
+}
+
+func (i *Inventory) attachments() []cyborg.Attachment {
+	all := []cyborg.Attachment{}
+	for _, entry := range i.journal.Attachments() {
+		state := cyborg.AttachmentDone
+		switch {
+		case i.journal.Lost(entry):
+			state = cyborg.AttachmentLost
+		case entry.State == journal.InDoubt:
+			state = cyborg.AttachmentInDoubt
+		}
+		all = append(all, cyborg.Attachment{
+			Backend: entry.Backend, Deployable: entry.Deployable, Handle: entry.Handle, Operation: entry.Operation, State: state,
+		})
+	}
+	return all
+}
+
+// Headline counts the handles and those attached to the host.
+func (i *Inventory) Headline() cyborg.Headline {
+	content := i.Content()
+	var line cyborg.Headline
+	for _, b := range content.Backends {
+		for _, device := range b.Devices {
+			for _, deployable := range device.Deployables {
+				line.Handles += len(deployable.Handles)
+			}
+		}
+	}
+	for _, a := range content.Attachments {
+		if a.State == cyborg.AttachmentDone {
+			line.Attached++
+		}
+	}
+	return line
+}
+
+// failureOf is why a backend cannot be used now, or empty. The caller has mu.
+func (i *Inventory) failureOf(b *backend) string {
+	if b.failure != "" {
+		return b.failure
+	}
+	if b.look == 0 {
+		return "has not been looked at yet"
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
+		other := i.backends[name]
+		if other == b {
+			break
+		}
+		if other.setting.Enabled && other.failure == "" && other.look > 0 {
+			if what := overlap(other.devices, b.devices); what != "" {
+				return doubled(what, name)
+			}
+		}
+	}
+	return ""
+}
+
+func doubled(what, backend string) string {
+	return what + " is also seen by backend " + backend + "; leave it out in the options of one of them"
+}
+
+// overlap names a thing that both backends see. What one host has must have one name and one driver.
+func overlap(a, b map[string]seen) string {
+	things := map[string]bool{}
+	for _, device := range a {
+		for thing := range thingsOf(device.report) {
+			things[thing] = true
+		}
+	}
+	for _, identity := range slices.Sorted(maps.Keys(b)) {
+		for thing := range thingsOf(b[identity].report) {
+			if things[thing] {
+				return thing
+			}
+		}
+	}
+	return ""
+}
+
+// thingsOf yields the names in a device report that must be unique on a host.
+func thingsOf(report cyborg.DeviceReport) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if !yield("device " + report.Identity) {
+			return
+		}
+		for _, deployable := range report.Deployables {
+			if !yield("deployable " + deployable.Name) {
+				return
+			}
+			for _, handle := range deployable.Handles {
+				if !yield("handle " + string(handle.Kind) + " " + handle.Identity) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// normalise returns a driver's reports in a fixed order, without nil lists, in memory of our own. Reports that
+// contradict themselves are an error of kind Internal: the driver is wrong.
+func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
+	devices := make([]cyborg.DeviceReport, 0, len(reports))
+	taken := map[string]bool{}
+	for _, device := range reports {
+		if device.ControlPath.Info == nil {
+			device.ControlPath.Info = map[string]string{}
+		}
+		device.Deployables = sorted(device.Deployables, func(a, b cyborg.DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
+		for n := range device.Deployables {
+			d := &device.Deployables[n]
+			d.Attributes = sorted(d.Attributes, func(a, b cyborg.Attribute) int {
+				return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value))
+			})
+			d.Handles = sorted(d.Handles, func(a, b cyborg.HandleReport) int {
+				return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(a.Kind, b.Kind))
+			})
+			for h := range d.Handles {
+				if d.Handles[h].Info == nil {
+					d.Handles[h].Info = map[string]string{}
+				}
+				if d.Handles[h].Identity == "" {
+					return nil, cyborg.Errorf(cyborg.Internal, "the driver reports a handle of %s without identity", d.Name)
+				}
+			}
+			if d.Specs.Capability == nil {
+				d.Specs.Capability = cyborg.JSONObject{}
+			}
+			if d.Name == "" {
+				return nil, cyborg.Errorf(cyborg.Internal, "the driver reports a deployable of device %s without name", device.Identity)
+			}
+		}
+		if device.Identity == "" {
+			return nil, cyborg.Errorf(cyborg.Internal, "the driver reports a device without identity")
+		}
+		for thing := range thingsOf(device) {
+			if taken[thing] {
+				return nil, cyborg.Errorf(cyborg.Internal, "the driver reports %s twice", thing)
+			}
+			taken[thing] = true
+		}
+		devices = append(devices, device)
+	}
+	slices.SortFunc(devices, func(a, b cyborg.DeviceReport) int { return cmp.Compare(a.Identity, b.Identity) })
+	return devices, nil
+}
+
+// sorted is a sorted copy, never nil.
+func sorted[T any](items []T, compare func(a, b T) int) []T {
+	out := append([]T{}, items...)
+	slices.SortStableFunc(out, compare)
+	return out
+}
+
+// Known is a deployable as it was seen last. Failure says why its backend cannot be asked now; empty where it can.
+type Known struct {
+	Found
+	Failure string
+}
+
+// Deployables lists the deployables of all enabled backends, those of failed ones as they were seen last.
+func (i *Inventory) Deployables() []Known {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var all []Known
+	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
+		b := i.backends[name]
+		if !b.setting.Enabled {
+			continue
+		}
+		failure := i.failureOf(b)
+		for _, device := range b.sorted() {
+			for _, deployable := range device.Deployables {
+				known := Known{Found: Found{Backend: name, Target: drivers.Target{Device: device, Deployable: deployable}}, Failure: failure}
+				if b.instance != nil {
+					known.Driver = b.instance.driver
+				}
+				all = append(all, known)
+			}
+		}
+	}
+	return all
+}

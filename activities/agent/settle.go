@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// settle brings attachments into the state that the records decided, each by itself. What it is told may be older than
+// what has happened since, so it leaves alone what another operation has attached.
+func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInput) (workflows.SettleResult, error) {
+	result := workflows.SettleResult{Settled: []workflows.SettleEntry{}, Errors: map[string]string{}}
+	for _, entry := range in.Entries {
+		t.beat.tell(-1, "handle "+entry.Handle.Identity)
+		err := a.settleOne(ctx, t, entry)
+		if ctx.Err() != nil {
+			return result, context.Cause(ctx)
+		}
+		if err != nil {
+			result.Errors[entry.Handle.Identity] = err.Error()
+			continue
+		}
+		result.Settled = append(result.Settled, entry)
+	}
+	a.Inventory.Touch()
+	return result, nil
+}
+
+func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.SettleEntry) error {
+	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.WantAttached {
+		return nil // it was handed out, and there is nothing more to it on this host
+	}
+	known, isKnown := a.Journal.Attachment(journal.AttachmentKey{Backend: entry.Backend, Handle: entry.Handle.Identity})
+	device := known.Device
+	found, err := a.Inventory.Find(ctx, entry.Backend, entry.Deployable, freshEnough)
+	if err == nil {
+		device = found.Device.Identity
+	}
+	if device == "" {
+		if entry.Want == workflows.WantDetached && cyborg.KindOf(err) == cyborg.NotFound && a.Inventory.Enabled(entry.Backend) {
+			return nil
+		}
+		return err
+	}
+	unlock, err := a.Inventory.Lock(ctx, device, "settling of operation "+entry.Operation.String())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if known, isKnown = a.Journal.Attachment(journal.AttachmentKey{Backend: entry.Backend, Handle: entry.Handle.Identity}); isKnown &&
+		known.Operation != entry.Operation && entry.Want == workflows.WantDetached {
+		return cyborg.Errorf(cyborg.Changed, "operation %s has attached it since", known.Operation)
+	}
+	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
+	switch entry.Want {
+	case workflows.WantAttached:
+		return a.settleAttached(ctx, t, entry, target)
+	case workflows.WantDetached:
+		return a.settleDetached(ctx, t, entry, target, known, isKnown)
+	default:
+		return cyborg.Errorf(cyborg.Invalid, "an attachment cannot be %q", entry.Want)
+	}
+}
+
+func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target) error {
+	plan, err := a.planAttach(ctx, t, workflows.AttachInput{Operation: entry.Operation, Target: target, Handle: entry.Handle})
+	if err != nil {
+		return err
+	}
+	plan.entry.Operation = entry.Operation
+	if b := plan.before; b != nil && b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) {
+		if is, err := a.attached(ctx, t, plan.found, plan.handle); err == nil && is {
+			return nil
+		}
+	}
+	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}}); err != nil {
+		return err
+	}
+	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
+		return err
+	}
+	plan.entry.State = journal.Attached
+	return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
+}
+
+func (a *Activities) settleDetached(
+	ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target, known journal.Attachment, isKnown bool,
+) error {
+	drop := journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: entry.Backend, Handle: entry.Handle.Identity}}}
+	found, err := a.find(ctx, target, freshEnough)
+	if err != nil {
+		if a.gone(target, err) {
+			return a.Journal.Write(drop)
+		}
+		return err
+	}
+	handle, err := found.Handle(entry.Handle.Identity)
+	if err != nil {
+		return a.Journal.Write(drop)
+	}
+	if !isKnown {
+		// What the journal does not know this agent has not attached, and it may be somebody else's.
+		is, err := a.attached(ctx, t, found, handle)
+		if err == nil && is {
+			err = cyborg.Errorf(cyborg.Changed, "it is attached to the host, though not by this agent; detach it by hand")
+		}
+		return err
+	}
+	who, err := a.inUse(ctx, t, found, handle)
+	if err != nil {
+		return err
+	}
+	if who != "" {
+		return cyborg.Errorf(cyborg.InUse, "it is in use by %s", who)
+	}
+	known.State = journal.InDoubt
+	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{known}}); err != nil {
+		return err
+	}
+	if err := a.callDetach(ctx, t, found, handle, known.Note, false); err != nil {
+		return err
+	}
+	return a.Journal.Write(drop)
+}

@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// StagedFor is how long an image that was staged is kept for its operation, which may wait for much in between.
+const StagedFor = 24 * time.Hour
+
+// stage brings an image to the host and has the driver check that it can go into the target. The hardware is not
+// touched.
+func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput) (workflows.StageResult, error) {
+	var result workflows.StageResult
+	found, err := a.findToChange(ctx, in.Target)
+	if err != nil {
+		return result, err
+	}
+	programmer, err := programmerOf(found)
+	if err != nil {
+		return result, err
+	}
+	image, err := a.Images.Stage(ctx, in.Operation, in.Image, func(done, all int64) {
+		if all > 0 {
+			t.beat.tell(int(100*done/all), fmt.Sprintf("%d of %d bytes", done, all))
+		} else {
+			t.beat.tell(-1, fmt.Sprintf("%d bytes", done))
+		}
+	})
+	if err != nil {
+		return result, err
+	}
+	staged := journal.Staged{Operation: in.Operation, SHA256: image.SHA256}
+	if err := a.Journal.Write(journal.Change{Staged: []journal.Staged{staged}}); err != nil {
+		return result, err
+	}
+	t.beat.tell(-1, "checking the image")
+	in.Image.SHA256 = image.SHA256
+	err = t.guarded("check of the image", func() error {
+		return programmer.CheckImage(ctx, found.Target, image.Path, in.Image)
+	})
+	if err != nil {
+		return result, err
+	}
+	return workflows.StageResult{SHA256: image.SHA256, Size: image.Size}, nil
+}
+
+func programmerOf(found inventory.Found) (drivers.Programmer, error) {
+	programmer, ok := found.Driver.(drivers.Programmer)
+	if !ok {
+		return nil, cyborg.Errorf(cyborg.Unsupported, "the driver of %s cannot load images", found.Deployable.Name)
+	}
+	return programmer, nil
+}

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+const (
+	// freshEnough is how old the last look at what is about to be changed may be. It may meanwhile have become part of
+	// what the host lives on.
+	freshEnough = 5 * time.Second
+	// seenEver takes the last look, however old.
+	seenEver = 24 * 365 * time.Hour
+)
+
+// step is what the journal knows of a step before this try.
+type step struct {
+	key   journal.StepKey
+	prior journal.Step
+	// begun says that an earlier try may have touched the hardware.
+	begun bool
+}
+
+// stepOf reads the step. Where it is done, result gets what it returned and done is true. A step that has been undone
+// must not begin any more: this try is late, and an error of kind Cancelled.
+func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s step, done bool, err error) {
+	s.key = journal.StepKey{Operation: operation, Name: name}
+	prior, known := a.Journal.Step(s.key)
+	if !known {
+		return s, false, nil
+	}
+	s.prior = prior
+	switch prior.State {
+	case journal.Done:
+		if err := json.Unmarshal(prior.Result, result); err != nil {
+			return s, false, cyborg.Errorf(cyborg.Internal, "the journal's result of %s cannot be read: %w", attemptOf(name, operation), err)
+		}
+		return s, true, nil
+	case journal.Undone:
+		return s, false, cyborg.Errorf(cyborg.Cancelled, "%s has been undone; this try comes too late", attemptOf(name, operation))
+	case journal.Started:
+		s.begun = true
+	}
+	return s, false, nil
+}
+
+// at is a change of the journal that puts the step into a state; note is kept where it is nil.
+func (s step) at(state journal.StepState, note json.RawMessage) journal.Step {
+	if note == nil {
+		note = s.prior.Note
+	}
+	return journal.Step{StepKey: s.key, State: state, Note: note, Images: s.prior.Images}
+}
+
+// finish looks at the changed device and writes the step down as done, together with change. It returns the result of
+// the step, made from the observation by result.
+func finish[Out any](
+	ctx context.Context, a *Activities, s step, found inventory.Found, change journal.Change, result func(cyborg.Observation) (Out, error),
+) (Out, error) {
+	var none Out
+	observation, err := a.Inventory.Observe(ctx, found.Backend, found.Device.Identity)
+	if err != nil {
+		return none, doubt(err)
+	}
+	out, err := result(observation)
+	if err != nil {
+		return none, err
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		return none, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
+	}
+	done := s.at(journal.Done, nil)
+	done.Result = text
+	change.Steps = append(change.Steps, done)
+	if err := a.Journal.Write(change); err != nil {
+		return none, err
+	}
+	a.Inventory.Touch()
+	return out, nil
+}
+
+func changeResult(observation cyborg.Observation) (workflows.ChangeResult, error) {
+	return workflows.ChangeResult{Observation: observation}, nil
+}
+
+// find returns the target as it is now. A deployable that is on another device than the operation knows is an error of
+// kind Changed.
+func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
+	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, fresh)
+	if err != nil {
+		return inventory.Found{}, err
+	}
+	if found.Device.Identity != target.Device {
+		return inventory.Found{}, cyborg.Errorf(cyborg.Changed, "%s is now on device %s and not on %s",
+			target.Deployable, found.Device.Identity, target.Device)
+	}
+	return found, nil
+}
+
+// findToChange is find for a step that changes the deployable. One that the host lives on is an error of kind Protected.
+func (a *Activities) findToChange(ctx context.Context, target cyborg.Target) (inventory.Found, error) {
+	found, err := a.find(ctx, target, freshEnough)
+	if err != nil {
+		return inventory.Found{}, err
+	}
+	if why := found.Deployable.Protected; why != "" {
+		return inventory.Found{}, cyborg.Errorf(cyborg.Protected, "%s is not touched, because the host lives on it: %s", target.Deployable, why)
+	}
+	return found, nil
+}
+
+// gone says that the error of find means that the hardware is no longer there, rather than that nobody can tell.
+func (a *Activities) gone(target cyborg.Target, err error) bool {
+	return cyborg.KindOf(err) == cyborg.NotFound && a.Inventory.Enabled(target.Backend)
+}
+
+// refuses says that an error's kind tells the workflow that nothing was changed, so that it undoes nothing
+// (workflows/operation.go, untouched).
+func refuses(err error) bool {
+	switch cyborg.KindOf(err) {
+	case cyborg.InUse, cyborg.Protected, cyborg.Unsupported, cyborg.NotFound, cyborg.Invalid, cyborg.ImageRejected, cyborg.TooLarge:
+		return true
+	default:
+		return false
+	}
+}
+
+// doubt makes sure that an error does not tell the workflow that nothing was changed.
+func doubt(err error) error {
+	if !refuses(err) {
+		return err
+	}
+	e := cyborg.AsError(err)
+	return cyborg.Errorf(cyborg.Hardware, "%w, and something may have been changed before", err).WithHint("%s", e.Hint)
+}

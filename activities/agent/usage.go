@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// usageWidth is how many deployables are asked at once.
+const usageWidth = 16
+
+// usage asks how the deployables are used at this moment. What does not answer in time, or fails, says so in its place.
+func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput) (cyborg.HostUsage, error) {
+	if in.Host != "" && in.Host != a.Inventory.Host() {
+		return cyborg.HostUsage{}, cyborg.Errorf(cyborg.Invalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
+	}
+	limited, cancel := context.WithTimeout(ctx, a.UsageTimeout)
+	defer cancel()
+	known := a.Inventory.Deployables()
+	if len(in.Deployables) > 0 {
+		known = slices.DeleteFunc(known, func(d inventory.Known) bool { return !slices.Contains(in.Deployables, d.Deployable.Name) })
+	}
+	out := cyborg.HostUsage{Host: a.Inventory.Host(), At: time.Now().UTC(), Deployables: make([]cyborg.DeployableUsage, len(known))}
+	var all errgroup.Group
+	all.SetLimit(usageWidth)
+	for n, one := range known {
+		all.Go(func() error {
+			out.Deployables[n] = a.measure(limited, t, one)
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return cyborg.HostUsage{}, err
+	}
+	if ctx.Err() != nil {
+		return cyborg.HostUsage{}, context.Cause(ctx)
+	}
+	if len(in.Deployables) == 0 {
+		out.Error = a.failedBackends()
+	}
+	for _, name := range in.Deployables {
+		if !slices.ContainsFunc(out.Deployables, func(d cyborg.DeployableUsage) bool { return d.Deployable == name }) {
+			out.Deployables = append(out.Deployables, cyborg.DeployableUsage{
+				Deployable: name, Handles: []cyborg.HandleUsage{}, Error: "host " + out.Host + " has no such deployable",
+			})
+		}
+	}
+	return out, nil
+}
+
+// failedBackends says which backends cannot be asked, and so make the answer partial; empty for none.
+func (a *Activities) failedBackends() string {
+	var failed []string
+	for _, b := range a.Inventory.Content().Backends {
+		if b.State == cyborg.BackendFailed {
+			failed = append(failed, "backend "+b.Name+": "+b.Error)
+		}
+	}
+	return strings.Join(failed, "; ")
+}
+
+// measure asks about one deployable. A driver that does not come back in time is left behind.
+func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
+	silent := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
+	if known.Failure != "" {
+		silent.Error = known.Failure
+		return silent
+	}
+	answers := make(chan cyborg.DeployableUsage, 1)
+	go func() { answers <- a.ask(ctx, t, known) }()
+	select {
+	case answer := <-answers:
+		return answer
+	case <-ctx.Done():
+		silent.Error = "did not answer in time"
+		return silent
+	}
+}
+
+func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
+	out := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
+	var failures []error
+	for _, handle := range known.Deployable.Handles {
+		line := cyborg.HandleUsage{Handle: handle.Identity}
+		var err error
+		if line.Attached, err = a.attached(ctx, t, known.Found, handle); err != nil {
+			failures = append(failures, err)
+		}
+		if line.By, err = a.inUse(ctx, t, known.Found, handle); err != nil {
+			failures = append(failures, err)
+		}
+		line.InUse = line.By != ""
+		out.Handles = append(out.Handles, line)
+	}
+	if meter, ok := known.Driver.(drivers.Meter); ok {
+		err := t.guarded("measuring "+known.Deployable.Name, func() (err error) {
+			out.Metrics, err = meter.Metrics(ctx, known.Target)
+			return err
+		})
+		if err != nil {
+			failures = append(failures, err)
+		}
+	}
+	if err := errors.Join(failures...); err != nil {
+		out.Error = err.Error()
+	}
+	return out
+}
