@@ -45,7 +45,7 @@ func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 	if children.network != "" {
 		return children.network, nil
 	}
-	return v.opener(ctx, append(children.nodes, v.extraNodes(f)...))
+	return v.opener(ctx, f, append(children.nodes, v.extraNodes(f)...))
 }
 
 func (v *view) mediated(f Function) string {
@@ -171,8 +171,8 @@ func (v *view) extraNodes(f Function) []string {
 	return nodes
 }
 
-// opener is the first process that has one of the nodes open.
-func (v *view) opener(ctx context.Context, nodes []string) (string, error) {
+// opener is the first process that has one of the function's nodes open.
+func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, error) {
 	if len(nodes) == 0 {
 		return "", nil
 	}
@@ -195,13 +195,8 @@ func (v *view) opener(ctx context.Context, nodes []string) (string, error) {
 			continue
 		}
 		for _, file := range files {
-			link, err := v.root.Readlink(path.Join(dir, file))
-			if err != nil {
-				continue // closed in between
-			}
-			node := strings.TrimSuffix(link, " (deleted)")
-			if slices.Contains(nodes, node) {
-				return fmt.Sprintf("process %s (%s) has %s open", process, v.command(process), node), nil
+			if open := v.openFile(process, file, f, nodes); open != "" {
+				return fmt.Sprintf("process %s (%s) has %s", process, v.command(process), open), nil
 			}
 		}
 	}
@@ -210,6 +205,31 @@ func (v *view) opener(ctx context.Context, nodes []string) (string, error) {
 			nodes[0], hidden).WithHint("Run the agent as root or with CAP_SYS_PTRACE.")
 	}
 	return "", nil
+}
+
+// openFile says what an open file of a process is to the function; "" where it is nothing.
+func (v *view) openFile(process, file string, f Function, nodes []string) string {
+	link, err := v.root.Readlink(path.Join("proc", process, "fd", file))
+	if err != nil {
+		return "" // closed in between
+	}
+	if node := strings.TrimSuffix(link, " (deleted)"); slices.Contains(nodes, node) {
+		return node + " open"
+	}
+	if link != "anon_inode:[vfio-device]" {
+		return ""
+	}
+	// The group may be closed as long as the device is open. Linux 6.17 and later tell which device it is.
+	text, err := v.text(path.Join("proc", process, "fdinfo", file))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(text) {
+		if device, ok := strings.CutPrefix(line, "vfio-device-syspath:"); ok && path.Base(strings.TrimSpace(device)) == f.Address.String() {
+			return "it open through VFIO"
+		}
+	}
+	return ""
 }
 
 func (v *view) command(process string) string {

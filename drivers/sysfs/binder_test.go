@@ -1,0 +1,281 @@
+package sysfs_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+)
+
+// deadline is that of binders whose accesses do not hang.
+const deadline = 30 * time.Second
+
+const vfio = "vfio-pci"
+
+func binding(t *testing.T, host *sysfstest.Host, address string) sysfs.Binding {
+	t.Helper()
+	binding, err := binder(t, host, host.Simulator).Binding(t.Context(), sysfstest.Address(t, address))
+	require.NoError(t, err)
+	return binding
+}
+
+// TestBinderGivesAndRestores: whatever a function had, it has it again.
+func TestBinderGivesAndRestores(t *testing.T) {
+	t.Parallel()
+	fpga := sysfstest.FPGA(t, "0000:5e:00.0")
+	for name, c := range map[string]struct {
+		function simulator.Function
+		override string
+		prior    sysfs.Binding
+	}{
+		"its own driver": {sysfstest.GPU(t, gpu), "", sysfs.Binding{Driver: "nvidia"}},
+		"no driver":      {fpga, "", sysfs.Binding{}},
+		"an override":    {fpga, "pci-stub", sysfs.Binding{Driver: "pci-stub", Override: "pci-stub"}},
+		"VFIO by hand":   {sysfstest.GPU(t, gpu), vfio, sysfs.Binding{Driver: vfio, Override: vfio}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host := sysfstest.New(t, c.function)
+			require.NoError(t, host.Simulator.AddDriver("pci-stub"))
+			address := c.function.Address.String()
+			b := binder(t, host, host.Simulator)
+			if c.override != "" {
+				require.NoError(t, b.Give(t.Context(), c.function.Address, c.override))
+			}
+			require.Equal(t, c.prior, binding(t, host, address))
+
+			for range 2 {
+				require.NoError(t, b.Give(t.Context(), c.function.Address, vfio))
+				require.Equal(t, sysfs.Binding{Driver: vfio, Override: vfio}, binding(t, host, address))
+			}
+			for range 2 {
+				require.NoError(t, b.Restore(t.Context(), c.function.Address, vfio, c.prior))
+				require.Equal(t, c.prior, binding(t, host, address))
+			}
+		})
+	}
+}
+
+func TestBinderReleases(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
+	b := binder(t, host, host.Simulator)
+	for address, driver := range map[string]string{gpu: "nvidia", "0000:5e:00.0": ""} {
+		give(t, host, address)
+		for range 2 {
+			require.NoError(t, b.Release(t.Context(), sysfstest.Address(t, address), vfio))
+			require.Equal(t, sysfs.Binding{Driver: driver}, binding(t, host, address))
+		}
+	}
+}
+
+// TestBinderLeavesWhatOthersBound: who took the function from VFIO by hand keeps it.
+func TestBinderLeavesWhatOthersBound(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	require.NoError(t, host.Simulator.AddDriver("pci-stub"))
+	give(t, host, gpu)
+	b := binder(t, host, host.Simulator)
+	require.NoError(t, b.Give(t.Context(), sysfstest.Address(t, gpu), "pci-stub"))
+	require.NoError(t, b.Restore(t.Context(), sysfstest.Address(t, gpu), vfio, sysfs.Binding{Driver: "nvidia"}))
+	require.Equal(t, "pci-stub", binding(t, host, gpu).Driver)
+}
+
+func TestBinderLoadsTheDriver(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	require.NoError(t, host.Simulator.AddModule(vfio))
+	b := binder(t, host, host.Simulator)
+	require.True(t, b.Available(vfio))
+	require.False(t, b.Available("no-such-driver"))
+	require.NoError(t, b.Give(t.Context(), sysfstest.Address(t, gpu), vfio))
+	require.Equal(t, vfio, binding(t, host, gpu).Driver)
+
+	err := b.Give(t.Context(), sysfstest.Address(t, gpu), "no-such-driver")
+	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "no-such-driver")
+	require.Contains(t, cyborg.AsError(err).Hint, "modprobe no-such-driver")
+	require.Equal(t, vfio, binding(t, host, gpu).Driver, "nothing was touched")
+}
+
+// TestBinderExplains: each number of the kernel has a kind, and the message names file and function.
+func TestBinderExplains(t *testing.T) {
+	t.Parallel()
+	for number, kind := range map[syscall.Errno]cyborg.Kind{
+		syscall.EBUSY: cyborg.Busy, syscall.EACCES: cyborg.Forbidden, syscall.EROFS: cyborg.Forbidden,
+		syscall.EINVAL: cyborg.Hardware, syscall.EIO: cyborg.Hardware, syscall.ENODEV: cyborg.Hardware, syscall.ENOENT: cyborg.NotFound,
+	} {
+		t.Run(number.Error(), func(t *testing.T) {
+			t.Parallel()
+			host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+			host.Fault(simulator.Fault{On: "bind", Error: number})
+			err := binder(t, host, host.Simulator).Give(t.Context(), sysfstest.Address(t, gpu), vfio)
+			require.Equal(t, kind, cyborg.KindOf(err), err)
+			require.ErrorIs(t, err, number)
+			require.ErrorContains(t, err, "drivers/vfio-pci/bind for "+gpu)
+			require.NotEmpty(t, cyborg.AsError(err).Hint)
+		})
+	}
+}
+
+func TestBinderWithoutIOMMU(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.In("", sysfstest.GPU(t, gpu)))
+	err := binder(t, host, host.Simulator).Give(t.Context(), sysfstest.Address(t, gpu), vfio)
+	require.ErrorIs(t, err, syscall.EINVAL)
+}
+
+// TestBinderGivesUpOnWhatHangs: a user that does not let go blocks the unbind; the binder says so in time, starts
+// nothing new meanwhile, and goes on when the user has gone.
+func TestBinderGivesUpOnWhatHangs(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	give(t, host, gpu)
+	host.Open(4711, "qemu-kvm", "/dev/vfio/devices/vfio0")
+	address := sysfstest.Address(t, gpu)
+	b := sysfs.NewBinder(tree(t, host.Root()), host.Simulator, 50*time.Millisecond, logger(t))
+
+	err := b.Restore(t.Context(), address, vfio, sysfs.Binding{Driver: "nvidia"})
+	require.Equal(t, cyborg.Timeout, cyborg.KindOf(err), err)
+	require.ErrorContains(t, err, "drivers/vfio-pci/unbind for "+gpu)
+	require.ErrorContains(t, err, "50ms")
+
+	err = b.Restore(t.Context(), address, vfio, sysfs.Binding{Driver: "nvidia"})
+	require.Equal(t, cyborg.Busy, cyborg.KindOf(err), err)
+	require.ErrorContains(t, err, "hangs in the kernel since")
+
+	host.End(4711)
+	require.Eventually(t, func() bool {
+		err := b.Restore(t.Context(), address, vfio, sysfs.Binding{Driver: "nvidia"})
+		return err == nil
+	}, deadline, 10*time.Millisecond)
+	require.Equal(t, sysfs.Binding{Driver: "nvidia"}, binding(t, host, gpu))
+}
+
+func TestBinderStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	host.Fault(simulator.Fault{On: "unbind", Hang: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := binder(t, host, host.Simulator).Give(ctx, sysfstest.Address(t, gpu), vfio)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "hangs in the kernel")
+	host.ClearFaults()
+
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, binder(t, host, host.Simulator).Give(ctx, sysfstest.Address(t, gpu), vfio), context.Canceled)
+}
+
+// lyingKernel answers that all went well, and does nothing.
+type lyingKernel struct{ sysfs.Kernel }
+
+func (lyingKernel) Write(string, string) error { return nil }
+
+func TestBinderVerifies(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
+	b := binder(t, host, lyingKernel{host.Simulator})
+	err := b.Give(t.Context(), sysfstest.Address(t, gpu), vfio)
+	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "still has it")
+	err = b.Give(t.Context(), sysfstest.Address(t, "0000:5e:00.0"), vfio)
+	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "no driver has it")
+}
+
+// dyingKernel fails, before or after it does what it was asked, at one write.
+type dyingKernel struct {
+	sysfs.Kernel
+	at, count int
+	after     bool
+}
+
+var errDied = errors.New("the process died")
+
+func (k *dyingKernel) Write(attribute, text string) error {
+	k.count++
+	if k.count != k.at {
+		return k.Kernel.Write(attribute, text)
+	}
+	if k.after {
+		if err := k.Kernel.Write(attribute, text); err != nil {
+			return err
+		}
+	}
+	return errDied
+}
+
+// TestBinderDiesAtEachWrite: wherever a process dies on the way to VFIO or back, the next one can finish, and can undo.
+func TestBinderDiesAtEachWrite(t *testing.T) {
+	t.Parallel()
+	prior := sysfs.Binding{Driver: "nvidia"}
+	given := sysfs.Binding{Driver: vfio, Override: vfio}
+	address := sysfstest.Address(t, gpu)
+	attach := func(b *sysfs.Binder) error { return b.Give(t.Context(), address, vfio) }
+	detach := func(b *sysfs.Binder) error { return b.Restore(t.Context(), address, vfio, prior) }
+	for at := 1; at <= 3; at++ {
+		for _, after := range []bool{false, true} {
+			for name, c := range map[string]struct {
+				first      func(*sysfs.Binder) error
+				then       func(*sysfs.Binder) error
+				begin, end sysfs.Binding
+			}{
+				"attach, then attach": {attach, attach, prior, given},
+				"attach, then detach": {attach, detach, prior, prior},
+				"detach, then detach": {detach, detach, given, prior},
+				"detach, then attach": {detach, attach, given, given},
+			} {
+				t.Run(fmt.Sprintf("%s/write %d/after %v", name, at, after), func(t *testing.T) {
+					t.Parallel()
+					host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+					if c.begin == given {
+						give(t, host, gpu)
+					}
+					dying := &dyingKernel{Kernel: host.Simulator, at: at, after: after}
+					require.ErrorIs(t, c.first(binder(t, host, dying)), errDied)
+					require.NoError(t, c.then(binder(t, host, host.Simulator)))
+					require.Equal(t, c.end, binding(t, host, gpu))
+				})
+			}
+		}
+	}
+}
+
+func TestBindingIsANote(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(sysfs.Binding{Driver: "nvidia", Override: "x"})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"driver": "nvidia", "override": "x"}`, string(text))
+}
+
+func TestLiveKernelOnlyWritesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	place(t, root, map[string]string{"sys/there": "", "proc/sys/kernel/osrelease": "6.1.0\n", "lib/modules/6.1.0/modules.dep": "kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/vfio.ko.xz\nkernel/net/mlx5_vfio_pci.ko:\n"})
+	kernel := sysfs.LiveKernel(root)
+	require.NoError(t, kernel.Write("sys/there", "1"))
+	require.ErrorIs(t, kernel.Write("sys/missing", "1"), syscall.ENOENT)
+	require.NoFileExists(t, filepath.Join(root, "sys/missing"))
+	require.NoError(t, os.Symlink("/etc", filepath.Join(root, "sys/out")))
+	require.Error(t, kernel.Write("sys/out/passwd", "1"))
+	require.Error(t, kernel.Write("../there", "1"))
+
+	require.True(t, kernel.Loadable("vfio-pci"))
+	require.True(t, kernel.Loadable("mlx5-vfio-pci"))
+	require.False(t, kernel.Loadable("vfio"), "a dependency further down the line is not the module's own name")
+	require.False(t, sysfs.LiveKernel(t.TempDir()).Loadable("vfio-pci"))
+}

@@ -1,0 +1,124 @@
+package sysfs_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jaypipes/ghw"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/internal/capture"
+)
+
+// ghwDir is the directory of ghw's module.
+func ghwDir(t testing.TB) string {
+	t.Helper()
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
+	require.NoError(t, err)
+	return strings.TrimSpace(string(dir))
+}
+
+// pciIDs is the pci.ids file that ghw ships for its own tests.
+func pciIDs(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(ghwDir(t), "testdata/usr/share/hwdata/pci.ids")
+}
+
+func named(t *testing.T, names *sysfs.Names, vendor, product string) (vendorName, productName string) {
+	t.Helper()
+	functions := []sysfs.Function{{Vendor: vendor, Product: product}}
+	names.Fill(t.Context(), functions)
+	return functions[0].VendorName, functions[0].ProductName
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	names := sysfs.NewNames(pciIDs(t), logger(t))
+	for range 2 { // the second time from memory
+		vendor, product := named(t, names, "10de", "15f8")
+		require.Equal(t, "NVIDIA Corporation", vendor)
+		require.Equal(t, "GP100GL [Tesla P100 PCIe 16GB]", product)
+		vendor, product = named(t, names, "10de", "ffff")
+		require.Equal(t, "NVIDIA Corporation", vendor)
+		require.Equal(t, "ffff", product, "an id stands in for a name that nobody knows")
+		vendor, product = named(t, names, "f00d", "1234")
+		require.Equal(t, "f00d", vendor)
+		require.Equal(t, "1234", product)
+	}
+}
+
+func TestNamesWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	names := sysfs.NewNames(filepath.Join(t.TempDir(), "pci.ids"), logger(t))
+	vendor, product := named(t, names, "10de", "15f8")
+	require.Equal(t, "10de", vendor)
+	require.Equal(t, "15f8", product)
+}
+
+func TestNamesFromADamagedDatabase(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"short": "10de\n", "orphan": "\t15f8  Tesla\n", "binary": "C\x00\xff\n\t\t\n"} {
+		place(t, dir, map[string]string{name: text})
+		vendor, product := named(t, sysfs.NewNames(filepath.Join(dir, name), logger(t)), "10de", "15f8")
+		require.Equal(t, "10de", vendor, name)
+		require.Equal(t, "15f8", product, name)
+	}
+}
+
+func TestNamesAppearWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	names := sysfs.NewNames(filepath.Join(dir, "pci.ids"), logger(t))
+	vendor, _ := named(t, names, "10de", "15f8")
+	require.Equal(t, "10de", vendor)
+	place(t, dir, map[string]string{"pci.ids": "10de  NVIDIA Corporation\n\t15f8  Tesla\n"})
+	vendor, product := named(t, names, "10de", "15f8")
+	require.Equal(t, "NVIDIA Corporation", vendor)
+	require.Equal(t, "Tesla", product)
+}
+
+// TestFunctionsAgreesWithGHW holds the reader and the names against ghw on every recording that ghw ships. ghw's names
+// come from the database that PCIDB_PATH tells, so the test cannot run beside others.
+func TestFunctionsAgreesWithGHW(t *testing.T) {
+	t.Setenv("PCIDB_PATH", pciIDs(t))
+	snapshots, err := filepath.Glob(filepath.Join(ghwDir(t), "testdata/snapshots/*.tar.gz"))
+	require.NoError(t, err)
+	require.NotEmpty(t, snapshots)
+	compared := 0
+	for _, snapshot := range snapshots {
+		root, err := capture.Open(snapshot, filepath.Join(t.TempDir(), "machine"))
+		require.NoError(t, err)
+		functions, err := tree(t, root).Functions(t.Context())
+		require.NoError(t, err)
+		sysfs.NewNames(pciIDs(t), logger(t)).Fill(t.Context(), functions)
+
+		info, err := ghw.PCI(ghw.WithChroot(root), ghw.WithDisableTools(), ghw.WithDisableTopology(), ghw.WithDisableWarnings())
+		require.NoError(t, err)
+		require.Len(t, functions, len(info.Devices), snapshot)
+		for i, f := range functions {
+			other := info.Devices[i]
+			require.Equal(t, other.Address, f.Address.String())
+			require.Equal(t, other.Vendor.ID, f.Vendor)
+			require.Equal(t, other.Product.ID, f.Product)
+			require.Equal(t, other.Class.ID+other.Subclass.ID+other.ProgrammingInterface.ID, f.Class.String())
+			require.Equal(t, other.Driver, f.Driver)
+			require.Equal(t, other.IOMMUGroup, f.IOMMUGroup)
+			require.Equal(t, known(other.Vendor.Name, f.Vendor), f.VendorName)
+			require.Equal(t, known(other.Product.Name, f.Product), f.ProductName)
+			compared++
+		}
+	}
+	require.Greater(t, compared, 200)
+}
+
+// known is ghw's name, or the id where ghw knows none.
+func known(name, id string) string {
+	if name == "unknown" {
+		return id
+	}
+	return name
+}

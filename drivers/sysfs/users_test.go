@@ -1,0 +1,156 @@
+package sysfs_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+)
+
+// user is who uses the function now.
+func user(t *testing.T, host *sysfstest.Host, address string) string {
+	t.Helper()
+	here := tree(t, host.Root())
+	f, err := here.Function(t.Context(), sysfstest.Address(t, address))
+	require.NoError(t, err)
+	by, err := here.Users(t.Context(), f)
+	require.NoError(t, err)
+	return by
+}
+
+// TestUsers takes hosts on which nobody uses anything, and lets somebody use one function in every way there is.
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		address string
+		change  func(t *testing.T, host *sysfstest.Host)
+		by      string
+	}{
+		"nobody": {gpu, func(*testing.T, *sysfstest.Host) {}, ""},
+		"node that the driver made": {
+			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Open(812, "Xorg", "/dev/dri/card1") },
+			"process 812 (Xorg) has /dev/dri/card1 open",
+		},
+		"node that was removed meanwhile": {
+			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Open(812, "Xorg", "/dev/dri/card1 (deleted)") },
+			"process 812 (Xorg) has /dev/dri/card1 open",
+		},
+		"node of NVIDIA": {
+			gpu, func(_ *testing.T, h *sysfstest.Host) {
+				h.Set("proc/driver/nvidia/gpus/"+gpu+"/information", "Model: \t NVIDIA A100\nDevice Minor: \t 3\n")
+				h.Open(99, "python3", "/dev/nvidia3")
+			},
+			"process 99 (python3) has /dev/nvidia3 open",
+		},
+		"node of another": {
+			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Open(99, "python3", "/dev/nvidia0") }, "",
+		},
+		"raw disk": {
+			ssd, func(_ *testing.T, h *sysfstest.Host) { h.Open(7, "ceph-osd", "/dev/nvme0n1") },
+			"process 7 (ceph-osd) has /dev/nvme0n1 open",
+		},
+		"mounted disk": {
+			ssd, func(_ *testing.T, h *sysfstest.Host) { h.Mount("259:0", "/dev/nvme0n1", "/srv") }, "its disk nvme0n1 is mounted on /srv",
+		},
+		"disk of a volume": {
+			ssd, func(t *testing.T, h *sysfstest.Host) {
+				symlink(t, h, "sys/bus/pci/devices/"+ssd+"/block/nvme0n1/holders/dm-0", "../../../../../../virtual/block/dm-0")
+			},
+			"its disk nvme0n1 is a part of dm-0",
+		},
+		"interface up": {nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, "its network interface ens1 is up"},
+		"interface of a container": {
+			nic, func(t *testing.T, h *sysfstest.Host) {
+				require.NoError(t, os.RemoveAll(filepath.Join(h.Root(), "sys/bus/pci/devices", nic, "net/ens1")))
+			},
+			"its network interface is in another network namespace, such as a container's",
+		},
+		"virtual functions": {qat, func(_ *testing.T, h *sysfstest.Host) { h.SetVFs(qat, "3") }, "it has 3 virtual functions"},
+		"mediated device": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				symlink(t, h, "sys/bus/mdev/devices/83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
+					"../../../devices/pci0000:3b/"+gpu+"/83b8f4f2-509f-382f-3c1e-e6bfe0fa1001")
+			},
+			"it has the mediated device 83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat),
+				sysfstest.SSD(t, ssd, "nvme0n1", "259:0"))
+			c.change(t, host)
+			require.Equal(t, c.by, user(t, host, c.address))
+		})
+	}
+}
+
+func TestUsersOfVFIO(t *testing.T) {
+	t.Parallel()
+	for name, node := range map[string]string{"group": "/dev/vfio/7", "device": "/dev/vfio/devices/vfio0"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host := sysfstest.New(t, sysfstest.In("7", sysfstest.GPU(t, gpu)))
+			host.Open(4711, "qemu-kvm", node)
+			require.Empty(t, user(t, host, gpu), "another driver has it still")
+			give(t, host, gpu)
+			require.Equal(t, "process 4711 (qemu-kvm) has "+node+" open", user(t, host, gpu))
+			host.End(4711)
+			require.Empty(t, user(t, host, gpu))
+		})
+	}
+}
+
+// TestUsersOfWhatIsBelow: what hangs on a bridge is not the bridge's.
+func TestUsersOfWhatIsBelow(t *testing.T) {
+	t.Parallel()
+	bridge := sysfstest.Bridge(t, port)
+	host := sysfstest.New(t, bridge, sysfstest.Under(bridge, sysfstest.GPU(t, gpu)))
+	host.Open(812, "Xorg", "/dev/dri/card1")
+	require.Empty(t, user(t, host, port))
+	require.NotEmpty(t, user(t, host, gpu))
+}
+
+// TestUsersOfADeviceFile: newer kernels tell which device an anonymous file of VFIO is.
+func TestUsersOfADeviceFile(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	give(t, host, gpu)
+	host.Open(4711, "spdk_tgt", "anon_inode:[vfio-device]")
+	require.Empty(t, user(t, host, gpu), "an older kernel does not tell whose it is")
+	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:00/0000:00:01.0/0000:99:00.0\n")
+	require.Empty(t, user(t, host, gpu), "it is another's")
+	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:3b/"+gpu+"\n")
+	require.Equal(t, "process 4711 (spdk_tgt) has it open through VFIO", user(t, host, gpu))
+}
+
+func TestUsersOfThisMachine(t *testing.T) {
+	t.Parallel()
+	here := tree(t, "/")
+	functions, err := here.Functions(t.Context())
+	require.NoError(t, err)
+	protection, err := here.Protection(t.Context())
+	require.NoError(t, err)
+	for _, f := range functions {
+		by, err := here.Users(t.Context(), f)
+		require.NoError(t, err)
+		if protection[f.Address] == "" {
+			require.NotContains(t, by, "network interface")
+			require.NotContains(t, by, "disk")
+		}
+	}
+}
+
+// give gives a function to VFIO.
+func give(t *testing.T, host *sysfstest.Host, address string) {
+	t.Helper()
+	require.NoError(t, binder(t, host, host.Simulator).Give(t.Context(), sysfstest.Address(t, address), "vfio-pci"))
+}
+
+func binder(t *testing.T, host *sysfstest.Host, kernel sysfs.Kernel) *sysfs.Binder {
+	t.Helper()
+	return sysfs.NewBinder(tree(t, host.Root()), kernel, deadline, logger(t))
+}
