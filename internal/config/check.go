@@ -114,7 +114,7 @@ func readable(path string) string {
 	if err != nil {
 		return "expected a file that can be read: " + err.Error()
 	}
-	defer file.Close() //nolint:errcheck // nothing was written
+	defer file.Close()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return "expected a file that can be read: this is none"
 	}
