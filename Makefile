@@ -104,7 +104,7 @@ postgres: ## Install PostgreSQL's server binaries where they are missing (root),
 	}
 	found && exit
 	$(call install,postgresql,PostgreSQL 15 or newer (the server binaries; on Debian and Ubuntu: apt-get install postgresql))
-	found || { echo "apt installed a PostgreSQL that is older than 15; install a newer one" >&2; exit 1; }
+	found || { echo "apt has no PostgreSQL 15 or newer; please install one (the server binaries)" >&2; exit 1; }
 
 .PHONY: gcc
 gcc:
