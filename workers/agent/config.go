@@ -17,6 +17,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
@@ -98,9 +99,6 @@ const (
 // hostName is what Nova, Placement and a task queue's name can all carry.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$`)
 
-// backendName is what a directory and an option of the command line can carry.
-var backendName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-
 // withDefaults returns the configuration with every optional field set.
 func (c Config) withDefaults() Config {
 	c.Root = cmp.Or(c.Root, "/")
@@ -163,9 +161,8 @@ func (c Config) validateBackends() []error {
 	var all []error
 	seen := map[string]bool{}
 	for _, b := range c.Backends {
-		if !backendName.MatchString(b.Name) {
-			all = append(all, cyborg.Errorf(cyborg.Invalid,
-				"%q is not the name of a backend: use letters, digits, '.', '_' and '-', at most 64", b.Name))
+		if err := inventory.CheckName(b.Name); err != nil {
+			all = append(all, err)
 		}
 		if seen[b.Name] {
 			all = append(all, cyborg.Errorf(cyborg.Invalid, "the backend %q is configured twice", b.Name))

@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// metrics are what an agent counts.
+type metrics struct {
+	registry prometheus.Registerer // nil where nobody asks
+	steps    *prometheus.HistogramVec
+	reports  *prometheus.CounterVec
+}
+
+func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
+	m := &metrics{
+		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:        "cyborg_agent_step_duration_seconds",
+			Help:        "How long steps took on this host, by step and kind of error (empty for success).",
+			Buckets:     []float64{.01, .05, .25, 1, 5, 30, 120, 600},
+			ConstLabels: prometheus.Labels{"host": host},
+		}, []string{"step", "kind"}),
+		reports: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name:        "cyborg_agent_reports_total",
+			Help:        "Inventory reports sent, by kind of error (empty for an acknowledged one).",
+			ConstLabels: prometheus.Labels{"host": host},
+		}, []string{"kind"}),
+	}
+	if registry == nil {
+		return m, nil
+	}
+	for _, collector := range []prometheus.Collector{m.steps, m.reports} {
+		if err := registry.Register(collector); err != nil {
+			return nil, cyborg.Errorf(cyborg.Internal, "the metrics of host %s cannot be registered: %w", host, err)
+		}
+	}
+	m.registry = registry
+	return m, nil
+}
+
+func (m *metrics) unregister() {
+	if m.registry != nil {
+		m.registry.Unregister(m.steps)
+		m.registry.Unregister(m.reports)
+	}
+}
+
+func (m *metrics) stepEnded(step string, kind cyborg.Kind, took time.Duration) {
+	m.steps.WithLabelValues(step, string(kind)).Observe(took.Seconds())
+}
+
+func (m *metrics) reported(err error) { m.reports.WithLabelValues(string(cyborg.KindOf(err))).Inc() }
