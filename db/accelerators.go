@@ -2,7 +2,6 @@ package db
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -168,9 +167,4 @@ func (f *AcceleratorFilter) clause() *clause {
 		c.and(statusNeeds(f.Statuses))
 	}
 	return c
-}
-
-// operator's change of specs, as stored: what With accepted, without what the hardware says.
-func storedPatch(p cyborg.SpecsPatch) (json.RawMessage, error) {
-	return json.Marshal(cyborg.SpecsPatch{Remote: p.Remote, Remotable: p.Remotable, Type: p.Type, Capability: p.Capability})
 }

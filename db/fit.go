@@ -67,7 +67,7 @@ func (p provision) conditions() (conditions []string, values []any, err error) {
 		return nil, nil, err
 	}
 	for name, value := range exact {
-		c.and("coalesce((d.specs || d.specs_set) -> ? = ?::jsonb, false)", name, string(value))
+		c.and("coalesce((d.specs || d.specs_set) -> ?::text = ?::jsonb, false)", name, string(value))
 	}
 	if p.request.Specs.Num != nil {
 		c.and("(d.specs ->> 'num')::numeric >= ?", *p.request.Specs.Num)
@@ -200,10 +200,6 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 	if len(best) == 0 {
 		return errCollision // it has just become free
 	}
-	return noFit(bestOne, best)
-}
-
-func noFit(a *accelerator, misses []string) error {
-	return cyborg.Errorf(cyborg.NoFit, "nothing fits; %q on host %s came nearest: %s", a.Name, a.Host, strings.Join(misses, "; ")).
+	return cyborg.Errorf(cyborg.NoFit, "nothing fits; %q on host %s came nearest: %s", bestOne.Name, bestOne.Host, strings.Join(best, "; ")).
 		WithHint("Ask for less, or for another host; GET /v1/accelerators?status=inactive lists what can be had.")
 }

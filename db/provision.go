@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,7 +47,7 @@ func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return choice{}, err
 	}
 	if misses := p.misses(&found); len(misses) > 0 {
-		return choice{}, noFit(&found, misses)
+		return choice{}, cyborg.Errorf(cyborg.NoFit, "accelerator %q does not fit: %s", found.Name, strings.Join(misses, "; "))
 	}
 	return p.chosen(found), nil
 }

@@ -20,20 +20,16 @@ func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.Spec
 	if ifVersion == 0 {
 		ifVersion = seen.SpecVersion
 	}
-	changed, err := seen.Specs.With(patch)
-	if err != nil {
+	if _, err := seen.Specs.With(patch); err != nil {
 		return seen, err
 	}
-	set, err := storedPatch(changed)
-	if err != nil {
-		return seen, err
-	}
+	set := settable(patch)
 	err = s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if err := lockHostOf(ctx, tx, id); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, `
-			UPDATE deployables SET specs_set = $2, specs_version = specs_version + 1 WHERE uuid = $1 AND specs_version = $3`,
+			UPDATE deployables SET specs_set = specs_set || $2, specs_version = specs_version + 1 WHERE uuid = $1 AND specs_version = $3`,
 			id, set, ifVersion)
 		if err != nil {
 			return err
@@ -49,4 +45,22 @@ func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.Spec
 		return err
 	})
 	return seen, err
+}
+
+// settable is the patch as it is stored: without what the hardware says, which it can only repeat.
+func settable(patch cyborg.SpecsPatch) map[string]any {
+	out := map[string]any{}
+	if patch.Remote != nil {
+		out["remote"] = *patch.Remote
+	}
+	if patch.Remotable != nil {
+		out["remotable"] = *patch.Remotable
+	}
+	if patch.Type != nil {
+		out["acc_type"] = *patch.Type
+	}
+	if patch.Capability != nil { // an empty tree is one, too
+		out["acc_capability"] = patch.Capability
+	}
+	return out
 }

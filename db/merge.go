@@ -1,0 +1,462 @@
+package db
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// vanished is the fence of an accelerator whose device went away under its holder. It has no operation, and is lifted
+// when the device is back or nobody holds it any more.
+const vanished = "vanished while in use"
+
+// handleKey is what a handle is known by on its host.
+type handleKey struct {
+	kind     cyborg.HandleKind
+	identity string
+}
+
+// inventory is what is recorded of one host, and what becomes of it in a merge. Nothing is ever deleted here: what a
+// host no longer shows is missing, until Forget.
+type inventory struct {
+	host        string
+	backends    map[string]*tracked[backendRow]
+	devices     map[string]*tracked[deviceRow]     // by identity
+	deployables map[string]*tracked[deployableRow] // by the driver's name
+	handles     map[handleKey]*tracked[handleRow]
+
+	// name makes a new deployable's name, and taken says who has a name: another host, or an accelerator.
+	name  func(host, local string) string
+	taken names
+
+	// unsettled says that what was reported could not be recorded as it is, but may be later.
+	unsettled bool
+
+	merged     map[uuid.UUID]bool // deployables about which the report says all there is
+	wanted     []wantedHandle
+	complaints map[string][]string // by backend
+}
+
+// names are those in use anywhere.
+type names struct {
+	deployables  map[string]string // name of a deployable → its host
+	accelerators map[string]bool
+}
+
+type wantedHandle struct {
+	backend    string
+	deployable *tracked[deployableRow]
+	report     cyborg.HandleReport
+}
+
+func newInventory(host string, name func(host, local string) string) *inventory {
+	return &inventory{
+		host: host, name: name,
+		backends: map[string]*tracked[backendRow]{}, devices: map[string]*tracked[deviceRow]{},
+		deployables: map[string]*tracked[deployableRow]{}, handles: map[handleKey]*tracked[handleRow]{},
+		taken:  names{deployables: map[string]string{}, accelerators: map[string]bool{}},
+		merged: map[uuid.UUID]bool{}, complaints: map[string][]string{},
+	}
+}
+
+// report merges everything that the host's backends see.
+func (v *inventory) report(r cyborg.Report) error {
+	shown := map[string]bool{} // devices, by identity
+	for _, b := range r.Content.Backends {
+		if err := v.backend(b); err != nil {
+			return err
+		}
+		if b.State != cyborg.BackendOK {
+			continue
+		}
+		for _, d := range b.Devices {
+			if shown[d.Identity] {
+				v.complain(b.Name, "device %s is shown twice; only the first one counts", d.Identity)
+				continue
+			}
+			shown[d.Identity] = true
+			if err := v.device(b.Name, b.Driver, d, r.Sequence); err != nil {
+				return err
+			}
+		}
+	}
+	v.absent(r)
+	for identity, d := range v.devices {
+		if !shown[identity] && v.backends[d.row.Backend].row.State != cyborg.BackendFailed { // which does not know
+			v.deviceMissing(d, r.Sequence)
+		}
+	}
+	if err := v.finish(); err != nil {
+		return err
+	}
+	for name, texts := range v.complaints {
+		b := v.backends[name]
+		if b.row.Error != "" {
+			texts = append([]string{b.row.Error}, texts...)
+		}
+		b.row.Error = abridge(texts)
+	}
+	return nil
+}
+
+// abridge joins texts, and counts those that would make it too long to read.
+func abridge(texts []string) string {
+	const most = 10
+	if len(texts) > most {
+		texts = append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// observation merges what an agent saw of one device after it changed it.
+func (v *inventory) observation(o cyborg.Observation) error {
+	b, ok := v.backends[o.Backend]
+	if !ok { // the report that brings the backend brings the device
+		return nil
+	}
+	if err := v.device(o.Backend, b.row.Driver, o.Device, o.Sequence); err != nil {
+		return err
+	}
+	if d := v.devices[o.Device.Identity]; d != nil {
+		d.row.ObservedSeq = max(d.row.ObservedSeq, o.Sequence)
+	}
+	return v.finish()
+}
+
+func (v *inventory) complain(backend, format string, args ...any) {
+	v.complaints[backend] = append(v.complaints[backend], fmt.Sprintf(format, args...))
+}
+
+func (v *inventory) backend(r cyborg.BackendReport) error {
+	options, err := documentOf(r.Options)
+	if err != nil {
+		return err
+	}
+	if r.Options == nil {
+		options = "{}"
+	}
+	b, ok := v.backends[r.Name]
+	if !ok {
+		b = &tracked[backendRow]{}
+		v.backends[r.Name] = b
+	}
+	b.row = backendRow{
+		Host: v.host, Name: r.Name, Driver: r.Driver, Options: options, State: r.State, Error: r.Error,
+		Services: r.Services, Reported: true,
+	}
+	if b.row.Services == nil {
+		b.row.Services = []string{}
+	}
+	switch {
+	case r.State == cyborg.BackendDisabled:
+		b.row.Error = ""
+	case r.State == cyborg.BackendFailed && r.Error == "":
+		b.row.Error = "discovery failed; the agent did not say why"
+	}
+	return nil
+}
+
+// absent disables the backends that the agent no longer has.
+func (v *inventory) absent(r cyborg.Report) {
+	for name, b := range v.backends {
+		if !slices.ContainsFunc(r.Content.Backends, func(other cyborg.BackendReport) bool { return other.Name == name }) {
+			b.row.State, b.row.Error, b.row.Reported = cyborg.BackendDisabled, "", false
+		}
+	}
+}
+
+// device merges one device with its parts, unless an operation's result is newer.
+func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequence int64) error {
+	if r.Identity == "" {
+		v.complain(backend, "a device without identity (%s %s) is left out", r.Vendor, r.Model)
+		return nil
+	}
+	d, ok := v.devices[r.Identity]
+	switch {
+	case !ok:
+		d = &tracked[deviceRow]{row: deviceRow{UUID: uuid.New(), Host: v.host, Identity: r.Identity}}
+		v.devices[r.Identity] = d
+	case d.row.ObservedSeq > sequence:
+		v.unsettled = true
+		return nil
+	case d.row.Backend != backend && v.busy(d.row.UUID):
+		v.unsettled = true
+		v.complain(backend, "device %s stays with backend %s as long as it is in use", r.Identity, d.row.Backend)
+		return nil
+	}
+	board, err := documentOf(r.BoardInfo)
+	if err != nil {
+		return err
+	}
+	if r.BoardInfo == nil {
+		board = "{}"
+	}
+	path, err := documentOf(r.ControlPath.Info)
+	if err != nil {
+		return err
+	}
+	row := &d.row
+	row.Backend, row.Driver, row.Type, row.Presence = backend, driver, r.Type, cyborg.Present
+	row.VendorID, row.ProductID, row.Vendor, row.Model, row.NUMANode = r.VendorID, r.ProductID, r.Vendor, r.Model, r.NUMANode
+	row.BoardInfo, row.ControlPathKind, row.ControlPathInfo = board, r.ControlPath.Kind, path
+
+	shown := map[string]bool{}
+	for _, part := range r.Deployables {
+		if v.mergedName(part.Name) || shown[part.Name] {
+			v.complain(backend, "deployable %q of device %s is shown twice; only the first one counts", part.Name, r.Identity)
+			continue
+		}
+		shown[part.Name] = true
+		if err := v.deployable(backend, d, part, sequence); err != nil {
+			return err
+		}
+	}
+	for name, p := range v.deployables {
+		if p.row.DeviceUUID == row.UUID && !shown[name] {
+			v.deployableMissing(p)
+		}
+	}
+	return nil
+}
+
+// busy says that somebody holds or works on a part of the device.
+func (v *inventory) busy(device uuid.UUID) bool {
+	for _, p := range v.deployables {
+		if p.row.DeviceUUID == device && (p.row.Claimed || v.held(p.row.UUID)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (v *inventory) held(deployable uuid.UUID) bool {
+	for _, h := range v.handles {
+		if h.row.DeployableUUID == deployable && h.row.Holder != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func (v *inventory) mergedName(local string) bool {
+	p, ok := v.deployables[local]
+	return ok && p.row.Presence == cyborg.Present && v.merged[p.row.UUID]
+}
+
+func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.DeployableReport, sequence int64) error {
+	p, ok := v.deployables[r.Name]
+	switch {
+	case r.Name == "":
+		v.complain(backend, "a deployable without name of device %s is left out", d.row.Identity)
+		return nil
+	case !ok:
+		if p = v.newDeployable(backend, r.Name); p == nil {
+			return nil
+		}
+		v.deployables[r.Name] = p
+	case p.row.DeviceUUID != d.row.UUID && v.observedSince(p.row.DeviceUUID, sequence):
+		v.unsettled = true
+		return nil
+	}
+	specs, err := documentOf(r.Specs)
+	if err != nil {
+		return err
+	}
+	attributes, err := documentOf(r.Attributes)
+	if err != nil {
+		return err
+	}
+	if r.Attributes == nil {
+		attributes = "[]"
+	}
+	row := &p.row
+	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.Present
+	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, r.Protected
+	if row.ProgramSet = r.ProgramSet; row.ProgramSet == "" {
+		row.ProgramSet = d.row.Identity
+	}
+	v.merged[row.UUID] = true
+	for _, h := range r.Handles {
+		v.wanted = append(v.wanted, wantedHandle{backend: backend, deployable: p, report: h})
+	}
+	return nil
+}
+
+// newDeployable names a deployable that was never seen before; nil where its name is another host's.
+func (v *inventory) newDeployable(backend, local string) *tracked[deployableRow] {
+	name := v.name(v.host, local)
+	if other, taken := v.taken.deployables[name]; taken {
+		v.complain(backend, "deployable %q is left out: its name %q belongs to one of host %s", local, name, other)
+		return nil
+	}
+	v.taken.deployables[name] = v.host
+	row := deployableRow{
+		UUID: uuid.New(), Host: v.host, Name: name, LocalName: local, ProviderUUID: cyborg.ProviderUUID(name), Accelerator: name,
+	}
+	if v.taken.accelerators[name] { // somebody gave it to another accelerator
+		row.Accelerator = name + "~" + row.UUID.String()[:8]
+	}
+	v.taken.accelerators[row.Accelerator] = true
+	return &tracked[deployableRow]{row: row}
+}
+
+func (v *inventory) observedSince(device uuid.UUID, sequence int64) bool {
+	for _, d := range v.devices {
+		if d.row.UUID == device {
+			return d.row.ObservedSeq > sequence
+		}
+	}
+	return false
+}
+
+func (v *inventory) deviceMissing(d *tracked[deviceRow], sequence int64) {
+	if d.row.ObservedSeq > sequence {
+		v.unsettled = true
+		return
+	}
+	d.row.Presence = cyborg.Missing
+	for _, p := range v.deployables {
+		if p.row.DeviceUUID == d.row.UUID {
+			v.deployableMissing(p)
+		}
+	}
+}
+
+func (v *inventory) deployableMissing(p *tracked[deployableRow]) {
+	p.row.Presence = cyborg.Missing
+	v.merged[p.row.UUID] = true
+}
+
+// finish settles the handles, once it is known which deployables are there, and the fences that follow from them.
+func (v *inventory) finish() error {
+	shown := map[handleKey]bool{}
+	own := map[handleKey]uuid.UUID{} // the first deployable that shows the handle
+	for _, w := range v.wanted {
+		key := handleKey{w.report.Kind, w.report.Identity}
+		if _, twice := own[key]; !twice {
+			own[key] = w.deployable.row.UUID
+		}
+	}
+	for key, h := range v.handles {
+		if v.merged[h.row.DeployableUUID] && own[key] != h.row.DeployableUUID {
+			h.row.Presence = cyborg.Missing
+		}
+	}
+	for _, w := range v.wanted {
+		if err := v.handle(w, shown); err != nil {
+			return err
+		}
+	}
+	v.fences()
+	return nil
+}
+
+func (v *inventory) handle(w wantedHandle, shown map[handleKey]bool) error {
+	key := handleKey{w.report.Kind, w.report.Identity}
+	deployable := &w.deployable.row
+	if key.kind == "" || key.identity == "" {
+		v.complain(w.backend, "a handle without kind or identity of %q is left out", deployable.LocalName)
+		return nil
+	}
+	if shown[key] {
+		v.complain(w.backend, "handle %s %s is shown twice; only the first one counts", key.kind, key.identity)
+		return nil
+	}
+	shown[key] = true
+	h, ok := v.handles[key]
+	switch {
+	case !ok:
+		h = &tracked[handleRow]{row: handleRow{UUID: uuid.New(), Host: v.host, Kind: key.kind, Identity: key.identity}}
+		v.handles[key] = h
+	case h.row.DeployableUUID == deployable.UUID:
+	case h.row.Holder != "" || h.row.Presence == cyborg.Present:
+		v.unsettled = true
+		v.complain(w.backend, "handle %s %s of %q is left out: it belongs to %q%s", key.kind, key.identity, deployable.LocalName,
+			v.localName(h.row.DeployableUUID), holding(h.row.Holder))
+		return nil
+	}
+	info, err := documentOf(w.report.Info)
+	if err != nil {
+		return err
+	}
+	if w.report.Info == nil {
+		info = "{}"
+	}
+	h.row.DeployableUUID, h.row.Info, h.row.Presence = deployable.UUID, info, cyborg.Present
+	return nil
+}
+
+func holding(holder string) string {
+	if holder == "" {
+		return ""
+	}
+	return ", held by " + holder
+}
+
+func (v *inventory) localName(deployable uuid.UUID) string {
+	for name, p := range v.deployables {
+		if p.row.UUID == deployable {
+			return name
+		}
+	}
+	return deployable.String()
+}
+
+// fences puts a fence around what went away under its holder, and lifts it when it is back.
+func (v *inventory) fences() {
+	lost := map[uuid.UUID]bool{}
+	for _, h := range v.handles {
+		if h.row.Holder != "" && h.row.Presence == cyborg.Missing {
+			lost[h.row.DeployableUUID] = true
+		}
+	}
+	for _, p := range v.deployables {
+		row := &p.row
+		switch fence := row.FenceReason; {
+		case !v.merged[row.UUID]:
+		case lost[row.UUID] && fence == nil:
+			reason := vanished
+			row.FenceReason = &reason
+		case !lost[row.UUID] && fence != nil && *fence == vanished:
+			row.FenceReason = nil
+		}
+	}
+}
+
+// changes collects what a merge of several hosts writes.
+type changes struct {
+	backends    pending[backendRow]
+	devices     pending[deviceRow]
+	deployables pending[deployableRow]
+	handles     pending[handleRow]
+}
+
+// collect adds a host's differences, in a fixed order, and returns how many there are.
+func (c *changes) collect(v *inventory) int {
+	before := c.size()
+	for _, key := range slices.Sorted(maps.Keys(v.backends)) {
+		c.backends.add(v.backends[key])
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.devices)) {
+		c.devices.add(v.devices[key])
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.deployables)) {
+		c.deployables.add(v.deployables[key])
+	}
+	order := func(a, b handleKey) int {
+		return strings.Compare(string(a.kind)+" "+a.identity, string(b.kind)+" "+b.identity)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(v.handles), order) {
+		c.handles.add(v.handles[key])
+	}
+	return c.size() - before
+}
+
+func (c *changes) size() int {
+	return c.backends.size() + c.devices.size() + c.deployables.size() + c.handles.size()
+}

@@ -1,0 +1,54 @@
+package db
+
+import (
+	"context"
+	"time"
+)
+
+// Retention says how long what is over is kept; 0 keeps it for ever.
+type Retention struct {
+	Events      time.Duration
+	Operations  time.Duration // since they ended
+	Services    time.Duration // since they were last alive
+	Idempotency time.Duration // since the operation with the key was admitted
+}
+
+// Pruned counts what was deleted.
+type Pruned struct{ Events, Operations, Services, Keys int }
+
+// pruneBatch is how much one statement deletes, so that none takes long.
+const pruneBatch = 5000
+
+// Prune deletes what the retention is over for. A reader of the feed that is further behind than Retention.Events
+// misses what was deleted.
+func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
+	var out Pruned
+	for _, part := range []struct {
+		keep  time.Duration
+		count *int
+		sql   string
+	}{
+		{r.Events, &out.Events, `
+			DELETE FROM events WHERE (transaction, id) IN (
+				SELECT transaction, id FROM events WHERE at < now() - $1::interval ORDER BY at LIMIT $2)`},
+		{r.Operations, &out.Operations, `
+			DELETE FROM operations WHERE id IN (
+				SELECT id FROM operations WHERE NOT open AND ended_at < now() - $1::interval ORDER BY ended_at LIMIT $2)`},
+		{r.Services, &out.Services, `
+			DELETE FROM services WHERE (role, host, instance) IN (
+				SELECT role, host, instance FROM services WHERE last_seen < now() - $1::interval LIMIT $2)`},
+		{r.Idempotency, &out.Keys, `
+			UPDATE operations SET idempotency_key = NULL, fingerprint = NULL WHERE id IN (
+				SELECT id FROM operations WHERE idempotency_key IS NOT NULL AND admitted_at < now() - $1::interval
+				ORDER BY admitted_at LIMIT $2)`},
+	} {
+		for n := pruneBatch; part.keep > 0 && n == pruneBatch; *part.count += n {
+			tag, err := s.pool.Exec(ctx, part.sql, part.keep, pruneBatch)
+			if err != nil {
+				return out, s.failure(ctx, err)
+			}
+			n = int(tag.RowsAffected())
+		}
+	}
+	return out, nil
+}

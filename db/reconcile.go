@@ -1,0 +1,209 @@
+package db
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+)
+
+// Orphans lists the open operations that were admitted or started at least that long ago, the oldest first: those that
+// a workflow should be looking after, if it is not lost.
+func (s *Store) Orphans(ctx context.Context, olderThan time.Duration, limit int) ([]Orphan, error) {
+	rows, err := s.pool.Query(ctx, `
+		SELECT id, kind, state, coalesce(started_at, admitted_at) FROM operations
+		WHERE open AND coalesce(started_at, admitted_at) <= clock_timestamp() - $1::interval
+		ORDER BY admitted_at, id LIMIT $2`, olderThan, clamp(limit))
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Orphan, err error) {
+		err = row.Scan(&o.Operation, &o.Kind, &o.State, &o.Since)
+		return o, err
+	})
+	return found, s.failure(ctx, err)
+}
+
+// inDoubt is what Disagreement.Recorded says of a handle that has a holder and is not known to be attached.
+const inDoubt = "in_doubt"
+
+// selectDisagreements compares journals with records. $1 is one host or empty, $2 the limit of silence. It looks only
+// where no operation works, and at no journal that is older than what an operation has seen of the device since. A
+// handle that somebody else than a host holds is none of the journal's business.
+const selectDisagreements = `
+	WITH live AS (
+		SELECT name, attachments, report_seq FROM hosts
+		WHERE ($1 = '' OR name = $1) AND last_seen >= clock_timestamp() - $2::interval),
+	journal AS (
+		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state
+		FROM live l CROSS JOIN LATERAL jsonb_to_recordset(l.attachments)
+		    AS j (backend text, deployable text, handle text, operation_id uuid, state text)
+		WHERE l.attachments <> '[]'),
+	handles AS NOT MATERIALIZED (
+		SELECT h.*, d.local_name, d.lifecycle, d.error_kind, v.backend, v.observed_seq,
+		       CASE WHEN h.holder_kind IS NULL THEN '' WHEN h.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END AS recorded
+		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+		WHERE NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)),
+	compared AS (
+		SELECT j.host, j.report_seq, j.backend, j.deployable, j.handle, j.state AS journal, coalesce(h.recorded, '') AS recorded,
+		       j.operation_id AS journal_operation, h.operation_id, h.uuid, h.deployable_uuid, h.holder_kind, h.holder_id,
+		       h.presence, h.lifecycle, h.error_kind, h.observed_seq
+		FROM journal j LEFT JOIN handles h ON h.host = j.host AND h.local_name = j.deployable AND h.identity = j.handle
+		WHERE NOT EXISTS (
+			SELECT FROM claims c JOIN deployables d ON d.uuid = c.deployable_uuid
+			WHERE d.host = j.host AND d.local_name = j.deployable)
+		UNION ALL
+		SELECT h.host, l.report_seq, h.backend, h.local_name, h.identity, '', h.recorded,
+		       NULL, h.operation_id, h.uuid, h.deployable_uuid, h.holder_kind, h.holder_id,
+		       h.presence, h.lifecycle, h.error_kind, h.observed_seq
+		FROM handles h JOIN live l ON l.name = h.host
+		WHERE h.holder_kind = 'host' AND NOT EXISTS (
+			SELECT FROM journal j WHERE j.host = h.host AND j.deployable = h.local_name AND j.handle = h.identity)),
+	decided AS (
+		SELECT *, recorded = 'attached' AS attach, lifecycle = 'error' AND error_kind = ANY($3) AS unsettled FROM compared
+		WHERE coalesce(holder_kind, 'host') = 'host' AND coalesce(observed_seq, 0) <= report_seq)
+	SELECT host, backend, deployable, handle, uuid, coalesce(holder_kind, 'host'), coalesce(holder_id, host),
+	       coalesce(operation_id, journal_operation), deployable_uuid, journal, recorded, attach
+	FROM decided
+	WHERE CASE WHEN attach THEN presence = 'present' AND (unsettled OR lifecycle = 'ready' AND journal <> 'attached') ELSE true END
+	ORDER BY host, deployable, handle LIMIT $4`
+
+// Disagreements lists the attachments about which the journal of a live host (all of them where host is empty) and the
+// records say different things, each with what the records decide. It also lists those about which they agree where an
+// accelerator is in error only because that was in doubt.
+func (s *Store) Disagreements(ctx context.Context, host string, limit int) ([]Disagreement, error) {
+	rows, err := s.pool.Query(ctx, selectDisagreements, host, s.opts.SilentAfter, doubtful(), clamp(limit))
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
+		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
+			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
+			&d.Journal, &d.Recorded, &d.Attach)
+		return d, err
+	})
+	return found, s.failure(ctx, err)
+}
+
+// RecordSettled records that hosts have brought attachments into the state that the records had decided: what was in
+// doubt is free, and accelerators in error because of such a doubt are ready again. What has changed since
+// Disagreements saw it stays as it is.
+func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error {
+	byHost := map[string][]Disagreement{}
+	var hosts []string
+	for _, d := range settled {
+		if _, ok := byHost[d.Host]; !ok {
+			hosts = append(hosts, d.Host)
+		}
+		byHost[d.Host] = append(byHost[d.Host], d)
+	}
+	for _, host := range hosts {
+		if err := s.recordSettled(ctx, host, byHost[host]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagreement) error {
+	var handles, operations, targets []uuid.UUID
+	for _, d := range settled {
+		if d.Accelerator != uuid.Nil {
+			targets = append(targets, d.Accelerator)
+		}
+		if !d.Attach && d.Recorded == inDoubt {
+			handles, operations = append(handles, d.Handle.UUID), append(operations, d.Operation)
+		}
+	}
+	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		if err := lockHosts(ctx, tx, host); err != nil {
+			return err
+		}
+		err := release(ctx, tx, `
+			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
+			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
+			AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`, host, handles, operations)
+		if err != nil {
+			return err
+		}
+		free, err := unclaimedOf(ctx, tx, host, targets)
+		if err != nil {
+			return err
+		}
+		return settle(ctx, tx, free)
+	})
+}
+
+// unclaimedOf are those of the targets that are on the host and that no operation works on.
+func unclaimedOf(ctx context.Context, tx pgx.Tx, host string, targets []uuid.UUID) ([]uuid.UUID, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT uuid FROM deployables d WHERE host = $1 AND uuid = ANY($2)
+		AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)`, host, targets)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+}
+
+// Forget deletes what has been missing for that long and that nobody holds or works on, and returns how many handles,
+// deployables and devices those were. Their events stay.
+func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, error) {
+	rows, err := s.pool.Query(ctx, `
+		SELECT host FROM attach_handles WHERE presence = 'missing' AND missing_since <= now() - $1::interval AND holder_kind IS NULL
+		UNION
+		SELECT host FROM devices WHERE presence = 'missing' AND missing_since <= now() - $1::interval
+		UNION
+		SELECT host FROM deployables WHERE presence = 'missing' AND missing_since <= now() - $1::interval
+		UNION
+		SELECT host FROM backends WHERE NOT reported
+		ORDER BY host`, missingFor)
+	if err != nil {
+		return 0, s.failure(ctx, err)
+	}
+	hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return 0, s.failure(ctx, err)
+	}
+	forgotten := 0
+	for _, host := range hosts {
+		n, err := s.forgetOn(ctx, host, missingFor)
+		forgotten += n
+		if err != nil {
+			return forgotten, err
+		}
+	}
+	return forgotten, nil
+}
+
+// forgetOn deletes from the leaves to the root, so that what still holds something stays with all it belongs to.
+func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Duration) (int, error) {
+	const missing = "host = $1 AND presence = 'missing' AND missing_since <= now() - $2::interval AND "
+	forgotten := 0
+	err := s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		forgotten = 0
+		if err := lockHosts(ctx, tx, host); err != nil {
+			return err
+		}
+		for _, sql := range []string{
+			`DELETE FROM attach_handles h WHERE ` + missing + `holder_kind IS NULL
+				AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
+				AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`,
+			`DELETE FROM deployables d WHERE ` + missing + `NOT EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid)
+				AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)`,
+			`DELETE FROM devices v WHERE ` + missing + `NOT EXISTS (SELECT FROM deployables WHERE device_uuid = v.uuid)`,
+		} {
+			tag, err := tx.Exec(ctx, sql, host, missingFor)
+			if err != nil {
+				return err
+			}
+			forgotten += int(tag.RowsAffected())
+		}
+		_, err := tx.Exec(ctx, `
+			DELETE FROM backends b WHERE host = $1 AND NOT reported
+			AND NOT EXISTS (SELECT FROM devices WHERE host = b.host AND backend = b.name)`, host)
+		return err
+	})
+	return forgotten, err
+}
