@@ -1,0 +1,375 @@
+package generic_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+)
+
+// bench is a host with a driver on it and the function that a test works on.
+type bench struct {
+	*sysfstest.Host
+	driver *generic.Driver
+	target drivers.Target
+	notes  []json.RawMessage
+}
+
+// newBench discovers the function at the address.
+func newBench(t *testing.T, host *sysfstest.Host, address string) *bench {
+	t.Helper()
+	b := &bench{Host: host}
+	b.restart(t, host.Simulator, "30s")
+	devices, err := b.driver.Discover(t.Context())
+	require.NoError(t, err)
+	b.target, _ = choose(address)(t, devices)
+	return b
+}
+
+// restart makes a new driver on this kernel, as a new life of the agent does.
+func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
+	t.Helper()
+	driver, err := generic.NewOn(kernel, environment(t, b.Host), map[string]any{"device_spec": "*", "deadline": deadline})
+	require.NoError(t, err)
+	b.driver = driver
+}
+
+func (b *bench) note(note json.RawMessage) error {
+	b.notes = append(b.notes, note)
+	return nil
+}
+
+// prior is the last note.
+func (b *bench) prior() json.RawMessage {
+	if len(b.notes) == 0 {
+		return nil
+	}
+	return b.notes[len(b.notes)-1]
+}
+
+func (b *bench) attach(t *testing.T) error {
+	t.Helper()
+	return b.driver.Attach(t.Context(), drivers.AttachRequest{
+		Target: b.target, Handle: b.target.Deployable.Handles[0], Prior: b.prior(), Note: b.note,
+	})
+}
+
+func (b *bench) detach(t *testing.T, undo bool) error {
+	t.Helper()
+	return b.driver.Detach(t.Context(), drivers.DetachRequest{
+		Target: b.target, Handle: b.target.Deployable.Handles[0], Prior: b.prior(), Undo: undo,
+	})
+}
+
+func (b *bench) attached(t *testing.T) bool {
+	t.Helper()
+	attached, err := b.driver.Attached(t.Context(), b.target, b.target.Deployable.Handles[0])
+	require.NoError(t, err)
+	return attached
+}
+
+// has is the driver that has the function.
+func (b *bench) has(t *testing.T) string {
+	t.Helper()
+	target, err := os.Readlink(filepath.Join(b.Root(), "sys/bus/pci/devices", b.target.Deployable.Name, "driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// TestRefusals discovers a GPU that could be attached, lets something happen that speaks against it, and asks for it all
+// the same: what was true at discovery does not count.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		address  string
+		change   func(t *testing.T, host *sysfstest.Host)
+		install  cyborg.Kind // "" where only an attach is refused
+		attach   cyborg.Kind
+		messages []string
+	}{
+		"the host's disk": {
+			disk, func(*testing.T, *sysfstest.Host) {}, cyborg.Protected, cyborg.Protected,
+			[]string{disk, "the host lives on it", "its disk nvme0n1 is mounted on /"},
+		},
+		"a port that was set up since": {
+			nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, cyborg.Protected, cyborg.Protected, []string{"ens1 is up"},
+		},
+		"a display that the host boots on since": {
+			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Set("sys/bus/pci/devices/"+gpu+"/boot_vga", "1\n") },
+			cyborg.Protected, cyborg.Protected, []string{"boots on"},
+		},
+		"in one group with the disk": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sysfstest.In("7", sysfstest.SSD(t, disk, "nvme0n1", "259:0")))
+			},
+			cyborg.Protected, cyborg.Protected, []string{"IOMMU group 7", disk},
+		},
+		"in one group with another's": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				sound := sysfstest.In("7", sysfstest.GPU(t, "0000:3b:00.1"))
+				sound.Class, sound.Driver, sound.Children = 0x040300, "snd_hda_intel", nil
+				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sound)
+			},
+			cyborg.Unsupported, cyborg.Unsupported, []string{"IOMMU group 7", "0000:3b:00.1 has the driver snd_hda_intel"},
+		},
+		"without an IOMMU": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				require.NoError(t, os.Remove(filepath.Join(h.Root(), "sys/bus/pci/devices", gpu, "iommu_group")))
+			},
+			cyborg.Unsupported, cyborg.Unsupported, []string{"IOMMU group"},
+		},
+		"without VFIO": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				require.NoError(t, os.RemoveAll(filepath.Join(h.Root(), "sys/bus/pci/drivers/vfio-pci")))
+			},
+			cyborg.Unsupported, cyborg.Unsupported, []string{"no driver vfio-pci"},
+		},
+		"with virtual functions": {
+			qat, func(_ *testing.T, h *sysfstest.Host) { h.SetVFs(qat, "2") }, cyborg.InUse, cyborg.InUse, []string{"2 virtual functions"},
+		},
+		"gone": {
+			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Unplug(gpu) }, cyborg.NotFound, cyborg.NotFound, []string{gpu},
+		},
+		"another card in its place": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				other := sysfstest.GPU(t, gpu)
+				other.Product = "2330"
+				h.Unplug(gpu)
+				h.Add(other)
+			},
+			cyborg.Changed, cyborg.Changed, []string{"10de:2330", "10de:20b0"},
+		},
+		"in use through its driver": {
+			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Open(812, "Xorg", "/dev/dri/card1") },
+			"", cyborg.InUse, []string{"driver nvidia", "process 812 (Xorg)"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, newHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat)), c.address)
+			c.change(t, b.Host)
+			before := snapshot(t, b.Root())
+
+			err := b.driver.Install(t.Context(), b.target)
+			require.Equal(t, c.install, cyborg.KindOf(err), err)
+			err = b.attach(t)
+			require.Equal(t, c.attach, cyborg.KindOf(err), err)
+			for _, message := range c.messages {
+				require.ErrorContains(t, err, message)
+			}
+			require.Empty(t, b.notes, "nothing was to be undone")
+			require.Equal(t, before, snapshot(t, b.Root()), "nothing was touched")
+		})
+	}
+}
+
+func TestRefusesWhatIsNotChosen(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	driver, err := generic.NewOn(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
+	require.NoError(t, err)
+	b.driver = driver
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(b.driver.Install(t.Context(), b.target)))
+	err = b.attach(t)
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.ErrorContains(t, err, `device_spec of backend "pci" does not choose `+gpu)
+}
+
+// TestDetachOfWhatIsNoLongerChosen: a changed device_spec never keeps anybody from taking a function back.
+func TestDetachOfWhatIsNoLongerChosen(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	require.NoError(t, b.attach(t))
+	driver, err := generic.NewOn(b.Simulator, environment(t, b.Host), nil)
+	require.NoError(t, err)
+	b.driver = driver
+	require.True(t, b.attached(t))
+	require.NoError(t, b.detach(t, false))
+	require.Equal(t, "nvidia", b.has(t))
+}
+
+// TestVFIOByHand: what an operator gave to VFIO stays there when it is detached.
+func TestVFIOByHand(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/nvidia/unbind", gpu))
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
+	before := snapshot(t, b.Root())
+	require.True(t, b.attached(t), "that is how the hardware is")
+	require.NoError(t, b.attach(t))
+	require.JSONEq(t, `{"driver": "vfio-pci", "override": "vfio-pci"}`, string(b.prior()))
+	require.NoError(t, b.detach(t, false))
+	require.Equal(t, before, snapshot(t, b.Root()))
+}
+
+// TestDetachWithoutNote: where the note was lost, the kernel chooses the driver. An undo without a note has nothing to
+// undo, since the note comes before the first change.
+func TestDetachWithoutNote(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	require.NoError(t, b.attach(t))
+	b.notes = nil
+	require.NoError(t, b.detach(t, true))
+	require.Equal(t, "vfio-pci", b.has(t))
+	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
+	require.Equal(t, cyborg.InUse, cyborg.KindOf(b.detach(t, false)))
+	b.End(4711)
+	require.NoError(t, b.detach(t, false))
+	require.Equal(t, "nvidia", b.has(t))
+}
+
+func TestRebootDetaches(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	before := snapshot(t, b.Root())
+	require.NoError(t, b.attach(t))
+	require.True(t, b.attached(t))
+	b.Reboot()
+	require.False(t, b.attached(t))
+	require.NoError(t, b.detach(t, false), "nothing is left to detach")
+	require.Equal(t, before, snapshot(t, b.Root()))
+	require.NoError(t, b.attach(t), "and it can be attached again")
+	require.True(t, b.attached(t))
+}
+
+// TestDetachOfAnothersCard: a card that was put in the place of the attached one is not touched.
+func TestDetachOfAnothersCard(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	require.NoError(t, b.attach(t))
+	other := sysfstest.FPGA(t, gpu)
+	b.Unplug(gpu)
+	b.Add(other)
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
+	before := snapshot(t, b.Root())
+	require.False(t, b.attached(t))
+	require.NoError(t, b.detach(t, false))
+	require.Equal(t, before, snapshot(t, b.Root()))
+}
+
+func TestAttachLoadsVFIO(t *testing.T) {
+	t.Parallel()
+	host := newHost(t, sysfstest.GPU(t, gpu))
+	require.NoError(t, host.Simulator.AddModule("vfio-pci"))
+	b := newBench(t, host, gpu)
+	require.NoError(t, b.driver.Install(t.Context(), b.target))
+	require.NoDirExists(t, filepath.Join(b.Root(), "sys/bus/pci/drivers/vfio-pci"), "an install only checks")
+	require.NoError(t, b.attach(t))
+	require.True(t, b.attached(t))
+}
+
+func TestAnotherVFIODriver(t *testing.T) {
+	t.Parallel()
+	host := newHost(t, sysfstest.NIC(t, nic, "ens1"))
+	require.NoError(t, host.Simulator.AddDriver("mlx5-vfio-pci"))
+	b := newBench(t, host, nic)
+	driver, err := generic.NewOn(host.Simulator, environment(t, host), map[string]any{"device_spec": "*", "vfio_driver": "mlx5-vfio-pci"})
+	require.NoError(t, err)
+	b.driver = driver
+	require.NoError(t, b.attach(t))
+	require.Equal(t, "mlx5-vfio-pci", b.has(t))
+	require.True(t, b.attached(t))
+	require.NoError(t, b.detach(t, false))
+	require.Equal(t, "i40e", b.has(t))
+}
+
+// TestAttachThatHangs: a driver that does not let go costs a deadline, is named, and is not made worse by trying again
+// or undoing; when it lets go, the undo brings everything back.
+func TestAttachThatHangs(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	before := snapshot(t, b.Root())
+	b.restart(t, b.Simulator, "100ms")
+	b.Fault(simulator.Fault{On: "unbind", Subject: gpu, Hang: true})
+
+	err := b.attach(t)
+	require.Equal(t, cyborg.Timeout, cyborg.KindOf(err), err)
+	require.ErrorContains(t, err, "drivers/nvidia/unbind for "+gpu)
+	for _, again := range []error{b.attach(t), b.detach(t, true), b.detach(t, false)} {
+		require.Equal(t, cyborg.Busy, cyborg.KindOf(again), again)
+		require.ErrorContains(t, again, "drivers/nvidia/unbind for "+gpu+" hangs in the kernel since")
+	}
+	require.Len(t, b.notes, 1)
+	_, err = b.driver.Discover(t.Context())
+	require.NoError(t, err, "a discovery does not hang with it")
+
+	b.ClearFaults()
+	require.Eventually(t, func() bool { return b.detach(t, true) == nil }, 30*time.Second, 20*time.Millisecond)
+	require.Equal(t, before, snapshot(t, b.Root()))
+}
+
+// dyingKernel fails at one write, before or after it is done.
+type dyingKernel struct {
+	sysfs.Kernel
+	at, count int
+	after     bool
+}
+
+var errDied = errors.New("the agent died")
+
+func (k *dyingKernel) Write(attribute, text string) error {
+	k.count++
+	if k.count != k.at {
+		return k.Kernel.Write(attribute, text)
+	}
+	if k.after {
+		if err := k.Kernel.Write(attribute, text); err != nil {
+			return err
+		}
+	}
+	return errDied
+}
+
+// TestAgentDiesAtEachWrite: wherever the agent dies in an attach or a detach, the next one can finish it and can undo it,
+// and everything is as it was.
+func TestAgentDiesAtEachWrite(t *testing.T) {
+	t.Parallel()
+	for address, writes := range map[string]int{gpu: 3, fpga: 2} { // the FPGA has no driver that could be unbound
+		for at := 1; at <= writes; at++ {
+			for _, after := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/write %d/after %v", address, at, after), func(t *testing.T) {
+					t.Parallel()
+					b := newBench(t, newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga)), address)
+					before := snapshot(t, b.Root())
+					die := func(do func() error) {
+						b.restart(t, &dyingKernel{Kernel: b.Simulator, at: at, after: after}, "30s")
+						require.ErrorIs(t, do(), errDied)
+						b.restart(t, b.Simulator, "30s")
+					}
+					attach := func() error { return b.attach(t) }
+					detach := func() error { return b.detach(t, false) }
+
+					die(attach)
+					require.NoError(t, b.detach(t, true))
+					require.Equal(t, before, snapshot(t, b.Root()), "an undone attach")
+
+					b.notes = nil
+					die(attach)
+					require.NoError(t, attach())
+					require.True(t, b.attached(t))
+					require.Len(t, b.notes, 1, "the first note stays: it tells what was there before")
+
+					die(detach)
+					require.NoError(t, detach())
+					require.Equal(t, before, snapshot(t, b.Root()), "a repeated detach")
+				})
+			}
+		}
+	}
+}

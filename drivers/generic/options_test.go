@@ -1,0 +1,109 @@
+package generic_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+)
+
+// discovered lists the deployables that a backend with these options shows.
+func discovered(t *testing.T, host *sysfstest.Host, options map[string]any) []string {
+	t.Helper()
+	driver, err := generic.New(environment(t, host), options)
+	require.NoError(t, err)
+	devices, err := driver.Discover(t.Context())
+	require.NoError(t, err)
+	require.NotNil(t, devices)
+	names := []string{}
+	for _, device := range devices {
+		for _, deployable := range device.Deployables {
+			names = append(names, deployable.Name)
+		}
+	}
+	return names
+}
+
+// TestOptionsChoose: the forms in which configuration files, environment and API give device_spec all work.
+func TestOptionsChoose(t *testing.T) {
+	t.Parallel()
+	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga))
+	all, gpus, both := []string{gpu, fpga, disk}, []string{gpu}, []string{gpu, fpga}
+	for name, c := range map[string]struct {
+		spec any
+		want []string
+	}{
+		"nothing by default": {nil, []string{}},
+		"empty list":         {[]any{}, []string{}},
+		"everything":         {"*", all},
+		"list of everything": {[]any{"*"}, all},
+		"one object":         {map[string]any{"vendor_id": "10de"}, gpus},
+		"list of objects":    {[]any{map[string]any{"vendor_id": "10de"}, map[string]any{"class": "1200"}}, both},
+		"typed objects":      {[]map[string]any{{"vendor_id": "10de"}, {"class": "1200"}}, both},
+		"list of texts":      {[]string{`{"vendor_id": "10de"}`, `{"class": "1200"}`}, both},
+		"text of an object":  {`{"vendor_id": "10de"}`, gpus},
+		"text of a list":     {`[{"vendor_id": "10de"}, {"class": "1200"}]`, both},
+		"overlapping specs":  {`["*", {"vendor_id": "10de"}]`, all},
+		"nothing there":      {`{"vendor_id": "1234"}`, []string{}},
+	} {
+		options := map[string]any{"device_spec": c.spec}
+		if c.spec == nil {
+			options = nil
+		}
+		require.Equal(t, c.want, discovered(t, host, options), name)
+	}
+}
+
+// TestOptionsMistakes: every mistake is named, all at once.
+func TestOptionsMistakes(t *testing.T) {
+	t.Parallel()
+	var options map[string]any
+	require.NoError(t, json.Unmarshal([]byte(`{
+		"device_spec": ["*", {"vendor_id": "x"}, {"devname": "eth0"}],
+		"deadline": "soon", "vfio_driver": "../../evil", "pci_ids": 3, "simulate": "yes", "device_specs": []
+	}`), &options))
+	_, err := generic.New(drivers.Environment{Backend: "pci", Root: t.TempDir(), Log: logger(t)}, options)
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	for _, message := range []string{
+		`backend "pci"`, `device_spec[1]`, `"x"`, `device_spec[2]`, `"devname"`, "deadline is soon", "vfio_driver", "../../evil", "pci_ids",
+		"simulate is yes", `"device_specs"`, "deadline, device_spec, pci_ids, simulate, vfio_driver",
+	} {
+		require.ErrorContains(t, err, message)
+	}
+}
+
+func TestOptionsDeadline(t *testing.T) {
+	t.Parallel()
+	env := drivers.Environment{Root: t.TempDir(), Log: logger(t)}
+	for _, good := range []any{"45s", "1m30s", 45, 0.5} {
+		_, err := generic.New(env, map[string]any{"deadline": good})
+		require.NoError(t, err, good)
+	}
+	for _, bad := range []any{"", "0s", "-1s", "2h", 0, -1.5, true, nil} {
+		_, err := generic.New(env, map[string]any{"deadline": bad})
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), bad)
+	}
+}
+
+func TestOptionsSimulateNeedsASimulatedRoot(t *testing.T) {
+	t.Parallel()
+	for _, root := range []string{"", "/", t.TempDir()} {
+		_, err := generic.New(drivers.Environment{Backend: "pci", Root: root, Log: logger(t)}, map[string]any{"simulate": true})
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), root)
+		require.ErrorContains(t, err, "simulate")
+	}
+}
+
+func TestRegistered(t *testing.T) {
+	t.Parallel()
+	registry := drivers.NewRegistry()
+	require.NoError(t, registry.Register(generic.Name, generic.New))
+	driver, err := registry.New("generic", drivers.Environment{Root: "/"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"discover", "install", "attach", "in_use"}, drivers.Services(driver))
+}
