@@ -116,7 +116,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, opt
 		defer cancel()
 		err := server.Shutdown(grace)
 		if errors.Is(err, context.DeadlineExceeded) {
-			options.Log.Warn("requests were broken off: they took longer than the grace time", slog.String("address", listener.Addr().String()))
+			options.Log.WarnContext(grace, "requests were broken off: they took longer than the grace time", slog.String("address", listener.Addr().String()))
 			err = server.Close()
 		}
 		stopped <- err

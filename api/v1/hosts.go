@@ -75,7 +75,7 @@ func (a *API) discover(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	wait := cmp.Or(prefer.wait, time.Second)
-	ctx, cancel := waitingContext(r, wait)
+	ctx, cancel := waitingContext(r.Context(), wait)
 	defer cancel()
 	found, err := a.engine.Discover(ctx, host.Name, wait)
 	if err != nil {

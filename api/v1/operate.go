@@ -156,7 +156,7 @@ func (a *API) holdSlot(ctx context.Context, run Run, release func()) {
 // await returns the operation as it is recorded when its run has ended, or after the given time, or when the server
 // begins to stop.
 func (a *API) await(r *http.Request, op cyborg.Operation, run Run, wait time.Duration) (cyborg.Operation, error) {
-	ctx, cancel := waitingContext(r, wait)
+	ctx, cancel := waitingContext(r.Context(), wait)
 	defer cancel()
 	if run != nil {
 		if _, err := run.Wait(ctx); err != nil && ctx.Err() == nil {
@@ -168,8 +168,8 @@ func (a *API) await(r *http.Request, op cyborg.Operation, run Run, wait time.Dur
 }
 
 // waitingContext ends after the given time, with the request, or when the server begins to stop.
-func waitingContext(r *http.Request, wait time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(r.Context(), wait)
+func waitingContext(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	draining := web.Draining(ctx)
 	go func() {
 		select {

@@ -72,7 +72,7 @@ func (a *API) showOperation(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if prefer.waited && !op.State.Ended() {
-		waiting, cancel := waitingContext(r, prefer.wait)
+		waiting, cancel := waitingContext(r.Context(), prefer.wait)
 		defer cancel()
 		if op, err = a.awaitRecord(r.Context(), waiting, id); err != nil {
 			return err

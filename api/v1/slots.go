@@ -40,13 +40,13 @@ func (s *slots) take(ctx context.Context) (release func(), err error) {
 			WithHint("Try again after the time in Retry-After, or raise api.max_in_flight.")
 	}
 	s.gauge.Inc()
-	release = sync.OnceFunc(func() {
+	giveBack := sync.OnceFunc(func() {
 		s.gauge.Dec()
 		s.places.Release(1)
 	})
-	late := time.AfterFunc(s.hold, release)
+	late := time.AfterFunc(s.hold, giveBack)
 	return func() {
 		late.Stop()
-		release()
+		giveBack()
 	}, nil
 }

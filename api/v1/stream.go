@@ -21,9 +21,6 @@ const (
 	streamBatch = 200
 	// streamPace is how often a stream reads at most, however many events others cause.
 	streamPace = 25 * time.Millisecond
-	// settled is how long after an operation's end its last events can take to become readable: older transactions of
-	// others must end first.
-	settled = 10 * time.Second
 )
 
 // stream is one reader of the feed over server-sent events (WHATWG HTML §9.2). It reads from the records, so any
@@ -76,7 +73,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 		if err := s.begin(); err != nil {
-			return nil //nolint:nilerr // the caller is gone
+			return nil // the caller is gone
 		}
 		var goOn bool
 		if goOn, check = s.rest(ctx, wake); !goOn {
@@ -93,7 +90,7 @@ func (s *stream) sendAll(ctx context.Context, check bool) (over bool, err error)
 		if err != nil {
 			return false, err
 		}
-		over = op.State.Ended() && time.Since(op.EndedAt) > settled
+		over = op.State.Ended() && time.Since(op.EndedAt) > s.api.config.Settle
 	}
 	for {
 		events, err := s.api.store.Events(ctx, s.filter, s.after, streamBatch)
@@ -154,7 +151,7 @@ func (s *stream) send(events []cyborg.Event) error {
 	}
 	var text bytes.Buffer
 	for _, event := range events {
-		data, err := json.Marshal(event)
+		data, err := json.Marshal(event) //nolint:musttag // its cursor is a text that marshals itself
 		if err != nil {
 			return cyborg.Errorf(cyborg.Internal, "event %s does not marshal: %w", event.Cursor, err)
 		}

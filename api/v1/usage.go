@@ -117,7 +117,7 @@ func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string,
 	if prefer.waited {
 		deadline = max(prefer.wait, time.Second)
 	}
-	ctx, cancel := waitingContext(r, deadline+censusGrace)
+	ctx, cancel := waitingContext(r.Context(), deadline+censusGrace)
 	defer cancel()
 	answer, err := a.engine.Census(ctx, asked, deployables, deadline)
 	if err != nil {

@@ -71,8 +71,6 @@ func viewHostUsage(usage cyborg.HostUsage) cyborg.HostUsage {
 	return usage
 }
 
-func viewSame[T any](value T) T { return value }
-
 func each[T, V any](values []T, view func(T) V) []V {
 	out := make([]V, len(values))
 	for i, value := range values {

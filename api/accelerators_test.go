@@ -1,0 +1,303 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+type listBody struct {
+	Accelerator []acceleratorBody `json:"accelerator"`
+	Links       []struct{ Rel, Href string }
+	NextLinks   []struct{ Rel, Href string } `json:"accelerator_links"`
+}
+
+func (l listBody) names() []string {
+	var names []string
+	for _, a := range l.Accelerator {
+		names = append(names, a.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// The whole life as the seed's contract has it.
+func TestSeedContract(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	found := h.host("h1", 2)
+	for _, prefix := range []string{"/accelerators", "/v1/accelerator"} {
+		accelerator := found["fpga-0"]
+		if prefix != "/accelerators" {
+			accelerator = found["fpga-1"]
+		}
+		one := prefix + "/" + accelerator.UUID.String()
+		name := "acc-" + accelerator.LocalName
+
+		created := h.do("POST", one, map[string]any{"name": name}).expect(http.StatusCreated)
+		require.Empty(t, created.body)
+		require.Equal(t, path(accelerator), created.header.Get("Location"))
+		require.NotEmpty(t, created.header.Get("Cyborg-Operation"))
+
+		shown := as[acceleratorBody](h.do("GET", created.header.Get("Location"), nil).expect(http.StatusOK))
+		require.Equal(t, cyborg.StatusReady, shown.Status)
+		require.Equal(t, name, shown.Name)
+
+		attached := as[acceleratorBody](h.do("PUT", one, map[string]any{"name": name}).expect(http.StatusOK))
+		require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}, attached.Holders)
+
+		instance := uuid.NewString()
+		attached = as[acceleratorBody](h.do("PUT", one, map[string]any{"instance": instance}).expect(http.StatusOK))
+		require.Equal(t, cyborg.StatusAttached, attached.Status)
+		require.Contains(t, attached.Holders, cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance})
+
+		h.do("PUT", one, map[string]any{"service": "ovs"}).expect(http.StatusConflict)
+
+		one204 := h.do("DELETE", one+"?instance="+instance, nil).expect(http.StatusNoContent)
+		require.Empty(t, one204.body)
+		shown = as[acceleratorBody](h.do("GET", one, nil).expect(http.StatusOK))
+		require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}, shown.Holders)
+
+		h.do("DELETE", one, nil).expect(http.StatusNoContent)
+		nothing := h.do("DELETE", one, nil).expect(http.StatusNoContent)
+		require.Empty(t, nothing.header.Get("Cyborg-Operation"), "nothing was attached, so nothing was done")
+		shown = as[acceleratorBody](h.do("GET", one, nil).expect(http.StatusOK))
+		require.Equal(t, cyborg.StatusReady, shown.Status, "the hardware stays")
+	}
+}
+
+func TestListFilters(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.host("h1", 2)
+	h.host("h2", 1)
+	instance := uuid.NewString()
+	list := func(query string) listBody {
+		return as[listBody](h.do("GET", "/v1/accelerators"+query, nil).expect(http.StatusOK))
+	}
+	first := list("?host=h1&device_type=FPGA").Accelerator[0]
+	h.do("POST", path(first.Accelerator), map[string]any{"name": "alpha"}).expect(http.StatusCreated)
+	h.do("PUT", path(first.Accelerator), map[string]any{"instance": instance}).expect(http.StatusOK)
+	h.do("PUT", path(first.Accelerator), map[string]any{"service": "ovs"}).expect(http.StatusOK)
+
+	for query, want := range map[string]int{
+		"":                                     5,
+		"?host=h1":                             3,
+		"?host=h1&host=h2":                     5,
+		"?host=h3":                             0,
+		"?device_type=GPU":                     2,
+		"?device_type=GPU&host=h2":             1,
+		"?driver=fake&backend=fake":            5,
+		"?driver=other":                        0,
+		"?status=inactive":                     4,
+		"?status=attached&status=inactive":     5,
+		"?name=alpha":                          1,
+		"?uuid=" + first.UUID.String():         1,
+		"?device=" + first.DeviceUUID.String(): 1,
+		"?instance=" + instance:                1,
+		"?instance=" + uuid.NewString():        0,
+		"?holder_service=ovs":                  1,
+		"?holder_host=h1":                      0,
+	} {
+		require.Len(t, list(query).Accelerator, want, query)
+	}
+	require.Equal(t, []string{"alpha"}, list("?status=attached").names())
+}
+
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.host("h1", 6)
+	var names []string
+	pages := 0
+	for next := "/accelerator?limit=3&host=h1"; next != ""; {
+		page := as[listBody](h.do("GET", next, nil).expect(http.StatusOK))
+		require.LessOrEqual(t, len(page.Accelerator), 3)
+		names = append(names, page.names()...)
+		next = ""
+		if len(page.NextLinks) > 0 {
+			require.Equal(t, "next", page.NextLinks[0].Rel)
+			next = page.NextLinks[0].Href
+			require.True(t, strings.HasPrefix(next, "/accelerator?"), next)
+		}
+		pages++
+	}
+	require.Equal(t, 3, pages)
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(names))), 7)
+}
+
+func TestProvisionChoosesAndConflicts(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.host("h1", 2)
+	provision := func(body map[string]any) *reply { return h.do("POST", "/v1/accelerators", body) }
+
+	created := provision(map[string]any{"name": "alpha", "acc_specs": map[string]any{"device_type": "GPU"}, "host": "h1"}).expect(http.StatusCreated)
+	shown := as[acceleratorBody](h.do("GET", created.header.Get("Location"), nil).expect(http.StatusOK))
+	require.Equal(t, cyborg.GPU, shown.DeviceType)
+	require.Equal(t, "alpha", shown.Name)
+
+	problem := provision(map[string]any{"name": "beta", "acc_specs": map[string]any{"device_type": "GPU"}}).problem(cyborg.NoFit)
+	require.NotEmpty(t, problem.Detail)
+	provision(map[string]any{"name": "beta", "acc_specs": map[string]any{"num": 99}}).problem(cyborg.NoFit)
+	require.Equal(t, http.StatusConflict, provision(map[string]any{"name": "alpha", "acc_specs": map[string]any{"device_type": "FPGA"}}).status,
+		"the name is taken by one that is in service")
+}
+
+// Requests at the same moment take different accelerators.
+func TestProvisionTakesDifferentOnes(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.host("h1", 4)
+	locations := make([]string, 4)
+	var all sync.WaitGroup
+	for i := range locations {
+		all.Go(func() {
+			locations[i] = h.do("POST", "/v1/accelerators", map[string]any{
+				"name": fmt.Sprintf("acc-%d", i), "acc_specs": map[string]any{"device_type": "FPGA"},
+			}).expect(http.StatusCreated).header.Get("Location")
+		})
+	}
+	all.Wait()
+	slices.Sort(locations)
+	require.Len(t, slices.Compact(locations), 4)
+}
+
+func TestMakeReady(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.host("h1", 1)["fpga-0"]
+	shown := as[acceleratorBody](h.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK))
+	require.Equal(t, cyborg.StatusReady, shown.Status)
+	require.Equal(t, accelerator.Name, shown.Name)
+	h.do("POST", path(accelerator, "/ready"), "{}").problem(cyborg.Changed)
+}
+
+func TestUpdateSpecs(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	tag := h.do("GET", path(accelerator), nil).expect(http.StatusOK).header.Get("ETag")
+	require.NotEmpty(t, tag)
+
+	body := `{"acc_specs": {"acc_type": "compression", "acc_capability": {"gbps": 100}, "num": 2}}`
+	changed := h.do("PUT", path(accelerator, "/acc_specs"), body, "If-Match", tag).expect(http.StatusOK)
+	shown := as[acceleratorBody](changed)
+	require.Equal(t, "compression", shown.Specs.Type)
+	require.InDelta(t, 100, shown.Specs.Capability["gbps"], 0)
+	require.NotEqual(t, tag, changed.header.Get("ETag"))
+
+	h.do("PUT", path(accelerator), body, "If-Match", tag).problem(cyborg.Changed)
+	h.do("PUT", path(accelerator), body, "If-Match", changed.header.Get("ETag")).expect(http.StatusOK)
+	h.do("PUT", path(accelerator), body).expect(http.StatusOK)
+	h.do("PUT", path(accelerator), body, "If-Match", "*").expect(http.StatusOK)
+	require.Equal(t, "compression", h.accelerator(accelerator.UUID).Specs.Type)
+}
+
+func TestMaintainAndEnable(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	shown := as[acceleratorBody](h.do("POST", path(accelerator, "/maintain"), `{"reason": "a new fan", "for": "2h"}`).expect(http.StatusOK))
+	require.Equal(t, cyborg.StatusMaintaining, shown.Status)
+	require.Equal(t, "a new fan", shown.Maintenance.Reason)
+	require.Equal(t, "local", shown.Maintenance.By)
+	require.False(t, shown.Maintenance.Until.IsZero())
+
+	h.do("PUT", path(accelerator), nil).problem(cyborg.Changed)
+
+	shown = as[acceleratorBody](h.do("POST", path(accelerator, "/maintain"), `{"reason": "still", "until": "2099-01-01T00:00:00Z"}`).expect(http.StatusOK))
+	require.Equal(t, "still", shown.Maintenance.Reason)
+	shown = as[acceleratorBody](h.do("POST", path(accelerator, "/enable"), nil).expect(http.StatusOK))
+	require.Equal(t, cyborg.StatusReady, shown.Status)
+	h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
+}
+
+func TestProgram(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	sum := strings.Repeat("ab", 32)
+	image := map[string]any{"image": map[string]any{"source": "https://images.example.org/a.bin", "sha256": strings.ToUpper(sum), "id": "a"}}
+	answer := h.do("PATCH", path(accelerator, "/program"), image).expect(http.StatusOK)
+	require.Equal(t, accelerator.UUID, as[acceleratorBody](answer).UUID)
+
+	op := as[cyborg.Operation](h.do("GET", "/v1/operations/"+answer.header.Get("Cyborg-Operation"), nil).expect(http.StatusOK))
+	require.Equal(t, cyborg.KindProgram, op.Kind)
+	require.Equal(t, sum, op.Input["image"].(map[string]any)["sha256"])
+
+	h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
+	h.do("PATCH", path(accelerator, "/program"), image).problem(cyborg.InUse)
+}
+
+// The one who attached first has it; the one who comes meanwhile is told which operation is in the way.
+func TestConflictNamesTheOperation(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	release := h.engine.block()
+	defer release()
+	accepted := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
+	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.Claimed)
+	require.Equal(t, accepted.ID, problem.Operation)
+	shown := as[acceleratorBody](h.do("GET", path(accelerator), nil).expect(http.StatusOK))
+	require.Equal(t, cyborg.StatusAttaching, shown.Status)
+	require.Equal(t, accepted.ID, shown.Claim.Operation)
+}
+
+func TestAttachExpectsTheName(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	problem := h.do("PUT", path(accelerator), map[string]any{"name": "beta"}).problem(cyborg.Changed)
+	require.Contains(t, problem.Detail, "alpha")
+	h.do("PUT", path(accelerator), map[string]any{"name": "alpha", "uuid": accelerator.UUID, "host": "h1"}).expect(http.StatusOK)
+}
+
+type eventsBody struct {
+	Event []cyborg.Event               `json:"event"`
+	Links []struct{ Rel, Href string } `json:"event_links"`
+}
+
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	h.do("PUT", path(accelerator), nil, web.RequestIDHeader, "req-5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de").expect(http.StatusOK)
+	var all []cyborg.Event
+	require.Eventually(t, func() bool { // older transactions of others may hold the feed back for a moment
+		all = nil
+		for next := path(accelerator, "/history?limit=3"); next != ""; {
+			page := as[eventsBody](h.do("GET", next, nil).expect(http.StatusOK))
+			all = append(all, page.Event...)
+			next = ""
+			if len(page.Links) > 0 {
+				next = page.Links[0].Href
+			}
+		}
+		return slices.ContainsFunc(all, func(e cyborg.Event) bool { return e.Axis == "holder" && e.To == "host:h1" })
+	}, waitLimit, poll)
+	axes := map[string]bool{}
+	ours := false
+	for i, event := range all {
+		axes[event.Axis] = true
+		ours = ours || event.RequestID == "req-5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de"
+		if i > 0 {
+			require.NotEqual(t, all[i-1].Cursor, event.Cursor)
+		}
+	}
+	for _, axis := range []string{"presence", "lifecycle", "name", "claim", "holder"} {
+		require.True(t, axes[axis], axis)
+	}
+	require.True(t, ours, "events name the request that caused them")
+	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/history", nil).problem(cyborg.NotFound)
+}

@@ -1,0 +1,109 @@
+package auth_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
+)
+
+func TestRolesInclude(t *testing.T) {
+	t.Parallel()
+	order := []auth.Role{auth.Public, auth.Reader, auth.Member, auth.Admin}
+	for i, has := range order {
+		for j, needs := range order {
+			require.Equal(t, i >= j, has.Includes(needs), "%s %s", has, needs)
+		}
+		require.False(t, has.Includes("root"), "an unknown role is nobody's")
+		require.False(t, auth.Role("root").Includes(has))
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	good := auth.Token{Name: "a", Secret: "s1", Role: auth.Reader}
+	for name, tokens := range map[string][]auth.Token{
+		"no name":     {{Secret: "s", Role: auth.Reader}},
+		"no secret":   {{Name: "b", Role: auth.Reader}},
+		"no role":     {{Name: "b", Secret: "s"}},
+		"public":      {{Name: "b", Secret: "s", Role: auth.Public}},
+		"odd role":    {{Name: "b", Secret: "s", Role: "root"}},
+		"same name":   {good, {Name: "a", Secret: "s2", Role: auth.Admin}},
+		"same secret": {good, {Name: "b", Secret: "s1", Role: auth.Admin}},
+	} {
+		_, err := auth.New(auth.Config{Tokens: tokens})
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), name)
+		require.NotContains(t, err.Error(), "s1")
+	}
+}
+
+func TestSecretsAreNotPrinted(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	token := auth.Token{Name: "a", Secret: "hush", Role: auth.Reader}
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", slog.Any("token", token))
+	fmt.Fprintf(&log, "%v %s", token, token)
+	require.NotContains(t, log.String(), "hush")
+	require.Contains(t, log.String(), "reader")
+}
+
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	both, err := auth.New(auth.Config{Certificates: true, Tokens: []auth.Token{{Name: "t", Secret: "s", Role: auth.Member}}})
+	require.NoError(t, err)
+	require.False(t, both.Open())
+	require.Equal(t, "bearer token or client certificate", both.Scheme())
+	with := func(subject pkix.Name) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: subject}}}}
+		return r
+	}
+	for name, test := range map[string]struct {
+		subject pkix.Name
+		caller  auth.Caller
+	}{
+		"no unit":        {pkix.Name{CommonName: "c"}, auth.Caller{Name: "c", Role: auth.Reader}},
+		"another unit":   {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"sales"}}, auth.Caller{Name: "c", Role: auth.Reader}},
+		"admin":          {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"member", "admin"}}, auth.Caller{Name: "c", Role: auth.Admin}},
+		"no common name": {pkix.Name{OrganizationalUnit: []string{"admin"}}, auth.Caller{}},
+	} {
+		caller, err := both.Authenticate(with(test.subject))
+		if test.caller.Name == "" {
+			require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err), name)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Equal(t, test.caller, caller, name)
+	}
+	r := with(pkix.Name{CommonName: "c"})
+	r.Header.Set("Authorization", "Bearer s")
+	caller, err := both.Authenticate(r)
+	require.NoError(t, err)
+	require.Equal(t, "t", caller.Name, "a token says more than a certificate")
+
+	unverified := httptest.NewRequest(http.MethodGet, "/", nil)
+	unverified.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "c"}}}}
+	_, err = both.Authenticate(unverified)
+	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err))
+
+	tokens, err := auth.New(auth.Config{Tokens: []auth.Token{{Name: "t", Secret: "s", Role: auth.Member}}})
+	require.NoError(t, err)
+	_, err = tokens.Authenticate(with(pkix.Name{CommonName: "c"}))
+	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err), "certificates are not configured")
+}
+
+func TestRequireOutsideOfARequest(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, cyborg.Forbidden, cyborg.KindOf(auth.Require(t.Context(), auth.Reader, "read")))
+	require.NoError(t, auth.Require(auth.WithCaller(t.Context(), auth.Local()), auth.Admin, "rule"))
+}

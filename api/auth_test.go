@@ -1,0 +1,137 @@
+package api_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
+)
+
+// Every route refuses callers without a credential, and those whose role is too small; nothing happens then.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	accelerator := h.as(adminToken).ready("alpha")
+	tokens := map[auth.Role]string{auth.Reader: readerToken, auth.Member: memberToken, auth.Admin: adminToken}
+	for _, route := range routes(t) {
+		t.Run(route.Method+" "+route.Pattern, func(t *testing.T) {
+			t.Parallel()
+			target := "/v1" + fill(route.Pattern, accelerator)
+			problem := at(h, t).do(route.Method, target, nil)
+			problem.problem(cyborg.Unauthenticated)
+			require.Contains(t, problem.header.Get("WWW-Authenticate"), "Bearer")
+			at(h, t).as("wrong").do(route.Method, target, nil).problem(cyborg.Unauthenticated)
+			for role, token := range tokens {
+				if !role.Includes(route.Role) {
+					problem := at(h, t).as(token).do(route.Method, target, nil).problem(cyborg.Forbidden)
+					require.Contains(t, problem.Detail, string(route.Role))
+				}
+			}
+		})
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	for header, ok := range map[string]bool{
+		"Bearer " + readerToken:                      true,
+		"bearer " + readerToken:                      true,
+		"Bearer  " + readerToken + " ":               true,
+		readerToken:                                  false,
+		"Basic " + readerToken:                       false,
+		"Bearer":                                     false,
+		"Bearer " + readerToken[:len(readerToken)-1]: false,
+		"Bearer " + readerToken + "x":                false,
+	} {
+		answer := h.do("GET", "/v1/accelerators", nil, "Authorization", header)
+		if ok {
+			answer.expect(http.StatusOK)
+		} else {
+			problem := answer.problem(cyborg.Unauthenticated)
+			require.NotContains(t, problem.Detail+problem.Hint, "secret")
+		}
+	}
+	h.do("GET", "/metrics", nil).problem(cyborg.Unauthenticated)
+	h.as(readerToken).do("GET", "/metrics", nil).expect(http.StatusOK)
+	for _, open := range []string{"/", "/v1", "/healthz", "/readyz", "/openapi.json"} {
+		h.do("GET", open, nil).expect(http.StatusOK)
+	}
+}
+
+// Members attach, detach and program, but change no specs, and act on nobody else's operations.
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	ada, mia, otto := h.as(adminToken), h.as(memberToken), h.as(otherToken)
+	accelerator := ada.ready("alpha")
+	mia.do("PUT", path(accelerator), map[string]any{"acc_specs": map[string]any{"acc_type": "x"}}).problem(cyborg.Forbidden)
+	mia.do("PUT", path(accelerator), nil).expect(http.StatusOK)
+
+	mia.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "no") })
+	failed := mia.do("DELETE", path(accelerator), nil).problem(cyborg.Hardware).Operation
+	mia.engine.set(func(e *engine) { e.fail = nil })
+	op := as[cyborg.Operation](mia.do("GET", operationPath(failed), nil).expect(http.StatusOK))
+	require.Equal(t, "mia", op.Actor.Name)
+	require.True(t, strings.HasPrefix(op.Actor.RequestID, "req-"))
+
+	otto.do("POST", operationPath(failed, "/retry"), nil).problem(cyborg.Forbidden)
+	otto.do("POST", operationPath(failed, "/cancel"), nil).problem(cyborg.Forbidden)
+	again := as[cyborg.Operation](mia.do("POST", operationPath(failed, "/retry"), nil).expect(http.StatusAccepted))
+	require.Equal(t, cyborg.Succeeded, mia.ended(again.ID).State)
+
+	release := h.engine.block()
+	defer release()
+	running := as[cyborg.Operation](mia.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
+	otto.do("POST", operationPath(running.ID, "/cancel"), nil).problem(cyborg.Forbidden)
+	ada.do("POST", operationPath(running.ID, "/cancel"), nil).expect(http.StatusAccepted)
+	require.Equal(t, cyborg.Stopped, mia.ended(running.ID).State)
+}
+
+// Idempotency keys are each caller's own.
+func TestIdempotencyKeysOfTwoCallers(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	accelerator := h.as(adminToken).ready("alpha")
+	one := h.as(memberToken).do("PUT", path(accelerator), map[string]any{"service": "a"}, "Idempotency-Key", "k").expect(http.StatusOK)
+	two := h.as(otherToken).do("PUT", path(accelerator), map[string]any{"service": "b"}, "Idempotency-Key", "k").expect(http.StatusOK)
+	require.NotEqual(t, one.header.Get("Cyborg-Operation"), two.header.Get("Cyborg-Operation"))
+}
+
+// Web pages of strangers cannot act through their visitor's browser.
+func TestBrowsers(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.host("h1", 1)["fpga-0"]
+	h.do("POST", path(accelerator, "/ready"), nil, "Origin", "https://evil.example.org").problem(cyborg.Forbidden)
+	h.do("POST", path(accelerator, "/ready"), nil, "Sec-Fetch-Site", "cross-site").problem(cyborg.Forbidden)
+	require.Equal(t, cyborg.Inactive, h.accelerator(accelerator.UUID).Lifecycle)
+
+	// DNS rebinding: the browser believes that this machine is evil.example.org.
+	for host, ok := range map[string]bool{
+		"evil.example.org": false, "evil.example.org:6666": false, "127.0.0.1:6666": true, "localhost": true, "LOCALHOST:6666": true, "[::1]:6666": true,
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.server.URL+"/v1/accelerators", nil)
+		require.NoError(t, err)
+		request.Host = host
+		response, err := h.server.Client().Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, ok, response.StatusCode == http.StatusOK, host)
+	}
+	h.do("POST", path(accelerator, "/ready"), nil, "Sec-Fetch-Site", "same-origin").expect(http.StatusOK)
+}
+
+func TestRequestIDs(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	id := "req-" + uuid.NewString()
+	require.Equal(t, id, h.do("GET", "/v1", nil, "X-Openstack-Request-Id", id).header.Get("X-Openstack-Request-Id"))
+	forged := "req-1\r\nX: y"[:5]
+	require.NotEqual(t, forged, h.do("GET", "/v1", nil, "X-Openstack-Request-Id", forged).header.Get("X-Openstack-Request-Id"))
+}

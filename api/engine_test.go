@@ -1,0 +1,162 @@
+package api_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// engine runs operations in this process, straight on the store: their first and last step, and nothing on any host.
+type engine struct {
+	t     *testing.T
+	store *db.Store
+	work  sync.WaitGroup
+
+	mu       sync.Mutex
+	away     bool
+	refuse   bool              // Start fails though Ping does not
+	hold     chan struct{}     // while set, operations wait for its closing before they end
+	fail     *cyborg.Error     // with which operations end
+	result   cyborg.JSONObject // with which they succeed
+	progress *cyborg.Progress
+	census   func(hosts, deployables []string) (cyborg.Census, error)
+	runs     map[uuid.UUID]*run
+}
+
+type run struct {
+	ended    chan struct{}
+	canceled chan struct{}
+	cancel   func()
+}
+
+// Wait returns when the run has ended.
+func (r *run) Wait(ctx context.Context) (workflows.OperationResult, error) {
+	select {
+	case <-r.ended:
+		return workflows.OperationResult{}, nil
+	case <-ctx.Done():
+		return workflows.OperationResult{}, cyborg.Errorf(cyborg.Timeout, "not yet: %w", ctx.Err())
+	}
+}
+
+func newEngine(t *testing.T, store *db.Store) *engine {
+	t.Helper()
+	return &engine{t: t, store: store, runs: map[uuid.UUID]*run{}}
+}
+
+func (e *engine) set(change func(*engine)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change(e)
+}
+
+// block makes operations wait before they end, until the returned function is called.
+func (e *engine) block() (release func()) {
+	hold := make(chan struct{})
+	e.set(func(e *engine) { e.hold = hold })
+	return sync.OnceFunc(func() {
+		e.set(func(e *engine) { e.hold = nil })
+		close(hold)
+	})
+}
+
+func (e *engine) Start(ctx context.Context, op cyborg.Operation) (*run, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.away || e.refuse {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "connection refused at 10.0.0.7")
+	}
+	if r, ok := e.runs[op.ID]; ok {
+		return r, nil
+	}
+	r := &run{ended: make(chan struct{}), canceled: make(chan struct{})}
+	r.cancel = sync.OnceFunc(func() { close(r.canceled) })
+	e.runs[op.ID] = r
+	hold, fail, result := e.hold, e.fail, e.result
+	ctx = context.WithoutCancel(ctx)
+	e.work.Go(func() {
+		defer close(r.ended)
+		e.operate(ctx, op, r, hold, fail, result)
+	})
+	return r, nil
+}
+
+func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold <-chan struct{}, fail *cyborg.Error, result cyborg.JSONObject) {
+	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.Succeeded, Result: result, Steps: []cyborg.Step{
+		{Name: "work", State: cyborg.StepDone, At: time.Now()},
+	}}
+	end := func(state cyborg.OperationState, err *cyborg.Error) {
+		outcome.State, outcome.Error, outcome.Result = state, err, nil
+		outcome.Steps[0].State = cyborg.StepUndone
+	}
+	work, err := e.store.Begin(ctx, op.ID)
+	switch {
+	case err != nil && cyborg.KindOf(err) == cyborg.Cancelled:
+		end(cyborg.Stopped, cyborg.AsError(err))
+	case err != nil:
+		end(cyborg.Failed, cyborg.AsError(err))
+	case work.Ended != "":
+		return
+	}
+	if err == nil && hold != nil {
+		select {
+		case <-hold:
+		case <-r.canceled:
+			end(cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled"))
+		}
+	}
+	if fail != nil && outcome.State == cyborg.Succeeded {
+		end(cyborg.Failed, fail)
+	}
+	if err := e.store.End(ctx, outcome); err != nil {
+		e.t.Errorf("operation %s (%s) cannot end: %v", op.ID, op.Kind, err)
+	}
+}
+
+func (e *engine) Cancel(ctx context.Context, op cyborg.Operation) error {
+	e.mu.Lock()
+	r, away := e.runs[op.ID], e.away
+	e.mu.Unlock()
+	if away {
+		return cyborg.Errorf(cyborg.Unavailable, "connection refused at 10.0.0.7")
+	}
+	if r == nil {
+		_, err := e.Start(ctx, op)
+		return err
+	}
+	r.cancel()
+	return nil
+}
+
+func (e *engine) Progress(context.Context, cyborg.Operation) (*cyborg.Progress, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.progress, nil
+}
+
+func (e *engine) Census(_ context.Context, hosts, deployables []string, _ time.Duration) (cyborg.Census, error) {
+	e.mu.Lock()
+	census := e.census
+	e.mu.Unlock()
+	return census(hosts, deployables)
+}
+
+func (e *engine) Discover(context.Context, string, time.Duration) (workflows.DiscoverResult, error) {
+	return workflows.DiscoverResult{Sequence: 7, Generation: 3, Devices: map[string]int{"fake": 2}}, nil
+}
+
+func (e *engine) Ping(context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.away {
+		return cyborg.Errorf(cyborg.Unavailable, "connection refused at 10.0.0.7")
+	}
+	return nil
+}

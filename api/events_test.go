@@ -1,0 +1,294 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api"
+)
+
+func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	t.Cleanup(cancel)
+	return ctx, cancel
+}
+
+// message is one server-sent event; a comment has only text.
+type message struct {
+	id, event, comment string
+	data               cyborg.Event
+}
+
+// sse is an open event stream.
+type sse struct {
+	t        *testing.T
+	response *http.Response
+	lines    *bufio.Scanner
+	close    context.CancelFunc
+}
+
+// stream opens an event stream. Headers are name, value….
+func (h *harness) stream(path string, headers ...string) *sse {
+	h.t.Helper()
+	ctx, cancel := contextWithCancel(h.t)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.server.URL+path, nil)
+	require.NoError(h.t, err)
+	if h.token != "" {
+		request.Header.Set("Authorization", "Bearer "+h.token)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := h.server.Client().Do(request)
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = response.Body.Close() })
+	require.NoError(h.t, theContract(h.t).check(ctx, request, nil, response, nil))
+	return &sse{t: h.t, response: response, lines: bufio.NewScanner(response.Body), close: cancel}
+}
+
+// next reads the next event or comment; ok is false at the stream's end.
+func (s *sse) next() (m message, ok bool) {
+	s.t.Helper()
+	for s.lines.Scan() {
+		line := s.lines.Text()
+		name, value, _ := strings.Cut(line, ": ")
+		switch {
+		case line == "" && (m.id != "" || m.comment != ""):
+			return m, true
+		case line == "":
+			m = message{} // only the retry line was in it
+		case strings.HasPrefix(line, ":"):
+			m.comment = line
+		case name == "id":
+			m.id = value
+		case name == "event":
+			m.event = value
+		case name == "data":
+			require.NoError(s.t, json.Unmarshal([]byte(value), &m.data))
+		case name == "retry":
+		default:
+			s.t.Fatalf("odd line %q", line)
+		}
+	}
+	return m, false
+}
+
+// all reads the events up to the stream's end.
+func (s *sse) all() []message {
+	s.t.Helper()
+	var out []message
+	for {
+		m, ok := s.next()
+		if !ok {
+			return out
+		}
+		if m.comment == "" {
+			out = append(out, m)
+		}
+	}
+}
+
+func TestOperationEvents(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	release := h.engine.block()
+	defer release()
+	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
+	s := h.stream(operationPath(op.ID, "/events"))
+	require.Equal(t, "text/event-stream", s.response.Header.Get("Content-Type"))
+	first, ok := s.next()
+	require.True(t, ok)
+	require.NotEmpty(t, first.id)
+	release()
+	rest := s.all()
+	all := append([]message{first}, rest...)
+	var states []string
+	for _, m := range all {
+		require.Equal(t, m.id, m.data.Cursor.String())
+		require.Equal(t, m.event, m.data.Axis)
+		require.Equal(t, op.ID, m.data.Operation, "%+v", m)
+		if m.data.Axis == "state" && m.data.Subject.Kind == cyborg.SubjectOperation {
+			states = append(states, m.data.To)
+		}
+	}
+	require.Equal(t, []string{"admitted", "running", "succeeded"}, states)
+
+	// One that reconnects gets the rest and nothing twice, wherever it was.
+	for i := range all {
+		resumed := h.stream(operationPath(op.ID, "/events"), "Last-Event-ID", all[i].id).all()
+		require.Len(t, resumed, len(all)-i-1)
+		if i == 1 {
+			byParameter := h.stream(operationPath(op.ID, "/events?after="+all[i].id)).all()
+			require.Equal(t, resumed, byParameter)
+		}
+		if len(resumed) > 0 {
+			require.Equal(t, all[i+1].id, resumed[0].id)
+		}
+		if i == len(all)-2 {
+			break // after the end, the stream stays open until the end has settled
+		}
+	}
+}
+
+// A stream from the beginning of an operation that ended long ago ends by itself, and one from its end says that there
+// is no more.
+func TestOperationEventsAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	h := setup(t, func(c *api.Config) { c.V1.Heartbeat, c.V1.Settle = 50*time.Millisecond, 300*time.Millisecond })
+	accelerator := h.ready("alpha")
+	answer := h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
+	events := "/v1/operations/" + answer.header.Get("Cyborg-Operation") + "/events"
+	all := h.stream(events).all()
+	require.NotEmpty(t, all)
+	last := all[len(all)-1].id
+	started := time.Now()
+	require.Empty(t, h.stream(events, "Last-Event-ID", last).all(), "it ends, when the end has settled")
+	require.Less(t, time.Since(started), waitLimit)
+	h.do("GET", events+"?after="+last, nil).expect(http.StatusNoContent)
+}
+
+func TestEventsFromNowOn(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	found := h.host("h1", 2)
+	h.host("h2", 1)
+	everything := h.stream("/v1/events")
+	one := h.stream("/v1/events?accelerator=" + found["fpga-1"].UUID.String())
+	host := h.stream("/events?host=h2")
+	past := h.stream("/v1/events?after=0-0&host=h2")
+
+	h.do("POST", path(found["fpga-0"], "/maintain"), `{"reason": "first"}`).expect(http.StatusOK)
+	h.do("POST", path(found["fpga-1"], "/maintain"), `{"reason": "second"}`).expect(http.StatusOK)
+
+	m, ok := everything.next()
+	require.True(t, ok)
+	require.Equal(t, "administration", m.event, "nothing of what was before")
+	require.Equal(t, found["fpga-0"].UUID.String(), m.data.Subject.ID)
+	m, ok = one.next()
+	require.True(t, ok)
+	require.Equal(t, found["fpga-1"].UUID.String(), m.data.Subject.ID)
+	m, ok = past.next()
+	require.True(t, ok)
+	require.Equal(t, "h2", m.data.Host)
+
+	other := as[listBody](h.do("GET", "/v1/accelerators?host=h2&limit=1", nil)).Accelerator[0]
+	h.do("POST", path(other.Accelerator, "/maintain"), `{"reason": "third"}`).expect(http.StatusOK)
+	m, ok = host.next()
+	require.True(t, ok)
+	require.Equal(t, other.UUID.String(), m.data.Subject.ID)
+}
+
+// Streams of everything from the same place give the same events in the same order, whoever writes meanwhile.
+func TestEventsAreTheSameForEveryReader(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	found := h.host("h1", 4)
+	cursor, err := h.store.LastCursor(t.Context())
+	require.NoError(t, err)
+	readers := []*sse{h.stream("/v1/events?after=" + cursor.String()), h.stream("/v1/events?after=" + cursor.String())}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 4 {
+			h.do("POST", path(found["fpga-"+string(rune('0'+i))], "/ready"), nil, "Prefer", "respond-async")
+		}
+	}()
+	<-done
+	h.engine.work.Wait()
+	h.do("POST", path(found["gpu-4"], "/maintain"), `{"reason": "the last one"}`).expect(http.StatusOK)
+	var seen [2][]string
+	for i, reader := range readers {
+		for {
+			m, ok := reader.next()
+			require.True(t, ok)
+			seen[i] = append(seen[i], m.id)
+			if m.event == "administration" {
+				break
+			}
+		}
+	}
+	require.Equal(t, seen[0], seen[1])
+	require.Greater(t, len(seen[0]), 20)
+}
+
+func TestEventStreamHeartbeats(t *testing.T) {
+	t.Parallel()
+	h := setup(t, func(c *api.Config) { c.V1.Heartbeat = 20 * time.Millisecond })
+	s := h.stream("/v1/events")
+	for range 3 {
+		m, ok := s.next()
+		require.True(t, ok)
+		require.NotEmpty(t, m.comment)
+	}
+}
+
+func TestEventStreamLimit(t *testing.T) {
+	t.Parallel()
+	h := setup(t, func(c *api.Config) { c.V1.MaxStreams = 1 })
+	open := h.stream("/v1/events")
+	h.do("GET", "/v1/events", nil).problem(cyborg.Overloaded)
+	open.close()
+	require.Eventually(t, func() bool {
+		s := h.stream("/v1/events")
+		defer s.close()
+		return s.response.StatusCode == http.StatusOK
+	}, waitLimit, poll)
+}
+
+// A caller that does not read is cut off; its place is free again.
+func TestSlowEventReaderIsCutOff(t *testing.T) {
+	t.Parallel()
+	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 100*time.Millisecond, 10*time.Millisecond })
+	ours, theirs := net.Pipe() // holds nothing back: what is not read blocks
+	defer ours.Close()
+	server := &http.Server{Handler: h.handler, ReadHeaderTimeout: waitLimit}
+	listener := &oneConn{conn: make(chan net.Conn, 1), done: make(chan struct{})}
+	listener.conn <- theirs
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+
+	_, err := io.WriteString(ours, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	require.NoError(t, err)
+	first := make([]byte, 16)
+	_, err = io.ReadFull(ours, first)
+	require.NoError(t, err)
+	require.Contains(t, string(first), "200")
+	require.InDelta(t, 1, h.metric("cyborg_event_streams"), 0)
+	require.Eventually(t, func() bool { return h.metric("cyborg_event_streams") == 0 }, waitLimit, poll)
+}
+
+// oneConn is a listener of one connection.
+type oneConn struct {
+	conn chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conn:
+		return conn, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneConn) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }

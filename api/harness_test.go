@@ -1,0 +1,282 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api"
+	"github.com/cyborg-project/cyborg/api/auth"
+	v1 "github.com/cyborg-project/cyborg/api/v1"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+)
+
+func TestMain(m *testing.M) { postgrestest.Main(m) }
+
+// harness is a whole API over a real store, with an engine in this process.
+type harness struct {
+	t        *testing.T
+	store    *db.Store
+	engine   *engine
+	registry *prometheus.Registry
+	handler  http.Handler
+	server   *httptest.Server
+	token    string // sent with each request, if set
+}
+
+const (
+	readerToken = "reader-secret-0123456789"
+	memberToken = "member-secret-0123456789"
+	otherToken  = "other-secret-0123456789"
+	adminToken  = "admin-secret-0123456789"
+)
+
+func withTokens(config *api.Config) {
+	config.Auth.Tokens = []auth.Token{
+		{Name: "rita", Secret: readerToken, Role: auth.Reader},
+		{Name: "mia", Secret: memberToken, Role: auth.Member},
+		{Name: "otto", Secret: otherToken, Role: auth.Member},
+		{Name: "ada", Secret: adminToken, Role: auth.Admin},
+	}
+}
+
+func setup(t *testing.T, options ...func(*api.Config)) *harness {
+	t.Helper()
+	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
+		_, _, err := db.Migrate(ctx, url)
+		return err
+	})
+	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	store, err := db.Open(t.Context(), url, db.Options{MaxConns: 6}, log)
+	require.NoError(t, err)
+	h := &harness{t: t, store: store, engine: newEngine(t, store), registry: prometheus.NewRegistry()}
+	t.Cleanup(store.Close)
+	t.Cleanup(h.engine.work.Wait)
+
+	config := api.Config{V1: v1.Config{SyncWait: 20 * time.Second}}
+	for _, option := range options {
+		option(&config)
+	}
+	handler, err := api.New(config, api.Deps{
+		Store: store, Engine: v1.EngineOf[*run](h.engine), Registry: h.registry, Log: log,
+	})
+	require.NoError(t, err)
+	h.handler = handler
+	h.server = httptest.NewServer(handler)
+	t.Cleanup(h.server.Close)
+	return h
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(line []byte) (int, error) {
+	if l.t.Context().Err() == nil {
+		l.t.Log(strings.TrimSuffix(string(line), "\n"))
+	}
+	return len(line), nil
+}
+
+// report is an inventory with FPGA cards of one deployable with two handles each, and a GPU with one.
+func report(host string, sequence int64, fpgas int) cyborg.Report {
+	var devices []cyborg.DeviceReport
+	add := func(kind cyborg.DeviceType, i, handles int) {
+		name := fmt.Sprintf("%s-%d", strings.ToLower(string(kind)), i)
+		deployable := cyborg.DeployableReport{
+			Name: name, ProgramSet: name,
+			Specs: cyborg.Specs{
+				Num: handles, DeviceType: kind, Type: "crypto", VendorID: "1d5c", ProductID: "0001",
+				Capability: cyborg.JSONObject{"crypto": map[string]any{"gbps": 40}},
+			},
+			Attributes: []cyborg.Attribute{{Key: "rc", Value: string(kind)}},
+		}
+		for n := range handles {
+			address := cyborg.PCIAddress{Bus: uint8(i + 1), Function: uint8(n)}
+			if kind == cyborg.GPU {
+				address.Domain = 1
+			}
+			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
+				Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(),
+			})
+		}
+		devices = append(devices, cyborg.DeviceReport{
+			Identity: name, Type: kind, VendorID: "1d5c", ProductID: "0001", Vendor: "Fake", Model: "Card",
+			ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "01"}},
+			Deployables: []cyborg.DeployableReport{deployable},
+		})
+	}
+	for i := range fpgas {
+		add(cyborg.FPGA, i, 2)
+	}
+	add(cyborg.GPU, fpgas, 1)
+	content := cyborg.Content{
+		Backends: []cyborg.BackendReport{{
+			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"install", "attach", "program"}, Devices: devices,
+		}},
+		Attachments: []cyborg.Attachment{},
+	}
+	return cyborg.Report{
+		Host: host, BootID: "boot-1", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
+	}
+}
+
+// host makes a host with so many FPGA cards and one GPU known, and returns its accelerators by the driver's name.
+func (h *harness) host(name string, fpgas int) map[string]cyborg.Accelerator {
+	h.t.Helper()
+	_, err := h.store.MergeReports(h.t.Context(), []cyborg.Report{report(name, 1, fpgas)})
+	require.NoError(h.t, err)
+	accelerators, err := h.store.Accelerators(h.t.Context(), db.AcceleratorFilter{Hosts: []string{name}}, db.Page{Limit: 1000})
+	require.NoError(h.t, err)
+	found := map[string]cyborg.Accelerator{}
+	for _, accelerator := range accelerators {
+		found[accelerator.LocalName] = accelerator
+	}
+	require.Len(h.t, found, fpgas+1)
+	return found
+}
+
+// ready is host with the first FPGA in service under the given name.
+func (h *harness) ready(name string) cyborg.Accelerator {
+	h.t.Helper()
+	accelerator := h.host("h1", 2)["fpga-0"]
+	h.do("POST", "/v1/accelerators/"+accelerator.UUID.String(), map[string]any{"name": name}).expect(http.StatusCreated)
+	return h.accelerator(accelerator.UUID)
+}
+
+func (h *harness) accelerator(id uuid.UUID) cyborg.Accelerator {
+	h.t.Helper()
+	accelerator, err := h.store.Accelerator(h.t.Context(), id)
+	require.NoError(h.t, err)
+	return accelerator
+}
+
+// reply is one answer.
+type reply struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   []byte
+	what   string
+}
+
+// do sends a request and checks request and answer against the OpenAPI document. A text body is sent as it is, any
+// other as JSON. Headers are name, value, name, value….
+func (h *harness) do(method, path string, body any, headers ...string) *reply {
+	h.t.Helper()
+	var sent []byte
+	switch b := body.(type) {
+	case nil:
+	case string:
+		sent = []byte(b)
+	default:
+		var err error
+		sent, err = json.Marshal(body)
+		require.NoError(h.t, err)
+	}
+	request, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, bytes.NewReader(sent))
+	require.NoError(h.t, err)
+	if len(sent) > 0 {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if h.token != "" {
+		request.Header.Set("Authorization", "Bearer "+h.token)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := h.server.Client().Do(request)
+	require.NoError(h.t, err)
+	defer response.Body.Close()
+	got, err := io.ReadAll(response.Body)
+	require.NoError(h.t, err)
+	what := fmt.Sprintf("%s %s: %d %s", method, path, response.StatusCode, got)
+	require.NoError(h.t, theContract(h.t).check(h.t.Context(), request, sent, response, got), what)
+	require.Regexp(h.t, `^req-[0-9a-f-]{36}$`, response.Header.Get(web.RequestIDHeader), what)
+	require.Equal(h.t, "no-store", response.Header.Get("Cache-Control"), what)
+	return &reply{t: h.t, status: response.StatusCode, header: response.Header, body: got, what: what}
+}
+
+// as returns the same harness with the token of somebody else.
+func (h *harness) as(token string) *harness {
+	other := *h
+	other.token = token
+	return &other
+}
+
+func (r *reply) expect(status int) *reply {
+	r.t.Helper()
+	require.Equal(r.t, status, r.status, r.what)
+	return r
+}
+
+// problem expects an error of the kind, with the status that the table of kinds has for it.
+func (r *reply) problem(kind cyborg.Kind) web.Problem {
+	r.t.Helper()
+	r.expect(kind.HTTPStatus())
+	require.Equal(r.t, "application/problem+json", r.header.Get("Content-Type"), r.what)
+	var problem web.Problem
+	r.json(&problem)
+	require.Equal(r.t, kind, problem.Kind, r.what)
+	require.Equal(r.t, r.status, problem.Status, r.what)
+	require.Equal(r.t, r.header.Get(web.RequestIDHeader), problem.RequestID, r.what)
+	return problem
+}
+
+func (r *reply) json(into any) {
+	r.t.Helper()
+	require.NoError(r.t, json.Unmarshal(r.body, into), r.what)
+}
+
+func as[T any](r *reply) T {
+	r.t.Helper()
+	var value T
+	r.json(&value)
+	return value
+}
+
+// acceleratorBody is an accelerator as callers see it.
+type acceleratorBody struct {
+	cyborg.Accelerator
+	Status  cyborg.Status   `json:"status"`
+	Holders []cyborg.Holder `json:"holders"`
+}
+
+func path(accelerator cyborg.Accelerator, rest ...string) string {
+	return "/v1/accelerators/" + accelerator.UUID.String() + strings.Join(rest, "")
+}
+
+// How long to wait for what must happen, and how often to look.
+const (
+	waitLimit = 20 * time.Second
+	poll      = 10 * time.Millisecond
+)
+
+// metric is the value of a gauge or counter, summed over its labels.
+func (h *harness) metric(name string) float64 {
+	h.t.Helper()
+	families, err := h.registry.Gather()
+	require.NoError(h.t, err)
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() == name {
+			for _, metric := range family.GetMetric() {
+				sum += metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
