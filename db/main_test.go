@@ -1,0 +1,259 @@
+package db_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
+
+// records is a store on a database of the test's own, and a way around it.
+type records struct {
+	*db.Store
+	url string
+	sql *pgxpool.Pool // what no caller of the store can do
+}
+
+func newRecords(t testing.TB) *records { return newRecordsWith(t, db.Options{}) }
+
+func newRecordsWith(t testing.TB, opts db.Options) *records {
+	t.Helper()
+	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
+		_, _, err := db.Migrate(ctx, url)
+		return err
+	})
+	return &records{Store: openStore(t, url, opts), url: url, sql: newPool(t, url)}
+}
+
+func newPool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// openStore opens another store on the same records, as another process would.
+func openStore(t testing.TB, url string, opts db.Options) *db.Store {
+	t.Helper()
+	store, err := db.Open(t.Context(), url, opts, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	return store
+}
+
+func (r *records) exec(t testing.TB, sql string, args ...any) {
+	t.Helper()
+	_, err := r.sql.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+func scalar[T any](t testing.TB, r *records, sql string, args ...any) T {
+	t.Helper()
+	var out T
+	require.NoError(t, r.sql.QueryRow(t.Context(), sql, args...).Scan(&out))
+	return out
+}
+
+// host is an agent, as far as the records see it.
+type host struct {
+	records  *records
+	name     string
+	boot     string
+	sequence int64
+	content  cyborg.Content
+	reply    cyborg.ReportReply
+}
+
+// addHost reports a host with devices of two handles each on one backend.
+func (r *records) addHost(t testing.TB, name string, devices int) *host {
+	t.Helper()
+	h := &host{records: r, name: name, boot: "boot-1", content: content(name, devices)}
+	h.report(t)
+	return h
+}
+
+func content(host string, devices int) cyborg.Content {
+	b := cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
+	for i := range devices {
+		b.Devices = append(b.Devices, device(fmt.Sprintf("card%d", i)))
+	}
+	return cyborg.Content{Backends: []cyborg.BackendReport{b}, Attachments: []cyborg.Attachment{}}
+}
+
+// device is a card with one deployable of the same name, and two handles.
+func device(name string) cyborg.DeviceReport {
+	return cyborg.DeviceReport{
+		Identity: name, Type: cyborg.FPGA, VendorID: "1234", ProductID: "0001", Vendor: "Acme", Model: "F1",
+		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": name}},
+		Deployables: []cyborg.DeployableReport{deployable(name, 2)},
+	}
+}
+
+func deployable(name string, handles int) cyborg.DeployableReport {
+	d := cyborg.DeployableReport{
+		Name:       name,
+		Specs:      cyborg.Specs{Num: handles, DeviceType: cyborg.FPGA, VendorID: "1234", ProductID: "0001"},
+		Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
+	}
+	for i := range handles {
+		d.Handles = append(d.Handles, cyborg.HandleReport{
+			Kind: cyborg.HandleTestPCI, Identity: fmt.Sprintf("%s.%d", name, i), Info: map[string]string{"function": fmt.Sprint(i)},
+		})
+	}
+	return d
+}
+
+// next is the report that the agent would send now.
+func (h *host) next() cyborg.Report {
+	h.sequence++
+	return cyborg.Report{
+		Host: h.name, BootID: h.boot, AgentVersion: "1", Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
+	}
+}
+
+func (h *host) report(t testing.TB) cyborg.ReportReply {
+	t.Helper()
+	replies, err := h.records.MergeReports(t.Context(), []cyborg.Report{h.next()})
+	require.NoError(t, err)
+	h.reply = replies[0]
+	return h.reply
+}
+
+func (h *host) beat() cyborg.Heartbeat {
+	return cyborg.Heartbeat{
+		Host: h.name, BootID: h.boot, AgentVersion: "1", StartedAt: time.Unix(1, 0), Digest: h.content.Digest(),
+		Generation: h.reply.Generation,
+	}
+}
+
+// fall makes the host silent since a minute.
+func (h *host) fall(t testing.TB) {
+	t.Helper()
+	h.records.exec(t, "UPDATE hosts SET last_seen = now() - interval '1 minute' WHERE name = $1", h.name)
+}
+
+// accelerators of a host by the driver's names.
+func (h *host) accelerators(t testing.TB) map[string]cyborg.Accelerator {
+	t.Helper()
+	found, err := h.records.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{h.name}}, db.Page{})
+	require.NoError(t, err)
+	out := map[string]cyborg.Accelerator{}
+	for _, a := range found {
+		out[a.LocalName] = a
+	}
+	return out
+}
+
+func (h *host) accelerator(t testing.TB, local string) *cyborg.Accelerator {
+	t.Helper()
+	a, ok := h.accelerators(t)[local]
+	require.True(t, ok, "host %s has no %s", h.name, local)
+	return &a
+}
+
+func alice() cyborg.Actor { return cyborg.Actor{Name: "alice", Project: "p", RequestID: "req-1"} }
+
+func admission() db.Admission { return db.Admission{ID: uuid.New(), Actor: alice()} }
+
+func toProvision(r cyborg.ProvisionRequest) db.Admission {
+	a := admission()
+	a.Provision = &r
+	return a
+}
+
+func toAttach(accelerator uuid.UUID, holder cyborg.Holder) db.Admission {
+	a := admission()
+	a.Attach = &cyborg.AttachRequest{Accelerator: accelerator, Holder: holder}
+	return a
+}
+
+func toDetach(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
+	a := admission()
+	a.Detach = &cyborg.DetachRequest{Accelerator: accelerator, Holder: holder}
+	return a
+}
+
+func toProgram(accelerator uuid.UUID) db.Admission {
+	a := admission()
+	a.Program = &cyborg.ProgramRequest{Accelerator: accelerator, Image: cyborg.Image{Source: "image.bin"}}
+	return a
+}
+
+func toConfigure(r cyborg.ConfigureRequest) db.Admission {
+	a := admission()
+	a.Configure = &r
+	return a
+}
+
+func onHost(name string) cyborg.Holder { return cyborg.Holder{Kind: cyborg.HolderHost, ID: name} }
+
+func instance(id string) cyborg.Holder { return cyborg.Holder{Kind: cyborg.HolderInstance, ID: id} }
+
+func (r *records) admit(t testing.TB, a db.Admission) cyborg.Operation {
+	t.Helper()
+	out, err := r.Admit(t.Context(), a)
+	require.NoError(t, err)
+	require.False(t, out.Nothing)
+	return out.Operation
+}
+
+func (r *records) begin(t testing.TB, a db.Admission) cyborg.Work {
+	t.Helper()
+	work, err := r.Begin(t.Context(), r.admit(t, a).ID)
+	require.NoError(t, err)
+	return work
+}
+
+func (r *records) end(t testing.TB, work cyborg.Work, state cyborg.OperationState) {
+	t.Helper()
+	outcome := cyborg.Outcome{Operation: work.Operation, State: state}
+	if state != cyborg.Succeeded {
+		outcome.Error = cyborg.Errorf(cyborg.Hardware, "it smoked")
+	}
+	require.NoError(t, r.End(t.Context(), outcome))
+}
+
+// do admits, begins and ends an operation.
+func (r *records) do(t testing.TB, a db.Admission, state cyborg.OperationState) cyborg.Work {
+	t.Helper()
+	work := r.begin(t, a)
+	r.end(t, work, state)
+	return work
+}
+
+// ready provisions an accelerator of the host under its present name.
+func (h *host) ready(t testing.TB, local string) *cyborg.Accelerator {
+	t.Helper()
+	a := h.accelerator(t, local)
+	h.records.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.Succeeded)
+	return h.accelerator(t, local)
+}
+
+func (r *records) accelerator(t testing.TB, id uuid.UUID) *cyborg.Accelerator {
+	t.Helper()
+	a, err := r.Accelerator(t.Context(), id)
+	require.NoError(t, err)
+	return &a
+}
+
+func requireKind(t testing.TB, kind cyborg.Kind, err error, text ...string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Equal(t, kind, cyborg.KindOf(err), "%v", err)
+	for _, part := range text {
+		require.ErrorContains(t, err, part)
+	}
+}
