@@ -131,7 +131,7 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		options = c.request.Options
 	}
 	tag, err := tx.Exec(ctx, `
-		UPDATE backends SET driver = coalesce(nullif($3, ''), driver), options = coalesce($4, options), state = $5, error = $6,
+		UPDATE backends SET driver = coalesce(nullif($3, ''), driver), options = coalesce($4::jsonb, options), state = $5, error = $6,
 		    services = $7, reported = true
 		WHERE host = $1 AND name = $2`,
 		o.host, c.request.Backend, c.request.Driver, options, string(result.State), result.Error, result.Services)
@@ -140,7 +140,7 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 	}
 	_, err = tx.Exec(ctx, `
 		INSERT INTO backends (host, name, driver, options, state, error, services)
-		VALUES ($1, $2, $3, coalesce($4, '{}'), $5, $6, $7)`,
+		VALUES ($1, $2, $3, coalesce($4::jsonb, '{}'), $5, $6, $7)`,
 		o.host, c.request.Backend, c.request.Driver, options, string(result.State), result.Error, result.Services)
 	return err
 }

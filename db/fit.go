@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -185,21 +186,43 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 		return cyborg.Errorf(cyborg.NoFit, "there is no accelerator yet").
 			WithHint("Start cyborg-agent on a host that has some, and see what it finds with GET /v1/hosts.")
 	}
-	var best []string
-	bestOne := &nearest[0]
+	best, least := 0, math.MaxInt
+	var why []string
 	for i := range nearest {
-		a := &nearest[i]
-		misses := p.misses(a)
-		if err := p.guard([]accelerator{*a}, uuid.Nil); err != nil {
-			misses = append(misses, err.Error())
-		}
-		if best == nil || len(misses) < len(best) {
-			best, bestOne = misses, a
+		misses := p.shortcomings(&nearest[i])
+		if distance := distance(misses); distance < least {
+			best, least, why = i, distance, misses
 		}
 	}
-	if len(best) == 0 {
+	if len(why) == 0 {
 		return errCollision // it has just become free
 	}
-	return cyborg.Errorf(cyborg.NoFit, "nothing fits; %q on host %s came nearest: %s", bestOne.Name, bestOne.Host, strings.Join(best, "; ")).
+	return cyborg.Errorf(cyborg.NoFit, "nothing fits; %q on host %s came nearest: %s", nearest[best].Name, nearest[best].Host,
+		strings.Join(why, "; ")).
 		WithHint("Ask for less, or for another host; GET /v1/accelerators?status=inactive lists what can be had.")
+}
+
+// shortcomings says, a phrase each, why fit does not take the accelerator.
+func (p provision) shortcomings(a *accelerator) []string {
+	out := p.misses(a)
+	if a.Lifecycle == cyborg.Broken { // which only who names it gets
+		return append(out, "it is in error: "+a.Reason)
+	}
+	if err := p.guard([]accelerator{*a}, uuid.Nil); err != nil {
+		out = append(out, err.Error())
+	}
+	return out
+}
+
+// distance says how far from fitting something with these misses is: what is not there at all, or on another host, is
+// further away than what is there, but otherwise.
+func distance(misses []string) int {
+	out := 0
+	for _, miss := range misses {
+		out += 2
+		if strings.HasSuffix(miss, " is absent") || strings.HasPrefix(miss, "host is ") {
+			out++
+		}
+	}
+	return out
 }

@@ -26,7 +26,9 @@ type records struct {
 	sql *pgxpool.Pool // what no caller of the store can do
 }
 
-func newRecords(t testing.TB) *records { return newRecordsWith(t, db.Options{}) }
+func newRecords(t testing.TB) *records { return newRecordsWith(t, defaults()) }
+
+func defaults() db.Options { return db.Options{} }
 
 func newRecordsWith(t testing.TB, opts db.Options) *records {
 	t.Helper()

@@ -1,0 +1,67 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+func TestConfigure(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	a := h.ready(t, "card0")
+	request := func(action cyborg.ConfigureAction, backend, driver string) cyborg.ConfigureRequest {
+		return cyborg.ConfigureRequest{Host: "h1", Backend: backend, Action: action, Driver: driver}
+	}
+	refused := func(kind cyborg.Kind, request cyborg.ConfigureRequest, text ...string) {
+		t.Helper()
+		_, err := r.Admit(t.Context(), toConfigure(request))
+		requireKind(t, kind, err, text...)
+	}
+	refused(cyborg.NotFound, cyborg.ConfigureRequest{Host: "h9", Backend: "b", Action: cyborg.InstallDriver, Driver: "d"}, "h9")
+	refused(cyborg.Invalid, request(cyborg.InstallDriver, "", "fake"))
+	refused(cyborg.Invalid, request("explode", "fake", ""), "explode")
+	refused(cyborg.Invalid, request(cyborg.InstallDriver, "new", ""), "driver")
+	refused(cyborg.Changed, request(cyborg.InstallDriver, "fake", "generic"), "fake")
+	refused(cyborg.NotFound, request(cyborg.UninstallDriver, "new", ""), "new")
+
+	work := r.begin(t, toConfigure(request(cyborg.InstallDriver, "new", "generic")))
+	require.Equal(t, "generic", work.Configure.Driver)
+	require.Empty(t, work.Targets)
+	op, err := r.Operation(t.Context(), work.Operation)
+	require.NoError(t, err)
+	require.Equal(t, []cyborg.Subject{{Kind: cyborg.SubjectBackend, ID: "h1/new"}, {Kind: cyborg.SubjectHost, ID: "h1"}}, op.Subjects)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Succeeded,
+		Result: cyborg.JSONObject{"state": "failed", "error": "", "services": []string{"discover"}, "devices": 0},
+	}))
+	backends, err := r.Backends(t.Context(), "h1")
+	require.NoError(t, err)
+	require.Len(t, backends, 2)
+	require.Equal(t, "new", backends[1].Name)
+	require.Equal(t, cyborg.BackendFailed, backends[1].State)
+	require.Equal(t, []string{"discover"}, backends[1].Services)
+
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	refused(cyborg.InUse, request(cyborg.UninstallDriver, "fake", ""), "host h1")
+	work = r.begin(t, toConfigure(request(cyborg.UpdateDriver, "fake", "")))
+	require.Len(t, work.Targets, 2)
+	require.Equal(t, cyborg.StatusConfiguring, r.accelerator(t, a.UUID).Status())
+	r.end(t, work, cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+
+	work = r.begin(t, toConfigure(request(cyborg.UninstallDriver, "fake", "")))
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Succeeded, Result: cyborg.JSONObject{"state": "disabled"},
+	}))
+	backends, err = r.Backends(t.Context(), "h1")
+	require.NoError(t, err)
+	require.Equal(t, cyborg.BackendDisabled, backends[0].State)
+	refused(cyborg.Changed, request(cyborg.UninstallDriver, "fake", ""), "already")
+	h.content.Backends[0].State, h.content.Backends[0].Devices = cyborg.BackendDisabled, nil
+	h.report(t)
+	require.Equal(t, cyborg.StatusMissing, r.accelerator(t, a.UUID).Status())
+}

@@ -1,0 +1,186 @@
+package db_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+func TestProvisionByName(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	op := r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card1"}))
+	require.Equal(t, h.accelerator(t, "card1").UUID.String(), op.Subjects[0].ID)
+	two := 2
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Host: "h2"}))
+	requireKind(t, cyborg.NoFit, err, "host is h1, not h2")
+	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Specs: cyborg.SpecsPatch{Num: new(3)}}))
+	requireKind(t, cyborg.NoFit, err, "num is 2, less than 3")
+	r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Host: "h1", Specs: cyborg.SpecsPatch{Num: &two}}))
+}
+
+func TestProvisionWhatFits(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "any"}))
+	requireKind(t, cyborg.NoFit, err, "no accelerator yet")
+
+	silent := r.addHost(t, "a-silent", 1)
+	h1, h2 := r.addHost(t, "h1", 3), r.addHost(t, "h2", 1)
+	parts := h1.content.Backends[0].Devices
+	parts[0].Deployables[0] = deployable("card0", 4)
+	parts[2].Deployables[0].Specs.Type = "crypto"
+	parts[2].Deployables[0].Specs.Capability = cyborg.JSONObject{"aes": map[string]any{"gbps": 40}, "mode": "gcm"}
+	h1.report(t)
+	silent.fall(t)
+	chosen := func(request cyborg.ProvisionRequest) string {
+		t.Helper()
+		op := r.admit(t, toProvision(request))
+		a := r.accelerator(t, uuid.MustParse(op.Subjects[0].ID))
+		if request.Name != "" {
+			require.Equal(t, request.Name, a.Name)
+		}
+		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Failed}))
+		return a.Deployable
+	}
+	crypto := "crypto"
+	tree := func(gbps any) cyborg.SpecsPatch {
+		return cyborg.SpecsPatch{Capability: cyborg.JSONObject{"aes": map[string]any{"gbps": gbps}}}
+	}
+	require.Equal(t, "h1_card1", chosen(cyborg.ProvisionRequest{Name: "x"}), "on a live host, and no larger than need be")
+	require.Equal(t, "h2_card0", chosen(cyborg.ProvisionRequest{Name: "x", Host: "h2"}))
+	require.Equal(t, "a-silent_card0", chosen(cyborg.ProvisionRequest{Name: "x", Host: "a-silent"}), "rather than nothing")
+	require.Equal(t, "h1_card0", chosen(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(3)}}))
+	require.Equal(t, "h1_card2", chosen(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Type: &crypto}}))
+	require.Equal(t, "h1_card2", chosen(cyborg.ProvisionRequest{Specs: tree(30)}))
+
+	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Specs: tree(50)}))
+	requireKind(t, cyborg.NoFit, err, "h1_card2", "gbps is 40, less than 50")
+	gpu := cyborg.GPU
+	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Host: "h2", Specs: cyborg.SpecsPatch{DeviceType: &gpu}}))
+	requireKind(t, cyborg.NoFit, err, "h2_card0", "device_type is FPGA, not GPU")
+	require.NotEmpty(t, cyborg.AsError(err).Hint)
+
+	// What an operator said of an accelerator counts as what it is.
+	_, err = r.UpdateSpecs(t.Context(), h2.accelerator(t, "card0").UUID, cyborg.SpecsPatch{Type: &crypto}, 0, alice())
+	require.NoError(t, err)
+	require.Equal(t, "h2_card0", chosen(cyborg.ProvisionRequest{Host: "h2", Specs: cyborg.SpecsPatch{Type: &crypto}}))
+
+	h2.ready(t, "card0")
+	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Host: "h2", Specs: cyborg.SpecsPatch{Num: new(2)}}))
+	requireKind(t, cyborg.NoFit, err, "h2_card0", "ready already")
+}
+
+// TestConcurrentProvisionsTakeDifferentOnes asks for more accelerators than there are, all at once and on several hosts.
+func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
+	t.Parallel()
+	const hosts, each, asked = 3, 8, 40
+	r := newRecords(t)
+	for i := range hosts {
+		r.addHost(t, fmt.Sprintf("h%d", i), each)
+	}
+	other := openStore(t, r.url, defaults())
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		taken = map[string]int{}
+		noFit int
+	)
+	for i := range asked {
+		wg.Go(func() {
+			store := r.Store
+			if i%2 == 1 {
+				store = other
+			}
+			out, err := store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: fmt.Sprintf("acc-%d", i)}))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				taken[out.Operation.Subjects[0].ID]++
+			case cyborg.KindOf(err) == cyborg.NoFit:
+				noFit++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, taken, hosts*each)
+	require.Equal(t, asked-hosts*each, noFit)
+	for id, n := range taken {
+		require.Equal(t, 1, n, id)
+	}
+}
+
+// TestOneName asks for one name from many sides at once: one gets it.
+func TestOneName(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	for i := range 4 {
+		r.addHost(t, fmt.Sprintf("h%d", i), 4)
+	}
+	var (
+		wg  sync.WaitGroup
+		mu  sync.Mutex
+		won int
+	)
+	for range 16 {
+		wg.Go(func() {
+			_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "the one"}))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				won++
+			} else if kind := cyborg.KindOf(err); kind != cyborg.NameTaken && kind != cyborg.Claimed {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 1, won)
+}
+
+func TestProvisionAfterFailureIsFree(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.accelerator(t, "card0")
+	for range 3 {
+		r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.Failed)
+	}
+	require.Equal(t, a.Name, h.accelerator(t, "card0").Name)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.NeedsOperator)
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{}))
+	requireKind(t, cyborg.NoFit, err, "in error")
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
+}
+
+func TestUnprovisioned(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 4)
+	silent := r.addHost(t, "h2", 1)
+	h.content.Backends[0].Devices[3].Deployables[0].Protected = "the boot display"
+	h.report(t)
+	silent.fall(t)
+	list := func() []uuid.UUID {
+		found, err := r.Unprovisioned(t.Context(), 10)
+		require.NoError(t, err)
+		return found
+	}
+	a, b, c := h.accelerator(t, "card0"), h.accelerator(t, "card1"), h.accelerator(t, "card2")
+	require.Equal(t, []uuid.UUID{a.UUID, b.UUID, c.UUID}, list())
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.Failed)
+	require.Equal(t, []uuid.UUID{b.UUID, c.UUID}, list(), "one that failed waits for somebody who knows why")
+	_, err := r.Maintain(t.Context(), b.UUID, cyborg.Maintenance{Reason: "x"}, alice())
+	require.NoError(t, err)
+	require.Equal(t, []uuid.UUID{c.UUID}, list())
+}
