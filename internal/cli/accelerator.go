@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/google/uuid"
@@ -167,15 +168,15 @@ func asWords[S ~string](texts []string) []S {
 
 // pageFlags are a list's --limit and --marker.
 type pageFlags struct {
-	limit  int
+	limit  uint
 	marker string
 }
 
-func (f *pageFlags) addFlags(cmd *cobra.Command, limit int) {
-	cmd.Flags().IntVar(&f.limit, "limit", limit, "at most so many; 0 for all")
+func (f *pageFlags) addFlags(cmd *cobra.Command, limit uint) {
+	cmd.Flags().UintVar(&f.limit, "limit", limit, "at most so many; 0 for all")
 	cmd.Flags().StringVar(&f.marker, "marker", "", "begin after this one, the last of an earlier list")
 }
 
 func (f *pageFlags) page() apiclient.Page {
-	return apiclient.Page{Limit: max(0, f.limit), Marker: f.marker}
+	return apiclient.Page{Limit: int(min(f.limit, math.MaxInt32)), Marker: f.marker}
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -59,10 +61,23 @@ func nodeOf(value any) (*yaml.Node, error) {
 
 func parseNode(document []byte) (*yaml.Node, error) {
 	var node yaml.Node
-	if err := yaml.Unmarshal(document, &node); err != nil || len(node.Content) != 1 {
+	if err := yaml.Unmarshal(asYAML(document), &node); err != nil || len(node.Content) != 1 {
 		return nil, cyborg.Errorf(cyborg.Internal, "cannot read JSON again: %w", err)
 	}
 	return node.Content[0], nil
+}
+
+// asYAML escapes the few characters that JSON allows in a text and YAML does not.
+func asYAML(document []byte) []byte {
+	var out bytes.Buffer
+	for _, r := range string(document) {
+		if r == 0xfeff || r == 0xfffe || r == 0xffff || (r >= 0x7f && r < 0xa0) {
+			fmt.Fprintf(&out, `\u%04x`, r)
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	return out.Bytes()
 }
 
 func isNull(node *yaml.Node) bool { return node.Kind == yaml.ScalarNode && node.Tag == "!!null" }
@@ -180,12 +195,22 @@ func blockStyle(node *yaml.Node) {
 	if node.Kind != yaml.ScalarNode && len(node.Content) > 0 {
 		node.Style = 0
 	}
-	if node.Kind == yaml.ScalarNode && node.Style&yaml.DoubleQuotedStyle != 0 {
-		node.Style, node.Tag = 0, "!!str" // the encoder quotes what would read as something else
+	if node.Kind == yaml.ScalarNode && node.Style&yaml.DoubleQuotedStyle != 0 && !readsOtherwise(node.Value) {
+		node.Style, node.Tag = 0, "!!str" // the encoder quotes what YAML 1.2 would not read as text
 	}
 	for _, child := range node.Content {
 		blockStyle(child)
 	}
+}
+
+// readsOtherwise says whether YAML 1.1, which Python reads, takes the text for something else: a number to base 60, which
+// "0000:03:00.0" would be, or a truth.
+func readsOtherwise(text string) bool {
+	switch strings.ToLower(text) {
+	case "y", "n", "yes", "no", "on", "off", "=":
+		return true
+	}
+	return regexp.MustCompile(`^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$`).MatchString(text)
 }
 
 // object is a JSON object whose members keep their order.

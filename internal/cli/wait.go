@@ -63,6 +63,7 @@ func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, 
 			return last, &detached{operation: id}
 		}
 		if err != nil {
+			s.sayf("Lost sight of operation %s, which goes on. Return to it with: cyborg operation watch %s", id, id)
 			return last, err
 		}
 		last = operation

@@ -1,0 +1,320 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/cli"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// golden compares with a file below testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "go test -update writes it")
+	require.Equal(t, string(want), got)
+}
+
+// fakeAPI answers as /v1 does, from memory. Each change becomes an operation that goes one stage further with each
+// read; its stream speaks after each.
+type fakeAPI struct {
+	t      *testing.T
+	server *httptest.Server
+	mux    *http.ServeMux
+
+	mu           sync.Mutex
+	accelerators []apiclient.Accelerator
+	stages       []stage // of every operation
+	admitted     apiclient.Operation
+	reads        int
+	woken        chan struct{}
+	requests     []received
+}
+
+// stage answers a read of the operation.
+type stage func(w http.ResponseWriter, operation apiclient.Operation)
+
+type received struct {
+	method, path, query, body string
+	header                    http.Header
+}
+
+var (
+	fpga      = uuid.MustParse("0a1b2c3d-0000-4000-8000-000000000001")
+	gpu       = uuid.MustParse("0a1b2c3e-0000-4000-8000-000000000002")
+	operation = uuid.MustParse("99999999-0000-4000-8000-000000000009")
+	requestID = "req-77777777-0000-4000-8000-000000000007"
+	instance  = "5f5f5f5f-0000-4000-8000-00000000000f"
+	noon      = time.Date(2026, 1, 31, 12, 0, 0, 123456789, time.UTC)
+)
+
+func newAPI(t *testing.T, stages ...stage) *fakeAPI {
+	t.Helper()
+	api := &fakeAPI{t: t, mux: http.NewServeMux(), stages: stages, woken: make(chan struct{}, 1000), accelerators: park()}
+	api.server = httptest.NewServer(underContract(t, http.HandlerFunc(api.serve)))
+	t.Cleanup(api.server.Close)
+
+	api.mux.HandleFunc("GET /v1/accelerators", api.list)
+	api.mux.HandleFunc("GET /v1/accelerators/{uuid}", api.show)
+	for pattern, kind := range map[string]cyborg.OperationKind{
+		"POST /v1/accelerators":                  cyborg.KindProvision,
+		"POST /v1/accelerators/{uuid}/ready":     cyborg.KindProvision,
+		"PUT /v1/accelerators/{uuid}":            cyborg.KindAttach,
+		"DELETE /v1/accelerators/{uuid}":         cyborg.KindDetach,
+		"PATCH /v1/accelerators/{uuid}/program":  cyborg.KindProgram,
+		"POST /v1/operations/{id}/retry":         cyborg.KindAttach,
+		"POST /v1/operations/{id}/cancel":        cyborg.KindAttach,
+		"POST /v1/hosts/{host}/drivers":          cyborg.KindConfigure,
+		"PUT /v1/hosts/{host}/drivers/{name}":    cyborg.KindConfigure,
+		"DELETE /v1/hosts/{host}/drivers/{name}": cyborg.KindConfigure,
+	} {
+		api.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { api.admit(w, r, kind) })
+	}
+	api.mux.HandleFunc("GET /v1/operations", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]any{"operation": []apiclient.Operation{api.admitted}})
+	})
+	api.mux.HandleFunc("GET /v1/operations/{id}", api.operation)
+	api.mux.HandleFunc("GET /v1/operations/{id}/events", api.events)
+	return api
+}
+
+func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		f.t.Error(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	f.mu.Lock()
+	f.requests = append(f.requests, received{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body), r.Header})
+	f.mu.Unlock()
+	f.mux.ServeHTTP(w, r)
+}
+
+// answers replaces what a route answers.
+func (f *fakeAPI) answers(pattern string, status int, body any) {
+	outer := http.NewServeMux()
+	outer.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { answer(w, status, body) })
+	outer.Handle("/", f.mux)
+	f.mux = outer
+}
+
+// changes lists the requests that were no reads.
+func (f *fakeAPI) changes() []received {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.requests), func(r received) bool { return r.method == http.MethodGet })
+}
+
+func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	chosen := []apiclient.Accelerator{}
+	for _, a := range f.accelerators {
+		if q.Has("name") && !slices.Contains(q["name"], a.Name) || q.Has("host") && !slices.Contains(q["host"], a.Host) {
+			continue
+		}
+		chosen = append(chosen, a)
+	}
+	answer(w, http.StatusOK, map[string]any{"accelerator": chosen})
+}
+
+func (f *fakeAPI) show(w http.ResponseWriter, r *http.Request) {
+	for _, a := range f.accelerators {
+		if a.UUID.String() == r.PathValue("uuid") {
+			w.Header().Set("ETag", `"3"`)
+			answer(w, http.StatusOK, a)
+			return
+		}
+	}
+	problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "there is no accelerator %s", r.PathValue("uuid")))
+}
+
+func (f *fakeAPI) admit(w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind) {
+	f.mu.Lock()
+	subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}
+	if kind == cyborg.KindConfigure {
+		subject = cyborg.Subject{Kind: cyborg.SubjectHost, ID: r.PathValue("host")}
+	}
+	f.admitted = apiclient.Operation{Operation: cyborg.Operation{
+		ID: operation, Kind: kind, State: cyborg.Admitted, Host: "h1", Subjects: []cyborg.Subject{subject},
+		Actor: cyborg.Actor{Name: "alice"}, CreatedAt: noon, Steps: []cyborg.Step{}, Input: cyborg.JSONObject{},
+	}}
+	f.admitted.WorkflowID = f.admitted.Operation.WorkflowID()
+	admitted := f.admitted
+	f.mu.Unlock()
+	w.Header().Set("Location", "/v1/operations/"+operation.String())
+	answer(w, http.StatusAccepted, admitted)
+}
+
+func (f *fakeAPI) operation(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("id") != operation.String() {
+		problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "there is no operation %s", r.PathValue("id")))
+		return
+	}
+	f.mu.Lock()
+	now, admitted := f.stages[min(f.reads, len(f.stages)-1)], f.admitted
+	f.reads++
+	f.mu.Unlock()
+	f.woken <- struct{}{}
+	now(w, admitted)
+}
+
+func (f *fakeAPI) events(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for {
+		_ = http.NewResponseController(w).Flush() // a client that has gone ends the context
+		select {
+		case <-f.woken:
+			_, _ = io.WriteString(w, "id: 1-1\nevent: step\ndata: {}\n\n")
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// at is a stage in which the operation is in that state, with these steps.
+func at(state cyborg.OperationState, steps ...cyborg.Step) stage {
+	return then(func(operation *apiclient.Operation) {
+		operation.State, operation.Steps = state, append([]cyborg.Step{}, steps...)
+	})
+}
+
+// then is a stage in which the operation is changed like this.
+func then(change func(*apiclient.Operation)) stage {
+	return func(w http.ResponseWriter, operation apiclient.Operation) {
+		change(&operation)
+		if operation.State != cyborg.Admitted {
+			operation.StartedAt = noon
+		}
+		if operation.State.Ended() {
+			operation.EndedAt = noon.Add(1500 * time.Millisecond)
+		}
+		answer(w, http.StatusOK, operation)
+	}
+}
+
+// failing is a stage in which the operation has ended with an error.
+func failing(state cyborg.OperationState, err *cyborg.Error) stage {
+	return then(func(operation *apiclient.Operation) { operation.State, operation.Error = state, err })
+}
+
+func away(w http.ResponseWriter, _ apiclient.Operation) {
+	problem(w, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.Unavailable, "the API stops"))
+}
+
+func broken(http.ResponseWriter, apiclient.Operation) { panic(http.ErrAbortHandler) }
+
+func step(name string, state cyborg.StepState, note string) cyborg.Step {
+	return cyborg.Step{Name: name, State: state, At: noon, Note: note}
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // a client that has gone shows in the test itself
+}
+
+func problem(w http.ResponseWriter, status int, err *cyborg.Error) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	body := map[string]any{"type": "urn:cyborg:problem:" + string(err.Kind), "title": "Problem", "status": status, "detail": err.Message, "kind": err.Kind, "hint": err.Hint, "request_id": requestID}
+	if err.Operation != uuid.Nil {
+		body["operation_id"] = err.Operation
+	}
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+func park() []apiclient.Accelerator {
+	holder := cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance}
+	return []apiclient.Accelerator{
+		{
+			Accelerator: cyborg.Accelerator{
+				UUID: fpga, Name: "fast", Deployable: "h1_fpga0", DeviceUUID: uuid.MustParse("dddddddd-0000-4000-8000-000000000001"),
+				ProviderUUID: uuid.MustParse("eeeeeeee-0000-4000-8000-000000000001"),
+				Host:         "h1", Backend: "fake", Driver: "fake", DeviceType: cyborg.FPGA,
+				Specs: cyborg.Specs{
+					Num: 2, DeviceType: cyborg.FPGA, Type: "crypto", VendorID: "8086", ProductID: "09c4",
+					Capability: cyborg.JSONObject{"memory": map[string]any{"gib": 16}, "sriov": true},
+				},
+				Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
+				Lifecycle:  cyborg.Ready, Admin: cyborg.Enabled, Presence: cyborg.Present, BitstreamID: "afu-1",
+				Handles: []cyborg.AttachHandle{
+					{
+						UUID: uuid.MustParse("cccccccc-0000-4000-8000-000000000001"), Kind: cyborg.HandlePCI, Identity: "0000:3b:00.1",
+						Info: map[string]string{"bus": "3b"}, Presence: cyborg.Present, Holder: &holder, AttachedAt: noon,
+					},
+					{
+						UUID: uuid.MustParse("cccccccc-0000-4000-8000-000000000002"), Kind: cyborg.HandlePCI, Identity: "0000:3b:00.2",
+						Info: map[string]string{"bus": "3b"}, Presence: cyborg.Present,
+					},
+				},
+				CreatedAt: noon, UpdatedAt: noon,
+			},
+			Status: cyborg.StatusReady, Holders: []cyborg.Holder{holder},
+		},
+		{
+			Accelerator: cyborg.Accelerator{
+				UUID: gpu, Name: "h2_gpu0", Deployable: "h2_gpu0", Host: "h2", Backend: "fake", Driver: "fake", DeviceType: cyborg.GPU,
+				Specs:      cyborg.Specs{Num: 1, DeviceType: cyborg.GPU, Capability: cyborg.JSONObject{}},
+				Attributes: []cyborg.Attribute{}, Handles: []cyborg.AttachHandle{},
+				Lifecycle: cyborg.Inactive, Admin: cyborg.Enabled, Presence: cyborg.Present, CreatedAt: noon, UpdatedAt: noon,
+			},
+			Status: cyborg.StatusInactive, Holders: []cyborg.Holder{},
+		},
+	}
+}
+
+// result is what a command line came to.
+type result struct {
+	code     int
+	out, err string
+}
+
+// cyborg runs one command line against the API.
+func (f *fakeAPI) cyborg(args ...string) result {
+	f.t.Helper()
+	return run(f.t.Context(), cli.Streams{Env: environment("CYBORG_URL", f.server.URL)}, args...)
+}
+
+func environment(pairs ...string) func(string) string {
+	return func(name string) string {
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == name {
+				return pairs[i+1]
+			}
+		}
+		return ""
+	}
+}
+
+func run(ctx context.Context, streams cli.Streams, args ...string) result {
+	var out, err bytes.Buffer
+	streams.Out, streams.Err = &out, &err
+	code := cli.Execute(ctx, args, streams)
+	return result{code, out.String(), err.String()}
+}

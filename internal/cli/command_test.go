@@ -1,0 +1,376 @@
+package cli_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/cli"
+)
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	for _, kind := range cyborg.Kinds() {
+		want := map[int]int{400: 2, 404: 3, 409: 4, 504: 5, 503: 6, 429: 6}[kind.HTTPStatus()]
+		if want == 0 {
+			want = 1
+		}
+		api := newAPI(t)
+		api.mux.HandleFunc("GET /v1/hosts/{host}", func(w http.ResponseWriter, _ *http.Request) {
+			problem(w, kind.HTTPStatus(), cyborg.Errorf(kind, "no").WithHint("Try less."))
+		})
+		got := api.cyborg("host", "show", "h1")
+		require.Equal(t, want, got.code, kind)
+		require.True(t, strings.HasPrefix(got.err, "Error: no\nTry less.\n"), got.err)
+		require.Empty(t, got.out)
+	}
+}
+
+func TestAConflictNamesTheOperationInTheWay(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	api.mux.HandleFunc("POST /v1/accelerators/{uuid}/maintain", func(w http.ResponseWriter, _ *http.Request) {
+		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.Claimed, "it is being programmed").WithOperation(operation))
+	})
+	got := api.cyborg("accelerator", "maintain", "fast", "--reason", "dust")
+	require.Equal(t, 4, got.code)
+	require.Equal(t, "Error: it is being programmed\nOperation "+operation.String()+": cyborg operation show "+operation.String()+"\n", got.err)
+}
+
+func TestADefectNamesTheRequest(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	api.mux.HandleFunc("GET /v1/hosts", func(w http.ResponseWriter, _ *http.Request) {
+		problem(w, http.StatusInternalServerError, cyborg.Errorf(cyborg.Internal, "something went wrong"))
+	})
+	got := api.cyborg("host", "list")
+	require.Equal(t, 1, got.code)
+	require.Contains(t, got.err, requestID)
+}
+
+func TestUsageErrors(t *testing.T) {
+	t.Parallel()
+	for line, says := range map[string]string{
+		"bogus":                                                    "there is no `cyborg bogus`",
+		"accelrator list":                                          "did you mean accelerator?",
+		"accelerator lst":                                          "did you mean list or set?",
+		"operation bogus":                                          "there is no `cyborg operation bogus`",
+		"accelerator list --bogus":                                 "unknown flag: --bogus",
+		"accelerator list extra":                                   `"extra" is one argument too many`,
+		"accelerator show":                                         "ACCELERATOR is missing",
+		"accelerator program fast":                                 "IMAGE is missing",
+		"accelerator list -f xml":                                  `there is no format "xml"`,
+		"accelerator list -c nothing":                              `there is no column "nothing"; there are UUID, Name`,
+		"accelerator show fast -c nothing":                         `there is no field "nothing"; there are uuid, name`,
+		"accelerator attach fast --instance a --host b":            "none of the others can be",
+		"accelerator maintain fast":                                "--reason is missing",
+		"accelerator maintain fast --reason x --for -3h":           "--for -3h0m0s is not a time ahead",
+		"accelerator maintain fast --reason x --until noon":        `--until "noon" is not a moment`,
+		"accelerator set fast":                                     "nothing to set",
+		"accelerator create x --capability gib":                    `--capability "gib" is not KEY=VALUE`,
+		"accelerator create x --capability a=1 --capability a.b=2": `part of "a.b" is a value`,
+		"accelerator ready fast --wait --no-wait":                  "none of the others can be",
+		"accelerator list --limit -1":                              `invalid argument "-1" for "--limit"`,
+		"driver update h1 fake":                                    "at least one of the flags",
+		"events -f yaml":                                           `there is no format "yaml" for events`,
+		"host list --timeout -1s":                                  "--timeout -1s is negative",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			got := newAPI(t).cyborg(strings.Fields(line)...)
+			require.Equal(t, 2, got.code)
+			require.Contains(t, got.err, says)
+			require.Contains(t, got.err, "--help`")
+			require.Empty(t, got.out)
+		})
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	server.Close()
+	got := run(t.Context(), cli.Streams{Env: environment()}, "accelerator", "list", "--url", server.URL)
+	require.Equal(t, 6, got.code)
+	require.Contains(t, got.err, "Error: nothing listens at "+server.URL)
+	require.Contains(t, got.err, "\nStart one with `make run` or `cyborg-standalone`, or say where yours is with --url or CYBORG_URL.\n")
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	show := func(name string) result {
+		return newAPI(t).cyborg("accelerator", "show", name, "-f", "value", "-c", "uuid")
+	}
+	require.Equal(t, result{0, fpga.String() + "\n", ""}, show("fast"))
+	require.Equal(t, result{0, gpu.String() + "\n", ""}, show(gpu.String()))
+	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0A1B2C3E"))
+	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0a1b2c3e-0000"))
+	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`.\n"}, show("0a1b2c3"), "too short to be a prefix")
+	require.Equal(t, 3, show("nobody").code)
+	require.Equal(t, 3, show(uuid.NewString()).code)
+
+	api := newAPI(t)
+	api.accelerators[1].UUID[3]-- // 0a1b2c3d too
+	got := api.cyborg("accelerator", "show", "0a1b2c3d")
+	require.Equal(t, 2, got.code)
+	require.Contains(t, got.err, "more than one accelerator's UUID")
+}
+
+func TestCreate(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, succeeding()...)
+	got := api.cyborg("accelerator", "create", "new", "--accelerator", "h2_gpu0", "--host", "h1", "--device-type", "FPGA", "--num", "2",
+		"--acc-type", "crypto", "--remotable=false", "--capability", "memory.gib=16", "--capability", "memory.kind=hbm", "-f", "value", "-c", "name")
+	require.Zero(t, got.code, got.err)
+	require.Equal(t, "fast\n", got.out, "the accelerator that the operation took")
+	require.JSONEq(t, `{"name":"new","uuid":"`+gpu.String()+`","host":"h1","acc_specs":{"device_type":"FPGA","num":2,"acc_type":"crypto",
+		"remotable":false,"acc_capability":{"memory":{"gib":16,"kind":"hbm"}}}}`, api.changes()[0].body)
+
+	api = newAPI(t, succeeding()...)
+	require.Zero(t, api.cyborg("accelerator", "create", "new").code)
+	require.JSONEq(t, `{"name":"new"}`, api.changes()[0].body)
+}
+
+func TestSetLaysOverWhatIsThere(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	api.answers("PUT /v1/accelerators/{uuid}/acc_specs", http.StatusOK, park()[0])
+	got := api.cyborg("accelerator", "set", "fast", "--capability", "memory.kind=hbm", "--unset-capability", "sriov", "--remote")
+	require.Zero(t, got.code, got.err)
+	change := api.changes()[0]
+	require.JSONEq(t, `{"acc_specs":{"remote":true,"acc_capability":{"memory":{"gib":16,"kind":"hbm"}}}}`, change.body)
+	require.Equal(t, `"3"`, change.header.Get("If-Match"))
+}
+
+func TestAttachAndDetachNameTheirHolder(t *testing.T) {
+	t.Parallel()
+	for flags, want := range map[string]string{
+		"":                       `{}`,
+		"--instance " + instance: `{"instance":"` + instance + `"}`, "--host h1": `{"host":"h1"}`, "--service ovs": `{"service":"ovs"}`,
+	} {
+		api := newAPI(t, succeeding()...)
+		require.Zero(t, api.cyborg(append([]string{"accelerator", "attach", "fast"}, strings.Fields(flags)...)...).code)
+		require.JSONEq(t, want, api.changes()[0].body)
+	}
+	api := newAPI(t, succeeding()...)
+	require.Zero(t, api.cyborg("accelerator", "detach", "fast", "--service", "ovs").code)
+	require.Equal(t, "service=ovs", api.changes()[0].query)
+}
+
+func TestMaintainAndEnable(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	maintained := park()[0]
+	maintained.Maintenance = &cyborg.Maintenance{Reason: "dust", By: "alice", Until: noon}
+	api.answers("POST /v1/accelerators/{uuid}/maintain", http.StatusOK, maintained)
+	api.answers("POST /v1/accelerators/{uuid}/enable", http.StatusOK, park()[0])
+	got := api.cyborg("accelerator", "maintain", "fast", "--reason", "dust", "--for", "90m")
+	require.Zero(t, got.code, got.err)
+	require.Contains(t, got.out, "dust (by alice) until 2026-01-31T12:00:00Z")
+	require.Zero(t, api.cyborg("accelerator", "maintain", "fast", "--reason", "dust", "--until", noon.Format(time.RFC3339)).code)
+	require.Zero(t, api.cyborg("accelerator", "enable", "fast").code)
+	changes := api.changes()
+	require.JSONEq(t, `{"reason":"dust","for":"1h30m0s"}`, changes[0].body)
+	require.JSONEq(t, `{"reason":"dust","until":"2026-01-31T12:00:00Z"}`, changes[1].body)
+	require.Equal(t, "/v1/accelerators/"+fpga.String()+"/enable", changes[2].path)
+}
+
+func TestDrivers(t *testing.T) {
+	t.Parallel()
+	done := then(func(operation *apiclient.Operation) {
+		operation.State = cyborg.Succeeded
+		operation.Result = cyborg.JSONObject{"state": "ok", "services": []string{"attach"}, "devices": 3}
+	})
+	api := newAPI(t, done)
+	got := api.cyborg("driver", "install", "h1", "generic", "--name", "nics", "--option", "device_spec.vendor_id=8086", "-q", "-f", "json")
+	require.Zero(t, got.code, got.err)
+	require.JSONEq(t, `{"host":"h1","name":"nics","state":"ok","services":["attach"],"devices":3}`, got.out)
+	require.Zero(t, api.cyborg("driver", "update", "h1", "nics", "--no-options").code)
+	require.Zero(t, api.cyborg("driver", "uninstall", "h1", "nics").code)
+	changes := api.changes()
+	require.JSONEq(t, `{"name":"nics","driver":"generic","options":{"device_spec":{"vendor_id":8086}}}`, changes[0].body)
+	require.JSONEq(t, `{"options":{}}`, changes[1].body)
+	require.Equal(t, http.MethodDelete, changes[2].method)
+	require.Equal(t, "/v1/hosts/h1/drivers/nics", changes[2].path)
+
+	api.answers("GET /v1/drivers", http.StatusOK, map[string]any{"driver": []cyborg.Backend{
+		{Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendFailed, Error: "no sysfs", Services: []string{"discover", "attach"}},
+	}})
+	golden(t, "drivers.table", api.cyborg("driver", "list").out)
+}
+
+func TestHostsAndServices(t *testing.T) {
+	t.Parallel()
+	backend := cyborg.Backend{Host: "h1", Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover"}}
+	host := cyborg.Host{Name: "h1", Silent: true, LastSeen: noon, Devices: 3, AgentVersion: "1", Backends: []cyborg.Backend{
+		backend, {Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendDisabled, Services: []string{}},
+	}}
+	api := newAPI(t)
+	api.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{host}})
+	api.answers("GET /v1/hosts/h1", http.StatusOK, host)
+	api.answers("GET /v1/hosts/h1/services", http.StatusOK, map[string]any{"service": []cyborg.Backend{backend}})
+	api.answers("POST /v1/hosts/h1/discover", http.StatusOK, map[string]any{"host": "h1", "sequence": 4, "generation": 2, "devices": map[string]int{"fake": 3}, "errors": []string{}})
+	api.answers("GET /v1/services", http.StatusOK, map[string]any{"service": []cyborg.Service{{Role: "agent", Host: "h1", Instance: "1", LastSeen: noon, StartedAt: noon, Version: "1"}}})
+	var all strings.Builder
+	for _, line := range []string{"host list", "host show h1", "host services h1", "discover h1", "service list"} {
+		got := api.cyborg(strings.Fields(line)...)
+		require.Zero(t, got.code, got.err)
+		all.WriteString("$ cyborg " + line + "\n" + got.out)
+	}
+	golden(t, "hosts.table", all.String())
+	require.Equal(t, "h1 true\n", api.cyborg("host", "list", "-f", "value", "-c", "name", "-c", "silent").out)
+}
+
+func TestUsageSaysWhatIsMissingInIt(t *testing.T) {
+	t.Parallel()
+	used := cyborg.HostUsage{Host: "h1", At: noon, Deployables: []cyborg.DeployableUsage{
+		{Backend: "fake", Deployable: "fpga0", Metrics: map[string]float64{"temperature_celsius": 41.5}, Handles: []cyborg.HandleUsage{
+			{Handle: "0000:3b:00.1", Attached: true, InUse: true, By: "qemu (pid 7)"},
+		}},
+	}}
+	api := newAPI(t)
+	api.answers("GET /v1/usage", http.StatusOK, cyborg.Census{Partial: true, Hosts: []cyborg.HostUsage{used, {Host: "h2", Error: "silent since noon", Deployables: []cyborg.DeployableUsage{}}}})
+	api.answers("GET /v1/accelerators/{uuid}/usage", http.StatusOK, used)
+	got := api.cyborg("usage")
+	require.Zero(t, got.code)
+	require.Equal(t, "No answer from h2: silent since noon\n", got.err)
+	golden(t, "usage.table", got.out)
+	require.Equal(t, result{0, got.out, ""}, api.cyborg("accelerator", "usage", "fast"))
+	require.Contains(t, api.cyborg("usage", "-f", "json").out, `"partial": true`)
+}
+
+func TestDevicesAndHistory(t *testing.T) {
+	t.Parallel()
+	id := uuid.MustParse("dddddddd-0000-4000-8000-000000000001")
+	device := apiclient.Device{Device: cyborg.Device{
+		UUID: id, Host: "h1", Backend: "fake", Driver: "fake", Identity: "0000:3b:00.0", Type: cyborg.FPGA, VendorID: "8086", ProductID: "09c4",
+		Vendor: "Intel Corporation", Model: "PAC", Presence: cyborg.Present, CreatedAt: noon, UpdatedAt: noon,
+		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "3b"}},
+	}}
+	full := device
+	full.Accelerators = park()[:1]
+	api := newAPI(t)
+	api.answers("GET /v1/devices", http.StatusOK, map[string]any{"device": []apiclient.Device{device}})
+	api.answers("GET /v1/devices/{uuid}", http.StatusOK, full)
+	api.answers("GET /v1/accelerators/{uuid}/history", http.StatusOK, map[string]any{"event": []cyborg.Event{
+		{Cursor: cyborg.Cursor{Transaction: 7, Event: 1}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: "lifecycle", To: "inactive", Time: noon},
+		{Cursor: cyborg.Cursor{Transaction: 8, Event: 2}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: "lifecycle", From: "inactive", To: "error", Data: cyborg.JSONObject{"reason": "it burns"}, Actor: "alice", Operation: operation, Time: noon},
+	}})
+	var all strings.Builder
+	for _, line := range []string{"device list", "device show dddddddd", "accelerator history fast"} {
+		got := api.cyborg(strings.Fields(line)...)
+		require.Zero(t, got.code, got.err)
+		all.WriteString("$ cyborg " + line + "\n" + got.out)
+	}
+	golden(t, "devices.table", all.String())
+}
+
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("from-file\n"), 0o600))
+	two := filepath.Join(t.TempDir(), "two")
+	require.NoError(t, os.WriteFile(two, []byte("one two\n"), 0o600))
+	for name, c := range map[string]struct {
+		env  []string
+		args []string
+		want string
+		code int
+	}{
+		"none":                          {want: ""},
+		"variable":                      {env: []string{"CYBORG_TOKEN", "from-env"}, want: "Bearer from-env"},
+		"file in variable":              {env: []string{"CYBORG_TOKEN_FILE", file}, want: "Bearer from-file"},
+		"variable before its file":      {env: []string{"CYBORG_TOKEN", "from-env", "CYBORG_TOKEN_FILE", file}, want: "Bearer from-env"},
+		"flag before everything":        {env: []string{"CYBORG_TOKEN", "from-env"}, args: []string{"--token-file", file}, want: "Bearer from-file"},
+		"file with two tokens":          {args: []string{"--token-file", two}, code: 2},
+		"no such file":                  {args: []string{"--token-file", file + "x"}, code: 2},
+		"authority that does not exist": {env: []string{"CYBORG_CACERT", file + "x"}, code: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := newAPI(t)
+			env := append([]string{"CYBORG_URL", api.server.URL}, c.env...)
+			got := run(t.Context(), cli.Streams{Env: environment(env...)}, append([]string{"accelerator", "list"}, c.args...)...)
+			require.Equal(t, c.code, got.code, got.err)
+			require.NotContains(t, got.err, "from-")
+			if c.code == 0 {
+				require.Equal(t, c.want, api.requests[0].header.Get("Authorization"))
+			} else {
+				require.Empty(t, api.requests)
+			}
+		})
+	}
+}
+
+func TestEventsAreLines(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{
+		"table": "2026-01-31T12:00:00Z accelerator " + fpga.String() + " lifecycle: inactive -> ready by alice\n",
+		"json": `{"cursor":"7-1","subject":{"kind":"accelerator","id":"` + fpga.String() +
+			`"},"axis":"lifecycle","from":"inactive","to":"ready","actor":"alice","time":"2026-01-31T12:00:00Z"}` + "\n",
+	} {
+		api := newAPI(t)
+		api.mux.HandleFunc("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			if r.Header.Get("Last-Event-ID") != "7-1" {
+				answerText(w, `id: 7-1
+event: lifecycle
+data: {"cursor":"7-1","subject":{"kind":"accelerator","id":"`+fpga.String()+`"},"axis":"lifecycle","from":"inactive","to":"ready","actor":"alice","time":"2026-01-31T12:00:00Z"}
+
+`)
+				return // and the client comes back, with the id of the last event
+			}
+			problem(w, http.StatusForbidden, cyborg.Errorf(cyborg.Forbidden, "that is enough"))
+		})
+		got := api.cyborg("events", "-f", format, "--accelerator", "fast", "--after", "6-9")
+		require.Equal(t, 1, got.code)
+		require.Equal(t, want, got.out)
+		require.Equal(t, "Error: that is enough\n", got.err)
+		require.Equal(t, "accelerator="+fpga.String(), api.requests[len(api.requests)-1].query)
+	}
+}
+
+func answerText(w http.ResponseWriter, text string) {
+	_, _ = w.Write([]byte(text)) // a client that has gone shows in the test itself
+}
+
+func TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp(t *testing.T) {
+	t.Parallel()
+	ran := false
+	local := func() *cobra.Command {
+		migrate := &cobra.Command{Use: "migrate", Short: "Bring the database up", RunE: func(*cobra.Command, []string) error {
+			ran = true
+			return cyborg.Errorf(cyborg.Unavailable, "no database").WithHint("Start it.")
+		}}
+		migrate.Flags().String("timeout", "", "its own")
+		return migrate
+	}
+	var out, errOut strings.Builder
+	streams := cli.Streams{Out: &out, Err: &errOut, Env: environment()}
+	require.Equal(t, 6, cli.Execute(t.Context(), []string{"migrate"}, streams, local()))
+	require.True(t, ran)
+	require.Equal(t, "Error: no database\nStart it.\n", errOut.String())
+	require.Zero(t, cli.Execute(t.Context(), []string{"migrate", "--help"}, streams, local()))
+	require.Contains(t, out.String(), "its own")
+	require.NotContains(t, out.String(), "--token-file")
+	out.Reset()
+	require.Zero(t, cli.Execute(t.Context(), []string{"--help"}, streams, local()))
+	require.Contains(t, out.String(), "Running a server:\n  migrate")
+	require.Contains(t, out.String(), "--token-file")
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, cyborg.Version+"\n", run(t.Context(), cli.Streams{Env: environment()}, "version", "-f", "value", "-c", "version").out)
+	require.Equal(t, "cyborg "+cyborg.Version+"\n", run(t.Context(), cli.Streams{Env: environment()}, "--version").out)
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+func (s *shell) acceleratorUsage() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "usage ACCELERATOR",
+		Short: "How an accelerator is used at this moment, asked of its host",
+		Args:  takes("ACCELERATOR"),
+	}
+	p := s.printer(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.named(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		usage, err := client.AcceleratorUsage(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		if p.objects() && len(p.columns) == 0 {
+			return p.document(usage)
+		}
+		return p.usage([]cyborg.HostUsage{usage})
+	}
+	return cmd
+}
+
+func (s *shell) usageCommand() *cobra.Command {
+	var hosts []string
+	cmd := &cobra.Command{
+		Use:   "usage",
+		Short: "How accelerators are used at this moment, asked of their hosts",
+		Args:  takes(),
+	}
+	p := s.printer(cmd)
+	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "ask only this host; repeatable")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client, err := s.connect()
+		if err != nil {
+			return err
+		}
+		census, err := client.Usage(cmd.Context(), hosts...)
+		if err != nil {
+			return err
+		}
+		if p.objects() && len(p.columns) == 0 {
+			return p.document(census)
+		}
+		return p.usage(census.Hosts)
+	}
+	return cmd
+}
+
+// usageRow is what a host says of one handle.
+type usageRow struct {
+	host       string
+	deployable cyborg.DeployableUsage
+	handle     cyborg.HandleUsage
+}
+
+// usage prints a row for each handle, and says on standard error what is missing in it.
+func (p *printer) usage(hosts []cyborg.HostUsage) error {
+	rows := []usageRow{}
+	for _, host := range hosts {
+		if host.Error != "" {
+			p.shell.sayf("No answer from %s: %s", host.Host, host.Error)
+		}
+		for _, deployable := range host.Deployables {
+			if deployable.Error != "" {
+				p.shell.sayf("%s: %s: %s", host.Host, deployable.Deployable, deployable.Error)
+			}
+			for _, handle := range deployable.Handles {
+				rows = append(rows, usageRow{host.Host, deployable, handle})
+			}
+		}
+	}
+	return printList(p, rows, []column[usageRow]{
+		{title: hostTitle, key: hostKey, value: func(r usageRow) any { return r.host }},
+		{title: "Deployable", key: "deployable", value: func(r usageRow) any { return r.deployable.Deployable }},
+		{title: "Handle", key: "handle", value: func(r usageRow) any { return r.handle.Handle }},
+		{title: "Attached", key: "attached", value: func(r usageRow) any { return r.handle.Attached }},
+		{title: "In Use", key: "in_use", value: func(r usageRow) any { return r.handle.InUse }},
+		{title: "By", key: "by", value: func(r usageRow) any { return r.handle.By }},
+		{
+			title: "Metrics", key: "metrics",
+			value: func(r usageRow) any { return r.deployable.Metrics },
+			text:  func(r usageRow) string { return metricsText(r.deployable.Metrics) },
+		},
+	}, false)
+}
+
+func metricsText(metrics map[string]float64) string {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		lines = append(lines, fmt.Sprintf("%s=%g", name, metrics[name]))
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,190 @@
+package cli_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/cli"
+)
+
+func succeeding() []stage {
+	return []stage{
+		at(cyborg.Admitted),
+		at(cyborg.Running, step("take a handle", cyborg.StepRunning, "")),
+		at(cyborg.Running, step("take a handle", cyborg.StepDone, "0000:3b:00.2"), step("attach on h1", cyborg.StepRunning, "")),
+		at(cyborg.Succeeded, step("take a handle", cyborg.StepDone, "0000:3b:00.2"), step("attach on h1", cyborg.StepDone, "")),
+	}
+}
+
+func TestAWaitTellsFinishedStepsAndThenTheResult(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, succeeding()...)
+	got := api.cyborg("accelerator", "attach", "fast", "--instance", instance)
+	require.Zero(t, got.code)
+	require.Equal(t, "attach: take a handle: done (0000:3b:00.2)\nattach: attach on h1: done\nattach: succeeded in 1.5s\n", got.err)
+	golden(t, "show.table", got.out)
+	changes := api.changes()
+	require.Len(t, changes, 1)
+	require.JSONEq(t, `{"instance":"`+instance+`"}`, changes[0].body)
+	require.Equal(t, "respond-async", changes[0].header.Get("Prefer"))
+	require.NotEmpty(t, changes[0].header.Get("Idempotency-Key"))
+	require.Equal(t, "cyborg/"+cyborg.Version, changes[0].header.Get("User-Agent"))
+}
+
+func TestQuietTellsNothing(t *testing.T) {
+	t.Parallel()
+	got := newAPI(t, succeeding()...).cyborg("accelerator", "detach", "fast", "-q")
+	require.Equal(t, result{}, got)
+}
+
+func TestNoWaitPrintsTheOperationOnly(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, result{0, operation.String() + "\n", ""}, newAPI(t).cyborg("accelerator", "ready", "fast", "--no-wait"))
+	require.Equal(t, result{0, operation.String() + "\n", ""}, newAPI(t).cyborg("accelerator", "ready", "fast", "--wait=false"))
+	got := newAPI(t).cyborg("accelerator", "ready", "fast", "--no-wait", "-f", "json")
+	require.Contains(t, got.out, `"state": "admitted"`)
+}
+
+func TestOnATerminalProgressIsDrawnLive(t *testing.T) {
+	t.Parallel()
+	stages := succeeding()
+	stages[2] = then(func(operation *apiclient.Operation) {
+		operation.State = cyborg.Running
+		operation.Steps = []cyborg.Step{step("stage image", cyborg.StepDone, ""), step("load", cyborg.StepRunning, "")}
+		operation.Progress = &cyborg.Progress{Step: "load", Percent: 50, Note: "block 5 of 10"}
+	})
+	api := newAPI(t, stages...)
+	terminal := cli.Streams{ErrWidth: 200, Env: environment("CYBORG_URL", api.server.URL)}
+	got := run(t.Context(), terminal, "accelerator", "program", "fast", "afu.gbs", "--id", "afu-1")
+	require.Zero(t, got.code)
+	require.Contains(t, got.err, "program: load [############............] 50% (block 5 of 10)")
+	require.Contains(t, got.err, "\r\x1b[2Kprogram: stage image: done\n")
+	require.Contains(t, got.err, "program: succeeded in 1.5s\n")
+	require.True(t, strings.HasSuffix(got.err, "\r\x1b[2K"), "the last line is left clean")
+	require.JSONEq(t, `{"image":{"source":"afu.gbs","id":"afu-1"}}`, api.changes()[0].body)
+}
+
+func TestALiveLineNeverWraps(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, at(cyborg.Running, step(strings.Repeat("long ", 50), cyborg.StepRunning, "")), at(cyborg.Succeeded))
+	terminal := cli.Streams{ErrWidth: 40, Env: environment("CYBORG_URL", api.server.URL)}
+	got := run(t.Context(), terminal, "accelerator", "detach", "fast")
+	for drawn := range strings.SplitSeq(got.err, "\r\x1b[2K") {
+		require.Less(t, len(strings.TrimSuffix(drawn, "\n")), 40)
+	}
+}
+
+func TestAWaitOutlivesTheAPI(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, at(cyborg.Running), away, broken, broken, broken, broken, at(cyborg.Running), at(cyborg.Succeeded))
+	got := api.cyborg("accelerator", "detach", "fast")
+	require.Zero(t, got.code)
+	require.Contains(t, got.err, "Waiting for the API: the API stops\n")
+	require.Contains(t, got.err, "The API answers again.\n")
+	require.Equal(t, 1, strings.Count(got.err, "Waiting"), "it is said once: %s", got.err)
+}
+
+func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	api := newAPI(t, at(cyborg.Running), func(w http.ResponseWriter, o apiclient.Operation) {
+		cancel()
+		at(cyborg.Running)(w, o)
+	})
+	got := run(ctx, cli.Streams{Env: environment("CYBORG_URL", api.server.URL)}, "accelerator", "attach", "fast")
+	require.Equal(t, 130, got.code)
+	require.Empty(t, got.out)
+	require.Equal(t, "Detached: operation "+operation.String()+" goes on.\nReturn to it with: cyborg operation watch "+operation.String()+"\n", got.err)
+	require.Len(t, api.changes(), 1, "the attach, and no cancel")
+}
+
+func TestATimeoutDetachesToo(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, at(cyborg.Running))
+	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "300ms")
+	require.Equal(t, 5, got.code)
+	require.Contains(t, got.err, "Not ended within 300ms: operation "+operation.String()+" goes on.\n")
+	require.Contains(t, got.err, "cyborg operation watch")
+}
+
+func TestWhatIsDoneAlreadyNeedsNoOperation(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	api.answers("DELETE /v1/accelerators/{uuid}", http.StatusNoContent, nil)
+	require.Equal(t, result{}, api.cyborg("accelerator", "detach", "fast"))
+}
+
+func TestAFailedOperationIsToldAndExitsAsItsKind(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		state cyborg.OperationState
+		err   *cyborg.Error
+		code  int
+		says  string
+	}{
+		"in use":         {cyborg.Failed, cyborg.Errorf(cyborg.InUse, "qemu has 0000:3b:00.1 open").WithHint("Stop the machine first."), 4, "Error: qemu has 0000:3b:00.1 open\nStop the machine first.\n"},
+		"silent":         {cyborg.Failed, cyborg.Errorf(cyborg.HostSilent, "h1 is silent since noon"), 6, "Error: h1 is silent since noon\n"},
+		"no such image":  {cyborg.Failed, cyborg.Errorf(cyborg.NotFound, "there is no afu.gbs"), 3, "Error: there is no afu.gbs\n"},
+		"too long":       {cyborg.Failed, cyborg.Errorf(cyborg.Timeout, "attach took more than 1m"), 5, ""},
+		"hardware":       {cyborg.Failed, cyborg.Errorf(cyborg.Hardware, "the card is on fire"), 1, ""},
+		"cancelled":      {cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "bob cancelled it"), 4, "Error: bob cancelled it\n"},
+		"needs operator": {cyborg.NeedsOperator, cyborg.Errorf(cyborg.Hardware, "the card is on fire"), 1, "Error: the card is on fire; it could not be undone"},
+		"says nothing":   {cyborg.Failed, nil, 1, "does not say why"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := newAPI(t, at(cyborg.Running), failing(c.state, c.err)).cyborg("accelerator", "detach", "fast")
+			require.Equal(t, c.code, got.code)
+			require.Empty(t, got.out)
+			require.Contains(t, got.err, c.says)
+			require.Contains(t, got.err, "Operation "+operation.String()+": cyborg operation show "+operation.String())
+		})
+	}
+}
+
+func TestWatchShowsTheEndAndExitsAsItEnded(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, succeeding()...)
+	api.cyborg("accelerator", "ready", "fast", "--no-wait")
+	got := api.cyborg("operation", "watch", operation.String())
+	require.Zero(t, got.code)
+	golden(t, "operation.table", got.out)
+
+	api = newAPI(t, failing(cyborg.Failed, cyborg.Errorf(cyborg.InUse, "somebody has it").WithHint("Ask them.")))
+	api.cyborg("accelerator", "ready", "fast", "--no-wait")
+	got = api.cyborg("operation", "watch", operation.String(), "-f", "value", "-c", "state")
+	require.Equal(t, 4, got.code)
+	require.Equal(t, "failed\n", got.out)
+	require.Contains(t, got.err, "Error: somebody has it\nAsk them.\n")
+}
+
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	stopped := failing(cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "alice cancelled it"))
+	got := newAPI(t, at(cyborg.Running), stopped).cyborg("operation", "cancel", operation.String(), "-f", "value", "-c", "state")
+	require.Zero(t, got.code)
+	require.Equal(t, "cancelled\n", got.out)
+
+	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String())
+	require.Equal(t, 4, got.code)
+	require.Contains(t, got.err, "had succeeded before it could be cancelled")
+
+	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String(), "--no-wait")
+	require.Equal(t, result{0, operation.String() + "\n", ""}, got)
+}
+
+func TestRetryFollowsTheNewOperation(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t, succeeding()...)
+	got := api.cyborg("operation", "retry", "11111111-0000-4000-8000-000000000009", "-f", "value", "-c", "id")
+	require.Zero(t, got.code)
+	require.Equal(t, operation.String()+"\n", got.out)
+	require.Equal(t, "/v1/operations/11111111-0000-4000-8000-000000000009/retry", api.changes()[0].path)
+}
