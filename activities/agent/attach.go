@@ -80,7 +80,7 @@ type attachPlan struct {
 
 // planAttach finds what to attach. It changes nothing.
 func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.AttachInput) (attachPlan, error) {
-	found, err := a.findToChange(ctx, in.Target)
+	found, err := a.findToChange(ctx, in.Target, freshEnough)
 	if err != nil {
 		return attachPlan{}, err
 	}

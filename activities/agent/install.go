@@ -21,7 +21,7 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 	if done || err != nil {
 		return result, err
 	}
-	found, err := a.findToChange(ctx, in.Target)
+	found, err := a.findToChange(ctx, in.Target, freshEnough)
 	if err != nil {
 		if s.begun {
 			err = doubt(err)

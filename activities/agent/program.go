@@ -132,7 +132,7 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 
 // planProgram finds what to load into what. It changes nothing.
 func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.ProgramInput) (drivers.ProgramRequest, inventory.Found, error) {
-	found, err := a.findToChange(ctx, in.Target)
+	found, err := a.findToChange(ctx, in.Target, lookFirst)
 	if err != nil {
 		return drivers.ProgramRequest{}, found, err
 	}

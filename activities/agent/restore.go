@@ -49,7 +49,7 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 		return result, err
 	}
 	s.prior = restoring
-	found, err := a.find(ctx, in.Target, freshEnough)
+	found, err := a.find(ctx, in.Target, lookFirst)
 	if err != nil {
 		return result, err
 	}

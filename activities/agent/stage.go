@@ -19,7 +19,7 @@ const StagedFor = 24 * time.Hour
 // touched.
 func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput) (workflows.StageResult, error) {
 	var result workflows.StageResult
-	found, err := a.findToChange(ctx, in.Target)
+	found, err := a.findToChange(ctx, in.Target, freshEnough)
 	if err != nil {
 		return result, err
 	}

@@ -17,8 +17,8 @@ const (
 	// freshEnough is how old the last look at what is about to be changed may be. It may meanwhile have become part of
 	// what the host lives on.
 	freshEnough = 5 * time.Second
-	// seenEver takes the last look, however old.
-	seenEver = 24 * 365 * time.Hour
+	// lookFirst is for what must be known as it is now.
+	lookFirst = 0
 )
 
 // step is what the journal knows of a step before this try.
@@ -107,8 +107,8 @@ func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.
 }
 
 // findToChange is find for a step that changes the deployable. One that the host lives on is an error of kind Protected.
-func (a *Activities) findToChange(ctx context.Context, target cyborg.Target) (inventory.Found, error) {
-	found, err := a.find(ctx, target, freshEnough)
+func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
+	found, err := a.find(ctx, target, fresh)
 	if err != nil {
 		return inventory.Found{}, err
 	}

@@ -1,0 +1,313 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+func TestAttachAndDetach(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	var attached workflows.ChangeResult
+	h.must(workflows.AttachActivity, attach(op, handle), &attached)
+	require.True(t, h.attachedNow(handle))
+	require.Equal(t, card, attached.Observation.Device.Identity)
+	require.Equal(t, backend, attached.Observation.Backend)
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+
+	var again workflows.ChangeResult
+	h.must(workflows.AttachActivity, attach(op, handle), &again)
+	require.Equal(t, attached, again, "a repeated try returns what the first one did")
+	require.Equal(t, 1, h.fate.count("attach"))
+
+	h.start()
+	h.must(workflows.AttachActivity, attach(op, handle), &again)
+	require.Equal(t, attached, again, "also by a later process")
+	require.Zero(t, h.fate.count("attach"))
+
+	report, err := h.inventory.Report()
+	require.NoError(t, err)
+	require.Greater(t, report.Sequence, attached.Observation.Sequence)
+
+	var detached workflows.ChangeResult
+	h.must(workflows.DetachActivity, detach(uuid.New(), handle), &detached)
+	require.False(t, h.attachedNow(handle))
+	require.Empty(t, h.attachments())
+	require.Greater(t, detached.Observation.Sequence, report.Sequence)
+	require.Equal(t, []string{`{"handle":"` + handle + `"}`}, h.fate.priors, "the driver's note of the attach, written by an earlier process")
+}
+
+func TestAttachIsForTheHostOnly(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	in := attach(uuid.New(), handle)
+	in.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
+	h.refused(cyborg.Invalid, workflows.AttachActivity, in)
+	require.Empty(t, h.attachments())
+}
+
+func TestWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	in := attach(uuid.New(), handle)
+	in.Target.Deployable = "fake_fpga_9"
+	err := h.refused(cyborg.NotFound, workflows.AttachActivity, in)
+	require.Contains(t, err.Message, region, "the message names what there is")
+
+	in = attach(uuid.New(), "00fa:09:00.0")
+	err = h.refused(cyborg.NotFound, workflows.AttachActivity, in)
+	require.Contains(t, err.Message, handle+", "+second)
+
+	in = attach(uuid.New(), handle)
+	in.Target.Backend = "nothing"
+	err = h.refused(cyborg.NotFound, workflows.AttachActivity, in)
+	require.Contains(t, err.Message, "it has: fake, off")
+
+	in.Target.Backend = "off"
+	h.refused(cyborg.Changed, workflows.AttachActivity, in)
+
+	in = attach(uuid.New(), handle)
+	in.Target.Device = "00fa:02:00.0"
+	err = h.refused(cyborg.Changed, workflows.AttachActivity, in)
+	require.Contains(t, err.Message, "is now on device "+card)
+
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.Hardware, When: fake.Before, Message: "the bus is stuck"}
+	})
+	h.start()
+	err = h.refused(cyborg.Unavailable, workflows.AttachActivity, attach(uuid.New(), handle))
+	require.Contains(t, err.Message, "the bus is stuck")
+	require.True(t, err.Kind.Retryable())
+	require.Empty(t, h.attachments())
+}
+
+// TestRefusedAttach: where the error tells the workflow to undo nothing, there is nothing to undo.
+func TestRefusedAttach(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: fake.Before}
+	})
+	op := uuid.New()
+	h.refused(cyborg.Unsupported, workflows.AttachActivity, attach(op, handle))
+	require.Empty(t, h.attachments())
+	require.False(t, h.attachedNow(handle))
+
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: fake.After}
+	})
+	h.refused(cyborg.Hardware, workflows.AttachActivity, attach(op, handle))
+	require.True(t, h.attachedNow(handle), "the fake driver says so after it has attached")
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	require.False(t, h.attachedNow(handle))
+	require.Empty(t, h.attachments())
+}
+
+func TestUndoBeforeTheAttachBegan(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	require.Zero(t, h.fate.count("detach"), "nothing was done, so there is nothing to undo")
+	h.start()
+	err := h.refused(cyborg.Cancelled, workflows.AttachActivity, attach(op, handle))
+	require.Contains(t, err.Message, "comes too late")
+	require.False(t, h.attachedNow(handle))
+	require.Empty(t, h.attachments())
+
+	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	require.True(t, h.attachedNow(handle), "an undo leaves alone what another operation has attached")
+}
+
+func TestNoneIsDetachedWhileOneIsInUse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+	h.must(workflows.AttachActivity, attach(uuid.New(), second), nil)
+	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu (pid 42)"))
+	op := uuid.New()
+	err := h.refused(cyborg.InUse, workflows.DetachActivity, detach(op, handle, second))
+	require.Contains(t, err.Message, "handle "+second+" is in use by qemu (pid 42)")
+	require.True(t, h.attachedNow(handle))
+	require.Zero(t, h.fate.count("detach"))
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone, second: cyborg.AttachmentDone}, h.attachments())
+
+	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
+	h.must(workflows.DetachActivity, detach(op, handle, second), nil)
+	require.Empty(t, h.attachments())
+}
+
+// TestDetachOfAnInstance: the agent of the host only makes sure that nobody on it uses the handle.
+func TestDetachOfAnInstance(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	in := detach(uuid.New(), handle)
+	in.Handles[0].Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
+	h.must(workflows.DetachActivity, in, nil)
+	in.Operation = uuid.New()
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+	h.refused(cyborg.InUse, workflows.DetachActivity, in)
+	require.Zero(t, h.fate.count("detach"))
+}
+
+// TestDetachThatGotStuck goes through what the detach workflow does: it fails half way, and attaches again.
+func TestDetachThatGotStuck(t *testing.T) {
+	t.Parallel()
+	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.ready()
+			first, op := uuid.New(), uuid.New()
+			h.must(workflows.AttachActivity, attach(first, handle), nil)
+			h.must(workflows.AttachActivity, attach(first, second), nil)
+			h.edit(func(c *fake.Card) {
+				c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: when}
+			})
+			h.refused(cyborg.Hardware, workflows.DetachActivity, detach(op, handle, second))
+			require.Equal(t, cyborg.AttachmentInDoubt, h.attachments()[handle])
+
+			h.start()
+			require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"), "what is in use may stay so")
+			h.must(workflows.AttachActivity, attach(op, handle), nil)
+			h.must(workflows.AttachActivity, attach(op, second), nil)
+			require.True(t, h.attachedNow(handle))
+			require.True(t, h.attachedNow(second))
+			for _, a := range h.inventory.Content().Attachments {
+				require.Equal(t, cyborg.AttachmentDone, a.State)
+				require.Equal(t, first, a.Operation, "it is still the attachment of the operation that made it")
+			}
+			h.refused(cyborg.Cancelled, workflows.DetachActivity, detach(op, handle, second))
+			require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
+			h.must(workflows.DetachActivity, detach(uuid.New(), handle, second), nil)
+			require.Empty(t, h.attachments())
+		})
+	}
+}
+
+// TestBusyDetachThatIsThenInUse: a retry that finds a user undoes what the first try had begun.
+func TestBusyDetachThatIsThenInUse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+	op := uuid.New()
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.Busy, When: fake.Before}
+	})
+	err := h.refused(cyborg.Busy, workflows.DetachActivity, detach(op, handle))
+	require.True(t, err.Kind.Retryable())
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+	h.refused(cyborg.InUse, workflows.DetachActivity, detach(op, handle))
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+}
+
+func TestAHandleTakenOver(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+	op := uuid.New() // the records say that the handle is free, and gave it to this operation
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+	all := h.inventory.Content().Attachments
+	require.Len(t, all, 1)
+	require.Equal(t, op, all[0].Operation)
+	require.Contains(t, h.fate.priors, `{"handle":"`+handle+`"}`, "what the first attach noted is not forgotten")
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	require.False(t, h.attachedNow(handle))
+}
+
+func TestABootUndoesAttachments(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+	h.boot = "boot-2"
+	h.start()
+	h.inventory.Scan(t.Context())
+	require.False(t, h.attachedNow(handle), "the card has forgotten")
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentLost}, h.attachments())
+
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+	require.True(t, h.attachedNow(handle), "what was done before the boot is done again")
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+	require.Equal(t, []string{""}, h.fate.priors, "a note from before the boot says nothing of now")
+
+	h.boot = "boot-3"
+	h.start()
+	h.must(workflows.DetachActivity, detach(uuid.New(), handle), nil)
+	require.Empty(t, h.attachments())
+}
+
+func TestASurprise(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+	h.must(workflows.AttachActivity, attach(uuid.New(), second), nil)
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	h.inventory.Scan(t.Context())
+	h.must(workflows.DetachActivity, detach(uuid.New(), second), nil)
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	require.Empty(t, h.attachments(), "what is gone holds nothing")
+	h.must(workflows.UninstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()}, nil)
+	h.refused(cyborg.NotFound, workflows.AttachActivity, attach(uuid.New(), handle))
+
+	require.NoError(t, h.bench.Return(t.Context(), card))
+	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+}
+
+// TestADriverThatCannotAttach hands handles out.
+func TestADriverThatCannotAttach(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
+		Host: hostName, Backend: "plain", Action: cyborg.InstallDriver, Driver: "plain",
+	}}, nil)
+	in := workflows.AttachInput{Operation: uuid.New(), Target: plainTarget("plain_0"), Handle: workHandle("/dev/plain")}
+	h.must(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: in.Target}, nil)
+	h.must(workflows.AttachActivity, in, nil)
+	require.Equal(t, map[string]cyborg.AttachmentState{"/dev/plain": cyborg.AttachmentDone}, h.attachments())
+	h.boot = "boot-2"
+	h.start()
+	require.Equal(t, map[string]cyborg.AttachmentState{"/dev/plain": cyborg.AttachmentDone}, h.attachments(), "no boot undoes that")
+	out := workflows.DetachInput{Operation: uuid.New(), Target: in.Target, Handles: []cyborg.WorkHandle{in.Handle}}
+	h.must(workflows.DetachActivity, out, nil)
+	require.Empty(t, h.attachments())
+}
+
+func TestWhatTheHostLivesOn(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
+		Backend: "plain", Action: cyborg.InstallDriver, Driver: "plain",
+	}}, nil)
+	protected := plainTarget("plain_1")
+	for name, in := range map[string]any{
+		workflows.InstallActivity:   workflows.InstallInput{Operation: uuid.New(), Target: protected},
+		workflows.UninstallActivity: workflows.InstallInput{Operation: uuid.New(), Target: protected},
+		workflows.AttachActivity:    workflows.AttachInput{Operation: uuid.New(), Target: protected, Handle: workHandle("x")},
+		workflows.StageActivity:     workflows.StageInput{Operation: uuid.New(), Target: protected},
+		workflows.ProgramActivity:   workflows.ProgramInput{Operation: uuid.New(), Target: protected},
+	} {
+		err := h.refused(cyborg.Protected, name, in)
+		require.Contains(t, err.Message, "it has the root file system")
+	}
+}

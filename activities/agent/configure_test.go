@@ -1,0 +1,126 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+func configure(action cyborg.ConfigureAction, name, driver string, options cyborg.JSONObject) workflows.ConfigureInput {
+	return workflows.ConfigureInput{Operation: uuid.New(), Request: cyborg.ConfigureRequest{
+		Host: hostName, Backend: name, Action: action, Driver: driver, Options: options,
+	}}
+}
+
+// backends are the reported states, by name.
+func (h *host) backends() map[string]cyborg.BackendState {
+	states := map[string]cyborg.BackendState{}
+	for _, b := range h.inventory.Content().Backends {
+		states[b.Name] = b.State
+	}
+	return states
+}
+
+func TestConfigure(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+	gpus := cyborg.JSONObject{"park": "2xgpu", "park_dir": filepath.Join(h.dir, "gpus")}
+	var result workflows.ConfigureResult
+	h.must(workflows.ConfigureActivity, configure(cyborg.InstallDriver, "gpus", "fake", gpus), &result)
+	require.Equal(t, cyborg.BackendOK, result.State)
+	require.Equal(t, 2, result.Devices)
+	require.Contains(t, result.Services, "program")
+	require.Len(t, h.uplink.reports, 1, "the conductor knows it when the operation ends")
+	require.Len(t, h.uplink.reports[0].Content.Backends, 3)
+
+	h.start()
+	h.inventory.Scan(t.Context())
+	require.Equal(t, map[string]cyborg.BackendState{"fake": "ok", "gpus": "ok", "off": "disabled"}, h.backends(), "it is kept over restarts")
+
+	gpus["park"] = "3xgpu"
+	h.must(workflows.ConfigureActivity, configure(cyborg.UpdateDriver, "gpus", "", gpus), &result)
+	require.Equal(t, 3, result.Devices)
+	h.must(workflows.ConfigureActivity, configure(cyborg.UpdateDriver, "gpus", "", gpus), &result)
+	require.Equal(t, 3, result.Devices, "it may be repeated")
+
+	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "gpus", "", nil), &result)
+	require.Equal(t, cyborg.BackendDisabled, result.State)
+	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "gpus", "", nil), &result)
+	h.must(workflows.ConfigureActivity, configure(cyborg.InstallDriver, "gpus", "", nil), &result)
+	require.Equal(t, 3, result.Devices, "with the options that it had")
+
+	h.uplink.failure = cyborg.Errorf(cyborg.Unavailable, "away")
+	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "gpus", "", nil), &result)
+}
+
+func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+	before := h.inventory.Content()
+	park := func(text string) cyborg.JSONObject {
+		return cyborg.JSONObject{
+			"park": text, "park_dir": filepath.Join(h.dir, "park"), "deployables": 2, "handles": 2,
+			"boot_id_file": filepath.Join(h.dir, "boot_id"),
+		}
+	}
+	for name, test := range map[string]struct {
+		in   workflows.ConfigureInput
+		kind cyborg.Kind
+		text string
+	}{
+		"wrong option":     {configure(cyborg.UpdateDriver, "fake", "", cyborg.JSONObject{"colour": "red"}), cyborg.Invalid, "colour"},
+		"unknown driver":   {configure(cyborg.InstallDriver, "new", "quantum", nil), cyborg.NotFound, "fake, odd, plain"},
+		"no driver":        {configure(cyborg.InstallDriver, "new", "", nil), cyborg.Invalid, "a driver must be named"},
+		"another driver":   {configure(cyborg.InstallDriver, "fake", "plain", nil), cyborg.Changed, "is one of driver fake"},
+		"unknown backend":  {configure(cyborg.UpdateDriver, "new", "", nil), cyborg.NotFound, "it has: fake, off"},
+		"disabled backend": {configure(cyborg.UpdateDriver, "off", "", nil), cyborg.Changed, "disabled"},
+		"bad name":         {configure(cyborg.InstallDriver, "../x", "fake", nil), cyborg.Invalid, "../x"},
+		"bad action":       {configure("explode", "fake", "", nil), cyborg.Invalid, "explode"},
+		"attached":         {configure(cyborg.UninstallDriver, "fake", "", nil), cyborg.InUse, "is attached to host"},
+		"out of sight":     {configure(cyborg.UpdateDriver, "fake", "", park("1xgpu")), cyborg.InUse, "would lose sight of handle " + handle},
+		"same devices":     {configure(cyborg.InstallDriver, "twin", "fake", park("1xfpga")), cyborg.Invalid, "also seen by backend fake"},
+		"another host":     {workflows.ConfigureInput{Request: cyborg.ConfigureRequest{Host: "x"}}, cyborg.Invalid, "not of x"},
+	} {
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // one host for all
+			err := h.refused(test.kind, workflows.ConfigureActivity, test.in)
+			require.Contains(t, err.Message, test.text)
+			require.Equal(t, before, h.inventory.Content())
+		})
+	}
+	_, err := os.Stat(filepath.Join(h.dir, "backends.json"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestUninstallOfADriverInUse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
+	err := h.refused(cyborg.InUse, workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "fake", "", nil))
+	require.Contains(t, err.Message, second+" of backend fake is in use by qemu")
+	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
+	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "fake", "", nil), nil)
+	h.refused(cyborg.Changed, workflows.AttachActivity, attach(uuid.New(), handle))
+
+	text, err2 := os.ReadFile(filepath.Join(h.dir, "backends.json"))
+	require.NoError(t, err2)
+	var file struct {
+		Backends []struct {
+			Name    string
+			Enabled bool
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &file))
+	require.Len(t, file.Backends, 1, "only what was changed is kept")
+	require.False(t, file.Backends[0].Enabled)
+}

@@ -1,0 +1,201 @@
+package agent_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// crash is an activity to kill at every point, with what must be true after it has been tried again, and after it has
+// been undone instead.
+type crash struct {
+	prepare  func(h *host)
+	activity string
+	input    any
+	done     func(t *testing.T, h *host)
+	undo     string
+	undoing  any
+	undone   func(t *testing.T, h *host)
+	// late says that the first try must not begin any more after the undo.
+	late bool
+}
+
+func crashes() map[string]crash {
+	op, before := uuid.New(), uuid.New()
+	attached := func(t *testing.T, h *host) {
+		t.Helper()
+		require.True(t, h.attachedNow(handle))
+		require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+	}
+	detached := func(t *testing.T, h *host) {
+		t.Helper()
+		require.False(t, h.attachedNow(handle))
+		require.Empty(t, h.attachments())
+	}
+	install := workflows.InstallInput{Operation: op, Target: target()}
+	loads := func(id string) func(t *testing.T, h *host) {
+		return func(t *testing.T, h *host) {
+			t.Helper()
+			require.Equal(t, id, h.card().Deployables["r0"].BitstreamID)
+			require.Equal(t, "beside", h.card().Deployables["r1"].BitstreamID)
+		}
+	}
+	return map[string]crash{
+		"install": {
+			prepare: func(*host) {}, activity: workflows.InstallActivity, input: install,
+			done: func(t *testing.T, h *host) { t.Helper(); require.True(t, h.installed()) },
+			undo: workflows.UninstallActivity, undoing: install, late: true,
+			undone: func(t *testing.T, h *host) { t.Helper(); require.False(t, h.installed()) },
+		},
+		"attach": {
+			prepare: (*host).ready, activity: workflows.AttachActivity, input: attach(op, handle), done: attached,
+			undo: workflows.DetachActivity, undoing: undo(detach(op, handle)), undone: detached, late: true,
+		},
+		"detach": {
+			prepare: func(h *host) {
+				h.ready()
+				h.must(workflows.AttachActivity, attach(before, handle), nil)
+			},
+			activity: workflows.DetachActivity, input: detach(op, handle), done: detached,
+			undo: workflows.AttachActivity, undoing: attach(op, handle), undone: attached,
+		},
+		"program": {
+			prepare: func(h *host) {
+				h.load(uuid.New(), region, "old")
+				h.load(uuid.New(), other, "beside")
+				h.stage(op, region, "new")
+			},
+			activity: workflows.ProgramActivity, done: loads("new"),
+			input: workflows.ProgramInput{
+				Operation: op, Target: target(), Image: cyborg.Image{Source: "file:new", ID: "new"}, SHA256: sum(fpgaImage("new")),
+			},
+			undo: workflows.RestoreActivity, undoing: workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")},
+			undone: loads("old"), late: true,
+		},
+	}
+}
+
+// TestKilledAnywhere kills the agent before and after each write of its journal and each change of its hardware, and has
+// the next process try the activity again, or undo it.
+func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	for name := range crashes() {
+		for _, how := range []string{"again", "undo", "undo killed as well"} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				for point := 0; ; point++ {
+					require.Less(t, point, 40, "the activity never gets through")
+					if !killedAt(t, crashes()[name], how, point) {
+						require.Greater(t, point, 3, "the activity has more points than this")
+						return
+					}
+				}
+			})
+		}
+	}
+}
+
+// killedAt tells whether the process died at that point: past the last one it does not.
+func killedAt(t *testing.T, c crash, how string, point int) bool {
+	t.Helper()
+	at := fmt.Sprintf("killed at point %d", point)
+	h := newHost(t)
+	c.prepare(h)
+	h.startAs(&fate{dieAt: point})
+	died := h.do(c.activity, c.input, nil) != nil
+	h.start()
+	if how == "again" {
+		require.Nil(t, h.do(c.activity, c.input, nil), at)
+		c.done(t, h)
+		return died
+	}
+	if how == "undo killed as well" {
+		h.startAs(&fate{dieAt: point})
+		h.do(c.undo, c.undoing, nil)
+		h.start()
+	}
+	require.Nil(t, h.do(c.undo, c.undoing, nil), at)
+	c.undone(t, h)
+	if c.late {
+		h.refused(cyborg.Cancelled, c.activity, c.input)
+	}
+	c.undone(t, h)
+	h.start()
+	c.undone(t, h)
+	return died
+}
+
+// TestAFullDiskTouchesNothing: the journal is written before the hardware is touched.
+func TestAFullDiskTouchesNothing(t *testing.T) {
+	t.Parallel()
+	for name, c := range crashes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.inventory.Scan(t.Context())
+			c.prepare(h)
+			before := h.card()
+			h.startAs(&fate{dieAt: 0})
+			require.NotNil(t, h.do(c.activity, c.input, nil))
+			require.Equal(t, before, h.card())
+			require.Empty(t, h.fate.calls)
+		})
+	}
+}
+
+// TestUndoOfWhatWasDone undoes what came to its end.
+func TestUndoOfWhatWasDone(t *testing.T) {
+	t.Parallel()
+	for name, c := range crashes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			c.prepare(h)
+			h.must(c.activity, c.input, nil)
+			c.done(t, h)
+			h.must(c.undo, c.undoing, nil)
+			c.undone(t, h)
+			h.must(c.undo, c.undoing, nil)
+			c.undone(t, h)
+		})
+	}
+}
+
+// TestAPowerCut boots the machine in the middle of an attach.
+func TestAPowerCut(t *testing.T) {
+	t.Parallel()
+	for point := range 6 {
+		h := newHost(t)
+		h.ready()
+		op := uuid.New()
+		h.startAs(&fate{dieAt: point})
+		h.do(workflows.AttachActivity, attach(op, handle), nil)
+		h.boot = "boot-2"
+		h.start()
+		h.must(workflows.AttachActivity, attach(op, handle), nil)
+		require.True(t, h.attachedNow(handle))
+		require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+	}
+}
+
+// TestTwoTriesDoNotOverlap: a try that was given up but still runs must not overlap the next one.
+func TestTwoTriesDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.edit(func(c *fake.Card) { c.Latency[fake.StepAttach] = fake.Duration(400e6) })
+	op := uuid.New()
+	first := make(chan *cyborg.Error, 1)
+	go func() { first <- h.do(workflows.AttachActivity, attach(op, handle), nil) }()
+	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, 10e9, 1e6)
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	require.Nil(t, <-first, "it ended before the undo began")
+	require.False(t, h.attachedNow(handle))
+	require.Empty(t, h.attachments())
+}

@@ -1,0 +1,387 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	sdkactivity "go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent"
+	"github.com/cyborg-project/cyborg/activities/agent/images"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+const (
+	hostName = "node-1"
+	backend  = "fake"
+	// card is the first FPGA of a fake park, region and handle its first part and function.
+	card   = "00fa:01:00.0"
+	region = "fake_fpga_00fa_01_00_0_r0"
+	other  = "fake_fpga_00fa_01_00_0_r1"
+	handle = "00fa:01:00.0"
+	second = "00fa:01:00.1"
+)
+
+// host is a machine with an agent's activities on it, whose agent may die and start again.
+type host struct {
+	t     *testing.T
+	dir   string
+	bench fake.Bench
+	// options of the fake backend.
+	options map[string]any
+	boot    string
+	fate    *fate
+
+	journal   *journal.Journal
+	inventory *inventory.Inventory
+	uplink    *uplink
+	served    map[string]any
+	images    *images.Store
+	source    *source
+}
+
+// fate makes a process die at a chosen point: from there on it does nothing any more.
+type fate struct {
+	mu     sync.Mutex
+	points int // passed so far
+	dieAt  int // -1 for never
+	calls  []string
+	priors []string // notes that the driver was given
+}
+
+var errDead = errors.New("the process is dead")
+
+// point passes a point at which the process may die.
+func (f *fate) point() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.points++
+	if f.dieAt >= 0 && f.points > f.dieAt {
+		return errDead
+	}
+	return nil
+}
+
+func (f *fate) called(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, name)
+}
+
+func (f *fate) count(name string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, call := range f.calls {
+		if call == name {
+			n++
+		}
+	}
+	return n
+}
+
+// mortal is a journal that its process can die before and after.
+type mortal struct {
+	*journal.Journal
+	fate *fate
+}
+
+func (m mortal) Write(change journal.Change) error {
+	if err := m.fate.point(); err != nil {
+		return err
+	}
+	if err := m.Journal.Write(change); err != nil {
+		return err
+	}
+	return m.fate.point()
+}
+
+// full is all that a driver can do.
+type full interface {
+	drivers.Driver
+	drivers.Installer
+	drivers.Attacher
+	drivers.Programmer
+	drivers.Users
+	drivers.Meter
+}
+
+// shim is a fake driver that its process can die before and after.
+type shim struct {
+	full
+	fate *fate
+	host *host
+}
+
+func (s shim) change(name string, do func() error) error {
+	s.fate.called(name)
+	if err := s.fate.point(); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return s.fate.point()
+}
+
+func (s shim) Install(ctx context.Context, target drivers.Target) error {
+	return s.change("install", func() error { return s.full.Install(ctx, target) })
+}
+
+func (s shim) Uninstall(ctx context.Context, target drivers.Target) error {
+	return s.change("uninstall", func() error { return s.full.Uninstall(ctx, target) })
+}
+
+func (s shim) Attach(ctx context.Context, request drivers.AttachRequest) error {
+	s.fate.mu.Lock()
+	s.fate.priors = append(s.fate.priors, string(request.Prior))
+	s.fate.mu.Unlock()
+	return s.change("attach", func() error { return s.full.Attach(ctx, request) })
+}
+
+func (s shim) Detach(ctx context.Context, request drivers.DetachRequest) error {
+	s.fate.mu.Lock()
+	s.fate.priors = append(s.fate.priors, string(request.Prior))
+	s.fate.mu.Unlock()
+	return s.change("detach", func() error { return s.full.Detach(ctx, request) })
+}
+
+func (s shim) Program(ctx context.Context, request drivers.ProgramRequest) error {
+	return s.change("program", func() error { return s.full.Program(ctx, request) })
+}
+
+// uplink is a conductor that acknowledges everything, or nothing.
+type uplink struct {
+	inventory *inventory.Inventory
+	mu        sync.Mutex
+	failure   error
+	reports   []cyborg.Report
+}
+
+func (u *uplink) Report(context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.failure != nil {
+		return cyborg.Report{}, cyborg.ReportReply{}, u.failure
+	}
+	report, err := u.inventory.Report()
+	if err != nil {
+		return report, cyborg.ReportReply{}, err
+	}
+	u.reports = append(u.reports, report)
+	return report, cyborg.ReportReply{Generation: int64(len(u.reports)), Accepted: true}, nil
+}
+
+// newHost is a host with one FPGA of two regions, of two handles each.
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{t: t, dir: t.TempDir(), boot: "boot-1", source: &source{}}
+	h.options = map[string]any{
+		"park": "1xfpga", "deployables": 2, "handles": 2, "park_dir": filepath.Join(h.dir, "park"),
+		"boot_id_file": filepath.Join(h.dir, "boot_id"),
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(h.dir, "images"), 0o755))
+	h.bench = fake.NewBench(filepath.Join(h.dir, "park"))
+	h.start()
+	return h
+}
+
+// start starts the agent's process, which lives until the next start.
+func (h *host) start() {
+	h.t.Helper()
+	h.startAs(&fate{dieAt: -1})
+}
+
+func (h *host) startAs(f *fate) {
+	h.t.Helper()
+	if h.journal != nil {
+		require.NoError(h.t, h.journal.Close())
+	}
+	require.NoError(h.t, os.WriteFile(filepath.Join(h.dir, "boot_id"), []byte(h.boot), 0o644))
+	h.fate = f
+	registry := drivers.NewRegistry()
+	require.NoError(h.t, registry.Register("fake", func(env drivers.Environment, options map[string]any) (drivers.Driver, error) {
+		made, err := fake.New(env, options)
+		if err != nil {
+			return nil, err
+		}
+		return shim{full: made.(full), fate: f, host: h}, nil
+	}))
+	require.NoError(h.t, registry.Register("odd", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return odd{}, nil }))
+	require.NoError(h.t, registry.Register("plain", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return plain{}, nil }))
+	log := slog.New(slog.NewTextHandler(h.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	var err error
+	h.journal, err = journal.Open(h.dir, journal.Options{BootID: h.boot, Log: log})
+	require.NoError(h.t, err)
+	j := h.journal
+	h.t.Cleanup(func() { require.NoError(h.t, j.Close()) })
+	h.inventory, err = inventory.Open(inventory.Config{
+		Host: hostName, Version: "test", Root: "/", StateDir: h.dir, ScanTimeout: 5 * time.Second, FullScanInterval: time.Hour,
+		Backends: []inventory.Setting{
+			{Name: backend, Driver: "fake", Options: maps.Clone(h.options), Enabled: true},
+			{Name: "off", Driver: "fake", Options: map[string]any{"park": "1xgpu"}},
+		},
+	}, registry, h.journal, log)
+	require.NoError(h.t, err)
+	h.images, err = images.Open(images.Config{
+		Dir: filepath.Join(h.dir, "cache"), ImageDir: filepath.Join(h.dir, "images"), MaxBytes: 1 << 20, CacheBytes: 1 << 20,
+		Source: h.source, Needed: func() map[string]bool { return j.Images(time.Now().Add(-agent.StagedFor)) },
+	}, log)
+	require.NoError(h.t, err)
+	h.uplink = &uplink{inventory: h.inventory}
+	h.served = (&agent.Activities{
+		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Uplink: h.uplink, Log: log, UsageTimeout: time.Second,
+	}).All()
+}
+
+// do runs one try of an activity through Temporal's test environment, and returns its error as a workflow sees it.
+func (h *host) do(name string, in, out any) *cyborg.Error {
+	h.t.Helper()
+	return h.doWith(h.t.Context(), name, in, out)
+}
+
+// doWith is do under a context that ends as a cancelled activity's does.
+func (h *host) doWith(ctx context.Context, name string, in, out any) *cyborg.Error {
+	h.t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(silent{})
+	env := suite.NewTestActivityEnvironment()
+	env.SetWorkerOptions(worker.Options{BackgroundActivityContext: ctx})
+	env.SetTestTimeout(time.Minute)
+	for known, do := range h.served {
+		env.RegisterActivityWithOptions(do, sdkactivity.RegisterOptions{Name: known})
+	}
+	value, err := env.ExecuteActivity(name, in)
+	if err != nil {
+		return workflows.FromFailure(err)
+	}
+	if out != nil {
+		require.NoError(h.t, value.Get(out))
+	}
+	return nil
+}
+
+func (h *host) must(name string, in, out any) {
+	h.t.Helper()
+	if err := h.do(name, in, out); err != nil {
+		require.NoError(h.t, err, "%s", err.Hint)
+	}
+}
+
+// refused expects an activity to fail with a kind.
+func (h *host) refused(kind cyborg.Kind, name string, in any) *cyborg.Error {
+	h.t.Helper()
+	err := h.do(name, in, nil)
+	require.NotNil(h.t, err)
+	require.Equal(h.t, kind, err.Kind, "%s", err)
+	return err
+}
+
+func (h *host) card() fake.Card {
+	h.t.Helper()
+	c, err := h.bench.Card(h.t.Context(), card)
+	require.NoError(h.t, err)
+	return c
+}
+
+func (h *host) edit(change func(c *fake.Card)) {
+	h.t.Helper()
+	require.NoError(h.t, h.bench.Edit(h.t.Context(), card, change))
+}
+
+func (h *host) attachedNow(identity string) bool {
+	h.t.Helper()
+	for _, part := range h.card().Deployables {
+		if state, ok := part.Handles[identity]; ok {
+			return state.Attached
+		}
+	}
+	return false
+}
+
+// attachments are what is reported of the journal, by handle.
+func (h *host) attachments() map[string]cyborg.AttachmentState {
+	states := map[string]cyborg.AttachmentState{}
+	for _, a := range h.inventory.Content().Attachments {
+		states[a.Handle] = a.State
+	}
+	return states
+}
+
+func target() cyborg.Target { return cyborg.Target{Backend: backend, Device: card, Deployable: region} }
+
+func workHandle(identity string) cyborg.WorkHandle {
+	return cyborg.WorkHandle{
+		UUID: uuid.NewSHA1(uuid.NameSpaceOID, []byte(identity)), Identity: identity,
+		Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: hostName},
+	}
+}
+
+func attach(operation uuid.UUID, identity string) workflows.AttachInput {
+	return workflows.AttachInput{Operation: operation, Target: target(), Handle: workHandle(identity)}
+}
+
+func detach(operation uuid.UUID, identities ...string) workflows.DetachInput {
+	in := workflows.DetachInput{Operation: operation, Target: target()}
+	for _, identity := range identities {
+		in.Handles = append(in.Handles, workHandle(identity))
+	}
+	return in
+}
+
+func undo(in workflows.DetachInput) workflows.DetachInput {
+	in.Undo = true
+	return in
+}
+
+// ready takes the region into service.
+func (h *host) ready() {
+	h.t.Helper()
+	h.must(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()}, nil)
+}
+
+// odd is a driver that panics whatever it is asked.
+type odd struct{}
+
+func (odd) Discover(context.Context) ([]cyborg.DeviceReport, error) { panic("what a day") }
+
+// plain is a driver that can only look.
+type plain struct{}
+
+func (plain) Discover(context.Context) ([]cyborg.DeviceReport, error) {
+	return []cyborg.DeviceReport{{Identity: "plain", Deployables: []cyborg.DeployableReport{
+		{Name: "plain_0", Handles: []cyborg.HandleReport{{Kind: cyborg.HandleDEV, Identity: "/dev/plain"}}},
+		{Name: "plain_1", Protected: "it has the root file system"},
+	}}}, nil
+}
+
+func plainTarget(name string) cyborg.Target {
+	return cyborg.Target{Backend: "plain", Device: "plain", Deployable: name}
+}
+
+// silent is a logger for what fails on purpose.
+type silent struct{}
+
+func (silent) Debug(string, ...any) {}
+func (silent) Info(string, ...any)  {}
+func (silent) Warn(string, ...any)  {}
+func (silent) Error(string, ...any) {}
+
+func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,220 @@
+package agent_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+func withImage(t cyborg.Target, id string) cyborg.Target {
+	t.BitstreamID = id
+	return t
+}
+
+func part(name string) cyborg.Target {
+	t := target()
+	t.Deployable = name
+	return t
+}
+
+// stage stages an image for an operation and returns what to program.
+func (h *host) stage(op uuid.UUID, deployable, id string) workflows.ProgramInput {
+	h.t.Helper()
+	image := h.image(id, fpgaImage(id))
+	var staged workflows.StageResult
+	h.must(workflows.StageActivity, workflows.StageInput{Operation: op, Target: part(deployable), Image: image}, &staged)
+	require.Equal(h.t, image.SHA256, staged.SHA256)
+	require.Equal(h.t, int64(len(fpgaImage(id))), staged.Size)
+	return workflows.ProgramInput{Operation: op, Target: part(deployable), Image: image, SHA256: staged.SHA256}
+}
+
+// load stages and programs.
+func (h *host) load(op uuid.UUID, deployable, id string) workflows.ProgramResult {
+	h.t.Helper()
+	var result workflows.ProgramResult
+	h.must(workflows.ProgramActivity, h.stage(op, deployable, id), &result)
+	return result
+}
+
+func (h *host) loaded() map[string]string {
+	ids := map[string]string{}
+	for name, state := range h.card().Deployables {
+		ids[name] = state.BitstreamID
+	}
+	return ids
+}
+
+func TestProgram(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	op := uuid.New()
+	in := h.stage(op, region, "aes")
+	var first, again workflows.ProgramResult
+	h.must(workflows.ProgramActivity, in, &first)
+	require.Equal(t, "aes", first.BitstreamID)
+	require.Equal(t, map[string]string{"r0": "aes", "r1": ""}, h.loaded())
+	require.Equal(t, "aes", first.Observation.Device.Deployables[0].BitstreamID)
+	h.start()
+	h.must(workflows.ProgramActivity, in, &again)
+	require.Equal(t, first, again)
+	require.Zero(t, h.fate.count("program"))
+}
+
+func TestAFailedProgramBringsBackTheImageBefore(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "old")
+	op := uuid.New()
+	in := h.stage(op, region, "new")
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
+	})
+	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
+	require.Equal(t, "", h.loaded()["r0"], "the image did not take, and the one before is gone")
+	h.start()
+	var restored workflows.ChangeResult
+	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, &restored)
+	require.Equal(t, "old", h.loaded()["r0"])
+	require.Equal(t, "old", restored.Observation.Device.Deployables[0].BitstreamID)
+	require.Positive(t, restored.Observation.Sequence)
+	h.refused(cyborg.Cancelled, workflows.ProgramActivity, in)
+
+	h.load(uuid.New(), region, "newer") // the journal knows what is loaded again
+	last := uuid.New()
+	in = h.stage(last, region, "newest")
+	h.must(workflows.ProgramActivity, in, nil)
+	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: last, Target: withImage(target(), "newer")}, nil)
+	require.Equal(t, "newer", h.loaded()["r0"])
+}
+
+func TestRestoreOfWhatNeverBegan(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "old")
+	op := uuid.New()
+	in := h.stage(op, region, "new")
+	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
+	require.Equal(t, 1, h.fate.count("program"), "nothing had been changed")
+	h.refused(cyborg.Cancelled, workflows.ProgramActivity, in)
+	require.Equal(t, "old", h.loaded()["r0"])
+}
+
+func TestRestoreOfAnImageThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+	h.edit(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "from-flash" })
+	op := uuid.New()
+	in := h.stage(op, region, "new")
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.Before}
+	})
+	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
+	restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "from-flash")}
+	h.must(workflows.RestoreActivity, restore, nil)
+	require.Equal(t, "from-flash", h.loaded()["r0"], "it had not been changed")
+
+	restore.Operation = uuid.New()
+	in = h.stage(restore.Operation, region, "new")
+	h.must(workflows.ProgramActivity, in, nil)
+	err := h.refused(cyborg.Hardware, workflows.RestoreActivity, restore)
+	require.Contains(t, err.Message, region+" had from-flash and has new")
+	require.Contains(t, err.Hint, "Program it")
+}
+
+// TestSomebodyElseProgrammed: what this agent had loaded is then not what was there.
+func TestSomebodyElseProgrammed(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "old")
+	h.edit(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "by-hand" })
+	h.start()
+	op := uuid.New()
+	h.must(workflows.ProgramActivity, h.stage(op, region, "new"), nil)
+	err := h.refused(cyborg.Hardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "by-hand")})
+	require.Contains(t, err.Message, "had by-hand and has new")
+	require.Equal(t, "new", h.loaded()["r0"], "it does not load what was not there")
+}
+
+func TestAnImageForTheWholeDevice(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "left")
+	h.load(uuid.New(), other, "right")
+	op := uuid.New()
+	in := h.stage(op, region, "all")
+	in.Image.WholeDevice = true
+	h.must(workflows.ProgramActivity, in, nil)
+	require.Equal(t, map[string]string{"r0": "all", "r1": "all"}, h.loaded())
+	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "left")}, nil)
+	require.Equal(t, map[string]string{"r0": "left", "r1": "right"}, h.loaded(), "both regions get back what they had")
+}
+
+func TestRefusedProgram(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "old")
+	op := uuid.New()
+	in := h.stage(op, region, "new")
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.Before}
+	})
+	h.refused(cyborg.ImageRejected, workflows.ProgramActivity, in)
+	require.Equal(t, "old", h.loaded()["r0"])
+
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.After}
+	})
+	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
+	require.Equal(t, "", h.loaded()["r0"])
+	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
+	require.Equal(t, "old", h.loaded()["r0"], "the refused try before had not forgotten it")
+}
+
+func TestProgramOfADamagedImage(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	op := uuid.New()
+	in := h.stage(op, region, "new")
+	require.NoError(t, os.WriteFile(filepath.Join(h.dir, "cache", in.SHA256), fpgaImage("evil"), 0o600))
+	err := h.refused(cyborg.NotFound, workflows.ProgramActivity, in)
+	require.Contains(t, err.Message, "was damaged")
+	require.Zero(t, h.fate.count("program"))
+	h.load(op, region, "new")
+}
+
+func TestStageChecksTheTarget(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	gpu := h.image("gpu", fake.MakeImage(cyborg.GPU, "gpu", []byte("x")))
+	err := h.refused(cyborg.ImageRejected, workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: target(), Image: gpu})
+	require.Contains(t, err.Message, "is for a card of type GPU")
+
+	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
+		Backend: "plain", Action: cyborg.InstallDriver, Driver: "plain",
+	}}, nil)
+	h.refused(cyborg.Unsupported, workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: plainTarget("plain_0"), Image: gpu})
+}
+
+func TestStageFromTheConductor(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.source.image = fpgaImage("remote")
+	image := cyborg.Image{Source: "https://images.example/aes", SHA256: sum(h.source.image)}
+	op := uuid.New()
+	var staged workflows.StageResult
+	h.must(workflows.StageActivity, workflows.StageInput{Operation: op, Target: target(), Image: image}, &staged)
+	var result workflows.ProgramResult
+	h.must(workflows.ProgramActivity, workflows.ProgramInput{Operation: op, Target: target(), Image: image, SHA256: staged.SHA256}, &result)
+	require.Equal(t, image.SHA256, result.BitstreamID, "an image without id is known by its checksum")
+
+	h.must(workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: target(), Image: image}, &staged)
+	require.Equal(t, 1, h.source.asked, "what is on the host is not fetched again")
+}

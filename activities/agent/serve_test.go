@@ -1,0 +1,130 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	sdkactivity "go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// TestEveryActivityIsServed holds the names against the contract.
+func TestEveryActivityIsServed(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{
+		workflows.AttachActivity, workflows.ConfigureActivity, workflows.DetachActivity, workflows.DiscoverActivity,
+		workflows.InstallActivity, workflows.ProgramActivity, workflows.RestoreActivity, workflows.SettleActivity,
+		workflows.StageActivity, workflows.UninstallActivity, workflows.UsageActivity,
+	}, keys(newHost(t).served))
+}
+
+// environment is Temporal's test environment with the host's activities.
+func (h *host) environment(ctx context.Context) *testsuite.TestActivityEnvironment {
+	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(silent{})
+	env := suite.NewTestActivityEnvironment()
+	env.SetWorkerOptions(worker.Options{BackgroundActivityContext: ctx})
+	env.SetTestTimeout(time.Minute)
+	for known, do := range h.served {
+		env.RegisterActivityWithOptions(do, sdkactivity.RegisterOptions{Name: known})
+	}
+	return env
+}
+
+// TestTheFirstHeartbeat: by it the workflow knows that a try has begun, so it comes before anything else.
+func TestTheFirstHeartbeat(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	env := h.environment(t.Context())
+	var first []cyborg.Progress
+	env.SetOnActivityHeartbeatListener(func(_ *sdkactivity.Info, details converter.EncodedValues) {
+		var progress cyborg.Progress
+		if details.HasValues() && details.Get(&progress) == nil && len(first) == 0 {
+			first = append(first, progress)
+			_, err := os.Stat(filepath.Join(h.dir, "park", card+".json"))
+			if !errors.Is(err, os.ErrNotExist) {
+				first = nil // the hardware had been looked at before
+			}
+		}
+	})
+	_, err := env.ExecuteActivity(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()})
+	require.NoError(t, err)
+	require.Equal(t, []cyborg.Progress{{Step: workflows.InstallActivity, Percent: -1}}, first)
+}
+
+func TestACancelledStepIsACancellation(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.edit(func(c *fake.Card) { c.Latency[fake.StepAttach] = fake.Duration(time.Minute) })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	op := uuid.New()
+	env := h.environment(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := env.ExecuteActivity(workflows.AttachActivity, attach(op, handle))
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, 10*time.Second, time.Millisecond)
+	cancel()
+	err := <-ended
+	require.True(t, temporal.IsCanceledError(err), "%v", err)
+	require.False(t, h.attachedNow(handle))
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
+	h.edit(func(c *fake.Card) { clear(c.Latency) })
+	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
+	require.Empty(t, h.attachments())
+}
+
+// TestAStepThatTakesTooLong ends a little before Temporal gives it up, so that the answer says what was slow.
+func TestAStepThatYieldsToAStop(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+	h.edit(func(c *fake.Card) { c.Latency[fake.StepDiscover] = fake.Duration(time.Minute) })
+	env := h.environment(t.Context())
+	stop := make(chan struct{})
+	env.SetWorkerStopChannel(stop)
+	close(stop)
+	_, err := env.ExecuteActivity(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName})
+	failure := workflows.FromFailure(err)
+	require.Equal(t, cyborg.Unavailable, failure.Kind, "%v", failure)
+	require.Contains(t, failure.Message, "the agent stops")
+}
+
+// TestAStepThatFinishes: what changes hardware goes on although the agent stops.
+func TestAStepThatFinishes(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	env := h.environment(t.Context())
+	stop := make(chan struct{})
+	env.SetWorkerStopChannel(stop)
+	close(stop)
+	_, err := env.ExecuteActivity(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()})
+	require.NoError(t, err)
+	require.True(t, h.installed())
+}
+
+func TestAnOddDriverHarmsNobodyElse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	err := h.refused(cyborg.Internal, workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
+		Backend: "odd", Action: cyborg.InstallDriver, Driver: "odd",
+	}})
+	require.Contains(t, err.Message, "panicked: what a day")
+	h.ready()
+}

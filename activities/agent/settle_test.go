@@ -1,0 +1,117 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+func entry(op uuid.UUID, identity string, want workflows.Want) workflows.SettleEntry {
+	return workflows.SettleEntry{Backend: backend, Deployable: region, Handle: workHandle(identity), Operation: op, Want: want}
+}
+
+func (h *host) settle(entries ...workflows.SettleEntry) workflows.SettleResult {
+	h.t.Helper()
+	var result workflows.SettleResult
+	h.must(workflows.SettleActivity, workflows.SettleInput{Host: hostName, Entries: entries}, &result)
+	return result
+}
+
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	one, two := uuid.New(), uuid.New()
+	h.must(workflows.AttachActivity, attach(one, handle), nil)
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
+	})
+	h.refused(cyborg.Hardware, workflows.AttachActivity, attach(two, second))
+
+	// The records gave the first back and keep the second, which is in doubt.
+	entries := []workflows.SettleEntry{entry(one, handle, workflows.WantDetached), entry(two, second, workflows.WantAttached)}
+	result := h.settle(entries...)
+	require.Equal(t, entries, result.Settled)
+	require.Empty(t, result.Errors)
+	require.False(t, h.attachedNow(handle))
+	require.True(t, h.attachedNow(second))
+	require.Equal(t, map[string]cyborg.AttachmentState{second: cyborg.AttachmentDone}, h.attachments())
+
+	calls := len(h.fate.calls)
+	require.Equal(t, entries, h.settle(entries...).Settled, "it may be repeated")
+	require.Len(t, h.fate.calls, calls, "and there is nothing left to do")
+}
+
+func TestSettleAfterABoot(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	one, two := uuid.New(), uuid.New()
+	h.must(workflows.AttachActivity, attach(one, handle), nil)
+	h.must(workflows.AttachActivity, attach(two, second), nil)
+	h.boot = "boot-2"
+	h.start()
+	result := h.settle(entry(one, handle, workflows.WantDetached), entry(two, second, workflows.WantAttached))
+	require.Len(t, result.Settled, 2)
+	require.True(t, h.attachedNow(second))
+	require.Equal(t, map[string]cyborg.AttachmentState{second: cyborg.AttachmentDone}, h.attachments())
+}
+
+func TestSettleLeavesAlone(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op, newer := uuid.New(), uuid.New()
+	h.must(workflows.AttachActivity, attach(newer, handle), nil)
+	result := h.settle(entry(op, handle, workflows.WantDetached))
+	require.Contains(t, result.Errors[handle], "operation "+newer.String()+" has attached it since")
+	require.True(t, h.attachedNow(handle))
+
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+	result = h.settle(entry(newer, handle, workflows.WantDetached))
+	require.Contains(t, result.Errors[handle], "in use by qemu")
+	require.True(t, h.attachedNow(handle))
+
+	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[second].Attached = true })
+	result = h.settle(entry(op, second, workflows.WantDetached))
+	require.Contains(t, result.Errors[second], "not by this agent")
+	require.True(t, h.attachedNow(second))
+}
+
+func TestSettleOfWhatIsGone(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	h.start()
+	wantBack := entry(op, handle, workflows.WantAttached)
+	instance := entry(op, second, workflows.WantAttached)
+	instance.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
+	result := h.settle(wantBack, instance)
+	require.Contains(t, result.Errors[handle], "has no deployable")
+	require.Equal(t, []workflows.SettleEntry{instance}, result.Settled, "a handle of an instance was only handed out")
+	result = h.settle(entry(op, handle, workflows.WantDetached))
+	require.Empty(t, result.Errors)
+	require.Empty(t, h.attachments())
+	require.Empty(t, h.settle(entry(op, handle, workflows.WantDetached)).Errors)
+}
+
+func TestSettleOfADeviceThatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	first := uuid.New()
+	h.must(workflows.AttachActivity, attach(first, handle), nil)
+	recorded := uuid.New()
+	result := h.settle(entry(recorded, handle, workflows.WantAttached))
+	require.Empty(t, result.Errors)
+	require.Equal(t, recorded, h.inventory.Content().Attachments[0].Operation, "the records say whose it is")
+	require.True(t, h.attachedNow(handle))
+}

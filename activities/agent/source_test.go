@@ -1,0 +1,50 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/images"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+)
+
+// source is a conductor's store of images: one for all operations.
+type source struct {
+	mu    sync.Mutex
+	image []byte
+	asked int
+}
+
+func (s *source) Image(_ context.Context, _ uuid.UUID, offset int64) (images.Download, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	if s.image == nil {
+		return images.Download{}, cyborg.Errorf(cyborg.NotFound, "there is no such image")
+	}
+	return images.Download{ReadCloser: io.NopCloser(bytes.NewReader(s.image[offset:])), Offset: offset, Size: int64(len(s.image))}, nil
+}
+
+func sum(image []byte) string {
+	s := sha256.Sum256(image)
+	return hex.EncodeToString(s[:])
+}
+
+func fpgaImage(id string) []byte { return fake.MakeImage(cyborg.FPGA, id, []byte("payload of "+id)) }
+
+// image puts an image into the host's image directory and returns how to ask for it.
+func (h *host) image(name string, content []byte) cyborg.Image {
+	h.t.Helper()
+	require.NoError(h.t, os.WriteFile(filepath.Join(h.dir, "images", name), content, 0o644))
+	return cyborg.Image{Source: "file:" + name, SHA256: sum(content), ID: name}
+}
