@@ -149,8 +149,8 @@ type Agent struct {
 	Endpoints []string  `key:"endpoints" default:"http://127.0.0.1:6667" check:"url" doc:"URLs of the servers' agent endpoints; the agent uses the first that answers."`
 	TLS       ClientTLS `key:"tls"`
 	Backends  []Backend `key:"backends" doc:"The drivers to run and how. What an operator installs, changes or uninstalls later through the API is kept in the state directory and overrides this."`
-	// ImageDir, where it is empty, is "images" in the state directory of the agent at hand.
-	ImageDir      string        `key:"image_dir" auto:"images in the state directory" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
+	// ImageDir, where it is empty, is "image-files" in the state directory of the agent at hand.
+	ImageDir      string        `key:"image_dir" auto:"image-files in the state directory" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
 	ImageMax      Size          `key:"image_max" default:"4GiB" min:"1KiB" doc:"The largest image that is accepted."`
 	ImageCache    Size          `key:"image_cache" default:"16GiB" min:"1KiB" doc:"The space for images kept after use; the least recently used go first."`
 	Heartbeat     time.Duration `key:"heartbeat" default:"10s" min:"100ms" doc:"Interval of heartbeats to the server, each a little earlier or later."`

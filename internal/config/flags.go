@@ -64,6 +64,9 @@ func (o option) summary() string {
 		doc = first
 	}
 	doc = strings.TrimSuffix(doc, ".")
+	if len(doc) > 1 && doc[1] >= 'A' && doc[1] <= 'Z' {
+		return doc // it begins with an abbreviation
+	}
 	return strings.ToLower(doc[:1]) + doc[1:]
 }
 

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// command runs one command line with a configuration of the test's own.
+func command(t *testing.T, text string, args ...string) (code int, out, errOut string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "cyborg.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	var stdout, stderr bytes.Buffer
+	code = execute(t.Context(), append(args, "--config", file), &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+func TestDriversAreListed(t *testing.T) {
+	t.Parallel()
+	code, out, _ := command(t, "", "drivers")
+	require.Equal(t, 0, code)
+	require.Equal(t, []string{"fake", "generic"}, strings.Fields(out))
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	code, out, _ := command(t, "", "version")
+	require.Equal(t, 0, code)
+	require.Equal(t, cyborg.Version+"\n", out)
+}
+
+func TestMistakesOfTheConfigurationEndEveryCommand(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"run"}, {"config", "check"}, {"config", "dump"}, {"discover"}, {"record"}} {
+		code, out, errOut := command(t, "agent:\n  hartbeat: 3s\n  slots: 0\n", args...)
+		require.Equal(t, exitUsage, code, args)
+		require.Empty(t, out, args)
+		require.Contains(t, errOut, "cyborg.yaml:2: agent.hartbeat: there is no such option; did you mean agent.heartbeat?", args)
+		require.Contains(t, errOut, `cyborg.yaml:3: agent.slots = "0": expected a whole number from 1 to 256`, args)
+	}
+}
+
+func TestWrongCommandLines(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"nonsense"}, {"--nonsense"}, {"discover", "more"}} {
+		code, _, errOut := command(t, "", args...)
+		require.Equal(t, exitUsage, code, args)
+		require.Contains(t, errOut, "Error: ", args)
+	}
+}
+
+func TestConfigurationIsCheckedAndDumped(t *testing.T) {
+	t.Parallel()
+	code, out, errOut := command(t, "temporal: {api_key: hunter2hunter2}", "config", "check")
+	require.Equal(t, 0, code, errOut)
+	require.Equal(t, "The configuration is good.\n", out)
+
+	code, out, errOut = command(t, "temporal: {api_key: hunter2hunter2}", "config", "dump", "--host", "h-7")
+	require.Equal(t, 0, code, errOut)
+	require.Contains(t, out, "host: h-7 # --host")
+	require.NotContains(t, out, "hunter2")
+}
+
+func TestDiscoverPrintsWhatBackendsSee(t *testing.T) {
+	t.Parallel()
+	state, root := filepath.Join(t.TempDir(), "state"), t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/bus/pci/devices"), 0o755))
+	code, out, errOut := command(t, `
+agent:
+  host: h1
+  state_dir: `+state+`
+  backends:
+    - {driver: fake, options: {park: "2xgpu,1xfpga"}}
+    - {name: pci, driver: generic, options: {device_spec: [{address: "*"}]}}
+    - {name: off, driver: fake, enabled: false}
+`, "discover", "--root", root)
+	require.Equal(t, 0, code, errOut)
+	var seen discovery
+	require.NoError(t, json.Unmarshal([]byte(out), &seen))
+	require.Equal(t, "h1", seen.Host)
+	require.Len(t, seen.Backends, 3)
+	require.Equal(t, cyborg.BackendOK, seen.Backends[0].State)
+	require.Len(t, seen.Backends[0].Devices, 3)
+	require.Equal(t, cyborg.BackendOK, seen.Backends[1].State)
+	require.Empty(t, seen.Backends[1].Devices, "the root that was given has no devices")
+	require.Equal(t, cyborg.BackendDisabled, seen.Backends[2].State)
+	require.NoDirExists(t, state, "nothing is written")
+}
+
+func TestDiscoverReportsBackendsThatFail(t *testing.T) {
+	t.Parallel()
+	code, out, errOut := command(t, `
+agent:
+  backends:
+    - {driver: nonsense}
+    - {driver: fake, options: {park: 1xgpu}}
+`, "discover")
+	require.NotEqual(t, 0, code)
+	require.Contains(t, errOut, "backend nonsense: there is no driver")
+	var seen discovery
+	require.NoError(t, json.Unmarshal([]byte(out), &seen))
+	require.Equal(t, cyborg.BackendFailed, seen.Backends[0].State)
+	require.Len(t, seen.Backends[1].Devices, 1, "one that fails does not stop the others")
+
+	code, _, errOut = command(t, "", "discover")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, errOut, "no backend is configured\nSet agent.backends")
+}
+
+func TestRecordWritesAFileOnce(t *testing.T) {
+	t.Parallel()
+	root, file := t.TempDir(), filepath.Join(t.TempDir(), "machine.tar.gz")
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/bus/pci/devices"), 0o755))
+	code, _, errOut := command(t, "", "record", "--root", root, "-o", file)
+	require.Equal(t, 0, code, errOut)
+	first, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, []byte{0x1f, 0x8b}, first[:2], "it is compressed by gzip")
+
+	code, _, errOut = command(t, "", "record", "--root", root, "-o", file)
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, errOut, "exists already")
+	entries, err := os.ReadDir(filepath.Dir(file))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing is left beside it")
+
+	code, out, errOut := command(t, "", "record", "--root", root, "-o", "-")
+	require.Equal(t, 0, code, errOut)
+	require.Equal(t, string(first), out)
+}
+
+// TestAnAgentRunsWithoutItsServers: it looks, keeps, and says how it is, while nobody answers.
+func TestAnAgentRunsWithoutItsServers(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	state := filepath.Join(t.TempDir(), "state")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var stdout, stderr bytes.Buffer
+	done := make(chan int, 1)
+	go func() {
+		done <- execute(ctx, []string{
+			"--host", "h1", "--state-dir", state, "--backends", "[{driver: fake, options: {park: 1xgpu}}]",
+			"--endpoints", "http://" + freeAddress(t), "--temporal-address", freeAddress(t), "--metrics-listen", address,
+		}, &stdout, &stderr)
+	}()
+	get := func(path string) string {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
+		if err != nil {
+			return err.Error()
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return ""
+		}
+		defer answer.Body.Close()
+		var body bytes.Buffer
+		if _, err := body.ReadFrom(answer.Body); err != nil || answer.StatusCode != http.StatusOK {
+			return ""
+		}
+		return body.String()
+	}
+	require.Eventually(t, func() bool { return get("/healthz") == "ok\n" }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(state, "inventory.json"))
+		return err == nil
+	}, 30*time.Second, 50*time.Millisecond, "it looks at its hardware")
+	require.Contains(t, get("/metrics"), "go_goroutines")
+	stop()
+	select {
+	case code := <-done:
+		require.Equal(t, 0, code, stderr.String())
+	case <-time.After(60 * time.Second):
+		t.Fatal("the agent does not stop")
+	}
+}
+
+// freeAddress is an address on loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return listener.Addr().String()
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/internal/config"
+)
+
+// discovery is what discover prints: a part of what an agent reports.
+type discovery struct {
+	Host     string                 `json:"host"`
+	Backends []cyborg.BackendReport `json:"backends"`
+}
+
+// discover looks once with each configured backend. The agent that may run here is not disturbed: drivers get an empty
+// state directory for the time of the look.
+func discover(cmd *cobra.Command, _ []string) (err error) {
+	c, err := load(cmd)
+	if err != nil {
+		return err
+	}
+	if len(c.Agent.Backends) == 0 {
+		return cyborg.Errorf(cyborg.Invalid, "no backend is configured").
+			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor: \"10de\"}]}}]'.")
+	}
+	registry, err := builtin.Registry()
+	if err != nil {
+		return err
+	}
+	state, err := os.MkdirTemp("", "cyborg-discover-")
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "there is no room for the drivers' state: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
+
+	seen := discovery{Host: c.Agent.Host}
+	var failures []error
+	for _, backend := range c.Agent.Backends {
+		report, err := look(cmd.Context(), registry, c, backend, filepath.Join(state, backend.Name), c.Log.Logger(cmd.ErrOrStderr()))
+		if err != nil {
+			failures = append(failures, err)
+		}
+		seen.Backends = append(seen.Backends, report)
+	}
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(seen); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "what was found cannot be written: %w", err)
+	}
+	return errors.Join(failures...)
+}
+
+// look makes the driver of one backend and has it discover.
+func look(
+	ctx context.Context, registry *drivers.Registry, c *config.Config, backend config.Backend, state string, log *slog.Logger,
+) (cyborg.BackendReport, error) {
+	report := cyborg.BackendReport{
+		Name: backend.Name, Driver: backend.Driver, Options: backend.Options, State: cyborg.BackendDisabled,
+		Services: []string{}, Devices: []cyborg.DeviceReport{},
+	}
+	if !backend.Enabled {
+		return report, nil
+	}
+	fail := func(err error) (cyborg.BackendReport, error) {
+		report.State, report.Error = cyborg.BackendFailed, err.Error()
+		return report, cyborg.Errorf(cyborg.KindOf(err), "backend %s: %w", backend.Name, err)
+	}
+	if err := os.Mkdir(state, 0o700); err != nil {
+		return fail(cyborg.Errorf(cyborg.Unavailable, "there is no room for its state: %w", err))
+	}
+	driver, err := registry.New(backend.Driver, drivers.Environment{
+		Host: c.Agent.Host, Backend: backend.Name, Root: c.Agent.Root, StateDir: state, Log: log,
+	}, backend.Options)
+	if err != nil {
+		return fail(err)
+	}
+	report.Services = drivers.Services(driver)
+	ctx, cancel := context.WithTimeout(ctx, c.Agent.ScanTimeout)
+	defer cancel()
+	devices, err := driver.Discover(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	report.State, report.Devices = cyborg.BackendOK, append(report.Devices, devices...)
+	return report, nil
+}

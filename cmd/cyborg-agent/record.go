@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/capture"
+)
+
+func recordCommand() *cobra.Command {
+	var output string
+	command := &cobra.Command{
+		Use:   "record",
+		Short: "Record this machine's PCI devices into a .tar.gz that a pretended host can be made of",
+		Long: "Record this machine's PCI devices, as the kernel shows them, into a .tar.gz: for a report of a defect, for a\n" +
+			"test, or for cyborg-standalone --hosts sysfs:FILE. It holds no serial numbers and no network addresses.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := load(cmd)
+			if err != nil {
+				return err
+			}
+			if output == "-" {
+				return capture.Record(cmd.Context(), c.Agent.Root, cmd.OutOrStdout())
+			}
+			if output == "" {
+				output = c.Agent.Host + ".tar.gz"
+			}
+			return recordTo(cmd, c.Agent.Root, output)
+		},
+	}
+	command.Flags().StringVarP(&output, "output", "o", "", "file to write, or - for standard output (default HOST.tar.gz)")
+	return command
+}
+
+// recordTo writes the recording beside the file and puts it in its place when it is complete. A file that exists stays.
+func recordTo(cmd *cobra.Command, root, path string) (err error) {
+	part, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "the recording cannot be written: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.Remove(part.Name())) }()
+	if err := errors.Join(capture.Record(cmd.Context(), root, part), part.Close()); err != nil {
+		return err
+	}
+	err = os.Link(part.Name(), path)
+	if errors.Is(err, fs.ErrExist) {
+		return cyborg.Errorf(cyborg.Invalid, "%s exists already: name another file with --output", path)
+	}
+	if err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "the recording cannot be written: %w", err)
+	}
+	cmd.PrintErrln("Recorded into " + path)
+	return nil
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"cmp"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
+	"github.com/cyborg-project/cyborg/workers/agent"
+)
+
+// run is the agent's life: from its configuration until it is told to stop.
+func run(cmd *cobra.Command, _ []string) error {
+	c, err := load(cmd)
+	if err != nil {
+		return err
+	}
+	ctx, log := cmd.Context(), c.Log.Logger(cmd.ErrOrStderr())
+	settings, err := agentConfig(c.Agent)
+	if err != nil {
+		return err
+	}
+	registry, err := builtin.Registry()
+	if err != nil {
+		return err
+	}
+	listener, err := listenForMetrics(ctx, c.Agent)
+	if err != nil {
+		return err
+	}
+	if listener != nil {
+		defer listener.Close()
+	}
+	// Lazy: the agent works on, and keeps its journal, while Temporal is away.
+	temporal, err := temporalclient.Lazy(c.Temporal, log, "agent@"+c.Agent.Host)
+	if err != nil {
+		return err
+	}
+	defer temporal.Close()
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a, err := agent.New(settings, agent.Deps{
+		Temporal: temporal, Drivers: registry, Log: log, Version: cyborg.Version, Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return a.Run(ctx) })
+	if listener != nil {
+		group.Go(func() error { return serveMetrics(ctx, listener, metrics, log) })
+	}
+	return group.Wait()
+}
+
+// agentConfig turns what the operator configured into what the agent takes.
+func agentConfig(c config.Agent) (agent.Config, error) {
+	secure, err := c.TLS.Client()
+	if err != nil {
+		return agent.Config{}, err
+	}
+	settings := agent.Config{
+		Host:              c.Host,
+		StateDir:          c.StateDir,
+		Root:              c.Root,
+		ImageDir:          cmp.Or(c.ImageDir, filepath.Join(c.StateDir, "image-files")),
+		ImageMaxBytes:     int64(c.ImageMax),
+		ImageCacheBytes:   int64(c.ImageCache),
+		Endpoints:         c.Endpoints,
+		TLS:               secure,
+		HeartbeatInterval: c.Heartbeat,
+		FullScanInterval:  c.FullScan,
+		ScanTimeout:       c.ScanTimeout,
+		UsageTimeout:      c.UsageTimeout,
+		StopTimeout:       c.StopTimeout,
+		Slots:             c.Slots,
+	}
+	for _, backend := range c.Backends {
+		settings.Backends = append(settings.Backends, agent.BackendConfig{
+			Name: backend.Name, Driver: backend.Driver, Options: backend.Options, Enabled: backend.Enabled,
+		})
+	}
+	return settings, nil
+}
