@@ -93,7 +93,7 @@ func (a account) command(ctx context.Context, dir, binary string, args ...string
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if a.other() {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // ids fit by their nature
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 	}
 	return cmd
 }
@@ -185,7 +185,7 @@ func noSpace(path string) error {
 	free := ""
 	var stat syscall.Statfs_t
 	if err := syscall.Statfs(path, &stat); err == nil {
-		free = fmt.Sprintf(" (%d MiB are free)", stat.Bavail*uint64(stat.Bsize)>>20) //nolint:gosec // a block size is positive
+		free = fmt.Sprintf(" (%d MiB are free)", stat.Bavail*uint64(stat.Bsize)>>20)
 	}
 	return cyborg.Errorf(cyborg.Unavailable, "no space is left on the disk that holds %s%s: free some; PostgreSQL needs at least 100 MiB", path, free)
 }

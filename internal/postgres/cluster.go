@@ -146,7 +146,7 @@ func (l layout) initCluster(ctx context.Context, acct account, inst installation
 	if err := errors.Join(os.Rename(tmp, l.data()), syncDir(l.dir, sync)); err != nil {
 		return unusable(l.dir, err)
 	}
-	log.Info("made the database", slog.String("dir", l.data()), slog.String("version", inst.version), slog.Duration("took", time.Since(began)))
+	log.InfoContext(ctx, "made the database", slog.String("dir", l.data()), slog.String("version", inst.version), slog.Duration("took", time.Since(began)))
 	return nil
 }
 

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 func help(config string) int {
 	var cfg postgres.Config
-	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil { //nolint:musttag // helper writes it
 		fmt.Println(err)
 		return 1
 	}
@@ -52,9 +52,9 @@ func help(config string) int {
 // helper runs such a process, and returns it and its output, behind the line "starting".
 func helper(t *testing.T, cfg postgres.Config) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
-	config, err := json.Marshal(cfg)
+	config, err := json.Marshal(cfg) //nolint:musttag // help reads it
 	require.NoError(t, err)
-	cmd := exec.CommandContext(context.Background(), "/proc/self/exe") //nolint:usetesting // its server is cleaned up after the test's context
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"="+string(config))
 	cmd.Stderr = os.Stderr
 	output, err := cmd.StdoutPipe()
@@ -105,7 +105,7 @@ func place(t *testing.T) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("", "pg") //nolint:usetesting // t.TempDir is closed to other users
 	require.NoError(t, err)
-	require.NoError(t, os.Chmod(parent, 0o711)) //nolint:gosec // see above
+	require.NoError(t, os.Chmod(parent, 0o711))
 	t.Cleanup(func() {
 		// A server that was killed may still be writing.
 		require.Eventually(t, func() bool { return os.RemoveAll(parent) == nil }, 10*time.Second, 50*time.Millisecond)
@@ -138,7 +138,7 @@ func ask[T any](t *testing.T, url, sql string) T {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // read only
+	defer conn.Close(t.Context())
 	var value T
 	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&value))
 	return value

@@ -109,7 +109,9 @@ func candidates(ctx context.Context) []string {
 		if err != nil {
 			continue // only a malformed pattern
 		}
-		slices.SortFunc(installed, func(a, b string) int { return numberIn(b) - numberIn(a) })
+		slices.SortFunc(installed, func(a, b string) int {
+			return numberOr0(numberPattern.FindString(b)) - numberOr0(numberPattern.FindString(a))
+		})
 		dirs = append(dirs, installed...)
 	}
 	if out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output(); err == nil {
@@ -119,17 +121,9 @@ func candidates(ctx context.Context) []string {
 }
 
 var (
-	digits        = regexp.MustCompile(`\d+`)
-	versionFormat = regexp.MustCompile(`\(PostgreSQL\) ((\d+)\S*)`)
+	numberPattern  = regexp.MustCompile(`\d+`)
+	versionPattern = regexp.MustCompile(`\(PostgreSQL\) ((\d+)\S*)`)
 )
-
-func numberIn(path string) int {
-	number, err := strconv.Atoi(digits.FindString(path))
-	if err != nil {
-		return 0
-	}
-	return number
-}
 
 // inspect asks the binaries in a directory for their version.
 func inspect(ctx context.Context, binDir string) (installation, error) {
@@ -145,7 +139,7 @@ func inspect(ctx context.Context, binDir string) (installation, error) {
 	if err != nil {
 		return installation{}, fmt.Errorf("postgres --version: %w", err)
 	}
-	match := versionFormat.FindStringSubmatch(string(out))
+	match := versionPattern.FindStringSubmatch(string(out))
 	if match == nil {
 		return installation{}, fmt.Errorf("postgres --version answers %.80q", out)
 	}

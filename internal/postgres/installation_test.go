@@ -16,10 +16,10 @@ import (
 func fakeBinaries(t *testing.T, version string) string {
 	t.Helper()
 	dir := filepath.Join(filepath.Dir(place(t)), "bin")
-	require.NoError(t, os.Mkdir(dir, 0o755)) //nolint:gosec // for other users, too
+	require.NoError(t, os.Mkdir(dir, 0o755))
 	script := fmt.Sprintf("#!/bin/sh\necho 'postgres (PostgreSQL) %s'\n", version)
 	for _, name := range []string{"postgres", "pg_ctl", "initdb"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755)) //nolint:gosec // a program
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}
 	return dir
 }
@@ -75,7 +75,6 @@ func TestBinariesThatDoNotFit(t *testing.T) {
 	})
 }
 
-//nolint:paralleltest // changes the environment
 func TestBinariesAreFound(t *testing.T) {
 	cfg := config(t)
 	stop(t, start(t, cfg))

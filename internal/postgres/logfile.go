@@ -71,7 +71,7 @@ func (path logFile) since(position int64) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close() //nolint:errcheck // read only
+	defer file.Close()
 	size := path.size()
 	if position > size { // it was trimmed meanwhile
 		position = 0

@@ -85,14 +85,14 @@ func TestDirectoryThatTheUserCannotReach(t *testing.T) {
 	needRoot(t)
 	cfg := config(t)
 	closed := filepath.Join(filepath.Dir(cfg.Dir), "closed")
-	require.NoError(t, os.MkdirAll(filepath.Join(closed, "in"), 0o755)) //nolint:gosec // open on purpose
-	require.NoError(t, os.Chmod(closed, 0o700))                         //nolint:gosec // closed on purpose
+	require.NoError(t, os.MkdirAll(filepath.Join(closed, "in"), 0o755))
+	require.NoError(t, os.Chmod(closed, 0o700))
 	cfg.Dir = filepath.Join(closed, "in", "postgres")
 	requireRefusal(t, cfg, cyborg.Invalid,
 		"cannot pass "+closed+" on its way to "+cfg.Dir+": run `chmod o+x "+closed+"`")
 	require.NoDirExists(t, filepath.Join(cfg.Dir, "data"))
 
-	require.NoError(t, os.Chmod(closed, 0o711)) //nolint:gosec // what the message says
+	require.NoError(t, os.Chmod(closed, 0o711))
 	start(t, cfg)
 }
 
@@ -102,9 +102,20 @@ func TestDirectoryOfAnotherUser(t *testing.T) {
 		t.Skip("root may enter anything")
 	}
 	cfg := config(t)
-	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o500)) //nolint:gosec // closed on purpose
+	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o500))
 	requireRefusal(t, cfg, cyborg.Invalid, "PostgreSQL's directory cannot be used as user")
-	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o700)) //nolint:gosec // for the cleanup
+	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o700))
+}
+
+func TestDirectoryWithAnOddName(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.Dir = filepath.Join(filepath.Dir(cfg.Dir), `it's a "50%+1" & ? = # dir`)
+	server := start(t, cfg)
+	require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
+	stop(t, server)
+	orphan(t, cfg)
+	require.True(t, start(t, cfg).Adopted())
 }
 
 // The name of a socket is limited to 107 bytes, and directories are not.
@@ -126,7 +137,7 @@ func TestDirectoryWithALongName(t *testing.T) {
 	// Somebody else may have made that directory, where everybody can.
 	require.NoError(t, os.Mkdir(parsed.Host, 0o700))
 	t.Cleanup(func() { require.NoError(t, os.Remove(parsed.Host)) })
-	require.NoError(t, os.Chmod(parsed.Host, 0o777)) //nolint:gosec // open on purpose
+	require.NoError(t, os.Chmod(parsed.Host, 0o777))
 	requireRefusal(t, cfg, cyborg.Invalid, parsed.Host+" should be a directory of user")
 }
 

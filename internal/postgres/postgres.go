@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,7 +106,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s.watch(log)
-	log.Info("PostgreSQL is ready", slog.String("version", inst.version), slog.Int("pid", s.proc.pid),
+	log.InfoContext(ctx, "PostgreSQL is ready", slog.String("version", inst.version), slog.Int("pid", s.proc.pid),
 		slog.Bool("taken_over", s.adopted), slog.String("user", acct.name), slog.Duration("took", time.Since(began)))
 	return s, nil
 }
@@ -207,7 +208,8 @@ type endpoint struct {
 func (e endpoint) socketURL(database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.User(role), Path: "/" + database,
-		RawQuery: url.Values{"host": {e.socketDir}, "port": {strconv.Itoa(e.port)}}.Encode(),
+		// PostgreSQL's clients take a plus for a plus, not for a space.
+		RawQuery: "host=" + strings.ReplaceAll(url.QueryEscape(e.socketDir), "+", "%20") + "&port=" + strconv.Itoa(e.port),
 	}
 	return u.String()
 }

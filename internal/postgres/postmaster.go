@@ -52,15 +52,16 @@ func (l layout) readPIDFile() (pidInfo, bool, error) {
 		}
 		return ""
 	}
-	pid, err := strconv.Atoi(line(pidLine))
-	if err != nil || pid <= 0 {
-		return pidInfo{}, false, nil
+	info := pidInfo{pid: numberOr0(line(pidLine)), port: numberOr0(line(portLine)), status: line(statusLine)}
+	return info, info.pid > 0, nil
+}
+
+func numberOr0(text string) int {
+	number, err := strconv.Atoi(text)
+	if err != nil {
+		return 0
 	}
-	info := pidInfo{pid: pid, status: line(statusLine)}
-	if port, err := strconv.Atoi(line(portLine)); err == nil {
-		info.port = port
-	}
-	return info, true, nil
+	return number
 }
 
 // findPostmaster finds the server that already runs on our data. A pid file whose process is gone, or is something
@@ -102,7 +103,7 @@ func (l layout) openPostmaster(info pidInfo) (*postmaster, error) {
 	}
 	go func() {
 		// The handle becomes readable when the process has ended. It stays open with us: a signal may still be on its way.
-		events := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}} //nolint:gosec // a descriptor fits
+		events := []unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}
 		for {
 			if n, err := unix.Poll(events, -1); n > 0 || (err != nil && !errors.Is(err, syscall.EINTR)) {
 				break

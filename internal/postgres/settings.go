@@ -165,11 +165,7 @@ func (l layout) lastPort() int {
 	if err != nil {
 		return 0
 	}
-	port, err := strconv.Atoi(string(content))
-	if err != nil {
-		return 0
-	}
-	return port
+	return numberOr0(string(content))
 }
 
 // freePort makes sure that a port is free; 0 finds one.

@@ -48,7 +48,7 @@ func (s *Server) start(ctx context.Context, cfg Config, acct account, inst insta
 		if err == nil || !lingering || time.Now().After(deadline) {
 			return err
 		}
-		log.Info("waiting for the last processes of an earlier PostgreSQL to end")
+		log.InfoContext(ctx, "waiting for the last processes of an earlier PostgreSQL to end")
 		if err := sleep(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (s *Server) launch(ctx context.Context, cfg Config, acct account, inst inst
 	if err := want.write(s.layout); err != nil {
 		return false, err
 	}
-	proc, err := s.layout.launch(acct, inst, cfg.DieWithParent)
+	proc, err := s.layout.launch(acct, inst, cfg.DieWithParent) //nolint:contextcheck // the server outlives the context
 	if err != nil {
 		return false, err
 	}
@@ -108,14 +108,14 @@ func (s *Server) takeOver(ctx context.Context, running *postmaster, fingerprint 
 	case ctx.Err() != nil:
 		return false
 	case err != nil:
-		log.Warn("an earlier PostgreSQL of ours still runs and does not answer: restarting it", slog.Any("error", err))
+		log.WarnContext(ctx, "an earlier PostgreSQL of ours still runs and does not answer: restarting it", slog.Any("error", err))
 		return false
 	case has != fingerprint:
-		log.Info("an earlier PostgreSQL of ours still runs, with other settings: restarting it")
+		log.InfoContext(ctx, "an earlier PostgreSQL of ours still runs, with other settings: restarting it")
 		return false
 	}
 	s.proc, s.adopted = running, true
-	log.Info("took over the PostgreSQL that an earlier process of ours left running")
+	log.InfoContext(ctx, "took over the PostgreSQL that an earlier process of ours left running")
 	return true
 }
 
@@ -146,7 +146,7 @@ func (s *Server) awaitReady(ctx context.Context, proc *postmaster, log *slog.Log
 			return cyborg.Errorf(cyborg.Timeout, "PostgreSQL is not ready, its state is %q: %w",
 				cmp.Or(info.status, "unknown"), context.Cause(ctx))
 		case <-report.C:
-			log.Info("PostgreSQL is still starting", slog.String("log", lastWords(s.layout.log().since(proc.logged))))
+			log.InfoContext(ctx, "PostgreSQL is still starting", slog.String("log", lastWords(s.layout.log().since(proc.logged))))
 		case <-poll.C:
 		}
 	}

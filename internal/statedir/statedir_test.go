@@ -198,7 +198,6 @@ func TestOpenOfAnotherUsersDirectory(t *testing.T) {
 	require.Contains(t, line, "invalid the state directory "+path+" cannot be used: run as the user that owns it")
 }
 
-//nolint:paralleltest // changes the environment
 func TestDefault(t *testing.T) {
 	if os.Geteuid() == 0 {
 		path, err := statedir.Default()

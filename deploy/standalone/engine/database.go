@@ -1,15 +1,17 @@
 package engine
 
 import (
-	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
-	"net/url"
 	"time"
 
+	"github.com/iancoleman/strcase"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/jmoiron/sqlx"
 	"go.temporal.io/server/common/config"
 	"go.temporal.io/server/common/persistence/sql/sqlplugin/postgresql"
 
@@ -26,6 +28,8 @@ const (
 	lockKey = 0x63796274656d706f
 	// lockWait is how long the session of an engine that was killed may take to vanish.
 	lockWait = 5 * time.Second
+	// connectLimit is how long the first connection of one of Temporal's services may take.
+	connectLimit = 10 * time.Second
 )
 
 // prepareDatabases makes the databases, locks them for this engine, and brings their schema up to date. The caller
@@ -135,27 +139,37 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sqlConfig is how Temporal connects to a database. Its plugin builds a URL from a host, a database and attributes, of
-// which the attributes win; so they carry what the plugin has no place for, such as a Unix socket, or would not escape.
+// sqlConfig is how Temporal connects to a database. Temporal would build a URL itself, which cannot carry a Unix socket
+// or every password, so it is given the connections.
 func sqlConfig(urlOf func(string) string, database string, maxConns int) *config.SQL {
-	out := &config.SQL{
-		PluginName: postgresql.PluginNamePGX, DatabaseName: database, ConnectProtocol: "tcp", ConnectAddr: "localhost",
-		ConnectAttributes: map[string]string{"application_name": "temporal", "sslmode": "prefer"}, // pgx's own default
-		MaxConns:          maxConns, MaxIdleConns: maxConns, MaxConnLifetime: time.Hour,
+	return &config.SQL{
+		PluginName: postgresql.PluginNamePGX, DatabaseName: database,
+		ConnectProtocol: "tcp", ConnectAddr: "localhost", // it wants some, and does not use them
+		Connect: func(*config.SQL) (*sqlx.DB, error) { return connect(urlOf(database), maxConns) },
 	}
-	u, err := url.Parse(urlOf(database))
+}
+
+// connect does what Temporal's plugin does (common/persistence/sql/sqlplugin/postgresql, session and driver).
+func connect(databaseURL string, maxConns int) (*sqlx.DB, error) {
+	cfg, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
-		return out // it was connected to before
+		return nil, err
 	}
-	out.ConnectAddr = cmp.Or(u.Host, out.ConnectAddr)
-	for key, values := range u.Query() {
-		out.ConnectAttributes[key] = values[0]
+	cfg.RuntimeParams["application_name"] = "temporal"
+	durationsAreNumbers := func(_ context.Context, conn *pgx.Conn) error {
+		conn.TypeMap().RegisterDefaultPgType(time.Duration(0), "int8")
+		conn.TypeMap().RegisterDefaultPgType((*time.Duration)(nil), "int8")
+		return nil
 	}
-	if u.User != nil {
-		out.ConnectAttributes["user"] = u.User.Username()
-		if password, ok := u.User.Password(); ok {
-			out.ConnectAttributes["password"] = password
-		}
+	db := sqlx.NewDb(sql.OpenDB(stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(durationsAreNumbers))), "pgx")
+	db.SetMaxOpenConns(maxConns)
+	db.SetMaxIdleConns(maxConns)
+	db.SetConnMaxLifetime(time.Hour)
+	db.MapperFunc(strcase.ToSnake)
+	ctx, cancel := context.WithTimeout(context.Background(), connectLimit)
+	defer cancel()
+	if err := db.PingContext(ctx); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
-	return out
+	return db, nil
 }

@@ -84,6 +84,17 @@ type Engine struct {
 	err      error // set before done is closed
 }
 
+// Check says what Start would refuse before it changes anything: addresses that are busy or not allowed, certificates
+// that cannot be used. Whoever starts other things before the engine may ask first.
+func Check(cfg Config) error {
+	cfg = cfg.withDefaults()
+	if _, err := settleAddresses(cfg); err != nil {
+		return err
+	}
+	_, err := cfg.TLS.load()
+	return err
+}
+
 // Start runs the engine and returns when a workflow can start in the namespace. The context bounds the start, not the
 // engine's life.
 //
@@ -114,7 +125,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, errors.Join(err, e.Stop(stopCtx))
 	}
 	e.log.ready()
-	log.Info("Temporal is ready", slog.String("address", e.FrontendAddress()), slog.String("ui", e.UIURL()),
+	log.InfoContext(ctx, "Temporal is ready", slog.String("address", e.FrontendAddress()), slog.String("ui", e.UIURL()),
 		slog.String("namespace", cfg.Namespace), slog.Duration("took", time.Since(began)))
 	return e, nil
 }
@@ -123,7 +134,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 const startStopLimit = 10 * time.Second
 
 func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
-	if err := e.startServer(cfg, addrs); err != nil {
+	if err := e.startServer(cfg, addrs); err != nil { //nolint:contextcheck // its connections outlive the context
 		return err
 	}
 	if err := e.openNamespace(ctx, cfg); err != nil {

@@ -30,7 +30,7 @@ import (
 
 const queue = "test"
 
-var hostAttribute = temporal.NewSearchAttributeKeyKeyword("TestHost") //nolint:gochecknoglobals // a constant in all but the syntax
+var hostAttribute = temporal.NewSearchAttributeKeyKeyword("TestHost")
 
 func attributes() map[string]enumspb.IndexedValueType {
 	return map[string]enumspb.IndexedValueType{
@@ -54,7 +54,7 @@ func database(t *testing.T) (postgres.Config, *postgres.Server) {
 	dir, err := os.MkdirTemp("", "engine") //nolint:usetesting // t.TempDir is closed to the server's user
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o711)) //nolint:gosec // see above
+	require.NoError(t, os.Chmod(dir, 0o711))
 	cfg := postgres.Config{Dir: filepath.Join(dir, "postgres"), DieWithParent: true}
 	return cfg, startDatabase(t, cfg)
 }
@@ -159,7 +159,7 @@ func get(t *testing.T, url string) (status int, body string) {
 	require.NoError(t, err)
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(t, err)
-	defer response.Body.Close() //nolint:errcheck // read only
+	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	return response.StatusCode, string(content)
@@ -227,7 +227,7 @@ func requireRetention(t *testing.T, e *engine.Engine, want time.Duration) {
 
 func TestBusyPort(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
 	busy := listener.Addr().String()
@@ -240,6 +240,7 @@ func TestBusyPort(t *testing.T) {
 		_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
 		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
 		require.EqualError(t, err, "port "+port+" of 127.0.0.1, meant for "+name)
+		require.EqualError(t, engine.Check(cfg), err.Error())
 	}
 }
 
@@ -257,4 +258,14 @@ func TestAddressThatIsRefused(t *testing.T) {
 		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// When PostgreSQL dies everything else is stopped, and that must not take for ever.
+func TestStopWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
+	_, server := database(t)
+	e := start(t, config(server), io.Discard)
+	runGreeting(t, e, "first")
+	require.NoError(t, server.Stop(t.Context()))
+	stop(t, e)
 }

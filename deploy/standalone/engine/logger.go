@@ -67,6 +67,7 @@ func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
 	if !l.out.Enabled(context.Background(), level) {
 		return
 	}
+	//nolint:sloglint // the message is Temporal's
 	l.out.LogAttrs(context.Background(), level, msg, append(attributes(l.tags), attributes(tags)...)...)
 }
 
@@ -78,19 +79,28 @@ func attributes(tags []tag.Tag) []slog.Attr {
 	return attrs
 }
 
+// Debug is for those who write Temporal.
 func (l *logger) Debug(msg string, tags ...tag.Tag) { l.log(slog.LevelDebug, msg, tags) }
-func (l *logger) Info(msg string, tags ...tag.Tag)  { l.log(slog.LevelInfo, msg, tags) }
-func (l *logger) Warn(msg string, tags ...tag.Tag)  { l.log(slog.LevelWarn, msg, tags) }
+
+// Info is for those who operate Temporal.
+func (l *logger) Info(msg string, tags ...tag.Tag) { l.log(slog.LevelInfo, msg, tags) }
+
+// Warn is for what Temporal copes with.
+func (l *logger) Warn(msg string, tags ...tag.Tag) { l.log(slog.LevelWarn, msg, tags) }
+
+// Error is for what it may not.
 func (l *logger) Error(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
 
 // DPanic is for what panics in development only.
 func (l *logger) DPanic(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
 
+// Panic is for defects of Temporal.
 func (l *logger) Panic(msg string, tags ...tag.Tag) {
 	l.log(slog.LevelError, msg, tags)
 	panic(msg)
 }
 
+// Fatal is for what Temporal cannot go on after. It does not return.
 func (l *logger) Fatal(msg string, tags ...tag.Tag) {
 	l.log(slog.LevelError, msg, tags)
 	for _, t := range tags {
@@ -110,7 +120,7 @@ func (l *logger) With(tags ...tag.Tag) log.Logger {
 
 // SLog is for the parts of Temporal that log to slog themselves.
 func (l *logger) SLog() *slog.Logger {
-	return slog.New(&levelHandler{Handler: l.out.Handler(), logger: l}).With("component", "temporal")
+	return slog.New(&levelHandler{Handler: l.out.Handler(), logger: l})
 }
 
 // levelHandler changes the level of records as the logger does.
@@ -119,19 +129,23 @@ type levelHandler struct {
 	logger *logger
 }
 
+// Enabled says whether a record of one of Temporal's levels is logged.
 func (h *levelHandler) Enabled(ctx context.Context, theirs slog.Level) bool {
 	return h.Handler.Enabled(ctx, h.logger.level(theirs))
 }
 
-func (h *levelHandler) Handle(ctx context.Context, record slog.Record) error { //nolint:gocritic // the interface's signature
+// Handle logs a record at the level that it gets.
+func (h *levelHandler) Handle(ctx context.Context, record slog.Record) error {
 	record.Level = h.logger.level(record.Level)
 	return h.Handler.Handle(ctx, record)
 }
 
+// WithAttrs returns a handler that adds attributes.
 func (h *levelHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &levelHandler{Handler: h.Handler.WithAttrs(attrs), logger: h.logger}
 }
 
+// WithGroup returns a handler that puts attributes into a group.
 func (h *levelHandler) WithGroup(name string) slog.Handler {
 	return &levelHandler{Handler: h.Handler.WithGroup(name), logger: h.logger}
 }

@@ -2,77 +2,83 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/blang/semver/v4"
+	"github.com/jackc/pgx/v5"
 	temporallog "go.temporal.io/server/common/log"
 	v12 "go.temporal.io/server/schema/postgresql/v12"
 	"go.temporal.io/server/tools/common/schema"
-	"go.temporal.io/server/tools/sql"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cyborg-project/cyborg"
 )
 
 // updateSchemas brings the tables of both databases to the version of the Temporal that is linked in, from nothing or
-// from an older version. What was interrupted is finished: Temporal's tool passes over what is already there.
+// from an older version, each in one transaction. Temporal's own tool commits every statement, and what it left
+// half-done it cannot always finish: some statements cannot be repeated.
 func updateSchemas(ctx context.Context, urlOf func(string) string, log *slog.Logger) error {
 	began := time.Now()
-	// The tool tells everything, and warns when there is nothing to do.
-	quiet := newLogger(log)
-	group, _ := errgroup.WithContext(ctx)
+	quiet := newLogger(log) // it tells every statement, and warns when there is nothing to do
+	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range []schemaOf{
 		{database: mainDatabase, name: "postgresql/v12/temporal", version: v12.Version},
 		{database: visibilityDatabase, name: "postgresql/v12/visibility", version: v12.VisibilityVersion},
 	} {
-		group.Go(func() error { return s.update(urlOf, quiet) })
+		group.Go(func() error { return s.update(ctx, urlOf(s.database), quiet) })
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	log.Debug("Temporal's schema is current", slog.Duration("took", time.Since(began)))
-	return ctx.Err()
+	log.DebugContext(ctx, "Temporal's schema is current", slog.Duration("took", time.Since(began)))
+	return nil
 }
 
 type schemaOf struct {
 	database, name, version string
 }
 
-func (s schemaOf) update(urlOf func(string) string, log temporallog.Logger) error {
-	cfg := sqlConfig(urlOf, s.database, 1)
-	// Many small statements that can be repeated: waiting for the disk after each would only cost time. PostgreSQL writes
-	// in order, so the first commit of the server makes all of this durable, too.
-	cfg.ConnectAttributes["synchronous_commit"] = "off"
-	conn, err := sql.NewConnection(cfg, log)
+func (s schemaOf) update(ctx context.Context, databaseURL string, log temporallog.Logger) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL's database %s: %w", s.database, err)
 	}
-	defer conn.Close()
-	version, err := conn.ReadSchemaVersion()
-	if err != nil { // no version: nothing was made yet, or not to the end
-		if err := schema.NewSetupSchemaTask(conn, &schema.SetupConfig{InitialVersion: "0.0"}, log).Run(); err != nil {
-			return s.failure(err)
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		t := newTables(ctx, tx, s.database)
+		version, err := t.current()
+		if err != nil {
+			return err
 		}
-	} else if err := s.refuseNewer(version); err != nil {
+		if version == "" {
+			err = schema.NewSetupSchemaTask(t, &schema.SetupConfig{InitialVersion: "0.0"}, log).Run()
+		} else {
+			err = s.refuseNewer(version)
+		}
+		if err != nil {
+			return err
+		}
+		return schema.NewUpdateSchemaTask(t, &schema.UpdateConfig{SchemaName: s.name, TargetVersion: s.version}, log).Run()
+	})
+	err = errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	if _, ours := errors.AsType[*cyborg.Error](err); err == nil || ours {
 		return err
 	}
-	if err := schema.NewUpdateSchemaTask(conn, &schema.UpdateConfig{SchemaName: s.name, TargetVersion: s.version}, log).Run(); err != nil {
-		return s.failure(err)
+	if strings.Contains(err.Error(), "btree_gin") {
+		return cyborg.Errorf(cyborg.Unavailable,
+			"PostgreSQL lacks the extension btree_gin, which Temporal needs: install PostgreSQL's additional modules, the package postgresql-contrib in most systems (%w)", err)
 	}
-	return nil
+	return cyborg.Errorf(cyborg.Unavailable, "cannot make Temporal's tables in PostgreSQL's database %s: %w", s.database, err)
 }
 
 // refuseNewer refuses a database that a newer Temporal has changed.
 func (s schemaOf) refuseNewer(version string) error {
-	has, err := semver.ParseTolerant(version)
-	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "PostgreSQL's database %s has Temporal's schema in a version that cannot be read, %q", s.database, version)
-	}
-	knows, err := semver.ParseTolerant(s.version)
-	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "Temporal's schema version %q cannot be read: %w", s.version, err)
+	has, errHas := semver.ParseTolerant(version)
+	knows, errKnows := semver.ParseTolerant(s.version)
+	if err := errors.Join(errHas, errKnows); err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "PostgreSQL's database %s has Temporal's schema in version %q, which cannot be read: %w", s.database, version, err)
 	}
 	if has.GT(knows) {
 		return cyborg.Errorf(cyborg.Invalid,
@@ -81,10 +87,93 @@ func (s schemaOf) refuseNewer(version string) error {
 	return nil
 }
 
-func (s schemaOf) failure(err error) error {
-	if strings.Contains(err.Error(), "btree_gin") {
-		return cyborg.Errorf(cyborg.Unavailable,
-			"PostgreSQL lacks the extension btree_gin, which Temporal needs: install the package with PostgreSQL's additional modules, postgresql-contrib in most systems (%w)", err)
-	}
-	return cyborg.Errorf(cyborg.Unavailable, "cannot make Temporal's tables in PostgreSQL's database %s: %w", s.database, err)
+// tables is a database inside a transaction, as Temporal's schema tasks want to see it. After a failure every statement
+// fails the same way, as the transaction is lost.
+type tables struct {
+	exec    func(sql string, args ...any) error
+	ask     func(value any, sql string, args ...any) error
+	failure error
+	name    string
 }
+
+var _ schema.DB = (*tables)(nil)
+
+func newTables(ctx context.Context, tx pgx.Tx, name string) *tables {
+	return &tables{
+		name: name,
+		exec: func(sql string, args ...any) error {
+			// Nobody else is there, and the other way cannot be part of a transaction.
+			sql = strings.Replace(sql, "CREATE INDEX CONCURRENTLY", "CREATE INDEX", 1)
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		},
+		ask: func(value any, sql string, args ...any) error { return tx.QueryRow(ctx, sql, args...).Scan(value) },
+	}
+}
+
+// current returns the schema's version, empty where there is none.
+func (t *tables) current() (string, error) {
+	var exists bool
+	if err := t.ask(&exists, "SELECT to_regclass('schema_version') IS NOT NULL"); err != nil || !exists {
+		return "", err
+	}
+	version, err := t.ReadSchemaVersion()
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return version, err
+}
+
+// Exec executes a statement.
+func (t *tables) Exec(sql string, args ...any) error {
+	if t.failure == nil {
+		t.failure = t.exec(sql, args...)
+	}
+	return t.failure
+}
+
+// The statements below are those of Temporal's tool (common/persistence/sql/sqlplugin/postgresql/admin.go), so either
+// can go on where the other was.
+
+// CreateSchemaVersionTables makes the tables that say which version the others have.
+func (t *tables) CreateSchemaVersionTables() error {
+	return errors.Join(
+		t.Exec(`CREATE TABLE IF NOT EXISTS schema_version (version_partition INT NOT NULL, db_name VARCHAR(255) NOT NULL,
+			creation_time TIMESTAMP, curr_version VARCHAR(64), min_compatible_version VARCHAR(64),
+			PRIMARY KEY (version_partition, db_name))`),
+		t.Exec(`CREATE TABLE IF NOT EXISTS schema_update_history (version_partition INT NOT NULL, year INT NOT NULL, month INT NOT NULL,
+			update_time TIMESTAMP NOT NULL, description VARCHAR(255), manifest_md5 VARCHAR(64), new_version VARCHAR(64), old_version VARCHAR(64),
+			PRIMARY KEY (version_partition, year, month, update_time))`),
+	)
+}
+
+// ReadSchemaVersion returns the version of the tables.
+func (t *tables) ReadSchemaVersion() (version string, err error) {
+	err = t.ask(&version, "SELECT curr_version FROM schema_version WHERE version_partition = 0 AND db_name = $1", t.name)
+	return version, err
+}
+
+// UpdateSchemaVersion records it.
+func (t *tables) UpdateSchemaVersion(newVersion, minCompatibleVersion string) error {
+	return t.Exec(`INSERT INTO schema_version (version_partition, db_name, creation_time, curr_version, min_compatible_version)
+		VALUES (0, $1, $2, $3, $4) ON CONFLICT (version_partition, db_name) DO UPDATE SET creation_time = excluded.creation_time,
+		curr_version = excluded.curr_version, min_compatible_version = excluded.min_compatible_version`,
+		t.name, time.Now().UTC(), newVersion, minCompatibleVersion)
+}
+
+// WriteSchemaUpdateLog records a step from one version to the next.
+func (t *tables) WriteSchemaUpdateLog(oldVersion, newVersion, manifestMD5, desc string) error {
+	now := time.Now().UTC()
+	return t.Exec(`INSERT INTO schema_update_history
+		(version_partition, year, month, update_time, old_version, new_version, manifest_md5, description) VALUES (0, $1, $2, $3, $4, $5, $6, $7)`,
+		now.Year(), int(now.Month()), now, oldVersion, newVersion, manifestMD5, desc)
+}
+
+// DropAllTables is asked for only where everything is to be made anew, which never happens here.
+func (t *tables) DropAllTables() error { return errors.ErrUnsupported }
+
+// Close does nothing: the transaction is its caller's.
+func (t *tables) Close() {}
+
+// Type names the sort of database.
+func (t *tables) Type() string { return "sql" }

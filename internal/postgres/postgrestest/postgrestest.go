@@ -192,7 +192,7 @@ func (s *server) startPrivate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Chmod(path, 0o711); err != nil { //nolint:gosec // the server may run as another user
+	if err := os.Chmod(path, 0o711); err != nil {
 		return err
 	}
 	if s.dir, err = os.Open(path); err != nil {

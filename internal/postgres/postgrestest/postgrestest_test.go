@@ -29,7 +29,7 @@ func ask[T any](t *testing.T, url, sql string) T {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost with it
+	defer conn.Close(t.Context())
 	var value T
 	require.NoError(t, conn.QueryRow(t.Context(), sql).Scan(&value))
 	return value
@@ -44,12 +44,12 @@ func run(ctx context.Context, url, sql string) error {
 	return errors.Join(err, conn.Close(ctx))
 }
 
-func TestEachTestHasItsOwnDatabase(t *testing.T) {
+func TestEachTestHasItsOwnDatabase(t *testing.T) { //nolint:tparallel // it looks at what the inner test leaves
 	t.Parallel()
 	outer := postgrestest.New(t)
 	require.NoError(t, run(t.Context(), outer, "CREATE TABLE mine ()"))
 	var name string
-	t.Run("inner", func(t *testing.T) { //nolint:paralleltest // the outer test looks at what it leaves
+	t.Run("inner", func(t *testing.T) {
 		inner := postgrestest.New(t)
 		name = ask[string](t, inner, "SELECT current_database()::text")
 		require.Zero(t, ask[int](t, inner, "SELECT count(*) FROM pg_tables WHERE tablename = 'mine'"))
@@ -139,11 +139,17 @@ func TestKilledProcessLeavesNothingForLong(t *testing.T) {
 
 	living := filepath.Dir(filepath.Dir(other))
 	require.NoError(t, os.Chtimes(living, past, past))
-	_, _, _, endThird := helper(t)
+	requireHelper(t)
 	require.DirExists(t, living, "it is in use, however old")
-	endThird()
 	end()
 	require.NoDirExists(t, living)
+}
+
+// requireHelper runs such a process to its end.
+func requireHelper(t *testing.T) {
+	t.Helper()
+	_, _, _, end := helper(t) //nolint:dogsled // only its life matters
+	end()
 }
 
 func TestExistingServer(t *testing.T) {
@@ -151,7 +157,7 @@ func TestExistingServer(t *testing.T) {
 	dir, err := os.MkdirTemp("", "pg") //nolint:usetesting // t.TempDir is closed to the server's user
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o711)) //nolint:gosec // see above
+	require.NoError(t, os.Chmod(dir, 0o711))
 	existing, err := postgres.Start(t.Context(), postgres.Config{
 		Dir: filepath.Join(dir, "postgres"), FsyncOff: true, DieWithParent: true,
 	}, slog.New(slog.DiscardHandler))
