@@ -133,12 +133,9 @@ func (v *inventory) complain(backend, format string, args ...any) {
 }
 
 func (v *inventory) backend(r cyborg.BackendReport) error {
-	options, err := documentOf(r.Options)
+	options, err := documentOf(r.Options, "{}")
 	if err != nil {
 		return err
-	}
-	if r.Options == nil {
-		options = "{}"
 	}
 	b, ok := v.backends[r.Name]
 	if !ok {
@@ -189,14 +186,11 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		v.complain(backend, "device %s stays with backend %s as long as it is in use", r.Identity, d.row.Backend)
 		return nil
 	}
-	board, err := documentOf(r.BoardInfo)
+	board, err := documentOf(r.BoardInfo, "{}")
 	if err != nil {
 		return err
 	}
-	if r.BoardInfo == nil {
-		board = "{}"
-	}
-	path, err := documentOf(r.ControlPath.Info)
+	path, err := documentOf(r.ControlPath.Info, "{}")
 	if err != nil {
 		return err
 	}
@@ -263,16 +257,13 @@ func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.D
 		v.unsettled = true
 		return nil
 	}
-	specs, err := documentOf(r.Specs)
+	specs, err := documentOf(r.Specs, "{}")
 	if err != nil {
 		return err
 	}
-	attributes, err := documentOf(r.Attributes)
+	attributes, err := documentOf(r.Attributes, "[]")
 	if err != nil {
 		return err
-	}
-	if r.Attributes == nil {
-		attributes = "[]"
 	}
 	row := &p.row
 	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.Present
@@ -380,12 +371,9 @@ func (v *inventory) handle(w wantedHandle, shown map[handleKey]bool) error {
 			v.localName(h.row.DeployableUUID), holding(h.row.Holder))
 		return nil
 	}
-	info, err := documentOf(w.report.Info)
+	info, err := documentOf(w.report.Info, "{}")
 	if err != nil {
 		return err
-	}
-	if w.report.Info == nil {
-		info = "{}"
 	}
 	h.row.DeployableUUID, h.row.Info, h.row.Presence = deployable.UUID, info, cyborg.Present
 	return nil

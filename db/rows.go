@@ -15,12 +15,17 @@ import (
 // document is a JSON value in one spelling, so that two of them can be compared: keys sorted, no spaces.
 type document string
 
-func documentOf(value any) (document, error) {
+// documentOf spells a value; nil maps and slices become the empty document.
+func documentOf(value any, empty document) (document, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return "", err
 	}
-	return respell(text)
+	out, err := respell(text)
+	if out == "null" {
+		out = empty
+	}
+	return out, err
 }
 
 func respell(text []byte) (document, error) {

@@ -1,0 +1,408 @@
+package db_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+func (h *host) record(t *testing.T) cyborg.Host {
+	t.Helper()
+	found, err := h.records.Host(t.Context(), h.name)
+	require.NoError(t, err)
+	return found
+}
+
+func (h *host) devices() []cyborg.DeviceReport { return h.content.Backends[0].Devices }
+
+func (h *host) newestEvent(t *testing.T) int64 {
+	t.Helper()
+	return scalar[int64](t, h.records, "SELECT coalesce(max(id), 0) FROM events")
+}
+
+func TestFirstReport(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 2)}
+	node := 1
+	h.devices()[0].NUMANode = &node
+	h.devices()[0].BoardInfo = cyborg.JSONObject{"serial": "s", "nested": map[string]any{"a": 1.5}}
+	h.content.Backends[0].Options = map[string]any{"spec": "x"}
+	require.Equal(t, cyborg.ReportReply{Generation: 1, Accepted: true}, h.report(t))
+	found := h.record(t)
+	require.Equal(t, 2, found.Devices)
+	require.False(t, found.Silent)
+	require.Equal(t, []cyborg.Backend{{
+		Host: "h1", Name: "fake", Driver: "fake", Options: map[string]any{"spec": "x"}, State: cyborg.BackendOK,
+		Services: []string{"discover", "attach"},
+	}}, found.Backends)
+	list, err := r.Devices(t.Context(), db.DeviceFilter{}, db.Page{})
+	require.NoError(t, err)
+	one, err := r.Device(t.Context(), list[0].UUID)
+	require.NoError(t, err)
+	require.Equal(t, "card0", one.Identity)
+	require.Equal(t, &node, one.NUMANode)
+	require.Equal(t, h.devices()[0].BoardInfo, one.BoardInfo)
+	require.Equal(t, h.devices()[0].ControlPath, one.ControlPath)
+	require.Len(t, one.Deployables, 1)
+	a := one.Deployables[0]
+	require.Equal(t, h.devices()[0].Deployables[0].Specs, a.Specs)
+	require.Equal(t, []cyborg.Attribute{{Key: "rc", Value: "FPGA"}}, a.Attributes)
+	require.Equal(t, cyborg.FPGA, a.DeviceType)
+	require.Equal(t, "fake", a.Driver)
+	require.Len(t, a.Handles, 2)
+	require.Equal(t, map[string]string{"function": "0"}, a.Handles[0].Info)
+}
+
+func TestRepeatedAndUnchangedReports(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	event, generation := h.newestEvent(t), h.record(t).Generation
+	last := h.next()
+	for range 3 { // the acknowledgement was lost
+		replies, err := r.MergeReports(t.Context(), []cyborg.Report{last})
+		require.NoError(t, err)
+		require.Equal(t, cyborg.ReportReply{Generation: generation, Accepted: true}, replies[0])
+	}
+	require.True(t, h.report(t).Accepted)
+	require.Equal(t, generation, h.record(t).Generation)
+	require.Equal(t, event, h.newestEvent(t), "nothing changed")
+	replies, err := r.MergeReports(t.Context(), []cyborg.Report{last})
+	require.NoError(t, err)
+	require.False(t, replies[0].Accepted, "older than the last")
+
+	h.boot = "boot-2"
+	require.Equal(t, generation+1, h.report(t).Generation)
+	require.Equal(t, event+1, h.newestEvent(t), "only the boot")
+	require.Equal(t, "boot-2", h.record(t).BootID)
+}
+
+// TestBackAndForth is A→B→A through different conductors, with B repeated late.
+func TestBackAndForth(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	other := openStore(t, r.url, defaults())
+	h := r.addHost(t, "h1", 1)
+	beatOfA := h.beat()
+	send := func(store *db.Store, report cyborg.Report) cyborg.ReportReply {
+		replies, err := store.MergeReports(t.Context(), []cyborg.Report{report})
+		require.NoError(t, err)
+		return replies[0]
+	}
+	h.devices()[0].Deployables[0].BitstreamID = "b"
+	b := h.next()
+	b.Content = content("h1", 1)
+	b.Content.Backends[0].Devices[0].Deployables[0].BitstreamID = "b"
+	require.True(t, send(other, b).Accepted)
+	require.Equal(t, "b", h.accelerator(t, "card0").BitstreamID)
+	h.devices()[0].Deployables[0].BitstreamID = ""
+	a := h.next()
+	reply := send(r.Store, a)
+	require.True(t, reply.Accepted)
+	require.False(t, send(other, b).Accepted)
+	require.Empty(t, h.accelerator(t, "card0").BitstreamID)
+	require.Equal(t, int64(3), h.record(t).Generation)
+
+	replies, err := other.Beat(t.Context(), []cyborg.Heartbeat{beatOfA})
+	require.NoError(t, err)
+	require.True(t, replies[0].Report, "the digest is the same, but what was acknowledged with it is not what is recorded")
+	h.reply = reply
+	replies, err = other.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	require.NoError(t, err)
+	require.False(t, replies[0].Report)
+}
+
+// TestReportsOfOneHostTogether: of several in one batch the newest counts.
+func TestReportsOfOneHostTogether(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 1)}
+	older := h.next()
+	h.content = content("h1", 3)
+	newer := h.next()
+	replies, err := r.MergeReports(t.Context(), []cyborg.Report{newer, older})
+	require.NoError(t, err)
+	require.True(t, replies[0].Accepted)
+	require.False(t, replies[1].Accepted)
+	require.Len(t, h.accelerators(t), 3)
+}
+
+func TestVanishingAndReturning(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 3)
+	held := h.ready(t, "card0")
+	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.Succeeded)
+	all := h.devices()
+	h.content.Backends[0].Devices = all[1:2]
+	h.report(t)
+	require.Equal(t, 1, h.record(t).Devices)
+	a := h.accelerator(t, "card0")
+	require.Equal(t, cyborg.StatusMissing, a.Status())
+	require.NotZero(t, a.MissingAt)
+	require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, a.Fence)
+	require.Equal(t, cyborg.Missing, a.Handles[0].Presence)
+	require.Equal(t, onHost("h1"), *a.Handles[0].Holder)
+	require.Nil(t, h.accelerator(t, "card2").Fence, "nobody holds it")
+	require.Equal(t, cyborg.StatusMissing, h.accelerator(t, "card2").Status())
+
+	h.content.Backends[0].Devices = all
+	h.report(t)
+	a = h.accelerator(t, "card0")
+	require.Equal(t, cyborg.StatusReady, a.Status(), "it came back as what it was")
+	require.Equal(t, held.UUID, a.UUID)
+	require.Nil(t, a.Fence)
+	require.Len(t, a.Holders(), 1)
+
+	// A handle alone.
+	handles := all[0].Deployables[0].Handles
+	all[0].Deployables[0].Handles = handles[1:]
+	h.report(t)
+	a = h.accelerator(t, "card0")
+	require.Equal(t, cyborg.Present, a.Presence)
+	require.Equal(t, "vanished while in use", a.Fence.Reason)
+	require.Equal(t, cyborg.Missing, a.Handles[0].Presence)
+	_, err := r.Admit(t.Context(), toAttach(a.UUID, instance("vm")))
+	requireKind(t, cyborg.Changed, err, "vanished while in use")
+	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	require.Nil(t, h.accelerator(t, "card0").Fence)
+	work := r.begin(t, toAttach(a.UUID, instance("vm")))
+	require.Equal(t, "card0.1", work.Handles[0].Identity, "not the one that is missing")
+}
+
+func TestBackendsThatFailOrGo(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	second := cyborg.BackendReport{Name: "second", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("other")}}
+	h.content.Backends = append(h.content.Backends, second)
+	h.report(t)
+	first := h.content.Backends[0]
+	status := func(local string) cyborg.Status { return h.accelerator(t, local).Status() }
+
+	h.content.Backends[0] = cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed}
+	h.report(t)
+	require.Equal(t, cyborg.StatusInactive, status("card0"), "who fails does not know")
+	require.Equal(t, cyborg.StatusInactive, status("other"))
+	require.NotEmpty(t, h.record(t).Backends[0].Error)
+	require.Equal(t, cyborg.BackendFailed, h.record(t).Backends[0].State)
+
+	h.content.Backends[0].State = cyborg.BackendDisabled
+	h.report(t)
+	require.Equal(t, cyborg.StatusMissing, status("card0"))
+	require.Equal(t, cyborg.StatusInactive, status("other"))
+
+	h.content.Backends[0] = first
+	h.report(t)
+	require.Equal(t, cyborg.StatusInactive, status("card0"))
+
+	h.content.Backends = h.content.Backends[:1] // second is gone from the configuration
+	h.report(t)
+	require.Equal(t, cyborg.StatusMissing, status("other"))
+	require.Equal(t, cyborg.BackendDisabled, h.record(t).Backends[1].State)
+	forgotten, err := r.Forget(t.Context(), 0)
+	require.NoError(t, err)
+	require.Equal(t, 4, forgotten)
+	require.Len(t, h.record(t).Backends, 1)
+}
+
+// TestOnlyTheBadPartIsLeftOut reports what drivers must not report, and looks for all that is right with it.
+func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	r.addHost(t, "a", 1)
+	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 3)}
+	devices := h.devices()
+	devices[1].Deployables[0].Handles[1].Identity = "card0.0"       // of another
+	devices[2].Deployables[0].Handles[1].Identity = "card2.0"       // its own, again
+	devices = append(devices, device(""), device("card1"))          // no identity; twice
+	devices = append(devices, cyborg.DeviceReport{Identity: "odd"}) // nothing but a name
+	devices[5].Deployables = []cyborg.DeployableReport{deployable("card0", 1), deployable("", 1)}
+	h.content.Backends[0].Devices = devices
+	h.content.Backends = append(h.content.Backends, cyborg.BackendReport{
+		Name: "late", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("card0"), device("mine")},
+	})
+	h.report(t)
+	found := h.accelerators(t)
+	require.Len(t, found, 4)
+	require.Len(t, found["card0"].Handles, 2)
+	require.Len(t, found["card1"].Handles, 1)
+	require.Len(t, found["card2"].Handles, 1)
+	require.Equal(t, "late", found["mine"].Backend)
+	backends := h.record(t).Backends
+	require.Equal(t, cyborg.BackendOK, backends[0].State)
+	for _, text := range []string{"card0.0 is shown twice", "card2.0 is shown twice", "without identity", "card1 is shown twice", `"card0" of device odd is shown twice`, "without name"} {
+		require.Contains(t, backends[0].Error, text)
+	}
+	require.Contains(t, backends[1].Error, "card0 is shown twice")
+
+	// h1's deployable "b_card0" would be called as b's own.
+	clash := &host{records: r, name: "a_b", boot: "b", content: content("a_b", 1)}
+	clash.devices()[0].Deployables = []cyborg.DeployableReport{deployable("c", 1)}
+	clash.report(t)
+	late := &host{records: r, name: "a", boot: "boot-1", sequence: 10, content: content("a", 1)}
+	late.content.Backends[0].Devices = append(late.devices(), cyborg.DeviceReport{
+		Identity: "x", Deployables: []cyborg.DeployableReport{deployable("b_c", 1), deployable("fine", 1)},
+	})
+	late.report(t)
+	require.Len(t, late.accelerators(t), 2)
+	require.Contains(t, late.record(t).Backends[0].Error, `its name "a_b_c" belongs to one of host a_b`)
+}
+
+// TestHandleThatMoves: a function belongs to the deployable that shows it, but not as long as another one's holder has it.
+func TestHandleThatMoves(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	a := h.ready(t, "card0")
+	handles := &h.devices()[0].Deployables[0].Handles
+	moved := (*handles)[0]
+	id := a.Handles[0].UUID
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+
+	*handles = (*handles)[1:]
+	other := &h.devices()[1].Deployables[0]
+	other.Handles = append(other.Handles, moved)
+	h.report(t)
+	require.Len(t, h.accelerator(t, "card1").Handles, 2, "it is held where it was")
+	require.Equal(t, "vanished while in use", h.accelerator(t, "card0").Fence.Reason)
+	require.Contains(t, h.record(t).Backends[0].Error, "held by host h1")
+	beat, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	require.NoError(t, err)
+	require.True(t, beat[0].Report, "the agent is asked until it can be recorded")
+
+	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	h.report(t)
+	require.Len(t, h.accelerator(t, "card0").Handles, 1)
+	found := h.accelerator(t, "card1").Handles
+	require.Len(t, found, 3)
+	require.Contains(t, []uuid.UUID{found[0].UUID, found[1].UUID, found[2].UUID}, id)
+	require.Empty(t, h.record(t).Backends[0].Error)
+	beat, err = r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	require.NoError(t, err)
+	require.False(t, beat[0].Report)
+}
+
+func TestDeviceThatMoves(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	shown := h.devices()
+	h.content.Backends[0] = cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed, Error: "no"}
+	h.content.Backends = append(h.content.Backends, cyborg.BackendReport{Name: "new", Driver: "generic", State: cyborg.BackendOK, Devices: shown})
+	h.report(t)
+	require.Equal(t, "fake", h.accelerator(t, "card0").Backend)
+	require.Contains(t, h.record(t).Backends[1].Error, "card0 stays with backend fake")
+	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	h.report(t)
+	require.Equal(t, "new", h.accelerator(t, "card0").Backend)
+	require.Equal(t, a.UUID, h.accelerator(t, "card0").UUID)
+
+	// The same deployable on a device with another identity: its serial number became known.
+	h.content.Backends[1].Devices[0].Identity = "serial-1"
+	h.report(t)
+	require.Equal(t, a.UUID, h.accelerator(t, "card0").UUID)
+	require.NotEqual(t, a.DeviceUUID, h.accelerator(t, "card0").DeviceUUID)
+	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
+	require.Equal(t, 1, h.record(t).Devices)
+}
+
+// TestNameOfNewAcceleratorIsTaken: a device appears under whose name another accelerator is in service.
+func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID, Name: "h2_card0"}), cyborg.Succeeded)
+	late := r.addHost(t, "h2", 1).accelerator(t, "card0")
+	require.Equal(t, "h2_card0", late.Deployable)
+	require.Contains(t, late.Name, "h2_card0~")
+}
+
+func TestBadReportsDoNotKeepOthersOut(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	fine := &host{records: r, name: "fine", boot: "b", content: content("fine", 1)}
+	bad := func(change func(*cyborg.Report)) cyborg.Report {
+		h := &host{records: r, name: "bad", boot: "b", content: content("bad", 1)}
+		report := h.next()
+		change(&report)
+		return report
+	}
+	for i, report := range []cyborg.Report{
+		bad(func(r *cyborg.Report) { r.Host = "" }),
+		bad(func(r *cyborg.Report) { r.Host = "bad\x00" }),
+		bad(func(r *cyborg.Report) { r.Sequence = 0 }),
+		bad(func(r *cyborg.Report) { r.Digest = "" }),
+		bad(func(r *cyborg.Report) { r.BootID = "\x00" }),
+		bad(func(r *cyborg.Report) { r.Content.Backends[0].Devices[0].Vendor = "\x00" }),
+		bad(func(r *cyborg.Report) { r.Content.Backends[0].State = "maybe" }),
+		bad(func(r *cyborg.Report) { r.Content.Backends = append(r.Content.Backends, r.Content.Backends[0]) }),
+		bad(func(r *cyborg.Report) { r.Content.Backends[0].Driver = "" }),
+		// Only the database notices that its number is too large.
+		bad(func(r *cyborg.Report) { r.Content.Backends[0].Devices[0].NUMANode = new(1 << 40) }),
+	} {
+		sequence := fine.sequence
+		replies, err := r.MergeReports(t.Context(), []cyborg.Report{fine.next(), report})
+		requireKind(t, cyborg.Invalid, errors.Unwrap(unjoin(err)), "report of host")
+		require.Equal(t, cyborg.ReportReply{Generation: 1, Accepted: true}, replies[0], "%d", i)
+		require.Zero(t, replies[1])
+		require.Equal(t, sequence+1, scalar[int64](t, r, "SELECT report_seq FROM hosts WHERE name = 'fine'"))
+	}
+	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM hosts WHERE name <> 'fine'"))
+	odd := bad(func(r *cyborg.Report) { r.Content.Backends[0].Devices[0].Vendor = `\u0000 "quoted" \` })
+	odd.Host = "odd"
+	_, err := r.MergeReports(t.Context(), []cyborg.Report{odd})
+	require.NoError(t, err)
+}
+
+// unjoin wraps the only error that was joined.
+func unjoin(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // it is what errors.Join returns
+	if !ok {
+		return err
+	}
+	return fmt.Errorf("%w", joined.Unwrap()[0])
+}
+
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	r := newRecordsWith(t, db.Options{SilentAfter: 30 * time.Second})
+	a, b := r.addHost(t, "a", 1), r.addHost(t, "b", 0)
+	a.fall(t)
+	overdue, err := r.OverdueHosts(t.Context())
+	require.NoError(t, err)
+	require.Len(t, overdue, 1)
+	require.Equal(t, "a", overdue[0].Name)
+	require.True(t, overdue[0].Silent)
+	services, err := r.Services(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []bool{false, true}, []bool{services[0].Alive, services[1].Alive})
+	unknown := cyborg.Heartbeat{Host: "c"}
+	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{a.beat(), b.beat(), unknown, {Host: "\x00"}})
+	require.NoError(t, err)
+	require.Equal(t, []cyborg.HeartbeatReply{{}, {}, {Report: true}, {Report: true}}, replies)
+	overdue, err = r.OverdueHosts(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, overdue)
+	require.Equal(t, time.Unix(1, 0).UTC(), scalar[time.Time](t, r, "SELECT agent_started_at FROM hosts WHERE name = 'a'").UTC())
+
+	require.NoError(t, r.Touch(t.Context(), cyborg.Service{Role: "conductor", Host: "c1", Instance: "1", Version: "2", StartedAt: time.Now()}))
+	services, err = r.Services(t.Context())
+	require.NoError(t, err)
+	require.Len(t, services, 3)
+	require.True(t, services[2].Alive)
+	require.NoError(t, r.Retire(t.Context(), services[2]))
+	services, err = r.Services(t.Context())
+	require.NoError(t, err)
+	require.Len(t, services, 2)
+}

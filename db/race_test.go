@@ -1,0 +1,192 @@
+package db_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// TestOneWinner admits hundreds of operations on one accelerator at once, from two processes.
+func TestOneWinner(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", 1), deployable("sibling", 1)}
+	h.report(t)
+	a, sibling := h.ready(t, "card0"), h.ready(t, "sibling")
+	other := openStore(t, r.url, defaults())
+
+	const asked = 300
+	var (
+		wg  sync.WaitGroup
+		won atomic.Int32
+	)
+	for i := range asked {
+		wg.Go(func() {
+			store := r.Store
+			if i%2 == 1 {
+				store = other
+			}
+			var request db.Admission
+			switch i % 3 {
+			case 0:
+				request = toAttach(a.UUID, instance(fmt.Sprint("vm", i)))
+			case 1: // also claims the sibling
+				request = toProgram(a.UUID)
+			default: // through the sibling, claims a as well
+				request = toProgram(sibling.UUID)
+			}
+			_, err := store.Admit(t.Context(), request)
+			if err == nil {
+				won.Add(1)
+			} else if cyborg.KindOf(err) != cyborg.Claimed {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 1, won.Load())
+	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
+}
+
+// TestLastHandle lets many attach, detach and program in a loop, to the end of each operation. At no time do more hold a
+// handle than there are handles, and nobody programs what somebody holds: the constraints would not let that pass
+// unseen, and each success is checked against what its operation was told.
+func TestLastHandle(t *testing.T) {
+	t.Parallel()
+	const workers, rounds = 12, 8
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).ready(t, "card0")
+	var (
+		wg       sync.WaitGroup
+		held     atomic.Int32
+		attached atomic.Int32
+	)
+	for w := range workers {
+		wg.Go(func() {
+			vm := instance(fmt.Sprint("vm", w))
+			for range rounds {
+				switch raceOne(t, r, toAttach(a.UUID, vm)) {
+				case cyborg.Succeeded:
+					attached.Add(1)
+					if n := held.Add(1); n > 2 {
+						t.Errorf("%d hold two handles", n)
+					}
+				default:
+					raceOne(t, r, toProgram(a.UUID))
+					continue
+				}
+				held.Add(-1)
+				for raceOne(t, r, toDetach(a.UUID, &vm)) != cyborg.Succeeded {
+					if t.Failed() {
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Positive(t, attached.Load())
+	require.Empty(t, r.accelerator(t, a.UUID).Holders())
+	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM claims"))
+	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
+}
+
+// raceOne takes one operation to its end, and returns as what it ended, or "" where it was not admitted.
+func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
+	out, err := r.Admit(t.Context(), a)
+	switch cyborg.KindOf(err) {
+	case "":
+	case cyborg.Claimed, cyborg.InUse:
+		return ""
+	default:
+		t.Error(err)
+		return ""
+	}
+	work, err := r.Begin(t.Context(), out.Operation.ID)
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	if work.Kind == cyborg.KindAttach && (len(work.Handles) != 1 || work.Handles[0].Holder != a.Attach.Holder) {
+		t.Errorf("told to attach %v", work.Handles)
+	}
+	if err := r.End(t.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.Succeeded}); err != nil {
+		t.Error(err)
+	}
+	return cyborg.Succeeded
+}
+
+// TestSameKeyAtOnce sends one request many times at once: one operation, and everybody learns of it.
+func TestSameKeyAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	r.addHost(t, "h1", 8)
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		ids   = map[string]int{}
+		fresh int
+	)
+	for range 20 {
+		wg.Go(func() {
+			a := toProvision(cyborg.ProvisionRequest{Name: "x"})
+			a.IdempotencyKey, a.Fingerprint = "k", "f"
+			out, err := r.Admit(t.Context(), a)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ids[out.Operation.ID.String()]++
+			if !out.Repeated {
+				fresh++
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, ids, 1)
+	require.Equal(t, 1, fresh)
+}
+
+// TestBeginAndEndAtOnce repeats them from several sides, as Temporal's retries may.
+func TestBeginAndEndAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).ready(t, "card0")
+	op := r.admit(t, toAttach(a.UUID, onHost("h1")))
+	var wg sync.WaitGroup
+	handles := make([]cyborg.Work, 10)
+	for i := range handles {
+		wg.Go(func() {
+			var err error
+			if handles[i], err = r.Begin(t.Context(), op.ID); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, work := range handles {
+		require.Equal(t, handles[0], work)
+	}
+	states := []cyborg.OperationState{cyborg.Succeeded, cyborg.Failed}
+	for i := range 10 {
+		wg.Go(func() {
+			if err := r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: states[i%2]}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	ended, err := r.Operation(t.Context(), op.ID)
+	require.NoError(t, err)
+	found := r.accelerator(t, a.UUID)
+	require.Equal(t, ended.State == cyborg.Succeeded, len(found.Holders()) == 1)
+}
