@@ -9,7 +9,11 @@
 // It listens on a Unix socket in a closed directory, and only there unless asked otherwise. As PostgreSQL refuses to
 // run as root, root runs it as another user.
 //
-// The package imports the root package and pgx; it knows nothing of what the databases are for.
+// Whoever calls Start holds the lock of the state directory (internal/statedir): two processes that start a server on
+// the same directory would take it from each other.
+//
+// The package needs Linux (/proc, pidfd). It imports the root package and pgx, and knows nothing of what the databases
+// are for.
 package postgres
 
 import (

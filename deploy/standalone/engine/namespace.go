@@ -24,7 +24,7 @@ import (
 )
 
 // openLimit is how long the namespace may take to become usable.
-const openLimit = 30 * time.Second
+const openLimit = time.Minute
 
 // openNamespace makes the namespace as the configuration says, and returns when a workflow with any of the search
 // attributes can start in it.

@@ -23,8 +23,12 @@ type webUI struct {
 	ended  chan struct{}
 }
 
-// startUI starts the Web UI and returns when it answers.
+// startUI starts the Web UI and returns when it answers. Where the UI cannot listen it ends the process, so the port is
+// tried once more, at the last moment.
 func startUI(ctx context.Context, addr address, frontend, namespace string, id *identity) (*webUI, error) {
+	if _, err := addr.tryListen(); err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "Temporal's Web UI cannot listen on %s any more: %w", addr, err)
+	}
 	cfg := &config.Config{
 		Host: addr.ip.String(), Port: addr.port, TemporalGRPCAddress: frontend, DefaultNamespace: namespace,
 		EnableUI: true, HideLogs: true,
@@ -40,9 +44,7 @@ func startUI(ctx context.Context, addr address, frontend, namespace string, id *
 	}
 	go func() {
 		defer close(u.ended)
-		// Its only error is one of its configuration; where it cannot listen it ends the process, so the port was tried
-		// before.
-		_ = u.server.Start()
+		_ = u.server.Start() // it returns errors of its configuration only, and that is ours
 	}()
 	if err := u.awaitReady(ctx); err != nil {
 		u.stop()
