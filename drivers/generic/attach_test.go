@@ -110,33 +110,42 @@ func TestRefusals(t *testing.T) {
 		},
 		"a display that the host boots on since": {
 			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Set("sys/bus/pci/devices/"+gpu+"/boot_vga", "1\n") },
-			cyborg.Protected, cyborg.Protected, []string{"boots on"},
+			cyborg.Protected, cyborg.Protected,
+			[]string{"boots on"},
 		},
 		"in one group with the disk": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sysfstest.In("7", sysfstest.SSD(t, disk, "nvme0n1", "259:0")))
 			},
-			cyborg.Protected, cyborg.Protected, []string{"IOMMU group 7", disk},
+			cyborg.Protected, cyborg.Protected,
+			[]string{"IOMMU group 7", disk},
 		},
 		"in one group with another's": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				sound := sysfstest.In("7", sysfstest.GPU(t, "0000:3b:00.1"))
 				sound.Class, sound.Driver, sound.Children = 0x040300, "snd_hda_intel", nil
 				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sound)
 			},
-			cyborg.Unsupported, cyborg.Unsupported, []string{"IOMMU group 7", "0000:3b:00.1 has the driver snd_hda_intel"},
+			cyborg.Unsupported, cyborg.Unsupported,
+			[]string{"IOMMU group 7", "0000:3b:00.1 has the driver snd_hda_intel"},
 		},
 		"without an IOMMU": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				require.NoError(t, os.Remove(filepath.Join(h.Root(), "sys/bus/pci/devices", gpu, "iommu_group")))
 			},
-			cyborg.Unsupported, cyborg.Unsupported, []string{"IOMMU group"},
+			cyborg.Unsupported, cyborg.Unsupported,
+			[]string{"IOMMU group"},
 		},
 		"without VFIO": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				require.NoError(t, os.RemoveAll(filepath.Join(h.Root(), "sys/bus/pci/drivers/vfio-pci")))
 			},
-			cyborg.Unsupported, cyborg.Unsupported, []string{"no driver vfio-pci"},
+			cyborg.Unsupported, cyborg.Unsupported,
+			[]string{"no driver vfio-pci"},
 		},
 		"with virtual functions": {
 			qat, func(_ *testing.T, h *sysfstest.Host) { h.SetVFs(qat, "2") }, cyborg.InUse, cyborg.InUse, []string{"2 virtual functions"},
@@ -146,16 +155,19 @@ func TestRefusals(t *testing.T) {
 		},
 		"another card in its place": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				other := sysfstest.GPU(t, gpu)
 				other.Product = "2330"
 				h.Unplug(gpu)
 				h.Add(other)
 			},
-			cyborg.Changed, cyborg.Changed, []string{"10de:2330", "10de:20b0"},
+			cyborg.Changed, cyborg.Changed,
+			[]string{"10de:2330", "10de:20b0"},
 		},
 		"in use through its driver": {
 			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Open(812, "Xorg", "/dev/dri/card1") },
-			"", cyborg.InUse, []string{"driver nvidia", "process 812 (Xorg)"},
+			"", cyborg.InUse,
+			[]string{"driver nvidia", "process 812 (Xorg)"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

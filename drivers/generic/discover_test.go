@@ -46,7 +46,9 @@ func TestDiscoverReportsAll(t *testing.T) {
 				Num: 1, DeviceType: cyborg.GPU, VendorID: "10de", ProductID: "20b0", Capability: cyborg.JSONObject{"pci_class": "030200"},
 			},
 			Attributes: []cyborg.Attribute{
-				{Key: "rc", Value: "PGPU"}, {Key: "trait0", Value: "OWNER_CYBORG"}, {Key: "trait1", Value: "CUSTOM_PCI_NVIDIA"},
+				{Key: "rc", Value: "PGPU"},
+				{Key: "trait0", Value: "OWNER_CYBORG"},
+				{Key: "trait1", Value: "CUSTOM_PCI_NVIDIA"},
 				{Key: "trait2", Value: "CUSTOM_PCI_PRODUCT_ID_20B0"},
 			},
 			Handles: []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Info: info, Identity: gpu}},

@@ -15,10 +15,10 @@ import (
 )
 
 // function is an A100 at an address.
-func function(t testing.TB, address string) sysfs.Function {
-	t.Helper()
+func function(tb testing.TB, address string) sysfs.Function {
+	tb.Helper()
 	a, err := cyborg.ParsePCIAddress(address)
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return sysfs.Function{Address: a, Vendor: "10de", Product: "20b0", Class: 0x030200}
 }
 

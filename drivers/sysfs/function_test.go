@@ -26,14 +26,14 @@ const (
 )
 
 // logger writes to the test's log.
-func logger(t testing.TB) *slog.Logger {
-	t.Helper()
-	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+func logger(tb testing.TB) *slog.Logger {
+	tb.Helper()
+	return slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-func tree(t testing.TB, root string) *sysfs.Tree {
-	t.Helper()
-	return sysfs.NewTree(root, logger(t))
+func tree(tb testing.TB, root string) *sysfs.Tree {
+	tb.Helper()
+	return sysfs.NewTree(root, logger(tb))
 }
 
 func addresses(functions []sysfs.Function) []string {
@@ -45,12 +45,12 @@ func addresses(functions []sysfs.Function) []string {
 }
 
 // place writes files below a directory.
-func place(t testing.TB, root string, files map[string]string) {
-	t.Helper()
+func place(tb testing.TB, root string, files map[string]string) {
+	tb.Helper()
 	for name, text := range files {
 		name = filepath.Join(root, name)
-		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
-		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		require.NoError(tb, os.MkdirAll(filepath.Dir(name), 0o755))
+		require.NoError(tb, os.WriteFile(name, []byte(text), 0o600))
 	}
 }
 

@@ -14,17 +14,17 @@ import (
 )
 
 // ghwDir is the directory of ghw's module.
-func ghwDir(t testing.TB) string {
-	t.Helper()
+func ghwDir(tb testing.TB) string {
+	tb.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
-	require.NoError(t, err)
+	require.NoError(tb, err)
 	return strings.TrimSpace(string(dir))
 }
 
 // pciIDs is the pci.ids file that ghw ships for its own tests.
-func pciIDs(t testing.TB) string {
-	t.Helper()
-	return filepath.Join(ghwDir(t), "testdata/usr/share/hwdata/pci.ids")
+func pciIDs(tb testing.TB) string {
+	tb.Helper()
+	return filepath.Join(ghwDir(tb), "testdata/usr/share/hwdata/pci.ids")
 }
 
 func named(t *testing.T, names *sysfs.Names, vendor, product string) (vendorName, productName string) {

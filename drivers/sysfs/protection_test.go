@@ -76,6 +76,7 @@ func TestProtection(t *testing.T) {
 		},
 		"LVM on a partition": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				partition(h)
 				volume(t, h, "dm-0", "253:0", "nvme0n1p2")
 				h.Mount("253:0", "/dev/mapper/vg-root", "/")
@@ -84,6 +85,7 @@ func TestProtection(t *testing.T) {
 		},
 		"partition of a RAID of LVM": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				volume(t, h, "dm-0", "253:0", "nvme0n1")
 				volume(t, h, "md127", "9:127", "dm-0")
 				h.Set(virtualBlock+"md127/md127p1/dev", "259:9\n")
@@ -93,6 +95,7 @@ func TestProtection(t *testing.T) {
 		},
 		"btrfs on a volume named by its mapper": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				volume(t, h, "dm-3", "253:3", "nvme0n1")
 				h.Set(virtualBlock+"dm-3/dm/name", "luks-home\n")
 				h.Mount("0:35", "/dev/mapper/luks-home", "/home")
@@ -101,6 +104,7 @@ func TestProtection(t *testing.T) {
 		},
 		"disk named by a link": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				symlink(t, h, "dev/disk/by-label/data", "../../nvme0n1")
 				h.Mount("0:35", "/dev/disk/by-label/data", "/data")
 			},
@@ -108,12 +112,14 @@ func TestProtection(t *testing.T) {
 		},
 		"second disk of a btrfs": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				symlink(t, h, "sys/fs/btrfs/4711-42/devices/nvme0n1", "../../../../nowhere/nvme0n1")
 			},
 			map[string]string{ssd: "its disk nvme0n1 holds a part of a mounted btrfs"},
 		},
 		"multipath NVMe": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				const subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys7"
 				h.Set(subsystem+"/nvme7n1/dev", "259:7\n")
 				symlink(t, h, "sys/block/nvme7n1", "../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1")
@@ -130,6 +136,7 @@ func TestProtection(t *testing.T) {
 		},
 		"volume without known members": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				volume(t, h, "dm-0", "253:0")
 				h.Mount("253:0", "/dev/dm-0", "/")
 			},
@@ -137,6 +144,7 @@ func TestProtection(t *testing.T) {
 		},
 		"network disk": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				volume(t, h, "rbd0", "252:0")
 				h.Mount("252:0", "/dev/rbd0", "/srv")
 			},
@@ -157,6 +165,7 @@ func TestProtection(t *testing.T) {
 		},
 		"older mount table": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				require.NoError(t, os.RemoveAll(filepath.Join(h.Root(), "proc/1")))
 				h.Set("proc/self/mounts", "/dev/nvme0n1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n")
 			},
@@ -178,6 +187,7 @@ func TestProtection(t *testing.T) {
 		},
 		"interface in a bridge": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				symlink(t, h, "sys/class/net/ens1/master", "../../../../virtual/net/br0")
 			},
 			map[string]string{nic: "its network interface ens1 is a member of br0"},
@@ -215,6 +225,7 @@ func TestProtection(t *testing.T) {
 		},
 		"console": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				h.Set("sys/class/tty/console/active", "tty0 ttyS4\n")
 				symlink(t, h, "sys/class/tty/tty0", "../../devices/virtual/tty/tty0")
 				symlink(t, h, "sys/class/tty/ttyS4", "../../devices/pci0000:b1/"+qat+"/tty/ttyS4")
@@ -223,6 +234,7 @@ func TestProtection(t *testing.T) {
 		},
 		"group of the disk": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				h.Mount("259:0", "/dev/nvme0n1", "/")
 				h.Add(sysfstest.In("7", sysfstest.SSD(t, ssd, "nvme0n1", "259:0")), sysfstest.In("7", sysfstest.GPU(t, gpu)))
 			},
@@ -233,6 +245,7 @@ func TestProtection(t *testing.T) {
 		},
 		"group of bridges, which vfio allows": {
 			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				root := sysfstest.Bridge(t, "0000:00:00.0")
 				root.Class, root.Driver = 0x060000, ""
 				h.Add(sysfstest.In("7", root), sysfstest.In("7", sysfstest.Bridge(t, port)), sysfstest.In("7", sysfstest.GPU(t, gpu)))

@@ -58,6 +58,7 @@ func TestUsers(t *testing.T) {
 		},
 		"disk of a volume": {
 			ssd, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				symlink(t, h, "sys/bus/pci/devices/"+ssd+"/block/nvme0n1/holders/dm-0", "../../../../../../virtual/block/dm-0")
 			},
 			"its disk nvme0n1 is a part of dm-0",
@@ -65,6 +66,7 @@ func TestUsers(t *testing.T) {
 		"interface up": {nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, "its network interface ens1 is up"},
 		"interface of a container": {
 			nic, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				require.NoError(t, os.RemoveAll(filepath.Join(h.Root(), "sys/bus/pci/devices", nic, "net/ens1")))
 			},
 			"its network interface is in another network namespace, such as a container's",
@@ -72,6 +74,7 @@ func TestUsers(t *testing.T) {
 		"virtual functions": {qat, func(_ *testing.T, h *sysfstest.Host) { h.SetVFs(qat, "3") }, "it has 3 virtual functions"},
 		"mediated device": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
 				symlink(t, h, "sys/bus/mdev/devices/83b8f4f2-509f-382f-3c1e-e6bfe0fa1001",
 					"../../../devices/pci0000:3b/"+gpu+"/83b8f4f2-509f-382f-3c1e-e6bfe0fa1001")
 			},
