@@ -144,7 +144,7 @@ func TestRecordWritesAFileOnce(t *testing.T) {
 // TestAnAgentRunsWithoutItsServers: it looks, keeps, and says how it is, while nobody answers.
 func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address, nobody := freeAddress(t), freeAddress(t)
 	state := filepath.Join(t.TempDir(), "state")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -153,7 +153,7 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	go func() {
 		done <- execute(ctx, []string{
 			"--host", "h1", "--state-dir", state, "--backends", "[{driver: fake, options: {park: 1xgpu}}]",
-			"--endpoints", "http://" + freeAddress(t), "--temporal-address", freeAddress(t), "--metrics-listen", address,
+			"--endpoints", "http://" + nobody, "--temporal-address", nobody, "--metrics-listen", address,
 		}, &stdout, &stderr)
 	}()
 	get := func(path string) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -31,7 +32,7 @@ func recordCommand() *cobra.Command {
 			if output == "" {
 				output = c.Agent.Host + ".tar.gz"
 			}
-			return recordTo(cmd, c.Agent.Root, output)
+			return recordTo(cmd.Context(), cmd, c.Agent.Root, output)
 		},
 	}
 	command.Flags().StringVarP(&output, "output", "o", "", "file to write, or - for standard output (default HOST.tar.gz)")
@@ -39,13 +40,13 @@ func recordCommand() *cobra.Command {
 }
 
 // recordTo writes the recording beside the file and puts it in its place when it is complete. A file that exists stays.
-func recordTo(cmd *cobra.Command, root, path string) (err error) {
+func recordTo(ctx context.Context, cmd *cobra.Command, root, path string) (err error) {
 	part, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return cyborg.Errorf(cyborg.Invalid, "the recording cannot be written: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.Remove(part.Name())) }()
-	if err := errors.Join(capture.Record(cmd.Context(), root, part), part.Close()); err != nil {
+	if err := errors.Join(capture.Record(ctx, root, part), part.Close()); err != nil {
 		return err
 	}
 	err = os.Link(part.Name(), path)
