@@ -28,7 +28,7 @@ type contract struct {
 
 // loadContract loads the document once for all tests: it is only read.
 var loadContract = sync.OnceValues(func() (*contract, error) {
-	openapi3.DefineStringFormatCallback("uuid", uuid.Validate)
+	openapi3.DefineStringFormatValidator("uuid", openapi3.NewCallbackValidator(uuid.Validate))
 	plain := func(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
 		text, err := io.ReadAll(body)
 		return string(text), err

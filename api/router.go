@@ -80,8 +80,9 @@ func (s *server) authorized(of route) http.Handler {
 				return err
 			}
 			web.SetActor(r.Context(), caller.Name)
-			r = r.WithContext(auth.WithCaller(r.Context(), caller))
-			if err := auth.Require(r.Context(), of.role, of.method+" "+of.paths[0]); err != nil {
+			ctx := auth.WithCaller(r.Context(), caller)
+			r = r.WithContext(ctx)
+			if err := auth.Require(ctx, of.role, of.method+" "+of.paths[0]); err != nil {
 				return err
 			}
 		}

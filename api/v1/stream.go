@@ -83,14 +83,12 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // sendAll sends what there is to read, and says whether the stream is over: because the operation's end was among it,
-// or, where check asks to look, because the operation ended long ago.
+// or, where check asks to look, because the caller has that already.
 func (s *stream) sendAll(ctx context.Context, check bool) (over bool, err error) {
 	if check && s.operation != uuid.Nil {
-		op, err := s.api.store.Operation(ctx, s.operation)
-		if err != nil {
+		if over, err = s.hasAll(ctx); err != nil {
 			return false, err
 		}
-		over = op.State.Ended() && time.Since(op.EndedAt) > s.api.config.Settle
 	}
 	for {
 		events, err := s.api.store.Events(ctx, s.filter, s.after, streamBatch)
@@ -107,6 +105,29 @@ func (s *stream) sendAll(ctx context.Context, check bool) (over bool, err error)
 		if len(events) < streamBatch {
 			return over, nil // an end comes with its transaction's other events, so all are sent by now
 		}
+	}
+}
+
+// hasAll says that nothing of the operation can follow what the caller has. An operation that has ended may have events
+// that cannot be read yet, because older transactions of others still run; so its end must be readable, or long ago.
+func (s *stream) hasAll(ctx context.Context) (bool, error) {
+	op, err := s.api.store.Operation(ctx, s.operation)
+	if err != nil || !op.State.Ended() {
+		return false, err
+	}
+	var at cyborg.Cursor
+	for {
+		events, err := s.api.store.Events(ctx, s.filter, at, streamBatch)
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(events, s.ends) {
+			return true, nil // what follows it in its transaction is readable too, and is sent before the stream ends
+		}
+		if len(events) < streamBatch {
+			return time.Since(op.EndedAt) > s.api.config.Settle, nil // then its events are forgotten already
+		}
+		at = events[len(events)-1].Cursor
 	}
 }
 

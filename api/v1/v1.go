@@ -37,7 +37,7 @@ type Config struct {
 	// StreamWrite is how long a client may take to accept an event before its stream is cut off; default 10 s.
 	StreamWrite time.Duration
 	// Settle is how long after an operation's end its last events can take to become readable, because older
-	// transactions of others must end first; default 10 s.
+	// transactions of others must end first; default 5 min, more than a transaction of ours can last.
 	Settle time.Duration
 	// CensusWait is how long a census waits for its hosts; default 5 s, or SyncWait where that is shorter.
 	CensusWait time.Duration
@@ -54,7 +54,7 @@ func (c Config) withDefaults() Config {
 	c.MaxStreams = cmp.Or(c.MaxStreams, 1000)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
 	c.StreamWrite = cmp.Or(c.StreamWrite, 10*time.Second)
-	c.Settle = cmp.Or(c.Settle, 10*time.Second)
+	c.Settle = cmp.Or(c.Settle, 5*time.Minute)
 	c.CensusWait = min(cmp.Or(c.CensusWait, 5*time.Second), c.SyncWait)
 	return c
 }

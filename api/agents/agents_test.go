@@ -1,0 +1,485 @@
+package agents_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/agents"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/imagesource"
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+)
+
+func TestMain(m *testing.M) { postgrestest.Main(m) }
+
+// harness is the endpoint over a real store and its intake.
+type harness struct {
+	t      *testing.T
+	store  *db.Store
+	server *httptest.Server
+	client *http.Client
+}
+
+func setup(t *testing.T, config agents.Config, allow ...string) *harness {
+	t.Helper()
+	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
+		_, _, err := db.Migrate(ctx, url)
+		return err
+	})
+	log := slog.New(slog.DiscardHandler)
+	store, err := db.Open(t.Context(), url, db.Options{MaxConns: 6}, log)
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+
+	intake := db.NewIntake(store, db.IntakeOptions{FlushInterval: 5 * time.Millisecond}, log)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = intake.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+
+	images, err := imagesource.New(imagesource.Options{Allow: allow, Max: 1 << 20})
+	require.NoError(t, err)
+	t.Cleanup(images.Close)
+	handler, err := agents.New(config, agents.Deps{
+		Intake: intake, Operations: store, Images: images, Registry: prometheus.NewRegistry(), Log: log,
+	})
+	require.NoError(t, err)
+	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(handler)}
+	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // handshakes that shall fail
+	t.Cleanup(h.server.Close)
+	return h
+}
+
+// plain serves without TLS, as on loopback.
+func (h *harness) plain() *harness {
+	h.server.Start()
+	h.client = h.server.Client()
+	return h
+}
+
+// authority signs certificates of agents.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &authority{t: t, cert: cert, key: key}
+}
+
+func (a *authority) sign(commonName string, names ...string) tls.Certificate {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.t, err)
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: commonName}, DNSNames: names,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, a.cert, &key.PublicKey, a.key)
+	require.NoError(a.t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// mutual serves with TLS and asks for certificates of the authority.
+func (h *harness) mutual(a *authority, mode tls.ClientAuthType) *harness {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	h.server.TLS = &tls.Config{ClientCAs: pool, ClientAuth: mode, MinVersion: tls.VersionTLS12}
+	h.server.StartTLS()
+	h.client = h.server.Client()
+	return h
+}
+
+// as is the client of an agent with the certificate.
+func (h *harness) as(certificate ...tls.Certificate) *harness {
+	other := *h
+	transport := h.server.Client().Transport.(*http.Transport).Clone()
+	transport.TLSClientConfig.Certificates = certificate
+	h.t.Cleanup(transport.CloseIdleConnections)
+	other.client = &http.Client{Transport: transport}
+	return &other
+}
+
+func (h *harness) send(method, path string, body []byte, headers ...string) (*http.Response, []byte) {
+	h.t.Helper()
+	request, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, bytes.NewReader(body))
+	require.NoError(h.t, err)
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := h.client.Do(request)
+	require.NoError(h.t, err)
+	defer response.Body.Close()
+	got, err := io.ReadAll(response.Body)
+	require.NoError(h.t, err)
+	return response, got
+}
+
+func (h *harness) post(path string, value any) (*http.Response, []byte) {
+	h.t.Helper()
+	body, err := json.Marshal(value)
+	require.NoError(h.t, err)
+	return h.send(http.MethodPost, path, body)
+}
+
+func (h *harness) refused(kind cyborg.Kind, response *http.Response, body []byte) web.Problem {
+	h.t.Helper()
+	require.Equal(h.t, kind.HTTPStatus(), response.StatusCode, "%s", body)
+	require.Equal(h.t, "application/problem+json", response.Header.Get("Content-Type"))
+	var problem web.Problem
+	require.NoError(h.t, json.Unmarshal(body, &problem))
+	require.Equal(h.t, kind, problem.Kind, "%s", body)
+	return problem
+}
+
+func accepted[T any](h *harness, response *http.Response, body []byte) T {
+	h.t.Helper()
+	require.Equal(h.t, http.StatusOK, response.StatusCode, "%s", body)
+	var value T
+	require.NoError(h.t, json.Unmarshal(body, &value))
+	return value
+}
+
+func report(host string, sequence int64) cyborg.Report {
+	content := cyborg.Content{
+		Backends: []cyborg.BackendReport{{
+			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"program"},
+			Devices: []cyborg.DeviceReport{{
+				Identity: "fpga-0", Type: cyborg.FPGA, VendorID: "1d5c", ProductID: "1", Vendor: "Fake", Model: "Card",
+				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{}},
+				Deployables: []cyborg.DeployableReport{{
+					Name: "fpga-0", ProgramSet: "fpga-0", Attributes: []cyborg.Attribute{},
+					Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.FPGA},
+					Handles: []cyborg.HandleReport{{
+						Kind: cyborg.HandleTestPCI, Info: map[string]string{}, Identity: "0000:01:00.0",
+					}},
+				}},
+			}},
+		}},
+		Attachments: []cyborg.Attachment{},
+	}
+	return cyborg.Report{
+		Host: host, BootID: "boot", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
+	}
+}
+
+func TestReportAndHeartbeat(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{}).plain()
+	first := report("h1", 1)
+	response, body := h.post(agents.ReportsPath, first)
+	reply := accepted[cyborg.ReportReply](h, response, body)
+	require.True(t, reply.Accepted)
+	require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
+
+	beat := cyborg.Heartbeat{
+		Host: "h1", BootID: "boot", AgentVersion: "test", StartedAt: time.Now(), Digest: first.Digest, Generation: reply.Generation,
+	}
+	response, body = h.post(agents.HeartbeatsPath, beat)
+	require.False(t, accepted[cyborg.HeartbeatReply](h, response, body).Report)
+	beat.Generation++
+	response, body = h.post(agents.HeartbeatsPath, beat)
+	require.True(t, accepted[cyborg.HeartbeatReply](h, response, body).Report)
+	beat.Host = "never-heard-of"
+	response, body = h.post(agents.HeartbeatsPath, beat)
+	require.True(t, accepted[cyborg.HeartbeatReply](h, response, body).Report)
+
+	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{"h1"}}, db.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, accelerators, 1)
+}
+
+func zip(t *testing.T, text []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, err := w.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return out.Bytes()
+}
+
+func TestReportCompressed(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{ReportLimit: 8 << 10}).plain()
+	text, err := json.Marshal(report("h1", 1))
+	require.NoError(t, err)
+	response, body := h.send(http.MethodPost, agents.ReportsPath, zip(t, text), "Content-Encoding", "gzip")
+	require.True(t, accepted[cyborg.ReportReply](h, response, body).Accepted)
+
+	bomb := zip(t, bytes.Repeat([]byte(" "), 1<<20))
+	require.Less(t, len(bomb), 8<<10, "small on the wire")
+	response, body = h.send(http.MethodPost, agents.ReportsPath, bomb, "Content-Encoding", "gzip")
+	h.refused(cyborg.TooLarge, response, body)
+	response, body = h.send(http.MethodPost, agents.ReportsPath, bytes.Repeat([]byte(" "), 9<<10))
+	h.refused(cyborg.TooLarge, response, body)
+	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Encoding", "gzip")
+	h.refused(cyborg.Invalid, response, body)
+	response, body = h.send(http.MethodPost, agents.ReportsPath, zip(t, text)[:40], "Content-Encoding", "gzip")
+	h.refused(cyborg.Invalid, response, body)
+	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Encoding", "br")
+	h.refused(cyborg.Invalid, response, body)
+}
+
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{}).plain()
+	valid, err := json.Marshal(report("h1", 1))
+	require.NoError(t, err)
+	text := string(valid)
+	for name, body := range map[string]string{
+		"empty":       "",
+		"not JSON":    "{",
+		"a list":      "[]",
+		"null":        "null",
+		"wrong types": `{"host": 7}`,
+		"no host":     strings.Replace(text, `"host":"h1"`, `"host":""`, 1),
+		"no boot id":  strings.Replace(text, `"boot_id":"boot"`, `"boot_id":""`, 1),
+		"no sequence": strings.Replace(text, `"sequence":1`, `"sequence":0`, 1),
+		"no digest":   `{"host":"h1","boot_id":"b","sequence":1}`,
+		"NUL":         strings.Replace(text, `"Card"`, `"Ca\u0000rd"`, 1),
+	} {
+		response, got := h.send(http.MethodPost, agents.ReportsPath, []byte(body))
+		require.Equal(t, http.StatusBadRequest, response.StatusCode, "%s: %s", name, got)
+		h.refused(cyborg.Invalid, response, got)
+	}
+	response, got := h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":""}`))
+	h.refused(cyborg.Invalid, response, got)
+	response, got = h.send(http.MethodGet, "/agent/v1/nothing", nil)
+	h.refused(cyborg.NotFound, response, got)
+	response, _ = h.send(http.MethodGet, agents.ReportsPath, nil)
+	require.Equal(t, http.StatusMethodNotAllowed, response.StatusCode)
+	response, _ = h.send(http.MethodGet, agents.HealthPath, nil)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+
+	// What a next release adds is left out; a backslash before u0000 is only text.
+	odd := strings.Replace(text, `"host":"h1"`, `"host":"h1","colour":"red"`, 1)
+	odd = strings.Replace(odd, `"Card"`, `"C\\u0000"`, 1)
+	response, got = h.send(http.MethodPost, agents.ReportsPath, []byte(odd))
+	accepted[cyborg.ReportReply](h, response, got)
+	_, err = h.store.Host(t.Context(), "h1")
+	require.NoError(t, err)
+}
+
+// A certificate names its host, and speaks for no other.
+func TestCertificates(t *testing.T) {
+	t.Parallel()
+	signer := newAuthority(t)
+	h := setup(t, agents.Config{Certificates: true}).mutual(signer, tls.RequireAndVerifyClientCert)
+	for name, test := range map[string]struct {
+		certificate tls.Certificate
+		ok          bool
+	}{
+		"common name":      {signer.sign("h1"), true},
+		"DNS name":         {signer.sign("agent", "h0", "H1"), true},
+		"another":          {signer.sign("h2", "h3"), false},
+		"wildcard":         {signer.sign("*", "*.example.org"), false},
+		"no name at all":   {signer.sign(""), false},
+		"part of the name": {signer.sign("h"), false},
+		"longer than it":   {signer.sign("h1.example.org"), false},
+	} {
+		agent := h.as(test.certificate)
+		for _, path := range []string{agents.ReportsPath, agents.HeartbeatsPath} {
+			response, body := agent.post(path, report("h1", 1))
+			if test.ok {
+				require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", name, body)
+			} else {
+				h.refused(cyborg.Forbidden, response, body)
+			}
+		}
+	}
+	stranger := h.as(newAuthority(t).sign("h1"))
+	_, err := stranger.client.Get(h.server.URL + agents.HealthPath)
+	require.Error(t, err)
+}
+
+// A listener that forgot to demand certificates is no way around them.
+func TestCertificatesNotDemanded(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{Certificates: true}).mutual(newAuthority(t), tls.VerifyClientCertIfGiven)
+	response, body := h.post(agents.ReportsPath, report("h1", 1))
+	h.refused(cyborg.Unauthenticated, response, body)
+}
+
+// programming admits a program operation of host h1 and lets it begin.
+func (h *harness) programming(source string, begin bool) uuid.UUID {
+	h.t.Helper()
+	ctx := h.t.Context()
+	_, err := h.store.MergeReports(ctx, []cyborg.Report{report("h1", 1)})
+	require.NoError(h.t, err)
+	accelerators, err := h.store.Accelerators(ctx, db.AcceleratorFilter{}, db.Page{Limit: 1})
+	require.NoError(h.t, err)
+	target := accelerators[0].UUID
+	run := func(admission db.Admission, end bool) uuid.UUID {
+		admission.ID, admission.Actor = uuid.New(), cyborg.Actor{Name: "test"}
+		_, err := h.store.Admit(ctx, admission)
+		require.NoError(h.t, err)
+		if end || begin {
+			_, err = h.store.Begin(ctx, admission.ID)
+			require.NoError(h.t, err)
+		}
+		if end {
+			require.NoError(h.t, h.store.End(ctx, cyborg.Outcome{Operation: admission.ID, State: cyborg.Succeeded}))
+		}
+		return admission.ID
+	}
+	run(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: target}}, true)
+	return run(db.Admission{Program: &cyborg.ProgramRequest{
+		Accelerator: target, Image: cyborg.Image{Source: source, SHA256: strings.Repeat("ab", 32)},
+	}}, false)
+}
+
+func origin(t *testing.T) (url string, image []byte) {
+	t.Helper()
+	image = make([]byte, 700_000)
+	_, err := rand.Read(image)
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ranged", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(image))
+	})
+	mux.HandleFunc("/plain", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(image) })
+	mux.HandleFunc("/short", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "700000")
+		_, _ = w.Write(image[:1000])
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL, image
+}
+
+func TestImage(t *testing.T) {
+	t.Parallel()
+	url, image := origin(t)
+	h := setup(t, agents.Config{}, url).plain()
+	sum := sha256.Sum256(image)
+	path := agents.ImagesPath + h.programming(url+"/ranged", true).String()
+
+	response, body := h.send(http.MethodGet, path, nil)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Equal(t, int64(len(image)), response.ContentLength)
+	require.Equal(t, "bytes", response.Header.Get("Accept-Ranges"))
+	got := sha256.Sum256(body)
+	require.Equal(t, hex.EncodeToString(sum[:]), hex.EncodeToString(got[:]))
+
+	response, body = h.send(http.MethodGet, path, nil, "Range", "bytes=699000-")
+	require.Equal(t, http.StatusPartialContent, response.StatusCode)
+	require.Equal(t, "bytes 699000-699999/700000", response.Header.Get("Content-Range"))
+	require.True(t, bytes.Equal(image[699_000:], body))
+
+	response, body = h.send(http.MethodGet, path, nil, "Range", "bytes=700001-")
+	h.refused(cyborg.Invalid, response, body)
+	for _, odd := range []string{"bytes=-5", "bytes=1-2", "bytes=x-", "lines=1-", "bytes=1-,3-"} {
+		response, body = h.send(http.MethodGet, path, nil, "Range", odd)
+		h.refused(cyborg.Invalid, response, body)
+	}
+}
+
+// Where nobody can tell the size, a part cannot be sent, and the whole is.
+func TestImageOfUnknownSize(t *testing.T) {
+	t.Parallel()
+	url, image := origin(t)
+	h := setup(t, agents.Config{}, url).plain()
+	path := agents.ImagesPath + h.programming(url+"/plain", true).String()
+	response, body := h.send(http.MethodGet, path, nil, "Range", "bytes=1000-")
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.True(t, bytes.Equal(image, body))
+}
+
+// A transfer that breaks off at the source breaks off at the agent: it must not take a part for the whole.
+func TestImageBreaksOff(t *testing.T) {
+	t.Parallel()
+	url, _ := origin(t)
+	h := setup(t, agents.Config{}, url).plain()
+	path := agents.ImagesPath + h.programming(url+"/short", true).String()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.server.URL+path, nil)
+	require.NoError(t, err)
+	response, err := h.client.Do(request)
+	if err == nil { // else it broke off before the first part was sent
+		defer response.Body.Close()
+		_, err = io.ReadAll(response.Body)
+	}
+	require.ErrorContains(t, err, "EOF")
+}
+
+func TestImageRefused(t *testing.T) {
+	t.Parallel()
+	url, _ := origin(t)
+	for name, test := range map[string]struct {
+		source string
+		begin  bool
+		kind   cyborg.Kind
+	}{
+		"not begun":   {url + "/ranged", false, cyborg.Changed},
+		"not allowed": {"http://169.254.169.254/", true, cyborg.Forbidden},
+		"on the host": {"a.bin", true, cyborg.Invalid},
+		"not there":   {url + "/nothing", true, cyborg.NotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := setup(t, agents.Config{}, url).plain()
+			response, body := h.send(http.MethodGet, agents.ImagesPath+h.programming(test.source, test.begin).String(), nil)
+			h.refused(test.kind, response, body)
+		})
+	}
+	h := setup(t, agents.Config{}, url).plain()
+	response, body := h.send(http.MethodGet, agents.ImagesPath+uuid.NewString(), nil)
+	h.refused(cyborg.NotFound, response, body)
+	response, body = h.send(http.MethodGet, agents.ImagesPath+"x", nil)
+	h.refused(cyborg.Invalid, response, body)
+}
+
+// The image of another host's operation is no agent's business.
+func TestImageOfAnotherHost(t *testing.T) {
+	t.Parallel()
+	url, _ := origin(t)
+	signer := newAuthority(t)
+	h := setup(t, agents.Config{Certificates: true}, url).mutual(signer, tls.RequireAndVerifyClientCert)
+	path := agents.ImagesPath + h.programming(url+"/ranged", true).String()
+	response, body := h.as(signer.sign("h2")).send(http.MethodGet, path, nil)
+	h.refused(cyborg.Forbidden, response, body)
+	response, _ = h.as(signer.sign("h1")).send(http.MethodGet, path, nil)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+}
