@@ -39,15 +39,16 @@ func TestRoles(t *testing.T) {
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
+	token := readerToken
 	for header, ok := range map[string]bool{
-		"Bearer " + readerToken:                      true,
-		"bearer " + readerToken:                      true,
-		"Bearer  " + readerToken + " ":               true,
-		readerToken:                                  false,
-		"Basic " + readerToken:                       false,
-		"Bearer":                                     false,
-		"Bearer " + readerToken[:len(readerToken)-1]: false,
-		"Bearer " + readerToken + "x":                false,
+		"Bearer " + token:        true,
+		"bearer " + token:        true,
+		"Bearer  " + token + " ": true,
+		token:                    false,
+		"Basic " + token:         false,
+		"Bearer":                 false,
+		"Bearer " + token + "x":  false,
+		"Bearer " + token[1:]:    false,
 	} {
 		answer := h.do("GET", "/v1/accelerators", nil, "Authorization", header)
 		if ok {

@@ -2,7 +2,9 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -141,4 +143,28 @@ func TestVersions(t *testing.T) {
 
 	guarded := setup(t, withTokens)
 	require.Equal(t, "bearer token", as[version](guarded.do("GET", "/v1", nil).expect(http.StatusOK)).Authentication)
+}
+
+// docs/api.md has every route with its role, every kind with its status, and every metric.
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/api.md")
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z]+ /[^`]*)` \\|.*\\| ([a-z]+) \\|$").FindAllStringSubmatch(string(text), -1) {
+		documented[row[1]] = row[2]
+	}
+	served := map[string]string{}
+	for _, route := range routes(t) {
+		served[route.Method+" "+route.Pattern] = string(route.Role)
+	}
+	require.Equal(t, served, documented)
+	for _, kind := range cyborg.Kinds() {
+		require.Regexp(t, fmt.Sprintf("(?m)^\\| %d \\|.*`%s`", kind.HTTPStatus(), kind), string(text))
+	}
+	h := setup(t)
+	h.ready("alpha")
+	for _, name := range regexp.MustCompile(`(?m)^cyborg_[a-z_]+`).FindAllString(string(h.do("GET", "/metrics", nil).body), -1) {
+		require.Contains(t, string(text), strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"), "_count"))
+	}
 }

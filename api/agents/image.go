@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
 )
 
 // ImageSource opens images that are not on the agent's host.
@@ -46,7 +47,10 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 		offset = 0
 		content, size, err = e.deps.Images.Open(r.Context(), image, 0)
 	}
-	if err != nil {
+	switch {
+	case offset > 0 && cyborg.KindOf(err) == cyborg.Invalid:
+		return web.RangeNotSatisfiable(err)
+	case err != nil:
 		return err
 	}
 	defer func() { _ = content.Close() }() // it was only read

@@ -108,6 +108,11 @@ func MethodNotAllowed(r *http.Request, allowed string) error {
 	}
 }
 
+// RangeNotSatisfiable is the error of a Range header that begins beyond the end.
+func RangeNotSatisfiable(err error) error {
+	return &statusError{err: cyborg.AsError(err), status: http.StatusRequestedRangeNotSatisfiable}
+}
+
 // WriteError answers with the error: its kind decides the status, and nothing internal leaves the process. An error
 // that is no *cyborg.Error is of kind Internal. Observe logs it.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
