@@ -107,7 +107,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	at := c.base.Redacted()
 	switch {
 	case connectionRefused(err):
-		return cyborg.Errorf(cyborg.Unavailable, "nothing listens at %s: %w", at, err).
+		return cyborg.Errorf(cyborg.Unavailable, "nothing listens at %s: %w", at, syscall.ECONNREFUSED).
 			WithHint("Start one with `make run` or `cyborg-standalone`, or say where yours is with --url or CYBORG_URL.")
 	case isCertificateError(err):
 		return cyborg.Errorf(cyborg.Unavailable, "the certificate of %s is not trusted: %w", at, err).

@@ -97,7 +97,10 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 		api.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { api.admit(w, r, kind) })
 	}
 	api.mux.HandleFunc("GET /v1/operations", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]any{"operation": []apiclient.Operation{api.admitted}})
+		api.mu.Lock()
+		admitted := api.admitted
+		api.mu.Unlock()
+		answer(w, http.StatusOK, map[string]any{"operation": []apiclient.Operation{admitted}})
 	})
 	api.mux.HandleFunc("GET /v1/operations/{id}", api.operation)
 	api.mux.HandleFunc("GET /v1/operations/{id}/events", api.events)
@@ -112,29 +115,56 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	f.mu.Lock()
 	f.requests = append(f.requests, received{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body), r.Header})
+	mux := f.mux
 	f.mu.Unlock()
-	f.mux.ServeHTTP(w, r)
+	mux.ServeHTTP(w, r)
 }
 
 // answers replaces what a route answers.
 func (f *fakeAPI) answers(pattern string, status int, body any) {
+	f.handles(pattern, func(w http.ResponseWriter, _ *http.Request) { answer(w, status, body) })
+}
+
+// handles replaces a route. A stream of an earlier command may still be on its way in.
+func (f *fakeAPI) handles(pattern string, handler http.HandlerFunc) {
 	outer := http.NewServeMux()
-	outer.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { answer(w, status, body) })
+	outer.HandleFunc(pattern, handler)
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	outer.Handle("/", f.mux)
 	f.mux = outer
 }
 
-// changes lists the requests that were no reads.
-func (f *fakeAPI) changes() []received {
+// received lists the requests.
+func (f *fakeAPI) received() []received {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(f.requests), func(r received) bool { return r.method == http.MethodGet })
+	return slices.Clone(f.requests)
+}
+
+// changes lists the requests that were no reads.
+func (f *fakeAPI) changes() []received {
+	return slices.DeleteFunc(f.received(), func(r received) bool { return r.method == http.MethodGet })
+}
+
+// has replaces the first accelerator by one that was changed like this.
+func (f *fakeAPI) has(change func(*apiclient.Accelerator)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.accelerators = slices.Clone(f.accelerators)
+	change(&f.accelerators[0])
+}
+
+func (f *fakeAPI) present() []apiclient.Accelerator {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.accelerators
 }
 
 func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	chosen := []apiclient.Accelerator{}
-	for _, a := range f.accelerators {
+	for _, a := range f.present() {
 		if q.Has("name") && !slices.Contains(q["name"], a.Name) || q.Has("host") && !slices.Contains(q["host"], a.Host) {
 			continue
 		}
@@ -144,7 +174,7 @@ func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fakeAPI) show(w http.ResponseWriter, r *http.Request) {
-	for _, a := range f.accelerators {
+	for _, a := range f.present() {
 		if a.UUID.String() == r.PathValue("uuid") {
 			w.Header().Set("ETag", `"3"`)
 			answer(w, http.StatusOK, a)

@@ -26,7 +26,7 @@ func TestExitCodes(t *testing.T) {
 			want = 1
 		}
 		api := newAPI(t)
-		api.mux.HandleFunc("GET /v1/hosts/{host}", func(w http.ResponseWriter, _ *http.Request) {
+		api.handles("GET /v1/hosts/{host}", func(w http.ResponseWriter, _ *http.Request) {
 			problem(w, kind.HTTPStatus(), cyborg.Errorf(kind, "no").WithHint("Try less."))
 		})
 		got := api.cyborg("host", "show", "h1")
@@ -39,7 +39,7 @@ func TestExitCodes(t *testing.T) {
 func TestAConflictNamesTheOperationInTheWay(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
-	api.mux.HandleFunc("POST /v1/accelerators/{uuid}/maintain", func(w http.ResponseWriter, _ *http.Request) {
+	api.handles("POST /v1/accelerators/{uuid}/maintain", func(w http.ResponseWriter, _ *http.Request) {
 		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.Claimed, "it is being programmed").WithOperation(operation))
 	})
 	got := api.cyborg("accelerator", "maintain", "fast", "--reason", "dust")
@@ -50,7 +50,7 @@ func TestAConflictNamesTheOperationInTheWay(t *testing.T) {
 func TestADefectNamesTheRequest(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
-	api.mux.HandleFunc("GET /v1/hosts", func(w http.ResponseWriter, _ *http.Request) {
+	api.handles("GET /v1/hosts", func(w http.ResponseWriter, _ *http.Request) {
 		problem(w, http.StatusInternalServerError, cyborg.Errorf(cyborg.Internal, "something went wrong"))
 	})
 	got := api.cyborg("host", "list")
@@ -120,8 +120,8 @@ func TestNames(t *testing.T) {
 	require.Equal(t, 3, show(uuid.NewString()).code)
 
 	api := newAPI(t)
-	api.accelerators[1].UUID[3]-- // 0a1b2c3d too
-	got := api.cyborg("accelerator", "show", "0a1b2c3d")
+	api.has(func(a *apiclient.Accelerator) { a.UUID[3]++ }) // 0a1b2c3e too
+	got := api.cyborg("accelerator", "show", "0a1b2c3e")
 	require.Equal(t, 2, got.code)
 	require.Contains(t, got.err, "more than one accelerator's UUID")
 }
@@ -304,9 +304,9 @@ func TestCredentials(t *testing.T) {
 			require.Equal(t, c.code, got.code, got.err)
 			require.NotContains(t, got.err, "from-")
 			if c.code == 0 {
-				require.Equal(t, c.want, api.requests[0].header.Get("Authorization"))
+				require.Equal(t, c.want, api.received()[0].header.Get("Authorization"))
 			} else {
-				require.Empty(t, api.requests)
+				require.Empty(t, api.received())
 			}
 		})
 	}
@@ -320,7 +320,7 @@ func TestEventsAreLines(t *testing.T) {
 			`"},"axis":"lifecycle","from":"inactive","to":"ready","actor":"alice","time":"2026-01-31T12:00:00Z"}` + "\n",
 	} {
 		api := newAPI(t)
-		api.mux.HandleFunc("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
+		api.handles("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			if r.Header.Get("Last-Event-ID") != "7-1" {
 				answerText(w, `id: 7-1
@@ -336,7 +336,8 @@ data: {"cursor":"7-1","subject":{"kind":"accelerator","id":"`+fpga.String()+`"},
 		require.Equal(t, 1, got.code)
 		require.Equal(t, want, got.out)
 		require.Equal(t, "Error: that is enough\n", got.err)
-		require.Equal(t, "accelerator="+fpga.String(), api.requests[len(api.requests)-1].query)
+		requests := api.received()
+		require.Equal(t, "accelerator="+fpga.String(), requests[len(requests)-1].query)
 	}
 }
 

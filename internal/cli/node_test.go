@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
+
+	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
 // Whatever texts the API sends, each format carries them unharmed.
@@ -21,7 +23,7 @@ func TestTextsSurviveEveryFormat(t *testing.T) {
 				"&a", "*a", "!t", "|", ">", "%", "@", "`", "'", "\"", "\\", "\u0085", "\u009b", "\ufeff", "\x7f", "a\nb", "a\n", " a ", "\t", "é", "😀", "<b>&",
 			}),
 		).Draw(rt, "text")
-		api.accelerators[0].Reason = text
+		api.has(func(a *apiclient.Accelerator) { a.Reason = text })
 		want := text
 
 		got := api.cyborg("accelerator", "show", fpga.String(), "-f", "json")
@@ -54,7 +56,7 @@ func TestYAMLIsReadByPythonAsItIsMeant(t *testing.T) {
 		"0000:03:00.0": `"0000:03:00.0"`, "on": `"on"`, "12:30": `"12:30"`, "8086": `"8086"`, "true": `"true"`,
 		"0000:3b:00.1": `0000:3b:00.1`, "plain": "plain",
 	} {
-		api.accelerators[0].Reason = text
+		api.has(func(a *apiclient.Accelerator) { a.Reason = text })
 		require.Equal(t, "reason: "+want+"\n", api.cyborg("accelerator", "show", fpga.String(), "-f", "yaml", "-c", "reason").out)
 	}
 }

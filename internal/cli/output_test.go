@@ -73,7 +73,7 @@ func TestColourIsForTerminalsOnly(t *testing.T) {
 func TestAShowFitsItsTerminal(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
-	api.accelerators[0].Reason = strings.Repeat("a long story ", 30)
+	api.has(func(a *apiclient.Accelerator) { a.Reason = strings.Repeat("a long story ", 30) })
 	got := run(t.Context(), cli.Streams{OutWidth: 80, Env: environment("CYBORG_URL", api.server.URL, "NO_COLOR", "1")}, "accelerator", "show", "fast")
 	for line := range strings.Lines(got.out) {
 		require.LessOrEqual(t, len(strings.TrimSpace(line)), 80)
@@ -83,7 +83,7 @@ func TestAShowFitsItsTerminal(t *testing.T) {
 func TestWhatComesFromElsewhereCannotSteerTheTerminal(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
-	api.accelerators[0].Name = "bad\x1b[2Jname\u009b"
+	api.has(func(a *apiclient.Accelerator) { a.Name = "bad\x1b[2Jname\u009b" })
 	for _, args := range [][]string{{"accelerator", "list"}, {"accelerator", "show", fpga.String()}} {
 		got := api.cyborg(args...)
 		require.Contains(t, got.out, "bad?[2Jname?")

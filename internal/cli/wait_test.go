@@ -108,9 +108,9 @@ func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
 func TestATimeoutDetachesToo(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.Running))
-	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "300ms")
+	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "2s")
 	require.Equal(t, 5, got.code)
-	require.Contains(t, got.err, "Not ended within 300ms: operation "+operation.String()+" goes on.\n")
+	require.Contains(t, got.err, "Not ended within 2s: operation "+operation.String()+" goes on.\n")
 	require.Contains(t, got.err, "cyborg operation watch")
 }
 
