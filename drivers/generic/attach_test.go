@@ -307,7 +307,7 @@ func TestAttachThatHangs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	before := snapshot(t, b.Root())
-	b.restart(t, b.Simulator, "100ms")
+	b.restart(t, b.Simulator, "2s")
 	b.Fault(simulator.Fault{On: "unbind", Subject: gpu, Hang: true})
 
 	err := b.attach(t)

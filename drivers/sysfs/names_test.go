@@ -1,6 +1,7 @@
 package sysfs_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/internal/capture"
 )
 
@@ -113,6 +115,23 @@ func TestFunctionsAgreesWithGHW(t *testing.T) {
 		}
 	}
 	require.Greater(t, compared, 200)
+}
+
+// TestGHWListsAllOrNothing is why the listing is not ghw's own. When it fails, ghw has become better and may take over.
+func TestGHWListsAllOrNothing(t *testing.T) {
+	t.Setenv("PCIDB_PATH", pciIDs(t))
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
+	count := func() int {
+		info, err := ghw.PCI(ghw.WithChroot(host.Root()), ghw.WithDisableTools(), ghw.WithDisableTopology(), ghw.WithDisableWarnings())
+		require.NoError(t, err)
+		return len(info.Devices)
+	}
+	require.Equal(t, 2, count())
+	require.NoError(t, os.Remove(filepath.Join(host.Root(), "sys/bus/pci/devices", nic, "modalias")))
+	require.Zero(t, count())
+	functions, err := tree(t, host.Root()).Functions(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{nic, gpu}, addresses(functions))
 }
 
 // known is ghw's name, or the id where ghw knows none.

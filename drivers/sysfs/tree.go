@@ -7,8 +7,8 @@
 // Documentation/ABI/testing/sysfs-bus-pci unless a comment says otherwise.
 //
 // Names come from pcidb, the database library of ghw. The listing is not ghw's own: ghw v0.26 answers with no device
-// at all, and no error, when one function's modalias cannot be read (it vanished, or its domain has more than five
-// digits), and with an error where pci.ids is missing. The tests compare this package with ghw wherever ghw answers.
+// at all, and no error, when it cannot read one function (its modalias vanished, or its domain is above 1ffff), and with an
+// error where pci.ids is missing. The tests compare this package with ghw wherever ghw answers.
 //
 // The package imports the root package, pcidb and the standard library.
 package sysfs

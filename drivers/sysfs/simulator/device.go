@@ -180,13 +180,20 @@ func (st *state) refuses(f Function, driver string) bool {
 
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
-func (st *state) reboot() error {
+func (st *state) endProcesses() error {
 	for _, name := range st.names("proc") {
 		if process, err := strconv.Atoi(name); err == nil && process > 1 {
 			if err := st.remove(processDir(process)); err != nil {
 				return err
 			}
 		}
+	}
+	return nil
+}
+
+func (st *state) reboot() error {
+	if err := st.endProcesses(); err != nil {
+		return err
 	}
 	// Modules that were loaded by hand are not loaded at boot.
 	for _, module := range st.names(modulesDir) {

@@ -80,7 +80,7 @@ func (s *Simulator) act(attribute, subject string, do func(*state, Function) err
 		return err
 	}
 	for {
-		err := s.locked(func(st *state) error {
+		err := s.change(func(st *state) error {
 			f, err := st.facts(address)
 			if err != nil || !st.exists(path.Join(st.dir(f), "vendor")) {
 				return syscall.ENODEV
@@ -111,6 +111,30 @@ func (s *Simulator) lockDevice(address cyborg.PCIAddress) (*os.File, error) {
 		}
 		wait()
 	}
+}
+
+// Finish ends all processes, takes all faults back and waits until no write is under way any more, so that the directory
+// may be removed.
+func (s *Simulator) Finish() error {
+	if err := errors.Join(s.ClearFaults(), s.locked((*state).endProcesses)); err != nil {
+		return err
+	}
+	devices, err := os.ReadDir(filepath.Join(s.dir, locksDir))
+	if err != nil {
+		return err
+	}
+	for _, device := range devices {
+		address, err := cyborg.ParsePCIAddress(device.Name())
+		if err != nil {
+			continue
+		}
+		lock, err := s.lockDevice(address)
+		if err != nil {
+			return err
+		}
+		lock.Close()
+	}
+	return nil
 }
 
 // vanished says that the simulated host is no more, so that nothing hangs for its sake.
@@ -208,7 +232,7 @@ func (s *Simulator) Load(_ context.Context, driver string) error {
 	if err := s.suffer("load", driver); err != nil {
 		return fmt.Errorf("loading %s: %w", driver, err)
 	}
-	return s.locked(func(st *state) error {
+	return s.change(func(st *state) error {
 		if !st.exists(path.Join(modulesDir, driver)) {
 			return fmt.Errorf("loading %s: %w", driver, syscall.ENOENT)
 		}

@@ -137,7 +137,7 @@ func (s *Simulator) Dir() string { return s.dir }
 
 // Add plugs functions in, a bridge before what hangs on it: they appear on the bus, and their drivers bind.
 func (s *Simulator) Add(functions ...Function) error {
-	return s.locked(func(st *state) error {
+	return s.change(func(st *state) error {
 		for _, f := range functions {
 			if err := st.add(f); err != nil {
 				return err
@@ -149,12 +149,12 @@ func (s *Simulator) Add(functions ...Function) error {
 
 // AddDriver registers a driver with the kernel.
 func (s *Simulator) AddDriver(name string) error {
-	return s.locked(func(st *state) error { return st.addDriver(name) })
+	return s.change(func(st *state) error { return st.addDriver(name) })
 }
 
 // AddModule makes a driver loadable that is not registered yet.
 func (s *Simulator) AddModule(driver string) error {
-	return s.locked(func(st *state) error {
+	return s.change(func(st *state) error {
 		if err := st.root.RemoveAll(path.Join(busDrivers, driver)); err != nil {
 			return err
 		}
@@ -164,12 +164,12 @@ func (s *Simulator) AddModule(driver string) error {
 
 // Unplug takes a function off the bus at once, as a surprise removal does; Plug brings it back.
 func (s *Simulator) Unplug(address cyborg.PCIAddress) error {
-	return s.locked(func(st *state) error { return st.unplug(address) })
+	return s.change(func(st *state) error { return st.unplug(address) })
 }
 
 // Plug brings an unplugged function back; its driver binds.
 func (s *Simulator) Plug(address cyborg.PCIAddress) error {
-	return s.locked(func(st *state) error {
+	return s.change(func(st *state) error {
 		f, err := st.facts(address)
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ func (s *Simulator) Plug(address cyborg.PCIAddress) error {
 
 // Reboot starts the host anew: no process, no override, no virtual function, each driver on its functions, a new boot id.
 func (s *Simulator) Reboot() error {
-	return s.locked(func(st *state) error { return st.reboot() })
+	return s.change(func(st *state) error { return st.reboot() })
 }
 
 // OpenNode lets a process have a device node open, such as /dev/vfio/12. The process appears with that.
@@ -215,7 +215,7 @@ func (s *Simulator) Set(name, text string) error {
 	})
 }
 
-// locked runs do as the only one at work on the directory, and then puts everything derived in order.
+// locked runs do as the only one at work on the directory, after everything is in order.
 func (s *Simulator) locked(do func(*state) error) error {
 	lock, err := os.OpenFile(filepath.Join(s.dir, Marker), os.O_RDWR, 0)
 	if err != nil {
@@ -232,18 +232,25 @@ func (s *Simulator) locked(do func(*state) error) error {
 	defer root.Close()
 	st := &state{root: root, known: map[cyborg.PCIAddress]Function{}}
 	if st.exists(unsettled) { // a process was killed in the middle
-		if err := st.settle(); err != nil {
+		if err := errors.Join(st.settle(), st.remove(unsettled)); err != nil {
 			return err
 		}
 	}
-	if err := st.root.WriteFile(unsettled, nil, 0o644); err != nil {
-		return err
-	}
-	failed := do(st)
-	if !errors.Is(failed, errBlocked) {
-		failed = errors.Join(failed, st.settle())
-	}
-	return errors.Join(failed, st.remove(unsettled))
+	return do(st)
+}
+
+// change runs do, which changes what other things follow from, and then puts those in order.
+func (s *Simulator) change(do func(*state) error) error {
+	return s.locked(func(st *state) error {
+		if err := st.root.WriteFile(unsettled, nil, 0o644); err != nil {
+			return err
+		}
+		failed := do(st)
+		if !errors.Is(failed, errBlocked) {
+			failed = errors.Join(failed, st.settle())
+		}
+		return errors.Join(failed, st.remove(unsettled))
+	})
 }
 
 // flock locks a file; the lock ends with the file or with its process.

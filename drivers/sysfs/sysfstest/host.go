@@ -24,6 +24,7 @@ func New(t testing.TB, functions ...simulator.Function) *Host {
 	t.Helper()
 	s, err := simulator.Create(t.TempDir())
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Finish()) }) // before the directory is removed
 	h := &Host{Simulator: s, t: t}
 	h.Add(functions...)
 	return h
