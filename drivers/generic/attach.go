@@ -20,7 +20,8 @@ func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	if err != nil {
 		return err
 	}
-	if f.Driver != d.options.vfio {
+	// A repeated attach may find its own holder at work already.
+	if f.Driver != d.options.vfio || request.Prior == nil {
 		if user, err := d.tree.Users(ctx, f); err != nil {
 			return err
 		} else if user != "" {

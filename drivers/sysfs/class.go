@@ -8,11 +8,9 @@ type Class uint32
 
 // The base classes that something here depends on.
 const (
-	BaseStorage       = 0x01
 	BaseNetwork       = 0x02
 	BaseDisplay       = 0x03
 	BaseBridge        = 0x06
-	BaseProcessor     = 0x0b
 	BaseAccelerator   = 0x12
 	basePlatform      = 0x08
 	subHostBridge     = 0x0600

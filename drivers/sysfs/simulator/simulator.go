@@ -8,7 +8,7 @@
 // use one directory.
 //
 // The semantics follow drivers/base/{bus,dd}.c, drivers/pci/{pci-driver,iov}.c and drivers/vfio of Linux 6.x. The package
-// imports the root package and the standard library. It is no part of what changes a real host: it works only below a
+// imports the root package, uuid and the standard library. It is no part of what changes a real host: it works only below a
 // directory that holds its Marker.
 package simulator
 
