@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -254,6 +255,26 @@ func TestEventStreamHeartbeats(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.Heartbeat = 20 * time.Millisecond })
 	s := h.stream("/v1/events")
+	for range 3 {
+		m, ok := s.next()
+		require.True(t, ok)
+		require.NotEmpty(t, m.comment)
+	}
+}
+
+// A stream over HTTP/2 lives on while nothing is written, for longer than a write may take.
+func TestEventStreamOverHTTP2(t *testing.T) {
+	t.Parallel()
+	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 50*time.Millisecond, 200*time.Millisecond })
+	server := httptest.NewUnstartedServer(h.handler)
+	server.EnableHTTP2 = true
+	server.Config.WriteTimeout = 100 * time.Millisecond
+	server.StartTLS()
+	defer server.Close()
+	h.server = server
+	s := h.stream("/v1/events")
+	defer s.close()
+	require.Equal(t, 2, s.response.ProtoMajor)
 	for range 3 {
 		m, ok := s.next()
 		require.True(t, ok)

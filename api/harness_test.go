@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
@@ -26,7 +27,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-func TestMain(m *testing.M) { postgrestest.Main(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
 
 // harness is a whole API over a real store, with an engine in this process.
 type harness struct {

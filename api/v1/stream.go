@@ -192,5 +192,8 @@ func (s *stream) write(text []byte) error {
 	if _, err := s.out.Write(text); err != nil {
 		return err
 	}
-	return s.control.Flush()
+	if err := s.control.Flush(); err != nil {
+		return err
+	}
+	return s.control.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream at it, though nothing is being written
 }

@@ -1,0 +1,186 @@
+package web_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+// observed serves the handler below Observe; log receives what is logged.
+func observed(t *testing.T, handler web.Handler) (server *httptest.Server, log *bytes.Buffer) {
+	t.Helper()
+	log = &bytes.Buffer{}
+	metrics, err := web.NewMetrics(prometheus.NewRegistry(), "test")
+	require.NoError(t, err)
+	logger := slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	server = httptest.NewUnstartedServer(web.Observe(logger, metrics)(handler))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.Start()
+	t.Cleanup(server.Close)
+	return server, log
+}
+
+func get(t *testing.T, url string) (*http.Response, []byte, error) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response, body, err
+}
+
+// Each kind answers with its status, a title of its own, and the message; what is internal stays inside.
+func TestWriteError(t *testing.T) {
+	t.Parallel()
+	titles := map[string]cyborg.Kind{}
+	for _, kind := range cyborg.Kinds() {
+		server, log := observed(t, func(http.ResponseWriter, *http.Request) error {
+			return fmt.Errorf("wrapped: %w", cyborg.Errorf(kind, "secret message").WithHint("Do this."))
+		})
+		response, body, err := get(t, server.URL)
+		require.NoError(t, err)
+		server.Close()
+		require.Equal(t, kind.HTTPStatus(), response.StatusCode)
+		var problem web.Problem
+		require.NoError(t, json.Unmarshal(body, &problem))
+		require.Equal(t, kind, problem.Kind)
+		require.Equal(t, "urn:cyborg:problem:"+string(kind), problem.Type)
+		require.Equal(t, response.Header.Get(web.RequestIDHeader), problem.RequestID)
+		require.NotEmpty(t, problem.Title)
+		require.NotContains(t, titles, problem.Title, "%s", kind)
+		titles[problem.Title] = kind
+		if kind == cyborg.Internal {
+			require.NotContains(t, string(body), "secret")
+		} else {
+			require.Equal(t, "secret message", problem.Detail)
+			require.Equal(t, "Do this.", problem.Hint)
+		}
+		require.Equal(t, kind.Retryable() || kind == cyborg.HostSilent, response.Header.Get("Retry-After") != "", "%s", kind)
+
+		var line map[string]any
+		require.NoError(t, json.Unmarshal(log.Bytes(), &line))
+		require.Equal(t, kind.LogLevel().String(), line["level"])
+		require.Contains(t, line["error"], "secret message")
+		require.Equal(t, problem.RequestID, line["request_id"])
+	}
+}
+
+func TestErrorsThatAreNotOurs(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err  error
+		kind cyborg.Kind
+	}{
+		"unknown":  {errors.New("secret at db.go:17"), cyborg.Internal},
+		"deadline": {fmt.Errorf("secret: %w", context.DeadlineExceeded), cyborg.Timeout},
+	} {
+		server, _ := observed(t, func(http.ResponseWriter, *http.Request) error { return test.err })
+		response, body, err := get(t, server.URL)
+		require.NoError(t, err, name)
+		require.Equal(t, test.kind.HTTPStatus(), response.StatusCode, name)
+		require.NotContains(t, string(body), "secret", name)
+	}
+}
+
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	server, log := observed(t, func(http.ResponseWriter, *http.Request) error { panic("secret") })
+	response, body, err := get(t, server.URL)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusInternalServerError, response.StatusCode)
+	require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"))
+	require.NotContains(t, string(body), "secret")
+	server.Close()
+	require.Contains(t, log.String(), "secret")
+	require.Contains(t, log.String(), "web_test.go", "the log has the stack")
+}
+
+// A panic in the middle of an answer breaks the connection: half an answer must not look like a whole one.
+func TestPanicInTheMiddle(t *testing.T) {
+	t.Parallel()
+	server, log := observed(t, func(w http.ResponseWriter, _ *http.Request) error {
+		_, _ = io.WriteString(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		panic("secret")
+	})
+	_, _, err := get(t, server.URL)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	server.Close()
+	require.Contains(t, log.String(), "secret")
+}
+
+func TestCallerGone(t *testing.T) {
+	t.Parallel()
+	entered, left := make(chan struct{}), make(chan struct{})
+	server, log := observed(t, func(_ http.ResponseWriter, r *http.Request) error {
+		close(entered)
+		<-r.Context().Done()
+		close(left)
+		return r.Context().Err()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	require.NoError(t, err)
+	go func() {
+		<-entered
+		cancel()
+	}()
+	response, err := http.DefaultClient.Do(request)
+	if err == nil {
+		require.NoError(t, response.Body.Close())
+	}
+	require.ErrorIs(t, err, context.Canceled)
+	<-left
+	server.Close()
+	require.Contains(t, log.String(), `"status":499`)
+}
+
+func TestMetricsAreRegisteredOnce(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	_, err := web.NewMetrics(registry, "one")
+	require.NoError(t, err)
+	_, err = web.NewMetrics(registry, "two")
+	require.NoError(t, err)
+	_, err = web.NewMetrics(registry, "one")
+	require.Error(t, err)
+}
+
+func TestReadBody(t *testing.T) {
+	t.Parallel()
+	for size, ok := range map[int]bool{0: true, 100: true, 101: false} {
+		r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(make([]byte, size)))
+		body, err := web.ReadBody(httptest.NewRecorder(), r, 100)
+		if ok {
+			require.NoError(t, err)
+			require.Len(t, body, size)
+		} else {
+			require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err))
+		}
+	}
+	broken := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(bytes.NewReader([]byte("{")), brokenReader{}))
+	_, err := web.ReadBody(httptest.NewRecorder(), broken, 100)
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
