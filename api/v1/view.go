@@ -111,5 +111,5 @@ func driverLocation(host, backend string) string {
 	return Prefix + "/hosts/" + url.PathEscape(host) + "/drivers/" + url.PathEscape(backend)
 }
 
-// since says how long ago something was, for a person.
+// since shows a time to a person.
 func since(at time.Time) string { return at.UTC().Format(time.RFC3339) }
