@@ -124,7 +124,7 @@ func serve[In, Out any](
 		if err != nil {
 			log.Log(ctx, kind.LogLevel(), "step failed", "kind", kind, "error", err, "took", took)
 		} else {
-			log.Info("step done", "took", took)
+			log.InfoContext(ctx, "step done", "took", took)
 		}
 		if a.Ended != nil {
 			a.Ended(name, kind, took)

@@ -49,7 +49,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 		return result, err
 	}
 	if err := a.Journal.Write(journal.Change{
-		Steps: append(plan.steps, s.at(journal.Started, nil)), Attachments: []journal.Attachment{plan.entry},
+		Steps: append(plan.steps, s.at(journal.Started)), Attachments: []journal.Attachment{plan.entry},
 	}); err != nil {
 		return result, err
 	}
@@ -171,7 +171,7 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 		change.Attachments = []journal.Attachment{*plan.before}
 	}
 	if err := a.Journal.Write(change); err != nil {
-		t.log.Warn("a refused attach stays in doubt in the journal", "error", err)
+		t.log.WarnContext(ctx, "a refused attach stays in doubt in the journal", "error", err)
 		return doubt(cause)
 	}
 	a.Inventory.Touch()

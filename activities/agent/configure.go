@@ -25,7 +25,7 @@ func (a *Activities) configure(ctx context.Context, t *try, in workflows.Configu
 	short, cancel := context.WithTimeout(ctx, toldWithin)
 	defer cancel()
 	if _, _, err := a.Uplink.Report(short); err != nil {
-		t.log.Warn("the conductor does not know of the changed backend yet", "backend", in.Request.Backend, "error", err)
+		t.log.WarnContext(ctx, "the conductor does not know of the changed backend yet", "backend", in.Request.Backend, "error", err)
 	}
 	return workflows.ConfigureResult{State: configured.State, Services: configured.Services, Devices: configured.Devices}, nil
 }

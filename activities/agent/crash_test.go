@@ -108,7 +108,7 @@ func killedAt(t *testing.T, c crash, how string, point int) bool {
 	h := newHost(t)
 	c.prepare(h)
 	h.startAs(&fate{dieAt: point})
-	died := h.do(c.activity, c.input, nil) != nil
+	died := h.try(c.activity, c.input)
 	h.start()
 	if how == "again" {
 		require.Nil(t, h.do(c.activity, c.input, nil), at)
@@ -117,7 +117,7 @@ func killedAt(t *testing.T, c crash, how string, point int) bool {
 	}
 	if how == "undo killed as well" {
 		h.startAs(&fate{dieAt: point})
-		h.do(c.undo, c.undoing, nil)
+		h.try(c.undo, c.undoing)
 		h.start()
 	}
 	require.Nil(t, h.do(c.undo, c.undoing, nil), at)
@@ -175,7 +175,7 @@ func TestAPowerCut(t *testing.T) {
 		h.ready()
 		op := uuid.New()
 		h.startAs(&fate{dieAt: point})
-		h.do(workflows.AttachActivity, attach(op, handle), nil)
+		h.try(workflows.AttachActivity, attach(op, handle))
 		h.boot = "boot-2"
 		h.start()
 		h.must(workflows.AttachActivity, attach(op, handle), nil)

@@ -82,7 +82,7 @@ func (a *Activities) planDetach(
 	found, err := a.find(ctx, in.Target, freshEnough)
 	if err != nil {
 		if a.gone(in.Target, err) {
-			t.log.Warn("what is to be detached is gone", "deployable", in.Target.Deployable)
+			t.log.WarnContext(ctx, "what is to be detached is gone", "deployable", in.Target.Deployable)
 			return nil, nil, nil
 		}
 		return nil, nil, keep(err)
@@ -94,7 +94,7 @@ func (a *Activities) planDetach(
 	for _, wanted := range in.Handles {
 		handle, err := found.Handle(wanted.Identity)
 		if err != nil {
-			t.log.Warn("a handle to detach is gone", "handle", wanted.Identity)
+			t.log.WarnContext(ctx, "a handle to detach is gone", "handle", wanted.Identity)
 			continue
 		}
 		who, err := a.inUse(ctx, t, found, handle)
@@ -140,7 +140,7 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 		}
 		s.prior.Note = text
 	}
-	change.Steps = []journal.Step{s.at(journal.Started, nil)}
+	change.Steps = []journal.Step{s.at(journal.Started)}
 	if err := a.Journal.Write(change); err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (a *Activities) failedDetach(
 	if untouched {
 		change.DropSteps = []journal.StepKey{s.key}
 		for _, handle := range handles {
-			if before := takenBy(s.at(journal.Started, nil), journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}); before != nil {
+			if before := takenBy(s.at(journal.Started), journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}); before != nil {
 				change.Attachments = append(change.Attachments, *before)
 			}
 		}
@@ -185,7 +185,7 @@ func (a *Activities) failedDetach(
 		change.DropAttachments = gone
 	}
 	if err := a.Journal.Write(change); err != nil {
-		t.log.Warn("a failed detach stays in doubt in the journal", "error", err)
+		t.log.WarnContext(ctx, "a failed detach stays in doubt in the journal", "error", err)
 		untouched = false
 	}
 	a.Inventory.Touch()
@@ -243,14 +243,14 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	found, err := a.find(ctx, in.Target, freshEnough)
 	if err != nil {
 		if a.gone(in.Target, err) {
-			t.log.Warn("what was to be attached is gone", "deployable", in.Target.Deployable)
+			t.log.WarnContext(ctx, "what was to be attached is gone", "deployable", in.Target.Deployable)
 			return result, a.forget(in)
 		}
 		return result, err
 	}
 	for _, entry := range mine {
 		if handle, err := found.Handle(entry.Handle); err != nil {
-			t.log.Warn("a handle to take back is gone", "handle", entry.Handle)
+			t.log.WarnContext(ctx, "a handle to take back is gone", "handle", entry.Handle)
 		} else if err := a.callDetach(ctx, t, found, handle, entry.Note, true); err != nil {
 			return result, err
 		}

@@ -285,13 +285,22 @@ func (h *host) must(name string, in, out any) {
 	}
 }
 
-// refused expects an activity to fail with a kind.
-func (h *host) refused(kind cyborg.Kind, name string, in any) *cyborg.Error {
+// failure is an activity's error as a workflow sees it.
+type failure = cyborg.Error
+
+// refused expects an activity to fail with a kind, and returns what it said.
+func (h *host) refused(kind cyborg.Kind, name string, in any) failure {
 	h.t.Helper()
 	err := h.do(name, in, nil)
 	require.NotNil(h.t, err)
 	require.Equal(h.t, kind, err.Kind, "%s", err)
-	return err
+	return *err
+}
+
+// try runs an activity that may fail.
+func (h *host) try(name string, in any) (failed bool) {
+	h.t.Helper()
+	return h.do(name, in, nil) != nil
 }
 
 func (h *host) card() fake.Card {

@@ -28,7 +28,7 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 		}
 		return result, err
 	}
-	if err := a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started, nil)}}); err != nil {
+	if err := a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started)}}); err != nil {
 		return result, err
 	}
 	if installer, ok := found.Driver.(drivers.Installer); ok {
@@ -50,7 +50,7 @@ func (a *Activities) retreat(ctx context.Context, t *try, s step, installer driv
 		err = a.Journal.Write(journal.Change{DropSteps: []journal.StepKey{s.key}})
 	}
 	if err != nil {
-		t.log.Warn("a refused install could not be undone at once", "error", err)
+		t.log.WarnContext(ctx, "a refused install could not be undone at once", "error", err)
 		return doubt(cause)
 	}
 	return cause
@@ -70,14 +70,14 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 		return result, err
 	}
 	install := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.InstallActivity}}
-	err = a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started, nil), install.at(journal.Undone, nil)}})
+	err = a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started), install.at(journal.Undone)}})
 	if err != nil {
 		return result, err
 	}
 	found, err := a.find(ctx, in.Target, freshEnough)
 	if err != nil {
 		if a.gone(in.Target, err) {
-			t.log.Warn("what is to be uninstalled is gone", "deployable", in.Target.Deployable)
+			t.log.WarnContext(ctx, "what is to be uninstalled is gone", "deployable", in.Target.Deployable)
 			return result, nil
 		}
 		return result, err

@@ -117,7 +117,7 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 	if err != nil {
 		return result, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
 	}
-	ended := s.at(journal.Done, nil)
+	ended := s.at(journal.Done)
 	ended.Result = text
 	change := journal.Change{Steps: []journal.Step{ended}, DropStaged: []uuid.UUID{in.Operation}}
 	change.Loaded = loadedInto(inventory.Found{
@@ -171,7 +171,7 @@ func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bo
 	for _, loaded := range note.Images {
 		s.prior.Images = append(s.prior.Images, loaded.SHA256)
 	}
-	change := journal.Change{Steps: []journal.Step{s.at(journal.Started, nil)}}
+	change := journal.Change{Steps: []journal.Step{s.at(journal.Started)}}
 	for _, one := range disturbed(found, wholeDevice) {
 		change.DropLoaded = append(change.DropLoaded, regionOf(found.Backend, found.Device, one))
 	}
@@ -192,7 +192,7 @@ func (a *Activities) refusedProgram(
 	}
 	change := journal.Change{DropSteps: []journal.StepKey{s.key}, DropStaged: []uuid.UUID{in.Operation}, Loaded: note.Images}
 	if err := a.Journal.Write(change); err != nil {
-		t.log.Warn("a refused program step stays in the journal", "error", err)
+		t.log.WarnContext(ctx, "a refused program step stays in the journal", "error", err)
 		return doubt(cause)
 	}
 	return cause

@@ -77,7 +77,7 @@ func TestAFailedProgramBringsBackTheImageBefore(t *testing.T) {
 		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
 	})
 	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
-	require.Equal(t, "", h.loaded()["r0"], "the image did not take, and the one before is gone")
+	require.Empty(t, h.loaded()["r0"], "the image did not take, and the one before is gone")
 	h.start()
 	var restored workflows.ChangeResult
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, &restored)
@@ -173,7 +173,7 @@ func TestRefusedProgram(t *testing.T) {
 		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.After}
 	})
 	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
-	require.Equal(t, "", h.loaded()["r0"])
+	require.Empty(t, h.loaded()["r0"])
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
 	require.Equal(t, "old", h.loaded()["r0"], "the refused try before had not forgotten it")
 }

@@ -42,9 +42,9 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 			return result, cyborg.Errorf(cyborg.Internal, "the journal's note of a program step cannot be read: %w", err)
 		}
 	}
-	restoring := s.at(journal.Started, nil)
+	restoring := s.at(journal.Started)
 	restoring.Images = prior.Images
-	err = a.Journal.Write(journal.Change{Steps: []journal.Step{restoring, program.at(journal.Undone, nil)}})
+	err = a.Journal.Write(journal.Change{Steps: []journal.Step{restoring, program.at(journal.Undone)}})
 	if err != nil {
 		return result, err
 	}
@@ -74,7 +74,7 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	if err != nil {
 		return result, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
 	}
-	ended := s.at(journal.Done, nil)
+	ended := s.at(journal.Done)
 	ended.Result = text
 	change := journal.Change{Steps: []journal.Step{ended}, Loaded: note.Images, DropStaged: []uuid.UUID{in.Operation}}
 	if err := a.Journal.Write(change); err != nil {

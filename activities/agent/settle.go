@@ -32,7 +32,8 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.WantAttached {
 		return nil // it was handed out, and there is nothing more to it on this host
 	}
-	known, isKnown := a.Journal.Attachment(journal.AttachmentKey{Backend: entry.Backend, Handle: entry.Handle.Identity})
+	key := journal.AttachmentKey{Backend: entry.Backend, Handle: entry.Handle.Identity}
+	known, _ := a.Journal.Attachment(key)
 	device := known.Device
 	found, err := a.Inventory.Find(ctx, entry.Backend, entry.Deployable, freshEnough)
 	if err == nil {
@@ -49,8 +50,8 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 		return err
 	}
 	defer unlock()
-	if known, isKnown = a.Journal.Attachment(journal.AttachmentKey{Backend: entry.Backend, Handle: entry.Handle.Identity}); isKnown &&
-		known.Operation != entry.Operation && entry.Want == workflows.WantDetached {
+	known, isKnown := a.Journal.Attachment(key)
+	if isKnown && known.Operation != entry.Operation && entry.Want == workflows.WantDetached {
 		return cyborg.Errorf(cyborg.Changed, "operation %s has attached it since", known.Operation)
 	}
 	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}

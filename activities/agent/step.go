@@ -52,12 +52,9 @@ func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s ste
 	return s, false, nil
 }
 
-// at is a change of the journal that puts the step into a state; note is kept where it is nil.
-func (s step) at(state journal.StepState, note json.RawMessage) journal.Step {
-	if note == nil {
-		note = s.prior.Note
-	}
-	return journal.Step{StepKey: s.key, State: state, Note: note, Images: s.prior.Images}
+// at is the step in another state, with the note and images that it had.
+func (s step) at(state journal.StepState) journal.Step {
+	return journal.Step{StepKey: s.key, State: state, Note: s.prior.Note, Images: s.prior.Images}
 }
 
 // finish looks at the changed device and writes the step down as done, together with change. It returns the result of
@@ -78,7 +75,7 @@ func finish[Out any](
 	if err != nil {
 		return none, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
 	}
-	done := s.at(journal.Done, nil)
+	done := s.at(journal.Done)
 	done.Result = text
 	change.Steps = append(change.Steps, done)
 	if err := a.Journal.Write(change); err != nil {

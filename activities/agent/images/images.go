@@ -193,7 +193,7 @@ func (s *Store) stageRemote(ctx context.Context, operation uuid.UUID, want strin
 	path := filepath.Join(s.config.Dir, partialPrefix+want)
 	image, resumed, err := s.fetch(ctx, operation, path, want, progress)
 	if resumed && cyborg.KindOf(err) == cyborg.ImageRejected {
-		s.log.Warn("what was there of an image does not fit what came; it is fetched from the beginning", "sha256", want)
+		s.log.WarnContext(ctx, "what was there of an image does not fit what came; it is fetched from the beginning", "sha256", want)
 		image, _, err = s.fetch(ctx, operation, path, want, progress)
 	}
 	return image, err
@@ -309,7 +309,7 @@ func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
 		return Image{}, context.Cause(ctx)
 	}
 	if err != nil || hexOf(hash) != sum {
-		s.log.Error("a staged image is damaged; it is removed", "sha256", sum, "error", err)
+		s.log.ErrorContext(ctx, "a staged image is damaged; it is removed", "sha256", sum, "error", err)
 		if err := os.Remove(s.path(sum)); err != nil {
 			return Image{}, cyborg.Errorf(cyborg.Hardware, "the staged image %s is damaged and cannot be removed: %w", sum, err)
 		}
@@ -317,7 +317,7 @@ func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
 	}
 	now := time.Now()
 	if err := os.Chtimes(s.path(sum), now, now); err != nil { // the time of last use decides what is dropped first
-		s.log.Warn("the use of an image cannot be noted", "sha256", sum, "error", err)
+		s.log.WarnContext(ctx, "the use of an image cannot be noted", "sha256", sum, "error", err)
 	}
 	return Image{SHA256: sum, Size: size, Path: s.path(sum)}, nil
 }

@@ -90,7 +90,7 @@ func (s *Store) free() (int64, bool) {
 	if err := syscall.Statfs(s.config.Dir, &stat); err != nil {
 		return 0, false
 	}
-	return int64(stat.Bavail) * stat.Bsize, true //nolint:gosec // a disk of more than 8 EiB is not to be expected
+	return int64(stat.Bavail) * stat.Bsize, true
 }
 
 func (s *Store) unwritable(err error) error {

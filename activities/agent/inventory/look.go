@@ -121,9 +121,9 @@ func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceR
 		if err != nil {
 			failure = failureText(err)
 		}
-		switch {
-		case failure == b.failure:
-		case failure == "":
+		switch failure {
+		case b.failure:
+		case "":
 			in.log.Info("the backend works again", "devices", len(devices))
 		default:
 			in.log.Error("the backend has failed", "error", failure)

@@ -146,7 +146,7 @@ func (i *Inventory) watch(ctx context.Context, in *instance, watcher drivers.Wat
 		if ctx.Err() != nil {
 			return
 		}
-		in.log.Warn("a driver stopped watching; it is asked again", "error", err)
+		in.log.WarnContext(ctx, "a driver stopped watching; it is asked again", "error", err)
 		pause := time.NewTimer(rewatch)
 		select {
 		case <-pause.C:

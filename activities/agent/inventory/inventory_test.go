@@ -1,0 +1,534 @@
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/journal"
+)
+
+// gadget is a driver whose discovery a test steers.
+type gadget struct {
+	mu       sync.Mutex
+	devices  []cyborg.DeviceReport
+	failure  error
+	gate     chan struct{} // a discovery waits for it after it has looked, where it is set
+	deaf     bool          // and does not listen to its context
+	looks    int
+	watching int
+	changed  func()
+	watchErr error
+}
+
+func (g *gadget) set(change func(g *gadget)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	change(g)
+}
+
+func (g *gadget) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.looks
+}
+
+func (g *gadget) watchers() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.watching
+}
+
+// say calls what the watcher was told to call.
+func (g *gadget) say() {
+	g.mu.Lock()
+	changed := g.changed
+	g.mu.Unlock()
+	changed()
+}
+
+func (g *gadget) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	g.mu.Lock()
+	g.looks++
+	devices, failure, gate, deaf := g.devices, g.failure, g.gate, g.deaf
+	g.mu.Unlock()
+	if gate != nil {
+		if deaf {
+			ctx = context.WithoutCancel(ctx)
+		}
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return devices, failure
+}
+
+func (g *gadget) Watch(ctx context.Context, changed func()) error {
+	g.set(func(g *gadget) { g.watching++; g.changed = changed })
+	defer g.set(func(g *gadget) { g.watching-- })
+	g.mu.Lock()
+	failure := g.watchErr
+	g.mu.Unlock()
+	if failure != nil {
+		return failure
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// device is a card with one part and one handle, which reads back an image.
+func device(identity, image string) cyborg.DeviceReport {
+	return cyborg.DeviceReport{Identity: identity, Type: cyborg.FPGA, Deployables: []cyborg.DeployableReport{{
+		Name: "part_" + identity, BitstreamID: image,
+		Handles: []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Identity: identity}},
+	}}}
+}
+
+type rig struct {
+	dir     string
+	journal *journal.Journal
+	gadgets map[string]*gadget
+	made    func(name string) error // may fail the making of a backend's driver
+	*inventory.Inventory
+}
+
+func newRig(t *testing.T, gadgets map[string]*gadget) *rig {
+	t.Helper()
+	r := &rig{dir: t.TempDir(), gadgets: gadgets, made: func(string) error { return nil }}
+	r.open(t)
+	return r
+}
+
+func (r *rig) open(t *testing.T) {
+	t.Helper()
+	j, err := journal.Open(r.dir, journal.Options{BootID: "boot"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, j.Close()) })
+	r.journal = j
+	registry := drivers.NewRegistry()
+	require.NoError(t, registry.Register("gadget", func(env drivers.Environment, _ map[string]any) (drivers.Driver, error) {
+		if err := r.made(env.Backend); err != nil {
+			return nil, err
+		}
+		return r.gadgets[env.Backend], nil
+	}))
+	config := inventory.Config{
+		Host: "node", Version: "1", Root: "/", StateDir: r.dir, ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Minute,
+	}
+	for name := range r.gadgets {
+		config.Backends = append(config.Backends, inventory.Setting{Name: name, Driver: "gadget", Enabled: true})
+	}
+	r.Inventory, err = inventory.Open(config, registry, j, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+}
+
+func (r *rig) states() map[string]string {
+	states := map[string]string{}
+	for _, b := range r.Content().Backends {
+		states[b.Name] = string(b.State) + " " + b.Error
+	}
+	return states
+}
+
+func (r *rig) image(identity string) string {
+	for _, b := range r.Content().Backends {
+		for _, d := range b.Devices {
+			if d.Identity == identity {
+				return d.Deployables[0].BitstreamID
+			}
+		}
+	}
+	return "nothing there"
+}
+
+// TestAScanDoesNotOverwriteAnObservation: the scan has looked before the change, and comes back after it.
+func TestAScanDoesNotOverwriteAnObservation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gadget{devices: []cyborg.DeviceReport{device("a", "old"), device("b", "old")}}
+		r := newRig(t, map[string]*gadget{"x": g})
+		r.Scan(t.Context())
+		gate := make(chan struct{})
+		g.set(func(g *gadget) { g.gate = gate })
+		scanned := make(chan struct{})
+		go func() {
+			r.Scan(t.Context())
+			close(scanned)
+		}()
+		synctest.Wait() // it has looked
+
+		g.set(func(g *gadget) {
+			g.devices, g.gate = []cyborg.DeviceReport{device("a", "new"), device("b", "old")}, nil
+		})
+		observation, err := r.Observe(t.Context(), "x", "a")
+		require.NoError(t, err)
+		require.Equal(t, "new", observation.Device.Deployables[0].BitstreamID)
+		close(gate)
+		<-scanned
+		require.Equal(t, "new", r.image("a"))
+		report, err := r.Report()
+		require.NoError(t, err)
+		require.Greater(t, report.Sequence, observation.Sequence)
+		require.Equal(t, "new", report.Content.Backends[0].Devices[0].Deployables[0].BitstreamID)
+
+		g.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", "newer")} })
+		r.Scan(t.Context())
+		require.Equal(t, "newer", r.image("a"))
+		require.Equal(t, "nothing there", r.image("b"))
+	})
+}
+
+// TestAReportWaitsForAnObservation: it would otherwise have a later number and what was before the change.
+func TestAReportWaitsForAnObservation(t *testing.T) {
+	t.Parallel()
+	g := &gadget{devices: []cyborg.DeviceReport{device("a", "old")}}
+	r := newRig(t, map[string]*gadget{"x": g})
+	r.Scan(t.Context())
+	gate := make(chan struct{})
+	g.set(func(g *gadget) { g.devices, g.gate = []cyborg.DeviceReport{device("a", "new")}, gate })
+	observed := make(chan cyborg.Observation, 1)
+	go func() {
+		observation, err := r.Observe(t.Context(), "x", "a")
+		if err == nil {
+			observed <- observation
+		}
+		close(observed)
+	}()
+	require.Eventually(t, func() bool { return g.count() == 2 }, 10*time.Second, time.Millisecond)
+	reported := make(chan cyborg.Report, 1)
+	go func() {
+		if report, err := r.Report(); err == nil {
+			reported <- report
+		}
+		close(reported)
+	}()
+	select {
+	case <-reported:
+		require.Fail(t, "the report did not wait")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(gate)
+	report := <-reported
+	require.Less(t, (<-observed).Sequence, report.Sequence)
+	require.Equal(t, "new", report.Content.Backends[0].Devices[0].Deployables[0].BitstreamID)
+}
+
+func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
+	t.Parallel()
+	both := device("b", "")
+	both.Deployables[0].Attributes = []cyborg.Attribute{{Key: "trait1", Value: "B"}, {Key: "rc", Value: "FPGA"}}
+	both.Deployables[0].Handles = append(both.Deployables[0].Handles, cyborg.HandleReport{Kind: cyborg.HandlePCI, Identity: "a1"})
+	turned := device("b", "")
+	turned.Deployables[0].Attributes = []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait1", Value: "B"}}
+	turned.Deployables[0].Handles = append([]cyborg.HandleReport{{Kind: cyborg.HandlePCI, Identity: "a1"}}, turned.Deployables[0].Handles...)
+	g := &gadget{devices: []cyborg.DeviceReport{both, device("a", "")}}
+	r := newRig(t, map[string]*gadget{"x": g, "y": {}})
+	r.Scan(t.Context())
+	first, err := r.Report()
+	require.NoError(t, err)
+	require.Equal(t, "trait1", both.Deployables[0].Attributes[0].Key, "what the driver returned is its own")
+	g.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", ""), turned} })
+	r.Scan(t.Context())
+	second, err := r.Report()
+	require.NoError(t, err)
+	require.Equal(t, first.Digest, second.Digest)
+	require.Equal(t, first.Content.Digest(), first.Digest)
+	require.Greater(t, second.Sequence, first.Sequence)
+	require.Equal(t, "node", first.Host)
+	require.Equal(t, "boot", first.BootID)
+	require.Equal(t, "1", first.AgentVersion)
+}
+
+func TestADriverThatContradictsItself(t *testing.T) {
+	t.Parallel()
+	for text, devices := range map[string][]cyborg.DeviceReport{
+		"device a twice":        {device("a", ""), device("a", "")},
+		"device without":        {{}},
+		"deployable p twice":    {{Identity: "a", Deployables: []cyborg.DeployableReport{{Name: "p"}, {Name: "p"}}}},
+		"of device a without":   {{Identity: "a", Deployables: []cyborg.DeployableReport{{}}}},
+		"a handle of p without": {{Identity: "a", Deployables: []cyborg.DeployableReport{{Name: "p", Handles: []cyborg.HandleReport{{}}}}}},
+	} {
+		r := newRig(t, map[string]*gadget{"good": {devices: []cyborg.DeviceReport{device("g", "x")}}, "x": {devices: devices}})
+		r.Scan(t.Context())
+		require.Contains(t, r.states()["x"], text)
+		require.Equal(t, "x", r.image("g"), "the others go on")
+	}
+}
+
+func TestTwoBackendsThatSeeTheSame(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, map[string]*gadget{
+		"a": {devices: []cyborg.DeviceReport{device("1", "")}}, "b": {devices: []cyborg.DeviceReport{device("2", ""), device("1", "")}},
+		"c": {devices: []cyborg.DeviceReport{device("3", "")}},
+	})
+	r.Scan(t.Context())
+	require.Equal(t, map[string]string{
+		"a": "ok ", "b": "failed device 1 is also seen by backend a; leave it out in the options of one of them", "c": "ok ",
+	}, r.states())
+	_, err := r.Find(t.Context(), "b", "part_2", time.Minute)
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	r.gadgets["a"].set(func(g *gadget) { g.devices = nil })
+	r.Scan(t.Context())
+	require.Equal(t, map[string]string{"a": "ok ", "b": "ok ", "c": "ok "}, r.states())
+}
+
+// TestADriverThatHangs is left behind, is not asked a second time beside that, and harms no other.
+func TestADriverThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		slow := &gadget{devices: []cyborg.DeviceReport{device("s", "here")}, gate: gate, deaf: true}
+		r := newRig(t, map[string]*gadget{"good": {devices: []cyborg.DeviceReport{device("g", "here")}}, "slow": slow})
+		begin := time.Now()
+		r.Scan(t.Context())
+		require.Equal(t, 12*time.Second, time.Since(begin))
+		require.Equal(t, "here", r.image("g"))
+		require.Equal(t, "failed discovery did not end within 10s", r.states()["slow"])
+		begin = time.Now()
+		looks := r.Scan(t.Context())
+		require.Zero(t, time.Since(begin))
+		require.ErrorContains(t, looks[1].Err, "has not come to an end")
+		require.Equal(t, 1, slow.count())
+		close(gate)
+		synctest.Wait()
+		slow.set(func(g *gadget) { g.gate = nil })
+		r.Scan(t.Context())
+		require.Equal(t, "here", r.image("s"))
+	})
+}
+
+// TestAScanThatIsCutShort says nothing about its backends.
+func TestAScanThatIsCutShort(t *testing.T) {
+	t.Parallel()
+	g := &gadget{devices: []cyborg.DeviceReport{device("a", "here")}}
+	r := newRig(t, map[string]*gadget{"x": g})
+	r.Scan(t.Context())
+	g.set(func(g *gadget) { g.gate = make(chan struct{}) })
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("enough"))
+	looks := r.Scan(ctx)
+	require.ErrorContains(t, looks[0].Err, "enough")
+	require.Equal(t, "ok ", r.states()["x"])
+	require.Equal(t, "here", r.image("a"))
+}
+
+func TestWhatWasNeverLookedAtIsNotReportedAsGone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}})
+	require.Equal(t, "failed has not been looked at yet", r.states()["x"])
+	r.Scan(t.Context())
+	acked := inventory.Acknowledged{Digest: "d", Generation: 7, BootID: "boot", AgentVersion: "1"}
+	require.NoError(t, r.Save(acked))
+
+	r.open(t)
+	require.Equal(t, acked, r.Acknowledged(), "a restart need not report")
+	require.Equal(t, "failed has not been looked at yet", r.states()["x"])
+	known := r.Deployables()
+	require.Len(t, known, 1, "but what it saw before it remembers")
+	require.Equal(t, "part_a", known[0].Deployable.Name)
+	require.NotEmpty(t, known[0].Failure)
+	found, err := r.Find(t.Context(), "x", "part_a", time.Minute)
+	require.NoError(t, err)
+	require.NotNil(t, found.Driver)
+
+	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "inventory.json"), []byte("{"), 0o600))
+	r.open(t)
+	require.Zero(t, r.Acknowledged(), "what cannot be read is not needed")
+}
+
+func TestADriverThatCannotBeMadeAtFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}, "y": {}})
+	r.made = func(name string) error {
+		if name == "x" {
+			return cyborg.Errorf(cyborg.Hardware, "its firmware is missing").WithHint("Install it.")
+		}
+		return nil
+	}
+	r.Scan(t.Context())
+	require.Equal(t, map[string]string{"x": "failed its firmware is missing. Install it.", "y": "ok "}, r.states())
+	r.made = func(string) error { panic("no") }
+	r.Scan(t.Context())
+	require.Contains(t, r.states()["x"], "the driver panicked")
+	r.made = func(string) error { return nil }
+	r.Scan(t.Context())
+	require.Equal(t, "here", r.image("a"))
+}
+
+// TestAMakingThatHangs is left behind as well.
+func TestAMakingThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]*gadget{"x": {}, "y": {}})
+		gate := make(chan struct{})
+		r.made = func(name string) error {
+			if name == "x" {
+				<-gate
+			}
+			return nil
+		}
+		r.Scan(t.Context())
+		require.Equal(t, map[string]string{"x": "failed making of driver gadget did not end within 10s", "y": "ok "}, r.states())
+		close(gate)
+		synctest.Wait()
+		r.Scan(t.Context())
+		require.Equal(t, "ok ", r.states()["x"])
+	})
+}
+
+func TestRunLooksWhenSomethingChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g, quiet := &gadget{}, &gadget{}
+		r := newRig(t, map[string]*gadget{"x": g, "quiet": quiet})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		<-r.Ready()
+		synctest.Wait()
+		require.Equal(t, 1, g.count())
+		require.Equal(t, 1, g.watchers())
+
+		for range 20 { // a card that is plugged in says many things
+			g.say()
+			r.Trigger()
+			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // in the bubble's time
+		}
+		time.Sleep(time.Second) //nolint:forbidigo // in the bubble's time
+		require.Equal(t, 2, g.count(), "one look for all of them")
+		require.Equal(t, 2, quiet.count())
+
+		g.say()
+		time.Sleep(time.Second) //nolint:forbidigo // in the bubble's time
+		require.Equal(t, 3, g.count())
+		require.Equal(t, 2, quiet.count(), "its driver said nothing")
+
+		for range 100 { // something that never stops does not put a look off for ever
+			g.say()
+			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in the bubble's time
+		}
+		require.Greater(t, g.count(), 4)
+
+		before := quiet.count()
+		for range 6 { // nor does it put off the full scan
+			g.say()                 // and does not put off the full scan either
+			time.Sleep(time.Minute) //nolint:forbidigo // in the bubble's time
+		}
+		require.Equal(t, before+1, quiet.count(), "the slow full scan")
+		cancel()
+		running.Wait()
+		require.Zero(t, g.watchers())
+	})
+}
+
+func TestAWatcherThatFailsIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gadget{watchErr: errors.New("inotify is full")}
+		r := newRig(t, map[string]*gadget{"x": g})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { r.Run(ctx) })
+		<-r.Ready()
+		synctest.Wait()
+		require.Zero(t, g.watchers())
+		g.set(func(g *gadget) { g.watchErr = nil })
+		time.Sleep(time.Minute) //nolint:forbidigo // in the bubble's time
+		require.Equal(t, 1, g.watchers())
+
+		_, err := r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.UninstallDriver})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Zero(t, g.watchers(), "a driver that is uninstalled does not watch")
+		_, err = r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.InstallDriver})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 1, g.watchers())
+		cancel()
+		running.Wait()
+	})
+}
+
+func TestOneChangeOfADeviceAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]*gadget{})
+		unlock, err := r.Lock(t.Context(), "a", "the first")
+		require.NoError(t, err)
+		other, err := r.Lock(t.Context(), "b", "another device")
+		require.NoError(t, err)
+		other()
+
+		_, err = r.Lock(t.Context(), "a", "the second")
+		require.Equal(t, cyborg.Busy, cyborg.KindOf(err))
+		require.ErrorContains(t, err, "still busy with the first")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = r.Lock(ctx, "a", "the third")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+
+		var inside, most int
+		var all sync.WaitGroup
+		for n := range 10 {
+			all.Go(func() {
+				unlock, err := r.Lock(t.Context(), "a", fmt.Sprint(n))
+				require.NoError(t, err)
+				inside++
+				most = max(most, inside)
+				time.Sleep(time.Second) //nolint:forbidigo // in the bubble's time
+				inside--
+				unlock()
+			})
+		}
+		synctest.Wait()
+		unlock()
+		all.Wait()
+		require.Equal(t, 1, most)
+	})
+}
+
+func TestChangedBackendsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"{", `{"format": 2}`, `{"format": 1, "backends": [{"name": "../x"}]}`, `{"format": 1, "colour": 1}`} {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "backends.json"), []byte(text), 0o600))
+		j, err := journal.Open(dir, journal.Options{})
+		require.NoError(t, err)
+		_, err = inventory.Open(inventory.Config{StateDir: dir}, drivers.NewRegistry(), j, slog.New(slog.DiscardHandler))
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), text)
+		require.NoError(t, j.Close())
+	}
+}
+
+func TestAttachmentsAreReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, map[string]*gadget{})
+	op := uuid.New()
+	require.NoError(t, r.journal.Write(journal.Change{Attachments: []journal.Attachment{
+		{Backend: "x", Handle: "b", Deployable: "p", Operation: op, State: journal.InDoubt},
+		{Backend: "x", Handle: "a", Deployable: "p", Operation: op, State: journal.Attached},
+		{Backend: "x", Handle: "c", Deployable: "p", Operation: op, State: journal.Attached, BootID: "before"},
+	}}))
+	require.Equal(t, []cyborg.Attachment{
+		{Backend: "x", Deployable: "p", Handle: "a", Operation: op, State: cyborg.AttachmentDone},
+		{Backend: "x", Deployable: "p", Handle: "b", Operation: op, State: cyborg.AttachmentInDoubt},
+		{Backend: "x", Deployable: "p", Handle: "c", Operation: op, State: cyborg.AttachmentLost},
+	}, r.Content().Attachments)
+	require.Equal(t, cyborg.Headline{Attached: 1}, r.Headline())
+}
