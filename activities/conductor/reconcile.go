@@ -113,7 +113,7 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 	keep(err)
 	pruned, err := a.store.Prune(ctx, a.policy.Retention)
 	keep(err)
-	out.Pruned = pruned.Events + pruned.Operations + pruned.Services
+	out.Pruned = pruned.Events + pruned.Operations + pruned.Services + pruned.Keys
 	if a.policy.AutoAdmit {
 		out.Admitted, err = a.admitNew(ctx, in.Limits)
 		keep(err)

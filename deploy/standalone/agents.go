@@ -4,12 +4,12 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/internal/capture"
 	"github.com/cyborg-project/cyborg/internal/server"
 	"github.com/cyborg-project/cyborg/workers/agent"
@@ -48,9 +48,9 @@ func (s *standalone) agents(temporal client.Client) ([]server.Part, error) {
 
 func (s *standalone) agent(h host, temporal client.Client, registry *drivers.Registry) (*agent.Agent, error) {
 	dir := s.state.Join("agents", h.name)
-	images := filepath.Join(dir, "image-files")
+	images := s.state.Join("images", h.name)
 	if err := os.MkdirAll(images, 0o700); err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the agent's directory cannot be made: %w", err)
+		return nil, cyborg.Errorf(cyborg.Unavailable, "the image directory of host %s cannot be made: %w", h.name, err)
 	}
 	c := s.config.Agent
 	if c.ImageDir != "" {
@@ -63,8 +63,8 @@ func (s *standalone) agent(h host, temporal client.Client, registry *drivers.Reg
 		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, Slots: c.Slots,
 	}
 	deps := agent.Deps{
-		Temporal: temporal, Drivers: registry, Log: s.log.With("host", h.name), Version: cyborg.Version,
-		Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"host": h.name}, s.registry),
+		Temporal: temporal, Drivers: registry, Log: s.log, Version: cyborg.Version,
+		Metrics: s.registry,
 	}
 	switch {
 	case h.kind == "fake":
@@ -81,9 +81,11 @@ func (s *standalone) agent(h host, temporal client.Client, registry *drivers.Reg
 		deps.BootID = "capture" // what was recorded does not boot
 	}
 	// Everything on PCI is listed, and nothing is touched before somebody takes it into service.
-	cfg.Backends = []agent.BackendConfig{{
-		Name: "pci", Driver: "generic", Enabled: true, Options: map[string]any{"device_spec": []any{map[string]any{"address": "*"}}},
-	}}
+	options := map[string]any{"device_spec": []any{map[string]any{"address": "*"}}}
+	if _, err := os.Stat(filepath.Join(cfg.Root, simulator.Marker)); err == nil {
+		options["simulate"] = true
+	}
+	cfg.Backends = []agent.BackendConfig{{Name: "pci", Driver: "generic", Enabled: true, Options: options}}
 	return agent.New(cfg, deps)
 }
 

@@ -64,16 +64,13 @@ func command() *cobra.Command {
 		config.Flag{Name: "temporal-ui-listen", Key: "standalone.temporal_ui_listen"},
 		config.Flag{Name: "log-level", Key: "log.level"},
 	)
-	load := func() (*config.Config, error) {
-		return config.Load(config.LoadOptions{Process: config.ProcessStandalone, Flags: root.PersistentFlags()})
-	}
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load()
+		c, err := config.Load(config.LoadOptions{Process: config.ProcessStandalone, Flags: cmd.Flags()})
 		if err != nil {
 			return err
 		}
 		return run(cmd.Context(), c, cmd.OutOrStdout(), c.Log.Logger(cmd.ErrOrStderr()))
 	}
-	root.AddCommand(configcmd.New(load))
+	root.AddCommand(configcmd.For(config.ProcessStandalone))
 	return root
 }

@@ -62,10 +62,7 @@ func Commands() []*cobra.Command {
 		},
 	}
 	config.AddFlags(migrate.Flags(), config.Flag{Name: "database-url", Key: "database.url"})
-	configuration := configcmd.New(func() (*config.Config, error) {
-		return config.Load(config.LoadOptions{Process: config.ProcessServer})
-	})
-	return []*cobra.Command{serve, migrate, configuration}
+	return []*cobra.Command{serve, migrate, configcmd.For(config.ProcessServer)}
 }
 
 // Serve runs a server process over an external PostgreSQL and Temporal until ctx ends.

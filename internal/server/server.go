@@ -95,8 +95,8 @@ func (s *server) conductor() ([]Part, error) {
 	intake := db.NewIntake(s.store, db.IntakeOptions{
 		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize,
 	}, s.Log)
-	images, err := imagesource.New(imagesource.Config{
-		Allow: s.config.Images.Allow, MaxBytes: int64(s.config.Images.Max),
+	images, err := imagesource.New(imagesource.Options{
+		Allow: s.config.Images.Allow, Max: int64(s.config.Images.Max),
 	})
 	if err != nil {
 		return nil, err

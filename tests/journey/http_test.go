@@ -49,7 +49,7 @@ func request(t *testing.T, s *harness.Standalone, method, path string, body any,
 // image writes a fake bitstream into the image directory of a host and returns its source.
 func image(t *testing.T, s *harness.Standalone, host, name string) string {
 	t.Helper()
-	path := filepath.Join(s.StateDir, "agents", host, "image-files", name)
+	path := filepath.Join(s.StateDir, "images", host, name)
 	require.NoError(t, os.WriteFile(path, fake.MakeImage("FPGA", name, []byte("payload of "+name)), 0o600))
 	return name
 }
