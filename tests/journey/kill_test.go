@@ -3,6 +3,7 @@ package journey_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,7 +106,7 @@ func underWay(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 		if err != nil {
 			return err
 		}
-		if op.State != cyborg.Running || op.Progress == nil || op.Progress.Note == "" && op.Progress.Percent < 0 {
+		if op.State != cyborg.Running || op.Progress == nil || strings.HasPrefix(op.Progress.Note, "waits for the agent") {
 			return fmt.Errorf("operation is %s, progress %+v", op.State, op.Progress)
 		}
 		return nil
