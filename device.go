@@ -1,7 +1,6 @@
 package cyborg
 
 import (
-	"crypto/md5" //nolint:gosec // uuid3 is MD5 by definition (RFC 9562 §5.3); it names, it does not protect
 	"time"
 
 	"github.com/google/uuid"
@@ -140,5 +139,5 @@ type Attribute struct {
 // ProviderUUID is the UUID of a new Placement resource provider of that name: uuid3 in the DNS namespace, as upstream
 // Cyborg computes it (cyborg/common/placement_client.py). It is stored once and never computed again.
 func ProviderUUID(deployable string) uuid.UUID {
-	return uuid.NewHash(md5.New(), uuid.NameSpaceDNS, []byte(deployable), 3)
+	return uuid.NewMD5(uuid.NameSpaceDNS, []byte(deployable))
 }

@@ -3,6 +3,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,8 +80,7 @@ func (o *operation) compensate(ctx workflow.Context) []string {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	var failures []string
-	for i := len(o.undos) - 1; i >= 0; i-- {
-		u := o.undos[i]
+	for _, u := range slices.Backward(o.undos) {
 		o.note(ctx, "undo "+u.step, cyborg.StepRunning, "")
 		if err := u.run(ctx); err != nil {
 			message := FromFailure(err).Message

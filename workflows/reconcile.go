@@ -1,8 +1,6 @@
 package workflows
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -145,7 +143,7 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 		settled []Disagreement
 		errs    []string
 		done    int
-		hosts   = slices.Sorted(maps.Keys(byHost))
+		hosts   = workflow.DeterministicKeys(byHost)
 	)
 	for _, host := range hosts {
 		workflow.Go(ctx, func(ctx workflow.Context) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/google/uuid"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
@@ -69,18 +68,17 @@ func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, l
 		TypedSearchAttributes:    searchAttributes(op),
 		StaticSummary:            summary(op),
 	}, name, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
-	var started *serviceerror.WorkflowExecutionAlreadyStarted
-	if errors.As(err, &started) {
+	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](err); ok {
 		return c.GetWorkflow(ctx, op.WorkflowID(), started.RunId), nil
 	}
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, Unavailable(err)
 	}
 	return run, nil
 }
 
-// unavailable is the error of a Temporal that does not answer.
-func unavailable(err error) error {
+// Unavailable is the error of a Temporal that does not answer.
+func Unavailable(err error) error {
 	return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err).
 		WithHint("Look at the Temporal server; what is recorded already goes on when it is back.")
 }
@@ -121,32 +119,4 @@ func summary(op cyborg.Operation) string {
 		text += " on " + op.Host
 	}
 	return text
-}
-
-// RunCensus asks the hosts of the input and waits for the answer.
-func RunCensus(ctx context.Context, c client.Client, in CensusInput) (cyborg.Census, error) {
-	var out cyborg.Census
-	return out, run(ctx, c, "census/", CensusWorkflow, in, &out)
-}
-
-// RunDiscover makes a host look at its hardware and waits until what it saw is recorded.
-func RunDiscover(ctx context.Context, c client.Client, in DiscoverHostInput) (DiscoverResult, error) {
-	var out DiscoverResult
-	return out, run(ctx, c, "discover/"+in.Host+"/", DiscoverWorkflow, in, &out)
-}
-
-func run(ctx context.Context, c client.Client, prefix, name string, in, out any) error {
-	started, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
-		ID: prefix + uuid.NewString(), TaskQueue: ConductorQueue, EnableEagerStart: true,
-	}, name, in)
-	if err != nil {
-		return unavailable(err)
-	}
-	if err := started.Get(ctx, out); err != nil {
-		if ctx.Err() != nil {
-			return cyborg.Errorf(cyborg.Timeout, "no answer within the time of the request: %w", err)
-		}
-		return FromFailure(err)
-	}
-	return nil
 }

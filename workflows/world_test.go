@@ -124,7 +124,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.StageActivity, func(ctx context.Context, _ workflows.StageInput) (workflows.StageResult, error) {
 		return workflows.StageResult{SHA256: "abc", Size: 3}, w.call(ctx, "Stage", false, func() {})
 	})
-	on(workflows.ProgramActivity, func(ctx context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
+	on(workflows.ProgramActivity, func(ctx context.Context, _ workflows.ProgramInput) (workflows.ProgramResult, error) {
 		return workflows.ProgramResult{BitstreamID: "new", Observation: cyborg.Observation{Sequence: 1}},
 			w.call(ctx, "Program", false, func() { w.image = "new" })
 	})

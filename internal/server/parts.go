@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 )
 
 // Part is something that runs until its context ends. It returns nil when it was told to stop.
@@ -46,8 +47,7 @@ func RunParts(ctx context.Context, log *slog.Logger, parts ...Part) error {
 	case <-failed:
 	}
 	var errs []error
-	for i := len(all) - 1; i >= 0; i-- {
-		r := all[i]
+	for _, r := range slices.Backward(all) {
 		log.DebugContext(ctx, "stopping", slog.String("part", r.Name))
 		r.stop()
 		if err := <-r.done; err != nil {

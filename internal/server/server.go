@@ -173,10 +173,11 @@ func (s *server) presence() Part {
 			Role: string(role), Host: hostname(), Instance: instance(), Version: cyborg.Version, StartedAt: started,
 		})
 	}
-	each := func(ctx context.Context, what string, do func(context.Context, cyborg.Service) error) {
+	each := func(ctx context.Context, do func(context.Context, cyborg.Service) error) {
 		for _, service := range services {
 			if err := do(ctx, service); err != nil && ctx.Err() == nil {
-				s.Log.WarnContext(ctx, what, slog.String("role", service.Role), slog.String("error", err.Error()))
+				s.Log.WarnContext(ctx, "the list of services is not true of this process",
+					slog.String("role", service.Role), slog.String("error", err.Error()))
 			}
 		}
 	}
@@ -184,13 +185,13 @@ func (s *server) presence() Part {
 		ticker := time.NewTicker(touchInterval)
 		defer ticker.Stop()
 		for {
-			each(ctx, "this process cannot say that it lives", s.store.Touch)
+			each(ctx, s.store.Touch)
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():
 				leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), touchInterval)
 				defer cancel()
-				each(leaving, "this process cannot say that it leaves", s.store.Retire)
+				each(leaving, s.store.Retire)
 				return nil
 			}
 		}

@@ -74,7 +74,7 @@ func Start(t testing.TB, options Options) *Standalone {
 		options.Hosts = []string{"fake:2xfpga,1xgpu"}
 	}
 	// Not t.TempDir: the directory must be reachable for the unprivileged PostgreSQL, and a socket's path be short.
-	dir, err := os.MkdirTemp("", "cyborg-")
+	dir, err := os.MkdirTemp("", "cyborg-") //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	ports := freePorts(t, 4)
@@ -102,7 +102,7 @@ func Start(t testing.TB, options Options) *Standalone {
 		if t.Failed() {
 			t.Logf("standalone said:\n%s", s.output)
 		}
-		_ = os.RemoveAll(dir) //nolint:errcheck // a leftover directory does no harm
+		_ = os.RemoveAll(dir)
 	})
 	s.Launch(t)
 	s.WaitReady(t)
@@ -123,7 +123,7 @@ func (s *Standalone) Launch(t testing.TB) {
 	require.NoError(t, s.cmd.Start())
 	s.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
-		_ = cmd.Wait() //nolint:errcheck // whoever cares reads ProcessState
+		_ = cmd.Wait()
 		close(exited)
 	}(s.cmd, s.exited)
 }
@@ -182,7 +182,7 @@ func (s *Standalone) Stop(t testing.TB) int {
 	select {
 	case <-s.exited:
 	case <-time.After(time.Minute):
-		_ = s.cmd.Process.Signal(syscall.SIGQUIT) //nolint:errcheck // for its stacks
+		_ = s.cmd.Process.Signal(syscall.SIGQUIT) // for its stacks
 		<-s.exited
 		t.Fatalf("standalone did not stop:\n%s", s.output)
 	}

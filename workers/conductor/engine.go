@@ -3,7 +3,6 @@ package conductor
 import (
 	"context"
 	"errors"
-	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
@@ -53,13 +52,12 @@ func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (Run, error) {
 // its first step sees that it is cancelled.
 func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	err := e.client.CancelWorkflow(ctx, op.WorkflowID(), "")
-	var missing *serviceerror.NotFound
-	if errors.As(err, &missing) {
+	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
 		_, err = workflows.StartOperation(ctx, e.client, op, e.limits, false)
 		return err
 	}
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err)
+		return workflows.Unavailable(err)
 	}
 	return nil
 }
@@ -67,12 +65,11 @@ func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 // Progress returns how far the operation's present step is, as its agent last said; nil where no step runs.
 func (e *Engine) Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error) {
 	answer, err := e.client.DescribeWorkflowExecution(ctx, op.WorkflowID(), "")
-	var missing *serviceerror.NotFound
-	if errors.As(err, &missing) {
+	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
 		return nil, nil //nolint:nilnil // no run, no progress: nothing is wrong
 	}
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err)
+		return nil, workflows.Unavailable(err)
 	}
 	pending := answer.GetPendingActivities()
 	if len(pending) == 0 {
@@ -95,22 +92,10 @@ func (e *Engine) Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Pro
 	return progress, nil
 }
 
-// Census asks the hosts how their accelerators are used now.
-func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error) {
-	return workflows.RunCensus(ctx, e.client, workflows.CensusInput{Hosts: hosts, Deployables: deployables, Deadline: deadline})
-}
-
-// Discover makes a host look at its hardware; what it saw is recorded when this returns.
-func (e *Engine) Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error) {
-	return workflows.RunDiscover(ctx, e.client, workflows.DiscoverHostInput{
-		Host: host, AgentWait: min(wait, e.limits.AgentWait), Limit: e.limits.Step,
-	})
-}
-
 // Ping says whether Temporal answers.
 func (e *Engine) Ping(ctx context.Context) error {
 	if _, err := e.client.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err)
+		return workflows.Unavailable(err)
 	}
 	return nil
 }
