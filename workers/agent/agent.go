@@ -73,7 +73,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer parts.endpoint.close()
 	defer parts.metrics.unregister()
-	a.log.Info("agent started", "version", a.deps.Version, "boot_id", bootID, "state_dir", dir.Path())
+	a.log.InfoContext(ctx, "agent started", "version", a.deps.Version, "boot_id", bootID, "state_dir", dir.Path())
 
 	// What serves the steps goes on until the last of them has ended.
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -95,12 +95,12 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 			}
 		}
 		close(a.ready)
-		a.log.Info("agent ready")
+		a.log.InfoContext(ctx, "agent ready")
 	})
 	a.serve(ctx, parts.activities, bootID, serving)
 	stop()
 	all.Wait()
-	a.log.Info("agent stopped")
+	a.log.InfoContext(ctx, "agent stopped")
 	return nil
 }
 

@@ -93,14 +93,14 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 func (e *endpoint) Image(ctx context.Context, operation uuid.UUID, offset int64) (images.Download, error) {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(parent)
-	response, err := e.ask(ctx, func(ctx context.Context, url string) (*http.Request, error) {
+	response, err := e.ask(ctx, func(ctx context.Context, url string) (*http.Request, error) { //nolint:bodyclose // Download closes it
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+imagePath+operation.String(), nil)
 		if err == nil && offset > 0 {
 			request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 		}
 		return request, err
 	})
-	if offset > 0 && cyborg.KindOf(err) == noSuchRange {
+	if _, none := errors.AsType[noSuchPart](err); none && offset > 0 {
 		cancel(nil)
 		return e.Image(parent, operation, 0) // what there is of it is not a part of this image
 	}
@@ -163,6 +163,9 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 			return response, nil
 		}
 		failure := readProblem(response)
+		if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+			return nil, noSuchPart{failure}
+		}
 		if response.StatusCode < http.StatusInternalServerError {
 			return nil, failure
 		}
@@ -171,8 +174,10 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 	return nil, cyborg.Errorf(cyborg.Unavailable, "no conductor could answer: %w", errors.Join(failures...))
 }
 
-// noSuchRange is the kind of an answer that the asked part of an image does not exist (HTTP 416). It stays in here.
-const noSuchRange cyborg.Kind = "no_such_range"
+// noSuchPart is the answer that the asked part of an image does not exist.
+type noSuchPart struct{ error }
+
+func (e noSuchPart) Unwrap() error { return e.error }
 
 // readProblem turns an answer that is no success into an error of the kind that the conductor says, or that the status
 // suggests.
@@ -209,7 +214,7 @@ func readProblem(response *http.Response) error {
 func kindOfStatus(status int) cyborg.Kind {
 	switch status {
 	case http.StatusRequestedRangeNotSatisfiable:
-		return noSuchRange
+		return cyborg.Unavailable
 	case http.StatusUnauthorized:
 		return cyborg.Unauthenticated
 	case http.StatusForbidden:
@@ -234,6 +239,7 @@ type stallingBody struct {
 	cancel context.CancelCauseFunc
 }
 
+// Read reads what the conductor sent.
 func (b *stallingBody) Read(buffer []byte) (int, error) {
 	n, err := b.body.Read(buffer)
 	if n > 0 {
@@ -242,6 +248,7 @@ func (b *stallingBody) Read(buffer []byte) (int, error) {
 	return n, err
 }
 
+// Close ends the connection.
 func (b *stallingBody) Close() error {
 	b.timer.Stop()
 	err := b.body.Close()

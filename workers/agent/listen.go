@@ -12,7 +12,7 @@ import (
 func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
 	listener, err := uevent.Listen()
 	if err != nil {
-		a.log.Warn("changes of the hardware are only seen by looking now and then", "error", err)
+		a.log.WarnContext(ctx, "changes of the hardware are only seen by looking now and then", "error", err)
 		return
 	}
 	over := context.AfterFunc(ctx, func() { _ = listener.Close() }) // it was only read
@@ -23,7 +23,7 @@ func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
 			return
 		}
 		if err != nil {
-			a.log.Warn("changes of the hardware are from now on only seen by looking now and then", "error", err)
+			a.log.WarnContext(ctx, "changes of the hardware are from now on only seen by looking now and then", "error", err)
 			return
 		}
 		if event.Lost() || interesting(event.Subsystem) {

@@ -37,7 +37,7 @@ func (a *Agent) serve(ctx context.Context, activities *activity.Activities, boot
 				close(serving)
 				serving = nil
 			}
-			a.log.Info("taking steps from Temporal", "task_queue", workflows.AgentQueue(a.config.Host))
+			a.log.InfoContext(ctx, "taking steps from Temporal", "task_queue", workflows.AgentQueue(a.config.Host))
 			pause, away = firstReach, false
 			select {
 			case <-ctx.Done():
@@ -48,7 +48,7 @@ func (a *Agent) serve(ctx context.Context, activities *activity.Activities, boot
 			}
 		}
 		if !away && ctx.Err() == nil {
-			a.log.Warn("Temporal does not answer; the agent keeps trying", "error", err)
+			a.log.WarnContext(ctx, "Temporal does not answer; the agent keeps trying", "error", err)
 			away = true
 		}
 		timer := time.NewTimer(spread(pause))

@@ -215,9 +215,9 @@ func (u *uplink) heartbeat(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !silent:
-			u.log.Warn("no conductor hears this host's heartbeats", "error", err)
+			u.log.WarnContext(ctx, "no conductor hears this host's heartbeats", "error", err)
 		case err == nil && silent:
-			u.log.Info("a conductor hears this host's heartbeats again")
+			u.log.InfoContext(ctx, "a conductor hears this host's heartbeats again")
 		}
 		silent = err != nil
 		if reply.Report {

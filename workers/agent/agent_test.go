@@ -1,0 +1,366 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/workers/agent"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+const (
+	patience = 20 * time.Second
+	tick     = 5 * time.Millisecond
+	card     = "00fa:01:00.0"
+	region   = "fake_fpga_00fa_01_00_0_r0"
+)
+
+// host is a machine that runs an agent.
+type host struct {
+	t         *testing.T
+	config    agent.Config
+	deps      agent.Deps
+	conductor *conductor
+	temporal  *temporal
+	bench     fake.Bench
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	dir := t.TempDir()
+	registry := drivers.NewRegistry()
+	require.NoError(t, registry.Register(fake.Name, fake.New))
+	h := &host{t: t, conductor: newConductor(t), temporal: newTemporal(t), bench: fake.NewBench(filepath.Join(dir, "park"))}
+	h.config = agent.Config{
+		Host: "node-1", StateDir: filepath.Join(dir, "state"), Endpoints: []string{h.conductor.URL}, HeartbeatInterval: 50 * time.Millisecond,
+		Backends: []agent.BackendConfig{{
+			Name: "fake", Driver: fake.Name, Enabled: true, Options: map[string]any{"park": "1xfpga", "park_dir": filepath.Join(dir, "park")},
+		}},
+	}
+	h.deps = agent.Deps{
+		Temporal: h.temporal.client(), Drivers: registry, Version: "1.2", BootID: "boot-1",
+		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
+	}
+	return h
+}
+
+// run runs the agent until stop is called.
+func (h *host) run() (a *agent.Agent, stop func()) {
+	h.t.Helper()
+	a, err := agent.New(h.config, h.deps)
+	require.NoError(h.t, err)
+	ctx, cancel := context.WithCancel(h.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-ended:
+			require.NoError(h.t, err)
+		case <-time.After(patience):
+			require.Fail(h.t, "the agent does not stop")
+		}
+	}
+	h.t.Cleanup(stop)
+	return a, stop
+}
+
+func (h *host) eventually(what func() bool) {
+	h.t.Helper()
+	require.Eventually(h.t, what, patience, tick)
+}
+
+// reports waits until the conductor has that many.
+func (h *host) reports(n int) []cyborg.Report {
+	h.t.Helper()
+	h.eventually(func() bool { return len(h.conductor.reported()) >= n })
+	return h.conductor.reported()
+}
+
+func TestAnAgentReportsAtTheStart(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	_, stop := h.run()
+	first := h.reports(1)[0]
+	require.Equal(t, "node-1", first.Host)
+	require.Equal(t, "boot-1", first.BootID)
+	require.Equal(t, "1.2", first.AgentVersion)
+	require.Equal(t, first.Content.Digest(), first.Digest, "the digest survives the way")
+	require.Equal(t, card, first.Content.Backends[0].Devices[0].Identity)
+	h.eventually(func() bool {
+		beats := h.conductor.heard()
+		return len(beats) > 0 && beats[len(beats)-1].Digest == first.Digest && beats[len(beats)-1].Generation == 1
+	})
+	beats := h.conductor.heard()
+	require.Equal(t, cyborg.Headline{Handles: 1}, beats[len(beats)-1].Usage)
+	require.WithinDuration(t, time.Now(), beats[0].StartedAt, time.Minute)
+	stop()
+
+	beaten := len(h.conductor.heard())
+	_, stop = h.run()
+	h.eventually(func() bool { return len(h.conductor.heard()) > beaten+3 })
+	require.Len(t, h.conductor.reported(), 1, "what is acknowledged is not told again")
+	next := h.conductor.heard()[beaten]
+	require.Equal(t, first.Digest, next.Digest)
+	require.Equal(t, int64(1), next.Generation)
+	stop()
+
+	h.deps.BootID = "boot-2"
+	_, stop = h.run()
+	second := h.reports(2)[1]
+	require.Equal(t, "boot-2", second.BootID, "a boot is told")
+	require.Greater(t, second.Sequence, first.Sequence)
+	stop()
+}
+
+func TestChangesAreReported(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.run()
+	h.reports(1)
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	require.Empty(t, h.reports(2)[1].Content.Backends[0].Devices)
+	require.NoError(t, h.bench.Return(t.Context(), card))
+	require.Len(t, h.reports(3)[2].Content.Backends[0].Devices, 1)
+	h.conductor.want()
+	again := h.reports(4)
+	require.Equal(t, again[2].Digest, again[3].Digest, "the conductor asked for it")
+}
+
+// TestAConductorThatIsAway, or ill, or slow: reports are repeated until one is acknowledged, as things are then.
+func TestAConductorThatIsAway(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
+		"ill": func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(http.StatusInternalServerError)
+			return true
+		},
+		"overloaded": func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_, err := fmt.Fprint(w, `{"kind":"overloaded","detail":"too many reports"}`)
+			return err == nil
+		},
+		"cut off": func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
+		"confused": func(w http.ResponseWriter, _ *http.Request) bool {
+			_, err := fmt.Fprint(w, `<html>`)
+			return err == nil
+		},
+		"elsewhere": func(w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, "/login", http.StatusFound)
+			return true
+		},
+		"newer": func(w http.ResponseWriter, _ *http.Request) bool {
+			encode(w, cyborg.ReportReply{Generation: 1})
+			return true
+		},
+		"mute": func(_ http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, "reports") {
+				hang(r)
+				return true
+			}
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			tried := make(chan struct{}, 1000)
+			h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
+				tried <- struct{}{}
+				return trouble(w, r)
+			})
+			_, stop := h.run()
+			for range 5 {
+				<-tried
+			}
+			require.Empty(t, h.conductor.reported())
+			if name == "mute" {
+				require.NotEmpty(t, h.conductor.heard(), "heartbeats do not wait for reports")
+				stop()
+				return
+			}
+			require.NoError(t, h.bench.Vanish(t.Context(), card))
+			h.conductor.ail(nil)
+			h.reports(1)
+			h.eventually(func() bool {
+				reports := h.conductor.reported()
+				return len(reports[len(reports)-1].Content.Backends[0].Devices) == 0
+			})
+		})
+	}
+}
+
+func TestTheNextConductorIsAsked(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	dead := httptest.NewServer(http.NotFoundHandler())
+	dead.Close()
+	ill := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
+	t.Cleanup(ill.Close)
+	h.config.Endpoints = []string{dead.URL, ill.URL + "/", h.conductor.URL + "/"}
+	h.run()
+	h.reports(1)
+	h.eventually(func() bool { return len(h.conductor.heard()) > 2 })
+}
+
+// TestTemporalThatComesLate: the agent lives without, and takes steps as soon as it is there, and again after it was away.
+func TestTemporalThatComesLate(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	a, _ := h.run()
+	h.reports(1)
+	select {
+	case <-a.Ready():
+		require.Fail(t, "ready without Temporal")
+	default:
+	}
+	h.temporal.start()
+	select {
+	case <-a.Ready():
+	case <-time.After(patience):
+		require.Fail(t, "not ready")
+	}
+	h.eventually(func() bool { return h.temporal.worker("agent.node-1") == "agent@node-1/boot-1" })
+
+	target := cyborg.Target{Backend: "fake", Device: card, Deployable: region}
+	op := uuid.New()
+	var installed workflows.ChangeResult
+	require.Nil(t, h.temporal.run(workflows.InstallActivity, workflows.InstallInput{Operation: op, Target: target}, &installed))
+	require.Positive(t, installed.Observation.Sequence)
+	handle := cyborg.WorkHandle{Identity: card, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "node-1"}}
+	attach := workflows.AttachInput{Operation: op, Target: target, Handle: handle}
+	require.Nil(t, h.temporal.run(workflows.AttachActivity, attach, nil))
+	h.eventually(func() bool {
+		reports := h.conductor.reported()
+		attachments := reports[len(reports)-1].Content.Attachments
+		return len(attachments) == 1 && attachments[0].State == cyborg.AttachmentDone && attachments[0].Operation == op
+	})
+
+	require.NoError(t, h.bench.Use(t.Context(), card, card, "qemu"))
+	detach := workflows.DetachInput{Operation: uuid.New(), Target: target, Handles: []cyborg.WorkHandle{handle}}
+	failure := h.temporal.run(workflows.DetachActivity, detach, nil)
+	require.NotNil(t, failure)
+	require.Equal(t, "in_use", failure.GetApplicationFailureInfo().GetType())
+	require.True(t, failure.GetApplicationFailureInfo().GetNonRetryable())
+
+	before := len(h.conductor.reported())
+	var discovered workflows.DiscoverResult
+	require.Nil(t, h.temporal.run(workflows.DiscoverActivity, workflows.DiscoverInput{Host: "node-1"}, &discovered))
+	reports := h.conductor.reported()
+	require.Greater(t, len(reports), before)
+	require.Contains(t, sequences(reports), discovered.Sequence, "it is recorded when the activity ends")
+	require.Equal(t, map[string]int{"fake": 1}, discovered.Devices)
+}
+
+func sequences(reports []cyborg.Report) []int64 {
+	var all []int64
+	for _, report := range reports {
+		all = append(all, report.Sequence)
+	}
+	return all
+}
+
+func TestAnAgentStopsAtOnceWhereNothingAnswers(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.conductor.ail(func(_ http.ResponseWriter, r *http.Request) bool {
+		hang(r)
+		return true
+	})
+	_, stop := h.run()
+	h.eventually(func() bool {
+		_, err := os.Stat(filepath.Join(h.config.StateDir, "journal"))
+		return err == nil
+	})
+	begin := time.Now()
+	stop()
+	require.Less(t, time.Since(begin), 5*time.Second)
+}
+
+func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.run()
+	h.reports(1)
+	second, err := agent.New(h.config, h.deps)
+	require.NoError(t, err)
+	err = second.Run(t.Context())
+	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "%v", err)
+}
+
+func TestADamagedJournalIsNotStartedOn(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	_, stop := h.run()
+	h.reports(1)
+	stop()
+	path := filepath.Join(h.config.StateDir, "journal")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	text[30] ^= 1
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	a, err := agent.New(h.config, h.deps)
+	require.NoError(t, err)
+	err = a.Run(t.Context())
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.ErrorContains(t, err, path)
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	registry := prometheus.NewRegistry()
+	h.deps.Metrics = registry
+	_, stop := h.run()
+	h.reports(1)
+	h.eventually(func() bool {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		return len(families) == 1 && families[0].GetName() == "cyborg_agent_reports_total"
+	})
+	stop()
+	_, stop = h.run() // the same registry takes the metrics again
+	stop()
+}
+
+func TestConfigurationMistakesAreAllTold(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	_, err := agent.New(agent.Config{
+		Host: "node 1", StateDir: "state", Root: "root", ImageDir: "images", Endpoints: []string{"conductor:6667"}, Slots: -1,
+		ScanTimeout: -1, ImageMaxBytes: -1,
+		Backends: []agent.BackendConfig{{Name: "../x", Driver: "fake"}, {Name: "a", Driver: "fake"}, {Name: "a"}},
+	}, h.deps)
+	require.Error(t, err)
+	for _, text := range []string{
+		`host name "node 1"`, `state directory "state"`, `root "root"`, `image directory "images"`, `"conductor:6667" is not the URL`,
+		"number of slots", "scan timeout", "limits on images", `"../x" is not the name of a backend`, `"a" is configured twice`, "names no driver",
+	} {
+		require.ErrorContains(t, err, text)
+	}
+	_, err = agent.New(agent.Config{Host: "node-1", StateDir: "/x"}, h.deps)
+	require.ErrorContains(t, err, "has no conductor endpoint")
+	_, err = agent.New(h.config, agent.Deps{})
+	require.Equal(t, cyborg.Internal, cyborg.KindOf(err))
+}

@@ -1,0 +1,109 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// conductor is one that agents report to.
+type conductor struct {
+	*httptest.Server
+	mu      sync.Mutex
+	reports []cyborg.Report
+	beats   []cyborg.Heartbeat
+	images  map[string][]byte
+	// trouble, where set, answers in its place.
+	trouble func(w http.ResponseWriter, r *http.Request) (answered bool)
+	wants   bool // a report, with the next heartbeat
+}
+
+func newConductor(t *testing.T) *conductor {
+	t.Helper()
+	c := &conductor{images: map[string][]byte{}}
+	c.Server = httptest.NewServer(http.HandlerFunc(c.serve))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	trouble := c.trouble
+	c.mu.Unlock()
+	if trouble != nil && trouble(w, r) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch r.Method + " " + r.URL.Path {
+	case "POST /agent/v1/reports":
+		var report cyborg.Report
+		if !decode(w, r, &report) {
+			return
+		}
+		accepted := len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence
+		if accepted {
+			c.reports = append(c.reports, report)
+		}
+		encode(w, cyborg.ReportReply{Generation: int64(len(c.reports)), Accepted: accepted})
+	case "POST /agent/v1/heartbeats":
+		var beat cyborg.Heartbeat
+		if !decode(w, r, &beat) {
+			return
+		}
+		c.beats = append(c.beats, beat)
+		encode(w, cyborg.HeartbeatReply{Report: c.wants})
+		c.wants = false
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// hang does not answer before the client goes away; the server notices that only once the request is read.
+func hang(r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // whatever it was
+	<-r.Context().Done()
+}
+
+func decode(w http.ResponseWriter, r *http.Request, into any) bool {
+	if err := json.NewDecoder(r.Body).Decode(into); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return false
+	}
+	return true
+}
+
+func encode(w http.ResponseWriter, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer) // a test's client that went away notices by itself
+}
+
+// ail makes the conductor answer otherwise; nil makes it well again.
+func (c *conductor) ail(trouble func(w http.ResponseWriter, r *http.Request) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trouble = trouble
+}
+
+func (c *conductor) want() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wants = true
+}
+
+func (c *conductor) reported() []cyborg.Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]cyborg.Report(nil), c.reports...)
+}
+
+func (c *conductor) heard() []cyborg.Heartbeat {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]cyborg.Heartbeat(nil), c.beats...)
+}

@@ -1,0 +1,178 @@
+package agent_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	failurepb "go.temporal.io/api/failure/v1"
+	namespacepb "go.temporal.io/api/namespace/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// temporal is as much of a Temporal server as a worker for activities needs.
+type temporal struct {
+	workflowservice.UnimplementedWorkflowServiceServer
+	t       *testing.T
+	address string
+	server  *grpc.Server
+
+	mu      sync.Mutex
+	polled  map[string]string // identity by task queue
+	tasks   chan *workflowservice.PollActivityTaskQueueResponse
+	results map[string]chan result
+}
+
+type result struct {
+	payloads *commonpb.Payloads
+	failure  *failurepb.Failure
+}
+
+// newTemporal has an address but does not answer there before it is started.
+func newTemporal(t *testing.T) *temporal {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	return &temporal{
+		t: t, address: address, polled: map[string]string{}, results: map[string]chan result{},
+		tasks: make(chan *workflowservice.PollActivityTaskQueueResponse, 10),
+	}
+}
+
+func (s *temporal) start() {
+	s.t.Helper()
+	var config net.ListenConfig
+	listener, err := config.Listen(s.t.Context(), "tcp", s.address)
+	require.NoError(s.t, err)
+	server := grpc.NewServer()
+	workflowservice.RegisterWorkflowServiceServer(server, s)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	s.server = server
+	s.t.Cleanup(func() {
+		server.Stop()
+		require.NoError(s.t, <-served)
+	})
+}
+
+// client is a lazy one, as agents get.
+func (s *temporal) client() client.Client {
+	s.t.Helper()
+	c, err := client.NewLazyClient(client.Options{HostPort: s.address, Logger: silent{}, WorkerHeartbeatInterval: -1})
+	require.NoError(s.t, err)
+	s.t.Cleanup(c.Close)
+	return c
+}
+
+// run has the agent run an activity, and returns its result.
+func (s *temporal) run(name string, in, out any) *failurepb.Failure {
+	s.t.Helper()
+	payloads, err := converter.GetDefaultDataConverter().ToPayloads(in)
+	require.NoError(s.t, err)
+	token := uuid.NewString()
+	done := make(chan result, 1)
+	s.mu.Lock()
+	s.results[token] = done
+	s.mu.Unlock()
+	now := timestamppb.Now()
+	s.tasks <- &workflowservice.PollActivityTaskQueueResponse{
+		TaskToken: []byte(token), WorkflowNamespace: "default", ActivityId: "1", Attempt: 1, Input: payloads,
+		WorkflowType:      &commonpb.WorkflowType{Name: "Test"},
+		WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: "test/" + token, RunId: uuid.NewString()},
+		ActivityType:      &commonpb.ActivityType{Name: name},
+		ScheduledTime:     now, StartedTime: now, CurrentAttemptScheduledTime: now,
+		StartToCloseTimeout: durationpb.New(time.Minute), ScheduleToCloseTimeout: durationpb.New(time.Minute),
+		HeartbeatTimeout: durationpb.New(10 * time.Second),
+	}
+	select {
+	case r := <-done:
+		if r.failure == nil && out != nil {
+			require.NoError(s.t, converter.GetDefaultDataConverter().FromPayloads(r.payloads, out))
+		}
+		return r.failure
+	case <-time.After(30 * time.Second):
+		require.Fail(s.t, "the agent does not answer")
+		return nil
+	}
+}
+
+// worker is the identity that polls a queue, or empty.
+func (s *temporal) worker(queue string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.polled[queue]
+}
+
+func (s *temporal) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
+	return &workflowservice.GetSystemInfoResponse{Capabilities: &workflowservice.GetSystemInfoResponse_Capabilities{}}, nil
+}
+
+func (s *temporal) DescribeNamespace(context.Context, *workflowservice.DescribeNamespaceRequest) (*workflowservice.DescribeNamespaceResponse, error) {
+	return &workflowservice.DescribeNamespaceResponse{NamespaceInfo: &namespacepb.NamespaceInfo{Name: "default"}}, nil
+}
+
+func (s *temporal) PollActivityTaskQueue(
+	ctx context.Context, request *workflowservice.PollActivityTaskQueueRequest,
+) (*workflowservice.PollActivityTaskQueueResponse, error) {
+	s.mu.Lock()
+	s.polled[request.GetTaskQueue().GetName()] = request.GetIdentity()
+	s.mu.Unlock()
+	select {
+	case task := <-s.tasks:
+		return task, nil
+	case <-time.After(time.Second):
+		return &workflowservice.PollActivityTaskQueueResponse{}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *temporal) RecordActivityTaskHeartbeat(
+	context.Context, *workflowservice.RecordActivityTaskHeartbeatRequest,
+) (*workflowservice.RecordActivityTaskHeartbeatResponse, error) {
+	return &workflowservice.RecordActivityTaskHeartbeatResponse{}, nil
+}
+
+func (s *temporal) RespondActivityTaskCompleted(
+	_ context.Context, request *workflowservice.RespondActivityTaskCompletedRequest,
+) (*workflowservice.RespondActivityTaskCompletedResponse, error) {
+	s.respond(request.GetTaskToken(), result{payloads: request.GetResult()})
+	return &workflowservice.RespondActivityTaskCompletedResponse{}, nil
+}
+
+func (s *temporal) RespondActivityTaskFailed(
+	_ context.Context, request *workflowservice.RespondActivityTaskFailedRequest,
+) (*workflowservice.RespondActivityTaskFailedResponse, error) {
+	s.respond(request.GetTaskToken(), result{failure: request.GetFailure()})
+	return &workflowservice.RespondActivityTaskFailedResponse{}, nil
+}
+
+func (s *temporal) respond(token []byte, r result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.results[string(token)] <- r
+}
+
+func (s *temporal) ShutdownWorker(context.Context, *workflowservice.ShutdownWorkerRequest) (*workflowservice.ShutdownWorkerResponse, error) {
+	return &workflowservice.ShutdownWorkerResponse{}, nil
+}
+
+// silent is a logger for what fails on purpose.
+type silent struct{}
+
+func (silent) Debug(string, ...any) {}
+func (silent) Info(string, ...any)  {}
+func (silent) Warn(string, ...any)  {}
+func (silent) Error(string, ...any) {}
