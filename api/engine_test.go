@@ -67,7 +67,7 @@ func (e *engine) block() (release func()) {
 	})
 }
 
-func (e *engine) Start(ctx context.Context, op cyborg.Operation) (*run, error) {
+func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.away || e.refuse {

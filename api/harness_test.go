@@ -74,7 +74,7 @@ func setup(t *testing.T, options ...func(*api.Config)) *harness {
 		option(&config)
 	}
 	handler, err := api.New(config, api.Deps{
-		Store: store, Engine: v1.EngineOf[*run](h.engine), Registry: h.registry, Log: log,
+		Store: store, Engine: h.engine, Registry: h.registry, Log: log,
 	})
 	require.NoError(t, err)
 	h.handler = handler

@@ -4,6 +4,7 @@
 package workflows
 
 import (
+	"context"
 	"time"
 
 	"github.com/google/uuid"
@@ -89,6 +90,12 @@ type OperationInput struct {
 type OperationResult struct {
 	State cyborg.OperationState `json:"state"`
 	Error *cyborg.Error         `json:"error,omitempty"`
+}
+
+// Run is the run of an operation's workflow.
+type Run interface {
+	// Wait returns when the run has ended, or with an error of kind Timeout when ctx does before.
+	Wait(ctx context.Context) (OperationResult, error)
 }
 
 // BeginInput names the operation to begin.

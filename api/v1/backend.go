@@ -44,21 +44,10 @@ type Changer interface {
 	RequestCancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error)
 }
 
-// Run is the run of an operation.
-type Run interface {
-	// Wait returns when the run has ended, or with an error when ctx does before.
-	Wait(ctx context.Context) (workflows.OperationResult, error)
-}
-
-// Engine is what the API needs of Temporal. EngineOf makes one.
+// Engine is what the API needs of Temporal. The conductor's Engine is one.
 type Engine interface {
 	// Start starts the run of an admitted operation, or finds the one that runs.
-	Start(ctx context.Context, op cyborg.Operation) (Run, error)
-	asker
-}
-
-// asker is the part of an Engine that names no type of a run.
-type asker interface {
+	Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error)
 	// Cancel asks the run to undo what it has done and to end.
 	Cancel(ctx context.Context, op cyborg.Operation) error
 	// Progress is how far the present step is; nil where none runs.
@@ -69,20 +58,4 @@ type asker interface {
 	Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error)
 	// Ping says whether Temporal answers.
 	Ping(ctx context.Context) error
-}
-
-// starter is an engine whose runs have a type of their own.
-type starter[R Run] interface {
-	Start(ctx context.Context, op cyborg.Operation) (R, error)
-	asker
-}
-
-// EngineOf makes an Engine of one whose Start returns a run type of its own, such as the conductor's.
-func EngineOf[R Run](of starter[R]) Engine { return engineOf[R]{starter: of} }
-
-type engineOf[R Run] struct{ starter[R] }
-
-// Start starts the run of an admitted operation.
-func (e engineOf[R]) Start(ctx context.Context, op cyborg.Operation) (Run, error) {
-	return e.starter.Start(ctx, op)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // OperationHeader names the operation that a request became, in every answer that had one.
@@ -88,7 +89,7 @@ func (a *API) count(job work, answer string) {
 // Temporal did not take it.
 type started struct {
 	admitted db.Admitted
-	run      Run
+	run      workflows.Run
 	untaken  bool
 }
 
@@ -143,7 +144,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, job work, prefer pr
 
 // holdSlot keeps the place of an operation that nobody waits for until it ends, so that callers who do not wait are
 // bounded like those who do. The place comes back by itself after its hold.
-func (a *API) holdSlot(ctx context.Context, run Run, release func()) {
+func (a *API) holdSlot(ctx context.Context, run workflows.Run, release func()) {
 	defer release()
 	if run == nil {
 		return
@@ -155,7 +156,7 @@ func (a *API) holdSlot(ctx context.Context, run Run, release func()) {
 
 // await returns the operation as it is recorded when its run has ended, or after the given time, or when the server
 // begins to stop.
-func (a *API) await(r *http.Request, op cyborg.Operation, run Run, wait time.Duration) (cyborg.Operation, error) {
+func (a *API) await(r *http.Request, op cyborg.Operation, run workflows.Run, wait time.Duration) (cyborg.Operation, error) {
 	ctx, cancel := waitingContext(r.Context(), wait)
 	defer cancel()
 	if run != nil {

@@ -128,7 +128,7 @@ func (s *server) api() (Part, error) {
 			SyncWait: c.SyncWait, MaxInFlight: c.MaxInFlight, QueueWait: c.QueueWait, BodyLimit: int64(c.BodyLimit),
 		},
 	}, api.Deps{
-		Store: s.store, Engine: v1.EngineOf(conductor.NewEngine(s.Temporal, s.limits)), Registry: s.Registry, Log: s.Log,
+		Store: s.store, Engine: conductor.NewEngine(s.Temporal, s.limits), Registry: s.Registry, Log: s.Log,
 	})
 	if err != nil {
 		return Part{}, err

@@ -24,15 +24,13 @@ func NewEngine(c client.Client, limits workflows.Limits) *Engine {
 	return &Engine{client: c, limits: limits}
 }
 
-// Run is the run of one operation.
-type Run struct {
-	run client.WorkflowRun
-}
+// run is the run of one operation.
+type run struct{ of client.WorkflowRun }
 
 // Wait returns when the run has ended, or with an error of kind Timeout when ctx ends first.
-func (r Run) Wait(ctx context.Context) (workflows.OperationResult, error) {
+func (r run) Wait(ctx context.Context) (workflows.OperationResult, error) {
 	var out workflows.OperationResult
-	err := r.run.Get(ctx, &out)
+	err := r.of.Get(ctx, &out)
 	if err != nil && ctx.Err() != nil {
 		return out, cyborg.Errorf(cyborg.Timeout, "the operation has not ended yet: %w", ctx.Err())
 	}
@@ -43,9 +41,9 @@ func (r Run) Wait(ctx context.Context) (workflows.OperationResult, error) {
 }
 
 // Start starts the run of an admitted operation.
-func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (Run, error) {
-	run, err := workflows.StartOperation(ctx, e.client, op, e.limits, false)
-	return Run{run: run}, err
+func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error) {
+	started, err := workflows.StartOperation(ctx, e.client, op, e.limits, false)
+	return run{of: started}, err
 }
 
 // Cancel asks the run to undo what it has done and to end. An operation without a run ends when Reconcile starts one:
