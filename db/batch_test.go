@@ -1,0 +1,189 @@
+package db_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// counter counts statements.
+type counter struct{ statements atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.statements.Add(1)
+	return ctx
+}
+
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (c *counter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	c.statements.Add(int64(data.Batch.Len()))
+	return ctx
+}
+
+func (c *counter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+func (c *counter) since(before *int64) int64 {
+	now := c.statements.Load()
+	n := now - *before
+	*before = now
+	return n
+}
+
+func startIntake(t *testing.T, store *db.Store, opts db.IntakeOptions) *db.Intake {
+	t.Helper()
+	intake := db.NewIntake(store, opts, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- intake.Run(ctx) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	return intake
+}
+
+// TestUnchangedHostsCostNoStatement: the heartbeats of a thousand hosts are one statement.
+func TestUnchangedHostsCostNoStatement(t *testing.T) {
+	t.Parallel()
+	const hosts = 1000
+	count := &counter{}
+	r := newRecordsWith(t, db.Options{Tracer: count})
+	agents := make([]*host, hosts)
+	batch := make([]cyborg.Report, hosts)
+	for i := range agents {
+		name := fmt.Sprintf("h%04d", i)
+		agents[i] = &host{records: r, name: name, boot: "b", content: content(name, 1)}
+		batch[i] = agents[i].next()
+	}
+	before := count.statements.Load()
+	replies, err := r.MergeReports(t.Context(), batch)
+	require.NoError(t, err)
+	first := count.since(&before)
+	require.Less(t, first, int64(25), "a thousand new hosts cost what one costs")
+	for i, h := range agents {
+		require.True(t, replies[i].Accepted)
+		h.reply = replies[i]
+	}
+
+	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 5 * time.Second, BatchSize: hosts})
+	var wg sync.WaitGroup
+	for _, h := range agents {
+		wg.Go(func() {
+			reply, err := intake.Heartbeat(t.Context(), h.beat())
+			if err != nil || reply.Report {
+				t.Error(reply, err)
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 1, count.since(&before), "a full batch does not wait for the interval")
+
+	for i, h := range agents {
+		batch[i] = h.next()
+	}
+	_, err = r.MergeReports(t.Context(), batch)
+	require.NoError(t, err)
+	require.Less(t, count.since(&before), int64(8), "reports that say nothing new")
+}
+
+// TestIntakeMergesCallers: heartbeats that come together are written together; so are reports, behind the first.
+func TestIntakeMergesCallers(t *testing.T) {
+	t.Parallel()
+	count := &counter{}
+	r := newRecordsWith(t, db.Options{Tracer: count})
+	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 300 * time.Millisecond})
+	var wg sync.WaitGroup
+	agents := make([]*host, 50)
+	for i := range agents {
+		name := fmt.Sprintf("h%d", i)
+		agents[i] = &host{records: r, name: name, boot: "b", content: content(name, 1)}
+		wg.Go(func() {
+			reply, err := intake.Report(t.Context(), agents[i].next())
+			if err != nil || !reply.Accepted {
+				t.Error(reply, err)
+			}
+			agents[i].reply = reply
+		})
+	}
+	wg.Wait()
+	hosts, err := r.Hosts(t.Context(), db.Page{})
+	require.NoError(t, err)
+	require.Len(t, hosts, 50)
+	// Each transaction's events carry its number.
+	require.LessOrEqual(t, scalar[int](t, r, "SELECT count(DISTINCT transaction) FROM events"), 3)
+
+	before := count.statements.Load()
+	for _, h := range agents {
+		wg.Go(func() {
+			if reply, err := intake.Heartbeat(t.Context(), h.beat()); err != nil || reply.Report {
+				t.Error(reply, err)
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 1, count.since(&before))
+}
+
+func TestLoneReportDoesNotWait(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: time.Hour})
+	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 1)}
+	reply, err := intake.Report(t.Context(), h.next())
+	require.NoError(t, err)
+	require.True(t, reply.Accepted)
+}
+
+func TestIntakeGivesEachCallerItsOwnError(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 200 * time.Millisecond})
+	fine := &host{records: r, name: "fine", boot: "b", content: content("fine", 1)}
+	bad := fine.next()
+	bad.Host = ""
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			if _, err := intake.Report(t.Context(), bad); cyborg.KindOf(err) != cyborg.Invalid {
+				t.Error(err)
+			}
+		})
+	}
+	report := fine.next()
+	wg.Go(func() {
+		if reply, err := intake.Report(t.Context(), report); err != nil || !reply.Accepted {
+			t.Error(reply, err)
+		}
+	})
+	wg.Wait()
+}
+
+func TestIntakeIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 0)
+	idle := db.NewIntake(r.Store, db.IntakeOptions{QueueSize: 1}, slog.New(slog.DiscardHandler))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := idle.Heartbeat(gone, h.beat()) // nobody takes it, and it fills the queue
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = idle.Heartbeat(t.Context(), h.beat())
+	requireKind(t, cyborg.Overloaded, err)
+
+	// Who waits when the intake stops is told.
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	require.NoError(t, idle.Run(stopped))
+	_, err = idle.Report(t.Context(), h.next())
+	requireKind(t, cyborg.Unavailable, err, "stops")
+}
