@@ -80,6 +80,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	serve := func(method, path string, handler web.Handler) {
 		router.Method(method, path, web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 			web.SetRoute(r.Context(), path)
+			web.SetRoutine(r.Context()) // every agent says something every few seconds
 			return handler(w, r)
 		}))
 	}

@@ -41,7 +41,8 @@ func NewMetrics(registry prometheus.Registerer, listener string) (*Metrics, erro
 	return m, nil
 }
 
-// Observe gives each request its id, survives panics of what it wraps, logs the request, and counts it.
+// Observe gives each request its id, survives panics of what it wraps, logs the request, and counts it. A request that
+// went well and changed nothing for anybody to know of (any GET, and what SetRoutine was called for) is logged at debug.
 func Observe(log *slog.Logger, metrics *Metrics) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +98,7 @@ func method(r *http.Request) string {
 func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, took time.Duration) {
 	ctx := context.WithoutCancel(r.Context())
 	level := slog.LevelInfo
-	if r.Method == http.MethodGet && x.err == nil {
+	if r.Method == http.MethodGet || x.routine {
 		level = slog.LevelDebug
 	}
 	attrs := []slog.Attr{

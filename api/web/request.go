@@ -20,6 +20,7 @@ type exchange struct {
 	requestID string
 	route     string // the pattern that matched; the metric label
 	actor     string
+	routine   bool  // happens all the time: of interest only where it fails
 	stream    bool  // an answer that does not end by itself: its duration says nothing
 	err       error // what WriteError answered
 }
@@ -41,6 +42,9 @@ func SetRoute(ctx context.Context, pattern string) { exchangeOf(ctx).route = pat
 
 // SetActor names who makes the request, for the log.
 func SetActor(ctx context.Context, name string) { exchangeOf(ctx).actor = name }
+
+// SetRoutine says that such requests come all the time and interest nobody while they succeed: they are logged at debug.
+func SetRoutine(ctx context.Context) { exchangeOf(ctx).routine = true }
 
 // SetStream says that the answer does not end by itself, so that its duration is not measured.
 func SetStream(ctx context.Context) { exchangeOf(ctx).stream = true }

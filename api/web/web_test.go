@@ -47,6 +47,28 @@ func get(t *testing.T, url string) (*http.Response, []byte, error) {
 	return response, body, err
 }
 
+// What agents say all the time is no news; that it fails is.
+func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
+	t.Parallel()
+	for failure, level := range map[error]slog.Level{
+		nil: slog.LevelDebug, cyborg.Errorf(cyborg.Forbidden, "no"): slog.LevelWarn,
+	} {
+		server, log := observed(t, func(_ http.ResponseWriter, r *http.Request) error {
+			web.SetRoutine(r.Context())
+			return failure
+		})
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		server.Close()
+		var line map[string]any
+		require.NoError(t, json.Unmarshal(log.Bytes(), &line))
+		require.Equal(t, level.String(), line["level"])
+	}
+}
+
 // Each kind answers with its status, a title of its own, and the message; what is internal stays inside.
 func TestWriteError(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // check applies the rule that the tag check names and returns what is wrong with the value; "" for nothing. Paths
@@ -29,7 +31,7 @@ func (d *decoder) check(rule string, target reflect.Value) string {
 			return "expected a host and a port such as temporal.example.org:7233"
 		}
 	case "hostname":
-		if !hostname(text) {
+		if cyborg.CheckHostName(text) != nil {
 			return "expected a host name: at most 253 letters, digits, dots, hyphens and underscores, beginning and ending with a letter or digit"
 		}
 	case "url":
@@ -71,21 +73,6 @@ func Loopback(address string) bool {
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// hostname says whether the text can be the name of a host: what RFC 1123 allows, and underscores, which some names
-// have.
-func hostname(text string) bool {
-	if text == "" || len(text) > 253 {
-		return false
-	}
-	for i, r := range []byte(text) {
-		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !letter && (i == 0 || i == len(text)-1 || !strings.ContainsRune("-._", rune(r))) {
-			return false
-		}
-	}
-	return true
 }
 
 func checkURL(text string) string {

@@ -205,7 +205,7 @@ func (d *decoder) config(values *viper.Viper, process Process) *Config {
 // complete fills in what depends on the machine.
 func (d *decoder) complete(c *Config, process Process) {
 	if c.Agent.Host == "" {
-		if name, err := os.Hostname(); err == nil && hostname(name) {
+		if name, err := os.Hostname(); err == nil && cyborg.CheckHostName(name) == nil {
 			c.Agent.Host = name
 		} else if process.uses("agent") {
 			d.missingf("agent.host", "this machine has no usable name of its own (%q); set", name)

@@ -3,10 +3,8 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"net"
-	"os"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
@@ -24,9 +22,9 @@ type Listeners struct {
 func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	var l Listeners
 	open := func(setting, address string, serverTLS config.ServerTLS, authenticated bool) (net.Listener, error) {
-		t, err := tlsConfig(setting, serverTLS)
+		t, err := serverTLS.Listener(tls.RequireAndVerifyClientCert)
 		if err != nil {
-			return nil, err
+			return nil, cyborg.Errorf(cyborg.Invalid, "%s: %w", setting, err)
 		}
 		return api.Endpoint{Setting: setting, Address: address, TLS: t, Authenticated: authenticated}.Listen(ctx)
 	}
@@ -59,29 +57,4 @@ func (l *Listeners) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// tlsConfig reads a listener's certificates; nil where none is configured.
-func tlsConfig(setting string, c config.ServerTLS) (*tls.Config, error) {
-	if c.Cert == "" {
-		return nil, nil //nolint:nilnil // no TLS is a configuration, too
-	}
-	certificate, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s: the certificate %s and its key %s cannot be used: %w", setting, c.Cert, c.Key, err)
-	}
-	out := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
-	if c.ClientCA == "" {
-		return out, nil
-	}
-	pem, err := os.ReadFile(c.ClientCA)
-	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s: the authorities of client certificates cannot be read: %w", setting, err)
-	}
-	out.ClientCAs = x509.NewCertPool()
-	if !out.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s: %s holds no certificate", setting, c.ClientCA)
-	}
-	out.ClientAuth = tls.RequireAndVerifyClientCert
-	return out, nil
 }

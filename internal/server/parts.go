@@ -15,7 +15,8 @@ type Part struct {
 }
 
 // RunParts starts the parts in order and runs them until ctx ends or one of them fails; then it stops them one by one,
-// last first, each before the one it stands on. The error joins what went wrong, with the parts' names.
+// last first, each before the one it stands on. The error is the first thing that went wrong, with the part's name; what
+// came of it, or went wrong while stopping, is logged.
 func RunParts(ctx context.Context, log *slog.Logger, parts ...Part) error {
 	type running struct {
 		Part
@@ -24,7 +25,7 @@ func RunParts(ctx context.Context, log *slog.Logger, parts ...Part) error {
 	}
 	var (
 		all    []running
-		failed = make(chan struct{}, len(parts))
+		failed = make(chan error, len(parts))
 	)
 	for _, part := range parts {
 		// A part outlives ctx until it is its turn to stop.
@@ -37,22 +38,34 @@ func RunParts(ctx context.Context, log *slog.Logger, parts ...Part) error {
 				if err == nil {
 					err = errors.New("ended by itself")
 				}
-				failed <- struct{}{}
+				failed <- fmt.Errorf("%s: %w", r.Name, err)
+				err = nil // said
 			}
 			r.done <- err
 		}()
 	}
+	var cause error
 	select {
 	case <-ctx.Done():
-	case <-failed:
+	case cause = <-failed:
 	}
-	var errs []error
+	also := func(err error) {
+		if cause == nil {
+			cause = err
+			return
+		}
+		log.ErrorContext(ctx, "a part failed, too", slog.String("error", err.Error()))
+	}
 	for _, r := range slices.Backward(all) {
 		log.DebugContext(ctx, "stopping", slog.String("part", r.Name))
 		r.stop()
 		if err := <-r.done; err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", r.Name, err))
+			also(fmt.Errorf("%s: %w", r.Name, err))
 		}
 	}
-	return errors.Join(errs...)
+	close(failed)
+	for err := range failed {
+		also(err)
+	}
+	return cause
 }

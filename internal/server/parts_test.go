@@ -49,6 +49,24 @@ func TestOneFailingPartStopsAll(t *testing.T) {
 	require.True(t, stopped)
 }
 
+// What others say because one failed is not what the person must read.
+func TestTheFirstFailureIsTheError(t *testing.T) {
+	t.Parallel()
+	err := server.RunParts(t.Context(), slog.New(slog.DiscardHandler),
+		server.Part{Name: "collateral", Run: func(ctx context.Context) error { <-ctx.Done(); return errors.New("lost the database") }},
+		server.Part{Name: "database", Run: func(context.Context) error { return errors.New("boom") }})
+	require.EqualError(t, err, "database: boom")
+}
+
+func TestAFailureWhileStoppingIsAnError(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := server.RunParts(ctx, slog.New(slog.DiscardHandler),
+		server.Part{Name: "slow", Run: func(ctx context.Context) error { <-ctx.Done(); return errors.New("did not stop") }})
+	require.EqualError(t, err, "slow: did not stop")
+}
+
 func TestAPartThatEndsByItselfIsAnError(t *testing.T) {
 	t.Parallel()
 	err := server.RunParts(t.Context(), slog.New(slog.DiscardHandler),

@@ -41,7 +41,7 @@ type Deps struct {
 // come to an end, writes what agents have said, and leaves the database.
 func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	store, err := db.Open(ctx, deps.DatabaseURL, db.Options{
-		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter,
+		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter, DeployableName: c.Inventory.NameDeployable,
 	}, deps.Log)
 	if err != nil {
 		return err
@@ -126,6 +126,7 @@ func (s *server) api() (Part, error) {
 		Auth: auth.Config{Tokens: tokens, Certificates: c.TLS.ClientCA != ""},
 		V1: v1.Config{
 			SyncWait: c.SyncWait, MaxInFlight: c.MaxInFlight, QueueWait: c.QueueWait, BodyLimit: int64(c.BodyLimit),
+			MaxStreams: c.MaxStreams, CensusWait: c.CensusWait,
 		},
 	}, api.Deps{
 		Store: s.store, Engine: conductor.NewEngine(s.Temporal, s.limits), Registry: s.Registry, Log: s.Log,

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -84,7 +83,8 @@ type Deps struct {
 	Log *slog.Logger
 	// Version is this binary's version, told to the conductor.
 	Version string
-	// BootID tells one boot of the machine from the next; where it is empty it is read from the kernel.
+	// BootID tells one boot of the machine from the next; where it is empty it is read below Root, else from the
+	// kernel.
 	BootID string
 	// Metrics, where set, gets the agent's metrics; they carry the label host.
 	Metrics prometheus.Registerer
@@ -95,9 +95,6 @@ const (
 	defaultImageCacheBytes = 4 << 30
 	defaultSlots           = 16
 )
-
-// hostName is what Nova, Placement and a task queue's name can all carry.
-var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$`)
 
 // withDefaults returns the configuration with every optional field set.
 func (c Config) withDefaults() Config {
@@ -119,8 +116,8 @@ func (c Config) Validate() error {
 	bad := func(format string, args ...any) { all = append(all, cyborg.Errorf(cyborg.Invalid, format, args...)) }
 
 	c = c.withDefaults()
-	if !hostName.MatchString(c.Host) {
-		bad("the host name %q is not one: use letters, digits, '.', '_' and '-', at most 255, as hypervisor_hostname shows it", c.Host)
+	if err := cyborg.CheckHostName(c.Host); err != nil {
+		all = append(all, err)
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		bad("the agent's state directory %q must be an absolute path", c.StateDir)
