@@ -1,0 +1,284 @@
+package db_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// journal is what the agent says of one handle.
+func (h *host) journal(local string, state cyborg.AttachmentState) {
+	h.content.Attachments = append(h.content.Attachments, cyborg.Attachment{
+		Backend: "fake", Deployable: local, Handle: local + ".0", Operation: uuid.New(), State: state,
+	})
+}
+
+func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
+	t.Helper()
+	found, err := r.Disagreements(t.Context(), "", 0)
+	require.NoError(t, err)
+	out := map[string]db.Disagreement{}
+	for _, d := range found {
+		out[d.Deployable] = d
+	}
+	require.Len(t, out, len(found))
+	return out
+}
+
+// TestDisagreements has one accelerator for each thing that journal and records can say together.
+func TestDisagreements(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 0)
+	add := func(name string) { h.content.Backends[0].Devices = append(h.content.Backends[0].Devices, device(name)) }
+	attached := []string{"agreed", "forgotten", "lost", "doubted", "broken", "instance", "gone"}
+	free := []string{"unrecorded", "unrecorded-doubt", "unrecorded-lost", "free", "claimed", "doubt", "doubt-journal"}
+	for _, name := range append(attached, free...) {
+		add(name)
+	}
+	h.report(t)
+	for _, name := range append(attached, free...) {
+		h.ready(t, name)
+	}
+	for _, name := range attached {
+		holder := onHost("h1")
+		if name == "instance" {
+			holder = instance("vm")
+		}
+		r.do(t, toAttach(h.accelerator(t, name).UUID, holder), cyborg.Succeeded)
+	}
+	claimed := r.begin(t, toAttach(h.accelerator(t, "claimed").UUID, onHost("h1")))
+	for _, name := range []string{"doubt", "doubt-journal"} {
+		r.do(t, toAttach(h.accelerator(t, name).UUID, onHost("h1")), cyborg.NeedsOperator)
+	}
+	r.do(t, toDetach(h.accelerator(t, "broken").UUID, nil), cyborg.NeedsOperator)
+	for _, name := range []string{"agreed", "broken", "unrecorded", "instance", "doubt-journal", "claimed"} {
+		h.journal(name, cyborg.AttachmentDone)
+	}
+	h.journal("doubted", cyborg.AttachmentInDoubt)
+	h.journal("unrecorded-doubt", cyborg.AttachmentInDoubt)
+	h.journal("lost", cyborg.AttachmentLost)
+	h.journal("unrecorded-lost", cyborg.AttachmentLost)
+	h.journal("never-heard-of", cyborg.AttachmentDone)
+	devices := h.content.Backends[0].Devices
+	for i, d := range devices {
+		if d.Identity == "gone" {
+			h.content.Backends[0].Devices = append(devices[:i:i], devices[i+1:]...)
+		}
+	}
+	h.report(t)
+
+	type said struct {
+		journal  cyborg.AttachmentState
+		recorded string
+		attach   bool
+	}
+	want := map[string]said{
+		"forgotten":        {"", "attached", true},
+		"lost":             {cyborg.AttachmentLost, "attached", true},
+		"doubted":          {cyborg.AttachmentInDoubt, "attached", true},
+		"broken":           {cyborg.AttachmentDone, "attached", true},
+		"unrecorded":       {cyborg.AttachmentDone, "", false},
+		"unrecorded-doubt": {cyborg.AttachmentInDoubt, "", false},
+		"unrecorded-lost":  {cyborg.AttachmentLost, "", false},
+		"never-heard-of":   {cyborg.AttachmentDone, "", false},
+		"doubt":            {"", "in_doubt", false},
+		"doubt-journal":    {cyborg.AttachmentDone, "in_doubt", false},
+	}
+	found := r.disagreements(t)
+	got := map[string]said{}
+	for name, d := range found {
+		got[name] = said{d.Journal, d.Recorded, d.Attach}
+		require.Equal(t, "h1", d.Host)
+		require.Equal(t, "fake", d.Backend)
+		require.Equal(t, name+".0", d.Handle.Identity)
+		require.Equal(t, onHost("h1"), d.Handle.Holder)
+		require.NotZero(t, d.Operation)
+		if name != "never-heard-of" {
+			require.Equal(t, h.accelerator(t, name).UUID, d.Accelerator)
+			require.Equal(t, h.accelerator(t, name).Handles[0].UUID, d.Handle.UUID)
+		}
+		if d.Recorded != "" {
+			require.Equal(t, h.accelerator(t, name).Handles[0].Operation, d.Operation)
+		}
+	}
+	require.Equal(t, want, got)
+	none, err := r.Disagreements(t.Context(), "h2", 0)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	one, err := r.Disagreements(t.Context(), "h1", 1)
+	require.NoError(t, err)
+	require.Len(t, one, 1)
+
+	// The host has settled all of them, and says so.
+	var settled []db.Disagreement
+	for _, d := range found {
+		settled = append(settled, d)
+	}
+	require.NoError(t, r.RecordSettled(t.Context(), settled))
+	require.NoError(t, r.RecordSettled(t.Context(), settled))
+	for _, name := range []string{"doubt", "doubt-journal"} {
+		a := h.accelerator(t, name)
+		require.Equal(t, cyborg.StatusReady, a.Status())
+		require.Empty(t, a.Holders())
+	}
+	for _, name := range []string{"broken", "forgotten", "lost", "doubted"} {
+		a := h.accelerator(t, name)
+		require.Equal(t, cyborg.StatusReady, a.Status(), name)
+		require.Equal(t, []cyborg.Holder{onHost("h1")}, a.Holders(), name)
+	}
+	h.content.Attachments = nil
+	for _, name := range []string{"agreed", "forgotten", "lost", "doubted", "broken", "claimed"} {
+		h.journal(name, cyborg.AttachmentDone)
+	}
+	h.report(t)
+	require.Empty(t, r.disagreements(t))
+	r.end(t, claimed, cyborg.Succeeded)
+	require.Empty(t, r.disagreements(t))
+	h.content.Attachments = nil
+	h.report(t)
+	require.Len(t, r.disagreements(t), 6)
+	h.fall(t)
+	require.Empty(t, r.disagreements(t), "who is silent cannot be asked")
+}
+
+// TestJournalOlderThanTheRecords: what the host reported before an operation had its result contradicts nothing.
+func TestJournalOlderThanTheRecords(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
+	h.sequence++
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Succeeded,
+		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: device("card0")}},
+	}))
+	require.Empty(t, r.disagreements(t))
+	h.content.Backends[0].Options = map[string]any{"something": "else"}
+	h.report(t) // the journal still lacks it: now that is a contradiction
+	require.Len(t, r.disagreements(t), 1)
+}
+
+// TestSettledMeanwhile: what changed after it was looked at stays as it is.
+func TestSettledMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.NeedsOperator)
+	found, err := r.Disagreements(t.Context(), "h1", 0)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
+	require.NoError(t, r.RecordSettled(t.Context(), found))
+	require.Len(t, r.accelerator(t, a.UUID).Holders(), 1)
+	r.end(t, work, cyborg.NeedsOperator)
+	require.NoError(t, r.RecordSettled(t.Context(), found))
+	require.Len(t, r.accelerator(t, a.UUID).Holders(), 1, "this doubt is another operation's")
+	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
+}
+
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 3)
+	admitted := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID}))
+	running := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID}))
+	h.ready(t, "card2")
+	found, err := r.Orphans(t.Context(), time.Hour, 10)
+	require.NoError(t, err)
+	require.Empty(t, found)
+	found, err = r.Orphans(t.Context(), 0, 10)
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	require.Equal(t, []uuid.UUID{admitted.ID, running.Operation}, []uuid.UUID{found[0].Operation, found[1].Operation})
+	require.Equal(t, []cyborg.OperationState{cyborg.Admitted, cyborg.Running}, []cyborg.OperationState{found[0].State, found[1].State})
+	require.Equal(t, cyborg.KindProvision, found[0].Kind)
+	found, err = r.Orphans(t.Context(), 0, 1)
+	require.NoError(t, err)
+	require.Equal(t, admitted.ID, found[0].Operation)
+}
+
+func TestForget(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 4)
+	held, claimed := h.ready(t, "card0"), h.ready(t, "card1")
+	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.Succeeded)
+	r.admit(t, toAttach(claimed.UUID, onHost("h1")))
+	h.content.Backends[0].Devices = h.content.Backends[0].Devices[3:]
+	h.content.Backends[0].Devices[0].Deployables[0].Handles = nil
+	h.report(t)
+	forget := func(missingFor time.Duration) int {
+		n, err := r.Forget(t.Context(), missingFor)
+		require.NoError(t, err)
+		return n
+	}
+	require.Zero(t, forget(time.Hour))
+	// card2 with its device and handles; a free handle of card0; card3's handles. Not what is held, nor what is claimed.
+	require.Equal(t, 4+1+2, forget(0))
+	require.Zero(t, forget(0))
+	found := h.accelerators(t)
+	require.Len(t, found, 3)
+	require.Len(t, found["card0"].Handles, 1)
+	require.Len(t, found["card1"].Handles, 2)
+	r.do(t, toDetach(held.UUID, nil), cyborg.Succeeded)
+	require.Equal(t, 3, forget(0))
+	events, err := r.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{{Kind: cyborg.SubjectAccelerator, ID: held.UUID.String()}}}, cyborg.Cursor{}, 0)
+	require.NoError(t, err)
+	require.NotEmpty(t, events, "its history stays")
+
+	// It comes back as something new.
+	h.content = content("h1", 1)
+	h.report(t)
+	back := h.accelerator(t, "card0")
+	require.NotEqual(t, held.UUID, back.UUID)
+	require.Equal(t, held.ProviderUUID, back.ProviderUUID, "Placement knows it by its name")
+	require.Equal(t, cyborg.StatusInactive, back.Status())
+}
+
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	request := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID})
+	request.IdempotencyKey, request.Fingerprint = "k", "f"
+	old := r.do(t, request, cyborg.Succeeded)
+	retry := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID})
+	retry.RetryOf = old.Operation
+	open := r.begin(t, retry)
+	require.NoError(t, r.Touch(t.Context(), cyborg.Service{Role: "api", Host: "c", Instance: "1", StartedAt: time.Now()}))
+	r.exec(t, "UPDATE events SET at = at - interval '1 day'")
+	r.exec(t, "UPDATE operations SET admitted_at = admitted_at - interval '1 day', ended_at = ended_at - interval '1 day'")
+	r.exec(t, "UPDATE services SET last_seen = last_seen - interval '1 day'")
+	events := scalar[int](t, r, "SELECT count(*) FROM events")
+
+	pruned, err := r.Prune(t.Context(), db.Retention{})
+	require.NoError(t, err)
+	require.Zero(t, pruned, "nothing is kept for ever by accident, or deleted")
+	week := 7 * 24 * time.Hour
+	pruned, err = r.Prune(t.Context(), db.Retention{Events: week, Operations: week, Services: week, Idempotency: week})
+	require.NoError(t, err)
+	require.Zero(t, pruned)
+	pruned, err = r.Prune(t.Context(), db.Retention{Events: time.Hour, Services: time.Hour, Idempotency: time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, db.Pruned{Events: events, Services: 1, Keys: 1}, pruned)
+	request.ID = uuid.New()
+	_, err = r.Admit(t.Context(), request)
+	requireKind(t, cyborg.Changed, err, "ready already")
+	pruned, err = r.Prune(t.Context(), db.Retention{Operations: time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, db.Pruned{Operations: 1}, pruned)
+	_, err = r.Operation(t.Context(), old.Operation)
+	requireKind(t, cyborg.NotFound, err)
+	left, err := r.Operation(t.Context(), open.Operation)
+	require.NoError(t, err)
+	require.Zero(t, left.RetryOf)
+}
