@@ -78,12 +78,13 @@ func (s *standalone) agent(h host, temporal client.Client, registry *drivers.Reg
 			return nil, err
 		}
 		cfg.Root = root
-		deps.BootID = "capture" // what was recorded does not boot
 	}
 	// Everything on PCI is listed, and nothing is touched before somebody takes it into service.
 	options := map[string]any{"device_spec": []any{map[string]any{"address": "*"}}}
 	if _, err := os.Stat(filepath.Join(cfg.Root, simulator.Marker)); err == nil {
 		options["simulate"] = true
+	} else if h.arg != thisMachine {
+		deps.BootID = "capture" // what was recorded does not boot
 	}
 	cfg.Backends = []agent.BackendConfig{{Name: "pci", Driver: "generic", Enabled: true, Options: options}}
 	return agent.New(cfg, deps)
