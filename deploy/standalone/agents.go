@@ -60,7 +60,8 @@ func (s *standalone) agent(h host, temporal client.Client, registry *drivers.Reg
 		Host: h.name, StateDir: dir, Root: "/",
 		ImageDir: images, ImageMaxBytes: int64(c.ImageMax), ImageCacheBytes: int64(c.ImageCache),
 		Endpoints:         []string{"http://" + s.config.AgentEndpoint.Listen},
-		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, Slots: c.Slots,
+		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, ScanTimeout: c.ScanTimeout, UsageTimeout: c.UsageTimeout,
+		StopTimeout: c.StopTimeout, Slots: c.Slots,
 	}
 	deps := agent.Deps{
 		Temporal: temporal, Drivers: registry, Log: s.log, Version: cyborg.Version,

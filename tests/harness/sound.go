@@ -43,8 +43,8 @@ func (s *Standalone) Operations(t testing.TB) []apiclient.Operation {
 }
 
 // RequireSound waits until no operation is under way and then asserts what must always be true at rest: every operation
-// has ended and says how, no claim is left, nothing is fenced without a reason, each handle's holder is confirmed, and
-// each fake card is attached exactly where the records say so.
+// has ended and says how, no claim is left, nothing is fenced without a reason, each handle's holder is confirmed, each
+// fake card and each journal is attached exactly where the records say so, and the events lead to the records.
 func RequireSound(t testing.TB, s *Standalone) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleLimit)
@@ -75,8 +75,11 @@ func (s *Standalone) unsound(ctx context.Context) error {
 		if err := s.unsoundAccelerator(ctx, &accelerators[i]); err != nil {
 			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
 		}
+		if err := s.unsoundHistory(ctx, &accelerators[i]); err != nil {
+			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
+		}
 	}
-	return nil
+	return s.unsoundJournals(ctx, accelerators)
 }
 
 func (s *Standalone) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerator) error {

@@ -14,8 +14,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -44,11 +42,10 @@ type Standalone struct {
 	Temporal string
 	API      *apiclient.Client
 
+	process
 	options Options
 	env     []string
-	cmd     *exec.Cmd
-	exited  chan struct{}
-	output  *output
+	agents  string // address of the agent endpoint
 }
 
 // Binary returns the path of a built binary. They are in bin/ of the repository, where "make build" puts them, or in
@@ -82,12 +79,13 @@ func Start(t testing.TB, options Options) *Standalone {
 		StateDir: filepath.Join(dir, "state"),
 		URL:      fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
 		Temporal: fmt.Sprintf("127.0.0.1:%d", ports[2]),
+		process:  newProcess("cyborg-standalone"),
 		options:  options,
-		output:   &output{},
+		agents:   fmt.Sprintf("127.0.0.1:%d", ports[1]),
 	}
 	s.env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return len(v) > 7 && v[:7] == "CYBORG_" }),
 		fmt.Sprintf("CYBORG_API_LISTEN=127.0.0.1:%d", ports[0]),
-		fmt.Sprintf("CYBORG_AGENT_ENDPOINT_LISTEN=127.0.0.1:%d", ports[1]),
+		"CYBORG_AGENT_ENDPOINT_LISTEN="+s.agents,
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_LISTEN=127.0.0.1:%d", ports[2]),
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_UI_LISTEN=127.0.0.1:%d", ports[3]),
 	)
@@ -116,16 +114,7 @@ func (s *Standalone) Launch(t testing.TB) {
 	for _, host := range s.options.Hosts {
 		args = append(args, "--hosts", host)
 	}
-	s.cmd = exec.Command(Binary(t, "cyborg-standalone"), args...) //nolint:noctx // it outlives any context but the test
-	s.cmd.Env = s.env
-	s.cmd.Stdout, s.cmd.Stderr = s.output, s.output
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	require.NoError(t, s.cmd.Start())
-	s.exited = make(chan struct{})
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		_ = cmd.Wait()
-		close(exited)
-	}(s.cmd, s.exited)
+	s.start(t, s.env, args...)
 }
 
 // WaitReady returns when every check of /readyz passes and every host has reported.
@@ -168,46 +157,12 @@ func (s *Standalone) WaitReady(t testing.TB) {
 	})
 }
 
-// Kill ends the process as a power cut would: kill -9. Its PostgreSQL stays behind.
-func (s *Standalone) Kill(t testing.TB) {
-	t.Helper()
-	require.NoError(t, s.cmd.Process.Kill())
-	<-s.exited
-}
-
-// Stop ends it as Ctrl-C does and returns its exit code.
-func (s *Standalone) Stop(t testing.TB) int {
-	t.Helper()
-	require.NoError(t, s.cmd.Process.Signal(syscall.SIGINT))
-	select {
-	case <-s.exited:
-	case <-time.After(time.Minute):
-		_ = s.cmd.Process.Signal(syscall.SIGQUIT) // for its stacks
-		<-s.exited
-		t.Fatalf("standalone did not stop:\n%s", s.output)
-	}
-	return s.cmd.ProcessState.ExitCode()
-}
-
 // Restart starts it again on the same state and waits until it is ready.
 func (s *Standalone) Restart(t testing.TB) {
 	t.Helper()
 	s.Launch(t)
 	s.WaitReady(t)
 }
-
-// Running says whether the process lives.
-func (s *Standalone) Running() bool {
-	select {
-	case <-s.exited:
-		return false
-	default:
-		return true
-	}
-}
-
-// Output is what the process has said so far, over all its runs.
-func (s *Standalone) Output() string { return s.output.String() }
 
 // Until calls check until it returns nil, and fails the test when ctx ends before.
 func Until(t testing.TB, ctx context.Context, what string, check func() error) { //nolint:revive // t first, as everywhere
@@ -240,24 +195,6 @@ func freePorts(t testing.TB, n int) []int {
 		ports[i] = address.Port
 	}
 	return ports
-}
-
-// output keeps what a process says.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // CLI runs the cyborg client against the standalone and returns what it printed and its exit code.

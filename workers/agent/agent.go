@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,7 +21,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
-// bootIDFile tells one boot from the next (Linux, random(4)).
+// bootIDFile, below the root, tells one boot from the next (Linux, random(4)).
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // Agent is one host's agent.
@@ -58,7 +59,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	bootID := a.deps.BootID
 	if bootID == "" {
-		if bootID, err = readBootID(bootIDFile); err != nil {
+		if bootID, err = readBootID(a.config.Root); err != nil {
 			return err
 		}
 	}
@@ -152,8 +153,15 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	}, nil
 }
 
-func readBootID(path string) (string, error) {
-	text, err := os.ReadFile(filepath.Clean(path))
+// readBootID reads the boot id of the machine whose root that is: drivers take it from there, too. A root without one,
+// such as sysfs alone mounted into a container, boots with this machine.
+func readBootID(root string) (string, error) {
+	path := filepath.Join(root, bootIDFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		path = bootIDFile
+		text, err = os.ReadFile(path)
+	}
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.Unavailable, "the boot id of this machine cannot be read: %w", err)
 	}

@@ -1,0 +1,25 @@
+package harness
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+	temporallog "go.temporal.io/sdk/log"
+
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
+)
+
+// TemporalClient connects to the embedded Temporal, as an operator does who looks at runs and ends them by hand. It
+// closes with the test.
+func (s *Standalone) TemporalClient(t testing.TB) client.Client {
+	t.Helper()
+	connected, err := client.DialContext(t.Context(), client.Options{
+		HostPort: s.Temporal, Namespace: temporalclient.DefaultNamespace,
+		Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+	})
+	require.NoError(t, err)
+	t.Cleanup(connected.Close)
+	return connected
+}
