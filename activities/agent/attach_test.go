@@ -33,7 +33,7 @@ func TestAttachAndDetach(t *testing.T) {
 	require.Equal(t, attached, again, "also by a later process")
 	require.Zero(t, h.fate.count("attach"))
 
-	report, err := h.inventory.Report()
+	report, err := h.inventory.Report(t.Context())
 	require.NoError(t, err)
 	require.Greater(t, report.Sequence, attached.Observation.Sequence)
 

@@ -175,13 +175,13 @@ type uplink struct {
 	reports   []cyborg.Report
 }
 
-func (u *uplink) Report(context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+func (u *uplink) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.failure != nil {
 		return cyborg.Report{}, cyborg.ReportReply{}, u.failure
 	}
-	report, err := u.inventory.Report()
+	report, err := u.inventory.Report(ctx)
 	if err != nil {
 		return report, cyborg.ReportReply{}, err
 	}

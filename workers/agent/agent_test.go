@@ -354,7 +354,7 @@ func TestConfigurationMistakesAreAllTold(t *testing.T) {
 	}, h.deps)
 	require.Error(t, err)
 	for _, text := range []string{
-		`host name "node 1"`, `state directory "state"`, `root "root"`, `image directory "images"`, `"conductor:6667" is not the URL`,
+		`"node 1" cannot be the name of a host`, `state directory "state"`, `root "root"`, `image directory "images"`, `"conductor:6667" is not the URL`,
 		"number of slots", "scan timeout", "limits on images", `"../x" is not the name of a backend`, `"a" is configured twice`, "names no driver",
 	} {
 		require.ErrorContains(t, err, text)

@@ -76,8 +76,25 @@ func (s *temporal) client() client.Client {
 	return c
 }
 
-// run has the agent run an activity, and returns its result.
+// run has the agent run an activity, and returns its result. A try that nobody answers is given again, as Temporal does.
 func (s *temporal) run(name string, in, out any) *failurepb.Failure {
+	s.t.Helper()
+	for range 5 {
+		select {
+		case r := <-s.give(name, in):
+			if r.failure == nil && out != nil {
+				require.NoError(s.t, converter.GetDefaultDataConverter().FromPayloads(r.payloads, out))
+			}
+			return r.failure
+		case <-time.After(10 * time.Second):
+		}
+	}
+	require.Fail(s.t, "the agent does not answer")
+	return nil
+}
+
+// give gives the agent a try of an activity.
+func (s *temporal) give(name string, in any) <-chan result {
 	s.t.Helper()
 	payloads, err := converter.GetDefaultDataConverter().ToPayloads(in)
 	require.NoError(s.t, err)
@@ -96,16 +113,7 @@ func (s *temporal) run(name string, in, out any) *failurepb.Failure {
 		StartToCloseTimeout: durationpb.New(time.Minute), ScheduleToCloseTimeout: durationpb.New(time.Minute),
 		HeartbeatTimeout: durationpb.New(10 * time.Second),
 	}
-	select {
-	case r := <-done:
-		if r.failure == nil && out != nil {
-			require.NoError(s.t, converter.GetDefaultDataConverter().FromPayloads(r.payloads, out))
-		}
-		return r.failure
-	case <-time.After(30 * time.Second):
-		require.Fail(s.t, "the agent does not answer")
-		return nil
-	}
+	return done
 }
 
 // worker is the identity that polls a queue, or empty.

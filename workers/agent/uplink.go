@@ -172,7 +172,7 @@ func (u *uplink) pause(ctx context.Context, pause time.Duration) {
 }
 
 func (u *uplink) send(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
-	report, err := u.inventory.Report()
+	report, err := u.inventory.Report(ctx)
 	if err != nil {
 		return report, cyborg.ReportReply{}, err
 	}

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 
@@ -11,11 +12,9 @@ import (
 )
 
 // Report is all that is known of the host now, under a new sequence number. What an operation observed under an earlier
-// number is in it.
-func (i *Inventory) Report() (cyborg.Report, error) {
-	i.observing.Lock()
-	defer i.observing.Unlock()
-	sequence, err := i.journal.NextSequence()
+// number is in it: it waits for those that are under way.
+func (i *Inventory) Report(ctx context.Context) (cyborg.Report, error) {
+	sequence, err := i.observations.after(ctx, i.journal)
 	if err != nil {
 		return cyborg.Report{}, err
 	}

@@ -56,9 +56,7 @@ type Inventory struct {
 	log      *slog.Logger
 	locks    deviceLocks
 
-	// observing is held, shared, from taking the sequence number of an observation until what it saw is in backends:
-	// no report may take a later number before.
-	observing sync.RWMutex
+	observations observations
 	// configuring lets one change of the backends happen at a time.
 	configuring chan struct{}
 

@@ -181,7 +181,7 @@ func TestAScanDoesNotOverwriteAnObservation(t *testing.T) {
 		close(gate)
 		<-scanned
 		require.Equal(t, "new", r.image("a"))
-		report, err := r.Report()
+		report, err := r.Report(t.Context())
 		require.NoError(t, err)
 		require.Greater(t, report.Sequence, observation.Sequence)
 		require.Equal(t, "new", report.Content.Backends[0].Devices[0].Deployables[0].BitstreamID)
@@ -196,36 +196,39 @@ func TestAScanDoesNotOverwriteAnObservation(t *testing.T) {
 // TestAReportWaitsForAnObservation: it would otherwise have a later number and what was before the change.
 func TestAReportWaitsForAnObservation(t *testing.T) {
 	t.Parallel()
-	g := &gadget{devices: []cyborg.DeviceReport{device("a", "old")}}
-	r := newRig(t, map[string]*gadget{"x": g})
-	r.Scan(t.Context())
-	gate := make(chan struct{})
-	g.set(func(g *gadget) { g.devices, g.gate = []cyborg.DeviceReport{device("a", "new")}, gate })
-	observed := make(chan cyborg.Observation, 1)
-	go func() {
-		observation, err := r.Observe(t.Context(), "x", "a")
-		if err == nil {
-			observed <- observation
-		}
-		close(observed)
-	}()
-	require.Eventually(t, func() bool { return g.count() == 2 }, 10*time.Second, time.Millisecond)
-	reported := make(chan cyborg.Report, 1)
-	go func() {
-		if report, err := r.Report(); err == nil {
-			reported <- report
-		}
-		close(reported)
-	}()
-	select {
-	case <-reported:
-		require.Fail(t, "the report did not wait")
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(gate)
-	report := <-reported
-	require.Less(t, (<-observed).Sequence, report.Sequence)
-	require.Equal(t, "new", report.Content.Backends[0].Devices[0].Deployables[0].BitstreamID)
+	synctest.Test(t, func(t *testing.T) {
+		g, other := &gadget{devices: []cyborg.DeviceReport{device("a", "old")}}, &gadget{devices: []cyborg.DeviceReport{device("b", "")}}
+		r := newRig(t, map[string]*gadget{"x": g, "y": other})
+		r.Scan(t.Context())
+		gate := make(chan struct{})
+		g.set(func(g *gadget) { g.devices, g.gate = []cyborg.DeviceReport{device("a", "new")}, gate })
+		observed := make(chan cyborg.Observation, 1)
+		go func() {
+			if observation, err := r.Observe(t.Context(), "x", "a"); err == nil {
+				observed <- observation
+			}
+		}()
+		synctest.Wait()
+		reported := make(chan cyborg.Report, 1)
+		go func() {
+			if report, err := r.Report(t.Context()); err == nil {
+				reported <- report
+			}
+		}()
+		synctest.Wait()
+		require.Empty(t, reported, "the report waits")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.Report(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "but not for ever")
+		later, err := r.Observe(t.Context(), "y", "b")
+		require.NoError(t, err, "and no other observation waits for it")
+		close(gate)
+		report := <-reported
+		require.Less(t, (<-observed).Sequence, report.Sequence)
+		require.Less(t, report.Sequence, later.Sequence)
+		require.Equal(t, "new", report.Content.Backends[0].Devices[0].Deployables[0].BitstreamID)
+	})
 }
 
 func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
@@ -239,12 +242,12 @@ func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
 	g := &gadget{devices: []cyborg.DeviceReport{both, device("a", "")}}
 	r := newRig(t, map[string]*gadget{"x": g, "y": {}})
 	r.Scan(t.Context())
-	first, err := r.Report()
+	first, err := r.Report(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "trait1", both.Deployables[0].Attributes[0].Key, "what the driver returned is its own")
 	g.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", ""), turned} })
 	r.Scan(t.Context())
-	second, err := r.Report()
+	second, err := r.Report(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, first.Digest, second.Digest)
 	require.Equal(t, first.Content.Digest(), first.Digest)

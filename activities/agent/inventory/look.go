@@ -154,12 +154,11 @@ func (i *Inventory) Observe(ctx context.Context, backendName, device string) (cy
 	if err != nil {
 		return cyborg.Observation{}, err
 	}
-	i.observing.RLock()
-	defer i.observing.RUnlock()
-	sequence, err := i.journal.NextSequence()
+	sequence, end, err := i.observations.begin(i.journal)
 	if err != nil {
 		return cyborg.Observation{}, err
 	}
+	defer end()
 	devices, err := in.discover(ctx, i.config.ScanTimeout)
 	if err != nil && ctx.Err() != nil {
 		return cyborg.Observation{}, err
