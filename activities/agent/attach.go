@@ -61,7 +61,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 		return result, err
 	}
 	plan.entry.State = journal.Attached
-	return finish(ctx, a, s, plan.found, journal.Change{Attachments: []journal.Attachment{plan.entry}}, changeResult)
+	return finish(ctx, a, s, plan.found, recording(journal.Change{Attachments: []journal.Attachment{plan.entry}}))
 }
 
 // attachPlan is what an attach is about to do.

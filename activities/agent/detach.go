@@ -65,7 +65,7 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 		}
 		change.DropAttachments = append(change.DropAttachments, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
 	}
-	return finish(ctx, a, s, *found, change, changeResult)
+	return finish(ctx, a, s, *found, recording(change))
 }
 
 // planDetach finds the handles that the driver has to detach and refuses with kind InUse where one of all is in use. It
@@ -259,6 +259,6 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		}
 	}
 	a.Inventory.Touch()
-	result.Observation, err = a.Inventory.Observe(ctx, found.Backend, found.Device.Identity)
+	result.Observation, err = a.Inventory.Observe(ctx, found.Backend, found.Device.Identity, nil)
 	return result, err
 }

@@ -40,7 +40,7 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 			return result, err
 		}
 	}
-	return finish(ctx, a, s, found, journal.Change{}, changeResult)
+	return finish(ctx, a, s, found, recording(journal.Change{}))
 }
 
 // retreat makes sure that an install that the driver refuses has changed nothing, since the workflow will not undo it.
@@ -90,5 +90,5 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 			return result, err
 		}
 	}
-	return finish(ctx, a, s, found, journal.Change{}, changeResult)
+	return finish(ctx, a, s, found, recording(journal.Change{}))
 }

@@ -96,14 +96,15 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		}
 		return result, err
 	}
-	loaded := journal.Loaded{
-		Deployable: found.Deployable.Name, SHA256: in.SHA256, ImageID: in.Image.ID,
-		WholeDevice: in.Image.WholeDevice, Operation: in.Operation,
-	}
-	seen, err := a.Inventory.Observe(ctx, found.Backend, found.Device.Identity)
-	if err != nil {
-		return result, doubt(err)
-	}
+	return finish(ctx, a, s, found, func(seen cyborg.Observation) (workflows.ProgramResult, journal.Change, error) {
+		return recordProgram(in, found, seen)
+	})
+}
+
+// recordProgram is what a loaded image that was read back comes to.
+func recordProgram(
+	in workflows.ProgramInput, found inventory.Found, seen cyborg.Observation,
+) (result workflows.ProgramResult, change journal.Change, err error) {
 	result.Observation = seen
 	for _, one := range seen.Device.Deployables {
 		if one.Name == found.Deployable.Name {
@@ -111,23 +112,15 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		}
 	}
 	if result.BitstreamID == "" {
-		return result, cyborg.Errorf(cyborg.Hardware, "%s is gone after the image was loaded", found.Deployable.Name)
+		return result, change, cyborg.Errorf(cyborg.Hardware, "%s is gone after the image was loaded", found.Deployable.Name)
 	}
-	text, err := json.Marshal(result)
-	if err != nil {
-		return result, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
-	}
-	ended := s.at(journal.Done)
-	ended.Result = text
-	change := journal.Change{Steps: []journal.Step{ended}, DropStaged: []uuid.UUID{in.Operation}}
-	change.Loaded = loadedInto(inventory.Found{
-		Backend: found.Backend, Target: drivers.Target{Device: seen.Device, Deployable: found.Deployable},
-	}, loaded)
-	if err := a.Journal.Write(change); err != nil {
-		return result, err
-	}
-	a.Inventory.Touch()
-	return result, nil
+	found.Device = seen.Device
+	change.DropStaged = []uuid.UUID{in.Operation}
+	change.Loaded = loadedInto(found, journal.Loaded{
+		Deployable: found.Deployable.Name, SHA256: in.SHA256, ImageID: in.Image.ID,
+		WholeDevice: in.Image.WholeDevice, Operation: in.Operation,
+	})
+	return result, change, nil
 }
 
 // planProgram finds what to load into what. It changes nothing.
@@ -186,7 +179,7 @@ func (a *Activities) refusedProgram(
 	if s.begun {
 		return doubt(cause)
 	}
-	observation, err := a.Inventory.Observe(ctx, in.Target.Backend, in.Target.Device)
+	observation, err := a.Inventory.Observe(ctx, in.Target.Backend, in.Target.Device, nil)
 	if err != nil || len(differences(observation.Device, note)) > 0 {
 		return doubt(cause)
 	}

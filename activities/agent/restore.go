@@ -61,27 +61,14 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 			return result, err
 		}
 	}
-	observation, err := a.Inventory.Observe(ctx, found.Backend, found.Device.Identity)
-	if err != nil {
-		return result, err
-	}
-	if different := differences(observation.Device, note); len(different) > 0 {
-		return result, cyborg.Errorf(cyborg.Hardware, "what was loaded before is not back: %s", strings.Join(append(different, missing...), "; ")).
-			WithHint("Program it with an image of your choice, then make it ready.")
-	}
-	result.Observation = observation
-	text, err := json.Marshal(result)
-	if err != nil {
-		return result, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
-	}
-	ended := s.at(journal.Done)
-	ended.Result = text
-	change := journal.Change{Steps: []journal.Step{ended}, Loaded: note.Images, DropStaged: []uuid.UUID{in.Operation}}
-	if err := a.Journal.Write(change); err != nil {
-		return result, err
-	}
-	a.Inventory.Touch()
-	return result, nil
+	return finish(ctx, a, s, found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
+		change := journal.Change{Loaded: note.Images, DropStaged: []uuid.UUID{in.Operation}}
+		if different := differences(seen.Device, note); len(different) > 0 {
+			return result, change, cyborg.Errorf(cyborg.Hardware, "what was loaded before is not back: %s", strings.Join(append(different, missing...), "; ")).
+				WithHint("Program it with an image of your choice, then make it ready.")
+		}
+		return workflows.ChangeResult{Observation: seen}, change, nil
+	})
 }
 
 // byReach puts images of the whole device first, since they change what the others have loaded.

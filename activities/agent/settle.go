@@ -102,12 +102,11 @@ func (a *Activities) settleDetached(
 		return a.Journal.Write(drop)
 	}
 	if !isKnown {
-		// What the journal does not know this agent has not attached, and it may be somebody else's.
-		is, err := a.attached(ctx, t, found, handle)
-		if err == nil && is {
-			err = cyborg.Errorf(cyborg.Changed, "it is attached to the host, though not by this agent; detach it by hand")
+		// The records doubt it and the journal, which may have been lost, does not know it. So the hardware decides.
+		if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
+			return err
 		}
-		return err
+		known = newEntry(found, handle, entry.Operation, entry.Handle.Holder)
 	}
 	who, err := a.inUse(ctx, t, found, handle)
 	if err != nil {

@@ -76,10 +76,23 @@ func TestSettleLeavesAlone(t *testing.T) {
 	result = h.settle(entry(newer, handle, workflows.WantDetached))
 	require.Contains(t, result.Errors[handle], "in use by qemu")
 	require.True(t, h.attachedNow(handle))
+}
 
+// TestSettleWithoutAJournal: the records doubt an attachment, and the agent has lost its state directory.
+func TestSettleWithoutAJournal(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
 	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[second].Attached = true })
-	result = h.settle(entry(op, second, workflows.WantDetached))
-	require.Contains(t, result.Errors[second], "not by this agent")
+	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
+	require.Contains(t, h.settle(entry(op, second, workflows.WantDetached)).Errors[second], "in use by qemu")
+	require.True(t, h.attachedNow(second))
+	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
+	require.Empty(t, h.settle(entry(op, second, workflows.WantDetached)).Errors)
+	require.False(t, h.attachedNow(second))
+	require.Empty(t, h.attachments())
+	require.Empty(t, h.settle(entry(op, second, workflows.WantAttached)).Errors)
 	require.True(t, h.attachedNow(second))
 }
 

@@ -57,36 +57,42 @@ func (s step) at(state journal.StepState) journal.Step {
 	return journal.Step{StepKey: s.key, State: state, Note: s.prior.Note, Images: s.prior.Images}
 }
 
-// finish looks at the changed device and writes the step down as done, together with change. It returns the result of
-// the step, made from the observation by result.
+// finish looks at the changed device and writes the step down as done, with the result that is made of what it sees. The
+// rest of the change comes from record, which may look into the result.
 func finish[Out any](
-	ctx context.Context, a *Activities, s step, found inventory.Found, change journal.Change, result func(cyborg.Observation) (Out, error),
+	ctx context.Context, a *Activities, s step, found inventory.Found, record func(cyborg.Observation) (Out, journal.Change, error),
 ) (Out, error) {
-	var none Out
-	observation, err := a.Inventory.Observe(ctx, found.Backend, found.Device.Identity)
+	var out Out
+	_, err := a.Inventory.Observe(ctx, found.Backend, found.Device.Identity, func(observation cyborg.Observation) error {
+		made, change, err := record(observation)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(made)
+		if err != nil {
+			return cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
+		}
+		done := s.at(journal.Done)
+		done.Result = text
+		change.Steps = append(change.Steps, done)
+		if err := a.Journal.Write(change); err != nil {
+			return err
+		}
+		out = made
+		return nil
+	})
 	if err != nil {
-		return none, doubt(err)
-	}
-	out, err := result(observation)
-	if err != nil {
-		return none, err
-	}
-	text, err := json.Marshal(out)
-	if err != nil {
-		return none, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
-	}
-	done := s.at(journal.Done)
-	done.Result = text
-	change.Steps = append(change.Steps, done)
-	if err := a.Journal.Write(change); err != nil {
-		return none, err
+		return out, doubt(err)
 	}
 	a.Inventory.Touch()
 	return out, nil
 }
 
-func changeResult(observation cyborg.Observation) (workflows.ChangeResult, error) {
-	return workflows.ChangeResult{Observation: observation}, nil
+// recording is what finish records of a step whose result is the observation alone.
+func recording(change journal.Change) func(cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
+	return func(observation cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
+		return workflows.ChangeResult{Observation: observation}, change, nil
+	}
 }
 
 // find returns the target as it is now. A deployable that is on another device than the operation knows is an error of

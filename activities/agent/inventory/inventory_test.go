@@ -175,7 +175,7 @@ func TestAScanDoesNotOverwriteAnObservation(t *testing.T) {
 		g.set(func(g *gadget) {
 			g.devices, g.gate = []cyborg.DeviceReport{device("a", "new"), device("b", "old")}, nil
 		})
-		observation, err := r.Observe(t.Context(), "x", "a")
+		observation, err := r.Observe(t.Context(), "x", "a", nil)
 		require.NoError(t, err)
 		require.Equal(t, "new", observation.Device.Deployables[0].BitstreamID)
 		close(gate)
@@ -204,7 +204,7 @@ func TestAReportWaitsForAnObservation(t *testing.T) {
 		g.set(func(g *gadget) { g.devices, g.gate = []cyborg.DeviceReport{device("a", "new")}, gate })
 		observed := make(chan cyborg.Observation, 1)
 		go func() {
-			if observation, err := r.Observe(t.Context(), "x", "a"); err == nil {
+			if observation, err := r.Observe(t.Context(), "x", "a", nil); err == nil {
 				observed <- observation
 			}
 		}()
@@ -221,7 +221,7 @@ func TestAReportWaitsForAnObservation(t *testing.T) {
 		defer cancel()
 		_, err := r.Report(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded, "but not for ever")
-		later, err := r.Observe(t.Context(), "y", "b")
+		later, err := r.Observe(t.Context(), "y", "b", nil)
 		require.NoError(t, err, "and no other observation waits for it")
 		close(gate)
 		report := <-reported

@@ -147,9 +147,12 @@ func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceR
 	b.devices = fresh
 }
 
-// Observe looks at a device after it was changed. What it returns has a later sequence number than the change and an
-// earlier one than every report to come. A device that is gone is an error of kind Hardware.
-func (i *Inventory) Observe(ctx context.Context, backendName, device string) (cyborg.Observation, error) {
+// Observe looks at a device after it was changed. What it returns has a later sequence number than the change. Keep, where
+// it is not nil, writes down what came of it, before there can be a report with a later number. A device that is gone is
+// an error of kind Hardware.
+func (i *Inventory) Observe(
+	ctx context.Context, backendName, device string, keep func(cyborg.Observation) error,
+) (cyborg.Observation, error) {
 	in, err := i.instanceOf(ctx, backendName)
 	if err != nil {
 		return cyborg.Observation{}, err
@@ -168,9 +171,14 @@ func (i *Inventory) Observe(ctx context.Context, backendName, device string) (cy
 		return cyborg.Observation{}, err
 	}
 	for _, report := range devices {
-		if report.Identity == device {
-			return cyborg.Observation{Sequence: sequence, Backend: backendName, Device: report}, nil
+		if report.Identity != device {
+			continue
 		}
+		observation := cyborg.Observation{Sequence: sequence, Backend: backendName, Device: report}
+		if keep == nil {
+			return observation, nil
+		}
+		return observation, keep(observation)
 	}
 	return cyborg.Observation{}, cyborg.Errorf(cyborg.Hardware, "device %s is gone from host %s", device, i.config.Host)
 }
