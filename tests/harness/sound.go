@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -104,8 +105,17 @@ func (s *Standalone) unsoundAccelerator(ctx context.Context, a *apiclient.Accele
 	}
 	hardware := map[string]bool{}
 	for _, region := range card.Deployables {
+		mine := false
 		for address, handle := range region.Handles {
 			hardware[address] = handle.Attached
+			mine = mine || slices.ContainsFunc(a.Handles, func(h cyborg.AttachHandle) bool { return h.Identity == address })
+		}
+		switch {
+		case !mine:
+		case a.Lifecycle != cyborg.Broken && region.Installed != (a.Lifecycle == cyborg.Ready):
+			return fmt.Errorf("it is %s, and installed on the card is %v", a.Lifecycle, region.Installed)
+		case region.BitstreamID != a.BitstreamID:
+			return fmt.Errorf("it has image %q in the records and %q on the card", a.BitstreamID, region.BitstreamID)
 		}
 	}
 	for _, handle := range a.Handles {

@@ -38,13 +38,14 @@ type stage struct {
 	after func(t *testing.T, a apiclient.Accelerator)
 }
 
-func stages() []stage {
+// stages are those of an accelerator on the host.
+func stages(host string) []stage {
 	ready := func(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 		t.Helper()
 		_, err := s.API.MakeReady(t.Context(), id)
 		require.NoError(t, err)
 	}
-	host := cyborg.Holder{Kind: cyborg.HolderHost, ID: "fake"}
+	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: host}
 	return []stage{
 		{
 			name: "provision", step: fake.StepInstall,
@@ -61,7 +62,7 @@ func stages() []stage {
 			name: "program", step: fake.StepProgram, before: ready,
 			begin: func(ctx context.Context, t *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error) {
 				t.Helper()
-				return s.API.Program(ctx, id, cyborg.Image{Source: image(t, s, "fake", "sha"), ID: "sha-1"}, apiclient.Async())
+				return s.API.Program(ctx, id, cyborg.Image{Source: image(t, s, host, "sha"), ID: "sha-1"}, apiclient.Async())
 			},
 			after: func(t *testing.T, a apiclient.Accelerator) {
 				t.Helper()
@@ -73,11 +74,11 @@ func stages() []stage {
 		{
 			name: "attach", step: fake.StepAttach, before: ready,
 			begin: func(ctx context.Context, _ *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error) {
-				return s.API.Attach(ctx, id, host, apiclient.Async())
+				return s.API.Attach(ctx, id, holder, apiclient.Async())
 			},
 			after: func(t *testing.T, a apiclient.Accelerator) {
 				t.Helper()
-				require.Equal(t, []cyborg.Holder{host}, a.Holders)
+				require.Equal(t, []cyborg.Holder{holder}, a.Holders)
 			},
 		},
 		{
@@ -85,7 +86,7 @@ func stages() []stage {
 			before: func(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 				t.Helper()
 				ready(t, s, id)
-				_, err := s.API.Attach(t.Context(), id, host)
+				_, err := s.API.Attach(t.Context(), id, holder)
 				require.NoError(t, err)
 			},
 			begin: func(ctx context.Context, _ *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error) {
@@ -113,6 +114,65 @@ func underWay(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 	})
 }
 
+// caught is an operation that an agent is at work on, and that will not get on until hurry.
+type caught struct {
+	stage  stage
+	before apiclient.Accelerator
+	id     uuid.UUID // of the operation
+	host   string
+	card   string
+}
+
+// catch begins the stage's operation on the accelerator and returns when its slow step is under way.
+func catch(t *testing.T, s *harness.Standalone, stage stage, id uuid.UUID) caught {
+	t.Helper()
+	t.Log(stage.name)
+	stage.before(t, s, id)
+	before, _, err := s.API.Accelerator(t.Context(), id)
+	require.NoError(t, err)
+	device, err := s.API.Device(t.Context(), before.DeviceUUID)
+	require.NoError(t, err)
+	setLatency(t, s, before.Host, device.Identity, stage.step, slow)
+	answer, err := stage.begin(t.Context(), t, s, id)
+	require.NoError(t, err)
+	require.NotNil(t, answer.Operation)
+	underWay(t, s, answer.Operation.ID)
+	return caught{stage: stage, before: before, id: answer.Operation.ID, host: before.Host, card: device.Identity}
+}
+
+// hurry lets the slow step end.
+func (c *caught) hurry(t *testing.T, s *harness.Standalone) {
+	t.Helper()
+	setLatency(t, s, c.host, c.card, c.stage.step, 0)
+}
+
+// requireDone waits until all is at rest and asserts that the operation has succeeded.
+func (c *caught) requireDone(t *testing.T, s *harness.Standalone) {
+	t.Helper()
+	harness.RequireSound(t, s)
+	op, err := s.API.Operation(t.Context(), c.id)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Succeeded, op.State, "%s: %+v", c.stage.name, op.Error)
+	after, _, err := s.API.Accelerator(t.Context(), c.before.UUID)
+	require.NoError(t, err)
+	c.stage.after(t, after)
+}
+
+// requireUndone waits until all is at rest and asserts that the operation ended in the state and left no trace.
+func (c *caught) requireUndone(t *testing.T, s *harness.Standalone, state cyborg.OperationState) {
+	t.Helper()
+	harness.RequireSound(t, s)
+	op, err := s.API.Operation(t.Context(), c.id)
+	require.NoError(t, err)
+	require.Equal(t, state, op.State, "%s: %+v", c.stage.name, op.Error)
+	after, _, err := s.API.Accelerator(t.Context(), c.before.UUID)
+	require.NoError(t, err)
+	require.Equal(t, c.before.Status, after.Status, c.stage.name)
+	require.Equal(t, c.before.Holders, after.Holders, c.stage.name)
+	require.Equal(t, c.before.BitstreamID, after.BitstreamID, c.stage.name)
+	require.Nil(t, after.Fence, c.stage.name)
+}
+
 // The whole standalone is killed in the middle of each operation, and started again: the operation goes on and succeeds,
 // and records, journal and card agree.
 func TestKillStandaloneInTheMiddle(t *testing.T) {
@@ -120,34 +180,58 @@ func TestKillStandaloneInTheMiddle(t *testing.T) {
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
 	cards := s.Accelerators(t)
 	require.Len(t, cards, 4)
-	for i, stage := range stages() {
-		id := cards[i].UUID
-		t.Log(stage.name)
-		stage.before(t, s, id)
-		device, err := s.API.Device(t.Context(), cards[i].DeviceUUID)
-		require.NoError(t, err)
-		setLatency(t, s, device.Identity, stage.step, slow)
-		answer, err := stage.begin(t.Context(), t, s, id)
-		require.NoError(t, err)
-		require.NotNil(t, answer.Operation)
-		underWay(t, s, answer.Operation.ID)
-
+	for i, stage := range stages("fake") {
+		c := catch(t, s, stage, cards[i].UUID)
 		s.Kill(t)
-		setLatency(t, s, device.Identity, stage.step, 0)
+		c.hurry(t, s)
 		s.Restart(t)
-		harness.RequireSound(t, s)
-		op, err := s.API.Operation(t.Context(), answer.Operation.ID)
-		require.NoError(t, err)
-		require.Equal(t, cyborg.Succeeded, op.State, "%s: %+v", stage.name, op.Error)
-		a, _, err := s.API.Accelerator(t.Context(), id)
-		require.NoError(t, err)
-		stage.after(t, a)
+		c.requireDone(t, s)
 	}
 }
 
-func setLatency(t *testing.T, s *harness.Standalone, card string, step fake.Step, latency fake.Duration) {
+// The standalone is told to stop in the middle of each operation: it does so in order and soon, and the next start goes
+// on with the operation.
+func TestStopInTheMiddle(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{
+		Hosts: []string{"fake:4xfpga"}, Env: append(shortWaits(), "CYBORG_AGENT_STOP_TIMEOUT=1s"),
+	})
+	cards := s.Accelerators(t)
+	for i, stage := range stages("fake") {
+		c := catch(t, s, stage, cards[i].UUID)
+		began := time.Now()
+		require.Zero(t, s.Stop(t), "exit code")
+		require.Less(t, time.Since(began), 20*time.Second, "it does not wait for the slow step")
+		c.hurry(t, s)
+		s.Restart(t)
+		c.requireDone(t, s)
+	}
+}
+
+// An operation is cancelled while the agent is at work: everything is undone, and it says that it was cancelled. What
+// was cancelled can be tried again.
+func TestCancelInTheMiddle(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
+	cards := s.Accelerators(t)
+	for i, stage := range stages("fake") {
+		c := catch(t, s, stage, cards[i].UUID)
+		_, err := s.API.CancelOperation(t.Context(), c.id)
+		require.NoError(t, err)
+		c.requireUndone(t, s, cyborg.Stopped)
+
+		c.hurry(t, s)
+		again, err := s.API.RetryOperation(t.Context(), c.id)
+		require.NoError(t, err)
+		require.NotNil(t, again.Operation)
+		c.id = again.Operation.ID
+		c.requireDone(t, s)
+	}
+}
+
+func setLatency(t *testing.T, s *harness.Standalone, host, card string, step fake.Step, latency fake.Duration) {
 	t.Helper()
-	require.NoError(t, s.Bench("fake").Edit(t.Context(), card, func(c *fake.Card) {
+	require.NoError(t, s.Bench(host).Edit(t.Context(), card, func(c *fake.Card) {
 		if latency == 0 {
 			delete(c.Latency, step)
 			return
@@ -157,46 +241,4 @@ func setLatency(t *testing.T, s *harness.Standalone, card string, step fake.Step
 		}
 		c.Latency[step] = latency
 	}))
-}
-
-// An operation is cancelled while the agent is at work: everything is undone, and it says that it was cancelled.
-func TestCancelInTheMiddle(t *testing.T) {
-	t.Parallel()
-	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
-	cards := s.Accelerators(t)
-	for i, stage := range stages() {
-		id := cards[i].UUID
-		t.Log(stage.name)
-		stage.before(t, s, id)
-		before, _, err := s.API.Accelerator(t.Context(), id)
-		require.NoError(t, err)
-		device, err := s.API.Device(t.Context(), cards[i].DeviceUUID)
-		require.NoError(t, err)
-		setLatency(t, s, device.Identity, stage.step, slow)
-		answer, err := stage.begin(t.Context(), t, s, id)
-		require.NoError(t, err)
-		underWay(t, s, answer.Operation.ID)
-		_, err = s.API.CancelOperation(t.Context(), answer.Operation.ID)
-		require.NoError(t, err)
-		harness.RequireSound(t, s)
-		op, err := s.API.Operation(t.Context(), answer.Operation.ID)
-		require.NoError(t, err)
-		require.Equal(t, cyborg.Stopped, op.State, "%s: %+v", stage.name, op.Error)
-		after, _, err := s.API.Accelerator(t.Context(), id)
-		require.NoError(t, err)
-		require.Equal(t, before.Status, after.Status, stage.name)
-		require.Equal(t, before.Holders, after.Holders, stage.name)
-		require.Equal(t, before.BitstreamID, after.BitstreamID, stage.name)
-		require.Nil(t, after.Fence, stage.name)
-		setLatency(t, s, device.Identity, stage.step, 0)
-
-		// What was cancelled can be tried again.
-		again, err := s.API.RetryOperation(t.Context(), answer.Operation.ID)
-		require.NoError(t, err)
-		_ = again
-		harness.RequireSound(t, s)
-		after, _, err = s.API.Accelerator(t.Context(), id)
-		require.NoError(t, err)
-		stage.after(t, after)
-	}
 }
