@@ -1,13 +1,14 @@
 package main
 
 import (
+	"crypto/tls"
+	"errors"
 	"os"
 	"path/filepath"
 
 	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/builtin"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/internal/capture"
@@ -15,91 +16,140 @@ import (
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
-// checkCaptures refuses captures that are not there before anything is started.
+// recordedBoot is the boot id of every recording: what was recorded does not boot.
+const recordedBoot = "capture"
+
+// machine is what the agent of a host is told.
+type machine struct {
+	agent.Config
+	bootID string // empty to read it from the host
+}
+
+// checkCaptures refuses captures that are not there before anything is made.
 func checkCaptures(hosts []host) error {
 	for _, h := range hosts {
 		if h.kind != "sysfs" || h.arg == thisMachine {
 			continue
 		}
-		if _, err := os.Stat(h.arg); err != nil {
-			return cyborg.Errorf(cyborg.Invalid, "--hosts: the capture %s cannot be read: %w", h.arg, err).
-				WithHint("Make one with: cyborg-agent record FILE.tar.gz")
+		_, err := os.Stat(h.arg)
+		if err == nil {
+			continue
 		}
+		if reason, ok := errors.AsType[*os.PathError](err); ok {
+			err = reason.Err
+		}
+		return cyborg.Errorf(cyborg.Invalid, "--hosts: the capture %s cannot be read: %w", h.arg, err).
+			WithHint("Make one with: cyborg-agent record FILE.tar.gz")
 	}
 	return nil
 }
 
-// agents makes an agent for each host. They share the process's connection to Temporal.
-func (s *standalone) agents(temporal client.Client) ([]server.Part, error) {
-	registry, err := builtin.Registry()
+// agents settles what the agent of each host is told, and unpacks captures.
+func (s *standalone) agents() ([]machine, error) {
+	endpoint, trust, err := s.agentEndpoint()
 	if err != nil {
 		return nil, err
 	}
-	parts := make([]server.Part, 0, len(s.hosts))
+	machines := make([]machine, 0, len(s.hosts))
 	for _, h := range s.hosts {
-		a, err := s.agent(h, temporal, registry)
+		m, err := s.machineOf(h)
 		if err != nil {
 			return nil, err
 		}
-		parts = append(parts, server.Part{Name: "agent of " + h.name, Run: a.Run})
+		m.Endpoints, m.TLS = []string{endpoint}, trust
+		machines = append(machines, m)
 	}
-	return parts, nil
+	return machines, nil
 }
 
-func (s *standalone) agent(h host, temporal client.Client, registry *drivers.Registry) (*agent.Agent, error) {
-	dir := s.state.Join("agents", h.name)
+// agentEndpoint is where the agents of this process report. Where that asks for certificates, they show the one of
+// agent.tls, as agents elsewhere do.
+func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
+	at := s.config.AgentEndpoint
+	if at.TLS.Cert == "" {
+		return "http://" + at.Listen, nil, nil
+	}
+	if at.TLS.ClientCA != "" && s.config.Agent.TLS.Cert == "" {
+		return "", nil, cyborg.Errorf(cyborg.Invalid,
+			"agent_endpoint.tls asks agents for certificates, and those of this process have none").
+			WithHint("Set agent.tls.cert and agent.tls.key to a certificate that names their hosts, or remove agent_endpoint.tls.client_ca.")
+	}
+	trust, err := s.config.Agent.TLS.Client()
+	if err != nil {
+		return "", nil, cyborg.Errorf(cyborg.Invalid, "agent.tls: %w", err)
+	}
+	return "https://" + advertised(at.Listen, at.TLS.Cert), trust, nil
+}
+
+func (s *standalone) machineOf(h host) (machine, error) {
 	images := s.state.Join("images", h.name)
 	if err := os.MkdirAll(images, 0o700); err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the image directory of host %s cannot be made: %w", h.name, err)
+		return machine{}, cyborg.Errorf(cyborg.Unavailable, "the image directory of host %s cannot be made: %w", h.name, err)
 	}
 	c := s.config.Agent
 	if c.ImageDir != "" {
 		images = c.ImageDir
 	}
-	cfg := agent.Config{
-		Host: h.name, StateDir: dir, Root: "/",
+	m := machine{Config: agent.Config{
+		Host: h.name, StateDir: s.state.Join("agents", h.name), Root: "/",
 		ImageDir: images, ImageMaxBytes: int64(c.ImageMax), ImageCacheBytes: int64(c.ImageCache),
-		Endpoints:         []string{"http://" + s.config.AgentEndpoint.Listen},
-		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, ScanTimeout: c.ScanTimeout, UsageTimeout: c.UsageTimeout,
-		StopTimeout: c.StopTimeout, Slots: c.Slots,
-	}
-	deps := agent.Deps{
-		Temporal: temporal, Drivers: registry, Log: s.log, Version: cyborg.Version,
-		Metrics: s.registry,
-	}
+		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, Slots: c.Slots,
+		ScanTimeout: c.ScanTimeout, UsageTimeout: c.UsageTimeout, StopTimeout: min(c.StopTimeout, stopLimit),
+	}}
 	switch {
 	case h.kind == "fake":
-		cfg.Backends = []agent.BackendConfig{{
+		m.Backends = []agent.BackendConfig{{
 			Name: "fake", Driver: "fake", Enabled: true, Options: map[string]any{"park": h.arg},
 		}}
-		return agent.New(cfg, deps)
+		return m, nil
 	case h.arg != thisMachine:
 		root, err := capture.Open(h.arg, s.state.Join("captures", h.name))
 		if err != nil {
-			return nil, err
+			return machine{}, err
 		}
-		cfg.Root = root
+		m.Root = root
 	}
 	// Everything on PCI is listed, and nothing is touched before somebody takes it into service.
 	options := map[string]any{"device_spec": []any{map[string]any{"address": "*"}}}
-	if _, err := os.Stat(filepath.Join(cfg.Root, simulator.Marker)); err == nil {
+	if _, err := os.Stat(filepath.Join(m.Root, simulator.Marker)); err == nil {
 		options["simulate"] = true
 	} else if h.arg != thisMachine {
-		deps.BootID = "capture" // what was recorded does not boot
+		m.bootID = recordedBoot
 	}
-	cfg.Backends = []agent.BackendConfig{{Name: "pci", Driver: "generic", Enabled: true, Options: options}}
-	return agent.New(cfg, deps)
+	m.Backends = []agent.BackendConfig{{Name: "pci", Driver: "generic", Enabled: true, Options: options}}
+	return m, nil
 }
 
-// live says how many of the hosts have reported.
+// agentParts makes the agents. They share the process's connection to Temporal.
+func (s *standalone) agentParts(machines []machine, temporal client.Client) ([]server.Part, error) {
+	registry, err := builtin.Registry()
+	if err != nil {
+		return nil, err
+	}
+	parts := make([]server.Part, 0, len(machines))
+	for _, m := range machines {
+		a, err := agent.New(m.Config, agent.Deps{
+			Temporal: temporal, Drivers: registry, Log: s.log, Version: cyborg.Version,
+			BootID: m.bootID, Metrics: s.registry,
+		})
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, server.Part{Name: "agent of " + m.Host, Run: a.Run})
+	}
+	return parts, nil
+}
+
+// live says how many of the hosts have reported to this process. The clock of a PostgreSQL elsewhere may differ from ours;
+// there it must do that they were heard of late.
 func (s *standalone) live(hosts []cyborg.Host) int {
-	known := map[string]bool{}
+	heard := map[string]bool{}
 	for _, h := range hosts {
-		known[h.Name] = !h.Silent
+		heard[h.Name] = h.LastSeen.After(s.began) || s.config.Database.URL != "" && !h.Silent
 	}
 	n := 0
 	for _, h := range s.hosts {
-		if known[h.name] {
+		if heard[h.name] {
 			n++
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
@@ -19,8 +18,6 @@ type host struct {
 
 // thisMachine is the argument of a sysfs host that is the machine itself.
 const thisMachine = "/"
-
-var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$`)
 
 // parseHosts reads --hosts values: [NAME=]fake:PARK or [NAME=]sysfs:PATH. Without a name, this machine has its own, a
 // fake host is called fake, and a capture is called as its file; a second of the same name gets a number. The error is
@@ -65,9 +62,8 @@ func parseHost(value, machine string) (h host, named bool, err error) {
 	if !named {
 		h.name = defaultName(h, machine)
 	}
-	if !hostName.MatchString(h.name) {
-		return h, named, cyborg.Errorf(cyborg.Invalid,
-			"--hosts: %q: %q cannot be a host's name; give it one of letters, digits, '.', '_' and '-': NAME=%s", value, h.name, spec)
+	if err := cyborg.CheckHostName(h.name); err != nil {
+		return h, named, cyborg.Errorf(cyborg.Invalid, "--hosts: %q: %w", value, err).WithHint("Give it another: NAME=%s", spec)
 	}
 	return h, named, nil
 }

@@ -32,8 +32,8 @@ func TestParseHostsRefuses(t *testing.T) {
 		"fake:":             "is not a host",
 		"gpu:2":             "is not a host",
 		"fake:lots":         "lots",
-		"a b=fake:1xgpu":    "cannot be a host's name",
-		"sysfs:/my capture": "cannot be a host's name",
+		"a b=fake:1xgpu":    "cannot be the name of a host",
+		"sysfs:/my capture": "cannot be the name of a host",
 	} {
 		t.Run(value, func(t *testing.T) {
 			t.Parallel()

@@ -5,10 +5,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -36,9 +38,14 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// tell prints what is wrong and, where the error knows, what to do.
+// tell prints what is wrong in one line, or one for each mistake in the configuration, and, where the error knows, what to
+// do in another.
 func tell(w io.Writer, err error) {
-	fmt.Fprintf(w, "cyborg-standalone: %s\n", err)
+	message := strings.Join(strings.Fields(err.Error()), " ")
+	if _, ok := errors.AsType[config.Problems](err); ok {
+		message = err.Error()
+	}
+	fmt.Fprintf(w, "cyborg-standalone: %s\n", message)
 	if hint := cyborg.AsError(err).Hint; hint != "" {
 		fmt.Fprintln(w, hint)
 	}
@@ -69,7 +76,7 @@ func command() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return run(cmd.Context(), c, cmd.OutOrStdout(), c.Log.Logger(cmd.ErrOrStderr()))
+		return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	root.AddCommand(configcmd.For(config.ProcessStandalone))
 	return root

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/url"
 	"os"
 	"time"
 
@@ -19,7 +17,6 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/config"
-	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/internal/server"
 	"github.com/cyborg-project/cyborg/internal/statedir"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -31,6 +28,7 @@ const stopLimit = 30 * time.Second
 // standalone is the one process while it starts, runs and stops.
 type standalone struct {
 	config   *config.Config
+	machine  string // this machine's name
 	hosts    []host
 	state    *statedir.Dir
 	out      io.Writer // for the person who started it
@@ -42,129 +40,113 @@ type standalone struct {
 }
 
 // run starts everything, says when it is ready, and returns when ctx has ended and all is stopped, or with what went
-// wrong. What can be refused is refused before anything is started.
-func run(ctx context.Context, c *config.Config, out io.Writer, log *slog.Logger) (err error) {
-	machine, err := os.Hostname()
-	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "this machine's name cannot be read: %w", err)
+// wrong first. What can be refused is refused before anything is started.
+func run(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
+	s := &standalone{
+		config: c, out: out, log: slog.New(slog.DiscardHandler), registry: server.NewRegistry(), began: time.Now(),
 	}
-	hosts, err := parseHosts(c.Standalone.Hosts, machine)
-	if err != nil {
-		return err
+	err := s.serve(ctx, stderr)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil // told to stop before everything was started
+		s.say("Stopping before everything has started.")
 	}
-	if err := checkCaptures(hosts); err != nil {
-		return err
-	}
-	s := &standalone{config: c, hosts: hosts, out: out, log: log, registry: server.NewRegistry(), began: time.Now()}
-	defer func() { err = errors.Join(err, s.stop(ctx)) }()
+	return s.stop(ctx, err)
+}
 
-	if s.state, err = statedir.Open(c.Standalone.StateDir); err != nil {
+func (s *standalone) serve(ctx context.Context, stderr io.Writer) error {
+	if err := s.open(stderr); err != nil {
 		return err
 	}
-	s.later(func(context.Context) error { return s.state.Close() })
-	s.say("State is in %s.", s.state.Path())
-	listeners, err := server.Listen(ctx, c)
+	listeners, err := server.Listen(ctx, s.config)
 	if err != nil {
 		return err
 	}
 	s.later(func(context.Context) error { return listeners.Close() })
-	if err := s.portsAreFree(ctx); err != nil {
+	if err := engine.Check(s.engineConfig(nil)); err != nil {
 		return err
 	}
-	urls, postgresDone, err := s.database(ctx)
+	agents, err := s.agents()
 	if err != nil {
 		return err
 	}
-	if err := s.migrate(ctx, urls); err != nil {
-		return err
-	}
-	temporal, err := s.engine(ctx, urls)
+	records, err := s.database(ctx)
 	if err != nil {
 		return err
 	}
-	connected, err := client.DialContext(ctx, client.Options{
-		HostPort: temporal.FrontendAddress(), Namespace: temporal.Namespace(),
-		Identity: fmt.Sprintf("standalone@%s/%s", machine, cyborg.Version),
-		Logger:   temporallog.NewStructuredLogger(log),
-	})
-	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the embedded Temporal does not answer: %w", err)
+	if err := s.migrate(ctx, records.url(database)); err != nil {
+		return err
 	}
-	s.later(func(context.Context) error { connected.Close(); return nil })
-	agents, err := s.agents(connected)
+	temporal, err := s.engine(ctx, records.url)
+	if err != nil {
+		return err
+	}
+	connected, err := s.connect(ctx, temporal)
 	if err != nil {
 		return err
 	}
 	parts := []server.Part{
-		watched("PostgreSQL", postgresDone, func() error { return errors.New("PostgreSQL ended") }),
+		watched("PostgreSQL", records.done, records.err),
 		watched("Temporal", temporal.Done(), temporal.Err),
 		{Name: "server", Run: func(ctx context.Context) error {
-			return server.Run(ctx, c, server.Deps{
-				Temporal: connected, Namespace: temporal.Namespace(), DatabaseURL: urls(database),
-				Listeners: listeners, Registry: s.registry, Log: log,
+			return server.Run(ctx, s.config, server.Deps{
+				Temporal: connected, Namespace: temporal.Namespace(), DatabaseURL: records.url(database),
+				Listeners: listeners, Registry: s.registry, Log: s.log,
 			})
 		}},
 	}
-	parts = append(parts, agents...)
+	running, err := s.agentParts(agents, connected)
+	if err != nil {
+		return err
+	}
+	parts = append(parts, running...)
 	parts = append(parts, server.Part{Name: "welcome", Run: func(ctx context.Context) error {
-		s.welcome(ctx, temporal.UIURL())
+		s.welcome(ctx, records.url(database), temporal.UIURL())
 		<-ctx.Done()
 		s.say("Stopping; what is in flight goes on at the next start.")
 		return nil
 	}})
-	return server.RunParts(ctx, log, parts...)
+	return server.RunParts(ctx, s.log, parts...)
 }
 
-// database is the name of our own among the server's; Temporal has two more.
-const database = "cyborg"
-
-// database starts the private PostgreSQL, or takes the one that is configured. It returns the URL of each database.
-func (s *standalone) database(ctx context.Context) (urls func(name string) string, done <-chan struct{}, err error) {
-	if configured := s.config.Database.URL.Reveal(); configured != "" {
-		base, err := url.Parse(configured)
-		if err != nil {
-			return nil, nil, cyborg.Errorf(cyborg.Invalid, "database.url cannot be read: %w", err)
-		}
-		s.say("Using the PostgreSQL at %s.", s.config.Database.URL)
-		return func(name string) string {
-			if name == database {
-				return configured
-			}
-			u := *base
-			u.Path = "/" + name
-			return u.String()
-		}, nil, nil
+// open settles what hosts there are, and takes the state directory.
+func (s *standalone) open(stderr io.Writer) (err error) {
+	if s.machine, err = os.Hostname(); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "this machine's name cannot be read: %w", err)
 	}
-	began := time.Now()
-	pg, err := postgres.Start(ctx, postgres.Config{Dir: s.state.Join("postgres")}, s.log)
-	if err != nil {
-		return nil, nil, err
+	if s.hosts, err = parseHosts(s.config.Standalone.Hosts, s.machine); err != nil {
+		return err
 	}
-	s.later(pg.Stop)
-	how := "started"
-	if pg.Adopted() {
-		how = "taken over from a process that was killed"
+	if err := checkCaptures(s.hosts); err != nil {
+		return err
 	}
-	s.say("PostgreSQL is ready (%s, %s).", how, since(began))
-	return pg.URL, pg.Done(), pg.CreateDatabase(ctx, database)
+	if s.state, err = statedir.Open(s.config.Standalone.StateDir); err != nil {
+		return err
+	}
+	s.later(func(context.Context) error { return s.state.Close() })
+	s.say("State is in %s.", s.state.Path())
+	return s.openLog(stderr)
 }
 
-func (s *standalone) migrate(ctx context.Context, urls func(string) string) error {
-	from, to, err := db.Migrate(ctx, urls(database))
+func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
+	from, to, err := db.Migrate(ctx, databaseURL)
 	if err == nil && from != to {
 		s.say("The schema went from version %d to %d.", from, to)
 	}
 	return err
 }
 
-func (s *standalone) engine(ctx context.Context, urls func(string) string) (*engine.Engine, error) {
-	began := time.Now()
-	e, err := engine.Start(ctx, engine.Config{
+func (s *standalone) engineConfig(urls func(string) string) engine.Config {
+	return engine.Config{
 		PostgresURL: urls,
 		Listen:      s.config.Standalone.TemporalListen, UIListen: s.config.Standalone.TemporalUIListen,
 		Namespace: s.config.Temporal.Namespace, Retention: s.config.Retention.Histories,
 		SearchAttributes: workflows.SearchAttributes(),
-	}, s.log)
+	}
+}
+
+func (s *standalone) engine(ctx context.Context, urls func(string) string) (*engine.Engine, error) {
+	began := time.Now()
+	e, err := engine.Start(ctx, s.engineConfig(urls), s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -173,35 +155,38 @@ func (s *standalone) engine(ctx context.Context, urls func(string) string) (*eng
 	return e, nil
 }
 
-// portsAreFree looks at the ports that Temporal will want, so that a busy one leaves everything as it was.
-func (s *standalone) portsAreFree(ctx context.Context) error {
-	for flag, address := range map[string]string{
-		"--temporal-listen": s.config.Standalone.TemporalListen, "--temporal-ui-listen": s.config.Standalone.TemporalUIListen,
-	} {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-		if err != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "%s: cannot listen on %s: %w", flag, address, err).
-				WithHint("Stop what listens there, or choose another port with %s.", flag)
-		}
-		if err := listener.Close(); err != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "%s: cannot give back %s: %w", flag, address, err)
-		}
+func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (client.Client, error) {
+	connected, err := client.DialContext(ctx, client.Options{
+		HostPort: temporal.FrontendAddress(), Namespace: temporal.Namespace(),
+		Identity: fmt.Sprintf("standalone@%s/%s", s.machine, cyborg.Version),
+		Logger:   temporallog.NewStructuredLogger(s.log),
+	})
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "the embedded Temporal does not answer: %w", err)
 	}
-	return nil
+	s.later(func(context.Context) error { connected.Close(); return nil })
+	return connected, nil
 }
 
 // later keeps what stops a part that has started.
 func (s *standalone) later(stop func(ctx context.Context) error) { s.undo = append(s.undo, stop) }
 
-// stop stops what has started, last first, also where ctx has ended.
-func (s *standalone) stop(ctx context.Context) error {
-	var errs []error
+// stop stops what has started, last first, also where ctx has ended. It returns the cause of the stop, or else the first
+// thing that did not stop as it should; the rest is logged.
+func (s *standalone) stop(ctx context.Context, cause error) error {
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-		errs = append(errs, s.undo[i](limited))
+		err := s.undo[i](limited)
 		cancel()
+		switch {
+		case err == nil:
+		case cause == nil:
+			cause = err
+		default:
+			s.log.ErrorContext(ctx, "a part did not stop as it should", slog.String("error", err.Error()))
+		}
 	}
-	return errors.Join(errs...)
+	return cause
 }
 
 // watched is a part that fails when what it stands for ends. A nil channel never does.

@@ -2,63 +2,189 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// welcome waits until the API answers and every host has reported, and then says where everything is and what to try.
-func (s *standalone) welcome(ctx context.Context, ui string) {
-	scheme := "http://"
-	if s.config.API.TLS.Cert != "" {
-		scheme = "https://"
+// firstName is what the welcome calls the newcomer's first accelerator.
+const firstName = "my-first"
+
+// welcome waits until every host has reported, and then says where everything is and what to try.
+func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
+	// The records, not the API: that may want a credential which this process does not have.
+	store, err := db.Open(ctx, databaseURL, db.Options{MaxConns: 2, SilentAfter: s.config.Conductor.SilentAfter}, s.log)
+	if err == nil {
+		defer store.Close()
+		err = s.awaitHosts(ctx, store)
 	}
-	where := scheme + s.config.API.Listen
-	hosts, accelerators, err := s.awaitHosts(ctx, where)
+	var accelerators []cyborg.Accelerator
+	if err == nil {
+		accelerators, err = allAccelerators(ctx, store)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
-			s.log.WarnContext(ctx, "cannot tell whether everything answers", slog.String("error", err.Error()))
+			s.log.WarnContext(ctx, "cannot tell whether everything is there", slog.String("error", err.Error()))
 		}
 		return
 	}
-	s.say("Ready after %s: %d hosts, %d accelerators.\n", since(s.began), hosts, accelerators)
+	where := "http://" + s.config.API.Listen
+	if cert := s.config.API.TLS.Cert; cert != "" {
+		where = "https://" + advertised(s.config.API.Listen, cert)
+	}
+	s.say("Ready after %s: %s, %s.\n", since(s.began), count(len(s.hosts), "host"), count(len(accelerators), "accelerator"))
 	s.say("  API          %s/v1", where)
 	s.say("  API document %s/openapi.json", where)
 	s.say("  Temporal UI  %s", ui)
 	s.say("\nTry, in another terminal:\n")
-	s.say("  bin/cyborg accelerator list")
-	s.say("  bin/cyborg accelerator create my-first --device-type FPGA")
-	s.say("  bin/cyborg accelerator attach my-first")
+	for _, line := range s.suggestions(where, accelerators) {
+		s.say("  %s", line)
+	}
+	if len(s.config.API.Tokens) == 0 && s.config.API.TLS.ClientCA == "" {
+		s.say("\nEverybody on this machine may do everything: no api.tokens are configured.")
+	}
 	s.say("\nCtrl-C stops; the next start goes on where this one was.")
 }
 
-// awaitHosts returns the number of hosts and accelerators as soon as each host has reported.
-func (s *standalone) awaitHosts(ctx context.Context, where string) (hosts, accelerators int, err error) {
-	if len(s.config.API.Tokens) > 0 || s.config.API.TLS.ClientCA != "" {
-		return len(s.hosts), 0, nil // it asks for a credential, and we have none
-	}
-	client, err := apiclient.New(apiclient.Options{URL: where, CACert: s.config.API.TLS.Cert})
-	if err != nil {
-		return 0, 0, err
-	}
-	defer client.Close()
-	ticker := time.NewTicker(100 * time.Millisecond)
+// awaitHosts returns as soon as each host has reported.
+func (s *standalone) awaitHosts(ctx context.Context, store *db.Store) error {
+	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		known, err := apiclient.Collect(client.Hosts(ctx, apiclient.Page{}))
-		if err == nil && s.live(known) == len(s.hosts) {
-			all, err := apiclient.Collect(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
-			return len(known), len(all), err
+		hosts, err := all(func(page db.Page) ([]cyborg.Host, error) { return store.Hosts(ctx, page) },
+			func(h cyborg.Host) string { return h.Name })
+		if err != nil {
+			return err
 		}
-		if err != nil && cyborg.KindOf(err) != cyborg.Unavailable {
-			return 0, 0, err
+		if s.live(hosts) == len(s.hosts) {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return 0, 0, ctx.Err()
+			return ctx.Err()
 		case <-ticker.C:
 		}
 	}
+}
+
+func allAccelerators(ctx context.Context, store *db.Store) ([]cyborg.Accelerator, error) {
+	return all(func(page db.Page) ([]cyborg.Accelerator, error) {
+		return store.Accelerators(ctx, db.AcceleratorFilter{}, page)
+	}, func(a cyborg.Accelerator) string { return a.UUID.String() })
+}
+
+// all reads a list page by page; marker is what a page goes on after.
+func all[T any](read func(db.Page) ([]T, error), marker func(T) string) ([]T, error) {
+	var items []T
+	var page db.Page
+	for {
+		next, err := read(page)
+		if err != nil || len(next) == 0 {
+			return items, err
+		}
+		items = append(items, next...)
+		page.Marker = marker(next[len(next)-1])
+	}
+}
+
+// suggestions are commands that work as they stand.
+func (s *standalone) suggestions(where string, accelerators []cyborg.Accelerator) []string {
+	var lines []string
+	if where != apiclient.DefaultURL {
+		lines = append(lines, "export CYBORG_URL="+where)
+	}
+	if len(s.config.API.Tokens) > 0 {
+		lines = append(lines, "export CYBORG_TOKEN=...   # one of api.tokens")
+	}
+	if tls := s.config.API.TLS; tls.Cert != "" {
+		lines = append(lines, "export CYBORG_CACERT="+tls.Cert+"   # or the authority that signed it")
+		if tls.ClientCA != "" {
+			lines = append(lines, "export CYBORG_CERT=... CYBORG_KEY=...   # signed by api.tls.client_ca")
+		}
+	}
+	command := clientCommand() + " "
+	lines = append(lines, command+"accelerator list")
+	var free *cyborg.Accelerator
+	for i := range accelerators {
+		a := &accelerators[i]
+		if a.Name == firstName {
+			return append(lines, command+"accelerator history "+firstName, command+"operation list")
+		}
+		// Only pretended hardware: a suggestion must not take what somebody may need.
+		pretended := a.Driver == "fake" && a.Status() == cyborg.StatusInactive
+		if pretended && (free == nil || a.DeviceType == cyborg.FPGA && free.DeviceType != cyborg.FPGA) {
+			free = a
+		}
+	}
+	if free == nil {
+		return append(lines, command+"host list", command+"service list")
+	}
+	return append(lines,
+		command+"accelerator create "+firstName+" --device-type "+string(free.DeviceType)+" --host "+free.Host,
+		command+"accelerator attach "+firstName)
+}
+
+// clientCommand is how a person who started this program can type the client's name: it lies beside us, or in the PATH.
+func clientCommand() string {
+	const name = "cyborg"
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	beside := filepath.Join(filepath.Dir(self), name)
+	if _, err := os.Stat(beside); err != nil {
+		return name
+	}
+	if wd, err := os.Getwd(); err == nil {
+		if relative, err := filepath.Rel(wd, beside); err == nil && filepath.IsLocal(relative) && strings.Contains(relative, "/") {
+			return relative
+		}
+	}
+	return beside
+}
+
+// advertised is the host and port of a TLS listener that a client can use: the certificate must name the host.
+func advertised(listen, certFile string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return listen
+	}
+	text, err := os.ReadFile(certFile)
+	if err != nil {
+		return listen
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return listen
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || cert.VerifyHostname(host) == nil {
+		return listen
+	}
+	for _, name := range cert.DNSNames {
+		if !strings.Contains(name, "*") {
+			return net.JoinHostPort(name, port)
+		}
+	}
+	if len(cert.IPAddresses) > 0 {
+		return net.JoinHostPort(cert.IPAddresses[0].String(), port)
+	}
+	return listen
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
 }

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLogFileIsSetAsideWhenItIsFull(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), logName)
+	line := []byte(strings.Repeat("x", 39) + "\n")
+	for range 2 { // a second process goes on where the first one was
+		log, err := openLogFile(path, 100)
+		require.NoError(t, err)
+		for range 2 {
+			n, err := log.Write(line)
+			require.NoError(t, err)
+			require.Equal(t, len(line), n)
+		}
+		require.NoError(t, log.Close())
+	}
+	for name, lines := range map[string]int{path: 2, path + ".1": 2} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.Len(t, text, lines*len(line), name)
+	}
+}
+
+func TestALongLineIsKeptWhole(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), logName)
+	log, err := openLogFile(path, 10)
+	require.NoError(t, err)
+	_, err = log.Write([]byte("longer than the limit\n"))
+	require.NoError(t, err)
+	require.NoError(t, log.Close())
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "longer than the limit\n", string(text))
+}

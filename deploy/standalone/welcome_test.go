@@ -1,0 +1,77 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/config"
+)
+
+func certificate(t *testing.T, names []string, addresses ...net.IP) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: names, IPAddresses: addresses,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "cert.pem")
+	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	return path
+}
+
+// A URL that is printed must be one that the certificate is good for.
+func TestAdvertised(t *testing.T) {
+	t.Parallel()
+	named := certificate(t, []string{"*.example.org", "cyborg.example.org"}, net.IPv4(127, 0, 0, 1))
+	numbered := certificate(t, nil, net.IPv4(192, 0, 2, 7))
+	for _, c := range []struct{ listen, cert, want string }{
+		{"127.0.0.1:6666", named, "127.0.0.1:6666"},
+		{"0.0.0.0:6666", named, "cyborg.example.org:6666"},
+		{":6666", named, "cyborg.example.org:6666"},
+		{"[::]:6666", numbered, "192.0.2.7:6666"},
+		{"192.0.2.7:6666", numbered, "192.0.2.7:6666"},
+	} {
+		require.Equal(t, c.want, advertised(c.listen, c.cert), c.listen)
+	}
+}
+
+func TestSuggestions(t *testing.T) {
+	t.Parallel()
+	pretended := func(kind cyborg.DeviceType) cyborg.Accelerator {
+		return cyborg.Accelerator{
+			Name: "x", Host: "fake", Driver: "fake", DeviceType: kind, Lifecycle: cyborg.Inactive, Presence: cyborg.Present,
+			Admin: cyborg.Enabled,
+		}
+	}
+	hard, mine := pretended(cyborg.FPGA), pretended(cyborg.GPU)
+	hard.Driver, mine.Name = "generic", firstName
+	command := clientCommand()
+	list := command + " accelerator list"
+	s := &standalone{config: &config.Config{}}
+	require.Equal(t, []string{
+		list, command + " accelerator create my-first --device-type FPGA --host fake", command + " accelerator attach my-first",
+	}, s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{pretended(cyborg.GPU), pretended(cyborg.FPGA)}))
+	require.Equal(t, []string{list, command + " host list", command + " service list"},
+		s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{hard}), "real hardware is not handed out for a try")
+	require.Equal(t, []string{list, command + " accelerator history my-first", command + " operation list"},
+		s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{pretended(cyborg.FPGA), mine}), "the name is taken")
+
+	s.config.API.Tokens = []config.Token{{}}
+	require.Equal(t, []string{"export CYBORG_URL=http://127.0.0.1:7777", "export CYBORG_TOKEN=...   # one of api.tokens"},
+		s.suggestions("http://127.0.0.1:7777", nil)[:2])
+}
