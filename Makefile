@@ -39,11 +39,13 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	@# Tests below tests/ start the binaries in bin/, which the test cache does not know: they always run.
 	root() { CGO_ENABLED=$(if $(RACE),1,0) go test $(if $(RACE),-race) -timeout 25m $(TESTFLAGS) "$$@"; }
 	mapfile -t packages < <(go list ./... | grep -v '/tests\(/\|$$\)')
-	root "$${packages[@]}"
-	root -count=1 ./tests/...
+	status=0 # one that fails does not keep the others from running
+	root "$${packages[@]}" || status=1
+	root -count=1 ./tests/... || status=1
 	# Without the race detector: it would compile Temporal's 1,400 packages a second time, to watch code that is not ours.
 	cd $(STANDALONE)
-	go test -timeout 25m $(TESTFLAGS) ./...
+	go test -timeout 25m $(TESTFLAGS) ./... || status=1
+	exit $$status
 
 .PHONY: build
 build: standalone ## Build the binaries into bin/
