@@ -60,6 +60,23 @@ func (p *process) Stop(t testing.TB) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
+// Signal sends it a signal.
+func (p *process) Signal(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(signal))
+}
+
+// WaitExit waits until it has ended by itself and returns its exit code.
+func (p *process) WaitExit(t testing.TB) int {
+	t.Helper()
+	select {
+	case <-p.exited:
+	case <-time.After(stopLimit):
+		t.Fatalf("%s did not end:\n%s", p.name, p.output)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
 // Freeze stops it in its tracks, connections and all; Thaw lets it go on as if nothing had happened.
 func (p *process) Freeze(t testing.TB) {
 	t.Helper()
@@ -74,6 +91,9 @@ func (p *process) Thaw(t testing.TB) {
 
 // Running says whether it lives.
 func (p *process) Running() bool {
+	if p.exited == nil {
+		return false
+	}
 	select {
 	case <-p.exited:
 		return false

@@ -28,6 +28,8 @@ const startLimit = 2 * time.Minute
 // Options says what standalone to run. The zero value is one fake host.
 type Options struct {
 	Hosts []string
+	// Dir is where the state directory, and whatever lies beside it, is made; empty for a new directory.
+	Dir string
 	// Env is added to the environment, such as CYBORG_OPERATIONS_AGENT_WAIT=2s.
 	Env []string
 }
@@ -67,13 +69,22 @@ func Binary(t testing.TB, name string) string {
 // Start runs a standalone and returns when it is ready. The test's cleanup stops it.
 func Start(t testing.TB, options Options) *Standalone {
 	t.Helper()
+	s := New(t, options)
+	s.Launch(t)
+	s.WaitReady(t)
+	return s
+}
+
+// New settles where a standalone will run, and runs nothing yet. The test's cleanup stops it.
+func New(t testing.TB, options Options) *Standalone {
+	t.Helper()
 	if len(options.Hosts) == 0 {
 		options.Hosts = []string{"fake:2xfpga,1xgpu"}
 	}
-	// Not t.TempDir: the directory must be reachable for the unprivileged PostgreSQL, and a socket's path be short.
-	dir, err := os.MkdirTemp("", "cyborg-") //nolint:usetesting // see above
-	require.NoError(t, err)
-	require.NoError(t, os.Chmod(dir, 0o755))
+	dir := options.Dir
+	if dir == "" {
+		dir = Place(t)
+	}
 	ports := freePorts(t, 4)
 	s := &Standalone{
 		StateDir: filepath.Join(dir, "state"),
@@ -90,6 +101,7 @@ func Start(t testing.TB, options Options) *Standalone {
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_UI_LISTEN=127.0.0.1:%d", ports[3]),
 	)
 	s.env = append(s.env, options.Env...)
+	var err error
 	s.API, err = apiclient.New(apiclient.Options{URL: s.URL})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -100,11 +112,21 @@ func Start(t testing.TB, options Options) *Standalone {
 		if t.Failed() {
 			t.Logf("standalone said:\n%s", s.output)
 		}
-		_ = os.RemoveAll(dir)
 	})
-	s.Launch(t)
-	s.WaitReady(t)
 	return s
+}
+
+// Place makes a directory that is gone after the test. Unlike t.TempDir's the unprivileged PostgreSQL can reach it, and its
+// name is short enough for a socket's.
+func Place(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cyborg-") //nolint:usetesting // see above
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	t.Cleanup(func() {
+		_ = os.RemoveAll(dir) // a leftover directory does no harm
+	})
+	return dir
 }
 
 // Launch starts the process and returns at once.
@@ -200,10 +222,23 @@ func freePorts(t testing.TB, n int) []int {
 // CLI runs the cyborg client against the standalone and returns what it printed and its exit code.
 func (s *Standalone) CLI(t testing.TB, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
+	return s.runToEnd(t, "cyborg", args...)
+}
+
+// Refused runs another standalone with the same configuration on the same state, and returns what it printed and its
+// exit code. It is for one that does not get as far as to run: otherwise the test fails when startLimit is over.
+func (s *Standalone) Refused(t testing.TB, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	return s.runToEnd(t, "cyborg-standalone", append([]string{"--state-dir", s.StateDir}, args...)...)
+}
+
+func (s *Standalone) runToEnd(t testing.TB, binary string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, Binary(t, "cyborg"), args...)
+	cmd := exec.CommandContext(ctx, Binary(t, binary), args...)
 	cmd.Env = append(slices.Clone(s.env), "CYBORG_URL="+s.URL)
+	cmd.WaitDelay = time.Second // what it leaves behind may hold the pipes
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	failure := cmd.Run()
@@ -211,5 +246,6 @@ func (s *Standalone) CLI(t testing.TB, args ...string) (stdout, stderr string, c
 	if failure != nil && !errors.As(failure, &exit) {
 		require.NoError(t, failure)
 	}
+	require.NoError(t, ctx.Err(), "%s did not end:\n%s%s", binary, &out, &err)
 	return out.String(), err.String(), cmd.ProcessState.ExitCode()
 }
