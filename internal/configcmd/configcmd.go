@@ -13,17 +13,9 @@ import (
 // For returns the command "config" of the given process's binary. It takes --config, and whatever other flags of the
 // configuration its parents have.
 func For(process config.Process) *cobra.Command {
-	return build(func(cmd *cobra.Command) (*config.Config, error) {
+	load := func(cmd *cobra.Command) (*config.Config, error) {
 		return config.Load(config.LoadOptions{Process: process, Flags: cmd.Flags()})
-	})
-}
-
-// New returns the command "config" for a binary whose configuration load reads.
-func New(load func() (*config.Config, error)) *cobra.Command {
-	return build(func(*cobra.Command) (*config.Config, error) { return load() })
-}
-
-func build(load func(*cobra.Command) (*config.Config, error)) *cobra.Command {
+	}
 	command := &cobra.Command{
 		Use:   "config",
 		Short: "Check the configuration, or show what is in force",
