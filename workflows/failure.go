@@ -9,8 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// began marks the cancellation of an activity that had begun: one that no agent ever took is cancelled by the server,
-// without details.
+// began marks the cancellation of an activity by the agent that had begun it, rather than by the server.
 const began = "began"
 
 // ToFailure turns an error of an activity into what Temporal carries: the kind as type, the whole *cyborg.Error in the

@@ -100,12 +100,12 @@ func (o *operation) step(ctx workflow.Context, name string, call call, undoStep 
 	if undoStep != nil {
 		o.undos = append(o.undos, undo{step: name, run: undoStep})
 	}
-	err := o.onAgent(ctx, call)
+	began, err := o.try(ctx, name, call)
 	if err == nil {
 		o.note(ctx, name, cyborg.StepDone, "")
 		return nil
 	}
-	if undoStep != nil && untouched(err) {
+	if undoStep != nil && (!began || refused(err)) {
 		o.undos = o.undos[:len(o.undos)-1]
 	}
 	err = o.explain(ctx, call, err)
@@ -123,37 +123,61 @@ type call struct {
 	undoing  bool
 }
 
-func (o *operation) onAgent(ctx workflow.Context, c call) error {
-	limits := o.in.Limits
-	options := workflow.ActivityOptions{
-		TaskQueue:              AgentQueue(o.work.Host),
-		ScheduleToStartTimeout: limits.AgentWait,
-		StartToCloseTimeout:    c.limit,
-		HeartbeatTimeout:       limits.Heartbeat,
+// The pauses between tries double from the shortest to the longest.
+const (
+	shortestPause = 500 * time.Millisecond
+	longestPause  = 10 * time.Second
+)
+
+// try calls the agent until the call succeeds, fails for good, or has been tried often enough. Began says that an agent
+// may have begun it. Each try is an activity of its own: Temporal does not tell an activity that waits to be tried again
+// from one that nobody ever took, and the difference is whether there is something to undo.
+func (o *operation) try(ctx workflow.Context, name string, c call) (began bool, _ error) {
+	options := o.options(c)
+	options.ScheduleToStartTimeout = o.in.Limits.AgentWait
+	options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 1}
+	pause := shortestPause
+	for tries := int32(1); ; tries++ {
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+		if err == nil || neverTaken(err) {
+			return began, err
+		}
+		if !mayPass(err) || tries >= o.in.Limits.Attempts || ctx.Err() != nil {
+			return true, err
+		}
+		began = true
+		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", tries, FromFailure(err).Message))
+		if err := workflow.Sleep(ctx, pause); err != nil {
+			return true, err
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+func (o *operation) options(c call) workflow.ActivityOptions {
+	return workflow.ActivityOptions{
+		TaskQueue:           AgentQueue(o.work.Host),
+		StartToCloseTimeout: c.limit,
+		HeartbeatTimeout:    o.in.Limits.Heartbeat,
 		// An undo must never overlap the step it undoes.
 		WaitForCancellation: true,
 		Summary:             c.summary,
-		RetryPolicy: &temporal.RetryPolicy{
-			InitialInterval:    500 * time.Millisecond,
-			BackoffCoefficient: 2,
-			MaximumInterval:    10 * time.Second,
-			MaximumAttempts:    limits.Attempts,
-		},
 	}
-	if c.undoing {
-		// An undo is worth waiting for: it is tried until Undo is over, the agent's absence included.
-		options.ScheduleToStartTimeout = limits.Undo
-		options.ScheduleToCloseTimeout = limits.Undo + c.limit
-		options.RetryPolicy.MaximumAttempts = 0
-	}
-	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
 }
 
-// undoCall is an undo that is one call to the agent.
+// undoCall is an undo that is one call to the agent. An undo is worth waiting for: it is tried until Undo is over, the
+// agent's absence included.
 func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	c.undoing = true
+	options := o.options(c)
+	options.ScheduleToStartTimeout = o.in.Limits.Undo
+	options.ScheduleToCloseTimeout = o.in.Limits.Undo + c.limit
+	options.RetryPolicy = &temporal.RetryPolicy{
+		InitialInterval: shortestPause, BackoffCoefficient: 2, MaximumInterval: longestPause,
+	}
 	return func(ctx workflow.Context) error {
-		if err := o.onAgent(ctx, c); err != nil {
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+		if err != nil {
 			return o.explain(ctx, c, err)
 		}
 		return nil
@@ -182,14 +206,38 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
 }
 
-// untouched says whether a failed step certainly changed nothing: the agent refused it, or no agent ever took it.
-func untouched(err error) bool {
+// notStarted is what Temporal's server says of an activity that was cancelled before anybody took it
+// (service/history/api/respondworkflowtaskcompleted, activityCancellationMsgActivityNotStarted).
+const notStarted = "ACTIVITY_ID_NOT_STARTED"
+
+// neverTaken says that no agent took an activity that is tried only once.
+func neverTaken(err error) bool {
 	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok {
-		return startTimeout(timeout) && !timeout.HasLastHeartbeatDetails()
+		return startTimeout(timeout)
 	}
-	if cancelled, ok := errors.AsType[*temporal.CanceledError](err); ok {
-		return !cancelled.HasDetails() // see began
+	cancelled, ok := errors.AsType[*temporal.CanceledError](err)
+	if !ok {
+		return false
 	}
+	if !cancelled.HasDetails() { // it was never scheduled
+		return true
+	}
+	var why string
+	return cancelled.Details(&why) == nil && why == notStarted
+}
+
+// mayPass says whether a try that failed is worth another.
+func mayPass(err error) bool {
+	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok {
+		return !startTimeout(timeout)
+	}
+	application, ok := errors.AsType[*temporal.ApplicationError](err)
+	return ok && !application.NonRetryable()
+}
+
+// refused says that the agent certainly changed nothing, in this try and all before it: it answers with one of these
+// kinds only then.
+func refused(err error) bool {
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
 	if !ok {
 		return false
@@ -202,8 +250,7 @@ func untouched(err error) bool {
 	}
 }
 
-// startTimeout says that nobody took the activity in time. An agent heartbeats as the first thing it does, so details
-// tell a try that began from one that did not.
+// startTimeout says that nobody took the activity in time.
 func startTimeout(err *temporal.TimeoutError) bool {
 	return err.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START
 }

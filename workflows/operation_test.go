@@ -2,7 +2,9 @@ package workflows_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
@@ -261,9 +263,35 @@ func TestAgentDiesDuringAStep(t *testing.T) {
 	w.attached = true // the first try got that far
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
-			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil, cyborg.Progress{Step: "attach"}))
+			Return(workflows.ChangeResult{}, temporal.NewHeartbeatTimeoutError()).Once()
+		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
+			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil)).Once()
 	})
 	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, cyborg.HostSilent, result.Error.Kind)
 	require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
 	require.False(t, w.attached)
+}
+
+// Someone cancels between two tries of a step, the first of which got somewhere: that is undone.
+func TestCancelBetweenTwoTries(t *testing.T) {
+	t.Parallel()
+	for kind, activity := range map[cyborg.OperationKind]string{
+		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			clean := newWorld(kind)
+			_, err := clean.run(t, false)
+			require.NoError(t, err)
+			w := newWorld(kind)
+			w.failAt, w.failAfter = slices.Index(clean.calls, activity), true
+			w.failure = cyborg.Errorf(cyborg.Unavailable, "the agent stops")
+			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+				env.SetOnTimerScheduledListener(func(string, time.Duration) { env.CancelWorkflow() })
+			})
+			require.Equal(t, cyborg.Stopped, result.State, w)
+			w.requireUntouched(t, w.String())
+		})
+	}
 }

@@ -96,7 +96,6 @@ func serve[In, Out any](
 		begin := time.Now()
 		info := activity.GetInfo(ctx)
 		log := a.Log.With("step", name, "workflow_id", info.WorkflowExecution.ID, "attempt", info.Attempt)
-		// Workflows tell a try that began from one that did not by its first heartbeat.
 		b := startBeat(ctx, name, info.HeartbeatTimeout)
 		defer b.stop()
 		work, cancel := bounded(ctx, info.StartedTime, info.Deadline)
@@ -111,10 +110,13 @@ func serve[In, Out any](
 			}()
 		}
 		var out Out
-		err := recovered(log, func() (err error) {
-			out, err = do(work, &try{beat: b, log: log}, in)
-			return err
-		})
+		err := context.Cause(work) // the first heartbeat tells whether Temporal still waits for this try
+		if err == nil {
+			err = recovered(log, func() (err error) {
+				out, err = do(work, &try{beat: b, log: log}, in)
+				return err
+			})
+		}
 		err = explain(work, name, a.Inventory.Host(), err)
 		kind := cyborg.KindOf(err)
 		if temporal.IsCanceledError(err) {

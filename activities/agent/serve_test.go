@@ -18,6 +18,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -44,7 +45,7 @@ func (h *host) environment(ctx context.Context) *testsuite.TestActivityEnvironme
 	return env
 }
 
-// TestTheFirstHeartbeat: by it the workflow knows that a try has begun, so it comes before anything else.
+// TestTheFirstHeartbeat: by it a try learns whether Temporal still waits for it, so it comes before anything else.
 func TestTheFirstHeartbeat(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -63,6 +64,22 @@ func TestTheFirstHeartbeat(t *testing.T) {
 	_, err := env.ExecuteActivity(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()})
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.Progress{{Step: workflows.InstallActivity, Percent: -1}}, first)
+}
+
+// TestATryThatWasGivenUp: an agent that was stopped between taking a step and beginning it, and wakes late, does not
+// begin it. The first heartbeat ends such a try's context.
+func TestATryThatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 10 { // where both a lock and the end can be had, either may come first
+		op := uuid.New()
+		_, err := h.environment(gone).ExecuteActivity(workflows.UninstallActivity, workflows.InstallInput{Operation: op, Target: target()})
+		require.Error(t, err)
+		_, known := h.journal.Step(journal.StepKey{Operation: op, Name: workflows.UninstallActivity})
+		require.False(t, known)
+	}
 }
 
 func TestACancelledStepIsACancellation(t *testing.T) {

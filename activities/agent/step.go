@@ -127,7 +127,7 @@ func (a *Activities) gone(target cyborg.Target, err error) bool {
 }
 
 // refuses says that an error's kind tells the workflow that nothing was changed, so that it undoes nothing
-// (workflows/operation.go, untouched).
+// (workflows/operation.go, refused).
 func refuses(err error) bool {
 	switch cyborg.KindOf(err) {
 	case cyborg.InUse, cyborg.Protected, cyborg.Unsupported, cyborg.NotFound, cyborg.Invalid, cyborg.ImageRejected, cyborg.TooLarge:

@@ -1,0 +1,34 @@
+package workflows
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// What is undone hangs on this: whether an agent may have begun a try. The test environment cancels without details, so
+// what Temporal's server says is tested here.
+func TestNeverTaken(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"waited too long for an agent":       {temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil), true},
+		"cancelled before it was scheduled":  {temporal.NewCanceledError(), true},
+		"cancelled by the server, not taken": {temporal.NewCanceledError("ACTIVITY_ID_NOT_STARTED"), true},
+		"cancelled by the agent at work":     {ToFailure(temporal.NewCanceledError()), false},
+		"the agent fell silent":              {temporal.NewHeartbeatTimeoutError(), false},
+		"took too long":                      {temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_START_TO_CLOSE, nil), false},
+		"failed":                             {ToFailure(cyborg.Errorf(cyborg.Unavailable, "the agent stops")), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, c.want, neverTaken(c.err))
+		})
+	}
+}
