@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,7 +50,12 @@ type Activities struct {
 	UsageTimeout time.Duration
 	// Ended, where set, is told of each activity that ended, with the kind of its error ("" for none).
 	Ended func(name string, kind cyborg.Kind, took time.Duration)
+
+	running atomic.Int64
 }
+
+// Running is how many tries run at this moment.
+func (a *Activities) Running() int { return int(a.running.Load()) }
 
 // All lists the activities by the name to register them under.
 func (a *Activities) All() map[string]any {
@@ -93,6 +99,8 @@ func serve[In, Out any](
 	a *Activities, name string, stop stopping, do func(context.Context, *try, In) (Out, error),
 ) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (Out, error) {
+		a.running.Add(1)
+		defer a.running.Add(-1)
 		begin := time.Now()
 		info := activity.GetInfo(ctx)
 		log := a.Log.With("step", name, "workflow_id", info.WorkflowExecution.ID, "attempt", info.Attempt)

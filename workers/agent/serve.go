@@ -15,6 +15,8 @@ import (
 const (
 	// reachWithin bounds one try to reach Temporal.
 	reachWithin = 5 * time.Second
+	// leaveWithin is how long Temporal is waited for at the end.
+	leaveWithin = time.Second
 	// firstReach and lastReach bound the pause between two such tries.
 	firstReach = 500 * time.Millisecond
 	lastReach  = 15 * time.Second
@@ -41,7 +43,7 @@ func (a *Agent) serve(ctx context.Context, activities *activity.Activities, boot
 			pause, away = firstReach, false
 			select {
 			case <-ctx.Done():
-				w.Stop()
+				stopWorker(w, activities)
 				return
 			case err = <-fatal:
 				w.Stop()
@@ -58,6 +60,30 @@ func (a *Agent) serve(ctx context.Context, activities *activity.Activities, boot
 		}
 		timer.Stop()
 		pause = min(2*pause, lastReach)
+	}
+}
+
+// stopWorker stops taking steps and waits for those that run. A worker takes its leave of Temporal first, and tries for
+// ten seconds where Temporal is away: nobody waits for that once no step runs.
+func stopWorker(w worker.Worker, activities *activity.Activities) {
+	stopped := make(chan struct{})
+	go func() {
+		w.Stop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+		return
+	case <-time.After(leaveWithin):
+	}
+	look := time.NewTicker(leaveWithin / 10)
+	defer look.Stop()
+	for activities.Running() > 0 {
+		select {
+		case <-stopped:
+			return
+		case <-look.C:
+		}
 	}
 }
 

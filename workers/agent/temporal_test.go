@@ -79,14 +79,14 @@ func (s *temporal) client() client.Client {
 // run has the agent run an activity, and returns its result. A try that nobody answers is given again, as Temporal does.
 func (s *temporal) run(name string, in, out any) *failurepb.Failure {
 	s.t.Helper()
-	for range 5 {
+	for range 10 {
 		select {
 		case r := <-s.give(name, in):
 			if r.failure == nil && out != nil {
 				require.NoError(s.t, converter.GetDefaultDataConverter().FromPayloads(r.payloads, out))
 			}
 			return r.failure
-		case <-time.After(10 * time.Second):
+		case <-time.After(4 * time.Second):
 		}
 	}
 	require.Fail(s.t, "the agent does not answer")
