@@ -59,7 +59,7 @@ type shell struct {
 // stands for Ctrl-C. Local are commands that do not talk to the API, such as the server itself.
 func Execute(ctx context.Context, args []string, streams Streams, local ...*cobra.Command) int {
 	s := &shell{Streams: streams, release: func() {}}
-	root := s.root(local) //nolint:contextcheck // commands get theirs from ExecuteContext
+	root := s.root(local)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	s.release()
