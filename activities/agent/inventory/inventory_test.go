@@ -486,6 +486,13 @@ func TestOneChangeOfADeviceAtATime(t *testing.T) {
 		_, err = r.Lock(ctx, "a", "the third")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
+		over, end := context.WithCancel(t.Context())
+		end()
+		for range 20 {
+			_, err = r.Lock(over, "free", "nobody")
+			require.ErrorIs(t, err, context.Canceled, "who is cancelled does not begin")
+		}
+
 		var inside, most int
 		var all sync.WaitGroup
 		for n := range 10 {

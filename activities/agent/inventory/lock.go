@@ -49,13 +49,18 @@ func (l *deviceLocks) lock(ctx context.Context, device, by string, patience time
 	defer timer.Stop()
 	select {
 	case lock.token <- struct{}{}:
+		unlock = func() {
+			<-lock.token
+			l.leave(device, lock)
+		}
+		if ctx.Err() != nil { // both were there; nobody wants it any more
+			unlock()
+			return nil, context.Cause(ctx)
+		}
 		l.mu.Lock()
 		lock.by, lock.since = by, time.Now()
 		l.mu.Unlock()
-		return func() {
-			<-lock.token
-			l.leave(device, lock)
-		}, nil
+		return unlock, nil
 	case <-ctx.Done():
 		l.leave(device, lock)
 		return nil, context.Cause(ctx)
