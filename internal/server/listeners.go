@@ -21,8 +21,8 @@ type Listeners struct {
 // Listen opens the ports of the roles. The error is one sentence that names the option.
 func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	var l Listeners
-	open := func(setting, address string, serverTLS config.ServerTLS, authenticated bool) (net.Listener, error) {
-		t, err := serverTLS.Listener(tls.RequireAndVerifyClientCert)
+	open := func(setting, address string, given config.ServerTLS, auth tls.ClientAuthType, authenticated bool) (net.Listener, error) {
+		t, err := given.Listener(auth)
 		if err != nil {
 			return nil, cyborg.Errorf(cyborg.Invalid, "%s: %w", setting, err)
 		}
@@ -31,13 +31,18 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	var err error
 	if c.Server.Has(config.RoleAPI) {
 		authenticated := len(c.API.Tokens) > 0 || c.API.TLS.ClientCA != ""
-		if l.api, err = open("api.listen", c.API.Listen, c.API.TLS, authenticated); err != nil {
+		auth := tls.RequireAndVerifyClientCert
+		if len(c.API.Tokens) > 0 {
+			auth = tls.VerifyClientCertIfGiven // a token will do instead
+		}
+		if l.api, err = open("api.listen", c.API.Listen, c.API.TLS, auth, authenticated); err != nil {
 			return nil, err
 		}
 	}
 	if c.Server.Has(config.RoleConductor) {
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
-		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS, authenticated)
+		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS,
+			tls.RequireAndVerifyClientCert, authenticated)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
