@@ -113,7 +113,7 @@ func TestCutOffAnywhere(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "journal")
 	j := open(t, dir)
-	const count = 5
+	const count = 4
 	var ends []int64 // of the file after each change
 	size := func() int64 {
 		info, err := os.Stat(path)
@@ -130,25 +130,23 @@ func TestCutOffAnywhere(t *testing.T) {
 	require.NoError(t, err)
 
 	for cut := begin; cut <= int64(len(whole)); cut++ {
-		tails := []string{"", "\x00\x00\x00", "\n", "deadbeef {\"steps\":[]}\n"}
-		for _, tail := range []string{"", tails[cut%4]} {
-			torn := t.TempDir()
-			require.NoError(t, os.WriteFile(filepath.Join(torn, "journal"), append(bytes.Clone(whole[:cut]), tail...), 0o600))
-			after, err := journal.Open(torn, journal.Options{BootID: "boot-1"})
-			require.NoError(t, err, "cut at byte %d", cut)
-			for n, end := range ends {
-				_, ok := after.Step(stepKey(n))
-				complete := end <= cut || (end == cut+1 && tail == "\n") // the line feed was all that was missing
-				require.Equal(t, complete, ok, "cut at byte %d, tail %q, step %d", cut, tail, n)
-			}
-			require.NoError(t, after.Write(started(100)))
-			require.NoError(t, after.Close())
-			after, err = journal.Open(torn, journal.Options{BootID: "boot-1"})
-			require.NoError(t, err)
-			_, ok := after.Step(stepKey(100))
-			require.True(t, ok)
-			require.NoError(t, after.Close())
+		tail := []string{"", "\x00\x00\x00", "\n", "deadbeef {\"steps\":[]}\n"}[cut%4]
+		torn := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(torn, "journal"), append(bytes.Clone(whole[:cut]), tail...), 0o600))
+		after, err := journal.Open(torn, journal.Options{BootID: "boot-1"})
+		require.NoError(t, err, "cut at byte %d", cut)
+		for n, end := range ends {
+			_, ok := after.Step(stepKey(n))
+			complete := end <= cut || (end == cut+1 && tail == "\n") // the line feed was all that was missing
+			require.Equal(t, complete, ok, "cut at byte %d, tail %q, step %d", cut, tail, n)
 		}
+		require.NoError(t, after.Write(started(100)))
+		require.NoError(t, after.Close())
+		after, err = journal.Open(torn, journal.Options{BootID: "boot-1"})
+		require.NoError(t, err)
+		_, ok := after.Step(stepKey(100))
+		require.True(t, ok)
+		require.NoError(t, after.Close())
 	}
 }
 
