@@ -191,14 +191,18 @@ func Until(t testing.TB, ctx context.Context, what string, check func() error) {
 	t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
+	var last error
 	for {
 		err := check()
 		if err == nil {
 			return
 		}
+		if last == nil || ctx.Err() == nil { // the end of ctx is no news
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not %s in time: %v", what, err)
+			t.Fatalf("not %s in time: %v", what, last)
 		case <-ticker.C:
 		}
 	}

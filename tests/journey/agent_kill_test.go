@@ -124,14 +124,18 @@ func TestFrozenAgent(t *testing.T) {
 		c := catch(t, s, stage, cards[i].UUID)
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
+		first, err := temporal.DescribeWorkflowExecution(t.Context(), op.WorkflowID, "")
+		require.NoError(t, err)
+		require.Len(t, first.GetPendingActivities(), 1)
 		a.Freeze(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		harness.Until(t, ctx, "tried again", func() error {
-			run, err := temporal.DescribeWorkflowExecution(ctx, op.WorkflowID, "")
+		harness.Until(t, ctx, "given again", func() error {
+			now, err := temporal.DescribeWorkflowExecution(ctx, op.WorkflowID, "")
 			if err != nil {
 				return err
 			}
-			if pending := run.GetPendingActivities(); len(pending) != 1 || pending[0].GetAttempt() < 2 {
+			pending := now.GetPendingActivities()
+			if len(pending) != 1 || pending[0].GetActivityId() == first.GetPendingActivities()[0].GetActivityId() {
 				return fmt.Errorf("pending: %v", pending)
 			}
 			return nil

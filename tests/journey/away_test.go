@@ -1,0 +1,157 @@
+package journey_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// impatience makes operations give up soon on an agent that is away.
+func impatience() []string {
+	return []string{
+		"CYBORG_OPERATIONS_AGENT_WAIT=3s", "CYBORG_OPERATIONS_UNDO=3s", "CYBORG_OPERATIONS_STEP=30s",
+	}
+}
+
+// ended waits until the operation has ended and returns it.
+func ended(t *testing.T, s *harness.Standalone, c caught) apiclient.Operation {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var op apiclient.Operation
+	harness.Until(t, ctx, "ended", func() (err error) {
+		if op, err = s.API.Operation(ctx, c.id); err == nil && !op.State.Ended() {
+			err = fmt.Errorf("operation is %s, progress %+v", op.State, op.Progress)
+		}
+		return err
+	})
+	return op
+}
+
+// The agent is away. Each operation waits for it as long as configured, fails, says which host is silent since when, and
+// leaves nothing behind. It succeeds when it is tried again with the agent back.
+func TestAgentAway(t *testing.T) {
+	t.Parallel()
+	s, a, cards := startRack(t, impatience()...)
+	all := stages(rack)
+	for i, stage := range all {
+		stage.before(t, s, cards[i].UUID)
+	}
+	harness.RequireSound(t, s) // the agent has told all it did
+	a.Kill(t)
+	killed := time.Now()
+	waiting := make([]caught, len(all))
+	for i, stage := range all {
+		before, _, err := s.API.Accelerator(t.Context(), cards[i].UUID)
+		require.NoError(t, err)
+		answer, err := stage.begin(t.Context(), t, s, cards[i].UUID)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusAccepted, answer.Status)
+		waiting[i] = caught{stage: stage, before: before, id: answer.Operation.ID, host: rack}
+	}
+	for _, c := range waiting {
+		op := ended(t, s, c)
+		require.Equal(t, cyborg.Failed, op.State, "%s: %+v", c.stage.name, op.Error)
+		require.Equal(t, cyborg.HostSilent, op.Error.Kind, op.Error.Message)
+		require.Contains(t, op.Error.Message, "host "+rack+" has been silent since "+killed.UTC().Format("2006-01-02T15:"))
+		require.Contains(t, op.Error.Hint, rack)
+		require.GreaterOrEqual(t, op.EndedAt.Sub(op.CreatedAt), 3*time.Second, "it waits for the agent")
+		require.Less(t, op.EndedAt.Sub(op.CreatedAt), 20*time.Second, "but not for long")
+		c.requireUndone(t, s, cyborg.Failed)
+	}
+	requireSilent(t, s, a, killed)
+
+	a.Restart(t)
+	for _, c := range waiting {
+		again, err := s.API.RetryOperation(t.Context(), c.id)
+		require.NoError(t, err)
+		c.id = again.Operation.ID
+		c.requireDone(t, s)
+	}
+}
+
+// requireSilent waits until the lists show that the agent is silent: with the defaults that would be within 30 s, which
+// is a little more than conductor.silent_after, here 5 s.
+func requireSilent(t *testing.T, s *harness.Standalone, a *harness.Agent, since time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithDeadline(t.Context(), since.Add(30*time.Second))
+	defer cancel()
+	harness.Until(t, ctx, "shown as silent", func() error {
+		service, err := a.Service(ctx)
+		if err != nil {
+			return err
+		}
+		host, err := s.API.Host(ctx, a.Host)
+		if err != nil {
+			return err
+		}
+		if service.Alive || !host.Silent {
+			return fmt.Errorf("service %+v, host silent %v", service, host.Silent)
+		}
+		require.WithinDuration(t, since, service.LastSeen, 5*time.Second)
+		return nil
+	})
+}
+
+// The agent dies, or stands still, in the middle of an attach and stays away for longer than the undo waits: the
+// operation needs an operator, the accelerator is in error and says why, and its handle is given to nobody else. When
+// the agent is back, Reconcile settles it: the handle is free and the accelerator ready.
+func TestAgentAwayBeyondUndo(t *testing.T) {
+	t.Parallel()
+	s, a, cards := startRack(t, impatience()...)
+	attach := stages(rack)[2]
+	for i, way := range []struct {
+		name         string
+		leave, comes func(t *testing.T)
+	}{
+		{"dies", func(t *testing.T) { t.Helper(); a.Kill(t) }, func(t *testing.T) { t.Helper(); a.Restart(t) }},
+		{"freezes", func(t *testing.T) { t.Helper(); a.Freeze(t) }, func(t *testing.T) { t.Helper(); a.Thaw(t) }},
+	} {
+		t.Log(way.name)
+		c := catch(t, s, attach, cards[i].UUID)
+		way.leave(t)
+		op := ended(t, s, c)
+		require.Equal(t, cyborg.NeedsOperator, op.State, "%+v", op.Error)
+		require.Equal(t, cyborg.HostSilent, op.Error.Kind, op.Error.Message)
+		require.NotEmpty(t, op.Error.Hint)
+
+		broken, _, err := s.API.Accelerator(t.Context(), c.before.UUID)
+		require.NoError(t, err)
+		require.Equal(t, cyborg.StatusError, broken.Status)
+		require.Contains(t, broken.Reason, c.id.String())
+		require.Contains(t, broken.Reason, "silent")
+		require.Nil(t, broken.Claim)
+		require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: rack}}, broken.Holders, "nobody knows, so it is not free")
+		for _, other := range []cyborg.Holder{
+			{Kind: cyborg.HolderHost, ID: rack}, {Kind: cyborg.HolderInstance, ID: "b5c0f1b6-6c1e-4c5e-8c8e-0d6b1c6a4a11"},
+		} {
+			_, err = s.API.Attach(t.Context(), c.before.UUID, other)
+			require.Equal(t, cyborg.Changed, cyborg.KindOf(err), "%v", err)
+		}
+
+		c.hurry(t, s)
+		way.comes(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		harness.Until(t, ctx, "settled", func() error {
+			settled, _, err := s.API.Accelerator(ctx, c.before.UUID)
+			if err == nil && (settled.Status != cyborg.StatusReady || len(settled.Holders) > 0) {
+				err = fmt.Errorf("it is %s (%s), held by %v", settled.Status, settled.Reason, settled.Holders)
+			}
+			return err
+		})
+		cancel()
+		harness.RequireSound(t, s)
+
+		_, err = s.API.Attach(t.Context(), c.before.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: rack})
+		require.NoError(t, err, "it is as good as before")
+		harness.RequireSound(t, s)
+	}
+}

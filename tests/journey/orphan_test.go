@@ -1,0 +1,136 @@
+package journey_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// admission is what a stage's operation looks like to the records.
+func admission(t *testing.T, s *harness.Standalone, stage stage, a apiclient.Accelerator) db.Admission {
+	t.Helper()
+	out := db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "orphan maker", RequestID: "req-" + stage.name}}
+	switch stage.name {
+	case "provision":
+		out.Provision = &cyborg.ProvisionRequest{Accelerator: a.UUID}
+	case "program":
+		out.Program = &cyborg.ProgramRequest{
+			Accelerator: a.UUID, Image: cyborg.Image{Source: image(t, s, a.Host, "sha"), ID: "sha-1"},
+		}
+	case "attach":
+		out.Attach = &cyborg.AttachRequest{Accelerator: a.UUID, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host}}
+	case "detach":
+		out.Detach = &cyborg.DetachRequest{Accelerator: a.UUID}
+	}
+	return out
+}
+
+// admit records a stage's operation, with its claims, and starts no workflow: a server that died in between.
+func admit(t *testing.T, s *harness.Standalone, store *db.Store, stage stage, a apiclient.Accelerator) caught {
+	t.Helper()
+	t.Log(stage.name)
+	stage.before(t, s, a.UUID)
+	before, _, err := s.API.Accelerator(t.Context(), a.UUID)
+	require.NoError(t, err)
+	admitted, err := store.Admit(t.Context(), admission(t, s, stage, a))
+	require.NoError(t, err)
+	return caught{stage: stage, before: before, id: admitted.Operation.ID, host: a.Host}
+}
+
+// A server dies between the admission of an operation and the start of its workflow. Reconcile starts it.
+func TestAdmittedWithoutAWorkflow(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
+	store := s.Store(t)
+	cards := s.Accelerators(t)
+	for i, stage := range stages("fake") {
+		c := admit(t, s, store, stage, cards[i])
+		c.requireDone(t, s)
+	}
+}
+
+// The whole standalone dies right after an admission.
+func TestKillAfterAdmission(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
+	cards := s.Accelerators(t)
+	for i, stage := range stages("fake") {
+		store := s.Store(t)
+		c := admit(t, s, store, stage, cards[i])
+		s.Kill(t)
+		store.Close()
+		s.Restart(t)
+		c.requireDone(t, s)
+	}
+}
+
+// An operation that was admitted and has no workflow is cancelled: it ends without having begun.
+func TestCancelWithoutAWorkflow(t *testing.T) {
+	t.Parallel()
+	// Reconcile stays away, so that it is the cancel that starts the run.
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: []string{"CYBORG_CONDUCTOR_ORPHAN_AFTER=10m"}})
+	store := s.Store(t)
+	cards := s.Accelerators(t)
+	for i, stage := range stages("fake") {
+		c := admit(t, s, store, stage, cards[i])
+		_, err := s.API.Detach(t.Context(), cards[i].UUID, cyborg.Holder{})
+		require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "its claim holds, %v", err)
+		require.Equal(t, c.id, cyborg.AsError(err).Operation)
+		_, err = s.API.CancelOperation(t.Context(), c.id)
+		require.NoError(t, err)
+		c.requireUndone(t, s, cyborg.Stopped)
+		op, err := s.API.Operation(t.Context(), c.id)
+		require.NoError(t, err)
+		require.True(t, op.StartedAt.IsZero(), "it never began")
+		require.Equal(t, cyborg.Cancelled, op.Error.Kind)
+	}
+}
+
+// Somebody terminates the run of an operation in Temporal, which skips all clean-up. Reconcile starts another that
+// undoes what was done; a detach goes forward.
+func TestTerminatedRun(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
+	temporal := s.TemporalClient(t)
+	terminate := func(c caught) {
+		op, err := s.API.Operation(t.Context(), c.id)
+		require.NoError(t, err)
+		require.NoError(t, temporal.TerminateWorkflow(t.Context(), op.WorkflowID, "", "by hand"))
+	}
+	cards := s.Accelerators(t)
+	for i, stage := range stages("fake") {
+		c := catch(t, s, stage, cards[i].UUID)
+		terminate(c)
+		if stage.name == "detach" {
+			c.hurry(t, s)
+			c.requireDone(t, s)
+			continue
+		}
+		c.requireUndone(t, s, cyborg.Failed)
+		op, err := s.API.Operation(t.Context(), c.id)
+		require.NoError(t, err)
+		require.Contains(t, op.Error.Message, "terminated")
+		c.hurry(t, s)
+		again, err := s.API.RetryOperation(t.Context(), c.id)
+		require.NoError(t, err)
+		c.id = again.Operation.ID
+		c.requireDone(t, s)
+	}
+
+	// The standalone dies as well, before Reconcile has seen it.
+	_, err := s.API.Detach(t.Context(), cards[2].UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	attach := stages("fake")[2]
+	attach.before = func(*testing.T, *harness.Standalone, uuid.UUID) {}
+	c := catch(t, s, attach, cards[2].UUID)
+	terminate(c)
+	s.Kill(t)
+	s.Restart(t)
+	c.requireUndone(t, s, cyborg.Failed)
+}
