@@ -1,0 +1,438 @@
+package journey_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// The functions of the simulated machine.
+const (
+	gpu      = "0000:17:00.0" // bound to nvidia, alone in its IOMMU group
+	fpga     = "0000:3b:00.0" // without a driver
+	qat      = "0000:3d:00.0" // may have virtual functions
+	network  = "0000:41:00.0" // the host is reached over it
+	disk     = "0000:5e:00.0" // the host's root is on it
+	neighbor = "0000:5f:00.0" // a disk that shares its IOMMU group with crowded
+	crowded  = "0000:60:00.0"
+	bare     = "0000:61:00.0" // in no IOMMU group
+)
+
+// machine is a standalone with one simulated machine, whose sysfs behaves as the kernel's.
+type machine struct {
+	*harness.Standalone
+
+	host *sysfstest.Host
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	host := sysfstest.New(t,
+		sysfstest.In("12", sysfstest.GPU(t, gpu)), sysfstest.In("13", sysfstest.FPGA(t, fpga)), sysfstest.QAT(t, qat),
+		sysfstest.NIC(t, network, "eth0"), sysfstest.SSD(t, disk, "nvme0n1", "259:0"),
+		sysfstest.In("77", sysfstest.SSD(t, neighbor, "nvme1n1", "259:1")), sysfstest.In("77", sysfstest.FPGA(t, crowded)),
+		sysfstest.In("", sysfstest.FPGA(t, bare)))
+	host.Up("eth0")
+	host.Mount("259:0", "/dev/nvme0n1", "/")
+	s := harness.Start(t, harness.Options{Hosts: []string{"rack=sysfs:" + host.Root()}, Env: shortWaits()})
+	return &machine{Standalone: s, host: host}
+}
+
+// driver is the kernel driver that has the function now, "" for none.
+func (m *machine) driver(t *testing.T, address string) string {
+	t.Helper()
+	target, err := os.Readlink(filepath.Join(m.host.Root(), "sys/bus/pci/devices", address, "driver"))
+	if err != nil {
+		require.ErrorIs(t, err, os.ErrNotExist)
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// at is the path of a function's accelerator.
+func (m *machine) at(t *testing.T, address string) string {
+	t.Helper()
+	return "/v1/accelerators/" + m.accelerator(t, address).UUID.String()
+}
+
+func (m *machine) accelerator(t *testing.T, address string) apiclient.Accelerator {
+	t.Helper()
+	for _, a := range m.Accelerators(t) {
+		for _, handle := range a.Handles {
+			if handle.Identity == address {
+				return a
+			}
+		}
+	}
+	t.Fatalf("no accelerator has the function %s", address)
+	return apiclient.Accelerator{}
+}
+
+func (m *machine) status(t *testing.T, address string) cyborg.Status {
+	t.Helper()
+	return m.accelerator(t, address).Status
+}
+
+func (m *machine) discover(t *testing.T) {
+	t.Helper()
+	status, _, found := request(t, m.Standalone, http.MethodPost, "/v1/hosts/rack/discover", nil)
+	require.Equal(t, http.StatusOK, status, found)
+	require.Empty(t, found["errors"])
+}
+
+// A machine whose sysfs behaves as the kernel's does: taken into service, bound to VFIO and back, in use, vanished and
+// returned, rebooted, all with the real driver and through the interfaces that people use.
+func TestSimulatedMachine(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	for _, chapter := range []struct {
+		name string
+		play func(*testing.T, *machine)
+	}{
+		{"what the host lives on", protectedFunctions},
+		{"not viable", notViable},
+		{"life over HTTP", lifeOfGPU},
+		{"life on the command line", lifeOnTheCommandLine},
+		{"vanished under its holder", vanishedFunction},
+		{"virtual functions", virtualFunctions},
+		{"another device_spec", anotherDeviceSpec},
+		{"reboot", rebootedMachine},
+	} {
+		if !t.Run(chapter.name, func(t *testing.T) { //nolint:paralleltest // chapters of one story
+			chapter.play(t, m)
+			harness.RequireSound(t, m.Standalone)
+		}) {
+			return
+		}
+	}
+}
+
+// Nobody can take what the host lives on.
+func protectedFunctions(t *testing.T, m *machine) {
+	t.Helper()
+	for address, why := range map[string]string{network: "eth0", disk: "nvme0n1"} {
+		a := m.accelerator(t, address)
+		require.Contains(t, a.Protected, why)
+		for _, try := range []struct {
+			method, path string
+			body         any
+		}{
+			{http.MethodPost, "/ready", nil},
+			{http.MethodPost, "", map[string]any{"name": "mine"}},
+		} {
+			status, _, problem := request(t, m.Standalone, try.method, m.at(t, address)+try.path, try.body)
+			require.Equal(t, http.StatusConflict, status, problem)
+			require.Equal(t, "protected", problem["kind"])
+			require.Contains(t, problem["detail"], why)
+		}
+		_, stderr, code := m.CLI(t, "accelerator", "ready", a.Name)
+		require.Equal(t, 4, code)
+		require.Contains(t, stderr, why)
+		require.Equal(t, cyborg.StatusInactive, m.status(t, address))
+	}
+	require.Equal(t, "i40e", m.driver(t, network))
+	require.Equal(t, "nvme", m.driver(t, disk))
+
+	// A spec that only they satisfy finds nothing.
+	status, _, problem := request(t, m.Standalone, http.MethodPost, "/accelerators",
+		map[string]any{"name": "net", "acc_specs": map[string]any{"device_type": "NIC"}})
+	require.Equal(t, http.StatusConflict, status, problem)
+	require.Equal(t, "no_fit", problem["kind"])
+}
+
+// What cannot be given to VFIO fails at once, says why, and is as it was.
+func notViable(t *testing.T, m *machine) {
+	t.Helper()
+	for address, why := range map[string]string{crowded: neighbor, bare: "IOMMU"} {
+		status, headers, problem := request(t, m.Standalone, http.MethodPost, m.at(t, address), map[string]any{"name": "no-" + address[5:7]})
+		require.Equal(t, http.StatusUnprocessableEntity, status, problem)
+		require.Equal(t, "unsupported", problem["kind"])
+		require.Contains(t, problem["detail"], why)
+		require.NotEmpty(t, problem["hint"])
+		_, _, op := request(t, m.Standalone, http.MethodGet, "/v1/operations/"+headers.Get("Cyborg-Operation"), nil)
+		require.Equal(t, "failed", op["state"])
+		a := m.accelerator(t, address)
+		require.Equal(t, cyborg.StatusInactive, a.Status)
+		require.Equal(t, "rack_"+address, a.Name, "the name it was to get is given back")
+		require.Nil(t, a.Claim)
+		require.Empty(t, m.driver(t, address))
+	}
+	require.Equal(t, "nvme", m.driver(t, neighbor))
+}
+
+func lifeOfGPU(t *testing.T, m *machine) {
+	t.Helper()
+	status, headers, problem := request(t, m.Standalone, http.MethodPost, "/v1/accelerators",
+		map[string]any{"name": "render", "host": "rack", "acc_specs": map[string]any{"device_type": "GPU", "vendor_id": "10de"}})
+	require.Equal(t, http.StatusCreated, status, problem)
+	at := headers.Get("Location")
+	require.Equal(t, "render", m.accelerator(t, gpu).Name)
+	require.Equal(t, "nvidia", m.driver(t, gpu), "taking it into service moves nothing yet")
+
+	// While somebody draws on it, it is not taken from under them.
+	m.host.Open(4711, "Xorg", "/dev/dri/card1")
+	status, _, problem = request(t, m.Standalone, http.MethodPut, at, map[string]any{})
+	require.Equal(t, http.StatusConflict, status, problem)
+	require.Equal(t, "in_use", problem["kind"])
+	require.Contains(t, problem["detail"], "Xorg")
+	require.Equal(t, "nvidia", m.driver(t, gpu))
+	require.Equal(t, cyborg.StatusReady, m.status(t, gpu))
+	m.host.End(4711)
+
+	status, _, answer := request(t, m.Standalone, http.MethodPut, at, map[string]any{"host": "rack"})
+	require.Equal(t, http.StatusOK, status, answer)
+	require.Equal(t, "vfio-pci", m.driver(t, gpu))
+	require.Equal(t, cyborg.StatusAttached, m.status(t, gpu))
+
+	// An open VFIO group is use.
+	m.host.Open(4712, "qemu-system-x86", "/dev/vfio/12")
+	status, _, problem = request(t, m.Standalone, http.MethodDelete, at, nil)
+	require.Equal(t, http.StatusConflict, status)
+	require.Equal(t, "in_use", problem["kind"])
+	require.Contains(t, problem["detail"], "qemu-system-x86")
+	require.Contains(t, problem["detail"], "4712")
+	require.Equal(t, "vfio-pci", m.driver(t, gpu))
+	require.Equal(t, cyborg.StatusAttached, m.status(t, gpu))
+	_, _, usage := request(t, m.Standalone, http.MethodGet, at+"/usage", nil)
+	handle := usage["deployables"].([]any)[0].(map[string]any)["handles"].([]any)[0].(map[string]any)
+	require.Equal(t, true, handle["attached"])
+	require.Equal(t, true, handle["in_use"])
+	require.Contains(t, handle["by"], "qemu-system-x86")
+	m.host.End(4712)
+
+	status, _, problem = request(t, m.Standalone, http.MethodDelete, at, nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	require.Equal(t, "nvidia", m.driver(t, gpu), "the driver that it had is back")
+	require.Equal(t, cyborg.StatusReady, m.status(t, gpu))
+}
+
+// The same with what a person types.
+func lifeOnTheCommandLine(t *testing.T, m *machine) {
+	t.Helper()
+	run := func(code int, args ...string) (string, string) {
+		stdout, stderr, got := m.CLI(t, args...)
+		require.Equal(t, code, got, "%s\n%s%s", strings.Join(args, " "), stdout, stderr)
+		return stdout, stderr
+	}
+	run(0, "accelerator", "create", "coder", "--accelerator", "rack_"+fpga)
+	run(0, "accelerator", "attach", "coder")
+	require.Equal(t, "vfio-pci", m.driver(t, fpga))
+	m.host.Open(4713, "dpdk-app", "/dev/vfio/13")
+	_, stderr := run(4, "accelerator", "detach", "coder")
+	require.Contains(t, stderr, "dpdk-app")
+	stdout, _ := run(0, "accelerator", "usage", "coder")
+	require.Contains(t, stdout, "dpdk-app")
+	m.host.End(4713)
+	run(0, "accelerator", "detach", "coder")
+	require.Empty(t, m.driver(t, fpga), "it had no driver, and has none again")
+	stdout, _ = run(0, "accelerator", "list", "--host", "rack", "--status", "ready", "-f", "value", "-c", "name")
+	require.ElementsMatch(t, []string{"coder", "render"}, strings.Fields(stdout))
+}
+
+// A function that is pulled while somebody holds it stays in the records, fenced and loud, until it is back or given up.
+func vanishedFunction(t *testing.T, m *machine) {
+	t.Helper()
+	at := m.at(t, fpga)
+	pull := func() {
+		status, _, answer := request(t, m.Standalone, http.MethodPut, at, map[string]any{})
+		require.Equal(t, http.StatusOK, status, answer)
+		m.host.Unplug(fpga)
+		m.discover(t)
+		a := m.accelerator(t, fpga)
+		require.Equal(t, cyborg.StatusMissing, a.Status)
+		require.False(t, a.MissingAt.IsZero())
+		require.NotNil(t, a.Fence)
+		require.Contains(t, a.Fence.Reason, "vanished")
+		require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "rack"}}, a.Holders, "its holder is not forgotten")
+		status, _, problem := request(t, m.Standalone, http.MethodPut, at, map[string]any{})
+		require.Equal(t, http.StatusConflict, status, problem)
+	}
+	pull()
+	history := m.history(t, at)
+	require.Contains(t, history, "presence: present -> missing")
+	require.Contains(t, history, "fence")
+
+	// It comes back: the fence goes, and what the records say is made true again.
+	m.host.Plug(fpga)
+	m.discover(t)
+	a := m.accelerator(t, fpga)
+	require.Equal(t, cyborg.StatusAttached, a.Status)
+	require.Nil(t, a.Fence)
+	status, _, problem := request(t, m.Standalone, http.MethodDelete, at, nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	require.Empty(t, m.driver(t, fpga))
+
+	// It is given up while it is away.
+	pull()
+	status, _, problem = request(t, m.Standalone, http.MethodDelete, at, nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	a = m.accelerator(t, fpga)
+	require.Equal(t, cyborg.StatusMissing, a.Status)
+	require.Empty(t, a.Holders)
+	require.Nil(t, a.Fence)
+	m.host.Plug(fpga)
+	m.discover(t)
+	require.Equal(t, cyborg.StatusReady, m.status(t, fpga))
+	require.Empty(t, m.driver(t, fpga))
+}
+
+func (m *machine) history(t *testing.T, at string) string {
+	t.Helper()
+	_, _, history := request(t, m.Standalone, http.MethodGet, at+"/history?limit=1000", nil)
+	var text strings.Builder
+	for _, event := range history["event"].([]any) {
+		e := event.(map[string]any)
+		fmt.Fprintf(&text, "%s: %s -> %s\n", e["axis"], e["from"], e["to"])
+	}
+	return text.String()
+}
+
+// Virtual functions that appear are accelerators of their own, beside which the physical one is not handed out.
+func virtualFunctions(t *testing.T, m *machine) {
+	t.Helper()
+	require.Equal(t, cyborg.StatusInactive, m.status(t, qat))
+	m.host.SetVFs(qat, "4")
+	m.discover(t)
+	require.Equal(t, cyborg.StatusMissing, m.status(t, qat), "it cannot be handed out beside its virtual functions")
+	device, err := m.API.Device(t.Context(), m.accelerator(t, qat).DeviceUUID)
+	require.NoError(t, err)
+	require.Equal(t, qat, device.Identity)
+	virtual := map[string]apiclient.Accelerator{}
+	for _, a := range device.Accelerators {
+		if a.Specs.Capability["physical_function"] == qat {
+			virtual[a.Handles[0].Identity] = a
+		}
+	}
+	require.Len(t, virtual, 4)
+	for address, a := range virtual {
+		require.Equal(t, cyborg.StatusInactive, a.Status)
+		require.Equal(t, "c6xxvf", m.driver(t, address))
+	}
+	// Two are used, each by itself; one with the other's holder in place.
+	taken := 0
+	for address := range virtual {
+		at := m.at(t, address)
+		status, _, problem := request(t, m.Standalone, http.MethodPost, at+"/ready", nil)
+		require.Equal(t, http.StatusOK, status, problem)
+		status, _, problem = request(t, m.Standalone, http.MethodPut, at, map[string]any{})
+		require.Equal(t, http.StatusOK, status, problem)
+		require.Equal(t, "vfio-pci", m.driver(t, address))
+		if taken++; taken == 2 {
+			break
+		}
+	}
+	require.Equal(t, "c6xx", m.driver(t, qat))
+	for address := range virtual {
+		status, _, problem := request(t, m.Standalone, http.MethodDelete, m.at(t, address), nil)
+		require.Equal(t, http.StatusNoContent, status, problem)
+		require.Equal(t, "c6xxvf", m.driver(t, address))
+	}
+	m.host.SetVFs(qat, "0")
+	m.discover(t)
+	require.Equal(t, cyborg.StatusInactive, m.status(t, qat))
+	for address := range virtual {
+		require.Equal(t, cyborg.StatusMissing, m.status(t, address))
+	}
+}
+
+// Options of the running driver change what is inventory, without a restart, and never let go of what is attached.
+func anotherDeviceSpec(t *testing.T, m *machine) {
+	t.Helper()
+	const backend = "/v1/hosts/rack/drivers/pci"
+	_, _, before := request(t, m.Standalone, http.MethodGet, backend, nil)
+	specs := func(vendor string) map[string]any {
+		return map[string]any{"options": map[string]any{
+			"simulate": true, "device_spec": []any{map[string]any{"vendor_id": vendor, "product_id": "*"}},
+		}}
+	}
+	at := m.at(t, gpu)
+	status, _, answer := request(t, m.Standalone, http.MethodPut, at, map[string]any{})
+	require.Equal(t, http.StatusOK, status, answer)
+	status, _, problem := request(t, m.Standalone, http.MethodPut, backend, specs("10ee"))
+	require.Equal(t, http.StatusConflict, status, problem)
+	require.Equal(t, "in_use", problem["kind"])
+	require.Contains(t, problem["detail"], gpu)
+	require.Equal(t, cyborg.StatusAttached, m.status(t, gpu))
+	status, _, problem = request(t, m.Standalone, http.MethodDelete, at, nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	require.Equal(t, "nvidia", m.driver(t, gpu))
+
+	status, _, problem = request(t, m.Standalone, http.MethodPut, backend, specs("ten"))
+	require.Equal(t, http.StatusBadRequest, status, problem)
+	require.Contains(t, problem["detail"], "ten")
+
+	status, _, answer = request(t, m.Standalone, http.MethodPut, backend, specs("10ee"))
+	require.Equal(t, http.StatusOK, status, answer)
+	shown := map[string]bool{}
+	for _, a := range m.Accelerators(t) {
+		if a.Presence == cyborg.Present {
+			shown[a.Handles[0].Identity] = true
+		}
+	}
+	require.Equal(t, map[string]bool{fpga: true, crowded: true, bare: true}, shown)
+
+	// Its devices are in use: it cannot be uninstalled. Then it can, and comes back with all it had.
+	status, _, answer = request(t, m.Standalone, http.MethodPut, m.at(t, fpga), map[string]any{})
+	require.Equal(t, http.StatusOK, status, answer)
+	status, _, problem = request(t, m.Standalone, http.MethodDelete, backend, nil)
+	require.Equal(t, http.StatusConflict, status, problem)
+	require.Equal(t, "in_use", problem["kind"])
+	status, _, problem = request(t, m.Standalone, http.MethodDelete, m.at(t, fpga), nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	status, _, problem = request(t, m.Standalone, http.MethodDelete, backend, nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	_, _, after := request(t, m.Standalone, http.MethodGet, backend, nil)
+	require.Equal(t, "disabled", after["state"])
+	require.Equal(t, cyborg.StatusMissing, m.status(t, fpga))
+	status, _, answer = request(t, m.Standalone, http.MethodPost, "/v1/hosts/rack/drivers",
+		map[string]any{"name": "pci", "driver": "generic", "options": before["options"]})
+	require.Equal(t, http.StatusCreated, status, answer)
+	require.Equal(t, cyborg.StatusReady, m.status(t, fpga))
+	require.Equal(t, cyborg.StatusReady, m.status(t, gpu))
+}
+
+// A boot undoes what was bound. What the records say is made true again, and a detach after it restores what the boot
+// had bound.
+func rebootedMachine(t *testing.T, m *machine) {
+	t.Helper()
+	at := m.at(t, gpu)
+	status, _, answer := request(t, m.Standalone, http.MethodPut, at, map[string]any{})
+	require.Equal(t, http.StatusOK, status, answer)
+	require.Equal(t, "vfio-pci", m.driver(t, gpu))
+	host, err := m.API.Host(t.Context(), "rack")
+	require.NoError(t, err)
+
+	m.Kill(t)
+	m.host.Reboot()
+	require.Equal(t, "nvidia", m.driver(t, gpu))
+	m.Restart(t)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	harness.Until(t, ctx, "attached again", func() error {
+		if driver := m.driver(t, gpu); driver != "vfio-pci" {
+			return fmt.Errorf("%s has the driver %q", gpu, driver)
+		}
+		return nil
+	})
+	harness.RequireSound(t, m.Standalone)
+	again, err := m.API.Host(t.Context(), "rack")
+	require.NoError(t, err)
+	require.NotEqual(t, host.BootID, again.BootID)
+	require.Equal(t, cyborg.StatusAttached, m.status(t, gpu))
+	status, _, problem := request(t, m.Standalone, http.MethodDelete, at, nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	require.Equal(t, "nvidia", m.driver(t, gpu))
+}
