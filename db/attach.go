@@ -2,6 +2,7 @@ package db
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -44,10 +45,8 @@ func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 		return cyborg.Errorf(cyborg.Invalid, "accelerator %q is on host %s and cannot be used from %s: it is not remotable",
 			t.Name, t.Host, holder.ID)
 	}
-	for _, other := range t.Holders() {
-		if other == holder {
-			return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s %s already", t.Name, holder.Kind, holder.ID)
-		}
+	if slices.Contains(t.Holders(), holder) {
+		return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s %s already", t.Name, holder.Kind, holder.ID)
 	}
 	if t.FreeHandle() != nil {
 		return nil

@@ -62,7 +62,7 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	batch := make([]cyborg.Report, hosts)
 	for i := range agents {
 		name := fmt.Sprintf("h%04d", i)
-		agents[i] = &host{records: r, name: name, boot: "b", content: content(name, 1)}
+		agents[i] = &host{records: r, name: name, boot: "b", content: content(1)}
 		batch[i] = agents[i].next()
 	}
 	before := count.statements.Load()
@@ -106,7 +106,7 @@ func TestIntakeMergesCallers(t *testing.T) {
 	agents := make([]*host, 50)
 	for i := range agents {
 		name := fmt.Sprintf("h%d", i)
-		agents[i] = &host{records: r, name: name, boot: "b", content: content(name, 1)}
+		agents[i] = &host{records: r, name: name, boot: "b", content: content(1)}
 		wg.Go(func() {
 			reply, err := intake.Report(t.Context(), agents[i].next())
 			if err != nil || !reply.Accepted {
@@ -138,7 +138,7 @@ func TestLoneReportDoesNotWait(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: time.Hour})
-	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 1)}
+	h := &host{records: r, name: "h1", boot: "b", content: content(1)}
 	reply, err := intake.Report(t.Context(), h.next())
 	require.NoError(t, err)
 	require.True(t, reply.Accepted)
@@ -148,7 +148,7 @@ func TestIntakeGivesEachCallerItsOwnError(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 200 * time.Millisecond})
-	fine := &host{records: r, name: "fine", boot: "b", content: content("fine", 1)}
+	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
 	bad := fine.next()
 	bad.Host = ""
 	var wg sync.WaitGroup

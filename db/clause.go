@@ -20,15 +20,11 @@ type clause struct {
 
 // and adds a condition; each ? in it stands for the next of the values.
 func (c *clause) and(condition string, values ...any) {
-	var text strings.Builder
-	for i, part := range strings.Split(condition, "?") {
-		if i > 0 {
-			c.values = append(c.values, values[i-1])
-			text.WriteString("$" + strconv.Itoa(len(c.values)))
-		}
-		text.WriteString(part)
+	for _, value := range values {
+		c.values = append(c.values, value)
+		condition = strings.Replace(condition, "?", "$"+strconv.Itoa(len(c.values)), 1)
 	}
-	c.conditions = append(c.conditions, text.String())
+	c.conditions = append(c.conditions, condition)
 }
 
 // andAny adds that the column has one of the values, unless there are none.

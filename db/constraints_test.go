@@ -65,6 +65,7 @@ func TestIllegalStatesAreRefused(t *testing.T) {
 		{"a bound request without handle", check, "WITH p AS (INSERT INTO device_profiles (name, groups) VALUES ('p', '[{}]') RETURNING uuid) INSERT INTO arqs (state, profile_uuid, profile_name, group_index, profile_group) SELECT 'Bound', uuid, 'p', 0, '{}' FROM p", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			_, err := r.sql.Exec(t.Context(), test.sql, test.args...)
 			var refused *pgconn.PgError
 			require.ErrorAs(t, err, &refused)

@@ -50,11 +50,11 @@ func (f *EventFilter) clause() *clause {
 		for i, subject := range f.Subjects {
 			kinds[i], ids[i] = string(subject.Kind), subject.ID
 		}
-		any := "(subject_kind, subject_id) IN (SELECT * FROM unnest(?::text[], ?::text[]))"
+		about := "(subject_kind, subject_id) IN (SELECT * FROM unnest(?::text[], ?::text[]))"
 		if byOperation {
-			c.and("("+any+" OR operation_id = ?)", kinds, ids, f.Operation)
+			c.and("("+about+" OR operation_id = ?)", kinds, ids, f.Operation)
 		} else {
-			c.and(any, kinds, ids)
+			c.and(about, kinds, ids)
 		}
 	}
 	return c

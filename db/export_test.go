@@ -8,7 +8,7 @@ func MigrateTo(ctx context.Context, url string, version int64) error {
 	if err != nil {
 		return err
 	}
-	defer provider.Close() //nolint:errcheck // what was migrated is committed
+	defer provider.Close()
 	current, err := provider.GetDBVersion(ctx)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func Versions(url string) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer provider.Close() //nolint:errcheck // it was only read
+	defer provider.Close()
 	var out []int64
 	for _, source := range provider.ListSources() {
 		out = append(out, source.Version)

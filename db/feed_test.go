@@ -91,7 +91,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 			})
 		}
 	}
-	any := func(random *rand.Rand) (*records, uuid.UUID) {
+	pick := func(random *rand.Rand) (*records, uuid.UUID) {
 		store := r
 		if random.IntN(2) == 1 {
 			store = &records{Store: second}
@@ -99,7 +99,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		return store, accelerators[random.IntN(len(accelerators))]
 	}
 	write(6, func(random *rand.Rand) error { // operations, with all outcomes
-		store, id := any(random)
+		store, id := pick(random)
 		a := []db.Admission{toAttach(id, instance(uuid.NewString())), toDetach(id, nil), toProgram(id)}[random.IntN(3)]
 		out, err := store.Admit(ctx, a)
 		switch cyborg.KindOf(err) {
@@ -118,7 +118,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		return store.End(ctx, outcome)
 	})
 	write(2, func(random *rand.Rand) error { // operators
-		store, id := any(random)
+		store, id := pick(random)
 		if _, err := store.Maintain(ctx, id, cyborg.Maintenance{Reason: "r"}, alice()); err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		reports.Lock()
 		var batch []cyborg.Report
 		for _, h := range agents {
-			b := content(h.name, each).Backends[0]
+			b := content(each).Backends[0]
 			if random.IntN(3) == 0 {
 				b.Devices = b.Devices[:each-1]
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -138,7 +139,7 @@ func (p provision) takeLocked(ctx context.Context, tx pgx.Tx, host string, wait 
 			return accelerator{}, err
 		}
 	}
-	values = append(values[:len(values):len(values)], host)
+	values = append(slices.Clip(values), host)
 	rows, err := tx.Query(ctx, "SELECT d.uuid, d.specs || d.specs_set"+fitTables+" WHERE "+strings.Join(conditions, " AND ")+
 		" AND d.host = $"+strconv.Itoa(len(values))+" ORDER BY "+fitOrder, values...)
 	if err != nil {

@@ -25,8 +25,9 @@ func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]ho
 // loadInventories reads what is recorded of hosts, in one round trip, and which of the names of deployables are taken.
 func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, hosts, deployables []string) (map[string]*inventory, error) {
 	out := map[string]*inventory{}
+	taken := &names{deployables: map[string]string{}, accelerators: map[string]bool{}}
 	for _, host := range hosts {
-		out[host] = newInventory(host, s.opts.DeployableName)
+		out[host] = newInventory(host, s.opts.DeployableName, taken)
 	}
 	batch := &pgx.Batch{}
 	each(batch, `SELECT to_jsonb(b) FROM backends b WHERE host = ANY($1)`, []any{hosts}, func(row backendRow) {
@@ -55,12 +56,10 @@ func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, hosts, deployabl
 		UNION ALL
 		SELECT jsonb_build_object('name', accelerator) FROM deployables WHERE accelerator = ANY($1)`,
 		[]any{deployables}, func(row name) {
-			for _, v := range out {
-				if row.Host != "" {
-					v.taken.deployables[row.Name] = row.Host
-				} else {
-					v.taken.accelerators[row.Name] = true
-				}
+			if row.Host != "" {
+				taken.deployables[row.Name] = row.Host
+			} else {
+				taken.accelerators[row.Name] = true
 			}
 		})
 	return out, tx.SendBatch(ctx, batch).Close()

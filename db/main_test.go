@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -17,7 +18,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
+func TestMain(m *testing.M) {
+	flag.Bool("update", false, "write the generated parts of the documentation")
+	goleak.VerifyTestMain(postgrestest.Runner(m))
+}
 
 // records is a store on a database of the test's own, and a way around it.
 type records struct {
@@ -26,7 +30,10 @@ type records struct {
 	sql *pgxpool.Pool // what no caller of the store can do
 }
 
-func newRecords(t testing.TB) *records { return newRecordsWith(t, defaults()) }
+func newRecords(t testing.TB) *records {
+	t.Helper()
+	return newRecordsWith(t, defaults())
+}
 
 func defaults() db.Options { return db.Options{} }
 
@@ -82,12 +89,12 @@ type host struct {
 // addHost reports a host with devices of two handles each on one backend.
 func (r *records) addHost(t testing.TB, name string, devices int) *host {
 	t.Helper()
-	h := &host{records: r, name: name, boot: "boot-1", content: content(name, devices)}
+	h := &host{records: r, name: name, boot: "boot-1", content: content(devices)}
 	h.report(t)
 	return h
 }
 
-func content(host string, devices int) cyborg.Content {
+func content(devices int) cyborg.Content {
 	b := cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
 	for i := range devices {
 		b.Devices = append(b.Devices, device(fmt.Sprintf("card%d", i)))

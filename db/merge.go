@@ -30,9 +30,9 @@ type inventory struct {
 	deployables map[string]*tracked[deployableRow] // by the driver's name
 	handles     map[handleKey]*tracked[handleRow]
 
-	// name makes a new deployable's name, and taken says who has a name: another host, or an accelerator.
+	// name makes a new deployable's name, and taken says who has one; it is shared by the hosts of a merge.
 	name  func(host, local string) string
-	taken names
+	taken *names
 
 	// unsettled says that what was reported could not be recorded as it is, but may be later.
 	unsettled bool
@@ -54,12 +54,11 @@ type wantedHandle struct {
 	report     cyborg.HandleReport
 }
 
-func newInventory(host string, name func(host, local string) string) *inventory {
+func newInventory(host string, name func(host, local string) string, taken *names) *inventory {
 	return &inventory{
-		host: host, name: name,
+		host: host, name: name, taken: taken,
 		backends: map[string]*tracked[backendRow]{}, devices: map[string]*tracked[deviceRow]{},
 		deployables: map[string]*tracked[deployableRow]{}, handles: map[handleKey]*tracked[handleRow]{},
-		taken:  names{deployables: map[string]string{}, accelerators: map[string]bool{}},
 		merged: map[uuid.UUID]bool{}, complaints: map[string][]string{},
 	}
 }

@@ -30,7 +30,7 @@ func (h *host) newestEvent(t *testing.T) int64 {
 func TestFirstReport(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 2)}
+	h := &host{records: r, name: "h1", boot: "b", content: content(2)}
 	node := 1
 	h.devices()[0].NUMANode = &node
 	h.devices()[0].BoardInfo = cyborg.JSONObject{"serial": "s", "nested": map[string]any{"a": 1.5}}
@@ -99,7 +99,7 @@ func TestBackAndForth(t *testing.T) {
 	}
 	h.devices()[0].Deployables[0].BitstreamID = "b"
 	b := h.next()
-	b.Content = content("h1", 1)
+	b.Content = content(1)
 	b.Content.Backends[0].Devices[0].Deployables[0].BitstreamID = "b"
 	require.True(t, send(other, b).Accepted)
 	require.Equal(t, "b", h.accelerator(t, "card0").BitstreamID)
@@ -124,9 +124,9 @@ func TestBackAndForth(t *testing.T) {
 func TestReportsOfOneHostTogether(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 1)}
+	h := &host{records: r, name: "h1", boot: "b", content: content(1)}
 	older := h.next()
-	h.content = content("h1", 3)
+	h.content = content(3)
 	newer := h.next()
 	replies, err := r.MergeReports(t.Context(), []cyborg.Report{newer, older})
 	require.NoError(t, err)
@@ -219,7 +219,7 @@ func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "a", 1)
-	h := &host{records: r, name: "h1", boot: "b", content: content("h1", 3)}
+	h := &host{records: r, name: "h1", boot: "b", content: content(3)}
 	devices := h.devices()
 	devices[1].Deployables[0].Handles[1].Identity = "card0.0"       // of another
 	devices[2].Deployables[0].Handles[1].Identity = "card2.0"       // its own, again
@@ -244,11 +244,19 @@ func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
 	}
 	require.Contains(t, backends[1].Error, "card0 is shown twice")
 
-	// h1's deployable "b_card0" would be called as b's own.
-	clash := &host{records: r, name: "a_b", boot: "b", content: content("a_b", 1)}
+	// Two hosts, each of whose deployables would get the same name: also within one merge.
+	x := &host{records: r, name: "x", boot: "b", content: content(0)}
+	x.content.Backends[0].Devices = []cyborg.DeviceReport{{Identity: "i", Deployables: []cyborg.DeployableReport{deployable("y_z", 1)}}}
+	xy := &host{records: r, name: "x_y", boot: "b", content: content(0)}
+	xy.content.Backends[0].Devices = []cyborg.DeviceReport{{Identity: "i", Deployables: []cyborg.DeployableReport{deployable("z", 1)}}}
+	_, err := r.MergeReports(t.Context(), []cyborg.Report{x.next(), xy.next()})
+	require.NoError(t, err)
+	require.Len(t, x.accelerators(t), 1)
+	require.Empty(t, xy.accelerators(t))
+	clash := &host{records: r, name: "a_b", boot: "b", content: content(1)}
 	clash.devices()[0].Deployables = []cyborg.DeployableReport{deployable("c", 1)}
 	clash.report(t)
-	late := &host{records: r, name: "a", boot: "boot-1", sequence: 10, content: content("a", 1)}
+	late := &host{records: r, name: "a", boot: "boot-1", sequence: 10, content: content(1)}
 	late.content.Backends[0].Devices = append(late.devices(), cyborg.DeviceReport{
 		Identity: "x", Deployables: []cyborg.DeployableReport{deployable("b_c", 1), deployable("fine", 1)},
 	})
@@ -331,9 +339,9 @@ func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
 func TestBadReportsDoNotKeepOthersOut(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	fine := &host{records: r, name: "fine", boot: "b", content: content("fine", 1)}
+	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
 	bad := func(change func(*cyborg.Report)) cyborg.Report {
-		h := &host{records: r, name: "bad", boot: "b", content: content("bad", 1)}
+		h := &host{records: r, name: "bad", boot: "b", content: content(1)}
 		report := h.next()
 		change(&report)
 		return report
@@ -367,7 +375,7 @@ func TestBadReportsDoNotKeepOthersOut(t *testing.T) {
 
 // unjoin wraps the only error that was joined.
 func unjoin(err error) error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // it is what errors.Join returns
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return err
 	}

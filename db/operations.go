@@ -2,7 +2,6 @@ package db
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,7 +83,7 @@ func (s *Store) Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, 
 func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error) {
 	var out cyborg.Operation
 	err := s.change(ctx, actor, id, func(tx pgx.Tx) error {
-		if _, err := lockHostOfOperation(ctx, tx, id); err != nil {
+		if err := lockHostOfOperation(ctx, tx, id); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, "UPDATE operations SET cancel_at = now() WHERE id = $1 AND open AND cancel_at IS NULL", id)
@@ -102,13 +101,12 @@ func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Ac
 	return out, err
 }
 
-// lockHostOfOperation is lockHosts for the host of an operation, which never changes, and returns it.
-func lockHostOfOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (string, error) {
-	var host string
-	err := tx.QueryRow(ctx, `
-		SELECT host, pg_advisory_xact_lock(hashtextextended(host, 0))::text FROM operations WHERE id = $1`, id).Scan(&host, nil)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", noOperation(id)
+// lockHostOfOperation is lockHosts for the host of an operation, which never changes.
+func lockHostOfOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
+	tag, err := tx.Exec(ctx, `
+		SELECT pg_advisory_xact_lock(hashtextextended(host, 0)) FROM operations WHERE id = $1`, id)
+	if err == nil && tag.RowsAffected() == 0 {
+		return noOperation(id)
 	}
-	return host, err
+	return err
 }

@@ -79,7 +79,8 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	require.Equal(t, cyborg.Succeeded, op.State)
 	require.Equal(t, alice(), op.Actor)
 	require.Equal(t, []cyborg.Subject{
-		{Kind: cyborg.SubjectAccelerator, ID: a.UUID.String()}, {Kind: cyborg.SubjectDevice, ID: a.DeviceUUID.String()},
+		{Kind: cyborg.SubjectAccelerator, ID: a.UUID.String()},
+		{Kind: cyborg.SubjectDevice, ID: a.DeviceUUID.String()},
 		{Kind: cyborg.SubjectHost, ID: "h1"},
 	}, op.Subjects)
 	require.Equal(t, "image.bin", op.Input["image"].(map[string]any)["source"])
@@ -108,6 +109,7 @@ func TestUndone(t *testing.T) {
 }
 
 func undone(t *testing.T, state cyborg.OperationState, began bool) {
+	t.Helper()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 4)
 	fresh := h.accelerator(t, "card0")

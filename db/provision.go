@@ -108,13 +108,14 @@ func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 		return err
 	case cyborg.NeedsOperator:
 		return leaveInError(ctx, tx, o, outcome)
-	}
-	if o.state == cyborg.Running {
-		if _, err := move(ctx, tx, ids(o.targets), cyborg.Inactive); err != nil {
-			return err
+	default:
+		if o.state == cyborg.Running {
+			if _, err := move(ctx, tx, ids(o.targets), cyborg.Inactive); err != nil {
+				return err
+			}
 		}
+		return giveNameBack(ctx, tx, o)
 	}
-	return giveNameBack(ctx, tx, o)
 }
 
 // giveNameBack restores the name from before, unless somebody has taken it meanwhile.

@@ -100,6 +100,7 @@ func TestLastHandle(t *testing.T) {
 
 // raceOne takes one operation to its end, and returns as what it ended, or "" where it was not admitted.
 func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
+	t.Helper()
 	out, err := r.Admit(t.Context(), a)
 	switch cyborg.KindOf(err) {
 	case "":

@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -68,7 +69,7 @@ func TestDisagreements(t *testing.T) {
 	devices := h.content.Backends[0].Devices
 	for i, d := range devices {
 		if d.Identity == "gone" {
-			h.content.Backends[0].Devices = append(devices[:i:i], devices[i+1:]...)
+			h.content.Backends[0].Devices = slices.Concat(devices[:i], devices[i+1:])
 		}
 	}
 	h.report(t)
@@ -236,7 +237,7 @@ func TestForget(t *testing.T) {
 	require.NotEmpty(t, events, "its history stays")
 
 	// It comes back as something new.
-	h.content = content("h1", 1)
+	h.content = content(1)
 	h.report(t)
 	back := h.accelerator(t, "card0")
 	require.NotEqual(t, held.UUID, back.UUID)

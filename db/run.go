@@ -25,7 +25,7 @@ type running struct {
 
 // lockOperation locks an operation and its host. What the transaction then changes is on behalf of its actor.
 func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*running, error) {
-	if _, err := lockHostOfOperation(ctx, tx, id); err != nil {
+	if err := lockHostOfOperation(ctx, tx, id); err != nil {
 		return nil, err
 	}
 	var (

@@ -29,10 +29,10 @@ func statusSQL() string {
 // statusNeeds is a condition without which none of the statuses is possible. It says nothing new; the planner finds the
 // few accelerators of a rare status with it.
 func statusNeeds(statuses []cyborg.Status) string {
-	var any []string
+	var needs []string
 	need := func(condition string) {
-		if !slices.Contains(any, condition) {
-			any = append(any, condition)
+		if !slices.Contains(needs, condition) {
+			needs = append(needs, condition)
 		}
 	}
 	for _, status := range statuses {
@@ -50,13 +50,16 @@ func statusNeeds(statuses []cyborg.Status) string {
 			need(is("d.administration", cyborg.Maintaining))
 		case cyborg.StatusInactive:
 			need(is("d.lifecycle", cyborg.Inactive))
-		case cyborg.StatusAttached, cyborg.StatusReady:
+		case cyborg.StatusAttached:
+			need(`d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL
+				UNION ALL SELECT deployable_uuid FROM attach_handles WHERE presence = 'missing')`)
+		case cyborg.StatusReady:
 			need(is("d.lifecycle", cyborg.Ready))
 		default:
 			need("false")
 		}
 	}
-	return "(" + strings.Join(any, " OR ") + ")"
+	return "(" + strings.Join(needs, " OR ") + ")"
 }
 
 // is compares a column with a constant of the domain.

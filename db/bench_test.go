@@ -1,0 +1,246 @@
+package db_test
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// cloud reports hosts of eight devices each, and makes half of their accelerators ready, past the store.
+func cloud(t testing.TB, accelerators int) *records {
+	t.Helper()
+	const each, batch = 8, 500
+	r := newRecords(t)
+	for first := 0; first < accelerators/each; first += batch {
+		var reports []cyborg.Report
+		for i := first; i < min(first+batch, accelerators/each); i++ {
+			name := fmt.Sprintf("h%05d", i)
+			h := &host{records: r, name: name, boot: "b", content: content(each)}
+			reports = append(reports, h.next())
+		}
+		_, err := r.MergeReports(t.Context(), reports)
+		require.NoError(t, err)
+	}
+	r.exec(t, "UPDATE deployables SET lifecycle = 'ready', untouched = false WHERE id % 2 = 0")
+	r.exec(t, "ANALYZE")
+	return r
+}
+
+func sizes(b *testing.B, body func(b *testing.B, r *records)) {
+	b.Helper()
+	for _, size := range []int{1_000, 80_000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			r := cloud(b, size)
+			b.ReportAllocs()
+			b.ResetTimer()
+			body(b, r)
+		})
+	}
+}
+
+func BenchmarkAccelerators(b *testing.B) {
+	sizes(b, func(b *testing.B, r *records) {
+		b.Helper()
+		middle := scalar[uuid.UUID](b, r, "SELECT uuid FROM deployables ORDER BY id OFFSET (SELECT count(*) / 2 FROM deployables) LIMIT 1")
+		for name, test := range map[string]struct {
+			filter db.AcceleratorFilter
+			page   db.Page
+		}{
+			"page of 100":      {page: db.Page{Limit: 100}},
+			"page amid":        {page: db.Page{Limit: 100, Marker: middle.String()}},
+			"one host":         {filter: db.AcceleratorFilter{Hosts: []string{"h00077"}}},
+			"status inactive":  {filter: db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusInactive}}, page: db.Page{Limit: 100}},
+			"status attaching": {filter: db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusAttaching}}, page: db.Page{Limit: 100}},
+			"status error":     {filter: db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusError}}, page: db.Page{Limit: 100}},
+			"status attached":  {filter: db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusAttached}}, page: db.Page{Limit: 100}},
+		} {
+			b.Run(name, func(b *testing.B) {
+				for b.Loop() {
+					_, err := r.Accelerators(b.Context(), test.filter, test.page)
+					require.NoError(b, err)
+				}
+			})
+		}
+	})
+}
+
+func BenchmarkAccelerator(b *testing.B) {
+	sizes(b, func(b *testing.B, r *records) {
+		b.Helper()
+		id := scalar[uuid.UUID](b, r, "SELECT uuid FROM deployables ORDER BY id DESC LIMIT 1")
+		b.Run("show", func(b *testing.B) {
+			for b.Loop() {
+				_, err := r.Accelerator(b.Context(), id)
+				require.NoError(b, err)
+			}
+		})
+	})
+}
+
+// BenchmarkOperation is an attach and a detach, from admission to end.
+func BenchmarkOperation(b *testing.B) {
+	sizes(b, func(b *testing.B, r *records) {
+		b.Helper()
+		ids := scalar[[]uuid.UUID](b, r, "SELECT array_agg(uuid) FROM (SELECT uuid FROM deployables WHERE lifecycle = 'ready' LIMIT 400) AS part")
+		b.Run("attach and detach", func(b *testing.B) {
+			i := 0
+			for b.Loop() {
+				id := ids[i%len(ids)]
+				i++
+				r.do(b, toAttach(id, instance("vm")), cyborg.Succeeded)
+				r.do(b, toDetach(id, nil), cyborg.Succeeded)
+			}
+		})
+		b.Run("attach and detach, 16 at once", func(b *testing.B) {
+			var (
+				wg   sync.WaitGroup
+				next = make(chan uuid.UUID)
+			)
+			for range 16 {
+				wg.Go(func() {
+					for id := range next {
+						r.do(b, toAttach(id, instance("vm")), cyborg.Succeeded)
+						r.do(b, toDetach(id, nil), cyborg.Succeeded)
+					}
+				})
+			}
+			for i := 0; b.Loop(); i++ {
+				next <- ids[i%len(ids)]
+			}
+			close(next)
+			wg.Wait()
+		})
+		b.Run("provision what fits", func(b *testing.B) {
+			for b.Loop() {
+				out, err := r.Admit(b.Context(), toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(2)}}))
+				require.NoError(b, err)
+				require.NoError(b, r.End(b.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.Failed}))
+			}
+		})
+		b.Run("nothing fits", func(b *testing.B) {
+			for b.Loop() {
+				_, err := r.Admit(b.Context(), toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(200)}}))
+				requireKind(b, cyborg.NoFit, err)
+			}
+		})
+	})
+}
+
+// BenchmarkBeat is the heartbeats of a thousand hosts in one flush.
+func BenchmarkBeat(b *testing.B) {
+	sizes(b, func(b *testing.B, r *records) {
+		b.Helper()
+		hosts, err := r.Hosts(b.Context(), db.Page{})
+		require.NoError(b, err)
+		beats := make([]cyborg.Heartbeat, len(hosts))
+		for i, h := range hosts {
+			beats[i] = cyborg.Heartbeat{Host: h.Name, BootID: h.BootID, Generation: h.Generation}
+		}
+		b.Run(fmt.Sprint(len(beats)), func(b *testing.B) {
+			for b.Loop() {
+				_, err := r.Beat(b.Context(), beats)
+				require.NoError(b, err)
+			}
+		})
+	})
+}
+
+// BenchmarkMerge is new hosts, then their reports with one change each.
+func BenchmarkMerge(b *testing.B) {
+	for _, hosts := range []int{1, 500} {
+		b.Run(fmt.Sprint(hosts), func(b *testing.B) {
+			r := newRecords(b)
+			round := 0
+			b.Run("new hosts", func(b *testing.B) {
+				for b.Loop() {
+					round++
+					reports := make([]cyborg.Report, hosts)
+					for i := range reports {
+						name := fmt.Sprintf("h%d-%d", round, i)
+						h := &host{name: name, boot: "b", content: content(8)}
+						reports[i] = h.next()
+					}
+					_, err := r.MergeReports(b.Context(), reports)
+					require.NoError(b, err)
+				}
+			})
+			agents := make([]*host, hosts)
+			for i := range agents {
+				name := fmt.Sprintf("c%d", i)
+				agents[i] = &host{name: name, boot: "b", content: content(8)}
+			}
+			r.exec(b, "ANALYZE")
+			b.Run("one change each", func(b *testing.B) {
+				for b.Loop() {
+					round++
+					reports := make([]cyborg.Report, hosts)
+					for i, h := range agents {
+						h.content.Backends[0].Devices[3].Deployables[0].BitstreamID = fmt.Sprint(round)
+						reports[i] = h.next()
+					}
+					_, err := r.MergeReports(b.Context(), reports)
+					require.NoError(b, err)
+				}
+			})
+		})
+	}
+}
+
+// TestPlans: a page costs what it shows, however many accelerators there are, because indexes lead to it.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	r := cloud(t, 8_000)
+	store, plans := explaining(t, r.url)
+	id := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables ORDER BY id OFFSET 4000 LIMIT 1")
+	for name, read := range map[string]func() error{
+		"first page": func() error {
+			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
+			return err
+		},
+		"page amid": func() error {
+			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100, Marker: id.String()})
+			return err
+		},
+		"one": func() error { _, err := store.Accelerator(t.Context(), id); return err },
+		"host": func() error {
+			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{"h00500"}}, db.Page{})
+			return err
+		},
+		"holder": func() error {
+			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{Holder: &cyborg.Holder{Kind: "instance", ID: "vm"}}, db.Page{})
+			return err
+		},
+		"error": func() error {
+			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusError}}, db.Page{Limit: 100})
+			return err
+		},
+		"history": func() error {
+			_, err := store.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{{Kind: "accelerator", ID: id.String()}}}, cyborg.Cursor{Transaction: 1}, 100)
+			return err
+		},
+		"feed": func() error {
+			_, err := store.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{Transaction: 1}, 100)
+			return err
+		},
+		"operations": func() error {
+			_, err := store.Operations(t.Context(), db.OperationFilter{}, db.Page{Limit: 100})
+			return err
+		},
+	} {
+		require.NoError(t, read(), name)
+		for _, plan := range plans() {
+			for _, table := range []string{"deployables", "devices", "attach_handles", "events"} {
+				require.NotContains(t, plan, "Seq Scan on "+table, "%s:\n%s", name, plan)
+			}
+		}
+	}
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
