@@ -92,6 +92,17 @@ func (k Kind) HTTPStatus() int { return k.row().http }
 // Retryable says whether trying the same again can succeed without anybody changing anything.
 func (k Kind) Retryable() bool { return k.row().retry }
 
+// Refusal says that a host's agent answers with this kind only where it refused a step before it touched anything, so
+// that there is nothing to undo. Agents keep to it; see activities/agent.
+func (k Kind) Refusal() bool {
+	switch k {
+	case InUse, Protected, Unsupported, NotFound, Invalid, ImageRejected, TooLarge:
+		return true
+	default:
+		return false
+	}
+}
+
 // LogLevel is the level at which a failure of this kind is logged.
 func (k Kind) LogLevel() slog.Level { return k.row().level }
 

@@ -239,15 +239,7 @@ func mayPass(err error) bool {
 // kinds only then.
 func refused(err error) bool {
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
-	if !ok {
-		return false
-	}
-	switch cyborg.Kind(application.Type()) {
-	case cyborg.InUse, cyborg.Protected, cyborg.Unsupported, cyborg.NotFound, cyborg.Invalid, cyborg.ImageRejected, cyborg.TooLarge:
-		return true
-	default:
-		return false
-	}
+	return ok && cyborg.Kind(application.Type()).Refusal()
 }
 
 // startTimeout says that nobody took the activity in time.

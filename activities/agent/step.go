@@ -126,16 +126,8 @@ func (a *Activities) gone(target cyborg.Target, err error) bool {
 	return cyborg.KindOf(err) == cyborg.NotFound && a.Inventory.Enabled(target.Backend)
 }
 
-// refuses says that an error's kind tells the workflow that nothing was changed, so that it undoes nothing
-// (workflows/operation.go, refused).
-func refuses(err error) bool {
-	switch cyborg.KindOf(err) {
-	case cyborg.InUse, cyborg.Protected, cyborg.Unsupported, cyborg.NotFound, cyborg.Invalid, cyborg.ImageRejected, cyborg.TooLarge:
-		return true
-	default:
-		return false
-	}
-}
+// refuses says that an error's kind tells the workflow that nothing was changed, so that it undoes nothing.
+func refuses(err error) bool { return cyborg.KindOf(err).Refusal() }
 
 // doubt makes sure that an error does not tell the workflow that nothing was changed.
 func doubt(err error) error {
