@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/cyborg-project/cyborg"
@@ -45,8 +46,11 @@ func FromFailure(err error) *cyborg.Error {
 		return cyborg.Errorf(cyborg.Internal, "%s", e.Message())
 	}
 	if e, ok := errors.AsType[*temporal.TimeoutError](err); ok {
-		if startTimeout(e) {
+		switch {
+		case startTimeout(e):
 			return cyborg.Errorf(cyborg.HostSilent, "the agent of the host did not take the step in time")
+		case e.TimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT:
+			return cyborg.Errorf(cyborg.Timeout, "the agent of the host fell silent in the middle of the step")
 		}
 		return cyborg.Errorf(cyborg.Timeout, "the step took longer than its limit")
 	}

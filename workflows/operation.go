@@ -49,6 +49,9 @@ func runOperation(ctx workflow.Context, in OperationInput, tell story) (Operatio
 		return o.end(ctx)
 	}
 	cause := FromFailure(err)
+	if ctx.Err() != nil && cause.Kind != cyborg.Cancelled {
+		cause = cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled; its step ended with: %s", cause.Message)
+	}
 	o.outcome.State, o.outcome.Error = cyborg.Failed, cause
 	if cause.Kind == cyborg.Cancelled {
 		o.outcome.State = cyborg.Stopped
@@ -184,7 +187,8 @@ func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	}
 }
 
-// explain turns a step that no agent took into an error that says which host is silent since when.
+// explain turns a step that no agent took into an error that says which host is silent since when. An agent that was
+// heard meanwhile is not silent: it has no time for the step, or does not reach Temporal.
 func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
 	if !ok || !startTimeout(timeout) {
@@ -200,6 +204,11 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	var seen LastSeenResult
 	if err := local(ctx, LastSeenActivity, LastSeenInput{Host: o.work.Host}, &seen); err == nil && !seen.At.IsZero() {
 		since = seen.At
+	}
+	if workflow.Now(ctx).Sub(since) < wait {
+		return cyborg.Errorf(cyborg.HostSilent, "host %s was heard at %s, but its agent did not take %q within %s",
+			o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
+			WithHint("Look into the agent's log: it may have no slot left (agent.slots), or not reach Temporal. Then retry the operation.")
 	}
 	return cyborg.Errorf(cyborg.HostSilent, "host %s has been silent since %s; its agent did not take %q within %s",
 		o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).

@@ -256,6 +256,20 @@ func TestAgentAway(t *testing.T) {
 	}
 }
 
+// An agent that is heard and does not take the step is not called silent.
+func TestAgentBusy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindAttach)
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.SetStartTime(time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)) // 5 s before the host was last heard
+		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
+			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+	})
+	require.Equal(t, cyborg.HostSilent, result.Error.Kind)
+	require.Contains(t, result.Error.Message, "host h1 was heard at 2026-01-02T03:04:05Z, but its agent did not take")
+	require.Contains(t, result.Error.Hint, "agent.slots")
+}
+
 // The agent took the step and then fell silent: what it may have done is undone once it is back.
 func TestAgentDiesDuringAStep(t *testing.T) {
 	t.Parallel()
