@@ -166,6 +166,12 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 	if err != nil || is != was {
 		return doubt(cause)
 	}
+	if noted := !bytes.Equal(plan.entry.Note, plan.prior); noted {
+		// A driver notes before it touches: what it touched may not show, such as a driver_override.
+		if was || a.callDetach(ctx, t, plan.found, plan.handle, plan.entry.Note, true) != nil {
+			return doubt(cause)
+		}
+	}
 	change := journal.Change{DropSteps: []journal.StepKey{s.key}, DropAttachments: []journal.AttachmentKey{plan.entry.Key()}}
 	if plan.before != nil {
 		change.Attachments = []journal.Attachment{*plan.before}

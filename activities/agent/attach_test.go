@@ -114,6 +114,23 @@ func TestRefusedAttach(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
+// TestAttachRefusedHalfway: what a driver may have touched before it refused is undone at once, also where the handle
+// does not look attached.
+func TestAttachRefusedHalfway(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.fate.refuse = cyborg.NotFound
+	h.refused(cyborg.NotFound, workflows.AttachActivity, attach(uuid.New(), handle))
+	require.Equal(t, []string{"", `{"touched":true}`}, h.fate.priors, "the undo gets the note")
+	require.Empty(t, h.attachments())
+
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "somebody"), "which a detach refuses")
+	op := uuid.New()
+	h.refused(cyborg.Hardware, workflows.AttachActivity, attach(op, handle))
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments(), "what could not be undone stays in doubt")
+}
+
 func TestUndoBeforeTheAttachBegan(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -64,6 +64,8 @@ type fate struct {
 	dieAt  int // -1 for never
 	calls  []string
 	priors []string // notes that the driver was given
+	// refuse makes an attach fail with this kind after its note.
+	refuse cyborg.Kind
 }
 
 var errDead = errors.New("the process is dead")
@@ -152,8 +154,14 @@ func (s shim) Uninstall(ctx context.Context, target drivers.Target) error {
 func (s shim) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s.fate.mu.Lock()
 	s.fate.priors = append(s.fate.priors, string(request.Prior))
+	refuse := s.fate.refuse
 	s.fate.mu.Unlock()
-	return s.change("attach", func() error { return s.full.Attach(ctx, request) })
+	return s.change("attach", func() error {
+		if refuse != "" {
+			return errors.Join(request.Note([]byte(`{"touched":true}`)), cyborg.Errorf(refuse, "the driver has vanished"))
+		}
+		return s.full.Attach(ctx, request)
+	})
 }
 
 func (s shim) Detach(ctx context.Context, request drivers.DetachRequest) error {
