@@ -57,6 +57,9 @@ func findInstallation(ctx context.Context, binDir string, l layout) (installatio
 			found = append(found, inst)
 		}
 	}
+	if ctx.Err() != nil { // what was asked of them may not have been answered
+		return installation{}, context.Cause(ctx)
+	}
 	return choose(found, wanted, l)
 }
 

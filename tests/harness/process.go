@@ -89,6 +89,9 @@ func (p *process) Thaw(t testing.TB) {
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
+// PID is its process id.
+func (p *process) PID() int { return p.cmd.Process.Pid }
+
 // Running says whether it lives.
 func (p *process) Running() bool {
 	if p.exited == nil {

@@ -18,8 +18,14 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// DatabaseURL is that of the records in the standalone's private PostgreSQL, which listens on a Unix socket only.
+// DatabaseURL is that of the records: in the PostgreSQL that the standalone was given, or in its private one, which listens
+// on a Unix socket only.
 func (s *Standalone) DatabaseURL() (string, error) {
+	for _, variable := range s.options.Env {
+		if given, ok := strings.CutPrefix(variable, "CYBORG_DATABASE_URL="); ok {
+			return given, nil
+		}
+	}
 	// postmaster.pid: the fourth line is the port, the fifth the directory of the socket.
 	text, err := os.ReadFile(filepath.Join(s.StateDir, "postgres", "data", "postmaster.pid"))
 	if err != nil {

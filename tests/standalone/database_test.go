@@ -1,0 +1,64 @@
+package standalone_test
+
+import (
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/postgres"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// An existing PostgreSQL, over TCP and with a password, does as well as the private one, and outlives the standalone.
+func TestExistingPostgres(t *testing.T) {
+	t.Parallel()
+	pg, err := postgres.Start(t.Context(), postgres.Config{
+		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, FsyncOff: true, DieWithParent: true,
+	}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pg.Stop(t.Context())) }) //nolint:usetesting // it is stopped with the test
+	require.NoError(t, pg.CreateDatabase(t.Context(), "accelerators"))
+	right, err := url.Parse(pg.TCPURL("accelerators"))
+	require.NoError(t, err)
+
+	s := harness.New(t, harness.Options{Env: []string{"CYBORG_DATABASE_URL=" + right.String()}})
+	wrong := func(change func(*url.URL)) string {
+		u := *right
+		change(&u)
+		return u.String()
+	}
+	badPassword := wrong(func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "guessed") })
+	requireRefusal(t, s, []string{"refuses the connection", "password authentication failed"}, "--database-url", badPassword)
+	_, stderr, _ := s.Refused(t, "--database-url", badPassword)
+	require.NotContains(t, stderr, "guessed", "a password is nobody's business")
+	requireRefusal(t, s, []string{`database "nowhere" does not exist`}, "--database-url", wrong(func(u *url.URL) { u.Path = "/nowhere" }))
+	requireRefusal(t, s, []string{"127.0.0.1:1/", "does not answer", "connection refused"}, "--database-url",
+		wrong(func(u *url.URL) { u.Host = "127.0.0.1:1" }))
+	requireMistakes(t, s, []string{"database.url"}, "--database-url", "mysql://127.0.0.1/x")
+	entries, err := os.ReadDir(s.StateDir)
+	require.NoError(t, err)
+	for _, entry := range entries {
+		require.NotEqual(t, "postgres", entry.Name(), "no private PostgreSQL is made beside")
+	}
+
+	s.Restart(t)
+	keep(t, s)
+	require.Equal(t, 0, s.Stop(t))
+	s.Restart(t)
+	requireKept(t, s)
+
+	// Two must not share one Temporal's databases.
+	other := harness.New(t, harness.Options{Env: []string{"CYBORG_DATABASE_URL=" + right.String()}})
+	requireRefusal(t, other, []string{"is used by the Temporal of another process"})
+	requireKept(t, s)
+	require.Equal(t, 0, s.Stop(t))
+	select {
+	case <-pg.Done():
+		t.Fatal("it stopped a PostgreSQL that is not its own")
+	default:
+	}
+}

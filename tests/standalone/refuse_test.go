@@ -1,0 +1,201 @@
+// Package standalone_test starts the built standalone where it cannot work, and ends it in every way: it must say what is
+// wrong in a sentence, damage nothing, leave no process behind, and go on where it was.
+package standalone_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// keptName is an accelerator that must survive whatever happens.
+const keptName = "kept"
+
+// keep takes an accelerator into service and hands it out.
+func keep(t *testing.T, s *harness.Standalone) {
+	t.Helper()
+	answer, err := s.API.Provision(t.Context(), apiclient.Provisioning{Name: keptName})
+	require.NoError(t, err)
+	require.Equal(t, http.StatusCreated, answer.Status)
+	id, err := answer.Created()
+	require.NoError(t, err)
+	_, err = s.API.Attach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderHost, ID: "fake"})
+	require.NoError(t, err)
+}
+
+// requireKept wants it still to be there, in use, and everything else to agree.
+func requireKept(t *testing.T, s *harness.Standalone) {
+	t.Helper()
+	harness.RequireSound(t, s)
+	found := false
+	for _, a := range s.Accelerators(t) {
+		if a.Name == keptName {
+			found = true
+			require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "fake"}}, a.Holders)
+		}
+	}
+	require.True(t, found, "the accelerator %s is lost", keptName)
+}
+
+// requireRefusal starts a standalone that must end with one sentence and leave no process behind.
+func requireRefusal(t *testing.T, s *harness.Standalone, says []string, args ...string) {
+	t.Helper()
+	before := processes(t, s.StateDir)
+	_, stderr, code := s.Refused(t, args...)
+	requireSentence(t, stderr, says...)
+	require.Equal(t, 1, code)
+	require.Equal(t, before, processes(t, s.StateDir), "a process was left behind")
+}
+
+// requireSentence wants a line that says what is wrong, perhaps a second one that says what to do, and nothing else but
+// the log.
+func requireSentence(t *testing.T, stderr string, says ...string) {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(stderr) {
+		if !strings.HasPrefix(line, "time=") {
+			lines = append(lines, line)
+		}
+	}
+	require.NotEmpty(t, lines, "it says nothing")
+	require.LessOrEqual(t, len(lines), 2, "it says too much:\n%s", stderr)
+	require.True(t, strings.HasPrefix(lines[0], "cyborg-standalone: "), stderr)
+	for _, text := range says {
+		require.Contains(t, strings.Join(lines, ""), text)
+	}
+}
+
+// processes lists those that work below the directory, or were told of it.
+func processes(t *testing.T, dir string) []string {
+	t.Helper()
+	var found []string
+	entries, err := os.ReadDir("/proc")
+	require.NoError(t, err)
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		cwd, err := os.Readlink(filepath.Join("/proc", entry.Name(), "cwd"))
+		if err != nil {
+			continue // it has just ended
+		}
+		command, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err != nil || len(command) == 0 {
+			continue
+		}
+		arguments := strings.Split(string(command), "\x00")
+		below := strings.HasPrefix(cwd+"/", dir+"/")
+		if below && strings.HasPrefix(arguments[0], "postgres:") {
+			continue // a child of the first process of PostgreSQL, which come and go
+		}
+		if below || strings.Contains(string(command), dir) {
+			found = append(found, fmt.Sprintf("%d %s", pid, arguments[0]))
+		}
+	}
+	return found
+}
+
+// What is refused while another process is not running: each time the state stays as it was.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{})
+	keep(t, s)
+	require.Equal(t, 0, s.Stop(t))
+	require.Empty(t, processes(t, s.StateDir))
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	busy := listener.Addr().String()
+	for _, flag := range []string{"--listen", "--agent-listen", "--temporal-listen", "--temporal-ui-listen"} {
+		_, port, err := net.SplitHostPort(busy)
+		require.NoError(t, err)
+		requireRefusal(t, s, []string{port}, flag, busy)
+	}
+	for flag, key := range map[string]string{
+		"--listen": "api.tls.cert", "--agent-listen": "agent_endpoint.tls.client_ca",
+		"--temporal-listen": "standalone.temporal_listen", "--temporal-ui-listen": "standalone.temporal_ui_listen",
+	} {
+		requireMistakes(t, s, []string{key}, flag, "0.0.0.0:0")
+	}
+
+	place := filepath.Dir(s.StateDir)
+	write := func(name, text string) string {
+		path := filepath.Join(place, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	requireRefusal(t, s, []string{`"gpu:1" is not a host`}, "--hosts", "gpu:1")
+	requireRefusal(t, s, []string{"there is a host a already"}, "--hosts", "a=fake:1xgpu", "--hosts", "a=fake:1xgpu")
+	requireRefusal(t, s, []string{"/nowhere.tar.gz cannot be read", "cyborg-agent record"}, "--hosts", "sysfs:/nowhere.tar.gz")
+	requireRefusal(t, s, []string{"it is no .tar.gz"}, "--hosts", "sysfs:"+write("text.tar.gz", "no archive"))
+	requireRefusal(t, s, []string{"unknown flag: --bogus"}, "--bogus")
+	requireMistakes(t, s, []string{"api.lisen", "log.level", "standalone.hostz"}, "--config",
+		write("wrong.yaml", "api: {lisen: 127.0.0.1:1}\nlog: {level: loud}\nstandalone: {hostz: []}\n"))
+
+	version := filepath.Join(s.StateDir, "postgres", "data", "PG_VERSION")
+	right, err := os.ReadFile(version)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(version, []byte("9\n"), 0o600))
+	requireRefusal(t, s, []string{"was made by PostgreSQL 9", "nothing was changed"})
+	require.NoError(t, os.WriteFile(version, right, 0o600))
+
+	s.Restart(t)
+	requireKept(t, s)
+}
+
+// requireMistakes wants a line for each mistake in the configuration.
+func requireMistakes(t *testing.T, s *harness.Standalone, keys []string, args ...string) {
+	t.Helper()
+	stdout, stderr, code := s.Refused(t, args...)
+	require.Equal(t, 1, code)
+	require.Empty(t, stdout, "nothing is begun")
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	require.Len(t, lines, len(keys)+1, stderr)
+	for _, key := range keys {
+		require.Contains(t, stderr, key)
+	}
+}
+
+func TestStateDirectoryThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	s := harness.New(t, harness.Options{})
+	place := filepath.Dir(s.StateDir)
+
+	foreign := filepath.Join(place, "foreign")
+	require.NoError(t, os.Mkdir(foreign, 0o755))
+	letter := filepath.Join(foreign, "letter.txt")
+	require.NoError(t, os.WriteFile(letter, []byte("dear all"), 0o600))
+	requireRefusal(t, s, []string{foreign + " holds something else (letter.txt)"}, "--state-dir", foreign)
+	entries, err := os.ReadDir(foreign)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing is added to what is somebody else's")
+
+	requireRefusal(t, s, []string{letter, "not a directory"}, "--state-dir", letter)
+
+	if os.Geteuid() == 0 { // only root runs PostgreSQL as somebody else
+		closed := filepath.Join(place, "closed")
+		require.NoError(t, os.Mkdir(closed, 0o700))
+		requireRefusal(t, s, []string{"which cannot pass " + closed, "chmod o+x " + closed}, "--state-dir", filepath.Join(closed, "state"))
+		require.NoError(t, os.Chmod(closed, 0o711))
+		s.StateDir = filepath.Join(closed, "state")
+	}
+	s.Restart(t)
+	keep(t, s)
+	requireKept(t, s)
+
+	requireRefusal(t, s, []string{fmt.Sprintf("%s is used by process %d", s.StateDir, s.PID())})
+	requireKept(t, s)
+}
