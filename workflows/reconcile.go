@@ -62,9 +62,10 @@ type AdoptInput struct {
 	Limits  Limits   `json:"limits"`
 }
 
-// AdoptResult says how many got a run.
+// AdoptResult says how many got a run; Failed has a sentence for each that could not be started.
 type AdoptResult struct {
-	Started int `json:"started"`
+	Started int      `json:"started"`
+	Failed  []string `json:"failed,omitempty"`
 }
 
 // TidyInput asks for the work that needs no host: expired maintenance, forgotten devices, old rows, new hardware where
@@ -118,6 +119,7 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	if len(out.Found.Orphans) > 0 {
 		adopt := AdoptInput{Orphans: out.Found.Orphans, Limits: in.Limits}
 		failed("starting orphans", workflow.ExecuteActivity(records, AdoptActivity, adopt).Get(ctx, &out.Adopted))
+		out.Unsettled = append(out.Unsettled, out.Adopted.Failed...)
 	}
 	failed("tidying", workflow.ExecuteActivity(records, TidyActivity, TidyInput{Limits: in.Limits}).Get(ctx, &out.Tidied))
 

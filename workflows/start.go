@@ -83,6 +83,10 @@ func Unavailable(err error) error {
 		WithHint("Look at the Temporal server; what is recorded already goes on when it is back.")
 }
 
+// mostAccelerators is how many accelerators a run can be searched by. Temporal refuses to start a run with an attribute of
+// more than 2 KiB (frontend.searchAttributesSizeOfValueLimit), and a UUID takes 39 bytes of that.
+const mostAccelerators = 50
+
 func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 	var updates []temporal.SearchAttributeUpdate
 	set := func(key temporal.SearchAttributeKeyKeyword, value string) {
@@ -104,7 +108,8 @@ func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 		}
 	}
 	if len(accelerators) > 0 {
-		updates = append(updates, acceleratorAttribute.ValueSet(accelerators))
+		most := min(len(accelerators), mostAccelerators)
+		updates = append(updates, acceleratorAttribute.ValueSet(accelerators[:most]))
 	}
 	return temporal.NewSearchAttributes(updates...)
 }

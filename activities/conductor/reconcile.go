@@ -3,6 +3,7 @@ package conductor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -74,26 +75,42 @@ func (a *Activities) orphans(ctx context.Context, olderThan time.Duration) ([]wo
 	return out, nil
 }
 
-// Adopt starts a run for each orphan.
+// Adopt starts a run for each orphan. One that cannot be started does not keep the others from it.
 func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workflows.AdoptResult, error) {
-	var out workflows.AdoptResult
+	var (
+		out  workflows.AdoptResult
+		errs []error
+	)
 	for _, orphan := range in.Orphans {
 		activity.RecordHeartbeat(ctx)
-		op, err := a.store.Operation(ctx, orphan.Operation)
+		started, err := a.adopt(ctx, orphan, in.Limits)
 		if err != nil {
-			return out, workflows.ToFailure(err)
+			errs = append(errs, fmt.Errorf("operation %s: %w", orphan.Operation, err))
 		}
-		if op.State.Ended() {
-			continue
+		if started {
+			out.Started++
 		}
-		if _, err := workflows.StartOperation(ctx, a.client, op, in.Limits, orphan.Abandoned); err != nil {
-			return out, workflows.ToFailure(err)
-		}
-		a.log.WarnContext(ctx, "started a run for an orphaned operation",
-			slog.String("operation_id", op.ID.String()), slog.Bool("abandoned", orphan.Abandoned))
-		out.Started++
+	}
+	if len(errs) == len(in.Orphans) { // nothing that another try would repeat
+		return out, workflows.ToFailure(errors.Join(errs...))
+	}
+	for _, err := range errs {
+		out.Failed = append(out.Failed, err.Error())
 	}
 	return out, nil
+}
+
+func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits workflows.Limits) (started bool, err error) {
+	op, err := a.store.Operation(ctx, orphan.Operation)
+	if err != nil || op.State.Ended() {
+		return false, err
+	}
+	if _, err := workflows.StartOperation(ctx, a.client, op, limits, orphan.Abandoned); err != nil {
+		return false, err
+	}
+	a.log.WarnContext(ctx, "started a run for an orphaned operation",
+		slog.String("operation_id", op.ID.String()), slog.Bool("abandoned", orphan.Abandoned))
+	return true, nil
 }
 
 // Tidy does what needs no host.
@@ -128,6 +145,7 @@ func (a *Activities) admitNew(ctx context.Context, limits workflows.Limits) (int
 		return 0, err
 	}
 	admitted := 0
+	var errs []error
 	for _, accelerator := range found {
 		activity.RecordHeartbeat(ctx)
 		answer, err := a.store.Admit(ctx, db.Admission{
@@ -138,14 +156,16 @@ func (a *Activities) admitNew(ctx context.Context, limits workflows.Limits) (int
 		case cyborg.Claimed, cyborg.Changed, cyborg.NotFound, cyborg.Protected:
 			continue // someone was faster, or it may not be touched
 		default:
-			return admitted, err
+			errs = append(errs, err)
+			continue
 		}
 		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits, false); err != nil {
-			return admitted, err
+			errs = append(errs, err) // it is an orphan now
+			continue
 		}
 		admitted++
 	}
-	return admitted, nil
+	return admitted, errors.Join(errs...)
 }
 
 // RecordSettled records what hosts settled.
