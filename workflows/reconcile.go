@@ -161,7 +161,8 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 				StartToCloseTimeout:    in.Limits.Step,
 				HeartbeatTimeout:       in.Limits.Heartbeat,
 				Summary:                "settle attachments of " + host,
-				RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 3},
+				// The next round tries again, and does not wait longer than it must for a host that hangs.
+				RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1},
 			}), SettleActivity, input).Get(ctx, &result)
 			if err != nil {
 				errs = append(errs, "host "+host+": "+FromFailure(err).Message)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -25,6 +26,7 @@ func repairer() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }
 
 // Inspect compares records, runs and journals, and changes nothing.
 func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (workflows.Findings, error) {
+	defer alive(ctx)()
 	var out workflows.Findings
 	hosts, err := a.store.OverdueHosts(ctx)
 	if err != nil {
@@ -58,7 +60,6 @@ func (a *Activities) orphans(ctx context.Context, olderThan time.Duration) ([]wo
 	}
 	var out []workflows.Orphan
 	for _, o := range open {
-		activity.RecordHeartbeat(ctx)
 		op := cyborg.Operation{ID: o.Operation, Kind: o.Kind}
 		run, err := a.client.DescribeWorkflowExecution(ctx, op.WorkflowID(), "")
 		var missing *serviceerror.NotFound
@@ -81,8 +82,8 @@ func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workfl
 		out  workflows.AdoptResult
 		errs []error
 	)
+	defer alive(ctx)()
 	for _, orphan := range in.Orphans {
-		activity.RecordHeartbeat(ctx)
 		started, err := a.adopt(ctx, orphan, in.Limits)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("operation %s: %w", orphan.Operation, err))
@@ -113,17 +114,42 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 	return true, nil
 }
 
+// beatInterval is several times in the heartbeat timeout of workflows.Reconcile.
+const beatInterval = 5 * time.Second
+
+// alive heartbeats until stop is called: a call of the store may take longer than a heartbeat may be missed.
+func alive(ctx context.Context) (stop func()) {
+	ended := make(chan struct{})
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		ticker := time.NewTicker(beatInterval)
+		defer ticker.Stop()
+		for {
+			activity.RecordHeartbeat(ctx)
+			select {
+			case <-ticker.C:
+			case <-ended:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		beating.Wait()
+	}
+}
+
 // Tidy does what needs no host.
 func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflows.TidyResult, error) {
+	defer alive(ctx)()
 	var (
 		out  workflows.TidyResult
 		errs []error
 		err  error
 	)
-	keep := func(err error) {
-		activity.RecordHeartbeat(ctx)
-		errs = append(errs, err)
-	}
+	keep := func(err error) { errs = append(errs, err) }
 	out.MaintenanceEnded, err = a.store.EnableExpired(ctx)
 	keep(err)
 	out.Forgotten, err = a.store.Forget(ctx, a.policy.ForgetMissing)
@@ -147,7 +173,6 @@ func (a *Activities) admitNew(ctx context.Context, limits workflows.Limits) (int
 	admitted := 0
 	var errs []error
 	for _, accelerator := range found {
-		activity.RecordHeartbeat(ctx)
 		answer, err := a.store.Admit(ctx, db.Admission{
 			ID: uuid.New(), Actor: repairer(), Provision: &cyborg.ProvisionRequest{Accelerator: accelerator},
 		})
