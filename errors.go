@@ -96,7 +96,7 @@ func (k Kind) Retryable() bool { return k.row().retry }
 // that there is nothing to undo. Agents keep to it; see activities/agent.
 func (k Kind) Refusal() bool {
 	switch k {
-	case InUse, Protected, Unsupported, NotFound, Invalid, ImageRejected, TooLarge:
+	case InUse, Protected, Unsupported, NotFound, Invalid, Changed, ImageRejected, TooLarge:
 		return true
 	default:
 		return false

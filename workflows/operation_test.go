@@ -150,17 +150,26 @@ func TestUndoFails(t *testing.T) {
 	}
 }
 
-// A detach that the host refuses because the device is in use changes nothing and undoes nothing.
-func TestDetachInUse(t *testing.T) {
+// A detach that the host refuses, because the device is in use or its backend is disabled, changes nothing and undoes
+// nothing: it must not end in error.
+func TestRefusedDetach(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindDetach)
-	w.failAt, w.failure = 1, cyborg.Errorf(cyborg.InUse, "/dev/vfio/7 is open by qemu (4711)")
-	result, err := w.run(t, false)
-	require.NoError(t, err)
-	require.Equal(t, cyborg.Failed, result.State)
-	require.Equal(t, cyborg.InUse, result.Error.Kind)
-	require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
-	w.requireUntouched(t, w.String())
+	for _, failure := range []*cyborg.Error{
+		cyborg.Errorf(cyborg.InUse, "/dev/vfio/7 is open by qemu (4711)"),
+		cyborg.Errorf(cyborg.Changed, "backend fake of host h1 is disabled"),
+	} {
+		t.Run(string(failure.Kind), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(cyborg.KindDetach)
+			w.failAt, w.failure, w.failUndo = 1, failure, true
+			result, err := w.run(t, false)
+			require.NoError(t, err)
+			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, failure.Kind, result.Error.Kind)
+			require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
+			w.requireUntouched(t, w.String())
+		})
+	}
 }
 
 // An instance gets its handle without any work on the host.
