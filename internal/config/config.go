@@ -103,7 +103,7 @@ type ServerTLS struct {
 
 // API is the REST interface.
 type API struct {
-	Listen string `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port. Beyond loopback it needs tls.cert and tls.key, and tokens or tls.client_ca."`
+	Listen string `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port of the REST API. Beyond loopback it needs tls.cert and tls.key, and tokens or tls.client_ca."`
 	// With TLS.ClientCA, a client's certificate says who it is: the common name is its name, an organizational unit
 	// that is one of reader, member and admin its role.
 	TLS         ServerTLS     `key:"tls"`
@@ -137,7 +137,7 @@ type Token struct {
 
 // AgentEndpoint is where the server hears from agents.
 type AgentEndpoint struct {
-	Listen string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port. Beyond loopback it needs all of tls; an agent's certificate must name its host."`
+	Listen string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. Beyond loopback it needs all of tls; an agent's certificate must name its host."`
 	TLS    ServerTLS `key:"tls"`
 }
 
@@ -181,7 +181,7 @@ type Backend struct {
 type Conductor struct {
 	FlushInterval     time.Duration `key:"flush_interval" default:"100ms" max:"10s" doc:"How long reports and heartbeats are gathered before they are written together. Longer costs the database less; every report is answered that much later."`
 	BatchSize         int           `key:"batch_size" default:"500" min:"1" max:"10000" doc:"The most of them that are written in one transaction; a full batch does not wait. Larger costs less for each and holds row locks for longer."`
-	SilentAfter       time.Duration `key:"silent_after" default:"25s" doc:"A host whose last heartbeat is older is silent, and operations for it fail at once. It must be more than twice agent.heartbeat, so that one lost heartbeat does no harm."`
+	SilentAfter       time.Duration `key:"silent_after" default:"25s" doc:"A host whose last heartbeat is older is silent: a discovery or a census of it fails at once, and an operation once it has waited operations.agent_wait for the agent to come back. It must be more than twice agent.heartbeat, so that one lost heartbeat does no harm."`
 	ReconcileInterval time.Duration `key:"reconcile_interval" default:"30s" min:"1s" doc:"Interval of the comparison of records, hosts and operations."`
 	OrphanAfter       time.Duration `key:"orphan_after" default:"15s" min:"1s" doc:"An operation that was admitted this long ago and does not run is started by that comparison."`
 }

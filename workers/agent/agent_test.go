@@ -211,6 +211,31 @@ func TestAConductorThatIsAway(t *testing.T) {
 	}
 }
 
+// TestALostHeartbeat is sent again soon: the next one would come only when the host counts as silent already.
+func TestALostHeartbeat(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.config.HeartbeatInterval = 10 * time.Second
+	lost := make(chan struct{}, 1)
+	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/agent/v1/heartbeats" {
+			return false
+		}
+		select {
+		case lost <- struct{}{}:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		default:
+			return false
+		}
+	})
+	begin := time.Now()
+	h.run()
+	h.eventually(func() bool { return len(h.conductor.heard()) > 0 })
+	require.Less(t, time.Since(begin), 9*time.Second)
+	require.Len(t, lost, 1)
+}
+
 func TestTheNextConductorIsAsked(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -19,6 +19,8 @@ const (
 	lastRetry  = 30 * time.Second
 	// beatWithin bounds a heartbeat: a late one is worth nothing.
 	beatWithin = 5 * time.Second
+	// lostPart is the part of the interval after which a first heartbeat that was not heard is sent again.
+	lostPart = 10
 )
 
 // uplink tells the conductor what the host has: a report whenever that changed, until it is acknowledged, and heartbeats.
@@ -219,6 +221,10 @@ func (u *uplink) heartbeat(ctx context.Context) {
 		case err == nil && silent:
 			u.log.InfoContext(ctx, "a conductor hears this host's heartbeats again")
 		}
+		pause := u.interval
+		if err != nil && !silent { // one that is lost on the way shall not make the host silent
+			pause /= lostPart
+		}
 		silent = err != nil
 		if reply.Report {
 			select {
@@ -226,7 +232,7 @@ func (u *uplink) heartbeat(ctx context.Context) {
 			default:
 			}
 		}
-		u.pause(ctx, spread(u.interval))
+		u.pause(ctx, spread(pause))
 	}
 }
 
