@@ -34,7 +34,7 @@ func (p *process) start(t testing.TB, env []string, args ...string) {
 	require.NoError(t, p.cmd.Start())
 	p.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
-		_ = cmd.Wait() //nolint:errcheck // whoever cares reads ProcessState
+		_ = cmd.Wait() // whoever cares reads ProcessState
 		close(exited)
 	}(p.cmd, p.exited)
 }
@@ -53,7 +53,7 @@ func (p *process) Stop(t testing.TB) int {
 	select {
 	case <-p.exited:
 	case <-time.After(stopLimit):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) //nolint:errcheck // for its stacks
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // for its stacks
 		<-p.exited
 		t.Fatalf("%s did not stop:\n%s", p.name, p.output)
 	}

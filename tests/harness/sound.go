@@ -50,7 +50,12 @@ func RequireSound(t testing.TB, s *Standalone) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleLimit)
 	defer cancel()
-	Until(t, ctx, "at rest and sound", func() error { return s.unsound(ctx) })
+	Until(t, ctx, "at rest and sound", func() error {
+		if !s.Running() {
+			t.Fatalf("the standalone has ended (%s):\n%s", s.cmd.ProcessState, s.output)
+		}
+		return s.unsound(ctx)
+	})
 }
 
 func (s *Standalone) unsound(ctx context.Context) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // slow is how long a step takes that a test means to interrupt; the test removes it from the card afterwards.
@@ -31,6 +32,8 @@ func shortWaits() []string {
 type stage struct {
 	name string
 	step fake.Step // the step of the hardware that is under way
+	// activity is the one that takes it.
+	activity string
 	// before brings the accelerator there; begin admits the operation and returns at once.
 	before func(t *testing.T, s *harness.Standalone, id uuid.UUID)
 	begin  func(ctx context.Context, t *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error)
@@ -48,7 +51,7 @@ func stages(host string) []stage {
 	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: host}
 	return []stage{
 		{
-			name: "provision", step: fake.StepInstall,
+			name: "provision", step: fake.StepInstall, activity: workflows.InstallActivity,
 			before: func(*testing.T, *harness.Standalone, uuid.UUID) {},
 			begin: func(ctx context.Context, _ *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error) {
 				return s.API.MakeReady(ctx, id, apiclient.Async())
@@ -59,7 +62,7 @@ func stages(host string) []stage {
 			},
 		},
 		{
-			name: "program", step: fake.StepProgram, before: ready,
+			name: "program", step: fake.StepProgram, activity: workflows.ProgramActivity, before: ready,
 			begin: func(ctx context.Context, t *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error) {
 				t.Helper()
 				return s.API.Program(ctx, id, cyborg.Image{Source: image(t, s, host, "sha"), ID: "sha-1"}, apiclient.Async())
@@ -72,7 +75,7 @@ func stages(host string) []stage {
 			},
 		},
 		{
-			name: "attach", step: fake.StepAttach, before: ready,
+			name: "attach", step: fake.StepAttach, activity: workflows.AttachActivity, before: ready,
 			begin: func(ctx context.Context, _ *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error) {
 				return s.API.Attach(ctx, id, holder, apiclient.Async())
 			},
@@ -82,7 +85,7 @@ func stages(host string) []stage {
 			},
 		},
 		{
-			name: "detach", step: fake.StepDetach,
+			name: "detach", step: fake.StepDetach, activity: workflows.DetachActivity,
 			before: func(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 				t.Helper()
 				ready(t, s, id)
@@ -97,8 +100,8 @@ func stages(host string) []stage {
 	}
 }
 
-// underWay waits until the agent is at work on the operation's slow step.
-func underWay(t *testing.T, s *harness.Standalone, id uuid.UUID) {
+// atWork waits until the agent is at work on that step of the operation.
+func atWork(t *testing.T, s *harness.Standalone, id uuid.UUID, activity string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -107,7 +110,7 @@ func underWay(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 		if err != nil {
 			return err
 		}
-		if op.State != cyborg.Running || op.Progress == nil || strings.HasPrefix(op.Progress.Note, "waits for the agent") {
+		if op.State != cyborg.Running || op.Progress == nil || op.Progress.Step != activity || strings.HasPrefix(op.Progress.Note, "waits for the agent") {
 			return fmt.Errorf("operation is %s, progress %+v", op.State, op.Progress)
 		}
 		return nil
@@ -136,7 +139,7 @@ func catch(t *testing.T, s *harness.Standalone, stage stage, id uuid.UUID) caugh
 	answer, err := stage.begin(t.Context(), t, s, id)
 	require.NoError(t, err)
 	require.NotNil(t, answer.Operation)
-	underWay(t, s, answer.Operation.ID)
+	atWork(t, s, answer.Operation.ID, stage.activity)
 	return caught{stage: stage, before: before, id: answer.Operation.ID, host: before.Host, card: device.Identity}
 }
 

@@ -1,0 +1,364 @@
+package journey_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	temporallog "go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/worker"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+	"github.com/cyborg-project/cyborg/workers/conductor"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// record names the release whose histories to write, such as v0.2, into the corpus of workflows/replay_test.go.
+var record = flag.String("record", "", "write the histories of TestHistoriesReplay to workflows/testdata/histories/<release>")
+
+// corpus is where the recorded histories are.
+const corpus = "../../workflows/testdata/histories"
+
+// historian plays operations and keeps the histories of their runs.
+type historian struct {
+	t        *testing.T
+	s        *harness.Standalone
+	temporal client.Client
+	kept     map[string]*historypb.History // by <workflow>-<case>
+}
+
+// keep keeps the history of a run; an empty run id is the last run of the workflow.
+func (h *historian) keep(name, workflowID, runID string) {
+	h.t.Helper()
+	history := &historypb.History{}
+	events := h.temporal.GetWorkflowHistory(h.t.Context(), workflowID, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	for events.HasNext() {
+		event, err := events.Next()
+		require.NoError(h.t, err)
+		history.Events = append(history.Events, event)
+	}
+	workflow := history.Events[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName()
+	h.kept[workflow+"-"+name] = history
+}
+
+// play begins an operation, waits for its end, which must be as told, and keeps its history.
+func (h *historian) play(name string, state cyborg.OperationState, begin func() (apiclient.Answer, error)) {
+	h.t.Helper()
+	answer, err := begin()
+	require.NoError(h.t, err, name)
+	require.NotNil(h.t, answer.Operation, name)
+	h.end(name, state, answer.Operation.ID)
+}
+
+func (h *historian) end(name string, state cyborg.OperationState, id uuid.UUID) {
+	h.t.Helper()
+	op := ended(h.t, h.s, caught{id: id})
+	require.Equal(h.t, state, op.State, "%s %s: %+v", op.Kind, name, op.Error)
+	h.keep(name, op.WorkflowID, "")
+}
+
+// fail makes the next call of a step fail on the accelerator's card; more than one makes all of them fail.
+func (h *historian) fail(a apiclient.Accelerator, failure fake.Failure, steps ...fake.Step) {
+	h.t.Helper()
+	device, err := h.s.API.Device(h.t.Context(), a.DeviceUUID)
+	require.NoError(h.t, err)
+	require.NoError(h.t, h.s.Bench(a.Host).Edit(h.t.Context(), device.Identity, func(c *fake.Card) {
+		clear(c.Fail)
+		for _, step := range steps {
+			c.Fail[step] = failure
+		}
+	}))
+}
+
+// operations plays every kind of operation to every kind of end, each kind on a card of its own.
+func (h *historian) operations(cards []apiclient.Accelerator) {
+	undoes := map[string]fake.Step{
+		"provision": fake.StepUninstall, "program": fake.StepProgram, "attach": fake.StepDetach, "detach": fake.StepAttach,
+	}
+	once := fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
+	always := fake.Failure{Times: fake.Always, Kind: cyborg.Hardware, When: fake.After}
+	busy := fake.Failure{Times: 1, Kind: cyborg.Busy, When: fake.Before}
+	refused := fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: fake.Before}
+	for i, stage := range stages("fake") {
+		a := cards[i]
+		begin := func() (apiclient.Answer, error) { return stage.begin(h.t.Context(), h.t, h.s, a.UUID) }
+		stage.before(h.t, h.s, a.UUID)
+		stage.before = func(*testing.T, *harness.Standalone, uuid.UUID) {}
+
+		h.fail(a, once, stage.step)
+		h.play("failed", cyborg.Failed, begin)
+		h.fail(a, refused, stage.step)
+		h.play("refused", cyborg.Failed, begin)
+
+		c := catch(h.t, h.s, stage, a.UUID)
+		_, err := h.s.API.CancelOperation(h.t.Context(), c.id)
+		require.NoError(h.t, err)
+		h.end("cancelled", cyborg.Stopped, c.id)
+		c.requireUndone(h.t, h.s, cyborg.Stopped)
+		c.hurry(h.t, h.s)
+
+		h.abandon(stage, a)
+
+		h.fail(a, busy, stage.step)
+		h.play("tried-again", cyborg.Succeeded, begin)
+		harness.RequireSound(h.t, h.s)
+
+		// On the next card, since this one needs an operator afterwards.
+		a = cards[i+4]
+		stages("fake")[i].before(h.t, h.s, a.UUID)
+		succeed := begin
+		if stage.name == "program" { // another image, so that there is one to bring back
+			succeed = func() (apiclient.Answer, error) {
+				other := cyborg.Image{Source: image(h.t, h.s, "fake", "aes"), ID: "aes-1"}
+				return h.s.API.Program(h.t.Context(), a.UUID, other, apiclient.Async())
+			}
+		}
+		if stage.name != "provision" { // what is provisioned already cannot be again
+			h.play("succeeded", cyborg.Succeeded, succeed)
+		}
+		switch stage.name {
+		case "attach":
+			_, err = h.s.API.Detach(h.t.Context(), a.UUID, cyborg.Holder{})
+		case "detach":
+			_, err = h.s.API.Attach(h.t.Context(), a.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: "fake"})
+		}
+		require.NoError(h.t, err)
+		h.fail(a, always, stage.step, undoes[stage.name])
+		h.play("needs-operator", cyborg.NeedsOperator, begin)
+		h.fail(a, always)
+		if stage.name == "provision" {
+			h.play("succeeded", cyborg.Succeeded, succeed)
+		}
+	}
+}
+
+// abandon has a run terminated from outside, and keeps both that and the one which Reconcile starts after it.
+func (h *historian) abandon(stage stage, a apiclient.Accelerator) {
+	h.t.Helper()
+	c := catch(h.t, h.s, stage, a.UUID)
+	op, err := h.s.API.Operation(h.t.Context(), c.id)
+	require.NoError(h.t, err)
+	run, err := h.temporal.DescribeWorkflowExecution(h.t.Context(), op.WorkflowID, "")
+	require.NoError(h.t, err)
+	require.NoError(h.t, h.temporal.TerminateWorkflow(h.t.Context(), op.WorkflowID, "", "by hand"))
+	h.keep("terminated", op.WorkflowID, run.GetWorkflowExecutionInfo().GetExecution().GetRunId())
+	if stage.name != "detach" {
+		h.end("abandoned", cyborg.Failed, c.id)
+		c.hurry(h.t, h.s)
+		return
+	}
+	c.hurry(h.t, h.s)
+	h.end("abandoned", cyborg.Succeeded, c.id)
+	_, err = h.s.API.Attach(h.t.Context(), a.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host})
+	require.NoError(h.t, err)
+}
+
+// more plays what only one kind of operation can come to.
+func (h *historian) more(a, spare apiclient.Accelerator) {
+	t, ctx := h.t, h.t.Context()
+	stages("fake")[1].before(t, h.s, a.UUID)
+	program := func() (apiclient.Answer, error) { return stages("fake")[1].begin(ctx, t, h.s, a.UUID) }
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.Before}, fake.StepCheckImage)
+	h.play("image-rejected", cyborg.Failed, program)
+	instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: "b5c0f1b6-6c1e-4c5e-8c8e-0d6b1c6a4a11"}
+	h.play("instance", cyborg.Succeeded, func() (apiclient.Answer, error) { return h.s.API.Attach(ctx, a.UUID, instance, apiclient.Async()) })
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.InUse, When: fake.Before}, fake.StepInUse)
+	detach := func() (apiclient.Answer, error) { return h.s.API.Detach(ctx, a.UUID, instance, apiclient.Async()) }
+	h.play("in-use", cyborg.Failed, detach)
+	h.play("instance", cyborg.Succeeded, detach)
+
+	store := h.s.Store(t)
+	c := admit(t, h.s, store, stages("fake")[2], spare)
+	_, err := h.s.API.CancelOperation(ctx, c.id)
+	require.NoError(t, err)
+	h.end("never-began", cyborg.Stopped, c.id)
+
+	h.play("install", cyborg.Succeeded, func() (apiclient.Answer, error) {
+		return h.s.API.InstallDriver(ctx, "fake", "second", "fake", cyborg.JSONObject{"park": "1xnic", "domain": "00fb"}, apiclient.Async())
+	})
+	h.play("failed", cyborg.Failed, func() (apiclient.Answer, error) {
+		return h.s.API.UpdateDriver(ctx, "fake", "second", cyborg.JSONObject{"park": "many"}, apiclient.Async())
+	})
+	h.play("uninstall", cyborg.Succeeded, func() (apiclient.Answer, error) {
+		return h.s.API.UninstallDriver(ctx, "fake", "second", apiclient.Async())
+	})
+}
+
+// hosts asks hosts that answer and one that does not.
+func (h *historian) hosts(a *harness.Agent) {
+	t, ctx := h.t, h.t.Context()
+	found, err := apiclient.Collect(h.s.API.Accelerators(ctx, apiclient.AcceleratorFilter{Hosts: []string{a.Host}}, apiclient.Page{}))
+	require.NoError(t, err)
+	card := found[0]
+	_, err = h.s.API.Discover(ctx, "fake")
+	require.NoError(t, err)
+	census, err := h.s.API.Usage(ctx)
+	require.NoError(t, err)
+	require.False(t, census.Partial)
+	a.Freeze(t)
+	census, err = h.s.API.Usage(ctx)
+	require.NoError(t, err)
+	require.True(t, census.Partial)
+	a.Thaw(t)
+	a.Kill(t)
+	h.play("host-silent", cyborg.Failed, func() (apiclient.Answer, error) { return h.s.API.MakeReady(ctx, card.UUID, apiclient.Async()) })
+	a.Restart(t)
+	c := catch(t, h.s, stages(rack)[2], card.UUID)
+	a.Kill(t)
+	_, err = h.s.API.Discover(ctx, a.Host)
+	require.Equal(t, cyborg.HostSilent, cyborg.KindOf(err), "%v", err)
+	h.end("host-silent", cyborg.NeedsOperator, c.id)
+	c.hurry(t, h.s)
+	a.Restart(t)
+}
+
+// others keeps histories of what is no operation, one for each kind of end.
+func (h *historian) others() {
+	t := h.t
+	for _, name := range []string{workflows.ReconcileWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow} {
+		var page []byte
+		for {
+			found, err := h.temporal.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
+				Query: "WorkflowType='" + name + "' AND ExecutionStatus != 'Running'", NextPageToken: page,
+			})
+			require.NoError(t, err)
+			for _, run := range found.GetExecutions() {
+				of := run.GetExecution()
+				h.keep(h.outcome(name, of.GetWorkflowId(), of.GetRunId()), of.GetWorkflowId(), of.GetRunId())
+			}
+			if page = found.GetNextPageToken(); len(page) == 0 {
+				break
+			}
+		}
+	}
+}
+
+// outcome names how a run ended.
+func (h *historian) outcome(workflow, workflowID, runID string) string {
+	h.t.Helper()
+	run := h.temporal.GetWorkflow(h.t.Context(), workflowID, runID)
+	switch workflow {
+	case workflows.ReconcileWorkflow:
+		var result workflows.ReconcileResult
+		if err := run.Get(h.t.Context(), &result); err != nil {
+			return "failed"
+		}
+		switch {
+		case result.Settled > 0:
+			return "settled"
+		case len(result.Unsettled) > 0:
+			return "unsettled"
+		case result.Adopted.Started > 0:
+			return "adopted"
+		case len(result.Found.OverdueHosts) > 0:
+			return "overdue"
+		}
+		return "nothing"
+	case workflows.CensusWorkflow:
+		var census cyborg.Census
+		if err := run.Get(h.t.Context(), &census); err != nil {
+			return "failed"
+		}
+		if census.Partial {
+			return "partial"
+		}
+		return "whole"
+	default:
+		if err := run.Get(h.t.Context(), nil); err != nil {
+			return "failed"
+		}
+		return "succeeded"
+	}
+}
+
+// Everything that can happen to a workflow happens on a running system, and what its workers recorded replays with the
+// workflows of this tree. With -record, it is kept for the releases to come.
+func TestHistoriesReplay(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:10xfpga"}, Env: append(shortWaits(), impatience()...)})
+	h := &historian{t: t, s: s, temporal: s.TemporalClient(t), kept: map[string]*historypb.History{}}
+	cards := s.Accelerators(t)
+	require.Len(t, cards, 10)
+	h.operations(cards[:8])
+	h.more(cards[8], cards[9])
+	h.hosts(s.StartAgent(t, rack, "1xfpga"))
+	h.others()
+
+	replayer := worker.NewWorkflowReplayer()
+	conductor.RegisterWorkflows(replayer)
+	log := temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler))
+	for name, history := range h.kept {
+		require.NoError(t, replayer.ReplayWorkflowHistory(log, history), name)
+	}
+	if *record == "" {
+		return
+	}
+	dir := filepath.Join(corpus, *record)
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	for name, history := range h.kept {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json.gz"), packed(t, history), 0o644))
+	}
+	t.Logf("recorded %d histories", len(h.kept))
+}
+
+// packed is a history as it is kept: without the names of the machine that recorded it.
+func packed(t *testing.T, history *historypb.History) []byte {
+	t.Helper()
+	text, err := protojson.Marshal(history)
+	require.NoError(t, err)
+	var tree any
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	require.NoError(t, decoder.Decode(&tree))
+	anonymize(tree)
+	text, err = json.Marshal(tree)
+	require.NoError(t, err)
+	machine, err := os.Hostname()
+	require.NoError(t, err)
+	require.NotContains(t, string(text), `"`+machine)
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	require.NoError(t, err)
+	_, err = w.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	return out.Bytes()
+}
+
+// anonymize takes out who ran it where, which a replay does not look at.
+func anonymize(tree any) {
+	switch node := tree.(type) {
+	case []any:
+		for _, child := range node {
+			anonymize(child)
+		}
+	case map[string]any:
+		for key, child := range node {
+			switch {
+			case key == "identity":
+				node[key] = "recorded"
+			case key == "stackTrace":
+				node[key] = ""
+			case key == "name" && node["kind"] == "TASK_QUEUE_KIND_STICKY":
+				node[key] = "sticky"
+			default:
+				anonymize(child)
+			}
+		}
+	}
+}
