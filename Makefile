@@ -31,7 +31,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: postgres standalone ## Run everything on this machine: one pretended host and this machine's own PCI devices
+run: postgres build ## Run everything on this machine: one pretended host and this machine's own PCI devices
 	@exec bin/cyborg-standalone --hosts fake:8xfpga,2xgpu --hosts sysfs:/ $(ARGS)
 
 .PHONY: test

@@ -31,7 +31,7 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 	}
 	if len(c.Agent.Backends) == 0 {
 		return cyborg.Errorf(cyborg.Invalid, "no backend is configured").
-			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor: \"10de\"}]}}]'.")
+			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor_id: \"10de\"}]}}]'.")
 	}
 	registry, err := builtin.Registry()
 	if err != nil {

@@ -175,6 +175,7 @@ type pageFlags struct {
 func (f *pageFlags) addFlags(cmd *cobra.Command, limit uint) {
 	cmd.Flags().UintVar(&f.limit, "limit", limit, "at most so many; 0 for all")
 	cmd.Flags().StringVar(&f.marker, "marker", "", "begin after this one, the last of an earlier list")
+	allowEmpty(cmd.Flags(), "marker") // a script's first page
 }
 
 func (f *pageFlags) page() apiclient.Page {

@@ -25,6 +25,7 @@ func (f *specFlags) addFlags(cmd *cobra.Command) {
 	flags.BoolVar(&f.remote, "remote", false, "reached over a network (--remote=false: not)")
 	flags.BoolVar(&f.remotable, "remotable", false, "usable from another host (--remotable=false: not)")
 	flags.StringVar(&f.accType, "acc-type", "", "what it does, such as crypto")
+	allowEmpty(flags, "acc-type") // a type that is none
 	flags.StringArrayVar(&f.capabilities, "capability", nil, "KEY=VALUE of the capability tree, such as memory.gib=16; repeatable")
 }
 
@@ -144,7 +145,10 @@ func (s *shell) operate(cmd *cobra.Command, shows bool, start func(context.Conte
 		if err != nil {
 			return err
 		}
-		return s.finish(ctx, p, wait, answer, func(*apiclient.Operation) error {
+		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
+			if operation == nil && !s.quiet {
+				s.sayf("There was nothing to do.")
+			}
 			if !shows && !p.objects() {
 				return nil
 			}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,7 +33,8 @@ func (s *shell) noun(use, short string, verbs ...*cobra.Command) *cobra.Command 
 	return cmd
 }
 
-// takes demands exactly the named arguments.
+// takes demands exactly the named arguments. An argument or a flag that is empty is refused: it comes from a variable of a
+// script that is not set, and what stands for "not given" (anybody, anywhere) is not what the script meant.
 func takes(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -41,8 +43,35 @@ func takes(names ...string) cobra.PositionalArgs {
 		case len(args) > len(names):
 			return usageErrorf(cmd, "%q is one argument too many", args[len(names)])
 		}
-		return nil
+		if i := slices.Index(args, ""); i >= 0 {
+			return usageErrorf(cmd, "%s is empty", names[i])
+		}
+		var err error
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if err == nil && f.Annotations[mayBeEmpty] == nil && emptyFlag(f) {
+				err = usageErrorf(cmd, "--%s is empty", f.Name)
+			}
+		})
+		return err
 	}
+}
+
+// mayBeEmpty annotates a flag whose empty text means something.
+const mayBeEmpty = "cyborg_may_be_empty"
+
+// allowEmpty says of flags that their empty text means something.
+func allowEmpty(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		flags.Lookup(name).Annotations = map[string][]string{mayBeEmpty: {}}
+	}
+}
+
+func emptyFlag(f *pflag.Flag) bool {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		values := list.GetSlice()
+		return len(values) == 0 || slices.Contains(values, "")
+	}
+	return f.Value.String() == ""
 }
 
 // parseTree makes a tree of KEY=VALUE settings: dots in the key go deeper, and the value is JSON where it can be read

@@ -96,6 +96,30 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// TestWhatIsEmptyIsRefused: a script whose variable is not set must not detach whoever holds the accelerator, nor work on
+// just any.
+func TestWhatIsEmptyIsRefused(t *testing.T) {
+	t.Parallel()
+	for says, args := range map[string][]string{
+		"ACCELERATOR is empty":   {"accelerator", "detach", ""},
+		"IMAGE is empty":         {"accelerator", "program", "fast", ""},
+		"--instance is empty":    {"accelerator", "detach", "fast", "--instance", ""},
+		"--host is empty":        {"accelerator", "attach", "fast", "--host="},
+		"--accelerator is empty": {"accelerator", "create", "x", "--accelerator", ""},
+		"--sha256 is empty":      {"accelerator", "program", "fast", "aes.gbs", "--sha256", ""},
+		"--name is empty":        {"accelerator", "list", "--name", ""},
+		"--url is empty":         {"host", "list", "--url", ""},
+	} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+			got := newAPI(t).cyborg(args...)
+			require.Equal(t, 2, got.code)
+			require.Contains(t, got.err, says)
+			require.Empty(t, got.out)
+		})
+	}
+}
+
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.NotFoundHandler())

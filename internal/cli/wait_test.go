@@ -118,7 +118,8 @@ func TestWhatIsDoneAlreadyNeedsNoOperation(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.answers("DELETE /v1/accelerators/{uuid}", http.StatusNoContent, nil)
-	require.Equal(t, result{}, api.cyborg("accelerator", "detach", "fast"))
+	require.Equal(t, result{err: "There was nothing to do.\n"}, api.cyborg("accelerator", "detach", "fast"))
+	require.Equal(t, result{}, api.cyborg("accelerator", "detach", "fast", "--quiet"))
 }
 
 func TestAFailedOperationIsToldAndExitsAsItsKind(t *testing.T) {

@@ -198,7 +198,7 @@ func exampleFields(b *strings.Builder, t reflect.Type, indent string) {
 func exampleItem(b *strings.Builder, key, indent string) {
 	items := map[string][]string{
 		"tokens":   {"name: ops", "role: admin", "token: replace-me-by-a-long-random-text"},
-		"backends": {"name: gpus", "driver: generic", "enabled: true", `options: {device_spec: [{vendor: "10de"}]}`},
+		"backends": {"name: gpus", "driver: generic", "enabled: true", `options: {device_spec: [{vendor_id: "10de"}]}`},
 	}
 	bullet := "- "
 	for _, line := range items[key] {

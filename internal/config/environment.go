@@ -58,6 +58,23 @@ func mistyped(name string, names []string) bool {
 }
 
 func unknownVariable(name string, names []string) string {
+	for _, section := range sections() { // what all of a section's variables begin with makes none of them more like it
+		prefix := EnvPrefix + strings.ToUpper(section) + "_"
+		rest, ours := strings.CutPrefix(name, prefix)
+		if !ours {
+			continue
+		}
+		var siblings []string
+		for _, candidate := range names {
+			if sibling, ok := strings.CutPrefix(candidate, prefix); ok {
+				siblings = append(siblings, sibling)
+			}
+		}
+		if like := nearest(rest, siblings); like != "" {
+			return "there is no such option; did you mean " + prefix + like + "?"
+		}
+		return "there is no such option; docs/configuration.md lists them all"
+	}
 	if like := nearest(name, names); like != "" {
 		return "there is no such option; did you mean " + like + "?"
 	}

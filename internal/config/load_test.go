@@ -168,16 +168,17 @@ api:
   sync_wait: soon
   body_limit: 1KB
   tokens:
-    - {name: ops, role: king, token: 0123456789abcdef}
+    - {name: ops, role: king, token: short}
   tls: yes please
 retention:
   events: -1h
   operations:
 listen: 127.0.0.1:1
+foo: bar
 database:
   url: mysql://root:hunter2@db/cyborg
 `),
-		Env:   []string{"CYBORG_API_LISTN=x", "CYBORG_CONDUCTOR_BATCH_SIZE=many"},
+		Env:   []string{"CYBORG_API_LISTN=x", "CYBORG_AGENT_FOO=x", "CYBORG_CONDUCTOR_BATCH_SIZE=many"},
 		Flags: flagSet(t, "--roles", "api,reaper"),
 	})
 	require.Equal(t, []string{
@@ -186,12 +187,15 @@ database:
 		`cyborg.yaml:5: api.sync_wait = "soon": expected a duration such as 500ms, 10s or 5m, longer than 0`,
 		`cyborg.yaml:6: api.body_limit = "1KB": expected a size such as 64MiB or 4GiB from 1KiB to 64MiB`,
 		`cyborg.yaml:8: api.tokens[0].role = "king": expected reader, member or admin`,
+		`cyborg.yaml:8: api.tokens[0].token: expected 16 characters or more`,
 		`cyborg.yaml:9: api.tls: expected keys with values, of cert, key, client_ca`,
 		`cyborg.yaml:11: retention.events = "-1h": expected a duration such as 500ms, 10s or 5m, at least 1h`,
 		`cyborg.yaml:12: retention.operations: has no value; remove the line for the default, or give a duration such as 500ms, 10s or 5m, at least 1h`,
 		`cyborg.yaml:13: listen: there is no such option here; did you mean api.listen?`,
-		`cyborg.yaml:15: database.url = "******": expected a URL such as postgres://cyborg@db.example.org/cyborg`,
+		`cyborg.yaml:14: foo: there is no such option; there are log, database, temporal, server, api, agent_endpoint, agent, conductor, operations, images, inventory, retention, standalone`,
+		`cyborg.yaml:16: database.url = "******": expected a URL such as postgres://cyborg@db.example.org/cyborg`,
 		`environment variable CYBORG_API_LISTN: there is no such option; did you mean CYBORG_API_LISTEN?`,
+		`environment variable CYBORG_AGENT_FOO: there is no such option; docs/configuration.md lists them all`,
 		`--roles: server.roles[1] = "reaper": expected api or conductor`,
 		`environment variable CYBORG_CONDUCTOR_BATCH_SIZE: conductor.batch_size = "many": expected a whole number from 1 to 10000`,
 	}, got)

@@ -76,7 +76,7 @@ func (p Problems) sorted() Problems {
 
 // nearest returns the name most like the given one, or "" where none is like it.
 func nearest(name string, names []string) string {
-	best, bestDistance := "", max(2, len(name)/3)+1
+	best, bestDistance := "", max(1, len(name)/3)+1 // a third of the letters may be wrong: foo is not log
 	for _, candidate := range names {
 		if d := distance(strings.ToLower(name), strings.ToLower(candidate)); d < bestDistance {
 			best, bestDistance = candidate, d

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -178,7 +179,10 @@ func (d *decoder) validateTokens(c *Config, process Process) {
 		add := func(field, value, format string, args ...any) {
 			d.item(c, "api.tokens", i, Problem{Key: key + field, Value: value, Message: fmt.Sprintf(format, args...)})
 		}
-		if d.failed(key) {
+		illFormed := func(p Problem) bool { // a wrong role hides nothing of the rest
+			return p.Key == key || strings.HasPrefix(p.Key, key+".") && p.Key != key+".role"
+		}
+		if slices.ContainsFunc(d.problems, illFormed) {
 			continue
 		}
 		if token.Name == "" {
