@@ -13,8 +13,9 @@ import (
 const (
 	// beatsPerTimeout is how often an activity heartbeats within the time after which it is taken for dead.
 	beatsPerTimeout = 3
-	// idleBeat is the interval where nobody waits for heartbeats.
-	idleBeat = 10 * time.Second
+	// LongestBeat is the longest time between two heartbeats. A cancellation arrives with one, and a person who follows the
+	// step sees its progress with one. The worker must not hold them back for longer (MaxHeartbeatThrottleInterval).
+	LongestBeat = 3 * time.Second
 )
 
 // beat tells Temporal, at intervals, that an activity goes on and how far it is. It is also how a cancellation arrives.
@@ -29,9 +30,9 @@ type beat struct {
 func startBeat(ctx context.Context, step string, timeout time.Duration) *beat {
 	b := &beat{progress: cyborg.Progress{Step: step, Percent: -1}, ended: make(chan struct{})}
 	activity.RecordHeartbeat(ctx, b.progress)
-	interval := timeout / beatsPerTimeout
-	if interval <= 0 {
-		interval = idleBeat
+	interval := min(timeout/beatsPerTimeout, LongestBeat)
+	if interval <= 0 { // nobody waits for heartbeats
+		interval = LongestBeat
 	}
 	b.gone.Go(func() {
 		ticker := time.NewTicker(interval)

@@ -103,6 +103,7 @@ func (a *Agent) newWorker(activities *activity.Activities, bootID string) (worke
 		DisableEagerActivities:             true,
 		MaxConcurrentActivityTaskPollers:   1,
 		MaxConcurrentActivityExecutionSize: a.config.Slots,
+		MaxHeartbeatThrottleInterval:       activity.LongestBeat,
 		Identity:                           "agent@" + a.config.Host + "/" + bootID,
 		WorkerStopTimeout:                  a.config.StopTimeout,
 		OnFatalError: func(err error) {

@@ -147,9 +147,13 @@ func localPath(source string) (string, bool) {
 func (s *Store) stageLocal(ctx context.Context, path, want string, progress func(done, all int64)) (Image, error) {
 	if s.config.ImageDir == "" {
 		return Image{}, cyborg.Errorf(cyborg.Invalid, "this host has no image directory, so %q cannot be used", path).
-			WithHint("Set the agent's image_dir, or give a URL.")
+			WithHint("Set agent.image_dir, or give a URL.")
 	}
 	root, err := os.OpenRoot(s.config.ImageDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %q: this host's image directory %s does not exist", path, s.config.ImageDir).
+			WithHint("Make the directory on the host and put the image into it, or set agent.image_dir.")
+	}
 	if err != nil {
 		return Image{}, cyborg.Errorf(cyborg.Unavailable, "the image directory cannot be opened: %w", err)
 	}

@@ -192,6 +192,12 @@ func TestWhatIsRefused(t *testing.T) {
 	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), "also where nobody says how large it is")
 	require.Empty(t, r.there(t))
 
+	r.imageDir = filepath.Join(r.imageDir, "missing")
+	r.open(t, 1000, 1000)
+	_, err = r.stage(t, cyborg.Image{Source: "fits"})
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err), "to try again would not help")
+	require.ErrorContains(t, err, "missing does not exist")
+
 	r.imageDir = ""
 	r.open(t, 1000, 1000)
 	_, err = r.stage(t, cyborg.Image{Source: "fits"})
