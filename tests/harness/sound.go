@@ -104,7 +104,7 @@ func (s *Standalone) unsoundAccelerator(ctx context.Context, a *apiclient.Accele
 	if err != nil {
 		return err
 	}
-	card, err := s.Bench(a.Host).Card(ctx, device.Identity)
+	card, err := fake.NewBench(filepath.Join(s.StateDir, "agents", a.Host, "backends", a.Backend)).Card(ctx, device.Identity)
 	if err != nil {
 		return err
 	}
