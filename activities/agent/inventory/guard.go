@@ -94,7 +94,8 @@ type instance struct {
 	backend string
 	driver  drivers.Driver
 	log     *slog.Logger
-	leash   leash
+	leash   leash // of discovery
+	asking  leash // of questions about attachments
 }
 
 // discover asks the driver what is there and returns it in a fixed order.

@@ -23,6 +23,8 @@ type Journal interface {
 	BootID() string
 	NextSequence() (int64, error)
 	Attachments() []journal.Attachment
+	Attachment(key journal.AttachmentKey) (journal.Attachment, bool)
+	Write(change journal.Change) error
 	Lost(attachment journal.Attachment) bool
 }
 

@@ -73,6 +73,25 @@ func (l *deviceLocks) lock(ctx context.Context, device, by string, patience time
 	}
 }
 
+// tryLock locks a device that nobody holds or waits for.
+func (l *deviceLocks) tryLock(device, by string) (unlock func(), free bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, used := l.locks[device]; used {
+		return nil, false
+	}
+	if l.locks == nil {
+		l.locks = map[string]*deviceLock{}
+	}
+	lock := &deviceLock{users: 1, token: make(chan struct{}, 1), by: by, since: time.Now()}
+	lock.token <- struct{}{}
+	l.locks[device] = lock
+	return func() {
+		<-lock.token
+		l.leave(device, lock)
+	}, true
+}
+
 // lockAll locks several devices, in an order that everyone keeps.
 func (l *deviceLocks) lockAll(ctx context.Context, devices []string, by string) (unlock func(), err error) {
 	var unlocks []func()

@@ -62,6 +62,9 @@ func (i *Inventory) look(ctx context.Context, name string) Look {
 		return Look{Backend: name, Err: err}
 	}
 	i.merge(in, sequence, devices, err)
+	if err == nil {
+		i.verify(ctx, in, devices)
+	}
 	return Look{Backend: name, Devices: len(devices), Err: err}
 }
 

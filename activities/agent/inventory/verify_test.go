@@ -1,0 +1,90 @@
+package inventory_test
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/journal"
+)
+
+// clamp is a gadget whose handles can be attached.
+type clamp struct {
+	gadget
+	attached atomic.Bool
+	failure  error
+}
+
+func (c *clamp) Attach(context.Context, drivers.AttachRequest) error {
+	c.attached.Store(true)
+	return nil
+}
+func (c *clamp) Detach(context.Context, drivers.DetachRequest) error {
+	c.attached.Store(false)
+	return nil
+}
+func (c *clamp) Attached(context.Context, drivers.Target, cyborg.HandleReport) (bool, error) {
+	return c.attached.Load(), c.failure
+}
+
+// What the hardware no longer shows as attached, though nobody detached it, is in doubt from the next look on; the same of
+// a device that an operation works on, that is away, or of which nobody can tell is left alone.
+func TestAttachmentsAreVerified(t *testing.T) {
+	t.Parallel()
+	j, err := journal.Open(t.TempDir(), journal.Options{BootID: "boot"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, j.Close()) })
+	c := &clamp{gadget: gadget{devices: []cyborg.DeviceReport{device("a", "")}}}
+	registry := drivers.NewRegistry()
+	require.NoError(t, registry.Register("clamp", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return c, nil }))
+	known, err := inventory.Open(inventory.Config{
+		Host: "node", Version: "1", Root: "/", StateDir: t.TempDir(), ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Minute,
+		Backends: []inventory.Setting{{Name: "clamp", Driver: "clamp", Enabled: true}},
+	}, registry, j, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+
+	entry := journal.Attachment{Backend: "clamp", Handle: "a", Device: "a", Deployable: "part_a", Operation: uuid.New(), State: journal.Attached}
+	key := entry.Key()
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
+	state := func() journal.AttachmentState {
+		known.Scan(t.Context())
+		now, ok := j.Attachment(key)
+		require.True(t, ok)
+		return now.State
+	}
+	c.attached.Store(true)
+	require.Equal(t, journal.Attached, state())
+
+	c.attached.Store(false)
+	c.failure = cyborg.Errorf(cyborg.Busy, "not now")
+	require.Equal(t, journal.Attached, state(), "nobody can tell")
+	c.failure = nil
+	unlock, err := known.Lock(t.Context(), "a", "an operation")
+	require.NoError(t, err)
+	require.Equal(t, journal.Attached, state(), "an operation works on it")
+	unlock()
+	c.set(func(g *gadget) { g.devices = nil })
+	require.Equal(t, journal.Attached, state(), "it is away")
+
+	c.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", "")} })
+	require.Equal(t, journal.InDoubt, state())
+	require.Equal(t, cyborg.AttachmentInDoubt, known.Content().Attachments[0].State)
+	now, _ := j.Attachment(key)
+	require.Equal(t, entry.Operation, now.Operation)
+
+	// Handles that were only handed out, or attached before the last boot, are not the driver's to know.
+	entry.HandedOut = true
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
+	require.Equal(t, journal.Attached, state())
+	entry.HandedOut, entry.BootID = false, "before"
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
+	require.Equal(t, journal.Attached, state())
+}
