@@ -368,7 +368,9 @@ func TestStreamsOverKills(t *testing.T) {
 	last := (*ready)[len(*ready)-1].event
 	require.Equal(t, string(cyborg.Ready), last.To)
 	require.Equal(t, id, last.Operation.String())
-	rounds := only(func(e cyborg.Event) bool { return e.Subject.ID == cards[1].UUID.String() && e.Axis == "administration" && e.From != "" })
+	rounds := only(func(e cyborg.Event) bool {
+		return e.Subject.ID == cards[1].UUID.String() && e.Axis == "administration" && e.From != ""
+	})
 	require.Len(t, rounds, 6, "three times out of use and back")
 }
 
