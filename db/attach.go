@@ -81,13 +81,14 @@ func workHandle(h cyborg.AttachHandle) cyborg.WorkHandle {
 }
 
 func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	const taken = "operation_id = $1 AND deployable_uuid = ANY($2) AND attached_at IS NULL"
 	switch outcome.State {
 	case cyborg.Succeeded:
-		_, err := tx.Exec(ctx, "UPDATE attach_handles SET attached_at = now() WHERE operation_id = $1 AND attached_at IS NULL", o.id)
+		_, err := tx.Exec(ctx, "UPDATE attach_handles SET attached_at = now() WHERE "+taken, o.id, ids(o.targets))
 		return err
 	case cyborg.NeedsOperator: // the handle stays in doubt with its holder, so that nobody else gets it
 		return leaveInError(ctx, tx, o, outcome)
 	default:
-		return release(ctx, tx, "operation_id = $1 AND attached_at IS NULL", o.id)
+		return release(ctx, tx, taken, o.id, ids(o.targets))
 	}
 }

@@ -2,7 +2,6 @@ package db_test
 
 import (
 	"fmt"
-	"log/slog"
 	"sync"
 	"testing"
 
@@ -152,6 +151,37 @@ func BenchmarkBeat(b *testing.B) {
 	})
 }
 
+// BenchmarkReconcile is what each round of Reconcile asks of the records, on a cloud where all is well and half of the
+// accelerators are attached to their hosts.
+func BenchmarkReconcile(b *testing.B) {
+	sizes(b, func(b *testing.B, r *records) {
+		b.Helper()
+		r.exec(b, `
+			UPDATE attach_handles h SET holder_kind = 'host', holder_id = h.host, operation_id = gen_random_uuid(), attached_at = now()
+			FROM deployables d WHERE d.uuid = h.deployable_uuid AND d.lifecycle = 'ready' AND h.identity LIKE '%.0'`)
+		r.exec(b, `
+			UPDATE hosts h SET attachments = (
+				SELECT jsonb_agg(jsonb_build_object('backend', 'fake', 'deployable', d.local_name, 'handle', a.identity,
+				    'operation_id', a.operation_id, 'state', 'attached'))
+				FROM attach_handles a JOIN deployables d ON d.uuid = a.deployable_uuid
+				WHERE a.host = h.name AND a.holder_kind IS NOT NULL), last_seen = now() + interval '1 hour'`)
+		r.exec(b, "ANALYZE")
+		b.Run("disagreements", func(b *testing.B) {
+			for b.Loop() {
+				found, err := r.Disagreements(b.Context(), "", 100)
+				require.NoError(b, err)
+				require.Empty(b, found)
+			}
+		})
+		b.Run("forget", func(b *testing.B) {
+			for b.Loop() {
+				_, err := r.Forget(b.Context(), 0)
+				require.NoError(b, err)
+			}
+		})
+	})
+}
+
 // BenchmarkMerge is new hosts, then their reports with one change each.
 func BenchmarkMerge(b *testing.B) {
 	for _, hosts := range []int{1, 500} {
@@ -192,55 +222,3 @@ func BenchmarkMerge(b *testing.B) {
 		})
 	}
 }
-
-// TestPlans: a page costs what it shows, however many accelerators there are, because indexes lead to it.
-func TestPlans(t *testing.T) {
-	t.Parallel()
-	r := cloud(t, 8_000)
-	store, plans := explaining(t, r.url)
-	id := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables ORDER BY id OFFSET 4000 LIMIT 1")
-	for name, read := range map[string]func() error{
-		"first page": func() error {
-			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
-			return err
-		},
-		"page amid": func() error {
-			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100, Marker: id.String()})
-			return err
-		},
-		"one": func() error { _, err := store.Accelerator(t.Context(), id); return err },
-		"host": func() error {
-			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{"h00500"}}, db.Page{})
-			return err
-		},
-		"holder": func() error {
-			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{Holder: &cyborg.Holder{Kind: "instance", ID: "vm"}}, db.Page{})
-			return err
-		},
-		"error": func() error {
-			_, err := store.Accelerators(t.Context(), db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusError}}, db.Page{Limit: 100})
-			return err
-		},
-		"history": func() error {
-			_, err := store.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{{Kind: "accelerator", ID: id.String()}}}, cyborg.Cursor{Transaction: 1}, 100)
-			return err
-		},
-		"feed": func() error {
-			_, err := store.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{Transaction: 1}, 100)
-			return err
-		},
-		"operations": func() error {
-			_, err := store.Operations(t.Context(), db.OperationFilter{}, db.Page{Limit: 100})
-			return err
-		},
-	} {
-		require.NoError(t, read(), name)
-		for _, plan := range plans() {
-			for _, table := range []string{"deployables", "devices", "attach_handles", "events"} {
-				require.NotContains(t, plan, "Seq Scan on "+table, "%s:\n%s", name, plan)
-			}
-		}
-	}
-}
-
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -39,17 +39,34 @@ func explaining(t testing.TB, url string) (*db.Store, func() []string) {
 }
 
 func (e *explainer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !strings.HasPrefix(strings.TrimSpace(data.SQL), "SELECT") {
-		return ctx
-	}
-	rows, err := e.pool.Query(ctx, "EXPLAIN "+data.SQL, data.Args...)
-	require.NoError(e.t, err)
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(e.t, err, data.SQL)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.plans = append(e.plans, strings.Join(lines, "\n"))
+	e.explain(ctx, data.SQL, data.Args)
 	return ctx
 }
 
+func (e *explainer) explain(ctx context.Context, sql string, args []any) {
+	switch verb, _, _ := strings.Cut(strings.TrimSpace(sql), " "); verb {
+	case "SELECT", "INSERT", "UPDATE", "DELETE", "WITH":
+	default:
+		return
+	}
+	rows, err := e.pool.Query(ctx, "EXPLAIN "+sql, args...)
+	require.NoError(e.t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(e.t, err, sql)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.plans = append(e.plans, sql+"\n"+strings.Join(lines, "\n"))
+}
+
 func (e *explainer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (e *explainer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, query := range data.Batch.QueuedQueries {
+		e.explain(ctx, query.SQL, query.Arguments)
+	}
+	return ctx
+}
+
+func (e *explainer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (e *explainer) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

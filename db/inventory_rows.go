@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -106,7 +107,8 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *changes) error {
 	queue(batch, c.backends.updates, `
 		UPDATE backends b SET driver = r.driver, options = r.options, state = r.state, error = r.error, services = r.services,
 		    reported = r.reported
-		FROM jsonb_to_recordset($1) AS r (`+backendColumns+`) WHERE b.host = r.host AND b.name = r.name`)
+		FROM jsonb_to_recordset($1) AS r (`+backendColumns+`) WHERE b.host = ANY($2) AND b.host = r.host AND b.name = r.name`,
+		keys(c.backends.updates, func(r backendRow) string { return r.Host }))
 	queue(batch, c.devices.inserts, `
 		INSERT INTO devices (uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node,
 		    board_info, control_path_kind, control_path_info, observed_seq)
@@ -118,7 +120,8 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *changes) error {
 		    product_id = r.product_id, vendor = r.vendor, model = r.model, numa_node = r.numa_node, board_info = r.board_info,
 		    control_path_kind = r.control_path_kind, control_path_info = r.control_path_info, observed_seq = r.observed_seq,
 		    presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
-		FROM jsonb_to_recordset($1) AS r (`+deviceColumns+`) WHERE d.uuid = r.uuid`)
+		FROM jsonb_to_recordset($1) AS r (`+deviceColumns+`) WHERE d.uuid = ANY($2) AND d.uuid = r.uuid`,
+		keys(c.devices.updates, func(r deviceRow) uuid.UUID { return r.UUID }))
 	queue(batch, c.deployables.inserts, `
 		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes,
 		    bitstream_id, program_set, protected)
@@ -129,20 +132,31 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *changes) error {
 		UPDATE deployables d SET device_uuid = r.device_uuid, specs = r.specs, attributes = r.attributes,
 		    bitstream_id = r.bitstream_id, program_set = r.program_set, protected = r.protected, fence_reason = r.fence_reason,
 		    presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
-		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`) WHERE d.uuid = r.uuid`)
+		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`) WHERE d.uuid = ANY($2) AND d.uuid = r.uuid`,
+		keys(c.deployables.updates, func(r deployableRow) uuid.UUID { return r.UUID }))
 	queue(batch, c.handles.inserts, `
 		INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity)
 		SELECT uuid, deployable_uuid, host, kind, info, identity FROM jsonb_to_recordset($1) AS r (`+handleColumns+`)`)
 	queue(batch, c.handles.updates, `
 		UPDATE attach_handles h SET deployable_uuid = r.deployable_uuid, info = r.info, presence = r.presence,
 		    missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(h.missing_since, now()) END
-		FROM jsonb_to_recordset($1) AS r (`+handleColumns+`) WHERE h.uuid = r.uuid`)
+		FROM jsonb_to_recordset($1) AS r (`+handleColumns+`) WHERE h.uuid = ANY($2) AND h.uuid = r.uuid`,
+		keys(c.handles.updates, func(r handleRow) uuid.UUID { return r.UUID }))
 	return tx.SendBatch(ctx, batch).Close()
 }
 
 // queue queues a statement that takes rows as one JSON array, unless there are none.
-func queue[T any](batch *pgx.Batch, rows []T, sql string) {
+func queue[T any](batch *pgx.Batch, rows []T, sql string, more ...any) {
 	if len(rows) > 0 {
-		batch.Queue(sql, rows)
+		batch.Queue(sql, append([]any{rows}, more...)...)
 	}
+}
+
+// keys are those of the rows, given to the planner besides the JSON: it cannot see how few rows that has.
+func keys[T any, K any](rows []T, key func(T) K) []K {
+	out := make([]K, len(rows))
+	for i, row := range rows {
+		out[i] = key(row)
+	}
+	return out
 }
