@@ -82,7 +82,7 @@ func rootCommand() *cobra.Command {
 			Args:  cobra.NoArgs,
 			RunE:  listDrivers,
 		},
-		configcmd.For(config.ProcessAgent),
+		configcmd.For(config.ProcessAgent, checkBackends),
 		&cobra.Command{
 			Use:   "version",
 			Short: "Print the version",

@@ -54,7 +54,7 @@ func TestMistakesOfTheConfigurationEndEveryCommand(t *testing.T) {
 
 func TestWrongCommandLines(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"nonsense"}, {"--nonsense"}, {"discover", "more"}} {
+	for _, args := range [][]string{{"nonsense"}, {"--nonsense"}, {"discover", "more"}, {"config", "nonsense"}} {
 		code, _, errOut := command(t, "", args...)
 		require.Equal(t, exitUsage, code, args)
 		require.Contains(t, errOut, "Error: ", args)
@@ -71,6 +71,23 @@ func TestConfigurationIsCheckedAndDumped(t *testing.T) {
 	require.Equal(t, 0, code, errOut)
 	require.Contains(t, out, "host: h-7 # --host")
 	require.NotContains(t, out, "hunter2")
+}
+
+func TestTheCheckTriesTheBackendsOptions(t *testing.T) {
+	t.Parallel()
+	code, out, errOut := command(t, `
+agent:
+  backends:
+    - {name: typo, driver: generic, options: {device_spec: [{vendor: "10de"}]}}
+    - {name: good, driver: fake, options: {park: 2xgpu}}
+    - {name: none, driver: nosuch}
+`, "config", "check")
+	require.Equal(t, exitUsage, code)
+	require.Empty(t, out)
+	require.Contains(t, errOut, `backend typo: `)
+	require.Contains(t, errOut, `no property "vendor"`)
+	require.Contains(t, errOut, `backend none: there is no driver "nosuch"`)
+	require.NotContains(t, errOut, "good")
 }
 
 func TestDiscoverPrintsWhatBackendsSee(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -33,36 +32,62 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 		return cyborg.Errorf(cyborg.Invalid, "no backend is configured").
 			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor_id: \"10de\"}]}}]'.")
 	}
-	registry, err := builtin.Registry()
-	if err != nil {
-		return err
-	}
-	state, err := os.MkdirTemp("", "cyborg-discover-")
-	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "there is no room for the drivers' state: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
-
 	seen := discovery{Host: c.Agent.Host}
-	var failures []error
-	for _, backend := range c.Agent.Backends {
-		report, err := look(cmd.Context(), registry, c, backend, filepath.Join(state, backend.Name), c.Log.Logger(cmd.ErrOrStderr()))
-		if err != nil {
-			failures = append(failures, err)
-		}
+	failure := eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
+		report, err := look(cmd.Context(), c, backend, newDriver)
 		seen.Backends = append(seen.Backends, report)
-	}
+		return err
+	})
 	encoder := json.NewEncoder(cmd.OutOrStdout())
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(seen); err != nil {
 		return cyborg.Errorf(cyborg.Unavailable, "what was found cannot be written: %w", err)
 	}
+	return failure
+}
+
+// checkBackends says what is wrong with the backends of a configuration: an unknown driver, or options that it refuses.
+func checkBackends(cmd *cobra.Command, c *config.Config) error {
+	return eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
+		if _, err := newDriver(); err != nil {
+			return cyborg.Errorf(cyborg.KindOf(err), "backend %s: %w", backend.Name, err)
+		}
+		return nil
+	})
+}
+
+// eachBackend calls do for each configured backend, with a function that makes its driver, and joins the errors.
+func eachBackend(
+	cmd *cobra.Command, c *config.Config, do func(backend config.Backend, newDriver func() (drivers.Driver, error)) error,
+) (err error) {
+	registry, err := builtin.Registry()
+	if err != nil {
+		return err
+	}
+	state, err := os.MkdirTemp("", "cyborg-agent-")
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "there is no room for the drivers' state: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
+
+	var failures []error
+	for _, backend := range c.Agent.Backends {
+		failures = append(failures, do(backend, func() (drivers.Driver, error) {
+			own := filepath.Join(state, backend.Name)
+			if err := os.Mkdir(own, 0o700); err != nil {
+				return nil, cyborg.Errorf(cyborg.Unavailable, "there is no room for its state: %w", err)
+			}
+			return registry.New(backend.Driver, drivers.Environment{
+				Host: c.Agent.Host, Backend: backend.Name, Root: c.Agent.Root, StateDir: own, Log: c.Log.Logger(cmd.ErrOrStderr()),
+			}, backend.Options)
+		}))
+	}
 	return errors.Join(failures...)
 }
 
-// look makes the driver of one backend and has it discover.
+// look has the driver of one backend discover.
 func look(
-	ctx context.Context, registry *drivers.Registry, c *config.Config, backend config.Backend, state string, log *slog.Logger,
+	ctx context.Context, c *config.Config, backend config.Backend, newDriver func() (drivers.Driver, error),
 ) (cyborg.BackendReport, error) {
 	report := cyborg.BackendReport{
 		Name: backend.Name, Driver: backend.Driver, Options: backend.Options, State: cyborg.BackendDisabled,
@@ -75,12 +100,7 @@ func look(
 		report.State, report.Error = cyborg.BackendFailed, err.Error()
 		return report, cyborg.Errorf(cyborg.KindOf(err), "backend %s: %w", backend.Name, err)
 	}
-	if err := os.Mkdir(state, 0o700); err != nil {
-		return fail(cyborg.Errorf(cyborg.Unavailable, "there is no room for its state: %w", err))
-	}
-	driver, err := registry.New(backend.Driver, drivers.Environment{
-		Host: c.Agent.Host, Backend: backend.Name, Root: c.Agent.Root, StateDir: state, Log: log,
-	}, backend.Options)
+	driver, err := newDriver()
 	if err != nil {
 		return fail(err)
 	}

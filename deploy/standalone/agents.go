@@ -39,7 +39,7 @@ func checkCaptures(hosts []host) error {
 			err = reason.Err
 		}
 		return cyborg.Errorf(cyborg.Invalid, "--hosts: the capture %s cannot be read: %w", h.arg, err).
-			WithHint("Make one with: cyborg-agent record FILE.tar.gz")
+			WithHint("Make one with: cyborg-agent record --output FILE.tar.gz")
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func command() *cobra.Command {
 	}
 	config.AddFlags(root.PersistentFlags(),
 		config.Flag{Name: "state-dir", Key: "standalone.state_dir"},
-		config.Flag{Name: "hosts", Key: "standalone.hosts", Usage: "a host to run an agent for; may be given several times"},
+		config.Flag{Name: "hosts", Key: "standalone.hosts", Usage: "a host to run an agent for, [NAME=]KIND: fake:8xfpga,2xgpu pretends, sysfs:/ is this machine, sysfs:FILE.tar.gz a recorded one; may be given several times"},
 		config.Flag{Name: "database-url", Key: "database.url", Usage: "an existing PostgreSQL to use instead of a private one"},
 		config.Flag{Name: "listen", Key: "api.listen"},
 		config.Flag{Name: "agent-listen", Key: "agent_endpoint.listen"},

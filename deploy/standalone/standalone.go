@@ -103,6 +103,7 @@ func (s *standalone) serve(ctx context.Context, stderr io.Writer) error {
 		s.welcome(ctx, records.url(database), temporal.UIURL())
 		<-ctx.Done()
 		s.say("Stopping; what is in flight goes on at the next start.")
+		s.say("A step that runs has %s to end; a second Ctrl-C does not wait for it.", min(s.config.Agent.StopTimeout, stopLimit))
 		return nil
 	}})
 	return server.RunParts(ctx, s.log, parts...)

@@ -199,8 +199,9 @@ func (s *shell) acceleratorAttach() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach ACCELERATOR",
 		Short: "Give an accelerator to a virtual machine, a host or a service",
-		Long:  "Gives a free handle of the accelerator to whoever is named; to its own host where nobody is.",
-		Args:  takes("ACCELERATOR"),
+		Long: "Gives a free handle of the accelerator to whoever is named; to its own host where nobody is. On a host its driver\n" +
+			"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.",
+		Args: takes("ACCELERATOR"),
 	}
 	to.addFlags(cmd, "give it to")
 	return s.operate(cmd, true, func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {

@@ -109,6 +109,21 @@ func plant(tree map[string]any, path []string, value any) bool {
 	return true
 }
 
+// usageArguments makes what is wrong with the arguments of these commands an error of usage, as it is for all others.
+func usageArguments(commands []*cobra.Command) {
+	for _, command := range commands {
+		if check := command.Args; check != nil {
+			command.Args = func(cmd *cobra.Command, args []string) error {
+				if err := check(cmd, args); err != nil {
+					return usageErrorf(cmd, "%w", err)
+				}
+				return nil
+			}
+		}
+		usageArguments(command.Commands())
+	}
+}
+
 // hideFlags leaves flags that do nothing for these commands out of their help.
 func hideFlags(commands []*cobra.Command, flags *pflag.FlagSet) {
 	for _, command := range commands {

@@ -125,6 +125,7 @@ func (s *shell) root(local []*cobra.Command) *cobra.Command {
 	if len(local) > 0 {
 		root.AddGroup(&cobra.Group{ID: serverGroup, Title: "Running a server:"})
 		hideFlags(local, flags)
+		usageArguments(local)
 		add(serverGroup, local...)
 	}
 	root.SetHelpCommandGroupID(systemGroup)

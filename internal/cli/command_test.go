@@ -378,6 +378,7 @@ func TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp(t *testing.T) {
 			return cyborg.Errorf(cyborg.Unavailable, "no database").WithHint("Start it.")
 		}}
 		migrate.Flags().String("timeout", "", "its own")
+		migrate.Args = cobra.NoArgs
 		return migrate
 	}
 	var out, errOut strings.Builder
@@ -385,6 +386,8 @@ func TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp(t *testing.T) {
 	require.Equal(t, 6, cli.Execute(t.Context(), []string{"migrate"}, streams, local()))
 	require.True(t, ran)
 	require.Equal(t, "Error: no database\nStart it.\n", errOut.String())
+	require.Equal(t, 2, cli.Execute(t.Context(), []string{"migrate", "more"}, streams, local()))
+	require.Contains(t, errOut.String(), "See `cyborg migrate --help`.")
 	require.Zero(t, cli.Execute(t.Context(), []string{"migrate", "--help"}, streams, local()))
 	require.Contains(t, out.String(), "its own")
 	require.NotContains(t, out.String(), "--token-file")

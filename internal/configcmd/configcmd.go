@@ -11,14 +11,17 @@ import (
 )
 
 // For returns the command "config" of the given process's binary. It takes --config, and whatever other flags of the
-// configuration its parents have.
-func For(process config.Process) *cobra.Command {
+// configuration its parents have. Further are checks of "config check" that only the process can make; they are given a
+// configuration that is good otherwise.
+func For(process config.Process, further ...func(*cobra.Command, *config.Config) error) *cobra.Command {
 	load := func(cmd *cobra.Command) (*config.Config, error) {
 		return config.Load(config.LoadOptions{Process: process, Flags: cmd.Flags()})
 	}
 	command := &cobra.Command{
 		Use:   "config",
 		Short: "Check the configuration, or show what is in force",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	config.AddFlags(command.PersistentFlags())
 	command.AddCommand(
@@ -27,10 +30,16 @@ func For(process config.Process) *cobra.Command {
 			Short: "Say everything that is wrong with the configuration",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
-				if _, err := load(cmd); err != nil {
+				loaded, err := load(cmd)
+				if err != nil {
 					return err
 				}
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), "The configuration is good.")
+				for _, check := range further {
+					if err := check(cmd, loaded); err != nil {
+						return err
+					}
+				}
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), "The configuration is good.")
 				return err
 			},
 		},
