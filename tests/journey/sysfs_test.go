@@ -61,6 +61,19 @@ func (m *machine) driver(t *testing.T, address string) string {
 	return filepath.Base(target)
 }
 
+// awaitsVFIO waits until a function that lost its binding is bound to VFIO again.
+func (m *machine) awaitsVFIO(t *testing.T, address string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	harness.Until(t, ctx, "bound again", func() error {
+		if driver := m.driver(t, address); driver != "vfio-pci" {
+			return fmt.Errorf("%s has the driver %q", address, driver)
+		}
+		return nil
+	})
+}
+
 // at is the path of a function's accelerator.
 func (m *machine) at(t *testing.T, address string) string {
 	t.Helper()
@@ -266,7 +279,10 @@ func vanishedFunction(t *testing.T, m *machine) {
 
 	// It comes back: the fence goes, and what the records say is made true again.
 	m.host.Plug(fpga)
+	require.Empty(t, m.driver(t, fpga))
 	m.discover(t)
+	m.awaitsVFIO(t, fpga)
+	harness.RequireSound(t, m.Standalone)
 	a := m.accelerator(t, fpga)
 	require.Equal(t, cyborg.StatusAttached, a.Status)
 	require.Nil(t, a.Fence)
@@ -419,14 +435,7 @@ func rebootedMachine(t *testing.T, m *machine) {
 	require.Equal(t, "nvidia", m.driver(t, gpu))
 	m.Restart(t)
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	harness.Until(t, ctx, "attached again", func() error {
-		if driver := m.driver(t, gpu); driver != "vfio-pci" {
-			return fmt.Errorf("%s has the driver %q", gpu, driver)
-		}
-		return nil
-	})
+	m.awaitsVFIO(t, gpu)
 	harness.RequireSound(t, m.Standalone)
 	again, err := m.API.Host(t.Context(), "rack")
 	require.NoError(t, err)
