@@ -198,7 +198,11 @@ func repeatedOverARestart(t *testing.T, s *harness.Standalone, send sender) {
 	s.Kill(t)
 	setLatency(t, s, "fake", device.Identity, fake.StepAttach, 0)
 	s.Restart(t)
-	again := send(http.MethodPut, at, map[string]any{}, "Idempotency-Key", key)()
+	again := attach()
+	require.Equal(t, http.StatusAccepted, again.status, again.body)
+	require.Equal(t, answers[0].body["id"], again.body["id"])
+	harness.RequireSound(t, s)
+	again = send(http.MethodPut, at, map[string]any{}, "Idempotency-Key", key)()
 	require.Equal(t, http.StatusOK, again.status, again.body)
 	require.Equal(t, answers[0].body["id"], again.headers.Get("Cyborg-Operation"))
 	operations, err := apiclient.Collect(s.API.Operations(t.Context(),
