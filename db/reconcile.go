@@ -7,15 +7,18 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
 )
 
-// Orphans lists the open operations that were admitted or started at least that long ago, the oldest first: those that
-// a workflow should be looking after, if it is not lost.
+// Orphans lists the open operations that were admitted or started at least that long ago: those that a workflow should be
+// looking after, if it is not lost. First come those that have not begun, of which a lost one is likely: however many run,
+// they are not kept waiting. Of either sort the oldest is first.
 func (s *Store) Orphans(ctx context.Context, olderThan time.Duration, limit int) ([]Orphan, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT id, kind, state, coalesce(started_at, admitted_at) FROM operations
 		WHERE open AND coalesce(started_at, admitted_at) <= clock_timestamp() - $1::interval
-		ORDER BY admitted_at, id LIMIT $2`, olderThan, clamp(limit))
+		ORDER BY state = $3, admitted_at, id LIMIT $2`, olderThan, clamp(limit), string(cyborg.Running))
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}

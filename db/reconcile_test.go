@@ -190,8 +190,8 @@ func TestOrphans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
-	admitted := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID}))
 	running := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID}))
+	admitted := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID})) // later, and yet first
 	h.ready(t, "card2")
 	found, err := r.Orphans(t.Context(), time.Hour, 10)
 	require.NoError(t, err)
