@@ -280,7 +280,7 @@ func readArchive(t *testing.T, archive string) (texts, links map[string]string) 
 	texts, links = map[string]string{}, map[string]string{}
 	for reader := tar.NewReader(compressed); ; {
 		header, err := reader.Next()
-		if err == io.EOF { //nolint:errorlint // as package tar says
+		if err == io.EOF {
 			return texts, links
 		}
 		require.NoError(t, err)

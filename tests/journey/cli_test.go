@@ -82,7 +82,7 @@ func (p terminal) card(a apiclient.Accelerator) string {
 }
 
 // The whole life with what a person types, and what scripts read of it.
-func TestLifeOnTheCommandLine(t *testing.T) {
+func TestLifeOnTheCommandLine(t *testing.T) { //nolint:tparallel // chapters of one story
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"north=fake:2xfpga,1xgpu", "south=fake:1xfpga"}, Env: shortWaits()})
 	p := terminal{s, t}
@@ -99,7 +99,7 @@ func TestLifeOnTheCommandLine(t *testing.T) {
 		{"events", followEvents},
 		{"mistakes", mistakes},
 	} {
-		if !t.Run(chapter.name, func(t *testing.T) { //nolint:paralleltest // chapters of one story
+		if !t.Run(chapter.name, func(t *testing.T) {
 			p.t = t
 			chapter.play(t, p)
 			harness.RequireSound(t, s)
@@ -185,7 +185,6 @@ func takeIntoService(t *testing.T, p terminal) {
 
 func programAttachDetach(t *testing.T, p terminal) {
 	t.Helper()
-	alpha := p.accelerator("alpha")
 	source := image(t, p.Standalone, "north", "aes")
 	_, stderr := p.types(exitOK, "accelerator", "program", "alpha", source, "--id", "aes-1")
 	require.Contains(t, stderr, "program", "it shows what it is doing")
@@ -196,7 +195,7 @@ func programAttachDetach(t *testing.T, p terminal) {
 
 	const instance = "b5c0f1b6-6c1e-4c5e-8c8e-0d6b1c6a4a11"
 	p.types(exitOK, "accelerator", "attach", "alpha", "--instance", instance)
-	alpha = p.accelerator("alpha")
+	alpha := p.accelerator("alpha")
 	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderInstance, ID: instance}}, alpha.Holders)
 	_, stderr = p.types(exitConflict, "accelerator", "attach", "alpha", "--service", "ovs")
 	require.Contains(t, stderr, instance, "it says who has it")
@@ -351,7 +350,7 @@ func followEvents(t *testing.T, p terminal) {
 	}
 	require.Contains(t, axes, "lifecycle", "it began at the beginning")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-	for lines.Scan() { //nolint:revive // until it has ended
+	for lines.Scan() { // until it has ended
 	}
 	require.Error(t, cmd.Wait())
 	require.Equal(t, 130, cmd.ProcessState.ExitCode(), "as shells say of Ctrl-C")

@@ -45,7 +45,7 @@ func atOnce(requests ...func() answer) []answer {
 
 // Many at once ask for the same and for different things: each gets one clear answer, nothing is handed out twice, and a
 // repeated request is the same one, also of another process.
-func TestManyAtOnce(t *testing.T) {
+func TestManyAtOnce(t *testing.T) { //nolint:tparallel // chapters of one story
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:6xfpga,1xgpu"}, Env: shortWaits()})
 	send := func(method, path string, body any, headers ...string) func() answer {
@@ -64,7 +64,7 @@ func TestManyAtOnce(t *testing.T) {
 		{"asynchronous", asynchronous},
 		{"repeated over a restart", repeatedOverARestart},
 	} {
-		if !t.Run(chapter.name, func(t *testing.T) { //nolint:paralleltest // chapters of one story
+		if !t.Run(chapter.name, func(t *testing.T) {
 			chapter.play(t, s, send)
 			harness.RequireSound(t, s)
 		}) {
@@ -75,7 +75,7 @@ func TestManyAtOnce(t *testing.T) {
 
 type sender func(method, path string, body any, headers ...string) func() answer
 
-func provisionsBySpec(t *testing.T, s *harness.Standalone, send sender) {
+func provisionsBySpec(t *testing.T, _ *harness.Standalone, send sender) {
 	t.Helper()
 	provision := func(name string) func() answer {
 		return send(http.MethodPost, "/accelerators", map[string]any{"name": name, "acc_specs": map[string]any{"device_type": "FPGA"}})

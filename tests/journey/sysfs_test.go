@@ -107,7 +107,7 @@ func (m *machine) discover(t *testing.T) {
 
 // A machine whose sysfs behaves as the kernel's does: taken into service, bound to VFIO and back, in use, vanished and
 // returned, rebooted, all with the real driver and through the interfaces that people use.
-func TestSimulatedMachine(t *testing.T) {
+func TestSimulatedMachine(t *testing.T) { //nolint:tparallel // chapters of one story
 	t.Parallel()
 	m := newMachine(t)
 	for _, chapter := range []struct {
@@ -123,7 +123,7 @@ func TestSimulatedMachine(t *testing.T) {
 		{"another device_spec", anotherDeviceSpec},
 		{"reboot", rebootedMachine},
 	} {
-		if !t.Run(chapter.name, func(t *testing.T) { //nolint:paralleltest // chapters of one story
+		if !t.Run(chapter.name, func(t *testing.T) {
 			chapter.play(t, m)
 			harness.RequireSound(t, m.Standalone)
 		}) {

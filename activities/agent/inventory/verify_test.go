@@ -27,10 +27,12 @@ func (c *clamp) Attach(context.Context, drivers.AttachRequest) error {
 	c.attached.Store(true)
 	return nil
 }
+
 func (c *clamp) Detach(context.Context, drivers.DetachRequest) error {
 	c.attached.Store(false)
 	return nil
 }
+
 func (c *clamp) Attached(context.Context, drivers.Target, cyborg.HandleReport) (bool, error) {
 	return c.attached.Load(), c.failure
 }
