@@ -105,6 +105,9 @@ func (s *Standalone) unsoundJournals(ctx context.Context, accelerators []apiclie
 	return nil
 }
 
+// unconfirmed is what events add to a holder while an attach or a detach is under way.
+const unconfirmed = " (unconfirmed)"
+
 // unsoundHistory replays an accelerator's events: each change begins where the one before it ended, and the last ones
 // end where the records are.
 func (s *Standalone) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) error {
@@ -123,6 +126,10 @@ func (s *Standalone) unsoundHistory(ctx context.Context, a *apiclient.Accelerato
 		}
 		if before, known := now[axis]; before != event.From && (known || event.Axis != "specs") { // specs begin at a version
 			return fmt.Errorf("event %v changes %s from %q, which was %q", event.Cursor, axis, event.From, now[axis])
+		}
+		from, to := strings.TrimSuffix(event.From, unconfirmed), strings.TrimSuffix(event.To, unconfirmed)
+		if event.Axis == "holder" && from != "" && to != "" && from != to {
+			return fmt.Errorf("event %v hands handle %v from %s to %s, and it was never free", event.Cursor, event.Data["handle"], from, to)
 		}
 		now[axis] = event.To
 	}

@@ -1,0 +1,84 @@
+package journey_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/tests/harness"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// The power fails in the middle of an operation's undo: agent and standalone die. The undo goes on when they are back,
+// and everything is as it was before.
+func TestKillInTheMiddleOfAnUndo(t *testing.T) {
+	t.Parallel()
+	s, a, cards := startRack(t)
+	all := stages(rack)
+	for i, undo := range []struct {
+		stage    stage
+		step     fake.Step
+		activity string
+		catch    func(*testing.T, *harness.Standalone, stage, fake.Step, uuid.UUID) caught
+		ends     cyborg.OperationState
+	}{
+		{all[0], fake.StepUninstall, workflows.UninstallActivity, catchUndo, cyborg.Failed},
+		{withImage(all[1]), fake.StepProgram, workflows.RestoreActivity, catchRestore, cyborg.Stopped},
+		{all[2], fake.StepDetach, workflows.DetachActivity, catchUndo, cyborg.Failed},
+		{all[3], fake.StepAttach, workflows.AttachActivity, catchUndo, cyborg.Failed},
+	} {
+		c := undo.catch(t, s, undo.stage, undo.step, cards[i].UUID)
+		atWork(t, s, c.id, undo.activity)
+		a.Kill(t)
+		s.Kill(t)
+		c.hurry(t, s)
+		a.Launch(t)
+		s.Restart(t)
+		a.WaitHeard(t)
+		c.requireUndone(t, s, undo.ends)
+	}
+}
+
+// catchUndo begins the stage's operation, which fails after it has changed the card, and whose undo will not get on
+// until hurry.
+func catchUndo(t *testing.T, s *harness.Standalone, stage stage, undo fake.Step, id uuid.UUID) caught {
+	t.Helper()
+	t.Log(stage.name)
+	stage.before(t, s, id)
+	before, _, err := s.API.Accelerator(t.Context(), id)
+	require.NoError(t, err)
+	device, err := s.API.Device(t.Context(), before.DeviceUUID)
+	require.NoError(t, err)
+	require.NoError(t, s.Bench(before.Host).Edit(t.Context(), device.Identity, func(c *fake.Card) {
+		c.Fail[stage.step] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
+		c.Latency[undo] = slow
+	}))
+	answer, err := stage.begin(t.Context(), t, s, id)
+	require.NoError(t, err)
+	stage.step = undo
+	return caught{stage: stage, before: before, id: answer.Operation.ID, host: before.Host, card: device.Identity}
+}
+
+// catchRestore begins a program operation and cancels it when the card is empty, as it is while it is programmed.
+func catchRestore(t *testing.T, s *harness.Standalone, stage stage, _ fake.Step, id uuid.UUID) caught {
+	t.Helper()
+	c := catch(t, s, stage, id)
+	_, err := s.API.CancelOperation(t.Context(), c.id)
+	require.NoError(t, err)
+	return c
+}
+
+// withImage is a program stage on an accelerator that has another image before, so that there is one to bring back.
+func withImage(program stage) stage {
+	ready := program.before
+	program.before = func(t *testing.T, s *harness.Standalone, id uuid.UUID) {
+		t.Helper()
+		ready(t, s, id)
+		_, err := s.API.Program(t.Context(), id, cyborg.Image{Source: image(t, s, rack, "aes"), ID: "aes-1"})
+		require.NoError(t, err)
+	}
+	return program
+}
