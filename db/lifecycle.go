@@ -21,7 +21,8 @@ func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecyc
 }
 
 // leaveInError records that an operation could not undo what it had begun. Accelerators out of service have nothing to
-// lose and stay as they are.
+// lose and stay as they are. What a failed Provision or Program left in error is not cured by settling a doubt that came
+// later.
 func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	var from []string
 	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.Broken), cyborg.Broken) {
@@ -31,9 +32,10 @@ func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	}
 	reason := fmt.Sprintf("%s %s needs an operator: %s", o.story.kind(), o.id, outcome.Error.Message)
 	_, err := tx.Exec(ctx, `
-		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4, error_kind = $5
+		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4,
+		    error_kind = CASE WHEN $5 = ANY($7) AND lifecycle = $2 THEN error_kind ELSE $5 END
 		WHERE uuid = ANY($1) AND lifecycle = ANY($6)`,
-		ids(o.targets), string(cyborg.Broken), reason, o.id, string(o.story.kind()), from)
+		ids(o.targets), string(cyborg.Broken), reason, o.id, string(o.story.kind()), from, doubtful())
 	return err
 }
 

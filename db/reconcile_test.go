@@ -186,6 +186,24 @@ func TestSettledMeanwhile(t *testing.T) {
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 }
 
+// TestASettledDoubtCuresNothingElse: a provision that left an accelerator in error stays to be repeated, also where a
+// detach came into doubt after it.
+func TestASettledDoubtCuresNothingElse(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.NeedsOperator)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.NeedsOperator)
+	r.do(t, toDetach(a.UUID, nil), cyborg.NeedsOperator)
+	require.Empty(t, r.disagreements(t))
+	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
+}
+
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
