@@ -119,6 +119,7 @@ func TestSimulatedMachine(t *testing.T) { //nolint:tparallel // chapters of one 
 		{"life over HTTP", lifeOfGPU},
 		{"life on the command line", lifeOnTheCommandLine},
 		{"vanished under its holder", vanishedFunction},
+		{"unbound by hand", unboundByHand},
 		{"virtual functions", virtualFunctions},
 		{"another device_spec", anotherDeviceSpec},
 		{"reboot", rebootedMachine},
@@ -313,6 +314,23 @@ func (m *machine) history(t *testing.T, at string) string {
 		fmt.Fprintf(&text, "%s: %s -> %s\n", e["axis"], e["from"], e["to"])
 	}
 	return text.String()
+}
+
+// What somebody unbinds by hand, past all interfaces, is noticed at the next look and bound again, and its detach still
+// brings back the driver that it had at first.
+func unboundByHand(t *testing.T, m *machine) {
+	t.Helper()
+	at := m.at(t, gpu)
+	status, _, answer := request(t, m.Standalone, http.MethodPut, at, map[string]any{})
+	require.Equal(t, http.StatusOK, status, answer)
+	require.NoError(t, m.host.Simulator.Write("sys/bus/pci/drivers/vfio-pci/unbind", gpu))
+	require.Empty(t, m.driver(t, gpu))
+	m.discover(t)
+	m.awaitsVFIO(t, gpu)
+	harness.RequireSound(t, m.Standalone)
+	status, _, problem := request(t, m.Standalone, http.MethodDelete, at, nil)
+	require.Equal(t, http.StatusNoContent, status, problem)
+	require.Equal(t, "nvidia", m.driver(t, gpu))
 }
 
 // Virtual functions that appear are accelerators of their own, beside which the physical one is not handed out.
