@@ -46,7 +46,11 @@ func (s *Store) failure(ctx context.Context, err error) error {
 		return known
 	}
 	out := explain(err)
-	s.log.LogAttrs(ctx, out.Kind.LogLevel(), "database call failed",
+	level := out.Kind.LogLevel()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) { // whoever asked has gone, and nothing is wrong
+		level = slog.LevelDebug
+	}
+	s.log.LogAttrs(ctx, level, "database call failed",
 		slog.String("kind", string(out.Kind)), slog.String("error", err.Error()))
 	return out
 }

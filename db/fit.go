@@ -179,7 +179,12 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 	for _, condition := range conditions {
 		missed = append(missed, "(NOT ("+condition+"))::int")
 	}
-	nearest, err := readAccelerators(ctx, tx, " ORDER BY "+strings.Join(missed, " + ")+", d.id LIMIT 20", values...)
+	order := strings.Join(missed, " + ")
+	if kind := p.request.Specs.DeviceType; kind != nil { // hardware of another type is further away than any of this one
+		values = append(slices.Clone(values), string(*kind))
+		order = fmt.Sprintf("(d.specs || d.specs_set) ->> 'device_type' IS DISTINCT FROM $%d, %s", len(values), order)
+	}
+	nearest, err := readAccelerators(ctx, tx, " ORDER BY "+order+", d.id LIMIT 20", values...)
 	if err != nil {
 		return err
 	}
@@ -200,7 +205,7 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 	}
 	return cyborg.Errorf(cyborg.NoFit, "nothing fits; %q on host %s came nearest: %s", nearest[best].Name, nearest[best].Host,
 		strings.Join(why, "; ")).
-		WithHint("Ask for less, or for another host; GET /v1/accelerators?status=inactive lists what can be had.")
+		WithHint("Ask for less, or for another host. What can be had has the status inactive, and is not protected.")
 }
 
 // shortcomings says, a phrase each, why fit does not take the accelerator.
@@ -216,13 +221,16 @@ func (p provision) shortcomings(a *accelerator) []string {
 }
 
 // distance says how far from fitting something with these misses is: what is not there at all, or on another host, is
-// further away than what is there, but otherwise.
+// further away than what is there, but otherwise; and hardware of another type is furthest.
 func distance(misses []string) int {
 	out := 0
 	for _, miss := range misses {
 		out += 2
 		if strings.HasSuffix(miss, " is absent") || strings.HasPrefix(miss, "host is ") {
 			out++
+		}
+		if strings.HasPrefix(miss, "device_type is ") {
+			out += 100
 		}
 	}
 	return out

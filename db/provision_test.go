@@ -77,6 +77,19 @@ func TestProvisionWhatFits(t *testing.T) {
 	requireKind(t, cyborg.NoFit, err, "h2_card0", "ready already")
 }
 
+// TestWhatIsNearestIsOfTheTypeThatWasAskedFor, also where there are many others that nobody uses.
+func TestWhatIsNearestIsOfTheTypeThatWasAskedFor(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 30)
+	last := &h.content.Backends[0].Devices[29].Deployables[0]
+	last.Specs.DeviceType, last.Protected = cyborg.GPU, "the boot display"
+	h.report(t)
+	gpu := cyborg.GPU
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Specs: cyborg.SpecsPatch{DeviceType: &gpu}}))
+	requireKind(t, cyborg.NoFit, err, "h1_card29", "the boot display")
+}
+
 // TestConcurrentProvisionsTakeDifferentOnes asks for more accelerators than there are, all at once and on several hosts.
 func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 	t.Parallel()

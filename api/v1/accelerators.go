@@ -102,7 +102,7 @@ func (a *API) changeSpecs(w http.ResponseWriter, r *http.Request, o *object) err
 		return q.err
 	}
 	if !o.has("acc_specs") {
-		o.fail("acc_specs is missing")
+		o.missing("acc_specs")
 	}
 	patch := o.specs("acc_specs")
 	if err := o.done(); err != nil {

@@ -37,7 +37,12 @@ type object struct {
 }
 
 // failure is shared by an object and the objects in it.
-type failure struct{ err error }
+type failure struct {
+	err error
+	// missing says that err is about a property that is not there. One that is there and that nobody knows says more: it is
+	// probably the same, mistyped.
+	missing bool
+}
 
 // body reads the request's body as an object; none at all is the empty object.
 func (a *API) body(w http.ResponseWriter, r *http.Request) (*object, error) {
@@ -73,7 +78,8 @@ func (a *API) emptyBody(w http.ResponseWriter, r *http.Request) error {
 
 // done returns what was wrong, if anything.
 func (o *object) done() error {
-	if o.whole.err == nil && len(o.left) > 0 {
+	if (o.whole.err == nil || o.whole.missing) && len(o.left) > 0 {
+		o.whole.missing = false
 		names := slices.Sorted(maps.Keys(o.left))
 		known := "There are none here."
 		if len(o.known) > 0 {
@@ -90,6 +96,14 @@ func (o *object) at(name string) string { return web.Join(o.path, name) }
 func (o *object) fail(format string, args ...any) {
 	if o.whole.err == nil {
 		o.whole.err = cyborg.Errorf(cyborg.Invalid, format, args...)
+	}
+}
+
+// missing says that a property must be given.
+func (o *object) missing(name string) {
+	if o.whole.err == nil {
+		o.fail("%s is missing", o.at(name))
+		o.whole.missing = true
 	}
 }
 

@@ -80,7 +80,7 @@ func (a *API) installDriver(w http.ResponseWriter, r *http.Request) error {
 		Options: o.tree("options"),
 	}
 	if request.Backend == "" {
-		o.fail("name is missing")
+		o.missing("name")
 	}
 	if err := o.done(); err != nil {
 		return err

@@ -41,7 +41,7 @@ var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 func readImage(body *object) cyborg.Image {
 	o := body.object("image")
 	if o == nil {
-		body.fail("image is missing")
+		body.missing("image")
 		return cyborg.Image{}
 	}
 	image := cyborg.Image{
@@ -65,7 +65,7 @@ func checkSource(o *object, image cyborg.Image) {
 	scheme, rest, hasScheme := strings.Cut(image.Source, ":")
 	switch {
 	case image.Source == "":
-		o.fail("image.source is missing")
+		o.missing("source")
 	case hasScheme && (scheme == "http" || scheme == "https"):
 		source, err := url.Parse(image.Source)
 		switch {

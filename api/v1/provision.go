@@ -26,7 +26,7 @@ func (a *API) provision(w http.ResponseWriter, r *http.Request) error {
 		Host:        o.name("host", maxName),
 	}
 	if request.Name == "" {
-		o.fail("name is missing")
+		o.missing("name")
 	}
 	if err := o.done(); err != nil {
 		return err
