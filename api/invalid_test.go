@@ -180,7 +180,7 @@ func TestMessagesNamePropertyAndValue(t *testing.T) {
 		"type":               {"POST", "/accelerators", `{"name":"a","acc_specs":{"num":"two"}}`, []string{"acc_specs.num", "two"}},
 		"fraction":           {"POST", "/accelerators", `{"name":"a","acc_specs":{"num":1.5}}`, []string{"acc_specs.num", "1.5"}},
 		"no name":            {"POST", "/accelerators", `{}`, []string{"name is missing"}},
-		"a mistyped name":    {"POST", "/accelerators", `{"nmae":"a"}`, []string{"nmae is no property here"}},
+		"a mistyped name":    {"POST", "/accelerators", `{"nam":"a"}`, []string{"nam is no property here"}},
 		"a mistyped source":  {"PATCH", path(accelerator, "/program"), `{"image":{"sorce":"a"}}`, []string{"image.sorce is no property here"}},
 		"empty name":         {"POST", "/accelerators", `{"name":" "}`, []string{"name", "empty"}},
 		"control character":  {"POST", "/accelerators", `{"name":"a\nb"}`, []string{"name", "control"}},
