@@ -40,6 +40,10 @@ func runOperation(ctx workflow.Context, in OperationInput, tell story) (Operatio
 	if err == nil && o.work.Ended != "" {
 		return OperationResult{State: o.work.Ended}, nil
 	}
+	if in.Abandoned && err != nil && FromFailure(err).Kind == cyborg.Internal {
+		// Nobody knows what the earlier run had done: to end here would free it. Reconcile starts another run.
+		return OperationResult{}, err
+	}
 	if err == nil {
 		o.describe(ctx)
 		err = tell(ctx, o)

@@ -214,6 +214,19 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
+// A run that takes over and cannot learn what there is to undo does not end the operation: that would free what an
+// earlier run may have attached.
+func TestAbandonedAndUnreadable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindAttach)
+	w.attached = true
+	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Internal, "the record cannot be read")
+	_, err := w.run(t, true)
+	require.Error(t, err, "Reconcile finds a closed run, and starts another")
+	require.Equal(t, []string{"Begin"}, w.calls)
+	require.Nil(t, w.outcome)
+}
+
 // An operation that has ended already is left alone: a second start does no harm.
 func TestEndedIsLeftAlone(t *testing.T) {
 	t.Parallel()
