@@ -186,6 +186,9 @@ func (s *Standalone) Restart(t testing.TB) {
 	s.WaitReady(t)
 }
 
+// AgentEndpoint is the URL that agents report to.
+func (s *Standalone) AgentEndpoint() string { return "http://" + s.agents }
+
 // Until calls check until it returns nil, and fails the test when ctx ends before.
 func Until(t testing.TB, ctx context.Context, what string, check func() error) { //nolint:revive // t first, as everywhere
 	t.Helper()

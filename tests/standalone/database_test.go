@@ -1,6 +1,7 @@
 package standalone_test
 
 import (
+	"context"
 	"log/slog"
 	"net/url"
 	"os"
@@ -20,7 +21,7 @@ func TestExistingPostgres(t *testing.T) {
 		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, FsyncOff: true, DieWithParent: true,
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, pg.Stop(t.Context())) }) //nolint:usetesting // it is stopped with the test
+	t.Cleanup(func() { require.NoError(t, pg.Stop(context.WithoutCancel(t.Context()))) })
 	require.NoError(t, pg.CreateDatabase(t.Context(), "accelerators"))
 	right, err := url.Parse(pg.TCPURL("accelerators"))
 	require.NoError(t, err)

@@ -1,0 +1,173 @@
+package bench_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/capture"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+const (
+	// everything is a backend that lists all PCI functions.
+	everything = `[{driver: generic, options: {device_spec: [{address: "*"}]}}]`
+	// heardWithin is how long an agent may take to be heard of.
+	heardWithin = time.Minute
+	// idle is how long an agent is left alone to see what that costs; heartbeats come every ten seconds.
+	idle = 30 * time.Second
+)
+
+// largestCapture is the recording with the most in it of those that ghw ships with its module.
+func largestCapture(b *testing.B) string {
+	b.Helper()
+	dir, err := exec.CommandContext(b.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
+	require.NoError(b, err)
+	archives, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "testdata", "snapshots", "*.tar.gz"))
+	require.NoError(b, err)
+	require.NotEmpty(b, archives)
+	var largest string
+	var most int64
+	for _, archive := range archives {
+		info, err := os.Stat(archive)
+		require.NoError(b, err)
+		if info.Size() > most {
+			largest, most = archive, info.Size()
+		}
+	}
+	return largest
+}
+
+// captured unpacks it to a directory that stands for the root of a machine.
+func captured(b *testing.B) string {
+	b.Helper()
+	root, err := capture.Open(largestCapture(b), filepath.Join(harness.Place(b), "root"))
+	require.NoError(b, err)
+	boot := filepath.Join(root, "proc", "sys", "kernel", "random", "boot_id")
+	require.NoError(b, os.MkdirAll(filepath.Dir(boot), 0o755))
+	require.NoError(b, os.WriteFile(boot, []byte("5b7e3fcb-3b0e-4a6c-9b1d-0f6f4f1d2c3a\n"), 0o600))
+	return root
+}
+
+// BenchmarkDiscover looks at the machine of the largest capture: as a command of its own, and asked for through REST.
+func BenchmarkDiscover(b *testing.B) {
+	b.Run("command", func(b *testing.B) {
+		root := captured(b)
+		state := harness.Place(b)
+		for b.Loop() {
+			var stderr bytes.Buffer
+			cmd := exec.CommandContext(b.Context(), harness.Binary(b, "cyborg-agent"), "discover",
+				"--root", root, "--state-dir", state, "--host", "captured", "--backends", everything)
+			cmd.Stderr = &stderr
+			require.NoError(b, cmd.Run(), "%s", &stderr)
+		}
+	})
+	b.Run("rest", func(b *testing.B) {
+		s := harness.Start(b, harness.Options{Hosts: []string{"captured=sysfs:" + largestCapture(b)}})
+		var took samples
+		for b.Loop() {
+			require.NoError(b, took.measure(func() error {
+				_, err := s.API.Discover(b.Context(), "captured")
+				return err
+			}))
+		}
+		b.ReportMetric(float64(len(s.Accelerators(b))), "devices")
+		took.report(b, "")
+	})
+}
+
+// BenchmarkAgent runs an agent in a process of its own on the machine of the largest capture: from its start until the
+// server has its inventory, and what it then takes of memory and processor while nothing happens.
+func BenchmarkAgent(b *testing.B) {
+	root := captured(b)
+	s := harness.Start(b, harness.Options{})
+	// run starts an agent on a new host and returns when the server knows its devices.
+	run := func(b *testing.B, host string) *exec.Cmd {
+		b.Helper()
+		cmd := exec.Command(harness.Binary(b, "cyborg-agent"), //nolint:noctx // it is killed
+			"--host", host, "--root", root, "--state-dir", filepath.Join(s.StateDir, "separate", host),
+			"--backends", everything, "--endpoints", s.AgentEndpoint(), "--temporal-address", s.Temporal,
+			"--metrics-listen", "127.0.0.1:0")
+		cmd.Env = []string{}
+		require.NoError(b, cmd.Start())
+		ctx, cancel := context.WithTimeout(b.Context(), heardWithin)
+		defer cancel()
+		for {
+			known, err := s.API.Host(ctx, host)
+			if err == nil && known.Devices > 0 {
+				return cmd
+			}
+			require.NoError(b, ctx.Err(), "the agent is not heard: %v", err)
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	end := func(b *testing.B, cmd *exec.Cmd) {
+		b.Helper()
+		require.NoError(b, cmd.Process.Kill())
+		require.Error(b, cmd.Wait(), "it was killed")
+	}
+	b.Run("start", func(b *testing.B) {
+		var took samples
+		for i := range b.N {
+			var cmd *exec.Cmd
+			require.NoError(b, took.measure(func() error { cmd = run(b, fmt.Sprintf("start-%d-%d", b.N, i)); return nil }))
+			b.StopTimer()
+			end(b, cmd)
+			b.StartTimer()
+		}
+		took.report(b, "")
+	})
+	b.Run("idle", func(b *testing.B) { // once, however often the benchmark is to run: it measures a state, not a duration
+		cmd := run(b, fmt.Sprintf("idle-%d", b.N))
+		before := processorTime(b, cmd.Process.Pid)
+		time.Sleep(idle)
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric((processorTime(b, cmd.Process.Pid)-before).Seconds()/idle.Seconds()*100, "cpu-%")
+		b.ReportMetric(memory(b, cmd.Process.Pid, "VmRSS"), "rss-MiB")
+		b.ReportMetric(memory(b, cmd.Process.Pid, "RssAnon"), "anon-MiB")
+		b.ReportMetric(memory(b, cmd.Process.Pid, "VmHWM"), "peak-MiB")
+		end(b, cmd)
+	})
+}
+
+// memory reads a line of /proc/PID/status, which is in KiB (proc(5)).
+func memory(b *testing.B, pid int, name string) float64 {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(b, err)
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			kib, err := strconv.ParseFloat(strings.Fields(value)[0], 64)
+			require.NoError(b, err)
+			return kib / 1024
+		}
+	}
+	b.Fatalf("/proc/%d/status has no %s", pid, name)
+	return 0
+}
+
+// processorTime reads how long a process has run: the 14th and 15th field of /proc/PID/stat, in hundredths of a second.
+func processorTime(b *testing.B, pid int) time.Duration {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(b, err)
+	_, rest, ok := strings.Cut(string(text), ") ") // the second field, a name, may hold spaces
+	require.True(b, ok)
+	fields := strings.Fields(rest)
+	var total time.Duration
+	for _, field := range fields[11:13] {
+		ticks, err := strconv.Atoi(field)
+		require.NoError(b, err)
+		total += time.Duration(ticks) * 10 * time.Millisecond
+	}
+	return total
+}

@@ -1,0 +1,119 @@
+package bench_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// cards is how many fake cards the benchmarks use.
+const cards = 250
+
+// concurrency is how many clients ask at once.
+func concurrency(b *testing.B, run func(b *testing.B, clients int)) {
+	for _, clients := range []int{1, 8} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) { run(b, clients) })
+	}
+}
+
+func park() harness.Options {
+	return harness.Options{Hosts: []string{fmt.Sprintf("fake:%dxfpga", cards)}}
+}
+
+func ids(b *testing.B, s *harness.Standalone) []uuid.UUID {
+	b.Helper()
+	all := s.Accelerators(b)
+	require.Len(b, all, cards)
+	found := make([]uuid.UUID, 0, len(all))
+	for i := range all {
+		found = append(found, all[i].UUID)
+	}
+	return found
+}
+
+// BenchmarkProvision takes accelerators into service through REST and waits for each.
+func BenchmarkProvision(b *testing.B) {
+	concurrency(b, func(b *testing.B, clients int) {
+		var took samples
+		for left := b.N; left > 0; left -= cards { // nobody provisions an accelerator twice
+			b.StopTimer()
+			s := harness.Start(b, park())
+			free := ids(b, s)
+			b.StartTimer()
+			share(b, clients, min(left, cards), func(piece int) error {
+				return took.measure(func() error {
+					_, err := s.API.MakeReady(b.Context(), free[piece])
+					return err
+				})
+			})
+			b.StopTimer()
+			require.Equal(b, 0, s.Stop(b))
+		}
+		took.report(b, "")
+	})
+}
+
+// BenchmarkAttach hands accelerators to their host and takes them back, through REST, waiting for each; one operation of
+// the benchmark is both.
+func BenchmarkAttach(b *testing.B) {
+	s := harness.Start(b, park())
+	ready := ids(b, s)[:64]
+	share(b, 4, len(ready), func(piece int) error {
+		_, err := s.API.MakeReady(b.Context(), ready[piece])
+		return err
+	})
+	concurrency(b, func(b *testing.B, clients int) {
+		var attach, detach samples
+		free := make(chan uuid.UUID, len(ready))
+		for _, id := range ready {
+			free <- id
+		}
+		b.ResetTimer()
+		share(b, clients, b.N, func(int) error {
+			id := <-free
+			err := attach.measure(func() error {
+				_, err := s.API.Attach(b.Context(), id, cyborg.Holder{})
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			err = detach.measure(func() error {
+				_, err := s.API.Detach(b.Context(), id, cyborg.Holder{})
+				return err
+			})
+			free <- id
+			return err
+		})
+		b.StopTimer()
+		attach.report(b, "attach-")
+		detach.report(b, "detach-")
+	})
+}
+
+// BenchmarkRead reads a page of a list, and one accelerator.
+func BenchmarkRead(b *testing.B) {
+	s := harness.Start(b, park())
+	id := ids(b, s)[0]
+	b.Run("page=100", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			page, err := apiclient.Collect(s.API.Accelerators(b.Context(), apiclient.AcceleratorFilter{}, apiclient.Page{Limit: 100}))
+			require.NoError(b, err)
+			require.Len(b, page, 100)
+		}
+	})
+	b.Run("show", func(b *testing.B) {
+		for b.Loop() {
+			_, _, err := s.API.Accelerator(context.Background(), id)
+			require.NoError(b, err)
+		}
+	})
+}

@@ -1,0 +1,67 @@
+// Package bench measures the built binaries as their users meet them. "make bench" runs it; docs/performance.md says what
+// came out.
+package bench_test
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// samples are durations of one thing.
+type samples struct {
+	mu    sync.Mutex
+	taken []time.Duration
+}
+
+// measure times what is done.
+func (s *samples) measure(do func() error) error {
+	began := time.Now()
+	err := do()
+	took := time.Since(began)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = append(s.taken, took)
+	return err
+}
+
+// report adds median and 99th percentile to the benchmark's line. The name goes before them where one line has several.
+func (s *samples) report(b *testing.B, name string) {
+	b.Helper()
+	require.NotEmpty(b, s.taken)
+	slices.Sort(s.taken)
+	for _, p := range []struct {
+		unit string
+		part int
+	}{{"p50-ms", 50}, {"p99-ms", 99}} {
+		at := (len(s.taken)*p.part + 99) / 100 // the nearest rank
+		b.ReportMetric(float64(s.taken[at-1].Microseconds())/1000, name+p.unit)
+	}
+}
+
+// share has workers do n pieces of work between them, each with a number of its own, and returns when all is done.
+func share(b *testing.B, workers, n int, do func(piece int) error) {
+	b.Helper()
+	var next atomic.Int64
+	var all sync.WaitGroup
+	errs := make(chan error, workers)
+	for range workers {
+		all.Go(func() {
+			for piece := int(next.Add(1)) - 1; piece < n; piece = int(next.Add(1)) - 1 {
+				if err := do(piece); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(b, err)
+	}
+}

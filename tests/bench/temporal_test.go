@@ -1,0 +1,81 @@
+package bench_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+const (
+	bareQueue = "bench"
+	bareHost  = "bench-host"
+	nothing   = "nothing"
+)
+
+// bare is the least that an operation can be: a local activity before and after a step on the host's own queue.
+func bare(ctx workflow.Context) error {
+	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
+	step := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{TaskQueue: bareHost, StartToCloseTimeout: time.Minute})
+	if err := workflow.ExecuteLocalActivity(local, doNothing).Get(ctx, nil); err != nil {
+		return err
+	}
+	if err := workflow.ExecuteActivity(step, nothing).Get(ctx, nil); err != nil {
+		return err
+	}
+	return workflow.ExecuteLocalActivity(local, doNothing).Get(ctx, nil)
+}
+
+func doNothing(context.Context) error { return nil }
+
+// BenchmarkBareWorkflow runs such workflows, which do nothing, on the standalone's Temporal: what the engine costs alone.
+func BenchmarkBareWorkflow(b *testing.B) {
+	s := harness.Start(b, harness.Options{})
+	c, err := client.Dial(client.Options{HostPort: s.Temporal, Namespace: "cyborg", Logger: quiet{}})
+	require.NoError(b, err)
+	defer c.Close()
+	conductor := worker.New(c, bareQueue, worker.Options{})
+	conductor.RegisterWorkflow(bare)
+	host := worker.New(c, bareHost, worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
+	host.RegisterActivityWithOptions(doNothing, activity.RegisterOptions{Name: nothing})
+	for _, w := range []worker.Worker{conductor, host} {
+		require.NoError(b, w.Start())
+		defer w.Stop()
+	}
+	concurrency(b, func(b *testing.B, clients int) {
+		var took samples
+		b.ResetTimer()
+		share(b, clients, b.N, func(int) error {
+			return took.measure(func() error {
+				run, err := c.ExecuteWorkflow(b.Context(), client.StartWorkflowOptions{
+					ID: "bare/" + uuid.NewString(), TaskQueue: bareQueue, EnableEagerStart: true,
+				}, bare)
+				if err != nil {
+					return err
+				}
+				return run.Get(b.Context(), nil)
+			})
+		})
+		b.StopTimer()
+		took.report(b, "")
+	})
+}
+
+// quiet is a log that keeps nothing.
+type quiet struct{}
+
+var _ log.Logger = quiet{}
+
+func (quiet) Debug(string, ...any) {}
+func (quiet) Info(string, ...any)  {}
+func (quiet) Warn(string, ...any)  {}
+func (quiet) Error(string, ...any) {}
