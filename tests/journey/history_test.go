@@ -330,7 +330,8 @@ func packed(t *testing.T, history *historypb.History) []byte {
 	require.NoError(t, err)
 	machine, err := os.Hostname()
 	require.NoError(t, err)
-	require.NotContains(t, string(text), `"`+machine)
+	require.NotContains(t, string(text), "@"+machine+"/", "an identity")
+	require.NotContains(t, string(text), `"`+machine+":", "a sticky queue")
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	require.NoError(t, err)
