@@ -38,6 +38,7 @@ func acceleratorColumns() []column[apiclient.Accelerator] {
 		{title: "Vendor ID", key: "vendor_id", value: func(x a) any { return x.Specs.VendorID }, long: true},
 		{title: "Product ID", key: "product_id", value: func(x a) any { return x.Specs.ProductID }, long: true},
 		{title: "Bitstream ID", key: "bitstream_id", value: func(x a) any { return x.BitstreamID }, long: true},
+		{title: "Protected", key: "protected", value: func(x a) any { return x.Protected }, long: true},
 	}
 }
 

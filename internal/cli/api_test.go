@@ -312,7 +312,7 @@ func park() []apiclient.Accelerator {
 				UUID: gpu, Name: "h2_gpu0", Deployable: "h2_gpu0", Host: "h2", Backend: "fake", Driver: "fake", DeviceType: cyborg.GPU,
 				Specs:      cyborg.Specs{Num: 1, DeviceType: cyborg.GPU, Capability: cyborg.JSONObject{}},
 				Attributes: []cyborg.Attribute{}, Handles: []cyborg.AttachHandle{},
-				Lifecycle: cyborg.Inactive, Admin: cyborg.Enabled, Presence: cyborg.Present, CreatedAt: noon, UpdatedAt: noon,
+				Lifecycle: cyborg.Inactive, Admin: cyborg.Enabled, Presence: cyborg.Present, Protected: "the console is on it", CreatedAt: noon, UpdatedAt: noon,
 			},
 			Status: cyborg.StatusInactive, Holders: []cyborg.Holder{},
 		},
