@@ -264,7 +264,7 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 				want = want[1:]
 			}
 			var kinds []cyborg.SubjectKind
-			for len(kinds) == 0 {
+			for len(kinds) < len(want) { // transactions of other databases may keep the second back for a moment
 				select {
 				case <-wake:
 				case <-time.After(10 * time.Second):
@@ -272,6 +272,7 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 				}
 				events, err := r.Events(t.Context(), db.EventFilter{}, cursor, 0)
 				require.NoError(t, err)
+				kinds = nil
 				for _, e := range events {
 					kinds = append(kinds, e.Subject.Kind)
 				}

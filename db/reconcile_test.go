@@ -250,6 +250,7 @@ func TestForget(t *testing.T) {
 	require.Len(t, found["card1"].Handles, 2)
 	r.do(t, toDetach(held.UUID, nil), cyborg.Succeeded)
 	require.Equal(t, 3, forget(0))
+	r.endOfFeed(t)
 	events, err := r.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{{Kind: cyborg.SubjectAccelerator, ID: held.UUID.String()}}}, cyborg.Cursor{}, 0)
 	require.NoError(t, err)
 	require.NotEmpty(t, events, "its history stays")
