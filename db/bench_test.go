@@ -12,29 +12,42 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// cloud reports hosts of eight devices each, and makes half of their accelerators ready, past the store.
+// cloud makes hosts of eight devices each, as their reports would, and half of their accelerators ready.
 func cloud(t testing.TB, accelerators int) *records {
 	t.Helper()
-	const each, batch = 8, 500
+	const each = 8
 	r := newRecords(t)
-	for first := 0; first < accelerators/each; first += batch {
-		var reports []cyborg.Report
-		for i := first; i < min(first+batch, accelerators/each); i++ {
-			name := fmt.Sprintf("h%05d", i)
-			h := &host{records: r, name: name, boot: "b", content: content(each)}
-			reports = append(reports, h.next())
-		}
-		_, err := r.MergeReports(t.Context(), reports)
-		require.NoError(t, err)
-	}
-	r.exec(t, "UPDATE deployables SET lifecycle = 'ready', untouched = false WHERE id % 2 = 0")
-	r.exec(t, "ANALYZE")
+	h := r.addHost(t, "h00000", 1)
+	r.exec(t, `
+		INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest)
+		SELECT format('h%s', lpad(n::text, 5, '0')), 'b', '1', 1, 'd' FROM generate_series(1, $1::int - 1) AS n`, accelerators/each)
+	r.exec(t, `
+		INSERT INTO backends (host, name, driver, state) SELECT name, 'fake', 'fake', 'ok' FROM hosts WHERE name <> 'h00000'`)
+	r.exec(t, `
+		INSERT INTO devices (uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, control_path_kind, control_path_info)
+		SELECT gen_random_uuid(), name, 'fake', 'fake', 'card' || n, 'FPGA', '1234', '0001', 'Acme', 'F1', 'PCI', '{}'
+		FROM hosts, generate_series(0, $1::int - 1) AS n WHERE (name, n) <> ('h00000', 0) ORDER BY name, n`, each)
+	r.exec(t, `
+		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes, program_set)
+		SELECT gen_random_uuid(), v.uuid, v.host, v.host || '_' || v.identity, v.identity, gen_random_uuid(), v.host || '_' || v.identity,
+		       d.specs, d.attributes, v.identity
+		FROM devices v, deployables d WHERE v.uuid <> d.device_uuid ORDER BY v.id`)
+	r.exec(t, `
+		INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity)
+		SELECT gen_random_uuid(), uuid, host, 'TEST_PCI', '{"function": "0"}', local_name || '.' || n
+		FROM deployables, generate_series(0, 1) AS n
+		WHERE uuid NOT IN (SELECT deployable_uuid FROM attach_handles) ORDER BY id, n`)
+	r.exec(t, `UPDATE deployables SET lifecycle = 'ready', untouched = false WHERE id % 2 = 0`)
+	require.Equal(t, accelerators, scalar[int](t, r, "SELECT count(*) FROM deployables"))
+	require.Equal(t, 2*accelerators, scalar[int](t, r, "SELECT count(*) FROM attach_handles"))
+	require.Len(t, h.accelerators(t), each)
+	r.exec(t, "VACUUM ANALYZE")
 	return r
 }
 
 func sizes(b *testing.B, body func(b *testing.B, r *records)) {
 	b.Helper()
-	for _, size := range []int{1_000, 80_000} {
+	for _, size := range []int{1_000, 80_000} { // accelerators
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			r := cloud(b, size)
 			b.ReportAllocs()

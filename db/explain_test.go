@@ -2,6 +2,8 @@ package db_test
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// explainer plans every query of a store again, on a connection of its own.
+// explainer plans every statement of a store again, on a connection of its own, in both ways in which PostgreSQL may
+// plan one that is prepared: for the values at hand, and for any.
 type explainer struct {
 	t    testing.TB
 	pool *pgxpool.Pool
@@ -22,11 +25,11 @@ type explainer struct {
 	plans []string
 }
 
-// explaining opens a store, and returns with it what gives the plans of the queries since the last call.
+// explaining opens a store, and returns with it what gives the plans of the statements since the last call.
 func explaining(t testing.TB, url string) (*db.Store, func() []string) {
 	t.Helper()
 	e := &explainer{t: t, pool: newPool(t, url)}
-	store, err := db.Open(t.Context(), url, db.Options{Tracer: e}, quiet())
+	store, err := db.Open(t.Context(), url, db.Options{Tracer: e}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 	return store, func() []string {
@@ -38,24 +41,42 @@ func explaining(t testing.TB, url string) (*db.Store, func() []string) {
 	}
 }
 
-func (e *explainer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	e.explain(ctx, data.SQL, data.Args)
-	return ctx
-}
-
 func (e *explainer) explain(ctx context.Context, sql string, args []any) {
 	switch verb, _, _ := strings.Cut(strings.TrimSpace(sql), " "); verb {
 	case "SELECT", "INSERT", "UPDATE", "DELETE", "WITH":
 	default:
 		return
 	}
-	rows, err := e.pool.Query(ctx, "EXPLAIN "+sql, args...)
+	pooled, err := e.pool.Acquire(ctx)
 	require.NoError(e.t, err)
+	defer pooled.Release()
+	conn := pooled.Conn()
+	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan")
+	require.NoError(e.t, err)
+	prepared, err := conn.Prepare(ctx, "explained", sql)
+	require.NoError(e.t, err, sql)
+	execute := "EXPLAIN EXECUTE explained"
+	if n := len(prepared.ParamOIDs); n > 0 {
+		execute += "(NULL" + strings.Repeat(", NULL", n-1) + ")"
+	}
+	e.keep(ctx, conn, sql, execute)
+	require.NoError(e.t, conn.Deallocate(ctx, "explained"))
+	e.keep(ctx, conn, sql, "EXPLAIN "+sql, args...)
+}
+
+func (e *explainer) keep(ctx context.Context, conn *pgx.Conn, sql, explain string, args ...any) {
+	rows, err := conn.Query(ctx, explain, args...)
+	require.NoError(e.t, err, sql)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(e.t, err, sql)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.plans = append(e.plans, sql+"\n"+strings.Join(lines, "\n"))
+	e.plans = append(e.plans, fmt.Sprintf("%s\n%s", sql, strings.Join(lines, "\n")))
+}
+
+func (e *explainer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	e.explain(ctx, data.SQL, data.Args)
+	return ctx
 }
 
 func (e *explainer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

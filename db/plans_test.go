@@ -1,7 +1,6 @@
 package db_test
 
 import (
-	"log/slog"
 	"regexp"
 	"testing"
 	"time"
@@ -106,5 +105,3 @@ func TestPlans(t *testing.T) {
 		}
 	}
 }
-
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

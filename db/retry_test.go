@@ -1,0 +1,78 @@
+package db_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// failures counts statements that failed with one SQLSTATE.
+type failures struct {
+	code  string
+	count atomic.Int32
+}
+
+func (f *failures) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (f *failures) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	if pg, ok := errors.AsType[*pgconn.PgError](data.Err); ok && pg.Code == f.code {
+		f.count.Add(1)
+	}
+}
+
+// TestDeadlockIsTriedAgain meets somebody who takes the same locks in another order, such as an operator with psql.
+func TestDeadlockIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	deadlocks := &failures{code: "40P01"}
+	r := newRecordsWith(t, db.Options{Tracer: deadlocks})
+	h := r.addHost(t, "h1", 1)
+	h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", 1), deployable("card1", 1)}
+	h.report(t)
+	a := h.ready(t, "card0")
+	h.ready(t, "card1")
+	ids := scalar[[]uuid.UUID](t, r, "SELECT array_agg(uuid ORDER BY uuid) FROM deployables")
+	lock := func(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
+		_, err := tx.Exec(ctx, "SELECT FROM deployables WHERE uuid = $1 FOR UPDATE", id)
+		return err
+	}
+	other, err := r.sql.Begin(t.Context())
+	require.NoError(t, err)
+	defer other.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // no error once it is over
+	_, err = other.Exec(t.Context(), "SET LOCAL deadlock_timeout = '1min'") // so that it is the store that gives way
+	require.NoError(t, err)
+	require.NoError(t, lock(t.Context(), other, ids[1]))
+	admitted := make(chan error, 1)
+	go func() { _, err := r.Admit(t.Context(), toProgram(a.UUID)); admitted <- err }()
+	require.Eventually(t, func() bool {
+		return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, lock(t.Context(), other, ids[0]))
+	require.NoError(t, other.Commit(t.Context()))
+	require.NoError(t, <-admitted)
+	require.EqualValues(t, 1, deadlocks.count.Load())
+}
+
+// TestBusy: who never gets through is told so, with a kind that is worth trying again.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
+	r.exec(t, `CREATE FUNCTION quarrel() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'serialization_failure'; END $$`)
+	r.exec(t, "CREATE TRIGGER quarrel BEFORE INSERT ON operations FOR EACH ROW EXECUTE FUNCTION quarrel()")
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+	requireKind(t, cyborg.Busy, err)
+	require.True(t, cyborg.KindOf(err).Retryable())
+}
