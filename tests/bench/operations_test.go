@@ -3,6 +3,7 @@ package bench_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/uuid"
@@ -13,8 +14,11 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// cards is how many fake cards the benchmarks use.
-const cards = 250
+// cards is how many fake cards the benchmarks use: a small cloud of hosts with eight each.
+const (
+	hosts = 32
+	cards = 8 * hosts
+)
 
 // concurrency is how many clients ask at once.
 func concurrency(b *testing.B, run func(b *testing.B, clients int)) {
@@ -24,7 +28,7 @@ func concurrency(b *testing.B, run func(b *testing.B, clients int)) {
 }
 
 func park() harness.Options {
-	return harness.Options{Hosts: []string{fmt.Sprintf("fake:%dxfpga", cards)}}
+	return harness.Options{Hosts: slices.Repeat([]string{fmt.Sprintf("fake:%dxfpga", cards/hosts)}, hosts)}
 }
 
 func ids(b *testing.B, s *harness.Standalone) []uuid.UUID {
