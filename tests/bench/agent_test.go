@@ -93,7 +93,7 @@ func BenchmarkAgent(b *testing.B) {
 	// run starts an agent on a new host and returns when the server knows its devices.
 	run := func(b *testing.B, host string) *exec.Cmd {
 		b.Helper()
-		cmd := exec.Command(harness.Binary(b, "cyborg-agent"), //nolint:noctx // it is killed
+		cmd := exec.Command(harness.Binary(b, "cyborg-agent"),
 			"--host", host, "--root", root, "--state-dir", filepath.Join(s.StateDir, "separate", host),
 			"--backends", everything, "--endpoints", s.AgentEndpoint(), "--temporal-address", s.Temporal,
 			"--metrics-listen", "127.0.0.1:0")
@@ -107,7 +107,7 @@ func BenchmarkAgent(b *testing.B) {
 				return cmd
 			}
 			require.NoError(b, ctx.Err(), "the agent is not heard: %v", err)
-			time.Sleep(2 * time.Millisecond)
+			<-time.After(2 * time.Millisecond)
 		}
 	}
 	end := func(b *testing.B, cmd *exec.Cmd) {
@@ -129,7 +129,7 @@ func BenchmarkAgent(b *testing.B) {
 	b.Run("idle", func(b *testing.B) { // once, however often the benchmark is to run: it measures a state, not a duration
 		cmd := run(b, fmt.Sprintf("idle-%d", b.N))
 		before := processorTime(b, cmd.Process.Pid)
-		time.Sleep(idle)
+		<-time.After(idle)
 		b.ReportMetric(0, "ns/op")
 		b.ReportMetric((processorTime(b, cmd.Process.Pid)-before).Seconds()/idle.Seconds()*100, "cpu-%")
 		b.ReportMetric(memory(b, cmd.Process.Pid, "VmRSS"), "rss-MiB")

@@ -22,6 +22,7 @@ const (
 
 // concurrency is how many clients ask at once.
 func concurrency(b *testing.B, run func(b *testing.B, clients int)) {
+	b.Helper()
 	for _, clients := range []int{1, 8} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) { run(b, clients) })
 	}
@@ -45,6 +46,7 @@ func ids(b *testing.B, s *harness.Standalone) []uuid.UUID {
 // BenchmarkProvision takes accelerators into service through REST and waits for each.
 func BenchmarkProvision(b *testing.B) {
 	concurrency(b, func(b *testing.B, clients int) {
+		b.Helper()
 		var took samples
 		for left := b.N; left > 0; left -= cards { // nobody provisions an accelerator twice
 			b.StopTimer()
@@ -74,6 +76,7 @@ func BenchmarkAttach(b *testing.B) {
 		return err
 	})
 	concurrency(b, func(b *testing.B, clients int) {
+		b.Helper()
 		var attach, detach samples
 		free := make(chan uuid.UUID, len(ready))
 		for _, id := range ready {

@@ -52,6 +52,7 @@ func BenchmarkBareWorkflow(b *testing.B) {
 		defer w.Stop()
 	}
 	concurrency(b, func(b *testing.B, clients int) {
+		b.Helper()
 		var took samples
 		b.ResetTimer()
 		share(b, clients, b.N, func(int) error {
