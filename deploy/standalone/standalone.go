@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -175,9 +176,9 @@ func (s *standalone) later(stop func(ctx context.Context) error) { s.undo = appe
 // stop stops what has started, last first, also where ctx has ended. It returns the cause of the stop, or else the first
 // thing that did not stop as it should; the rest is logged.
 func (s *standalone) stop(ctx context.Context, cause error) error {
-	for i := len(s.undo) - 1; i >= 0; i-- {
+	for _, undo := range slices.Backward(s.undo) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-		err := s.undo[i](limited)
+		err := undo(limited)
 		cancel()
 		switch {
 		case err == nil:
