@@ -79,7 +79,7 @@ func (p provision) conditions() (conditions []string, values []any, err error) {
 
 const (
 	fitTables = `
-		FROM deployables d JOIN devices v ON v.uuid = d.device_uuid LEFT JOIN claims c ON c.deployable_uuid = d.uuid`
+		FROM deployables d LEFT JOIN claims c ON c.deployable_uuid = d.uuid`
 	fitOrder = `(d.specs ->> 'num')::numeric, d.id`
 )
 

@@ -49,7 +49,7 @@ func TestDeadlockIsTriedAgain(t *testing.T) {
 	}
 	other, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
-	defer other.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // no error once it is over
+	defer other.Rollback(context.WithoutCancel(t.Context()))                //nolint:errcheck // no error once it is over
 	_, err = other.Exec(t.Context(), "SET LOCAL deadlock_timeout = '1min'") // so that it is the store that gives way
 	require.NoError(t, err)
 	require.NoError(t, lock(t.Context(), other, ids[1]))
