@@ -179,7 +179,7 @@ type Backend struct {
 
 // Conductor says how the records are kept.
 type Conductor struct {
-	FlushInterval     time.Duration `key:"flush_interval" default:"100ms" max:"10s" doc:"How long reports and heartbeats are gathered before they are written together. Longer costs the database less; every report is answered that much later."`
+	FlushInterval     time.Duration `key:"flush_interval" default:"100ms" max:"10s" doc:"How long heartbeats, and reports that arrive while others are written, are gathered before they are written together. Longer costs the database less; what is gathered is answered that much later. A lone report is written at once."`
 	BatchSize         int           `key:"batch_size" default:"500" min:"1" max:"10000" doc:"The most of them that are written in one transaction; a full batch does not wait. Larger costs less for each and holds row locks for longer."`
 	SilentAfter       time.Duration `key:"silent_after" default:"25s" doc:"A host whose last heartbeat is older is silent: a discovery or a census of it fails at once, and an operation once it has waited operations.agent_wait for the agent to come back. It must be more than twice agent.heartbeat, so that one lost heartbeat does no harm."`
 	ReconcileInterval time.Duration `key:"reconcile_interval" default:"30s" min:"1s" doc:"Interval of the comparison of records, hosts and operations."`
