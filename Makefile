@@ -28,7 +28,7 @@ generated = $(shell grep -rl --include='*_test.go' 'flag.Bool."update"' . | xarg
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: postgres build ## Run everything on this machine: one pretended host and this machine's own PCI devices
@@ -45,19 +45,34 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	# Without the race detector: it would compile Temporal's 1,400 packages a second time, to watch code that is not ours.
 	cd $(STANDALONE)
 	go test -timeout 25m $(TESTFLAGS) ./... || status=1
+	[ -n "$${OPENSTACK_RIG:-}" ] || echo "Skipped: what needs a real OpenStack; make test-openstack runs it."
 	exit $$status
+
+.PHONY: test-openstack
+test-openstack: postgres openstack build ## Run the tests against a real Keystone, Placement, Glance and Nova
+	@OPENSTACK_RIG="$${OPENSTACK_RIG:-new}" go test -count=1 -timeout 40m $(TESTFLAGS) ./tests/openstack/...
+
+.PHONY: bench-openstack
+bench-openstack: postgres openstack build ## Run the benchmark of Nova's requests, with a real Keystone and Placement
+	@OPENSTACK_RIG="$${OPENSTACK_RIG:-new}" go test ./tests/bench -run '^$$' -bench OpenStackBind -benchtime=256x -timeout 1h $(TESTFLAGS)
 
 .PHONY: build
 build: standalone ## Build the binaries into bin/
 	@go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/cyborg ./cmd/cyborg-agent
 
 .PHONY: standalone
-standalone:
+standalone: ## Build bin/cyborg-standalone, the slow one, alone
 	@if [ ! -e bin/cyborg-standalone ]; then
 		echo "Building bin/cyborg-standalone. The first time this takes some minutes: it contains Temporal's server."
 	fi
 	cd $(STANDALONE)
 	go build -ldflags '$(LDFLAGS)' -o ../../bin/cyborg-standalone .
+
+.PHONY: man
+man: build ## Write the manual pages into bin/man
+	@for program in cyborg cyborg-agent cyborg-standalone; do
+		bin/$$program man bin/man
+	done
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/workflowcheck ## Check style, import arrows and the determinism of workflows
@@ -89,6 +104,29 @@ verify: ## Check that the generated files and the module files are current
 bench: postgres build ## Run the benchmarks
 	@go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...
 
+# How long make fuzz looks for input that a target does not survive.
+FUZZTIME ?= 10s
+
+.PHONY: fuzz
+fuzz: postgres ## Fuzz every parser of outside bytes, each for FUZZTIME (10s); what is found lies in testdata/fuzz
+	@status=0
+	for module in . $(STANDALONE); do
+		while IFS=: read -r file line; do
+			target="$${line#func }"
+			(cd "$$module" && go test "$$(dirname "$$file")" -run '^$$' -fuzz "^$${target%%(*}$$" -fuzztime $(FUZZTIME) $(TESTFLAGS)) || status=1
+		done < <(cd "$$module" && grep -ro --include='*_test.go' --exclude-dir=deploy '^func Fuzz[A-Za-z0-9]*(' . | sort)
+	done
+	exit $$status
+
+# What make chaos kills and how: the number of kills, the seed of the schedule (0: a new one), the only faults there are.
+KILLS ?= 180
+SEED ?= 0
+FAULTS ?=
+
+.PHONY: chaos
+chaos: postgres build ## Kill, stop and cut off the processes of a cluster under work (KILLS=180 SEED=0 FAULTS=kill,freeze,…)
+	@go test ./tests/chaos -count=1 -v -run TestChaos -timeout 4h -kills '$(KILLS)' -seed '$(SEED)' -faults '$(FAULTS)' $(TESTFLAGS)
+
 .PHONY: clean
 clean: ## Remove what was built, tools included
 	@rm -rf bin .cache
@@ -109,9 +147,13 @@ postgres: ## Install PostgreSQL's server binaries where they are missing (root),
 	found || { echo "apt has no PostgreSQL 15 or newer; please install one (the server binaries)" >&2; exit 1; }
 
 .PHONY: gcc
-gcc:
+gcc: ## Install a C compiler for the race detector where it is missing (root), or say so
 	@command -v gcc >/dev/null && exit
 	$(call install,gcc libc6-dev,a C compiler for the race detector (on Debian and Ubuntu: apt-get install gcc libc6-dev))
+
+.PHONY: openstack
+openstack: ## Install OpenStack's packages where they are missing (root on Debian 12), or say so
+	@tests/openstack/rig/rig install
 
 # install,PACKAGES,WHAT installs Debian packages as root, or asks for WHAT and fails.
 define install

@@ -1,6 +1,7 @@
 package cyborg
 
 import (
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,6 +31,8 @@ const (
 	StatusAttaching   Status = "attaching"
 	StatusDetaching   Status = "detaching"
 	StatusConfiguring Status = "configuring"
+	StatusRetiring    Status = "retiring"
+	StatusFenced      Status = "fenced"
 	StatusMaintaining Status = "maintaining"
 	StatusInactive    Status = "inactive"
 	StatusAttached    Status = "attached"
@@ -40,7 +43,7 @@ const (
 func Statuses() []Status {
 	return []Status{
 		StatusMissing, StatusError, StatusInstalling, StatusProgramming, StatusAttaching, StatusDetaching,
-		StatusConfiguring, StatusMaintaining, StatusInactive, StatusAttached, StatusReady,
+		StatusConfiguring, StatusRetiring, StatusFenced, StatusMaintaining, StatusInactive, StatusAttached, StatusReady,
 	}
 }
 
@@ -49,6 +52,16 @@ type Maintenance struct {
 	Reason string    `json:"reason"`
 	By     string    `json:"by"`
 	Until  time.Time `json:"until,omitzero"`
+	// For asks for Until so long after now, as the records' clock has it; it is never recorded itself.
+	For time.Duration `json:"-"`
+}
+
+// LostImage is an image that an accelerator had until its host booted.
+type LostImage struct {
+	BitstreamID string    `json:"bitstream_id"`
+	FoundAt     time.Time `json:"found_at"`
+	// Image is what can be loaded again.
+	Image Image `json:"-"`
 }
 
 // Fence keeps new work off an accelerator. It always has a reason, and the operation that set it, if one did.
@@ -77,10 +90,12 @@ type Accelerator struct {
 	Driver       string     `json:"driver"`
 	DeviceType   DeviceType `json:"device_type"`
 	// Specs is what the driver reported with what an operator set laid over it.
-	Specs       Specs          `json:"acc_specs"`
-	Attributes  []Attribute    `json:"attributes"`
-	BitstreamID string         `json:"bitstream_id,omitempty"`
-	ProgramSet  string         `json:"-"` // deployables of a device with the same set are disturbed by one image
+	Specs       Specs       `json:"acc_specs"`
+	Attributes  []Attribute `json:"attributes"`
+	BitstreamID string      `json:"bitstream_id,omitempty"`
+	ProgramSet  string      `json:"-"` // deployables of a device with the same set are disturbed by one image
+	// LostImage is set while it does not have the image that was loaded last, since its host booted.
+	LostImage   *LostImage     `json:"lost_image,omitempty"`
 	Lifecycle   Lifecycle      `json:"lifecycle"`
 	Reason      string         `json:"reason,omitempty"` // why lifecycle is error
 	Admin       Administration `json:"administration"`
@@ -89,6 +104,8 @@ type Accelerator struct {
 	MissingAt   time.Time      `json:"missing_since,omitzero"`
 	Fence       *Fence         `json:"fence,omitempty"`
 	Protected   string         `json:"protected,omitempty"` // why it must not be touched: the host lives on it
+	// Nova is set while it is in the whitelist of its host's Nova, which then gives it out, and nobody else may.
+	Nova        *NovaSpec      `json:"nova_whitelist,omitempty"`
 	Claim       *Claim         `json:"operation,omitempty"`
 	Handles     []AttachHandle `json:"attach_handles"`
 	SpecVersion int64          `json:"-"` // grows with every change of Specs by an operator; the ETag
@@ -96,8 +113,8 @@ type Accelerator struct {
 	UpdatedAt   time.Time      `json:"updated_at"`
 }
 
-// Status is the first that applies of: missing, error, the running operation's word, maintaining, inactive, attached
-// (no handle is free), ready.
+// Status is the first that applies of: missing, error, the running operation's word, fenced, maintaining, inactive, attached
+// (somebody has a handle, and none is free), ready.
 func (a *Accelerator) Status() Status {
 	switch {
 	case a.Presence == Missing:
@@ -113,20 +130,22 @@ func (a *Accelerator) Status() Status {
 	switch {
 	case a.Lifecycle == Installing:
 		return StatusInstalling
+	case a.Fence != nil:
+		return StatusFenced
 	case a.Admin == Maintaining:
 		return StatusMaintaining
 	case a.Lifecycle == Inactive:
 		return StatusInactive
-	case len(a.Handles) > 0 && a.FreeHandle() == nil:
+	case a.FreeHandle() == nil && slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Holder != nil }):
 		return StatusAttached
 	}
 	return StatusReady
 }
 
-// FreeHandle returns the first present handle that nobody holds, or nil.
+// FreeHandle returns the first free handle, or nil.
 func (a *Accelerator) FreeHandle() *AttachHandle {
 	for i := range a.Handles {
-		if h := &a.Handles[i]; h.Holder == nil && h.Presence == Present {
+		if h := &a.Handles[i]; h.Free() {
 			return h
 		}
 	}

@@ -18,7 +18,7 @@ func ParseCursor(text string) (Cursor, error) {
 			return Cursor{Transaction: t, Event: e}, nil
 		}
 	}
-	return Cursor{}, Errorf(Invalid, "%q is not an event id; send back the id of the last event you got, such as 4711-42", text)
+	return Cursor{}, Errorf(Invalid, "%.80q is not an event id; send back the id of the last event you got, such as 4711-42", text)
 }
 
 // String is the form that SSE ids carry: transaction-event.

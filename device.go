@@ -52,13 +52,39 @@ type Holder struct {
 type Host struct {
 	Name         string    `json:"name"`
 	BootID       string    `json:"boot_id"`
+	Instance     string    `json:"instance,omitempty"`      // of its agent; see Report
+	Address      string    `json:"agent_address,omitempty"` // where its agent was last heard from
 	AgentVersion string    `json:"agent_version"`
 	Generation   int64     `json:"generation"` // grows with every change of its inventory
 	RegisteredAt time.Time `json:"registered_at"`
+	LastSeen     time.Time `json:"last_seen,omitzero"` // zero where its agent was never heard, as after an adoption
+	Silent       bool      `json:"silent"`             // no heartbeat for longer than the configured limit
+	// ClockOffset is by how many seconds its clock was ahead of the database's when it was last heard; less than 0 where it was
+	// behind, nil where it never told. What a heartbeat spent on its way, five seconds at most, makes it seem behind.
+	ClockOffset *float64  `json:"clock_offset,omitempty"`
+	Devices     int       `json:"devices"`
+	Backends    []Backend `json:"backends"`
+	// Rivals are other agents that speak for it now, and are refused.
+	Rivals []Rival `json:"rivals,omitempty"`
+}
+
+// SilentSince says that a host is silent whose agent was last heard at this time; the zero time, and the epoch, mean never.
+func SilentSince(heard time.Time) string {
+	if heard.Unix() <= 0 {
+		return "silent, and was never heard"
+	}
+	return "silent since " + heard.UTC().Format(time.RFC3339)
+}
+
+// Rival is an agent that speaks for a host which has another one, such as that of a cloned machine whose configuration was
+// not changed.
+type Rival struct {
+	Instance     string    `json:"instance"`
+	BootID       string    `json:"boot_id"`
+	Address      string    `json:"agent_address,omitempty"`
+	AgentVersion string    `json:"agent_version"`
+	Since        time.Time `json:"since"` // from when on it has been refused
 	LastSeen     time.Time `json:"last_seen"`
-	Silent       bool      `json:"silent"` // no heartbeat for longer than the configured limit
-	Devices      int       `json:"devices"`
-	Backends     []Backend `json:"backends"`
 }
 
 // BackendState says how a driver's backend does on its host.
@@ -82,6 +108,9 @@ type Backend struct {
 	// Services are the acceleration services it offers: install, attach, program, usage, in_use, watch.
 	Services []string `json:"services"`
 }
+
+// Key is what lists call it: the marker of the page after it.
+func (b Backend) Key() string { return b.Host + "/" + b.Name }
 
 // ControlPath is how a device is reached for control.
 type ControlPath struct {
@@ -124,10 +153,20 @@ type AttachHandle struct {
 	Identity string            `json:"identity"` // unique within the host, e.g. the PCI address
 	Presence Presence          `json:"presence"`
 	Holder   *Holder           `json:"holder,omitempty"`
+	// Left is who had it when it was taken back by force, or its host's own software where that came back with it after it
+	// was forgotten: the host may still have it attached, and has not settled that yet. Nobody gets it.
+	Left *Holder `json:"left,omitempty"`
 	// Operation took the handle for its holder.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	// AttachedAt is when the attach was confirmed; zero while it is in progress or in doubt.
 	AttachedAt time.Time `json:"attached_at,omitzero"`
+	// Health is empty where nothing is known to be wrong: that of the accelerator request that has the handle.
+	Health ARQHealth `json:"health,omitempty"`
+}
+
+// Free says that the handle is there, that nobody holds it, and that nobody may still have it.
+func (h *AttachHandle) Free() bool {
+	return h.Presence == Present && h.Holder == nil && h.Left == nil
 }
 
 // Attribute is one fact about a deployable; keys "rc" and "trait…" have a meaning for Placement.

@@ -112,7 +112,9 @@ type Error struct {
 	Message string `json:"message"`
 	// Hint says what to do next, as a full sentence; empty where the message already does.
 	Hint string `json:"hint,omitempty"`
-	// Operation is the operation that stands in the way (Claimed) or that failed; the zero UUID for none.
+	// Operation is the operation that failed, or the one that was faster: it works on the accelerator (Claimed), took
+	// its handle for the present holder (InUse), or brought it to the state that is not the expected one (Changed,
+	// NameTaken, NoFit). The zero UUID where no operation did.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	cause     error
 }

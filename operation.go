@@ -16,11 +16,18 @@ const (
 	KindAttach    OperationKind = "attach"
 	KindDetach    OperationKind = "detach"
 	KindConfigure OperationKind = "configure" // install, uninstall or update a driver's backend on a host
+	KindRetire    OperationKind = "retire"    // the opposite of provision
+	KindBind      OperationKind = "bind"      // give accelerator requests of OpenStack their handles
+	KindUnbind    OperationKind = "unbind"    // take them back, once the host says that they are not in use
+	KindWhitelist OperationKind = "whitelist" // which PCI devices of a host its Nova gives out by itself
+	KindRescue    OperationKind = "rescue"    // have Nova reboot the instances that a boot of their host cost their accelerators
 )
 
 // OperationKinds lists every kind.
 func OperationKinds() []OperationKind {
-	return []OperationKind{KindProvision, KindProgram, KindAttach, KindDetach, KindConfigure}
+	return []OperationKind{
+		KindProvision, KindProgram, KindAttach, KindDetach, KindConfigure, KindRetire, KindBind, KindUnbind, KindWhitelist, KindRescue,
+	}
 }
 
 // Word is the status that an accelerator shows while an operation of this kind has claimed it.
@@ -34,8 +41,14 @@ func (k OperationKind) Word() Status {
 		return StatusAttaching
 	case KindDetach:
 		return StatusDetaching
-	case KindConfigure:
+	case KindConfigure, KindWhitelist:
 		return StatusConfiguring
+	case KindRetire:
+		return StatusRetiring
+	case KindBind: // it claims only what it programs
+		return StatusProgramming
+	case KindUnbind:
+		return StatusDetaching
 	default:
 		return ""
 	}
@@ -46,13 +59,15 @@ type SubjectKind string
 
 // The subject kinds.
 const (
-	SubjectHost        SubjectKind = "host"        // id: its name
-	SubjectDevice      SubjectKind = "device"      // id: UUID
-	SubjectAccelerator SubjectKind = "accelerator" // id: UUID of the deployable
-	SubjectHandle      SubjectKind = "handle"      // id: UUID
-	SubjectOperation   SubjectKind = "operation"   // id: UUID
-	SubjectBackend     SubjectKind = "backend"     // id: host/name
-	SubjectARQ         SubjectKind = "arq"         // id: UUID
+	SubjectHost        SubjectKind = "host"              // id: its name
+	SubjectDevice      SubjectKind = "device"            // id: UUID
+	SubjectAccelerator SubjectKind = "accelerator"       // id: UUID of the deployable
+	SubjectHandle      SubjectKind = "handle"            // id: UUID
+	SubjectOperation   SubjectKind = "operation"         // id: UUID
+	SubjectBackend     SubjectKind = "backend"           // id: host/name
+	SubjectARQ         SubjectKind = "arq"               // id: UUID
+	SubjectProfile     SubjectKind = "device_profile"    // id: UUID
+	SubjectProvider    SubjectKind = "resource_provider" // id: UUID; of one that no accelerator has
 )
 
 // Subject is what an operation or an event is about.
@@ -63,10 +78,16 @@ type Subject struct {
 
 // Actor is on whose behalf something is done.
 type Actor struct {
-	Name      string `json:"name"`              // user, token name, or "cyborg" for our own repairs
+	Name string `json:"name"` // user, token name, or "cyborg" for our own repairs
+	// ID says who that is, where a name may be several people's: keystone/<user id>, token/<name>, certificate/<common name> or
+	// local. Nobody's is empty.
+	ID        string `json:"id,omitempty"`
 	Project   string `json:"project,omitempty"` // tenant, where there is one
 	RequestID string `json:"request_id,omitempty"`
 }
+
+// Same says that both are the same one, for the same project.
+func (a Actor) Same(b Actor) bool { return a.ID != "" && a.ID == b.ID && a.Project == b.Project }
 
 // StepState says how far a step of an operation is.
 type StepState string
@@ -76,7 +97,6 @@ const (
 	StepRunning StepState = "running"
 	StepDone    StepState = "done"
 	StepFailed  StepState = "failed"
-	StepUndone  StepState = "undone"
 )
 
 // Step is one part of an operation's story.
@@ -145,6 +165,11 @@ type Service struct {
 	Instance  string    `json:"instance"` // tells two processes of one role on one host apart
 	Version   string    `json:"version"`
 	StartedAt time.Time `json:"started_at"`
-	LastSeen  time.Time `json:"last_seen"`
+	LastSeen  time.Time `json:"last_seen,omitzero"` // zero where it is the agent of a host that was never heard
 	Alive     bool      `json:"alive"`
+	// Refused says that it is an agent whose host has another one; see Rival.
+	Refused bool `json:"refused,omitempty"`
 }
+
+// Key is what lists call it: the marker of the page after it.
+func (s Service) Key() string { return s.Role + "/" + s.Host + "/" + s.Instance }

@@ -17,7 +17,7 @@ type PCIAddress struct {
 // ParsePCIAddress reads dddd:bb:dd.f or bb:dd.f (domain 0), hexadecimal. The error is of kind Invalid and quotes the text.
 func ParsePCIAddress(text string) (PCIAddress, error) {
 	bad := func() (PCIAddress, error) {
-		return PCIAddress{}, Errorf(Invalid, "%q is not a PCI address; write it as 0000:3b:00.0", text)
+		return PCIAddress{}, Errorf(Invalid, "%.80q is not a PCI address; write it as 0000:3b:00.0", text)
 	}
 	parts := strings.Split(text, ":")
 	if len(parts) == 2 {
@@ -71,3 +71,18 @@ func (a PCIAddress) HandleInfo() map[string]string {
 		"function": fmt.Sprintf("%x", a.Function),
 	}
 }
+
+// pciOf is the address in the info of an attach handle; false where it is not one of a PCI function.
+func pciOf(kind HandleKind, info map[string]string) (PCIAddress, bool) {
+	if kind != HandlePCI && kind != HandleTestPCI {
+		return PCIAddress{}, false
+	}
+	address, err := ParsePCIAddress(info["domain"] + ":" + info["bus"] + ":" + info["device"] + "." + info["function"])
+	return address, err == nil
+}
+
+// PCIAddress is the function that the handle gives; false where it gives something else.
+func (h HandleReport) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.Info) }
+
+// PCIAddress is the function that the handle gives; false where it gives something else.
+func (h *AttachHandle) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.Info) }

@@ -75,11 +75,11 @@ func LifecycleTransitions() []Transition[Lifecycle] {
 		{Installing, Ready, "provision succeeds"},
 		{Installing, Inactive, "provision is undone"},
 		{Installing, Broken, "provision cannot be undone"},
-		{Ready, Inactive, "uninstall"},
+		{Ready, Inactive, "retire succeeds"},
 		{Ready, Broken, "an operation cannot be undone"},
 		{Inactive, Broken, "reconcile finds it in doubt"},
 		{Broken, Installing, "provision starts"},
-		{Broken, Inactive, "uninstall"},
+		{Broken, Inactive, "retire succeeds"},
 		{Broken, Ready, "reconcile settles what was in doubt"},
 	}
 }
@@ -113,7 +113,8 @@ func OperationTransitions() []Transition[OperationState] {
 	}
 }
 
-// ARQTransitions is the machine of accelerator requests.
+// ARQTransitions is the machine of accelerator requests. One that no operation works on is deleted from any state, and
+// Deleting is what it is until an operation has ended that does.
 func ARQTransitions() []Transition[ARQState] {
 	return []Transition[ARQState]{
 		{ARQInitial, ARQBindStarted, "bind"},
@@ -124,9 +125,10 @@ func ARQTransitions() []Transition[ARQState] {
 		{ARQBindFailed, ARQUnbound, "unbind"},
 		{ARQBound, ARQUnbindFailed, "unbind fails"},
 		{ARQUnbindFailed, ARQUnbound, "unbind"},
-		{ARQInitial, ARQDeleting, "delete"},
-		{ARQUnbound, ARQDeleting, "delete"},
-		{ARQBindFailed, ARQDeleting, "delete"},
+		{ARQBindStarted, ARQDeleting, "deleted during a bind"},
+		{ARQBound, ARQDeleting, "deleted during an unbind"},
+		{ARQUnbindFailed, ARQDeleting, "deleted during an unbind"},
+		{ARQBindFailed, ARQDeleting, "deleted during an undo or an unbind"},
 	}
 }
 

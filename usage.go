@@ -1,6 +1,10 @@
 package cyborg
 
-import "time"
+import (
+	"time"
+
+	"github.com/google/uuid"
+)
 
 // HandleUsage is what the host says of one handle at this moment.
 type HandleUsage struct {
@@ -14,11 +18,15 @@ type HandleUsage struct {
 
 // DeployableUsage is what the host says of one deployable at this moment.
 type DeployableUsage struct {
-	Backend    string             `json:"backend"`
-	Deployable string             `json:"deployable"`
-	Handles    []HandleUsage      `json:"handles"`
-	Metrics    map[string]float64 `json:"metrics,omitempty"` // by name with unit, e.g. "temperature_celsius"
-	Error      string             `json:"error,omitempty"`
+	Backend    string `json:"backend"`
+	Deployable string `json:"deployable"` // the driver's name for it
+	// Accelerator and Name are how it is recorded. The host does not know them: the API adds them, where it is recorded.
+	Accelerator uuid.UUID `json:"accelerator,omitzero"`
+	Name        string    `json:"name,omitempty"`
+
+	Handles []HandleUsage      `json:"handles"`
+	Metrics map[string]float64 `json:"metrics,omitempty"` // by name with unit, e.g. "temperature_celsius"
+	Error   string             `json:"error,omitempty"`
 }
 
 // HostUsage is one host's part of a census. Error says why a host has no answer.

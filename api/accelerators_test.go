@@ -182,6 +182,33 @@ func TestMakeReady(t *testing.T) {
 	h.do("POST", path(accelerator, "/ready"), "{}").problem(cyborg.Changed)
 }
 
+// Retire is the opposite of provision: for admins, and for what nobody holds. The name stays.
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	ada, mia := h.as(adminToken), h.as(memberToken)
+	accelerator := ada.ready("alpha")
+	mia.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.Forbidden)
+	ada.do("POST", path(accelerator, "/retire"), `{"force": true}`).problem(cyborg.Invalid)
+	ada.do("POST", path(accelerator, "/retire")+"?force=true", nil).problem(cyborg.Invalid)
+	ada.do("PUT", path(accelerator), nil).expect(http.StatusOK)
+	require.NotEmpty(t, ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.InUse).Hint)
+	ada.do("DELETE", path(accelerator), nil).expect(http.StatusNoContent)
+
+	key := []string{"Idempotency-Key", "k1"}
+	answer := ada.do("POST", path(accelerator, "/retire"), nil, key...).expect(http.StatusOK)
+	shown := as[acceleratorBody](answer)
+	require.Equal(t, cyborg.StatusInactive, shown.Status)
+	require.Equal(t, "alpha", shown.Name)
+	op := as[cyborg.Operation](ada.do("GET", "/v1/operations/"+answer.header.Get("Cyborg-Operation"), nil).expect(http.StatusOK))
+	require.Equal(t, cyborg.KindRetire, op.Kind)
+	again := ada.do("POST", path(accelerator, "/retire"), nil, key...).expect(http.StatusOK)
+	require.Equal(t, op.ID.String(), again.header.Get("Cyborg-Operation"))
+	ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.Changed)
+	ada.do("PUT", path(accelerator), nil).problem(cyborg.Changed)
+	ada.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK)
+}
+
 func TestUpdateSpecs(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -263,6 +290,51 @@ func TestAttachExpectsTheName(t *testing.T) {
 	h.do("PUT", path(accelerator), map[string]any{"name": "alpha", "uuid": accelerator.UUID, "host": "h1"}).expect(http.StatusOK)
 }
 
+func TestADeviceIsMaintainedAsAWhole(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	device := "/v1/devices/" + accelerator.DeviceUUID.String()
+	type body struct {
+		Accelerators []acceleratorBody `json:"accelerators"`
+	}
+	shown := as[body](h.do("POST", device+"/maintain", `{"reason": "a new fan", "for": "2h"}`).expect(http.StatusOK))
+	require.Len(t, shown.Accelerators, 1)
+	require.Equal(t, cyborg.StatusMaintaining, shown.Accelerators[0].Status)
+	require.Equal(t, "a new fan", h.accelerator(accelerator.UUID).Maintenance.Reason)
+	h.do("PUT", path(accelerator), nil).problem(cyborg.Changed)
+	h.do("POST", device+"/maintain", `{}`).problem(cyborg.Invalid)
+	shown = as[body](h.do("POST", device+"/enable", nil).expect(http.StatusOK))
+	require.Equal(t, cyborg.StatusReady, shown.Accelerators[0].Status)
+	h.do("POST", device+"/enable", nil).expect(http.StatusOK)
+}
+
+func TestWhatBeginsSo(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	operation := as[struct{ Operation []cyborg.Operation }](h.do("GET", "/v1/operations", nil).expect(http.StatusOK)).Operation[0]
+	type found struct {
+		Accelerator, Device []struct{ UUID uuid.UUID }
+		Operation           []struct{ ID uuid.UUID }
+	}
+	for prefix := range slices.Values([]int{8, 9, 12, 24, 36}) {
+		id := accelerator.UUID.String()[:prefix]
+		got := as[found](h.do("GET", "/v1/accelerators?uuid_prefix="+strings.ToUpper(id), nil).expect(http.StatusOK))
+		require.Len(t, got.Accelerator, 1)
+		require.Equal(t, accelerator.UUID, got.Accelerator[0].UUID)
+		got = as[found](h.do("GET", "/v1/devices?uuid_prefix="+accelerator.DeviceUUID.String()[:prefix], nil).expect(http.StatusOK))
+		require.Len(t, got.Device, 1)
+		require.Equal(t, accelerator.DeviceUUID, got.Device[0].UUID)
+		got = as[found](h.do("GET", "/v1/operations?id_prefix="+operation.ID.String()[:prefix], nil).expect(http.StatusOK))
+		require.Len(t, got.Operation, 1)
+		require.Equal(t, operation.ID, got.Operation[0].ID)
+	}
+	require.Empty(t, as[found](h.do("GET", "/v1/accelerators?uuid_prefix=00000000", nil).expect(http.StatusOK)).Accelerator)
+	got := as[found](h.do("GET", "/v1/operations?id="+uuid.NewString()+"&id="+operation.ID.String(), nil).expect(http.StatusOK))
+	require.Len(t, got.Operation, 1)
+}
+
 type eventsBody struct {
 	Event []cyborg.Event               `json:"event"`
 	Links []struct{ Rel, Href string } `json:"event_links"`
@@ -299,5 +371,22 @@ func TestHistory(t *testing.T) {
 		require.True(t, axes[axis], axis)
 	}
 	require.True(t, ours, "events name the request that caused them")
+
+	read := func(path string) []cyborg.Event {
+		return as[eventsBody](h.do("GET", path+"/history?limit=1000", nil).expect(http.StatusOK)).Event
+	}
+	attach := all[len(all)-1].Operation
+	for path, also := range map[string]func(cyborg.Event) bool{
+		"/v1/devices/" + accelerator.DeviceUUID.String(): func(e cyborg.Event) bool { return e.Subject.Kind == cyborg.SubjectDevice },
+		"/v1/hosts/h1": func(e cyborg.Event) bool { return e.Axis == "boot" },
+		operationPath(attach): func(e cyborg.Event) bool {
+			return e.Subject.Kind == cyborg.SubjectOperation && e.To == string(cyborg.Succeeded)
+		},
+	} {
+		events := read(path)
+		require.True(t, slices.ContainsFunc(events, func(e cyborg.Event) bool { return e.Axis == "holder" && e.To == "host:h1" }), path)
+		require.True(t, slices.ContainsFunc(events, also), path)
+	}
+	require.False(t, slices.ContainsFunc(read(operationPath(attach)), func(e cyborg.Event) bool { return e.Operation != attach }))
 	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/history", nil).problem(cyborg.NotFound)
 }

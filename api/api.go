@@ -15,6 +15,7 @@ import (
 
 	"github.com/cyborg-project/cyborg/api/auth"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
+	v2 "github.com/cyborg-project/cyborg/api/v2"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
@@ -25,11 +26,13 @@ type Config struct {
 	// always among them. A name that is not would be one that a stranger's web page made up (DNS rebinding).
 	Hosts []string
 	V1    v1.Config
+	V2    v2.Config
 }
 
 // Store is what the interface needs of the records. *db.Store is one.
 type Store interface {
 	v1.Store
+	v2.Store
 	Ping(ctx context.Context) error
 }
 
@@ -47,8 +50,14 @@ type Check struct {
 
 // Deps is what the interface is made of. Checks are asked besides the records and Temporal.
 type Deps struct {
-	Store    Store
-	Engine   v1.Engine
+	Store  Store
+	Engine v1.Engine
+	// Policy says who may do what in /v2, which is served where there is one.
+	Policy v2.Policy
+	// Instances is Nova; nil where there is none.
+	Instances v2.Instances
+	// Account is told of every request, for the audit trail; nil for nobody.
+	Account  web.Account
 	Registry Registry
 	Log      *slog.Logger
 	Checks   []Check
@@ -69,7 +78,11 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics of /v1: %w", err)
 	}
-	document, err := openAPIJSON()
+	document, err := openAPIJSON(OpenAPI)
+	if err != nil {
+		return nil, err
+	}
+	documentV2, err := openAPIJSON(OpenAPIV2)
 	if err != nil {
 		return nil, err
 	}
@@ -82,5 +95,10 @@ func New(config Config, deps Deps) (http.Handler, error) {
 			{Name: "database", Run: deps.Store.Ping}, {Name: "temporal", Run: deps.Engine.Ping},
 		}, deps.Checks...)},
 	}
-	return web.Observe(deps.Log, metrics)(s.router()), nil
+	if deps.Policy != nil {
+		s.v2 = v2.New(config.V2, v2.Deps{
+			Store: deps.Store, Turns: first.Turns(), Operator: first, Canceller: deps.Engine, Instances: deps.Instances, Log: deps.Log, Policy: deps.Policy, Authenticator: authenticator, Document: documentV2,
+		})
+	}
+	return web.Observe(deps.Log, metrics, deps.Account)(s.handler()), nil
 }

@@ -36,6 +36,17 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// Callers can ask who they are.
+func TestCaller(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	for role, token := range map[auth.Role]string{auth.Reader: readerToken, auth.Admin: adminToken} {
+		caller := as[map[string]string](h.as(token).do("GET", "/v1/caller", nil).expect(http.StatusOK))
+		require.Equal(t, string(role), caller["role"])
+		require.NotEmpty(t, caller["name"])
+	}
+}
+
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/api"
+	v2 "github.com/cyborg-project/cyborg/api/v2"
 )
 
 // contract checks every exchange of the tests against the OpenAPI document.
@@ -26,15 +27,24 @@ type contract struct {
 	router   routers.Router
 }
 
-// loadContract loads the document once for all tests: it is only read.
-var loadContract = sync.OnceValues(func() (*contract, error) {
+// The documents are loaded once for all tests: they are only read.
+var (
+	loadContract   = sync.OnceValues(func() (*contract, error) { return load(api.OpenAPI) })
+	loadContractV2 = sync.OnceValues(func() (*contract, error) { return load(api.OpenAPIV2) })
+)
+
+var defineFormats = sync.OnceFunc(func() {
 	openapi3.DefineStringFormatValidator("uuid", openapi3.NewCallbackValidator(uuid.Validate))
 	plain := func(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
 		text, err := io.ReadAll(body)
 		return string(text), err
 	}
 	openapi3filter.RegisterBodyDecoder("text/event-stream", plain)
-	document, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
+})
+
+func load(source []byte) (*contract, error) {
+	defineFormats()
+	document, err := openapi3.NewLoader().LoadFromData(source)
 	if err != nil {
 		return nil, err
 	}
@@ -43,13 +53,29 @@ var loadContract = sync.OnceValues(func() (*contract, error) {
 		return nil, err
 	}
 	return &contract{document: document, router: router}, nil
-})
+}
 
-func theContract(t *testing.T) *contract {
+func theContract(t testing.TB) *contract {
 	t.Helper()
 	c, err := loadContract()
 	require.NoError(t, err)
 	return c
+}
+
+func theContractV2(t testing.TB) *contract {
+	t.Helper()
+	c, err := loadContractV2()
+	require.NoError(t, err)
+	return c
+}
+
+// contractOf is the contract that the path is under.
+func contractOf(t testing.TB, path string) *contract {
+	t.Helper()
+	if _, ok := v2.Within(path); ok {
+		return theContractV2(t)
+	}
+	return theContract(t)
 }
 
 // documentedPath is the path under which the document has what the request asks for.
@@ -57,6 +83,9 @@ func documentedPath(path string) string {
 	switch path {
 	case "/", "/v1", "/healthz", "/readyz", "/metrics", "/openapi.json", "/openapi.yaml":
 		return path
+	}
+	if rest, ok := v2.Within(path); ok {
+		return v2.Prefix + rest
 	}
 	path = "/" + strings.Trim(strings.TrimPrefix(path, "/v1/"), "/")
 	if path == "/" {
@@ -82,7 +111,7 @@ func (c *contract) check(ctx context.Context, request *http.Request, sent []byte
 	}
 	route, parameters, err := c.router.FindRoute(asked)
 	if err != nil {
-		if response.StatusCode == http.StatusNotFound || response.StatusCode == http.StatusMethodNotAllowed {
+		if response.StatusCode >= http.StatusBadRequest && response.StatusCode < http.StatusInternalServerError {
 			return nil // what the document does not have, the server must not have
 		}
 		return err

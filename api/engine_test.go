@@ -15,7 +15,7 @@ import (
 
 // engine runs operations in this process, straight on the store: their first and last step, and nothing on any host.
 type engine struct {
-	t     *testing.T
+	t     testing.TB
 	store *db.Store
 	work  sync.WaitGroup
 
@@ -25,6 +25,7 @@ type engine struct {
 	hold     chan struct{}     // while set, operations wait for its closing before they end
 	fail     *cyborg.Error     // with which operations end
 	result   cyborg.JSONObject // with which they succeed
+	loads    string            // the id of the image that they load
 	progress *cyborg.Progress
 	census   func(hosts, deployables []string) (cyborg.Census, error)
 	runs     map[uuid.UUID]*run
@@ -37,16 +38,16 @@ type run struct {
 }
 
 // Wait returns when the run has ended.
-func (r *run) Wait(ctx context.Context) (workflows.OperationResult, error) {
+func (r *run) Wait(ctx context.Context) error {
 	select {
 	case <-r.ended:
-		return workflows.OperationResult{}, nil
+		return nil
 	case <-ctx.Done():
-		return workflows.OperationResult{}, cyborg.Errorf(cyborg.Timeout, "not yet: %w", ctx.Err())
+		return cyborg.Errorf(cyborg.Timeout, "not yet: %w", ctx.Err())
 	}
 }
 
-func newEngine(t *testing.T, store *db.Store) *engine {
+func newEngine(t testing.TB, store *db.Store) *engine {
 	t.Helper()
 	return &engine{t: t, store: store, runs: map[uuid.UUID]*run{}}
 }
@@ -79,22 +80,22 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	r := &run{ended: make(chan struct{}), canceled: make(chan struct{})}
 	r.cancel = sync.OnceFunc(func() { close(r.canceled) })
 	e.runs[op.ID] = r
-	hold, fail, result := e.hold, e.fail, e.result
+	hold, fail, result, loads := e.hold, e.fail, e.result, e.loads
 	ctx = context.WithoutCancel(ctx)
 	e.work.Go(func() {
 		defer close(r.ended)
-		e.operate(ctx, op, r, hold, fail, result)
+		e.operate(ctx, op, r, hold, fail, result, loads)
 	})
 	return r, nil
 }
 
-func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold <-chan struct{}, fail *cyborg.Error, result cyborg.JSONObject) {
-	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.Succeeded, Result: result, Steps: []cyborg.Step{
+func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold <-chan struct{}, fail *cyborg.Error, result cyborg.JSONObject, loads string) {
+	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.Succeeded, Result: result, BitstreamID: loads, Steps: []cyborg.Step{
 		{Name: "work", State: cyborg.StepDone, At: time.Now()},
 	}}
 	end := func(state cyborg.OperationState, err *cyborg.Error) {
 		outcome.State, outcome.Error, outcome.Result = state, err, nil
-		outcome.Steps[0].State = cyborg.StepUndone
+		outcome.Steps[0].State = cyborg.StepFailed
 	}
 	work, err := e.store.Begin(ctx, op.ID)
 	switch {
@@ -150,6 +151,14 @@ func (e *engine) Census(_ context.Context, hosts, deployables []string, _ time.D
 
 func (e *engine) Discover(context.Context, string, time.Duration) (workflows.DiscoverResult, error) {
 	return workflows.DiscoverResult{Sequence: 7, Generation: 3, Devices: map[string]int{"fake": 2}}, nil
+}
+
+func (e *engine) PreviewWhitelist(_ context.Context, host string, work cyborg.WhitelistWork, _ time.Duration) (cyborg.WhitelistPreview, error) {
+	preview := cyborg.WhitelistPreview{Host: host, File: "/etc/nova/nova.conf.d/cyborg-pci.conf", Changed: true, Notes: []string{"restart"}}
+	for _, entry := range work.Entries {
+		preview.Diff += "+" + entry.Target.Deployable + "\n"
+	}
+	return preview, nil
 }
 
 func (e *engine) Ping(context.Context) error {

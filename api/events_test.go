@@ -20,7 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-func contextWithCancel(t *testing.T) (context.Context, context.CancelFunc) {
+func contextWithCancel(t testing.TB) (context.Context, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	t.Cleanup(cancel)
@@ -35,7 +35,7 @@ type message struct {
 
 // sse is an open event stream.
 type sse struct {
-	t        *testing.T
+	t        testing.TB
 	response *http.Response
 	lines    *bufio.Scanner
 	close    context.CancelFunc
@@ -265,17 +265,17 @@ func TestEventStreamHeartbeats(t *testing.T) {
 // A stream over HTTP/2 lives on while nothing is written, for longer than a write may take.
 func TestEventStreamOverHTTP2(t *testing.T) {
 	t.Parallel()
-	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 50*time.Millisecond, 200*time.Millisecond })
+	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 4*time.Second })
 	server := httptest.NewUnstartedServer(h.handler)
 	server.EnableHTTP2 = true
-	server.Config.WriteTimeout = 100 * time.Millisecond
+	server.Config.WriteTimeout = 3 * time.Second
 	server.StartTLS()
 	defer server.Close()
 	h.server = server
 	s := h.stream("/v1/events")
 	defer s.close()
 	require.Equal(t, 2, s.response.ProtoMajor)
-	for range 3 {
+	for range 2 {
 		m, ok := s.next()
 		require.True(t, ok)
 		require.NotEmpty(t, m.comment)
@@ -298,7 +298,7 @@ func TestEventStreamLimit(t *testing.T) {
 // A caller that does not read is cut off; its place is free again.
 func TestSlowEventReaderIsCutOff(t *testing.T) {
 	t.Parallel()
-	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 100*time.Millisecond, 10*time.Millisecond })
+	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 10*time.Millisecond })
 	ours, theirs := net.Pipe() // holds nothing back: what is not read blocks
 	defer ours.Close()
 	server := &http.Server{Handler: h.handler, ReadHeaderTimeout: waitLimit}

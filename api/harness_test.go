@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/policy"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
@@ -31,13 +33,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
 
 // harness is a whole API over a real store, with an engine in this process.
 type harness struct {
-	t        *testing.T
+	t        testing.TB
+	url      string // of the database
 	store    *db.Store
 	engine   *engine
 	registry *prometheus.Registry
 	handler  http.Handler
 	server   *httptest.Server
 	token    string // sent with each request, if set
+	defects  *defects
 }
 
 const (
@@ -56,7 +60,24 @@ func withTokens(config *api.Config) {
 	}
 }
 
-func setup(t *testing.T, options ...func(*api.Config)) *harness {
+func setup(t testing.TB, options ...func(*api.Config)) *harness {
+	t.Helper()
+	return setupOn(t, func(store *db.Store) api.Store { return store }, options...)
+}
+
+// setupWith is setup with something else that the interface is made of.
+func setupWith(t testing.TB, change func(deps *api.Deps)) *harness {
+	t.Helper()
+	return setupOf(t, func(store *db.Store) api.Store { return store }, change)
+}
+
+// setupOn is setup with something between the interface and the store.
+func setupOn(t testing.TB, between func(store *db.Store) api.Store, options ...func(*api.Config)) *harness {
+	t.Helper()
+	return setupOf(t, between, func(*api.Deps) {}, options...)
+}
+
+func setupOf(t testing.TB, between func(store *db.Store) api.Store, change func(*api.Deps), options ...func(*api.Config)) *harness {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
@@ -65,28 +86,60 @@ func setup(t *testing.T, options ...func(*api.Config)) *harness {
 	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	store, err := db.Open(t.Context(), url, db.Options{MaxConns: 6}, log)
 	require.NoError(t, err)
-	h := &harness{t: t, store: store, engine: newEngine(t, store), registry: prometheus.NewRegistry()}
+	h := &harness{t: t, url: url, store: store, engine: newEngine(t, store), registry: prometheus.NewRegistry()}
 	t.Cleanup(store.Close)
 	t.Cleanup(h.engine.work.Wait)
 
-	config := api.Config{V1: v1.Config{SyncWait: 20 * time.Second}}
+	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
 	for _, option := range options {
 		option(&config)
 	}
-	handler, err := api.New(config, api.Deps{
-		Store: store, Engine: h.engine, Registry: h.registry, Log: log,
-	})
+	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
-	h.handler = handler
-	h.server = httptest.NewServer(handler)
+	deps := api.Deps{Store: between(store), Engine: h.engine, Policy: rules, Registry: h.registry, Log: log}
+	change(&deps)
+	handler, err := api.New(config, deps)
+	require.NoError(t, err)
+	h.defects = &defects{t: t, next: handler}
+	h.handler = h.defects
+	h.server = httptest.NewServer(h.handler)
 	t.Cleanup(h.server.Close)
 	return h
 }
 
-type testLog struct{ t *testing.T }
+// defects fails the test at any answer with status 500: nothing that a caller does, or that goes wrong around the server,
+// may bring one about.
+type defects struct {
+	t      testing.TB
+	next   http.Handler
+	wanted atomic.Bool // the test provokes them
+}
+
+func (d *defects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.next.ServeHTTP(&watchedAnswer{w, func(status int) {
+		if status == http.StatusInternalServerError && !d.wanted.Load() {
+			d.t.Errorf("%s %s is answered with %d", r.Method, r.URL, status)
+		}
+	}}, r)
+}
+
+// watchedAnswer tells the status of an answer.
+type watchedAnswer struct {
+	http.ResponseWriter
+	tell func(status int)
+}
+
+func (w *watchedAnswer) WriteHeader(status int) {
+	w.tell(status)
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watchedAnswer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+type testLog struct{ t testing.TB }
 
 func (l testLog) Write(line []byte) (int, error) {
-	if l.t.Context().Err() == nil {
+	if _, fuzzing := l.t.(*testing.F); !fuzzing && l.t.Context().Err() == nil {
 		l.t.Log(strings.TrimSuffix(string(line), "\n"))
 	}
 	return len(line), nil
@@ -167,7 +220,7 @@ func (h *harness) accelerator(id uuid.UUID) cyborg.Accelerator {
 
 // reply is one answer.
 type reply struct {
-	t      *testing.T
+	t      testing.TB
 	status int
 	header http.Header
 	body   []byte
@@ -205,7 +258,7 @@ func (h *harness) do(method, path string, body any, headers ...string) *reply {
 	got, err := io.ReadAll(response.Body)
 	require.NoError(h.t, err)
 	what := fmt.Sprintf("%s %s: %d %s", method, path, response.StatusCode, got)
-	require.NoError(h.t, theContract(h.t).check(h.t.Context(), request, sent, response, got), what)
+	require.NoError(h.t, contractOf(h.t, request.URL.Path).check(h.t.Context(), request, sent, response, got), what)
 	require.Regexp(h.t, `^req-[0-9a-f-]{36}$`, response.Header.Get(web.RequestIDHeader), what)
 	require.Equal(h.t, "no-store", response.Header.Get("Cache-Control"), what)
 	return &reply{t: h.t, status: response.StatusCode, header: response.Header, body: got, what: what}
@@ -262,7 +315,7 @@ func path(accelerator cyborg.Accelerator, rest ...string) string {
 
 // How long to wait for what must happen, and how often to look.
 const (
-	waitLimit = 20 * time.Second
+	waitLimit = time.Minute
 	poll      = 10 * time.Millisecond
 )
 

@@ -7,7 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/cyborg-project/cyborg"
+	v2 "github.com/cyborg-project/cyborg/api/v2"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
@@ -23,6 +26,8 @@ func healthz(w http.ResponseWriter, _ *http.Request) error {
 type readiness struct {
 	log    *slog.Logger
 	checks []Check
+	// asking is shared by those who ask at the same time: anybody may ask, and the checks cost others something.
+	asking singleflight.Group
 }
 
 type checkView struct {
@@ -39,12 +44,14 @@ type readyView struct {
 
 // serve answers 200 when every check passes, else 503; with ?verbose it lists them.
 func (c *readiness) serve(w http.ResponseWriter, r *http.Request) error {
-	views := make([]checkView, len(c.checks))
-	var running sync.WaitGroup
-	for i, check := range c.checks {
-		running.Go(func() { views[i] = c.run(r.Context(), check) })
+	answer := c.asking.DoChan("", func() (any, error) { return c.ask(context.WithoutCancel(r.Context())), nil }) //nolint:contextcheck // it is shared, so it outlives the one who asked first
+	var views []checkView
+	select {
+	case result := <-answer:
+		views, _ = result.Val.([]checkView)
+	case <-r.Context().Done():
+		return r.Context().Err()
 	}
-	running.Wait()
 	view, status := readyView{Status: "ready"}, http.StatusOK
 	for _, v := range views {
 		if !v.OK {
@@ -55,6 +62,17 @@ func (c *readiness) serve(w http.ResponseWriter, r *http.Request) error {
 		view.Checks = views
 	}
 	return web.WriteJSON(w, status, view)
+}
+
+// ask runs all checks.
+func (c *readiness) ask(ctx context.Context) []checkView {
+	views := make([]checkView, len(c.checks))
+	var running sync.WaitGroup
+	for i, check := range c.checks {
+		running.Go(func() { views[i] = c.run(ctx, check) })
+	}
+	running.Wait()
+	return views
 }
 
 // run runs one check. Why it failed is in the log: this answer is for everybody.
@@ -92,8 +110,13 @@ func (s *server) versionView() versionView {
 	}
 }
 
-func (s *server) versions(w http.ResponseWriter, _ *http.Request) error {
-	return web.WriteJSON(w, http.StatusOK, map[string][]versionView{"versions": {s.versionView()}})
+// versions answers as OpenStack's clients expect it, with our own interface beside theirs.
+func (s *server) versions(w http.ResponseWriter, r *http.Request) error {
+	return web.WriteJSON(w, http.StatusOK, struct {
+		v2.DiscoveryView
+
+		V1 versionView `json:"v1"`
+	}{v2.Discovery(r), s.versionView()})
 }
 
 func (s *server) version(w http.ResponseWriter, _ *http.Request) error {

@@ -99,6 +99,14 @@ func TestDrivers(t *testing.T) {
 	require.Len(t, as[body](h.do("GET", "/v1/drivers?host=h2&host=h2", nil).expect(http.StatusOK)).Driver, 1)
 	require.Len(t, as[body](h.do("GET", "/v1/hosts/h1/drivers", nil).expect(http.StatusOK)).Driver, 1)
 	h.do("GET", "/v1/drivers?host=h9", nil).problem(cyborg.NotFound)
+	first := h.do("GET", "/v1/drivers?limit=1", nil).expect(http.StatusOK)
+	next := as[map[string][]map[string]any](first)["driver_links"][0]["href"]
+	require.Equal(t, "/v1/drivers?limit=1&marker=h1%2Ffake", next)
+	second := as[body](h.do("GET", "/v1/drivers?limit=1&marker=h1%2Ffake", nil).expect(http.StatusOK)).Driver
+	require.Len(t, second, 1)
+	require.Equal(t, "h2", second[0].Host)
+	h.do("GET", "/v1/drivers?marker=h1", nil).problem(cyborg.Invalid)
+	h.do("GET", "/v1/services?marker=h1", nil).problem(cyborg.Invalid)
 	require.Equal(t, "fake", as[cyborg.Backend](h.do("GET", "/v1/hosts/h1/drivers/fake", nil).expect(http.StatusOK)).Driver)
 	h.do("GET", "/v1/hosts/h1/drivers/none", nil).problem(cyborg.NotFound)
 
@@ -109,6 +117,10 @@ func TestDrivers(t *testing.T) {
 	require.Equal(t, cyborg.KindConfigure, op.Kind)
 	require.Equal(t, "ok", op.Result["state"])
 	require.InDelta(t, 3, op.Input["options"].(map[string]any)["cards"], 0)
+
+	named := h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"driver": "generic"}).expect(http.StatusCreated)
+	require.Equal(t, "/v1/hosts/h1/drivers/generic", named.header.Get("Location"), "by its driver, where it has no name of its own")
+	h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"options": map[string]any{}}).problem(cyborg.Invalid)
 
 	h.do("PUT", "/v1/hosts/h1/drivers/fake", map[string]any{"options": map[string]any{"cards": 4}}).expect(http.StatusOK)
 	h.do("DELETE", "/v1/hosts/h2/drivers/fake", nil).expect(http.StatusNoContent)
@@ -157,6 +169,8 @@ func TestUsage(t *testing.T) {
 	usage := as[cyborg.HostUsage](h.do("GET", path(accelerator, "/usage"), nil).expect(http.StatusOK))
 	require.Equal(t, []string{"fpga-0"}, limited)
 	require.True(t, usage.Deployables[0].Handles[0].InUse)
+	require.Equal(t, accelerator.UUID, usage.Deployables[0].Accelerator)
+	require.Equal(t, "h1_fpga-0", usage.Deployables[0].Name, "as the lists have it, not as the driver")
 
 	h.do("GET", "/v1/usage?host=h9", nil).problem(cyborg.NotFound)
 	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/usage", nil).problem(cyborg.NotFound)

@@ -84,7 +84,7 @@ func TestBadInput(t *testing.T) {
 }
 
 // at is the harness in a subtest.
-func at(h *harness, t *testing.T) *harness { //nolint:thelper // h is whose method it would be
+func at(h *harness, t testing.TB) *harness { //nolint:thelper // h is whose method it would be
 	t.Helper()
 	other := *h
 	other.t = t
@@ -100,10 +100,12 @@ func validBody(method, pattern string) any {
 		return `{"acc_specs": {"acc_type": "compression"}}`
 	case "PATCH /accelerators/{uuid}/program":
 		return `{"image": {"source": "a.bin"}}`
-	case "POST /accelerators/{uuid}/maintain":
+	case "POST /accelerators/{uuid}/maintain", "POST /devices/{uuid}/maintain":
 		return `{"reason": "a new fan"}`
 	case "POST /hosts/{host}/drivers":
 		return `{"name": "more", "driver": "fake"}`
+	case "POST /hosts/{host}/nova-whitelist":
+		return `{"devices": []}`
 	case "PUT /hosts/{host}/drivers/{backend}":
 		return `{"options": {}}`
 	}
@@ -130,12 +132,18 @@ func TestBadParameters(t *testing.T) {
 		"/v1/accelerators?name=" + strings.Repeat("n", 256):                "255",
 		"/v1/accelerators?instance=x":                                      "instance",
 		"/v1/accelerators?holder_host=a&holder_service=b":                  "two holders",
+		"/v1/accelerators?host=h" + strings.Repeat("&host=h", 500):         "500 values",
 		"/v1/operations?kind=dance":                                        "dance",
 		"/v1/operations?state=happy":                                       "happy",
 		"/v1/operations?open=perhaps":                                      "perhaps",
 		"/v1/operations?accelerator=x":                                     "accelerator",
 		"/v1/operations?accelerator=" + id + "&device=" + id:               "exclude",
 		"/v1/operations?marker=" + id:                                      id,
+		"/v1/accelerators?uuid_prefix=12345":                               "12345",
+		"/v1/accelerators?uuid_prefix=1234567x":                            "1234567x",
+		"/v1/operations?id_prefix=" + id + "0":                             id + "0",
+		"/v1/operations?id=x":                                              "id",
+		"/v1/devices?uuid_prefix=123456789":                                "123456789",
 		"/v1/devices?limit=-1":                                             "-1",
 		"/v1/devices?marker=7":                                             "marker",
 		"/v1/hosts?limit=x":                                                "limit",
@@ -206,7 +214,8 @@ func TestMessagesNamePropertyAndValue(t *testing.T) {
 		"past":               {"POST", path(accelerator, "/maintain"), `{"reason":"r","until":"2001-01-01T00:00:00Z"}`, []string{"until", "2001"}},
 		"no time":            {"POST", path(accelerator, "/maintain"), `{"reason":"r","until":"tomorrow"}`, []string{"until", "tomorrow"}},
 		"no time span":       {"POST", path(accelerator, "/maintain"), `{"reason":"r","for":"-1h"}`, []string{"for", "-1h"}},
-		"no backend":         {"POST", "/hosts/h1/drivers", `{"driver":"fake"}`, []string{"name"}},
+		"no backend":         {"POST", "/hosts/h1/drivers", `{"options":{}}`, []string{"driver"}},
+		"a large tree":       {"PUT", path(accelerator), `{"acc_specs":{"acc_capability":{"a":"` + strings.Repeat("x", 64<<10) + `"}}}`, []string{"acc_capability", "65536"}},
 		"no options":         {"PUT", "/hosts/h1/drivers/fake", `{}`, []string{"options"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,14 +9,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// OpenAPI is the OpenAPI 3.0 document of the whole interface, as YAML.
+// OpenAPI is the OpenAPI 3.0 document of our own interface, as YAML.
 //
 //go:embed openapi.yaml
 var OpenAPI []byte
 
-func openAPIJSON() ([]byte, error) {
+// OpenAPIV2 is the one of OpenStack's, below /v2.
+//
+//go:embed openapi-v2.yaml
+var OpenAPIV2 []byte
+
+func openAPIJSON(source []byte) ([]byte, error) {
 	var document any
-	if err := yaml.Unmarshal(OpenAPI, &document); err != nil {
+	if err := yaml.Unmarshal(source, &document); err != nil {
 		return nil, fmt.Errorf("the embedded OpenAPI document: %w", err)
 	}
 	out, err := json.Marshal(document)

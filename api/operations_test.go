@@ -54,7 +54,7 @@ func TestLongCallAnswersAccepted(t *testing.T) {
 	release := h.engine.block()
 	defer release()
 	op := as[cyborg.Operation](h.do("POST", path(accelerator), map[string]any{"name": "alpha"}).expect(http.StatusAccepted))
-	require.Equal(t, cyborg.Running, op.State)
+	require.False(t, op.State.Ended()) // on a busy machine it may not even run yet
 	release()
 	require.Equal(t, cyborg.Succeeded, as[cyborg.Operation](h.eventually(op.ID)).State)
 }
@@ -102,6 +102,7 @@ func TestFailedOperation(t *testing.T) {
 		require.Equal(t, kind, op.Error.Kind)
 	}
 	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Internal, "nil pointer at db.go:17") })
+	h.defects.wanted.Store(true)
 	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.Internal)
 	require.NotContains(t, problem.Detail, "db.go")
 }
@@ -179,6 +180,9 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 	release := h.engine.block()
 	defer release()
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
+	require.Eventually(t, func() bool { // one that has not begun would end by itself at a cancel
+		return as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).State == cyborg.Running
+	}, waitLimit, poll)
 	h.engine.set(func(e *engine) { e.away = true })
 	answer := h.do("POST", operationPath(op.ID, "/cancel"), nil)
 	problem := answer.problem(cyborg.Unavailable)

@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
+	v2 "github.com/cyborg-project/cyborg/api/v2"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
@@ -18,6 +19,7 @@ type server struct {
 	auth     *auth.Authenticator
 	names    map[string]bool
 	v1       *v1.API
+	v2       *v2.API // nil where it is not served
 	registry Registry
 	ready    readiness
 	document []byte
@@ -49,9 +51,25 @@ func (s *server) routes() []route {
 	return table
 }
 
+// handler serves /v2 apart from everything else: its paths, methods and errors follow rules of their own.
+func (s *server) handler() http.Handler {
+	router := s.guardBrowsers(s.router())
+	if s.v2 == nil {
+		return router
+	}
+	openStack := v2.WithErrors(s.guardBrowsers(s.v2))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := v2.Within(r.URL.Path); ok {
+			openStack.ServeHTTP(w, r)
+			return
+		}
+		router.ServeHTTP(w, r)
+	})
+}
+
 func (s *server) router() *chi.Mux {
 	router := chi.NewRouter()
-	router.Use(s.guardBrowsers, middleware.StripSlashes, middleware.GetHead)
+	router.Use(middleware.StripSlashes, middleware.GetHead)
 	for _, r := range s.routes() {
 		handler := s.authorized(r)
 		for _, path := range r.paths {
@@ -79,7 +97,7 @@ func (s *server) authorized(of route) http.Handler {
 			if err != nil {
 				return err
 			}
-			web.SetActor(r.Context(), caller.Name)
+			web.SetIdentity(r.Context(), caller.Identity())
 			ctx := auth.WithCaller(r.Context(), caller)
 			r = r.WithContext(ctx)
 			if err := auth.Require(ctx, of.role, of.method+" "+of.paths[0]); err != nil {

@@ -13,18 +13,23 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
 // Limits of every listener. Answers that may take longer set their own write deadline.
 const (
-	headerLimit  = 10 * time.Second
-	readLimit    = 60 * time.Second
+	defaultHead  = 10 * time.Second
+	defaultRead  = 60 * time.Second
 	idleLimit    = 2 * time.Minute
 	headerBytes  = 64 << 10
 	defaultGrace = 10 * time.Second
 	defaultWrite = 90 * time.Second
+	// maxStreams is how many requests one HTTP/2 connection may make at once.
+	maxStreams         = 100
+	defaultConnections = 10_000
 )
 
 // Endpoint is where something is served.
@@ -87,9 +92,17 @@ type ServeOptions struct {
 	// Write is how long an answer may take from the request's head on; default 90 s. It must be longer than the
 	// longest wait for an operation.
 	Write time.Duration
+	// Head and Read are how long a client may take to send a request's head, and all of it; default 10 s and 60 s.
+	Head, Read time.Duration
 	// Grace is how long requests in flight may take when the server stops; default 10 s.
 	Grace time.Duration
-	Log   *slog.Logger
+	// Connections is how many may be open at once; default 10,000, and never more than half of the files that the process
+	// may open.
+	Connections int
+	// Registry has the metrics of them, with Name as the listener's; nil for none.
+	Registry prometheus.Registerer
+	Name     string
+	Log      *slog.Logger
 }
 
 // Serve serves the handler on the listener until ctx ends. Then it takes no more requests, event streams and waiting
@@ -97,10 +110,16 @@ type ServeOptions struct {
 // nil after such a stop, else why it cannot serve.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, options ServeOptions) error {
 	draining := make(chan struct{})
+	bound, err := newConnections(cmp.Or(options.Connections, defaultConnections), options.Registry, options.Name)
+	if err != nil {
+		return err
+	}
 	server := &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: headerLimit,
-		ReadTimeout:       readLimit,
+		ConnState:         bound.track,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ReadHeaderTimeout: cmp.Or(options.Head, defaultHead),
+		ReadTimeout:       cmp.Or(options.Read, defaultRead),
 		WriteTimeout:      cmp.Or(options.Write, defaultWrite),
 		IdleTimeout:       idleLimit,
 		MaxHeaderBytes:    headerBytes,
@@ -121,7 +140,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, opt
 		}
 		stopped <- err
 	})
-	err := server.Serve(listener)
+	err = server.Serve(listener)
 	if stop() { // it ended by itself
 		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
 	}

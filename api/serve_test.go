@@ -60,7 +60,7 @@ func served(t *testing.T, handler http.Handler, endpoint api.Endpoint, options a
 	endpoint.Address = "127.0.0.1:0"
 	listener, err := endpoint.Listen(t.Context())
 	require.NoError(t, err)
-	options.Log = slog.New(slog.DiscardHandler)
+	options.Log = quiet()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
 	result := make(chan error, 1)
@@ -166,3 +166,5 @@ func TestServeLimitsHeaders(t *testing.T) {
 	require.Equal(t, "HTTP/1.1 431", string(head))
 	require.NoError(t, stop())
 }
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -2,80 +2,93 @@ package db
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/cyborg-project/cyborg"
 )
 
 // selectAccelerators reads accelerators with all that belongs to them in one statement. The handles are gathered below
-// the joins, so that a page costs its rows and not the table's.
+// the joins, so that a page costs its rows and not the table's; as records and not as JSON, which costs both sides more.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, d.attributes, d.bitstream_id, d.program_set, d.protected, d.lifecycle,
-	       d.reason, d.error_kind, d.administration, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.lifecycle,
+	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
+	       CASE WHEN ` + maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
-	       d.specs_version, d.created_at, d.updated_at
+	       d.specs_version, d.nova_spec, CASE WHEN d.image_lost_at IS NOT NULL THEN d.image END,
+	       coalesce(d.image_bitstream, ''), d.image_lost_at, d.created_at, d.updated_at
 	FROM deployables d
 	JOIN devices v ON v.uuid = d.device_uuid
 	LEFT JOIN claims c ON c.deployable_uuid = d.uuid
 	LEFT JOIN operations o ON o.id = c.operation_id
 	CROSS JOIN LATERAL (
-		SELECT count(*) AS total, count(*) FILTER (WHERE holder_kind IS NULL AND presence = 'present') AS free,
-		       coalesce(json_agg(json_build_object(
-		           'id', id, 'uuid', uuid, 'kind', kind, 'info', info, 'identity', identity, 'presence', presence,
-		           'holder_kind', holder_kind, 'holder_id', holder_id, 'operation_id', operation_id,
-		           'attached_at', attached_at) ORDER BY id), '[]') AS handles
-		FROM attach_handles WHERE deployable_uuid = d.uuid) AS h`
+		SELECT count(holder_kind) AS held,
+		       count(*) FILTER (WHERE holder_kind IS NULL AND left_kind IS NULL AND presence = 'present') AS free,
+		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, left_kind, left_id,
+		               EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
+		           ORDER BY id) AS handles
+		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`
+
+// maintained says that a deployable is in maintenance now: where the time of that is over, it has ended, also if Reconcile has
+// not recorded it yet.
+const maintained = "(d.administration = 'maintaining' AND (d.maintain_until > clock_timestamp()) IS NOT FALSE)"
 
 // accelerator is what guards and agents need to know besides what everybody may see.
 type accelerator struct {
 	cyborg.Accelerator
 	device    string               // the device's identity on its host
 	errorKind cyborg.OperationKind // of the operation that left it in error
+	movedBy   uuid.UUID            // the operation that brought it to its lifecycle; zero where none did
 }
 
-// handleJSON is an attach handle as selectAccelerators gathers it.
-type handleJSON struct {
-	ID         int64             `json:"id"`
-	UUID       uuid.UUID         `json:"uuid"`
-	Kind       cyborg.HandleKind `json:"kind"`
-	Info       map[string]string `json:"info"`
-	Identity   string            `json:"identity"`
-	Presence   cyborg.Presence   `json:"presence"`
-	HolderKind cyborg.HolderKind `json:"holder_kind"`
-	HolderID   string            `json:"holder_id"`
-	Operation  uuid.UUID         `json:"operation_id"`
-	AttachedAt time.Time         `json:"attached_at"`
+// acceleratorRows makes accelerators of the rows of one read. Its parts are where JSON and records are scanned into.
+type acceleratorRows struct {
+	specs      parsed[cyborg.Specs]
+	set        parsed[cyborg.SpecsPatch]
+	attributes parsed[[]cyborg.Attribute]
+	nova       parsed[*cyborg.NovaSpec]
+	image      parsed[cyborg.Image]
+	handles    []handleRecord
+	infos      map[string]map[string]string // of the handles, by their text
 }
 
-func scanAccelerator(row pgx.CollectableRow) (accelerator, error) {
+// scan reads one row.
+func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 	var (
 		a           accelerator
 		maintenance cyborg.Maintenance
 		fence       cyborg.Fence
 		claim       cyborg.Claim
-		set         cyborg.SpecsPatch
-		handles     []handleJSON
+		lost        cyborg.LostImage
 	)
+	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.Deployable, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
-		&a.Backend, &a.Driver, &a.DeviceType, &a.Specs, &set, &a.Attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
-		&a.Lifecycle, &a.Reason, &a.errorKind, &a.Admin, &maintenance.Reason, &maintenance.By,
-		(*zeronull.Timestamptz)(&maintenance.Until), &a.Presence, (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
-		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), &claim.Kind, &handles,
-		&a.SpecVersion, &a.CreatedAt, &a.UpdatedAt)
+		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
+		(*string)(&a.Lifecycle), &a.Reason, (*string)(&a.errorKind), (*zeronull.UUID)(&a.movedBy), (*string)(&a.Admin),
+		&maintenance.Reason, &maintenance.By,
+		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
+		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
+		&a.SpecVersion, &r.nova, &r.image, &lost.BitstreamID, (*zeronull.Timestamptz)(&lost.FoundAt), &a.CreatedAt, &a.UpdatedAt)
 	if err != nil {
 		return a, err
 	}
-	if a.Specs, err = a.Specs.With(set); err != nil {
+	a.Attributes, a.Nova = r.attributes.value, r.nova.value
+	if a.Specs, err = r.specs.value.With(r.set.value); err != nil {
 		return a, fmt.Errorf("the specs set for accelerator %s: %w", a.UUID, err)
 	}
 	if a.Admin == cyborg.Maintaining {
 		a.Maintenance = &maintenance
+	}
+	if lost.Image = r.image.value; !lost.FoundAt.IsZero() {
+		a.LostImage = &lost
 	}
 	if fence.Reason != "" {
 		a.Fence = &fence
@@ -83,24 +96,122 @@ func scanAccelerator(row pgx.CollectableRow) (accelerator, error) {
 	if claim.Operation != uuid.Nil {
 		a.Claim = &claim
 	}
-	a.Handles = make([]cyborg.AttachHandle, len(handles))
-	for i, h := range handles {
-		a.Handles[i] = h.handle()
+	a.Handles = make([]cyborg.AttachHandle, len(r.handles))
+	for i := range r.handles {
+		a.Handles[i] = r.handles[i].handle()
 	}
 	return a, nil
 }
 
-func (h *handleJSON) handle() cyborg.AttachHandle {
-	out := cyborg.AttachHandle{
-		ID: h.ID, UUID: h.UUID, Kind: h.Kind, Info: h.Info, Identity: h.Identity, Presence: h.Presence, Operation: h.Operation,
+// handleRecords takes the array of a row's handles.
+type handleRecords acceleratorRows
+
+// SetDimensions makes room for them; NULL is none.
+func (r *handleRecords) SetDimensions(dimensions []pgtype.ArrayDimension) error {
+	n := 0
+	if len(dimensions) > 0 {
+		n = int(dimensions[0].Length)
 	}
-	if h.HolderKind != "" {
-		out.Holder = &cyborg.Holder{Kind: h.HolderKind, ID: h.HolderID}
+	r.handles = slices.Grow(r.handles[:0], n)[:n]
+	if r.infos == nil {
+		r.infos = map[string]map[string]string{}
 	}
-	if !h.AttachedAt.IsZero() {
-		out.AttachedAt = h.AttachedAt.UTC()
+	for i := range r.handles {
+		r.handles[i] = handleRecord{info: parsed[map[string]string]{known: r.infos}}
 	}
-	return out
+	return nil
+}
+
+// ScanIndex is where one goes.
+func (r *handleRecords) ScanIndex(i int) any { return &r.handles[i] }
+
+// ScanIndexType is what one is.
+func (r *handleRecords) ScanIndexType() any { return new(handleRecord) }
+
+// handleRecord is one handle, field by field as selectAccelerators has it.
+type handleRecord struct {
+	cyborg.AttachHandle
+	holder cyborg.Holder
+	left   cyborg.Holder
+	lost   bool // at a boot
+	info   parsed[map[string]string]
+}
+
+// ScanNull refuses a handle that is none.
+func (h *handleRecord) ScanNull() error { return errors.New("a handle is NULL") }
+
+// ScanIndex is where one of its fields goes.
+func (h *handleRecord) ScanIndex(i int) any {
+	switch i {
+	case 0:
+		return &h.ID
+	case 1:
+		return &h.UUID
+	case 2:
+		return (*string)(&h.Kind)
+	case 3:
+		return &h.info
+	case 4:
+		return &h.Identity
+	case 5:
+		return (*string)(&h.Presence)
+	case 6:
+		return (*zeronull.Text)(&h.holder.Kind)
+	case 7:
+		return (*zeronull.Text)(&h.holder.ID)
+	case 8:
+		return (*zeronull.UUID)(&h.Operation)
+	case 9:
+		return (*zeronull.Timestamptz)(&h.AttachedAt)
+	case 10:
+		return (*zeronull.Text)(&h.left.Kind)
+	case 11:
+		return (*zeronull.Text)(&h.left.ID)
+	default:
+		return &h.lost
+	}
+}
+
+func (h *handleRecord) handle() cyborg.AttachHandle {
+	if h.holder.Kind != "" {
+		h.Holder = &cyborg.Holder{Kind: h.holder.Kind, ID: h.holder.ID}
+	}
+	if h.left.Kind != "" {
+		h.Left = &cyborg.Holder{Kind: h.left.Kind, ID: h.left.ID}
+	}
+	if h.lost {
+		h.Health = cyborg.LostAtBoot
+	}
+	h.Info = h.info.value
+	return h.AttachHandle
+}
+
+// parsed is a column of JSON. Hosts are often alike: a text that came before in the same read is not decoded again, and
+// what it says is shared by the rows, so nobody may change it.
+type parsed[T any] struct {
+	value T
+	known map[string]T
+}
+
+// ScanBytes reads the text of one row; NULL is the zero value.
+func (d *parsed[T]) ScanBytes(text []byte) error {
+	if text == nil {
+		d.value = *new(T)
+		return nil
+	}
+	var ok bool
+	if d.value, ok = d.known[string(text)]; ok {
+		return nil
+	}
+	var value T
+	if err := json.Unmarshal(text, &value); err != nil {
+		return err
+	}
+	if d.known == nil {
+		d.known = map[string]T{}
+	}
+	d.known[string(text)], d.value = value, value
+	return nil
 }
 
 // readAccelerators runs selectAccelerators with what follows it.
@@ -109,7 +220,7 @@ func readAccelerators(ctx context.Context, q querier, rest string, values ...any
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, scanAccelerator)
+	return pgx.CollectRows(rows, new(acceleratorRows).scan)
 }
 
 // Accelerators lists accelerators in the order in which they were found.
@@ -152,6 +263,7 @@ func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerat
 func (f *AcceleratorFilter) clause() *clause {
 	c := &clause{}
 	andAny(c, "d.uuid", f.UUIDs)
+	andAmong(c, "d.uuid", f.Among)
 	andAny(c, "d.accelerator", f.Names)
 	andAny(c, "d.host", f.Hosts)
 	andAny(c, "v.driver", f.Drivers)
@@ -167,4 +279,20 @@ func (f *AcceleratorFilter) clause() *clause {
 		c.and(statusNeeds(f.Statuses))
 	}
 	return c
+}
+
+// AcceleratorName is how an accelerator is called: by its UUID and its name in the records, and by its driver on its host.
+type AcceleratorName struct {
+	UUID                  uuid.UUID
+	Name, Host, LocalName string
+}
+
+// AcceleratorNames says how the accelerators of these hosts are called.
+func (s *Store) AcceleratorNames(ctx context.Context, hosts []string) ([]AcceleratorName, error) {
+	rows, err := s.pool.Query(ctx, "SELECT uuid, accelerator, host, local_name FROM deployables WHERE host = ANY($1)", hosts)
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceleratorName])
+	return found, s.failure(ctx, err)
 }

@@ -1,6 +1,7 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -14,26 +15,41 @@ import (
 // it, and what is attached stays. Again, it replaces the reason and the time. The error is of kind Invalid where there
 // is no reason or the time is over, NotFound where there is no such accelerator.
 func (s *Store) Maintain(ctx context.Context, id uuid.UUID, m cyborg.Maintenance, actor cyborg.Actor) (cyborg.Accelerator, error) {
+	return s.administer(ctx, id, actor, func(tx pgx.Tx) error { return maintain(ctx, tx, m, actor, "uuid = $5", id) })
+}
+
+// MaintainDevice is Maintain for all accelerators of a device, all or none.
+func (s *Store) MaintainDevice(ctx context.Context, id uuid.UUID, m cyborg.Maintenance, actor cyborg.Actor) (cyborg.Device, error) {
+	return s.administerDevice(ctx, id, actor, func(tx pgx.Tx) error { return maintain(ctx, tx, m, actor, "device_uuid = $5", id) })
+}
+
+func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg.Actor, condition string, id uuid.UUID) error {
 	if m.Reason == "" {
-		return cyborg.Accelerator{}, cyborg.Errorf(cyborg.Invalid, "maintenance needs a reason; others will wonder")
+		return cyborg.Errorf(cyborg.Invalid, "maintenance needs a reason; others will wonder")
 	}
-	if m.By == "" {
-		m.By = actor.Name
-	}
-	var until *time.Time
-	if !m.Until.IsZero() {
+	var (
+		until *time.Time
+		span  *time.Duration
+	)
+	switch {
+	case m.For > 0:
+		span = &m.For
+	case !m.Until.IsZero():
 		until = &m.Until
 	}
-	return s.administer(ctx, id, actor, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			UPDATE deployables SET administration = $2, maintain_reason = $3, maintain_by = $4, maintain_until = $5
-			WHERE uuid = $1 AND ($5::timestamptz IS NULL OR $5 > clock_timestamp())`,
-			id, string(cyborg.Maintaining), m.Reason, m.By, until)
-		if err == nil && tag.RowsAffected() == 0 {
-			return cyborg.Errorf(cyborg.Invalid, "maintenance until %s would be over already", m.Until.UTC().Format(time.RFC3339))
-		}
+	tag, err := tx.Exec(ctx, `
+		UPDATE deployables SET administration = $1, maintain_reason = $2, maintain_by = $3,
+			maintain_until = coalesce($4, clock_timestamp() + $6::interval)
+		WHERE ($4::timestamptz IS NULL OR $4 > clock_timestamp()) AND `+condition,
+		string(cyborg.Maintaining), m.Reason, cmp.Or(m.By, actor.Name), until, id, span)
+	if err != nil || tag.RowsAffected() > 0 || until == nil {
 		return err
-	})
+	}
+	var over bool // else the device has no accelerators
+	if err := tx.QueryRow(ctx, "SELECT $1 <= clock_timestamp()", until).Scan(&over); err != nil || !over {
+		return err
+	}
+	return cyborg.Errorf(cyborg.Invalid, "maintenance until %s would be over already", until.UTC().Format(time.RFC3339))
 }
 
 // Enable ends the maintenance of an accelerator; of one that is in none it changes nothing. The error is of kind
@@ -41,6 +57,14 @@ func (s *Store) Maintain(ctx context.Context, id uuid.UUID, m cyborg.Maintenance
 func (s *Store) Enable(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error) {
 	return s.administer(ctx, id, actor, func(tx pgx.Tx) error {
 		_, err := enable(ctx, tx, "uuid = $4", id)
+		return err
+	})
+}
+
+// EnableDevice is Enable for all accelerators of a device.
+func (s *Store) EnableDevice(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Device, error) {
+	return s.administerDevice(ctx, id, actor, func(tx pgx.Tx) error {
+		_, err := enable(ctx, tx, "device_uuid = $4", id)
 		return err
 	})
 }
@@ -72,26 +96,56 @@ func (s *Store) administer(ctx context.Context, id uuid.UUID, actor cyborg.Actor
 	return out, err
 }
 
-// EnableExpired ends all maintenance whose time is over, and returns how many that was.
-func (s *Store) EnableExpired(ctx context.Context) (int, error) {
-	const expired = "administration = 'maintaining' AND maintain_until <= now()"
-	enabled := 0
-	err := s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM deployables WHERE "+expired)
+// administerDevice makes a change to the accelerators of a device and returns it as it is then.
+func (s *Store) administerDevice(ctx context.Context, id uuid.UUID, actor cyborg.Actor, body func(tx pgx.Tx) error) (cyborg.Device, error) {
+	var out cyborg.Device
+	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		before, err := readDevice(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil || len(hosts) == 0 {
+		if err := lockHosts(ctx, tx, before.Host); err != nil {
 			return err
 		}
-		if err := lockHosts(ctx, tx, hosts...); err != nil {
+		if _, err := lockAccelerators(ctx, tx, "d.device_uuid = $1", id); err != nil {
 			return err
 		}
-		enabled, err = enable(ctx, tx, expired+" AND host = ANY($4)", hosts)
+		if err := body(tx); err != nil {
+			return err
+		}
+		out, err = readDevice(ctx, tx, id)
 		return err
 	})
-	return enabled, err
+	return out, err
+}
+
+// hostsAtOnce bounds the hosts that one transaction of a repair locks: PostgreSQL has room for some thousand locks in all.
+const hostsAtOnce = 500
+
+// EnableExpired ends all maintenance whose time is over, and returns how many that was.
+func (s *Store) EnableExpired(ctx context.Context) (int, error) {
+	const expired = "administration = 'maintaining' AND maintain_until <= now()"
+	for enabled := 0; ; {
+		hosts, ended := 0, 0
+		err := s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM deployables WHERE "+expired+" LIMIT $1", hostsAtOnce)
+			if err != nil {
+				return err
+			}
+			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if hosts, ended = len(found), 0; err != nil || hosts == 0 {
+				return err
+			}
+			if err := lockHosts(ctx, tx, found...); err != nil {
+				return err
+			}
+			ended, err = enable(ctx, tx, expired+" AND host = ANY($4)", found)
+			return err
+		})
+		if enabled += ended; err != nil || hosts < hostsAtOnce {
+			return enabled, err
+		}
+	}
 }
 
 // repairer is the actor of what the system does on its own.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -32,11 +34,25 @@ type story interface {
 
 // choice is what an operation is about. Its targets will be claimed; the first is the one it was asked for.
 type choice struct {
-	host    string
-	targets []accelerator
-	backend string // set where the operation is about a backend
-	before  before
-	nothing bool // there is nothing to do
+	operation uuid.UUID
+	host      string
+	targets   []accelerator
+	uses      []accelerator // what it is about besides them, without a claim
+	arqs      []uuid.UUID   // the accelerator requests that it is about
+	takes     []taking      // the handles that they get
+	backend   string        // set where the operation is about a backend
+	before    before
+	nothing   bool // there is nothing to do
+	untold    bool // Nova will have to be told how it ends
+	// failed is why it cannot be done, where that is recorded: the operation has failed with its admission.
+	failed error
+}
+
+// failedWith is the choice of an operation that fails with its admission, and touches nothing but its own subjects.
+func (c *choice) failedWith(err error) choice {
+	out := *c
+	out.targets, out.takes, out.before, out.untold, out.failed = nil, nil, before{}, false, err
+	return out
 }
 
 // before is what an undo brings back.
@@ -45,19 +61,38 @@ type before struct {
 	Name string `json:"name,omitempty"`
 	// Fences are those of the targets before a Program set its own.
 	Fences map[uuid.UUID]cyborg.Fence `json:"fences,omitempty"`
+	// Stuck is why a Detach by force was needed.
+	Stuck string `json:"stuck,omitempty"`
+	// Loads are what a Bind found to load.
+	Loads []cyborg.Load `json:"loads,omitempty"`
+	// Handles are those that an Unbind takes back.
+	Handles []uuid.UUID `json:"handles,omitempty"`
+	// Whitelist is what Nova had of the targets before a Whitelist.
+	Whitelist map[uuid.UUID]cyborg.NovaSpec `json:"whitelist,omitempty"`
+	// Rescues are the instances that a Rescue has Nova reboot.
+	Rescues []cyborg.Rescue `json:"rescues,omitempty"`
 }
 
-// subjects are the accelerators, their device, the backend, and the host.
+// subjects are the accelerator requests, the accelerators, their devices, the backend, and the host.
 func (c *choice) subjects() []cyborg.Subject {
 	var out []cyborg.Subject
+	for _, id := range c.arqs {
+		out = append(out, cyborg.Subject{Kind: cyborg.SubjectARQ, ID: id.String()})
+	}
 	if c.backend != "" {
 		out = append(out, cyborg.Subject{Kind: cyborg.SubjectBackend, ID: c.host + "/" + c.backend})
 	}
 	devices := map[uuid.UUID]bool{}
-	for _, t := range c.targets {
+	about := slices.Clone(c.targets)
+	for _, used := range c.uses {
+		if !slices.ContainsFunc(c.targets, func(t accelerator) bool { return t.UUID == used.UUID }) {
+			about = append(about, used)
+		}
+	}
+	for _, t := range about {
 		out = append(out, cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: t.UUID.String()})
 	}
-	for _, t := range c.targets {
+	for _, t := range about {
 		if !devices[t.DeviceUUID] {
 			devices[t.DeviceUUID] = true
 			out = append(out, cyborg.Subject{Kind: cyborg.SubjectDevice, ID: t.DeviceUUID.String()})
@@ -82,10 +117,25 @@ func (s *Store) story(a *Admission) (story, any, error) {
 		stories, request = append(stories, attach{*a.Attach}), a.Attach
 	}
 	if a.Detach != nil {
-		stories, request = append(stories, detach{*a.Detach}), a.Detach
+		stories, request = append(stories, detach{*a.Detach, s.opts.SilentAfter}), a.Detach
 	}
 	if a.Configure != nil {
 		stories, request = append(stories, configure{*a.Configure}), a.Configure
+	}
+	if a.Retire != nil {
+		stories, request = append(stories, retire{*a.Retire}), a.Retire
+	}
+	if a.Bind != nil {
+		stories, request = append(stories, bind{*a.Bind}), a.Bind
+	}
+	if a.Unbind != nil {
+		stories, request = append(stories, unbind{*a.Unbind}), a.Unbind
+	}
+	if a.Whitelist != nil {
+		stories, request = append(stories, whitelist{*a.Whitelist}), a.Whitelist
+	}
+	if a.Rescue != nil {
+		stories, request = append(stories, rescue{*a.Rescue}), a.Rescue
 	}
 	if len(stories) != 1 || a.ID == uuid.Nil {
 		return nil, nil, cyborg.Errorf(cyborg.Invalid, "an admission has an id and exactly one request")
@@ -94,7 +144,9 @@ func (s *Store) story(a *Admission) (story, any, error) {
 }
 
 // Admit records an operation with its claims, all or none, or says why it cannot be: Invalid, NotFound, Claimed (the
-// error names the operation in the way), InUse, Changed, NameTaken, NoFit, Protected. The workflow is started after it.
+// error names the operation in the way), InUse, Changed, NameTaken, NoFit, Protected. The workflow is started after it. A
+// bind that is refused because of the accelerator that it asks for is recorded as one that has failed: then there is an
+// operation beside the error.
 //
 // Admitting the same id again, or the same idempotency key for the same actor and project, returns what was admitted
 // first.
@@ -103,36 +155,49 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	if err != nil {
 		return Admitted{}, err
 	}
-	if first, err := s.admittedBefore(ctx, &a); err != nil || first.Repeated {
-		return first, err
+	if a.IdempotencyKey != "" { // else it is hardly a repeat, and one that is fails below
+		if first, err := s.admittedBefore(ctx, &a); err != nil || first.Repeated {
+			return first, err
+		}
 	}
-	var out Admitted
-	err = s.change(ctx, a.Actor, a.ID, func(tx pgx.Tx) error {
-		out = Admitted{}
+	var (
+		out     Admitted
+		refused error
+	)
+	change := s.changeByKey
+	if a.Provision != nil { // which may look for one that fits
+		change = s.change
+	}
+	err = change(ctx, a.Actor, a.ID, func(tx pgx.Tx) error {
+		out, refused = Admitted{}, nil
 		chosen, err := story.choose(ctx, tx)
 		if err != nil {
 			return err
 		}
+		chosen.operation = a.ID
 		if out.Nothing = chosen.nothing; out.Nothing {
 			return nil
 		}
-		if err := insertOperation(ctx, tx, &a, story.kind(), request, &chosen); err != nil {
+		if out.Operation, err = insertOperation(ctx, tx, &a, story.kind(), request, &chosen); err != nil {
 			return err
 		}
-		if err := story.admit(ctx, tx, chosen); err != nil {
+		if err := story.admit(ctx, tx, chosen); err != nil || chosen.failed == nil {
 			return err
 		}
-		out.Operation, err = readOperation(ctx, tx, a.ID)
-		return err
+		refused = cyborg.AsError(chosen.failed).WithOperation(a.ID)
+		return (&running{id: a.ID, state: cyborg.Admitted, host: chosen.host, story: story}).conclude(ctx, tx,
+			&cyborg.Outcome{Operation: a.ID, State: cyborg.Failed, Error: cyborg.AsError(refused)})
 	})
-	if err != nil {
-		// The same request, sent twice at once, may have been in our way.
+	if err != nil || out.Nothing {
+		// The same request, sent twice, may have been in our way, or have left nothing to do.
 		if first, readErr := s.admittedBefore(ctx, &a); readErr != nil || first.Repeated {
 			return first, readErr
 		}
+	}
+	if err != nil {
 		return Admitted{}, err
 	}
-	return out, nil
+	return out, refused
 }
 
 // admittedBefore finds the operation that an earlier call of the same request admitted.
@@ -145,7 +210,8 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 	if a.IdempotencyKey == "" {
 		c.and("id = ?", a.ID)
 	} else {
-		c.and("(id = ? OR (actor = ? AND project = ? AND idempotency_key = ?))", a.ID, a.Actor.Name, a.Actor.Project, a.IdempotencyKey)
+		// Before migration 22 nobody kept the id of who asked.
+		c.and("(id = ? OR (actor = ? AND actor_id IN (?, '') AND project = ? AND idempotency_key = ?))", a.ID, a.Actor.Name, a.Actor.ID, a.Actor.Project, a.IdempotencyKey)
 	}
 	err := s.pool.QueryRow(ctx, "SELECT id, fingerprint FROM operations"+c.String(), c.values...).Scan(&id, &fingerprint)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -162,11 +228,13 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 	return Admitted{Operation: op, Repeated: err == nil}, err
 }
 
-// insertOperation writes the operation, its subjects and its claims.
-func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, kind cyborg.OperationKind, request any, c *choice) error {
+// insertOperation writes the operation, its subjects and its claims, and returns what is recorded then.
+func insertOperation(
+	ctx context.Context, tx pgx.Tx, a *Admission, kind cyborg.OperationKind, request any, c *choice,
+) (out cyborg.Operation, _ error) {
 	input, err := json.Marshal(request)
 	if err != nil {
-		return err
+		return out, err
 	}
 	var key, fingerprint *string
 	if a.IdempotencyKey != "" {
@@ -176,38 +244,37 @@ func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, kind cyborg.O
 	for _, subject := range c.subjects() {
 		kinds, subjects = append(kinds, string(subject.Kind)), append(subjects, subject.ID)
 	}
-	targets := ids(c.targets)
+	granted, targets := 0, ids(c.targets)
 	batch := &pgx.Batch{}
 	batch.Queue(`
-		INSERT INTO operations (id, kind, host, input, before, actor, project, request_id, idempotency_key, fingerprint, retry_of)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (SELECT id FROM operations WHERE id = $11))`,
-		a.ID, string(kind), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint, a.RetryOf)
+		INSERT INTO operations (id, kind, host, input, before, actor, project, request_id, idempotency_key, fingerprint, retry_of,
+		    untold, actor_id)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (SELECT id FROM operations WHERE id = $11), $12, $13)`,
+		a.ID, string(kind), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint, a.RetryOf, c.untold, a.Actor.ID)
 	batch.Queue(`
 		INSERT INTO operation_subjects (operation_id, position, kind, subject_id)
 		SELECT $1, position - 1, kind, id FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS s (kind, id, position)`,
 		a.ID, kinds, subjects)
-	batch.Queue(`
-		INSERT INTO claims (deployable_uuid, operation_id)
-		SELECT target, $2 FROM unnest($1::uuid[]) AS target ORDER BY target
-		ON CONFLICT DO NOTHING`, targets, a.ID)
-	results := tx.SendBatch(ctx, batch)
-	defer results.Close() //nolint:errcheck // it repeats the errors of Exec
-	for range 2 {
-		if _, err := results.Exec(); err != nil {
-			return err
-		}
+	if len(targets) > 0 {
+		batch.Queue(`
+			INSERT INTO claims (deployable_uuid, operation_id)
+			SELECT target, $2 FROM unnest($1::uuid[]) AS target ORDER BY target
+			ON CONFLICT DO NOTHING`, targets, a.ID).Exec(func(tag pgconn.CommandTag) error {
+			granted = int(tag.RowsAffected())
+			return nil
+		})
 	}
-	tag, err := results.Exec()
-	if err != nil {
+	batch.Queue(selectOperations+" WHERE o.id = $1", a.ID).QueryRow(func(row pgx.Row) (err error) {
+		out, err = scanOperation(row)
 		return err
+	})
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return out, err
 	}
-	if err := results.Close(); err != nil {
-		return err
+	if granted < len(targets) {
+		return out, whoClaimed(ctx, tx, targets, a.ID)
 	}
-	if int(tag.RowsAffected()) < len(targets) {
-		return whoClaimed(ctx, tx, targets, a.ID)
-	}
-	return nil
+	return out, nil
 }
 
 // whoClaimed is the error that names the operation in the way.

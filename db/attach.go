@@ -2,7 +2,6 @@ package db
 
 import (
 	"context"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -38,15 +37,15 @@ func (attach) admit(context.Context, pgx.Tx, choice) error { return nil }
 
 func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	t, holder := &targets[0], a.request.Holder
-	if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.ready(), t.enabled(), t.unfenced()); err != nil {
+	if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.ready(), t.enabled(), t.settled(), t.unfenced()); err != nil {
 		return err
 	}
 	if holder.Kind == cyborg.HolderHost && holder.ID != t.Host && !t.Specs.Remotable {
 		return cyborg.Errorf(cyborg.Invalid, "accelerator %q is on host %s and cannot be used from %s: it is not remotable",
 			t.Name, t.Host, holder.ID)
 	}
-	if slices.Contains(t.Holders(), holder) {
-		return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s %s already", t.Name, holder.Kind, holder.ID)
+	if err := t.notHeldBy(holder); err != nil {
+		return err
 	}
 	if t.FreeHandle() != nil {
 		return nil
@@ -60,7 +59,7 @@ func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 func (a attach) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
-		WHERE uuid = $1 AND holder_kind IS NULL AND presence = 'present'`,
+		WHERE uuid = $1 AND holder_kind IS NULL AND left_kind IS NULL AND presence = 'present'`,
 		o.targets[0].FreeHandle().UUID, string(a.request.Holder.Kind), a.request.Holder.ID, o.id)
 	if err == nil && tag.RowsAffected() == 0 {
 		return errCollision

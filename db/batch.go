@@ -18,12 +18,25 @@ type IntakeOptions struct {
 	// the answer to a report where many come at once.
 	FlushInterval time.Duration
 	// BatchSize is the most that is written together; a full batch does not wait. 0 means 500. Larger costs less for
-	// each host, and holds the locks of all of them for longer.
+	// each host, and holds the locks of all of them for longer. Reports of many devices are fewer.
 	BatchSize int
 	// QueueSize is the most that waits to be written, of reports and of heartbeats each; 0 means 20 batches. What
 	// comes then is refused at once with kind Overloaded, and the agent repeats it.
 	QueueSize int
+	// Flushed, where given, is told of every write: of what (Reports, Heartbeats), of how many, and how long it took.
+	Flushed func(what string, batch int, took time.Duration)
 }
+
+// mostDevices is about how many devices the reports of a batch show at most, unless one alone shows more: new ones are
+// recorded in about a third of a second, for which the locks of their hosts are held and others wait for the database. Between
+// two such batches it has a pause.
+const mostDevices = 1000
+
+// What an Intake writes, as Flushed is told.
+const (
+	Reports    = "reports"
+	Heartbeats = "heartbeats"
+)
 
 // Intake merges what many agents send at once into few transactions.
 //
@@ -41,20 +54,19 @@ func NewIntake(store *Store, opts IntakeOptions, log *slog.Logger) *Intake {
 	opts.BatchSize = cmp.Or(opts.BatchSize, 500)
 	opts.QueueSize = cmp.Or(opts.QueueSize, 20*opts.BatchSize)
 	return &Intake{
-		reports: newGatherer(opts, log, true, store.mergeEach),
-		heartbeats: newGatherer(opts, log, false, func(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
-			replies, err := store.Beat(ctx, beats)
-			if err == nil {
-				return replies, make([]error, len(beats))
-			}
-			errs := make([]error, len(beats))
-			for i := range errs {
-				errs[i] = err
-			}
-			return make([]cyborg.HeartbeatReply, len(beats)), errs
-		}),
+		reports:    newGatherer(Reports, opts, log, devicesOf, store.mergeEach),
+		heartbeats: newGatherer(Heartbeats, opts, log, weightless, store.beatEach),
 	}
 }
+
+func devicesOf(r cyborg.Report) (devices int) {
+	for _, backend := range r.Content.Backends {
+		devices += len(backend.Devices)
+	}
+	return devices
+}
+
+func weightless(cyborg.Heartbeat) int { return 0 }
 
 // Run writes until ctx ends; what waits then is refused with kind Unavailable. It runs once.
 func (i *Intake) Run(ctx context.Context) error {
@@ -81,9 +93,10 @@ type gatherer[In, Out any] struct {
 	spaced   bool
 	interval time.Duration
 	size     int
+	weigh    func(In) int // in devices; see mostDevices
 	flush    func(ctx context.Context, batch []In) ([]Out, []error)
+	flushed  func(batch int, took time.Duration)
 	stopped  chan struct{}
-	log      *slog.Logger
 }
 
 type given[In, Out any] struct {
@@ -97,10 +110,18 @@ type answer[Out any] struct {
 	err error
 }
 
-func newGatherer[In, Out any](opts IntakeOptions, log *slog.Logger, spaced bool, flush func(context.Context, []In) ([]Out, []error)) *gatherer[In, Out] {
+func newGatherer[In, Out any](
+	what string, opts IntakeOptions, log *slog.Logger, weigh func(In) int, flush func(context.Context, []In) ([]Out, []error),
+) *gatherer[In, Out] {
 	return &gatherer[In, Out]{
-		queue: make(chan given[In, Out], opts.QueueSize), spaced: spaced, interval: opts.FlushInterval, size: opts.BatchSize,
-		flush: flush, stopped: make(chan struct{}), log: log,
+		queue: make(chan given[In, Out], opts.QueueSize), spaced: what == Reports, interval: opts.FlushInterval, size: opts.BatchSize,
+		weigh: weigh, flush: flush, stopped: make(chan struct{}),
+		flushed: func(batch int, took time.Duration) {
+			log.Debug("recorded what agents sent", slog.String("what", what), slog.Int("batch", batch), slog.Duration("took", took))
+			if opts.Flushed != nil {
+				opts.Flushed(what, batch, took)
+			}
+		},
 	}
 }
 
@@ -154,16 +175,25 @@ func (g *gatherer[In, Out]) run(ctx context.Context) {
 func (g *gatherer[In, Out]) gather(ctx context.Context, batch []given[In, Out], until time.Time) []given[In, Out] {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
+	weight := g.weigh(batch[0].what)
 	for len(batch) < g.size {
+		if weight >= mostDevices { // the next waits with them for the pause to be over
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			return batch
+		}
+		var one given[In, Out]
 		select {
-		case one := <-g.queue:
-			batch = append(batch, one)
+		case one = <-g.queue: // what is there already, also where the time is over
+			batch, weight = append(batch, one), weight+g.weigh(one.what)
 			continue
 		default:
 		}
 		select {
-		case one := <-g.queue:
-			batch = append(batch, one)
+		case one = <-g.queue:
+			batch, weight = append(batch, one), weight+g.weigh(one.what)
 		case <-timer.C:
 			return batch
 		case <-ctx.Done():
@@ -194,7 +224,7 @@ func (g *gatherer[In, Out]) write(ctx context.Context, batch []given[In, Out]) {
 	}
 	began := time.Now()
 	out, errs := g.flush(ctx, in)
-	g.log.DebugContext(ctx, "recorded what agents sent", slog.Int("batch", len(in)), slog.Duration("took", time.Since(began)))
+	g.flushed(len(in), time.Since(began))
 	for i, one := range waiting {
 		one.answer <- answer[Out]{out[i], errs[i]}
 	}

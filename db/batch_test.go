@@ -75,7 +75,7 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 		h.reply = replies[i]
 	}
 
-	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 5 * time.Second, BatchSize: hosts})
+	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: time.Hour, BatchSize: hosts})
 	var wg sync.WaitGroup
 	for _, h := range agents {
 		wg.Go(func() {
@@ -94,6 +94,40 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	_, err = r.MergeReports(t.Context(), batch)
 	require.NoError(t, err)
 	require.Less(t, count.since(&before), int64(8), "reports that say nothing new")
+}
+
+// TestUnchangedHostsOfAnySize: of a host where nothing has changed, however much it has, nothing is read or written for itself:
+// its sign of life is in the statement that writes all of them. A whole report that says nothing new costs the same whatever
+// is in it.
+func TestUnchangedHostsOfAnySize(t *testing.T) {
+	t.Parallel()
+	count := &counter{}
+	r := newRecordsWith(t, db.Options{Tracer: count})
+	var (
+		agents []*host
+		beats  []cyborg.Heartbeat
+	)
+	for _, devices := range []int{1, 16, 512} {
+		h := r.addHost(t, fmt.Sprintf("h%d", devices), devices)
+		agents, beats = append(agents, h), append(beats, h.beat())
+	}
+	before := count.statements.Load()
+	for n := range agents {
+		replies, err := r.Beat(t.Context(), beats[:n+1])
+		require.NoError(t, err)
+		require.EqualValues(t, 1, count.since(&before), "one for all, and none for one more")
+		for _, reply := range replies {
+			require.False(t, reply.Report)
+		}
+	}
+	var whole []int64
+	for _, h := range agents {
+		replies, err := r.MergeReports(t.Context(), []cyborg.Report{h.next()})
+		require.NoError(t, err)
+		require.True(t, replies[0].Accepted)
+		whole = append(whole, count.since(&before))
+	}
+	require.Equal(t, []int64{whole[0], whole[0], whole[0]}, whole)
 }
 
 // TestIntakeMergesCallers: heartbeats that come together are written together; so are reports, behind the first.
@@ -132,6 +166,38 @@ func TestIntakeMergesCallers(t *testing.T) {
 	}
 	wg.Wait()
 	require.EqualValues(t, 1, count.since(&before))
+}
+
+// TestFewReportsOfManyDevices are recorded together: they would hold the locks of their hosts for long.
+func TestFewReportsOfManyDevices(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	var mu sync.Mutex
+	var batches []int
+	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 50 * time.Millisecond, Flushed: func(_ string, batch int, _ time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		batches = append(batches, batch)
+	}})
+	const hosts, devices, together = 9, 400, 3 // the third of a batch makes it 1,200 devices
+	var wg sync.WaitGroup
+	for i := range hosts {
+		h := &host{records: r, name: fmt.Sprintf("h%d", i), boot: "b", content: content(devices)}
+		wg.Go(func() {
+			if reply, err := intake.Report(t.Context(), h.next()); err != nil || !reply.Accepted {
+				t.Error(reply, err)
+			}
+		})
+	}
+	wg.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	recorded := 0
+	for _, batch := range batches {
+		require.LessOrEqual(t, batch, together, "%v", batches)
+		recorded += batch
+	}
+	require.Equal(t, hosts, recorded)
 }
 
 func TestLoneReportDoesNotWait(t *testing.T) {

@@ -181,7 +181,16 @@ func BenchmarkReconcile(b *testing.B) {
 		r.exec(b, "ANALYZE")
 		b.Run("disagreements", func(b *testing.B) {
 			for b.Loop() {
-				found, err := r.Disagreements(b.Context(), "", 100)
+				found, err := r.Disagreements(b.Context(), db.AttachmentPlace{}, "", 100)
+				require.NoError(b, err)
+				require.Empty(b, found)
+			}
+		})
+		b.Run("disagreements of a round", func(b *testing.B) {
+			for b.Loop() {
+				upTo, err := r.LastOfHosts(b.Context(), "h00010", 2500)
+				require.NoError(b, err)
+				found, err := r.Disagreements(b.Context(), db.AttachmentPlace{Host: "h00010"}, upTo, 100)
 				require.NoError(b, err)
 				require.Empty(b, found)
 			}

@@ -27,10 +27,22 @@ func (c *clause) and(condition string, values ...any) {
 	c.conditions = append(c.conditions, condition)
 }
 
-// andAny adds that the column has one of the values, unless there are none.
+// andAny adds that the column has one of the values, unless there are none. A single one is asked for as such: of a list
+// PostgreSQL does not know how long it will be, and so would make a new plan at each call.
 func andAny[T any](c *clause, column string, values []T) {
-	if len(values) > 0 {
+	switch len(values) {
+	case 0:
+	case 1:
+		c.and(column+" = ?", values[0])
+	default:
 		c.and(column+" = ANY(?)", values)
+	}
+}
+
+// andAmong adds that the column lies in the range, unless there is none.
+func andAmong(c *clause, column string, among *UUIDRange) {
+	if among != nil {
+		c.and(column+" BETWEEN ? AND ?", among.First, among.Last)
 	}
 }
 

@@ -29,18 +29,26 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		host   string
 		driver *string
 		state  *cyborg.BackendState
+		same   *bool
 	)
-	err := tx.QueryRow(ctx, `
-		SELECT h.name, b.driver, b.state FROM hosts h LEFT JOIN backends b ON b.host = h.name AND b.name = $2
-		WHERE h.name = $1`, r.Host, r.Backend).Scan(&host, &driver, &state)
+	options, err := documentOf(r.Options, "{}")
+	if err != nil {
+		return choice{}, err
+	}
+	err = tx.QueryRow(ctx, `
+		SELECT h.name, b.driver, b.state, b.options = $3::jsonb FROM hosts h LEFT JOIN backends b ON b.host = h.name AND b.name = $2
+		WHERE h.name = $1`, r.Host, r.Backend, string(options)).Scan(&host, &driver, &state, &same)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return choice{}, noHost(r.Host)
 	}
 	if err != nil {
 		return choice{}, err
 	}
-	if err := c.possible(driver, state); err != nil {
+	if err := c.alone(ctx, tx); err != nil {
 		return choice{}, err
+	}
+	if err := c.possible(driver, state, r.Options == nil || same != nil && *same); err != nil {
+		return choice{}, c.after(ctx, tx, err)
 	}
 	targets, err := lockAccelerators(ctx, tx, "v.host = $1 AND v.backend = $2", r.Host, r.Backend)
 	if err != nil {
@@ -49,8 +57,45 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	return choice{host: host, backend: r.Backend, targets: targets}, c.guard(targets, uuid.Nil)
 }
 
-// possible says whether the action makes sense for the backend as it is; driver and state are nil where there is none.
-func (c configure) possible(driver *string, state *cyborg.BackendState) error {
+// subject is how operations name the backend.
+func (c configure) subject() string { return c.request.Host + "/" + c.request.Backend }
+
+// alone refuses a backend that another operation works on. A backend may have no deployable whose claim would say so; its
+// host is locked, so nobody else is admitted meanwhile.
+func (c configure) alone(ctx context.Context, tx pgx.Tx) error {
+	var other uuid.UUID
+	err := tx.QueryRow(ctx, `
+		SELECT o.id FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
+		WHERE s.kind = $1 AND s.subject_id = $2 AND o.open LIMIT 1`, string(cyborg.SubjectBackend), c.subject()).Scan(&other)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	return cyborg.Errorf(cyborg.Claimed, "operation %s (%s) works on backend %q of host %s", other, c.kind(), c.request.Backend, c.request.Host).
+		WithOperation(other).WithHint("Wait until it has ended, or cancel it.")
+}
+
+// after adds to a refusal which operation made the backend what it is, if one did.
+func (c configure) after(ctx context.Context, tx pgx.Tx, refusal error) error {
+	if cyborg.KindOf(refusal) != cyborg.Changed {
+		return refusal
+	}
+	var by uuid.UUID
+	err := tx.QueryRow(ctx, `
+		SELECT o.id FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
+		WHERE s.kind = $1 AND s.subject_id = $2 AND o.state = $3 ORDER BY o.ended_at DESC LIMIT 1`,
+		string(cyborg.SubjectBackend), c.subject(), string(cyborg.Succeeded)).Scan(&by)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	return cyborg.AsError(refusal).WithOperation(by)
+}
+
+// possible says whether the action makes sense for the backend as it is; driver and state are nil where there is none. Same
+// says that the request has the options that the backend has, or none.
+func (c configure) possible(driver *string, state *cyborg.BackendState, same bool) error {
 	r := c.request
 	switch r.Action {
 	case cyborg.InstallDriver:
@@ -60,6 +105,9 @@ func (c configure) possible(driver *string, state *cyborg.BackendState) error {
 		case driver != nil && *state != cyborg.BackendDisabled && r.Driver != "" && r.Driver != *driver:
 			return cyborg.Errorf(cyborg.Changed, "backend %q of host %s runs driver %q already", r.Backend, r.Host, *driver).
 				WithHint("Uninstall it first, or install %q under another name.", r.Driver)
+		case driver != nil && *state != cyborg.BackendDisabled && !same:
+			return cyborg.Errorf(cyborg.Changed, "backend %q of host %s is installed already, with other options", r.Backend, r.Host).
+				WithHint("Change its options with `cyborg driver update`, or install the driver under another name.")
 		}
 	case cyborg.UninstallDriver, cyborg.UpdateDriver:
 		switch {
@@ -130,17 +178,29 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 	if c.request.Options != nil {
 		options = c.request.Options
 	}
+	const want = `coalesce(nullif($3, ''), driver), coalesce($4::jsonb, options), $5, $6, $7::text[], true`
 	tag, err := tx.Exec(ctx, `
-		UPDATE backends SET driver = coalesce(nullif($3, ''), driver), options = coalesce($4::jsonb, options), state = $5, error = $6,
-		    services = $7, reported = true
-		WHERE host = $1 AND name = $2`,
+		UPDATE backends SET (driver, options, state, error, services, reported) = ROW (`+want+`)
+		WHERE host = $1 AND name = $2 AND (driver, options, state, error, services, reported) IS DISTINCT FROM (`+want+`)`,
 		o.host, c.request.Backend, c.request.Driver, options, string(result.State), result.Error, result.Services)
-	if err != nil || tag.RowsAffected() > 0 || c.request.Driver == "" {
+	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, `
-		INSERT INTO backends (host, name, driver, options, state, error, services)
-		VALUES ($1, $2, $3, coalesce($4::jsonb, '{}'), $5, $6, $7)`,
-		o.host, c.request.Backend, c.request.Driver, options, string(result.State), result.Error, result.Services)
+	changed := tag.RowsAffected()
+	if changed == 0 && c.request.Driver != "" {
+		tag, err = tx.Exec(ctx, `
+			INSERT INTO backends (host, name, driver, options, state, error, services)
+			VALUES ($1, $2, $3, coalesce($4::jsonb, '{}'), $5, $6, $7) ON CONFLICT DO NOTHING`,
+			o.host, c.request.Backend, c.request.Driver, options, string(result.State), result.Error, result.Services)
+		if err != nil {
+			return err
+		}
+		changed = tag.RowsAffected()
+	}
+	if changed == 0 { // the host has reported it already
+		return nil
+	}
+	// The host may have reported something newer meanwhile. It is asked again, and for all: no difference tells of backends.
+	_, err = tx.Exec(ctx, "UPDATE hosts SET digest = '', base = '', generation = generation + 1 WHERE name = $1", o.host)
 	return err
 }

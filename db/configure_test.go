@@ -28,6 +28,18 @@ func TestConfigure(t *testing.T) {
 	refused(cyborg.Changed, request(cyborg.InstallDriver, "fake", "generic"), "fake")
 	refused(cyborg.NotFound, request(cyborg.UninstallDriver, "new", ""), "new")
 
+	h.content.Backends[0].Options = map[string]any{"park": "2xfpga", "more": map[string]any{"a": 1.0}}
+	h.report(t)
+	again := request(cyborg.InstallDriver, "fake", "fake")
+	again.Options = cyborg.JSONObject{"park": "4xfpga"}
+	_, err := r.Admit(t.Context(), toConfigure(again))
+	requireKind(t, cyborg.Changed, err, "with other options")
+	require.Contains(t, cyborg.AsError(err).Hint, "driver update")
+	for _, options := range []cyborg.JSONObject{nil, {"more": map[string]any{"a": 1}, "park": "2xfpga"}} {
+		again.Options = options
+		r.do(t, toConfigure(again), cyborg.Succeeded)
+	}
+
 	work := r.begin(t, toConfigure(request(cyborg.InstallDriver, "new", "generic")))
 	require.Equal(t, "generic", work.Configure.Driver)
 	require.Empty(t, work.Targets)
@@ -64,4 +76,28 @@ func TestConfigure(t *testing.T) {
 	h.content.Backends[0].State, h.content.Backends[0].Devices = cyborg.BackendDisabled, nil
 	h.report(t)
 	require.Equal(t, cyborg.StatusMissing, r.accelerator(t, a.UUID).Status())
+}
+
+// TestConfigureAfterAReport: what the operation says of the backend may be older than what the host has reported meanwhile,
+// so the host is asked for everything again, and a difference from that report is not enough.
+func TestConfigureAfterAReport(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	work := r.begin(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.UpdateDriver}))
+	h.content.Backends[0].Services = []string{"attach", "more"}
+	base := h.next()
+	require.True(t, h.tell(t, base).Accepted)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Succeeded, Result: cyborg.JSONObject{"state": "ok", "services": []string{"attach"}},
+	}))
+	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	require.NoError(t, err)
+	require.True(t, replies[0].Report)
+	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]
+	require.True(t, h.tell(t, since(base, h.next())).Whole)
+	require.True(t, h.report(t).Accepted)
+	backends, err := r.Backends(t.Context(), "h1")
+	require.NoError(t, err)
+	require.Equal(t, []string{"attach", "more"}, backends[0].Services)
 }

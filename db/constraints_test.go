@@ -31,6 +31,8 @@ func TestIllegalStatesAreRefused(t *testing.T) {
 		{"half a holder", check, "UPDATE attach_handles SET holder_id = NULL WHERE uuid = $1", []any{held}},
 		{"a holder of no kind", check, "UPDATE attach_handles SET holder_kind = 'cat' WHERE uuid = $1", []any{held}},
 		{"attached to nobody", check, "UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL WHERE uuid = $1", []any{held}},
+		{"left with somebody and held", check, "UPDATE attach_handles SET left_kind = 'host', left_id = 'h1', left_operation = gen_random_uuid() WHERE uuid = $1", []any{held}},
+		{"left with half of somebody", check, "UPDATE attach_handles SET left_kind = 'host', left_id = 'h1' WHERE holder_kind IS NULL", nil},
 		{"a second row for the same function", unique, "INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity) SELECT gen_random_uuid(), deployable_uuid, host, kind, info, identity FROM attach_handles WHERE uuid = $1", []any{held}},
 		{"a handle on another host than its accelerator", foreign, "UPDATE attach_handles SET host = 'h2', identity = 'x' WHERE uuid = $1", []any{held}},
 		{"an accelerator on another host than its device", foreign, "UPDATE deployables SET device_uuid = $2 WHERE uuid = $1", []any{b.UUID, other.DeviceUUID}},

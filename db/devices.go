@@ -27,10 +27,7 @@ func readDevices(ctx context.Context, q querier, rest string, values ...any) ([]
 
 // Devices lists devices in the order in which they were found.
 func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]cyborg.Device, error) {
-	var c clause
-	andAny(&c, "host", filter.Hosts)
-	andAny(&c, "type", texts(filter.Types))
-	andAny(&c, "vendor_id", filter.Vendors)
+	c := filter.clause("")
 	if page.Marker != "" {
 		var id int64
 		if err := page.place(ctx, s.pool, "SELECT id FROM devices WHERE uuid = $1::uuid", &id); err != nil {
@@ -42,19 +39,36 @@ func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]
 	return found, s.failure(ctx, err)
 }
 
+// clause is the filter for a table of that alias, with its dot.
+func (f *DeviceFilter) clause(alias string) *clause {
+	c := &clause{}
+	andAny(c, alias+"uuid", f.UUIDs)
+	andAny(c, alias+"id", f.IDs)
+	andAmong(c, alias+"uuid", f.Among)
+	andAny(c, alias+"host", f.Hosts)
+	andAny(c, alias+"type", texts(f.Types))
+	andAny(c, alias+"vendor_id", f.Vendors)
+	return c
+}
+
 // Device reads one with its accelerators. The error is of kind NotFound where there is none.
 func (s *Store) Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error) {
-	found, err := readDevices(ctx, s.pool, " WHERE uuid = $1", id)
+	found, err := readDevice(ctx, s.pool, id)
+	return found, s.failure(ctx, err)
+}
+
+func readDevice(ctx context.Context, q querier, id uuid.UUID) (cyborg.Device, error) {
+	found, err := readDevices(ctx, q, " WHERE uuid = $1", id)
 	if err != nil {
-		return cyborg.Device{}, s.failure(ctx, err)
+		return cyborg.Device{}, err
 	}
 	if len(found) == 0 {
 		return cyborg.Device{}, cyborg.Errorf(cyborg.NotFound, "there is no device %s", id).
-			WithHint("List them with GET /v1/devices.")
+			WithHint("List the devices that there are; one that has left the records still has its history.")
 	}
-	parts, err := readAccelerators(ctx, s.pool, " WHERE d.device_uuid = $1 ORDER BY d.id", id)
+	parts, err := readAccelerators(ctx, q, " WHERE d.device_uuid = $1 ORDER BY d.id", id)
 	if err != nil {
-		return cyborg.Device{}, s.failure(ctx, err)
+		return cyborg.Device{}, err
 	}
 	found[0].Deployables = public(parts)
 	return found[0], nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -17,10 +18,21 @@ import (
 const (
 	undefinedTable       = "42P01"
 	uniqueViolation      = "23505"
+	foreignKeyViolation  = "23503"
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	queryCanceled        = "57014"
+	readOnly             = "25006" // of a server that became a standby, until it is its turn again
 )
+
+// passingTable are the classes of SQLSTATE that say that the server takes no work now, and nothing of the work: connection
+// exception, insufficient resources (a full disk or memory, too many connections), operator intervention (shutdown, crash,
+// start), system error (an I/O error).
+var passingTable = []string{"08", "53", "57", "58"}
+
+func passing(pg *pgconn.PgError) bool {
+	return pg.Code == readOnly || slices.ContainsFunc(passingTable, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
+}
 
 // collided says that the same transaction can succeed when it is tried again.
 func collided(err error) bool {
@@ -45,6 +57,9 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if known, ok := errors.AsType[*cyborg.Error](err); ok {
 		return known
 	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == readOnly {
+		s.pool.Reset() // after a failover the URL leads to the new primary, but connections that are open do not
+	}
 	out := explain(err)
 	level := out.Kind.LogLevel()
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) { // whoever asked has gone, and nothing is wrong
@@ -66,7 +81,7 @@ func explain(err error) *cyborg.Error {
 		return cyborg.Errorf(cyborg.Unavailable, "the call ended before the database answered: %w", context.Canceled)
 	case collided(err):
 		return cyborg.Errorf(cyborg.Busy, "too many others change the same records now").WithHint("Try again in a moment.")
-	case isPg && (strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53") || strings.HasPrefix(pg.Code, "57")):
+	case isPg && passing(pg):
 		return cyborg.Errorf(cyborg.Unavailable, "the database takes no work now: %s", pg.Message)
 	case isPg:
 		return cyborg.Errorf(cyborg.Internal, "the database refused a change (SQLSTATE %s); the server's log has the details", pg.Code)
@@ -89,7 +104,7 @@ func isBroken(err error) bool {
 
 func noAccelerator(id uuid.UUID) *cyborg.Error {
 	return cyborg.Errorf(cyborg.NotFound, "there is no accelerator %s", id).
-		WithHint("List them with GET /v1/accelerators.")
+		WithHint("List the accelerators that there are; one that has left the records still has its history.")
 }
 
 func noOperation(id uuid.UUID) *cyborg.Error {

@@ -51,9 +51,10 @@ func (p provision) conditions() (conditions []string, values []any, err error) {
 	c := clause{}
 	c.and(is("d.lifecycle", cyborg.Inactive))
 	c.and(is("d.presence", cyborg.Present))
-	c.and(is("d.administration", cyborg.Enabled))
+	c.and("NOT " + maintained)
 	c.and("d.fence_reason IS NULL")
 	c.and("d.protected = ''")
+	c.and("d.nova_spec IS NULL")
 	c.and("c.operation_id IS NULL")
 	if p.request.Host != "" {
 		c.and("d.host = ?", p.request.Host)
@@ -190,14 +191,17 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 	}
 	if len(nearest) == 0 {
 		return cyborg.Errorf(cyborg.NoFit, "there is no accelerator yet").
-			WithHint("Start cyborg-agent on a host that has some, and see what it finds with GET /v1/hosts.")
+			WithHint("Start cyborg-agent on a host that has some.")
 	}
 	best, least := 0, math.MaxInt
-	var why []string
+	var (
+		why []string
+		by  uuid.UUID
+	)
 	for i := range nearest {
-		misses := p.shortcomings(&nearest[i])
+		misses, operation := p.shortcomings(&nearest[i])
 		if distance := distance(misses); distance < least {
-			best, least, why = i, distance, misses
+			best, least, why, by = i, distance, misses, operation
 		}
 	}
 	if len(why) == 0 {
@@ -205,19 +209,19 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 	}
 	return cyborg.Errorf(cyborg.NoFit, "nothing fits; %q on host %s came nearest: %s", nearest[best].Name, nearest[best].Host,
 		strings.Join(why, "; ")).
-		WithHint("Ask for less, or for another host. What can be had has the status inactive, and is not protected.")
+		WithOperation(by).WithHint("Ask for less, or for another host. What can be had has the status inactive, and is not protected.")
 }
 
-// shortcomings says, a phrase each, why fit does not take the accelerator.
-func (p provision) shortcomings(a *accelerator) []string {
-	out := p.misses(a)
+// shortcomings says, a phrase each, why fit does not take the accelerator, and which operation got it first, if one did.
+func (p provision) shortcomings(a *accelerator) (misses []string, by uuid.UUID) {
+	misses = p.misses(a)
 	if a.Lifecycle == cyborg.Broken { // which only who names it gets
-		return append(out, "it is in error: "+a.Reason)
+		return append(misses, "it is in error: "+a.Reason), a.movedBy
 	}
-	if err := p.guard([]accelerator{*a}, uuid.Nil); err != nil {
-		out = append(out, err.Error())
+	if err := cyborg.AsError(first(p.guard([]accelerator{*a}, uuid.Nil), a.unfenced())); err != nil {
+		return append(misses, err.Message), err.Operation
 	}
-	return out
+	return misses, uuid.Nil
 }
 
 // distance says how far from fitting something with these misses is: what is not there at all, or on another host, is

@@ -16,28 +16,33 @@ import (
 // lockAccelerators reads accelerators that stay as they are until the transaction ends, in the order of their ids.
 // Their host must be locked already; the row locks keep out whoever does not know of that.
 func lockAccelerators(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]accelerator, error) {
-	rows, err := tx.Query(ctx, "SELECT d.uuid FROM deployables d JOIN devices v ON v.uuid = d.device_uuid WHERE "+condition+
+	var found []accelerator
+	batch := &pgx.Batch{}
+	queueLockAccelerators(batch, &found, condition, values...)
+	return found, tx.SendBatch(ctx, batch).Close()
+}
+
+// queueLockAccelerators is lockAccelerators as a part of a batch; found is set when that has been sent. Which accelerators
+// the condition means must not change under the lock of their host.
+func queueLockAccelerators(batch *pgx.Batch, found *[]accelerator, condition string, values ...any) {
+	batch.Queue("SELECT FROM deployables d JOIN devices v ON v.uuid = d.device_uuid WHERE "+condition+
 		" ORDER BY d.uuid FOR UPDATE OF d", values...)
-	if err != nil {
-		return nil, err
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil || len(ids) == 0 {
-		return nil, err
-	}
-	return readAccelerators(ctx, tx, " WHERE d.uuid = ANY($1) ORDER BY d.id", ids)
+	batch.Queue(selectAccelerators+" WHERE "+condition+" ORDER BY d.id", values...).Query(func(rows pgx.Rows) (err error) {
+		*found, err = pgx.CollectRows(rows, new(acceleratorRows).scan)
+		return err
+	})
 }
 
 // lockOne locks an accelerator and its host.
 func lockOne(ctx context.Context, tx pgx.Tx, id uuid.UUID) (accelerator, error) {
-	if err := lockHostOf(ctx, tx, id); err != nil {
+	var found []accelerator
+	batch := &pgx.Batch{}
+	batch.Queue(lockHostOfAccelerator, id)
+	queueLockAccelerators(batch, &found, "d.uuid = $1", id)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return accelerator{}, err
 	}
-	found, err := lockAccelerators(ctx, tx, "d.uuid = $1", id)
-	if err != nil {
-		return accelerator{}, err
-	}
-	if len(found) == 0 { // forgotten while we waited for the host
+	if len(found) == 0 { // there is none, or it was forgotten while we waited for the host
 		return accelerator{}, noAccelerator(id)
 	}
 	return found[0], nil
@@ -93,11 +98,22 @@ func (a *accelerator) unfenced() error {
 	if a.Fence == nil {
 		return nil
 	}
-	out := cyborg.Errorf(cyborg.Changed, "accelerator %q is fenced: %s", a.Name, a.Fence.Reason)
-	if a.Fence.Operation != uuid.Nil {
-		return out.WithHint("Program it again, with an image that works.")
+	return a.fenced(a.Fence.Reason)
+}
+
+// fenced is what keeps new work off for that reason. What is left may lie below the fence of a Program.
+func (a *accelerator) fenced(reason string) error {
+	out := cyborg.Errorf(cyborg.Changed, "accelerator %q is fenced: %s", a.Name, reason)
+	if a.Fence != nil && a.Fence.Operation != uuid.Nil {
+		out = out.WithOperation(a.Fence.Operation)
 	}
-	return out
+	switch reason {
+	case unsettled:
+		return out.WithHint("Reconcile asks host %s as soon as it is heard. A host that is gone for ever can be forgotten.", a.Host)
+	case vanished:
+		return out.WithHint("Put the device back, or detach it from who has it.")
+	}
+	return out.WithHint("Program it again, with an image that works.")
 }
 
 // ready refuses what is not in service.
@@ -107,18 +123,48 @@ func (a *accelerator) ready() error {
 		return nil
 	case cyborg.Broken:
 		return cyborg.Errorf(cyborg.Changed, "accelerator %q is in error: %s", a.Name, a.Reason).
-			WithHint("Provision it again once the reason is gone.")
+			WithOperation(a.movedBy).WithHint("%s", a.wayOut())
 	default:
 		return cyborg.Errorf(cyborg.Changed, "accelerator %q is %s, not ready", a.Name, a.Lifecycle).
-			WithHint("Make it ready first.")
+			WithOperation(a.movedBy).WithHint("Make it ready first.")
 	}
 }
 
-// unheld refuses what somebody holds.
-func (a *accelerator) unheld() error {
-	if holders := a.Holders(); len(holders) > 0 {
-		return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s", a.Name, nameHolders(holders)).
-			WithHint("Detach it first.")
+// wayOut is what to do about an accelerator in error; see docs/data.md.
+func (a *accelerator) wayOut() string {
+	switch {
+	case slices.Contains(doubtful(), string(a.errorKind)):
+		return "Its host settles it when it answers; else detach it by force."
+	case a.errorKind == cyborg.KindProgram, a.errorKind == cyborg.KindBind:
+		return "Program it with an image that works, or make it ready again."
+	}
+	return "Make it ready again once the reason is gone."
+}
+
+// unheld refuses what somebody holds, and names the operation through which the first of them got it; and what is Nova's.
+func (a *accelerator) unheld() error { return a.unheldBut(uuid.Nil) }
+
+// unheldBut is unheld, but for what the given operation took.
+func (a *accelerator) unheldBut(operation uuid.UUID) error {
+	if err := a.notNovas(); err != nil {
+		return err
+	}
+	for _, h := range a.Handles {
+		if h.Holder != nil && (operation == uuid.Nil || h.Operation != operation) {
+			return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s", a.Name, nameHolders(a.Holders())).
+				WithOperation(h.Operation).WithHint("Detach it first.")
+		}
+	}
+	return nil
+}
+
+// notHeldBy refuses a second handle for who has one.
+func (a *accelerator) notHeldBy(holder cyborg.Holder) error {
+	for _, h := range a.Handles {
+		if h.Holder != nil && *h.Holder == holder {
+			return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s %s already", a.Name, holder.Kind, holder.ID).
+				WithOperation(h.Operation)
+		}
 	}
 	return nil
 }

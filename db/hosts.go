@@ -2,20 +2,26 @@ package db
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/cyborg-project/cyborg"
 )
 
 // selectHosts reads hosts; $1 is the limit after which one is silent, by the database's clock.
 const selectHosts = `
-	SELECT h.name, h.boot_id, h.agent_version, h.generation, h.registered_at, h.last_seen,
-	       h.last_seen < clock_timestamp() - $1::interval,
+	SELECT h.name, h.boot_id, h.instance, h.agent_address, h.agent_version, h.generation, h.registered_at, nullif(h.last_seen, 'epoch'),
+	       h.last_seen < clock_timestamp() - $1::interval, extract(epoch FROM h.clock_offset)::float8,
 	       (SELECT count(*) FROM devices WHERE host = h.name AND presence = 'present'),
 	       (SELECT coalesce(json_agg(json_build_object('host', host, 'name', name, 'driver', driver, 'options', options,
-	           'state', state, 'error', error, 'services', services) ORDER BY name), '[]') FROM backends WHERE host = h.name)
+	           'state', state, 'error', error, 'services', services) ORDER BY name), '[]') FROM backends WHERE host = h.name),
+	       (SELECT json_agg(json_build_object('instance', instance, 'boot_id', boot_id, 'agent_address', address,
+	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM rivals
+	        WHERE host = h.name AND last_seen >= clock_timestamp() - $1::interval)
 	FROM hosts h`
 
 func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cyborg.Host, error) {
@@ -24,8 +30,8 @@ func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cy
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h cyborg.Host, err error) {
-		err = row.Scan(&h.Name, &h.BootID, &h.AgentVersion, &h.Generation, &h.RegisteredAt, &h.LastSeen, &h.Silent,
-			&h.Devices, &h.Backends)
+		err = row.Scan(&h.Name, &h.BootID, &h.Instance, &h.Address, &h.AgentVersion, &h.Generation, &h.RegisteredAt, (*zeronull.Timestamptz)(&h.LastSeen),
+			&h.Silent, &h.ClockOffset, &h.Devices, &h.Backends, &h.Rivals)
 		return h, err
 	})
 }
@@ -56,28 +62,68 @@ func (s *Store) Host(ctx context.Context, name string) (cyborg.Host, error) {
 	return found[0], nil
 }
 
-// Backends lists the backends of a host, or of all hosts where host is empty, by host and name. The error is of kind
-// NotFound where there is no such host.
-func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, error) {
-	rows, err := s.pool.Query(ctx, `
-		SELECT host, name, driver, options, state, error, services FROM backends
-		WHERE $1 = '' OR host = $1 ORDER BY host, name`, host)
+const selectBackends = "SELECT host, name, driver, options, state, error, services FROM backends"
+
+func (s *Store) readBackends(ctx context.Context, rest string, values ...any) ([]cyborg.Backend, error) {
+	rows, err := s.pool.Query(ctx, selectBackends+rest, values...)
 	if err != nil {
-		return nil, s.failure(ctx, err)
+		return nil, err
 	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b cyborg.Backend, err error) {
-		err = row.Scan(&b.Host, &b.Name, &b.Driver, &b.Options, &b.State, &b.Error, &b.Services)
-		return b, err
-	})
-	if err == nil && len(found) == 0 && host != "" {
+	return pgx.CollectRows(rows, scanBackend)
+}
+
+func scanBackend(row pgx.CollectableRow) (b cyborg.Backend, err error) {
+	err = row.Scan(&b.Host, &b.Name, &b.Driver, &b.Options, &b.State, &b.Error, &b.Services)
+	return b, err
+}
+
+// Backends lists the backends of a host by name. The error is of kind NotFound where there is no such host.
+func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, error) {
+	found, err := s.readBackends(ctx, " WHERE host = $1 ORDER BY name", host)
+	if err == nil && len(found) == 0 {
 		_, err = s.Host(ctx, host)
 	}
 	return found, s.failure(ctx, err)
 }
 
+// BackendsOf lists the backends of these hosts, or of all where there are none, by host and name. The page's marker is the
+// Key of the last one; that it is recorded no longer does no harm. The error is of kind NotFound where one of the hosts is not
+// there.
+func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cyborg.Backend, error) {
+	var c clause
+	andAny(&c, "host", hosts)
+	if page.Marker != "" {
+		host, name, ok := strings.Cut(page.Marker, "/")
+		if !ok {
+			return nil, badMarker(page.Marker)
+		}
+		c.and("(host, name) > (?, ?)", host, name)
+	}
+	batch := &pgx.Batch{}
+	if len(hosts) > 0 {
+		batch.Queue("SELECT w.name FROM unnest($1::text[]) AS w (name) WHERE NOT EXISTS (SELECT FROM hosts h WHERE h.name = w.name) LIMIT 1", hosts).
+			QueryRow(func(row pgx.Row) error {
+				var missing string
+				switch err := row.Scan(&missing); {
+				case errors.Is(err, pgx.ErrNoRows):
+					return nil
+				case err != nil:
+					return err
+				}
+				return noHost(missing)
+			})
+	}
+	var found []cyborg.Backend
+	batch.Queue(selectBackends+c.String()+" ORDER BY host, name"+page.limit(), c.values...).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, scanBackend)
+		return err
+	})
+	return found, s.failure(ctx, s.pool.SendBatch(ctx, batch).Close())
+}
+
 // OverdueHosts lists the hosts that are silent, the longest silent first.
-func (s *Store) OverdueHosts(ctx context.Context) ([]cyborg.Host, error) {
-	found, err := s.readHosts(ctx, " WHERE h.last_seen < clock_timestamp() - $1::interval ORDER BY h.last_seen, h.name")
+func (s *Store) OverdueHosts(ctx context.Context, limit int) ([]cyborg.Host, error) {
+	found, err := s.readHosts(ctx, " WHERE h.last_seen < clock_timestamp() - $1::interval ORDER BY h.last_seen, h.name LIMIT $2", clamp(limit))
 	return found, s.failure(ctx, err)
 }
 

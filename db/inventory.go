@@ -19,7 +19,7 @@ import (
 // MergeReports records what hosts report, all in one transaction and with as many statements for a thousand hosts as for
 // one. A reply is Accepted unless something newer was recorded of its host. A report that cannot be recorded leaves its
 // host as it was and does not keep the others from being recorded: the error then is of kind Invalid and names each such
-// host, and the replies to the others hold.
+// host, and the replies to the others hold. Likewise one of an agent whose host has another one, with kind Claimed.
 func (s *Store) MergeReports(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
 	replies, errs := s.mergeEach(ctx, reports)
 	return replies, errors.Join(errs...)
@@ -39,10 +39,10 @@ func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cybor
 		for n, i := range which {
 			part[n] = reports[i]
 		}
-		merged, err := s.merge(ctx, part)
+		merged, refusals, err := s.merge(ctx, part)
 		for n, i := range which {
 			if errs[i] = err; err == nil {
-				replies[i] = merged[n]
+				replies[i], errs[i] = merged[n], refusals[n]
 			}
 		}
 		return err
@@ -62,27 +62,29 @@ func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cybor
 // checkReport refuses what no record can hold. Single devices that are wrong only lead to a complaint; see inventory.
 func checkReport(r *cyborg.Report) error {
 	bad := func(format string, args ...any) error {
-		return cyborg.Errorf(cyborg.Invalid, "the report of host %q cannot be recorded: %s", r.Host, fmt.Sprintf(format, args...))
+		return cyborg.Errorf(cyborg.Invalid, "the report of host %.300q cannot be recorded: %s", r.Host, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case r.Host == "" || len(r.Host) > 255 || !storable(r.Host):
+	case cyborg.CheckHostName(r.Host) != nil:
 		return bad("that is no name of a host")
 	case r.Sequence <= 0:
 		return bad("sequence %d is not positive", r.Sequence)
+	case r.Sequence > cyborg.MaxSequence:
+		return bad("sequence %d is above %d", r.Sequence, int64(cyborg.MaxSequence))
 	case r.Digest == "":
 		return bad("it has no digest")
-	case !storable(r.BootID + r.AgentVersion + r.Digest):
-		return bad("its boot id, version or digest is no text")
+	case !optionalName(r.BootID) || !optionalName(r.Instance) || !optionalName(r.AgentVersion) || !optionalName(r.Digest):
+		return bad("its boot id, instance, version or digest has a control character, or more than 255 characters")
 	}
 	names := map[string]bool{}
 	for _, b := range r.Content.Backends {
 		switch {
-		case b.Name == "" || b.Driver == "":
-			return bad("backend %q with driver %q is not named", b.Name, b.Driver)
+		case !cyborg.IsName(b.Name) || !cyborg.IsName(b.Driver):
+			return bad("backend %.80q with driver %.80q is not named", b.Name, b.Driver)
 		case names[b.Name]:
-			return bad("it has backend %q twice", b.Name)
+			return bad("it has backend %.80q twice", b.Name)
 		case b.State != cyborg.BackendOK && b.State != cyborg.BackendFailed && b.State != cyborg.BackendDisabled:
-			return bad("backend %q is in state %q, which does not exist", b.Name, b.State)
+			return bad("backend %.80q is in state %.80q, which does not exist", b.Name, b.State)
 		}
 		names[b.Name] = true
 	}
@@ -95,6 +97,8 @@ func checkReport(r *cyborg.Report) error {
 	}
 	return nil
 }
+
+func optionalName(text string) bool { return text == "" || cyborg.IsName(text) }
 
 // hasNull says whether JSON text has an escaped null character, which PostgreSQL cannot store.
 func hasNull(text string) bool {
@@ -117,57 +121,107 @@ func hasNull(text string) bool {
 
 // hostRow is a host as a merge reads and writes it.
 type hostRow struct {
-	Name         string              `json:"name"`
-	BootID       string              `json:"boot_id"`
-	AgentVersion string              `json:"agent_version"`
-	ReportSeq    int64               `json:"report_seq"`
-	Digest       string              `json:"digest"`
-	Generation   int64               `json:"generation"`
-	Attachments  []cyborg.Attachment `json:"attachments"` // written only
+	Name         string                `json:"name"`
+	BootID       string                `json:"boot_id"`
+	Instance     string                `json:"instance"` // written only, as Address
+	Address      string                `json:"agent_address"`
+	AgentVersion string                `json:"agent_version"`
+	ReportSeq    int64                 `json:"report_seq"`
+	Digest       string                `json:"digest"`
+	Base         string                `json:"base"`
+	Generation   int64                 `json:"generation"`
+	Attachments  []cyborg.Attachment   `json:"attachments"` // written only
+	Whitelist    *cyborg.WhitelistFile `json:"whitelist"`   // likewise
+	// exceed is what an operation observed of a device later than the report that is merged; 0 for nothing.
+	exceed int64
 }
 
-// merge records reports that were checked.
-func (s *Store) merge(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
-	var replies []cyborg.ReportReply
-	err := s.change(ctx, cyborg.Actor{Name: agentRole}, uuid.Nil, func(tx pgx.Tx) error {
-		var err error
-		replies, err = s.mergeLocked(ctx, tx, reports)
+// merge records reports that were checked. Those of rivals are not; their refusals say so.
+func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []cyborg.ReportReply, refusals []error, err error) {
+	var fresh, successors []rival
+	err = s.change(ctx, cyborg.Actor{Name: agentRole}, uuid.Nil, func(tx pgx.Tx) error {
+		var (
+			rivals []rival
+			err    error
+		)
+		replies, refusals = make([]cyborg.ReportReply, len(reports)), make([]error, len(reports))
+		if rivals, err = s.lockReported(ctx, tx, reports); err != nil {
+			return err
+		}
+		if fresh, err = s.noteRivals(ctx, tx, rivals); err != nil {
+			return err
+		}
+		for i := range rivals {
+			if r := &rivals[i]; r.refused {
+				refusals[r.by] = s.refusal(r)
+			}
+		}
+		var (
+			part  []cyborg.Report
+			which []int
+		)
+		for i := range reports {
+			if refusals[i] == nil {
+				part, which = append(part, reports[i]), append(which, i)
+			}
+		}
+		if len(part) == 0 {
+			return nil
+		}
+		merged, err := s.mergeLocked(ctx, tx, part)
 		if violates(err, nameTaken) || violates(err, "deployables_name_key") {
 			return errCollision // a host merged at the same moment by others has the name; look again
 		}
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23")) {
 			s.log.ErrorContext(ctx, "reports cannot be recorded", slog.String("error", err.Error()), slog.String("detail", pg.Detail))
-			return cyborg.Errorf(cyborg.Invalid, "the report of host %q cannot be recorded: %s", reports[0].Host, pg.Message)
+			return cyborg.Errorf(cyborg.Invalid, "the report of host %q cannot be recorded: %s", part[0].Host, pg.Message)
 		}
+		if err != nil {
+			return err
+		}
+		for n, i := range which {
+			replies[i] = merged[n]
+		}
+		successors, err = s.succeed(ctx, tx, rivals, replies)
 		return err
 	})
-	return replies, err
+	if err == nil {
+		s.tellRivals(ctx, fresh)
+		s.tellSuccessors(ctx, successors)
+	}
+	return replies, refusals, err
 }
 
+// lockReported locks the hosts of reports, and finds the rivals among those who send them.
+func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (rivals []rival, err error) {
+	names, speakers := make([]string, len(reports)), make([]speaker, len(reports))
+	for i := range reports {
+		r := &reports[i]
+		names[i] = r.Host
+		speakers[i] = speaker{host: r.Host, boot: r.BootID, instance: r.Instance, version: r.AgentVersion, address: r.Address}
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(lockAll, names)
+	s.queueRivals(batch, &rivals, speakers)
+	return rivals, tx.SendBatch(ctx, batch).Close()
+}
+
+// mergeLocked records reports of hosts that are locked.
 func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
-	newest := map[string]int{} // index of the report that counts, by host
-	var names []string
-	for i, r := range reports {
-		if j, ok := newest[r.Host]; !ok {
-			names = append(names, r.Host)
-			newest[r.Host] = i
-		} else if reports[j].Sequence < r.Sequence {
-			newest[r.Host] = i
-		}
-	}
-	if err := lockHosts(ctx, tx, names...); err != nil {
-		return nil, err
-	}
+	names, newest := newestOf(reports)
 	known, err := readHostRows(ctx, tx, names)
 	if err != nil {
 		return nil, err
 	}
 	var touched, changed []int
+	whole := map[string]bool{} // hosts that are asked for everything
 	for _, name := range names {
 		i := newest[name]
 		r := reports[i]
 		host, ok := known[name]
 		switch {
+		case r.Base != "" && (!ok || r.Sequence > host.ReportSeq && (r.BootID != host.BootID || r.Base != host.Base)):
+			whole[name] = true
 		case !ok || r.Sequence > host.ReportSeq && (r.Digest != host.Digest || r.BootID != host.BootID):
 			changed = append(changed, i)
 		case r.Sequence > host.ReportSeq:
@@ -181,18 +235,75 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Rep
 	if err != nil {
 		return nil, err
 	}
+	for _, i := range changed {
+		if _, ok := written[reports[i].Host]; !ok {
+			whole[reports[i].Host] = true
+		}
+	}
 	replies := make([]cyborg.ReportReply, len(reports))
+	var refused []int
 	for i, r := range reports {
+		if r.Base != "" && i == newest[r.Host] && whole[r.Host] {
+			replies[i] = cyborg.ReportReply{Generation: known[r.Host].Generation, Whole: true}
+			continue
+		}
 		host, ok := written[r.Host]
 		if !ok {
 			host = known[r.Host]
 		}
-		// One that was recorded before and is repeated, because its acknowledgement was lost, is accepted again.
-		accepted := i == newest[r.Host] && (r.Sequence > known[r.Host].ReportSeq ||
-			r.Sequence == host.ReportSeq && r.Digest == host.Digest)
-		replies[i] = cyborg.ReportReply{Generation: host.Generation, Accepted: accepted}
+		counts, before := &reports[newest[r.Host]], known[r.Host]
+		// One that was recorded before and is repeated, because its acknowledgement was lost, is accepted again. An empty
+		// digest forgot which one that was; the next heartbeat asks.
+		repeated := counts.Sequence == before.ReportSeq && (counts.Digest == before.Digest || before.Digest == "")
+		accepted := r.Sequence == counts.Sequence && r.Digest == counts.Digest && (counts.Sequence > before.ReportSeq || repeated)
+		replies[i] = cyborg.ReportReply{Generation: host.Generation, Accepted: accepted, Exceed: host.exceed}
+		if !accepted {
+			replies[i].Exceed = max(before.ReportSeq, counts.Sequence)
+			refused = append(refused, i)
+		}
 	}
-	return replies, nil
+	return replies, exceedObserved(ctx, tx, reports, replies, refused)
+}
+
+// exceedObserved adds to the replies to refused reports what operations observed of their hosts.
+func exceedObserved(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, replies []cyborg.ReportReply, refused []int) error {
+	if len(refused) == 0 {
+		return nil
+	}
+	var names []string
+	for _, i := range refused {
+		names = append(names, reports[i].Host)
+	}
+	rows, err := tx.Query(ctx, "SELECT host, max(observed_seq) FROM devices WHERE host = ANY($1) GROUP BY host", names)
+	if err != nil {
+		return err
+	}
+	var (
+		host     string
+		sequence int64
+		observed = map[string]int64{}
+	)
+	if _, err = pgx.ForEachRow(rows, []any{&host, &sequence}, func() error { observed[host] = sequence; return nil }); err != nil {
+		return err
+	}
+	for _, i := range refused {
+		replies[i].Exceed = max(replies[i].Exceed, observed[reports[i].Host])
+	}
+	return nil
+}
+
+// newestOf returns the hosts, and the index of the report that counts of each.
+func newestOf(reports []cyborg.Report) (names []string, newest map[string]int) {
+	newest = map[string]int{}
+	for i, r := range reports {
+		if j, ok := newest[r.Host]; !ok {
+			names = append(names, r.Host)
+			newest[r.Host] = i
+		} else if reports[j].Sequence < r.Sequence {
+			newest[r.Host] = i
+		}
+	}
+	return names, newest
 }
 
 // touch records reports that say nothing new.
@@ -201,50 +312,52 @@ func touch(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, which []int)
 		return nil
 	}
 	var (
-		names, versions []string
-		sequences       []int64
+		names, versions, instances, addresses []string
+		sequences                             []int64
 	)
 	for _, i := range which {
 		names, versions = append(names, reports[i].Host), append(versions, reports[i].AgentVersion)
+		instances, addresses = append(instances, reports[i].Instance), append(addresses, reports[i].Address)
 		sequences = append(sequences, reports[i].Sequence)
 	}
 	_, err := tx.Exec(ctx, `
-		UPDATE hosts SET report_seq = r.sequence, agent_version = r.version, last_seen = clock_timestamp()
-		FROM unnest($1::text[], $2::text[], $3::bigint[]) AS r (name, version, sequence) WHERE hosts.name = r.name`,
-		names, versions, sequences)
+		UPDATE hosts SET report_seq = r.sequence, agent_version = r.version, instance = r.instance, agent_address = r.address,
+		    last_seen = clock_timestamp()
+		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS r (name, version, sequence, instance, address)
+		WHERE hosts.name = r.name`,
+		names, versions, sequences, instances, addresses)
 	return err
 }
 
-// writeReports merges the contents of reports that say something new, and returns the hosts as they are then.
+// writeReports merges the contents of reports that say something new, and returns the hosts as they are then. A host whose
+// report tells a difference that the records cannot stand on is not among them, and nothing of it is written.
 func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]hostRow, reports []cyborg.Report, which []int) (map[string]hostRow, error) {
 	written := map[string]hostRow{}
 	if len(which) == 0 {
 		return written, nil
 	}
-	var hosts, deployables []string
-	for _, i := range which {
-		hosts = append(hosts, reports[i].Host)
-		for _, b := range reports[i].Content.Backends {
-			for _, d := range b.Devices {
-				for _, p := range d.Deployables {
-					deployables = append(deployables, s.opts.DeployableName(reports[i].Host, p.Name))
-				}
-			}
-		}
+	wanted := make([]cyborg.Report, len(which))
+	for n, i := range which {
+		wanted[n] = reports[i]
 	}
-	inventories, err := s.loadInventories(ctx, tx, hosts, deployables)
+	inventories, err := s.loadInventories(ctx, tx, wanted)
 	if err != nil {
 		return nil, err
 	}
 	var (
-		diff changes
-		rows []hostRow
+		diff  changes
+		rows  []hostRow
+		boots []boot
 	)
 	for _, i := range which {
 		r := reports[i]
 		v := inventories[r.Host]
-		if err := v.report(r); err != nil {
+		merged, err := v.merge(r)
+		if err != nil {
 			return nil, err
+		}
+		if !merged {
+			continue
 		}
 		host, ok := known[r.Host]
 		differences := diff.collect(v)
@@ -252,18 +365,39 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		if !ok || differences > 0 || host.Digest != "" {
 			host.Generation++
 		}
+		if host.BootID != "" && host.BootID != r.BootID { // the first of a host that was adopted is none
+			boots = append(boots, boot{r.Host, r.BootID, r.Uptime})
+		}
 		host.Name, host.BootID, host.AgentVersion, host.ReportSeq = r.Host, r.BootID, r.AgentVersion, r.Sequence
+		host.Instance, host.Address = r.Instance, r.Address
 		if host.Digest = r.Digest; v.unsettled {
 			host.Digest = "" // so that the agent is asked again
 		}
+		if host.Base = host.Digest; len(v.complaints) > 0 {
+			host.Base = "" // not all of the report is recorded
+		}
+		host.exceed = v.exceed
 		if host.Attachments = r.Content.Attachments; host.Attachments == nil {
 			host.Attachments = []cyborg.Attachment{}
+		}
+		if host.Whitelist = nil; r.Content.Whitelist != nil {
+			w := r.Content.Whitelist
+			host.Whitelist = &cyborg.WhitelistFile{SHA256: cyborg.Showable(w.SHA256, longestError), Foreign: cyborg.Showable(w.Foreign, longestError)}
 		}
 		written[r.Host] = host
 		rows = append(rows, host)
 	}
-	return written, write(ctx, tx, rows, &diff)
+	if err := write(ctx, tx, rows, &diff); err != nil {
+		return nil, err
+	}
+	if err := loseAtBoot(ctx, tx, boots); err != nil {
+		return nil, err
+	}
+	return written, leaveNew(ctx, tx, rows, diff.handles.inserts)
 }
+
+// observed is the base of what is no report: of a host, only what is seen is loaded.
+const observed = "observed"
 
 // observe merges what an agent saw of devices after it changed them. Superseded says that a report which is newer has
 // been recorded, and that the observation therefore was not.
@@ -280,11 +414,9 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 		if superseded = o.Sequence <= known[host].ReportSeq; superseded {
 			continue
 		}
-		var names []string
-		for _, p := range o.Device.Deployables {
-			names = append(names, s.opts.DeployableName(host, p.Name))
-		}
-		inventories, err := s.loadInventories(ctx, tx, []string{host}, names)
+		inventories, err := s.loadInventories(ctx, tx, []cyborg.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: cyborg.Content{
+			Backends: []cyborg.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
+		}}})
 		if err != nil {
 			return false, err
 		}
@@ -303,6 +435,9 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 		if err := write(ctx, tx, nil, &diff); err != nil {
 			return false, err
 		}
+		if err := leaveObserved(ctx, tx, host, diff.handles.inserts); err != nil {
+			return false, err
+		}
 		// The records are no longer what the host reported last: even the same report would now change something.
 		if _, err := tx.Exec(ctx, "UPDATE hosts SET digest = '', generation = generation + 1 WHERE name = $1", host); err != nil {
 			return false, err
@@ -316,7 +451,7 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
-		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND d.administration = 'enabled'
+		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+maintained+`
 		  AND d.fence_reason IS NULL AND d.protected = '' AND h.last_seen >= clock_timestamp() - $2::interval
 		  AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
 		ORDER BY d.id LIMIT $1`, clamp(limit), s.opts.SilentAfter)

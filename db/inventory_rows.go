@@ -6,48 +6,60 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]hostRow, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT name, boot_id, agent_version, report_seq, digest, generation FROM hosts WHERE name = ANY($1)`, names)
+		SELECT name, boot_id, agent_version, report_seq, digest, base, generation FROM hosts WHERE name = ANY($1)`, names)
 	if err != nil {
 		return nil, err
 	}
 	known := map[string]hostRow{}
 	var h hostRow
-	_, err = pgx.ForEachRow(rows, []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Generation}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation}, func() error {
 		known[h.Name] = h
 		return nil
 	})
 	return known, err
 }
 
-// loadInventories reads what is recorded of hosts, in one round trip, and which of the names of deployables are taken.
-func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, hosts, deployables []string) (map[string]*inventory, error) {
-	out := map[string]*inventory{}
+// loadInventories reads what is recorded of the reports' hosts, in one round trip, and which of the names of deployables
+// are taken. For a report that tells a difference that is only what it speaks of: those devices, whatever they have or
+// claim to have, and the devices that had it before.
+func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (map[string]*inventory, error) {
+	var l loading
 	taken := &names{deployables: map[string]string{}, accelerators: map[string]bool{}}
-	for _, host := range hosts {
-		out[host] = newInventory(host, s.opts.DeployableName, taken)
+	out := map[string]*inventory{}
+	for _, r := range reports {
+		out[r.Host] = newInventory(r.Host, s.opts.DeployableName, taken)
+		out[r.Host].boot = r.BootID
+		l.add(&r, s.opts.DeployableName)
 	}
+	takeDevice := func(row deviceRow) { out[row.Host].devices[row.Identity] = recorded(row) }
+	takeDeployable := func(row deployableRow) { out[row.Host].deployables[row.LocalName] = recorded(row) }
+	takeHandle := func(row handleRow) { out[row.Host].handles[handleKey{row.Kind, row.Identity}] = recorded(row) }
 	batch := &pgx.Batch{}
-	each(batch, `SELECT to_jsonb(b) FROM backends b WHERE host = ANY($1)`, []any{hosts}, func(row backendRow) {
+	each(batch, `SELECT to_jsonb(b) FROM backends b WHERE host = ANY($1)`, []any{append(l.hosts, l.parts...)}, func(row backendRow) {
 		out[row.Host].backends[row.Name] = recorded(row)
 	})
-	each(batch, `SELECT to_jsonb(d) FROM devices d WHERE host = ANY($1)`, []any{hosts}, func(row deviceRow) {
-		out[row.Host].devices[row.Identity] = recorded(row)
-	})
-	each(batch, `
-		SELECT to_jsonb(d) || jsonb_build_object('claimed', c.operation_id IS NOT NULL)
-		FROM deployables d LEFT JOIN claims c ON c.deployable_uuid = d.uuid WHERE host = ANY($1)`,
-		[]any{hosts}, func(row deployableRow) {
-			out[row.Host].deployables[row.LocalName] = recorded(row)
+	if len(l.hosts) > 0 {
+		each(batch, deviceRows+`host = ANY($1)`, []any{l.hosts}, takeDevice)
+		each(batch, deployableRows+`d.host = ANY($1)`, []any{l.hosts}, takeDeployable)
+		each(batch, handleRows+`h.host = ANY($1)`, []any{l.hosts}, takeHandle)
+	}
+	if len(l.parts) > 0 {
+		each(batch, deviceRows+`d.uuid IN (`+spokenOf+` UNION SELECT device_uuid FROM deployables WHERE uuid IN (`+concerned+`))`,
+			l.values(), takeDevice)
+		each(batch, deployableRows+`d.uuid IN (`+concerned+`)`, l.values(), takeDeployable)
+		each(batch, handleRows+`h.deployable_uuid IN (`+concerned+`)`, l.values(), takeHandle)
+		each(batch, `
+			SELECT jsonb_build_object('host', v.host, 'identity', v.identity) FROM devices v JOIN hosts h ON h.name = v.host
+			WHERE v.host = ANY($1) AND v.observed_seq > h.report_seq`, []any{l.parts}, func(row deviceRow) {
+			out[row.Host].observed = append(out[row.Host].observed, row.Identity)
 		})
-	each(batch, `
-		SELECT to_jsonb(h) || jsonb_build_object('holder', coalesce(holder_kind || ' ' || holder_id, ''))
-		FROM attach_handles h WHERE host = ANY($1)`, []any{hosts}, func(row handleRow) {
-		out[row.Host].handles[handleKey{row.Kind, row.Identity}] = recorded(row)
-	})
+	}
 	type name struct {
 		Name string `json:"name"`
 		Host string `json:"host"` // empty where it is an accelerator's
@@ -56,7 +68,7 @@ func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, hosts, deployabl
 		SELECT jsonb_build_object('name', name, 'host', host) FROM deployables WHERE name = ANY($1)
 		UNION ALL
 		SELECT jsonb_build_object('name', accelerator) FROM deployables WHERE accelerator = ANY($1)`,
-		[]any{deployables}, func(row name) {
+		[]any{l.names}, func(row name) {
 			if row.Host != "" {
 				taken.deployables[row.Name] = row.Host
 			} else {
@@ -64,6 +76,75 @@ func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, hosts, deployabl
 			}
 		})
 	return out, tx.SendBatch(ctx, batch).Close()
+}
+
+const (
+	deviceRows     = `SELECT to_jsonb(d) FROM devices d WHERE `
+	deployableRows = `
+		SELECT to_jsonb(d) || jsonb_build_object('claimed', c.operation_id IS NOT NULL,
+		    'image_boot', CASE WHEN d.fence_operation IS NULL THEN d.image_boot END)
+		FROM deployables d LEFT JOIN claims c ON c.deployable_uuid = d.uuid WHERE `
+	handleRows = `
+		SELECT to_jsonb(h) || jsonb_build_object('holder', coalesce(holder_kind || ' ' || holder_id, left_kind || ' ' || left_id, ''))
+		FROM attach_handles h WHERE `
+
+	// spokenOf are the devices that a difference speaks of, and concerned the deployables: of those devices, with the names
+	// of what is shown, or with its handles. Their parameters are loading.values.
+	spokenOf  = `SELECT v.uuid FROM devices v JOIN unnest($1::text[], $2::text[]) AS w (host, identity) USING (host, identity)`
+	concerned = `
+		SELECT p.uuid FROM deployables p WHERE p.device_uuid IN (` + spokenOf + `)
+		UNION
+		SELECT p.uuid FROM deployables p JOIN unnest($3::text[], $4::text[]) AS w (host, local_name) USING (host, local_name)
+		UNION
+		SELECT a.deployable_uuid FROM attach_handles a
+		JOIN unnest($5::text[], $6::text[], $7::text[]) AS w (host, kind, identity) USING (host, kind, identity)`
+)
+
+// loading is what of the inventories is to be read.
+type loading struct {
+	hosts []string // all that they have
+	parts []string // hosts of which only what follows is read
+	names []string // of deployables, as they are or would be called
+
+	deviceHosts, devices                 []string
+	deployableHosts, deployables         []string
+	handleHosts, handleKinds, identities []string
+}
+
+func (l *loading) add(r *cyborg.Report, name func(host, local string) string) {
+	whole := r.Base == ""
+	if whole {
+		l.hosts = append(l.hosts, r.Host)
+	} else {
+		l.parts = append(l.parts, r.Host)
+		for _, identity := range r.Gone {
+			l.deviceHosts, l.devices = append(l.deviceHosts, r.Host), append(l.devices, identity)
+		}
+	}
+	for _, b := range r.Content.Backends {
+		for _, d := range b.Devices {
+			if !whole {
+				l.deviceHosts, l.devices = append(l.deviceHosts, r.Host), append(l.devices, d.Identity)
+			}
+			for _, p := range d.Deployables {
+				l.names = append(l.names, name(r.Host, p.Name))
+				if whole {
+					continue
+				}
+				l.deployableHosts, l.deployables = append(l.deployableHosts, r.Host), append(l.deployables, p.Name)
+				for _, h := range p.Handles {
+					l.handleHosts, l.identities = append(l.handleHosts, r.Host), append(l.identities, h.Identity)
+					l.handleKinds = append(l.handleKinds, string(h.Kind))
+				}
+			}
+		}
+	}
+}
+
+func (l *loading) values() []any {
+	return []any{
+		l.deviceHosts, l.devices, l.deployableHosts, l.deployables, l.handleHosts, l.handleKinds, l.identities,
+	}
 }
 
 // each queues a query whose rows are JSON objects.
@@ -85,22 +166,31 @@ func each[T any](batch *pgx.Batch, sql string, values []any, take func(T)) {
 const (
 	backendColumns    = `host text, name text, driver text, options jsonb, state text, error text, services text[], reported boolean`
 	deviceColumns     = `uuid uuid, host text, backend text, driver text, identity text, type text, vendor_id text, product_id text, vendor text, model text, numa_node int, board_info jsonb, control_path_kind text, control_path_info jsonb, observed_seq bigint, presence text`
-	deployableColumns = `uuid uuid, device_uuid uuid, host text, name text, local_name text, provider_uuid uuid, accelerator text, specs jsonb, attributes jsonb, bitstream_id text, program_set text, protected text, presence text, fence_reason text`
-	handleColumns     = `uuid uuid, deployable_uuid uuid, host text, kind text, info jsonb, identity text, presence text`
+	deployableColumns = `uuid uuid, device_uuid uuid, host text, name text, local_name text, provider_uuid uuid, accelerator text, specs jsonb, attributes jsonb, bitstream_id text, program_set text, protected text, presence text, fence_reason text, image_boot text,
+		administration text, maintain_reason text, maintain_by text, maintain_until timestamptz`
+	handleColumns = `uuid uuid, deployable_uuid uuid, host text, kind text, info jsonb, identity text, presence text`
 )
+
+// ours is the checksum of the file of a Nova's whitelist that nobody else has written or changed. Where nobody knows what was
+// written last, that is it.
+const ours = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
 
 // write writes hosts and differences, a statement for each table and sort of change that there is.
 func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *changes) error {
 	batch := &pgx.Batch{}
 	queue(batch, hosts, `
-		INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest, generation, attachments, last_seen)
-		SELECT name, boot_id, agent_version, report_seq, digest, generation, attachments, clock_timestamp()
-		FROM jsonb_to_recordset($1) AS r (name text, boot_id text, agent_version text, report_seq bigint, digest text,
-		    generation bigint, attachments jsonb)
+		INSERT INTO hosts (name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
+		    whitelist, whitelist_written, last_seen)
+		SELECT name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
+		    whitelist, `+ours+`, clock_timestamp()
+		FROM jsonb_to_recordset($1) AS r (name text, boot_id text, instance text, agent_address text, agent_version text, report_seq bigint, digest text,
+		    base text, generation bigint, attachments jsonb, whitelist jsonb)
 		ORDER BY name
-		ON CONFLICT (name) DO UPDATE SET boot_id = EXCLUDED.boot_id, agent_version = EXCLUDED.agent_version,
-		    report_seq = EXCLUDED.report_seq, digest = EXCLUDED.digest, generation = EXCLUDED.generation,
-		    attachments = EXCLUDED.attachments, last_seen = EXCLUDED.last_seen`)
+		ON CONFLICT (name) DO UPDATE SET boot_id = EXCLUDED.boot_id, instance = EXCLUDED.instance,
+		    agent_address = EXCLUDED.agent_address, agent_version = EXCLUDED.agent_version,
+		    report_seq = EXCLUDED.report_seq, digest = EXCLUDED.digest, base = EXCLUDED.base, generation = EXCLUDED.generation,
+		    attachments = EXCLUDED.attachments, whitelist = EXCLUDED.whitelist,
+		    whitelist_written = coalesce(hosts.whitelist_written, EXCLUDED.whitelist_written), last_seen = EXCLUDED.last_seen`)
 	queue(batch, c.backends.inserts, `
 		INSERT INTO backends (host, name, driver, options, state, error, services)
 		SELECT host, name, driver, options, state, error, services FROM jsonb_to_recordset($1) AS r (`+backendColumns+`)`)
@@ -116,7 +206,7 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *changes) error {
 		    board_info, control_path_kind, control_path_info, observed_seq
 		FROM jsonb_to_recordset($1) AS r (`+deviceColumns+`)`)
 	queue(batch, c.devices.updates, `
-		UPDATE devices d SET backend = r.backend, driver = r.driver, type = r.type, vendor_id = r.vendor_id,
+		UPDATE devices d SET backend = r.backend, driver = r.driver, identity = r.identity, type = r.type, vendor_id = r.vendor_id,
 		    product_id = r.product_id, vendor = r.vendor, model = r.model, numa_node = r.numa_node, board_info = r.board_info,
 		    control_path_kind = r.control_path_kind, control_path_info = r.control_path_info, observed_seq = r.observed_seq,
 		    presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
@@ -124,14 +214,14 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *changes) error {
 		keys(c.devices.updates, func(r deviceRow) uuid.UUID { return r.UUID }))
 	queue(batch, c.deployables.inserts, `
 		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes,
-		    bitstream_id, program_set, protected)
+		    bitstream_id, program_set, protected, administration, maintain_reason, maintain_by, maintain_until)
 		SELECT uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes,
-		    bitstream_id, program_set, protected
+		    bitstream_id, program_set, protected, administration, maintain_reason, maintain_by, maintain_until
 		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`)`)
 	queue(batch, c.deployables.updates, `
-		UPDATE deployables d SET device_uuid = r.device_uuid, specs = r.specs, attributes = r.attributes,
+		UPDATE deployables d SET device_uuid = r.device_uuid, local_name = r.local_name, specs = r.specs, attributes = r.attributes,
 		    bitstream_id = r.bitstream_id, program_set = r.program_set, protected = r.protected, fence_reason = r.fence_reason,
-		    presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
+		    image_boot = coalesce(r.image_boot, d.image_boot), presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
 		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`) WHERE d.uuid = ANY($2) AND d.uuid = r.uuid`,
 		keys(c.deployables.updates, func(r deployableRow) uuid.UUID { return r.UUID }))
 	queue(batch, c.handles.inserts, `

@@ -22,7 +22,7 @@ func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecyc
 
 // leaveInError records that an operation could not undo what it had begun. Accelerators out of service have nothing to
 // lose and stay as they are. What a failed Provision or Program left in error is not cured by settling a doubt that came
-// later.
+// later, and can still be cured after a Retire that failed.
 func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	var from []string
 	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.Broken), cyborg.Broken) {
@@ -35,18 +35,19 @@ func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4,
 		    error_kind = CASE WHEN $5 = ANY($7) AND lifecycle = $2 THEN error_kind ELSE $5 END
 		WHERE uuid = ANY($1) AND lifecycle = ANY($6)`,
-		ids(o.targets), string(cyborg.Broken), reason, o.id, string(o.story.kind()), from, doubtful())
+		ids(o.targets), string(cyborg.Broken), reason, o.id, string(o.story.kind()), from,
+		append(doubtful(), string(cyborg.KindRetire)))
 	return err
 }
 
 // settle takes accelerators back into service that were in error only because an attach or a detach was in doubt, once
-// nothing is in doubt any more.
+// nothing is in doubt any more. What was taken back by force is, until its host has settled it.
 func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE deployables d SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
 		WHERE uuid = ANY($1) AND lifecycle = $3 AND error_kind = ANY($4) AND NOT EXISTS (
 			SELECT FROM attach_handles
-			WHERE deployable_uuid = d.uuid AND holder_kind IS NOT NULL AND attached_at IS NULL)`,
+			WHERE deployable_uuid = d.uuid AND (holder_kind IS NOT NULL AND attached_at IS NULL OR left_kind IS NOT NULL))`,
 		targets, string(cyborg.Ready), string(cyborg.Broken), doubtful())
 	return err
 }
@@ -68,8 +69,6 @@ func release(ctx context.Context, tx pgx.Tx, condition string, values ...any) er
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE deployables d SET fence_reason = NULL
-		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT EXISTS (
-			SELECT FROM attach_handles
-			WHERE deployable_uuid = d.uuid AND holder_kind IS NOT NULL AND presence = 'missing')`, targets, vanished)
+		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT `+goneUnderHolder, targets, vanished)
 	return err
 }

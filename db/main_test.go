@@ -20,6 +20,9 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "write the generated parts of the documentation")
+	if err := flag.Set("rapid.checks", "40"); err != nil { // each is many transactions; -rapid.checks asks for more
+		panic(err)
+	}
 	goleak.VerifyTestMain(postgrestest.Runner(m))
 }
 

@@ -15,6 +15,7 @@ import (
 // host no longer shows is missing, until Forget.
 type inventory struct {
 	host        string
+	boot        string // in which the host is
 	backends    map[string]*tracked[backendRow]
 	devices     map[string]*tracked[deviceRow]     // by identity
 	deployables map[string]*tracked[deployableRow] // by the driver's name
@@ -26,6 +27,11 @@ type inventory struct {
 
 	// unsettled says that what was reported could not be recorded as it is, but may be later.
 	unsettled bool
+	// exceed is the highest number of what operations observed later than what is merged; 0 for none.
+	exceed int64
+
+	// observed are the devices that operations saw since the newest report; known where the inventory is loaded in part.
+	observed []string
 
 	merged     map[uuid.UUID]bool // deployables about which the report says all there is
 	wanted     []wantedHandle
@@ -47,8 +53,85 @@ func newInventory(host string, name func(host, local string) string, taken *name
 	}
 }
 
+// merge merges a report. Where it tells a difference that these records cannot stand on, merged is false and the inventory
+// is of no further use.
+func (v *inventory) merge(r cyborg.Report) (merged bool, err error) {
+	if r.Base == "" {
+		return true, v.report(r)
+	}
+	return v.difference(r)
+}
+
+// difference merges the devices that changed, and leaves all others as they are.
+func (v *inventory) difference(r cyborg.Report) (merged bool, err error) {
+	told := map[string]bool{}
+	for _, identity := range r.Gone {
+		told[identity] = true
+	}
+	for _, b := range r.Content.Backends {
+		known, ok := v.backends[b.Name]
+		if !ok || known.row.Driver != b.Driver || known.row.State != cyborg.BackendOK {
+			return false, nil
+		}
+		for _, d := range b.Devices {
+			if told[d.Identity] {
+				return false, nil
+			}
+			told[d.Identity] = true
+		}
+	}
+	if v.takesFromOthers(r, told) {
+		return false, nil
+	}
+	for _, identity := range v.observed { // what an operation saw is no part of the base
+		if !told[identity] {
+			return false, nil
+		}
+	}
+	for _, b := range r.Content.Backends {
+		for _, d := range b.Devices {
+			if err := v.device(b.Name, b.Driver, d, r.Sequence); err != nil {
+				return false, err
+			}
+		}
+	}
+	for _, identity := range r.Gone {
+		if d, ok := v.devices[identity]; ok {
+			v.deviceMissing(d, r.Sequence)
+		}
+	}
+	if err := v.finish(); err != nil {
+		return false, err
+	}
+	// What cannot be recorded as it is told has to be looked at as a whole.
+	return !v.unsettled && len(v.complaints) == 0, nil
+}
+
+// takesFromOthers says whether a difference shows a part with another device than the one that has it, and says nothing of
+// that one, which may still show it as well.
+func (v *inventory) takesFromOthers(r cyborg.Report, told map[string]bool) bool {
+	untold := map[uuid.UUID]bool{}
+	for identity, d := range v.devices {
+		untold[d.row.UUID] = !told[identity]
+	}
+	for _, b := range r.Content.Backends {
+		for _, d := range b.Devices {
+			for _, part := range d.Deployables {
+				p, ok := v.deployables[part.Name]
+				if ok && p.row.Presence == cyborg.Present && untold[p.row.DeviceUUID] {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // report merges everything that the host's backends see.
 func (v *inventory) report(r cyborg.Report) error {
+	if err := v.recognise(r); err != nil {
+		return err
+	}
 	shown := map[string]bool{} // devices, by identity
 	for _, b := range r.Content.Backends {
 		if err := v.backend(b); err != nil {
@@ -87,13 +170,19 @@ func (v *inventory) report(r cyborg.Report) error {
 	return nil
 }
 
+// longestComplaint is how long one complaint is at most, and longestError what a backend tells, in characters.
+const (
+	longestComplaint = 300
+	longestError     = 1000
+)
+
 // abridge joins texts, and counts those that would make it too long to read.
 func abridge(texts []string) string {
 	const most = 10
 	if len(texts) > most {
 		texts = append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
 	}
-	return strings.Join(texts, "; ")
+	return cyborg.Showable(strings.Join(texts, "; "), longestError)
 }
 
 // observation merges what an agent saw of one device after it changed it.
@@ -112,7 +201,7 @@ func (v *inventory) observation(o cyborg.Observation) error {
 }
 
 func (v *inventory) complain(backend, format string, args ...any) {
-	v.complaints[backend] = append(v.complaints[backend], fmt.Sprintf(format, args...))
+	v.complaints[backend] = append(v.complaints[backend], cyborg.Showable(fmt.Sprintf(format, args...), longestComplaint))
 }
 
 func (v *inventory) backend(r cyborg.BackendReport) error {
@@ -126,7 +215,7 @@ func (v *inventory) backend(r cyborg.BackendReport) error {
 		v.backends[r.Name] = b
 	}
 	b.row = backendRow{
-		Host: v.host, Name: r.Name, Driver: r.Driver, Options: options, State: r.State, Error: r.Error,
+		Host: v.host, Name: r.Name, Driver: r.Driver, Options: options, State: r.State, Error: cyborg.Showable(r.Error, longestError),
 		Services: r.Services, Reported: true,
 	}
 	if b.row.Services == nil {
@@ -152,8 +241,8 @@ func (v *inventory) absent(r cyborg.Report) {
 
 // device merges one device with its parts, unless an operation's result is newer.
 func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequence int64) error {
-	if r.Identity == "" {
-		v.complain(backend, "a device without identity (%s %s) is left out", r.Vendor, r.Model)
+	if !cyborg.IsName(r.Identity) {
+		v.complain(backend, "a device without identity, or with %.80q for one, (%.80s %.80s) is left out", r.Identity, r.Vendor, r.Model)
 		return nil
 	}
 	d, ok := v.devices[r.Identity]
@@ -162,9 +251,9 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		d = &tracked[deviceRow]{row: deviceRow{UUID: uuid.New(), Host: v.host, Identity: r.Identity}}
 		v.devices[r.Identity] = d
 	case d.row.ObservedSeq > sequence:
-		v.unsettled = true
+		v.unsettled, v.exceed = true, max(v.exceed, d.row.ObservedSeq)
 		return nil
-	case d.row.Backend != backend && v.busy(d.row.UUID):
+	case d.row.Backend != backend && d.row.Backend != adoptedBackend && v.busy(d.row.UUID):
 		v.unsettled = true
 		v.complain(backend, "device %s stays with backend %s as long as it is in use", r.Identity, d.row.Backend)
 		return nil
@@ -228,13 +317,14 @@ func (v *inventory) mergedName(local string) bool {
 func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.DeployableReport, sequence int64) error {
 	p, ok := v.deployables[r.Name]
 	switch {
-	case r.Name == "":
-		v.complain(backend, "a deployable without name of device %s is left out", d.row.Identity)
+	case !cyborg.IsName(r.Name):
+		v.complain(backend, "a deployable without name, or with %.80q for one, of device %s is left out", r.Name, d.row.Identity)
 		return nil
 	case !ok:
 		if p = v.newDeployable(backend, r.Name); p == nil {
 			return nil
 		}
+		p.row.administrationRow = v.administration(d.row.UUID)
 		v.deployables[r.Name] = p
 	case p.row.DeviceUUID != d.row.UUID && v.observedSince(p.row.DeviceUUID, sequence):
 		v.unsettled = true
@@ -253,6 +343,9 @@ func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.D
 	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, r.Protected
 	if row.ProgramSet = r.ProgramSet; row.ProgramSet == "" {
 		row.ProgramSet = d.row.Identity
+	}
+	if row.ImageBoot != nil {
+		row.ImageBoot = &v.boot
 	}
 	v.merged[row.UUID] = true
 	for _, h := range r.Handles {
@@ -277,6 +370,26 @@ func (v *inventory) newDeployable(backend, local string) *tracked[deployableRow]
 	}
 	v.taken.accelerators[row.Accelerator] = true
 	return &tracked[deployableRow]{row: row}
+}
+
+// administration is how something new on a device begins: in maintenance where all others of the device are, since then it
+// was the device that somebody took out of use.
+func (v *inventory) administration(device uuid.UUID) administrationRow {
+	enabled := administrationRow{Administration: cyborg.Enabled}
+	var first *deployableRow
+	for _, p := range v.deployables {
+		switch {
+		case p.row.DeviceUUID != device:
+		case p.row.Administration != cyborg.Maintaining:
+			return enabled
+		case first == nil || p.row.Name < first.Name:
+			first = &p.row
+		}
+	}
+	if first == nil {
+		return enabled
+	}
+	return first.administrationRow
 }
 
 func (v *inventory) observedSince(device uuid.UUID, sequence int64) bool {

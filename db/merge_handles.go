@@ -10,6 +10,10 @@ import (
 // when the device is back or nobody holds it any more.
 const vanished = "vanished while in use"
 
+// goneUnderHolder says that somebody holds a handle of a deployable d that is missing.
+const goneUnderHolder = `EXISTS (
+	SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND holder_kind IS NOT NULL AND presence = 'missing')`
+
 // handleKey is what a handle is known by on its host.
 type handleKey struct {
 	kind     cyborg.HandleKind
@@ -49,8 +53,9 @@ func (v *inventory) finish() error {
 func (v *inventory) handle(w wantedHandle, shown map[handleKey]bool) error {
 	key := handleKey{w.report.Kind, w.report.Identity}
 	deployable := &w.deployable.row
-	if key.kind == "" || key.identity == "" {
-		v.complain(w.backend, "a handle without kind or identity of %q is left out", deployable.LocalName)
+	if !cyborg.IsName(string(key.kind)) || !cyborg.IsName(key.identity) {
+		v.complain(w.backend, "a handle without kind or identity, or with %.80q and %.80q for them, of %q is left out",
+			key.kind, key.identity, deployable.LocalName)
 		return nil
 	}
 	if shown[key] {

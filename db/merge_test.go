@@ -3,11 +3,13 @@ package db_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
@@ -78,6 +80,12 @@ func TestRepeatedAndUnchangedReports(t *testing.T) {
 	replies, err := r.MergeReports(t.Context(), []cyborg.Report{last})
 	require.NoError(t, err)
 	require.False(t, replies[0].Accepted, "older than the last")
+	require.Equal(t, h.sequence, replies[0].Exceed)
+	r.exec(t, "UPDATE devices SET observed_seq = $1 WHERE host = 'h1' AND identity = 'card1'", h.sequence+7)
+	replies, err = r.MergeReports(t.Context(), []cyborg.Report{last})
+	require.NoError(t, err)
+	require.Equal(t, h.sequence+7, replies[0].Exceed, "what an operation has observed since counts, too")
+	r.exec(t, "UPDATE devices SET observed_seq = 0 WHERE host = 'h1'")
 
 	h.boot = "boot-2"
 	require.Equal(t, generation+1, h.report(t).Generation)
@@ -133,6 +141,33 @@ func TestReportsOfOneHostTogether(t *testing.T) {
 	require.True(t, replies[0].Accepted)
 	require.False(t, replies[1].Accepted)
 	require.Len(t, h.accelerators(t), 3)
+}
+
+// TestL12ReportsAtOnce: whichever conductors get the reports of one host, and however they meet, each card is recorded once, and what
+// the newest shows is what there is.
+func TestL12ReportsAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
+	h := &host{records: r, name: "h1", boot: "b"}
+	var work errgroup.Group
+	for i := range 8 {
+		h.content = content(8 - i%4)
+		report := h.next()
+		work.Go(func() error {
+			_, err := stores[i%2].MergeReports(t.Context(), []cyborg.Report{report})
+			return err
+		})
+	}
+	require.NoError(t, work.Wait())
+	shown := 0
+	for local, a := range h.accelerators(t) {
+		require.Len(t, a.Handles, 2, local)
+		if a.Presence == cyborg.Present {
+			shown++
+		}
+	}
+	require.Equal(t, len(h.content.Backends[0].Devices), shown)
 }
 
 func TestVanishingAndReturning(t *testing.T) {
@@ -265,6 +300,32 @@ func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
 	require.Contains(t, late.record(t).Backends[0].Error, `its name "a_b_c" belongs to one of host a_b`)
 }
 
+// TestL7TheHandleThatVanishes: when a function goes, its handle goes, and none of its siblings'.
+func TestL7TheHandleThatVanishes(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	reported := &h.devices()[0].Deployables[0]
+	*reported = deployable("card0", 3)
+	h.report(t)
+	byIdentity := func() map[string]uuid.UUID {
+		out := map[string]uuid.UUID{}
+		for _, handle := range h.accelerator(t, "card0").Handles {
+			if handle.Presence == cyborg.Present {
+				out[handle.Identity] = handle.UUID
+			}
+		}
+		return out
+	}
+	left := byIdentity()
+	require.Len(t, left, 3)
+	gone := reported.Handles[0].Identity
+	reported.Handles = reported.Handles[1:]
+	h.report(t)
+	delete(left, gone)
+	require.Equal(t, left, byIdentity())
+}
+
 // TestHandleThatMoves: a function belongs to the deployable that shows it, but not as long as another one's holder has it.
 func TestHandleThatMoves(t *testing.T) {
 	t.Parallel()
@@ -325,6 +386,52 @@ func TestDeviceThatMoves(t *testing.T) {
 	require.Equal(t, 1, h.record(t).Devices)
 }
 
+// TestNewOnADisabledDevice: what first appears on a device starts as the others of it are, and as no other device is.
+func TestNewOnADisabledDevice(t *testing.T) {
+	t.Parallel()
+	for _, told := range []string{"all", "what differs"} {
+		t.Run(told, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addHost(t, "h1", 2)
+			a := h.accelerator(t, "card0")
+			cleaning := cyborg.Maintenance{Reason: "cleaning", By: "bob", For: time.Hour}
+			_, err := r.MaintainDevice(t.Context(), a.DeviceUUID, cleaning, alice())
+			require.NoError(t, err)
+			split := func(names ...string) {
+				before := h.next()
+				devices := h.devices()
+				h.content = content(2)
+				for i := range h.devices() {
+					d := &h.devices()[i]
+					d.Deployables = slices.Clone(devices[i].Deployables)
+					for _, name := range names {
+						d.Deployables = append(d.Deployables, deployable(d.Identity+name, 0))
+					}
+				}
+				now := h.next()
+				if told != "all" {
+					now = since(before, now)
+				}
+				require.True(t, h.tell(t, now).Accepted)
+			}
+			split("-a", "-b")
+			was := h.accelerator(t, "card0").Maintenance
+			require.NotZero(t, was.Until)
+			for _, name := range []string{"card0-a", "card0-b"} {
+				require.Equal(t, was, h.accelerator(t, name).Maintenance)
+				require.Equal(t, "cleaning", scalar[string](t, r, `SELECT data ->> 'reason' FROM events
+					WHERE subject_id = $1 AND axis = 'administration'`, h.accelerator(t, name).UUID.String()))
+			}
+			require.Nil(t, h.accelerator(t, "card1-a").Maintenance)
+			_, err = r.Enable(t.Context(), h.accelerator(t, "card0-a").UUID, alice())
+			require.NoError(t, err)
+			split("-c")
+			require.Nil(t, h.accelerator(t, "card0-c").Maintenance, "it is not the device that is out of use")
+		})
+	}
+}
+
 // TestNameOfNewAcceleratorIsTaken: a device appears under whose name another accelerator is in service.
 func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
 	t.Parallel()
@@ -350,6 +457,7 @@ func TestBadReportsDoNotKeepOthersOut(t *testing.T) {
 		bad(func(r *cyborg.Report) { r.Host = "" }),
 		bad(func(r *cyborg.Report) { r.Host = "bad\x00" }),
 		bad(func(r *cyborg.Report) { r.Sequence = 0 }),
+		bad(func(r *cyborg.Report) { r.Sequence = cyborg.MaxSequence + 1 }),
 		bad(func(r *cyborg.Report) { r.Digest = "" }),
 		bad(func(r *cyborg.Report) { r.BootID = "\x00" }),
 		bad(func(r *cyborg.Report) { r.Content.Backends[0].Devices[0].Vendor = "\x00" }),
@@ -387,30 +495,45 @@ func TestSilence(t *testing.T) {
 	r := newRecordsWith(t, db.Options{SilentAfter: 30 * time.Second})
 	a, b := r.addHost(t, "a", 1), r.addHost(t, "b", 0)
 	a.fall(t)
-	overdue, err := r.OverdueHosts(t.Context())
+	overdue, err := r.OverdueHosts(t.Context(), 0)
 	require.NoError(t, err)
 	require.Len(t, overdue, 1)
 	require.Equal(t, "a", overdue[0].Name)
 	require.True(t, overdue[0].Silent)
-	services, err := r.Services(t.Context())
+	services, err := r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, true}, []bool{services[0].Alive, services[1].Alive})
 	unknown := cyborg.Heartbeat{Host: "c"}
 	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{a.beat(), b.beat(), unknown, {Host: "\x00"}})
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.HeartbeatReply{{}, {}, {Report: true}, {Report: true}}, replies)
-	overdue, err = r.OverdueHosts(t.Context())
+	overdue, err = r.OverdueHosts(t.Context(), 0)
 	require.NoError(t, err)
 	require.Empty(t, overdue)
 	require.Equal(t, time.Unix(1, 0).UTC(), scalar[time.Time](t, r, "SELECT agent_started_at FROM hosts WHERE name = 'a'").UTC())
 
+	early, late := a.beat(), b.beat()
+	early.SentAt, late.SentAt = time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	_, err = r.Beat(t.Context(), []cyborg.Heartbeat{early, late})
+	require.NoError(t, err)
+	for name, want := range map[string]float64{"a": 3600, "b": -3600} {
+		host, err := r.Host(t.Context(), name)
+		require.NoError(t, err)
+		require.InDelta(t, want, *host.ClockOffset, 60)
+	}
+	_, err = r.Beat(t.Context(), []cyborg.Heartbeat{a.beat()}) // of an earlier release
+	require.NoError(t, err)
+	host, err := r.Host(t.Context(), "a")
+	require.NoError(t, err)
+	require.Nil(t, host.ClockOffset)
+
 	require.NoError(t, r.Touch(t.Context(), cyborg.Service{Role: "conductor", Host: "c1", Instance: "1", Version: "2", StartedAt: time.Now()}))
-	services, err = r.Services(t.Context())
+	services, err = r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)
 	require.Len(t, services, 3)
 	require.True(t, services[2].Alive)
 	require.NoError(t, r.Retire(t.Context(), services[2]))
-	services, err = r.Services(t.Context())
+	services, err = r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)
 	require.Len(t, services, 2)
 }

@@ -6,8 +6,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
@@ -77,6 +79,67 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
+// TestMigrateRecords brings records of the first schema to the newest, by several processes at once: all is as it was, and
+// goes on.
+func TestMigrateRecords(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.New(t)
+	require.NoError(t, db.MigrateTo(t.Context(), url, 1))
+	old := &records{url: url, sql: newPool(t, url)}
+	accelerator, device, done, open := uuid.New(), uuid.New(), uuid.New(), uuid.New()
+	content := content(1)
+	old.exec(t, "INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest) VALUES ('h1', 'boot-1', '1', 1, $1)", content.Digest())
+	old.exec(t, "INSERT INTO backends (host, name, driver, state, services) VALUES ('h1', 'fake', 'fake', 'ok', '{discover,attach}')")
+	old.exec(t, `
+		INSERT INTO devices (uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, control_path_kind, control_path_info)
+		VALUES ($1, 'h1', 'fake', 'fake', 'card0', 'FPGA', '1234', '0001', 'Acme', 'F1', 'PCI', '{"bus": "card0"}')`, device)
+	old.exec(t, `
+		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, program_set, untouched, lifecycle)
+		VALUES ($1, $2, 'h1', 'h1_card0', 'card0', $3, 'fast', '{"num": 2, "device_type": "FPGA"}', 'card0', false, 'ready')`,
+		accelerator, device, uuid.New())
+	old.exec(t, `
+		WITH done AS (
+			INSERT INTO operations (id, kind, state, host, input, actor, started_at, ended_at)
+			VALUES ($1, 'attach', 'succeeded', 'h1', '{}', 'alice', now(), now())),
+		open AS (
+			INSERT INTO operations (id, kind, host, input, actor)
+			VALUES ($2, 'detach', 'h1', jsonb_build_object('accelerator', $3::text), 'alice'))
+		INSERT INTO operation_subjects (operation_id, position, kind, subject_id)
+		VALUES ($1, 0, 'accelerator', $3), ($2, 0, 'accelerator', $3)`, done, open, accelerator.String())
+	old.exec(t, "INSERT INTO claims (deployable_uuid, operation_id) VALUES ($1, $2)", accelerator, open)
+	old.exec(t, `
+		INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity, holder_kind, holder_id, operation_id, attached_at)
+		VALUES ($1, $2, 'h1', 'TEST_PCI', '{}', 'card0.0', 'instance', 'vm1', $3, now())`, uuid.New(), accelerator, done)
+	before := scalar[int](t, old, "SELECT count(*) FROM events")
+
+	var all errgroup.Group
+	for range 3 {
+		all.Go(func() error { _, _, err := db.Migrate(t.Context(), url); return err })
+	}
+	require.NoError(t, all.Wait())
+	r := &records{Store: openStore(t, url, defaults()), url: url, sql: old.sql}
+	require.Equal(t, before, scalar[int](t, r, "SELECT count(*) FROM events"), "nothing has happened")
+	h := &host{records: r, name: "h1", boot: "boot-1", content: content, sequence: 1}
+	a := r.accelerator(t, accelerator)
+	require.Equal(t, "fast", a.Name)
+	require.Equal(t, open, a.Claim.Operation)
+	require.Equal(t, []cyborg.Holder{instance("vm1")}, a.Holders())
+	require.True(t, h.tell(t, since(cyborg.Report{Digest: content.Digest(), Content: content}, h.next())).Whole, "nobody knows on what the records stand")
+	require.True(t, h.report(t).Accepted)
+
+	work, err := r.Begin(t.Context(), open)
+	require.NoError(t, err)
+	require.Len(t, work.Handles, 1)
+	r.end(t, work, cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, accelerator).Status())
+	a = r.accelerator(t, accelerator)
+	r.do(t, toRetire(a), cyborg.Succeeded)
+	h.fall(t)
+	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
+	_, err = r.Operation(t.Context(), done)
+	require.NoError(t, err)
+}
+
 // TestMigrateTogether migrates from several processes at once.
 func TestMigrateTogether(t *testing.T) {
 	t.Parallel()
@@ -140,12 +203,12 @@ func TestFailuresHaveKinds(t *testing.T) {
 	require.NoError(t, r.Ping(t.Context()))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := r.Services(gone)
+	_, err := r.Services(gone, db.Page{})
 	requireKind(t, cyborg.Unavailable, err)
 	require.ErrorIs(t, err, context.Canceled)
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
-	_, err = r.Services(late)
+	_, err = r.Services(late, db.Page{})
 	requireKind(t, cyborg.Timeout, err)
 	r.Close()
 	requireKind(t, cyborg.Unavailable, r.Ping(t.Context()))

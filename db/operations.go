@@ -12,7 +12,7 @@ import (
 )
 
 const selectOperations = `
-	SELECT o.id, o.kind, o.state, o.host, o.actor, o.project, o.request_id, o.input, o.result, o.error, o.steps, o.retry_of,
+	SELECT o.id, o.kind, o.state, o.host, o.actor, o.actor_id, o.project, o.request_id, o.input, o.result, o.error, o.steps, o.retry_of,
 	       o.cancel_at, o.admitted_at, o.started_at, o.ended_at,
 	       (SELECT coalesce(json_agg(json_build_object('kind', kind, 'id', subject_id) ORDER BY position), '[]')
 	        FROM operation_subjects WHERE operation_id = o.id)
@@ -23,12 +23,14 @@ func readOperations(ctx context.Context, q querier, rest string, values ...any) 
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o cyborg.Operation, err error) {
-		err = row.Scan(&o.ID, &o.Kind, &o.State, &o.Host, &o.Actor.Name, &o.Actor.Project, &o.Actor.RequestID, &o.Input, &o.Result,
-			&o.Error, &o.Steps, (*zeronull.UUID)(&o.RetryOf), (*zeronull.Timestamptz)(&o.CancelAt), &o.CreatedAt,
-			(*zeronull.Timestamptz)(&o.StartedAt), (*zeronull.Timestamptz)(&o.EndedAt), &o.Subjects)
-		return o, err
-	})
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (cyborg.Operation, error) { return scanOperation(row) })
+}
+
+func scanOperation(row pgx.Row) (o cyborg.Operation, err error) {
+	err = row.Scan(&o.ID, &o.Kind, &o.State, &o.Host, &o.Actor.Name, &o.Actor.ID, &o.Actor.Project, &o.Actor.RequestID, &o.Input, &o.Result,
+		&o.Error, &o.Steps, (*zeronull.UUID)(&o.RetryOf), (*zeronull.Timestamptz)(&o.CancelAt), &o.CreatedAt,
+		(*zeronull.Timestamptz)(&o.StartedAt), (*zeronull.Timestamptz)(&o.EndedAt), &o.Subjects)
+	return o, err
 }
 
 func readOperation(ctx context.Context, q querier, id uuid.UUID) (cyborg.Operation, error) {
@@ -45,8 +47,10 @@ func readOperation(ctx context.Context, q querier, id uuid.UUID) (cyborg.Operati
 // Operations lists operations, the newest first.
 func (s *Store) Operations(ctx context.Context, filter OperationFilter, page Page) ([]cyborg.Operation, error) {
 	var c clause
+	andAny(&c, "o.id", filter.IDs)
+	andAmong(&c, "o.id", filter.Among)
 	andAny(&c, "o.kind", texts(filter.Kinds))
-	andAny(&c, "o.state", texts(filter.States))
+	andStates(&c, filter.States)
 	andAny(&c, "o.host", filter.Hosts)
 	if filter.Open != nil && *filter.Open {
 		c.and("o.open")
@@ -72,6 +76,23 @@ func (s *Store) Operations(ctx context.Context, filter OperationFilter, page Pag
 	return found, s.failure(ctx, err)
 }
 
+// andStates adds that the operation is in one of the states, unless there are none. Where those are rare, it says so in words by
+// which the planner finds the index that has no others.
+func andStates(c *clause, states []cyborg.OperationState) {
+	rare := len(states) > 0
+	for _, state := range states {
+		rare = rare && !state.Ended()
+	}
+	switch {
+	case rare:
+		c.and("o.open")
+	case len(states) == 1 && states[0] == cyborg.NeedsOperator:
+		c.and(is("o.state", cyborg.NeedsOperator))
+		return
+	}
+	andAny(c, "o.state", texts(states))
+}
+
 // Operation reads one. The error is of kind NotFound where there is none.
 func (s *Store) Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error) {
 	found, err := readOperation(ctx, s.pool, id)
@@ -82,7 +103,7 @@ func (s *Store) Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, 
 // Changed where it has ended, and NotFound where there is none.
 func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error) {
 	var out cyborg.Operation
-	err := s.change(ctx, actor, id, func(tx pgx.Tx) error {
+	err := s.changeByKey(ctx, actor, id, func(tx pgx.Tx) error {
 		if err := lockHostOfOperation(ctx, tx, id); err != nil {
 			return err
 		}
@@ -101,10 +122,11 @@ func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Ac
 	return out, err
 }
 
-// lockHostOfOperation is lockHosts for the host of an operation, which never changes.
+// lockOfOperation is lockHosts for the host of an operation, which never changes.
+const lockOfOperation = "SELECT pg_advisory_xact_lock(hashtextextended(host, 0)) FROM operations WHERE id = $1"
+
 func lockHostOfOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
-	tag, err := tx.Exec(ctx, `
-		SELECT pg_advisory_xact_lock(hashtextextended(host, 0)) FROM operations WHERE id = $1`, id)
+	tag, err := tx.Exec(ctx, lockOfOperation, id)
 	if err == nil && tag.RowsAffected() == 0 {
 		return noOperation(id)
 	}

@@ -23,7 +23,7 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 
 	work := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID, Name: "fast"}))
 	require.Equal(t, "h1", work.Host)
-	require.Equal(t, []cyborg.Target{{Accelerator: a.UUID, Backend: "fake", Device: "card0", Deployable: "card0"}}, work.Targets)
+	require.Equal(t, []cyborg.Target{{Accelerator: a.UUID, Backend: "fake", Device: "card0", Deployable: "card0", ProgramSet: "card0"}}, work.Targets)
 	require.Zero(t, work.HostSilentSince)
 	a = h.accelerator(t, "card0")
 	require.Equal(t, "fast", a.Name)
@@ -386,6 +386,28 @@ func TestIdempotency(t *testing.T) {
 	other, err := r.Admit(t.Context(), keyed(cyborg.Actor{Name: "bob"}, "card1", "f"))
 	require.NoError(t, err)
 	require.False(t, other.Repeated, "keys are each actor's own")
+}
+
+// TestIdempotencyAfterUpgrade: what was asked for when only the name of who asks was kept is not done again.
+func TestIdempotencyAfterUpgrade(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	keyed := func(id, card, fingerprint string) db.Admission {
+		a := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, card).UUID})
+		a.Actor, a.IdempotencyKey, a.Fingerprint = alice(), "key", fingerprint
+		a.Actor.ID = id
+		return a
+	}
+	op := r.admit(t, keyed("", "card0", "f"))
+	again, err := r.Admit(t.Context(), keyed("alice-1", "card0", "f"))
+	require.NoError(t, err)
+	require.True(t, again.Repeated)
+	require.Equal(t, op.ID, again.Operation.ID)
+	r.exec(t, "UPDATE operations SET actor_id = 'alice-1'")
+	other, err := r.Admit(t.Context(), keyed("alice-2", "card1", "f"))
+	require.NoError(t, err)
+	require.False(t, other.Repeated, "another of that name, known by its id")
 }
 
 func TestSilentHostIsNamed(t *testing.T) {

@@ -18,6 +18,10 @@ func TestPlans(t *testing.T) {
 	r := cloud(t, 16_000)
 	store, plans := explaining(t, r.url)
 	past := &records{Store: store, url: r.url, sql: r.sql}
+	past.profile(t, "asked", one())
+	r.exec(t, `INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
+		SELECT 'p', uuid, name, 0, groups -> 0 FROM device_profiles, generate_series(1, 20000)`)
+	r.exec(t, "ANALYZE arqs")
 	id := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables WHERE lifecycle = 'ready' ORDER BY id OFFSET 4000 LIMIT 1")
 	fresh := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables WHERE lifecycle = 'inactive' ORDER BY id OFFSET 4000 LIMIT 1")
 	filtered := func(filter db.AcceleratorFilter, page db.Page) func(t *testing.T) {
@@ -32,7 +36,8 @@ func TestPlans(t *testing.T) {
 	}
 	page := db.Page{Limit: 100}
 	h := &host{records: past, name: "h00500", boot: "b", sequence: 1, content: content(8)}
-	scan := regexp.MustCompile(`Seq Scan on (deployables|devices|attach_handles|events)\b`)
+	scan := regexp.MustCompile(`Seq Scan on (deployables|devices|attach_handles|events|arqs|placement_sync|placement_drift)\b`)
+	r.follow(t)
 	for _, test := range []struct {
 		name string
 		do   func(t *testing.T)
@@ -40,11 +45,18 @@ func TestPlans(t *testing.T) {
 		{"first page", filtered(db.AcceleratorFilter{}, page)},
 		{"page amid", filtered(db.AcceleratorFilter{}, db.Page{Limit: 100, Marker: id.String()})},
 		{"host", filtered(db.AcceleratorFilter{Hosts: []string{"h00500"}}, page)},
+		{"names", func(t *testing.T) {
+			t.Helper()
+			_, err := store.AcceleratorNames(t.Context(), []string{"h00500"})
+			require.NoError(t, err)
+		}},
+		{"begins so", filtered(db.AcceleratorFilter{Among: &db.UUIDRange{First: id, Last: id}}, db.Page{Limit: 2})},
 		{"holder", filtered(db.AcceleratorFilter{Holder: &cyborg.Holder{Kind: "instance", ID: "vm"}}, page)},
 		{"error", filtered(status(cyborg.StatusError), page)},
 		{"missing", filtered(status(cyborg.StatusMissing), page)},
 		{"attaching", filtered(status(cyborg.StatusAttaching), page)},
 		{"attached", filtered(status(cyborg.StatusAttached), page)},
+		{"fenced", filtered(status(cyborg.StatusFenced), page)},
 		{"maintaining", filtered(status(cyborg.StatusMaintaining), page)},
 		{"one", func(t *testing.T) { t.Helper(); past.accelerator(t, id) }},
 		{"history", func(t *testing.T) {
@@ -67,6 +79,20 @@ func TestPlans(t *testing.T) {
 		{"detach", func(t *testing.T) { t.Helper(); past.do(t, toDetach(id, nil), cyborg.Succeeded) }},
 		{"program", func(t *testing.T) { t.Helper(); past.do(t, toProgram(id), cyborg.Succeeded) }},
 		{"undone", func(t *testing.T) { t.Helper(); past.do(t, toProgram(id), cyborg.Failed) }},
+		{"bind", func(t *testing.T) {
+			t.Helper()
+			host := past.accelerator(t, id)
+			made, err := store.CreateARQs(t.Context(), "asked", alice())
+			require.NoError(t, err)
+			who := uuid.New()
+			op := past.admit(t, toBind(host.Host, instance(who.String()), host.ProviderUUID, made[0]))
+			_, err = store.Complete(t.Context(), op.ID)
+			require.NoError(t, err)
+			_, err = store.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
+			require.NoError(t, err)
+			_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+			require.NoError(t, err)
+		}},
 		{"report", func(t *testing.T) {
 			t.Helper()
 			h.content.Backends[0].Devices = h.devices()[1:]
@@ -88,9 +114,47 @@ func TestPlans(t *testing.T) {
 			require.NoError(t, err)
 			_, err = store.Unprovisioned(t.Context(), 100)
 			require.NoError(t, err)
-			_, err = store.Orphans(t.Context(), time.Minute, 100)
+			_, err = store.Orphans(t.Context(), cyborg.Running, time.Minute, db.OperationPlace{}, 100)
 			require.NoError(t, err)
 			_, err = store.Prune(t.Context(), db.Retention{Events: time.Hour, Operations: time.Hour, Idempotency: time.Hour})
+			require.NoError(t, err)
+		}},
+		{"placement, what is due", func(t *testing.T) {
+			t.Helper()
+			due, err := store.DuePlacement(t.Context(), 100, time.Minute)
+			require.NoError(t, err)
+			require.NotEmpty(t, due)
+			require.NoError(t, store.ReturnPlacement(t.Context(), due))
+			_, err = store.PlacementSilence(t.Context(), time.Hour)
+			require.NoError(t, err)
+			_, err = store.PlacementState(t.Context())
+			require.NoError(t, err)
+		}},
+		{"placement, a comparison", func(t *testing.T) {
+			t.Helper()
+			host, err := store.ComparePlacement(t.Context(), time.Minute, []string{"h00001"})
+			require.NoError(t, err)
+			require.NotEmpty(t, host)
+			found, err := store.Placement(t.Context(), host)
+			require.NoError(t, err)
+			require.Len(t, found.Deployables, 8)
+			_, err = store.RecordedProviders(t.Context(), []uuid.UUID{found.Deployables[0].ProviderUUID})
+			require.NoError(t, err)
+			ok, err := store.SavePlacementMarks(t.Context(), host, found.Version, []byte("{}"))
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.NoError(t, store.RecordPlacement(t.Context(), db.PlacementOutcome{
+				Host: host, Version: found.Version, Compared: true, Marks: []byte("{}"), Drift: []cyborg.Drift{
+					{Class: cyborg.DriftReserved, Provider: found.Deployables[0].ProviderUUID, Name: "p", Detail: "0 are", RepairedAt: time.Now()},
+				},
+			}))
+		}},
+		{"placement, what differs", func(t *testing.T) {
+			t.Helper()
+			yes := true
+			_, err := store.Drift(t.Context(), db.DriftFilter{Hosts: []string{"h00500"}, Open: &yes}, page)
+			require.NoError(t, err)
+			_, err = store.Drift(t.Context(), db.DriftFilter{Open: &yes}, page)
 			require.NoError(t, err)
 		}},
 		{"forget", func(t *testing.T) {
@@ -104,4 +168,61 @@ func TestPlans(t *testing.T) {
 			require.False(t, scan.MatchString(plan), "%s:\n%s", test.name, plan)
 		}
 	}
+}
+
+// TestOperationPlans: what runs, and what needs an operator, is found however many operations there have been.
+func TestOperationPlans(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	r.addHost(t, "h1", 0)
+	r.exec(t, `
+		WITH made AS (
+			INSERT INTO operations (id, kind, state, host, input, error, actor, admitted_at, started_at, ended_at)
+			SELECT gen_random_uuid(), 'attach', CASE WHEN n > 8000 THEN 'running' WHEN n % 2000 = 0 THEN 'needs_operator' ELSE 'succeeded' END, 'h1', '{}',
+			       CASE WHEN n <= 8000 AND n % 2000 = 0 THEN '{"kind": "hardware", "message": "x"}'::jsonb END, 'alice',
+			       now() - n * interval '1 s', now() - n * interval '1 s', CASE WHEN n <= 8000 THEN now() END
+			FROM generate_series(1, 8010) AS n RETURNING id)
+		INSERT INTO operation_subjects (operation_id, position, kind, subject_id) SELECT id, 0, 'host', 'h1' FROM made`)
+	r.exec(t, "ANALYZE operations")
+	store, plans := explaining(t, r.url)
+	plans() // of the beginning
+	for _, test := range []struct {
+		states []cyborg.OperationState
+		index  string
+		count  int
+	}{
+		{[]cyborg.OperationState{cyborg.NeedsOperator}, "operations_in_need", 4},
+		{[]cyborg.OperationState{cyborg.Running}, "operations_open", 10},
+		{[]cyborg.OperationState{cyborg.Admitted, cyborg.Running}, "operations_open", 10},
+	} {
+		found, err := store.Operations(t.Context(), db.OperationFilter{States: test.states}, db.Page{Limit: 100})
+		require.NoError(t, err)
+		require.Len(t, found, test.count)
+		for _, plan := range plans() {
+			require.Contains(t, plan, test.index, "%v", test.states)
+		}
+	}
+	found, err := store.Operations(t.Context(), db.OperationFilter{States: []cyborg.OperationState{cyborg.Running, cyborg.NeedsOperator}}, db.Page{})
+	require.NoError(t, err)
+	require.Len(t, found, 14)
+}
+
+// follow has Placement told of all hosts: nearly all of them are in step, with what was written of them, and differed once;
+// and each accelerator was once asked for.
+func (r *records) follow(t *testing.T) {
+	t.Helper()
+	require.NoError(t, r.SwitchPlacement(t.Context(), true, time.Hour))
+	r.exec(t, `
+		UPDATE placement_sync p SET done = wanted, asked = wanted, since = NULL, marks = (
+			SELECT jsonb_object_agg(d.provider_uuid, '{"classes": ["FPGA"], "traits": ["OWNER_CYBORG"]}'::jsonb)
+			FROM deployables d WHERE d.host = p.host)
+		WHERE host > 'h00005'`)
+	r.exec(t, `
+		INSERT INTO placement_drift (host, class, provider_uuid, detail, repaired_at)
+		SELECT host, 'reserved', provider_uuid, '0 are', now() FROM deployables`)
+	r.exec(t, "INSERT INTO device_profiles (name, groups) VALUES ('one', '[{}]')")
+	r.exec(t, `
+		INSERT INTO arqs (profile_uuid, profile_name, group_index, profile_group, state, reason, host, provider_uuid, instance_uuid)
+		SELECT p.uuid, p.name, 0, '{}', 'BindFailed', 'x', d.host, d.provider_uuid, gen_random_uuid() FROM deployables d, device_profiles p WHERE p.name = 'one'`)
+	r.exec(t, "VACUUM ANALYZE")
 }

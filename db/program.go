@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -36,7 +37,7 @@ func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 
 func (program) admit(context.Context, pgx.Tx, choice) error { return nil }
 
-func (program) guard(targets []accelerator, operation uuid.UUID) error {
+func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
 			return err
@@ -46,20 +47,40 @@ func (program) guard(targets []accelerator, operation uuid.UUID) error {
 	if err := t.there(); err != nil {
 		return err
 	}
-	// What an earlier image left in error another one may cure.
-	curable := t.Lifecycle == cyborg.Broken && t.errorKind == cyborg.KindProgram
-	if err := t.ready(); err != nil && !curable {
+	if p.request.Reload && t.LostImage == nil {
+		return cyborg.Errorf(cyborg.Changed, "accelerator %q has not lost its image", t.Name)
+	}
+	if err := t.ready(); err != nil && !t.curable() {
 		return err
 	}
 	for i := range targets {
-		if err := first(targets[i].unprotected(), targets[i].unheld()); err != nil {
+		if err := first(targets[i].unprotected(), targets[i].withoutUse(), targets[i].settled()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+// withoutUse refuses what somebody holds; but what instances hold that has lost its image when its host booted, none of them can use.
+func (a *accelerator) withoutUse() error {
+	held := slices.ContainsFunc(a.Holders(), func(h cyborg.Holder) bool { return h.Kind != cyborg.HolderInstance })
+	if a.LostImage != nil && !held {
+		return a.notNovas()
+	}
+	return a.unheld()
+}
+
+// curable says that what an image left in error another one may cure.
+func (a *accelerator) curable() bool {
+	return a.Lifecycle == cyborg.Broken && (a.errorKind == cyborg.KindProgram || a.errorKind == cyborg.KindBind)
+}
+
+func (program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	return fenceTargets(ctx, tx, o, fmt.Sprintf("an image is loaded into %s", o.targets[0].Name))
+}
+
+// fenceTargets fences what an image is to be loaded into, and keeps the fences that were there.
+func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) error {
 	o.before.Fences = map[uuid.UUID]cyborg.Fence{}
 	for i := range o.targets {
 		if t := &o.targets[i]; t.Fence != nil {
@@ -67,11 +88,20 @@ func (p program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 		}
 	}
 	_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
-		ids(o.targets), fmt.Sprintf("an image is loaded into %s", o.targets[0].Name), o.id)
+		ids(o.targets), reason, o.id)
 	return err
 }
 
-func (p program) describe(_ *running, work *cyborg.Work) { work.Program = &p.request }
+func (p program) describe(o *running, work *cyborg.Work) {
+	work.Program = &p.request
+	for i := range o.targets {
+		for _, h := range o.targets[i].Handles {
+			if h.Holder != nil { // only where its image was lost
+				work.Handles = append(work.Handles, workHandle(h))
+			}
+		}
+	}
+}
 
 func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
@@ -85,26 +115,39 @@ func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.O
 		}
 		var cured []uuid.UUID
 		for i := range o.targets {
-			if t := &o.targets[i]; t.Lifecycle == cyborg.Broken && t.errorKind == cyborg.KindProgram {
+			if t := &o.targets[i]; t.curable() {
 				cured = append(cured, t.UUID)
 			}
 		}
 		if _, err := move(ctx, tx, cured, cyborg.Ready); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = NULL, fence_operation = NULL WHERE fence_operation = $2 AND uuid = ANY($1)",
-			ids(o.targets), o.id)
-		return err
-	case cyborg.NeedsOperator:
-		if err := leaveInError(ctx, tx, o, outcome); err != nil {
+		if err := recordImages(ctx, tx, o, outcome); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $3 WHERE fence_operation = $2 AND uuid = ANY($1)",
-			ids(o.targets), o.id, "programming failed, and what is loaded now is not known")
-		return err
+		return unfenceTargets(ctx, tx, o)
+	case cyborg.NeedsOperator:
+		return leaveUnprogrammed(ctx, tx, o, outcome)
 	default:
 		return restoreFences(ctx, tx, o)
 	}
+}
+
+// unfenceTargets lifts the operation's fences from what was programmed.
+func unfenceTargets(ctx context.Context, tx pgx.Tx, o *running) error {
+	_, err := tx.Exec(ctx, "UPDATE deployables d SET fence_reason = "+fenceBelow+`, fence_operation = NULL
+		WHERE fence_operation = $2 AND uuid = ANY($1)`, ids(o.targets), o.id)
+	return err
+}
+
+// leaveUnprogrammed leaves in error, and fenced, what nobody knows the image of.
+func leaveUnprogrammed(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	if err := leaveInError(ctx, tx, o, outcome); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $3, image = NULL, image_bitstream = NULL, image_boot = NULL, image_lost_at = NULL WHERE fence_operation = $2 AND uuid = ANY($1)",
+		ids(o.targets), o.id, "programming failed, and what is loaded now is not known")
+	return err
 }
 
 // restoreFences lifts the operation's own fences and brings back those before it.
@@ -122,7 +165,7 @@ func restoreFences(ctx context.Context, tx pgx.Tx, o *running) error {
 		return err
 	}
 	_, err = tx.Exec(ctx, `
-		UPDATE deployables d SET fence_reason = f.reason, fence_operation = f.operation_id
+		UPDATE deployables d SET fence_reason = coalesce(f.reason, `+fenceBelow+`), fence_operation = f.operation_id
 		FROM deployables own LEFT JOIN jsonb_to_recordset($2) AS f (uuid uuid, reason text, operation_id uuid) ON f.uuid = own.uuid
 		WHERE own.uuid = ANY($3) AND own.uuid = d.uuid AND d.fence_operation = $1`, o.id, list, ids(o.targets))
 	return err

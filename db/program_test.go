@@ -78,6 +78,7 @@ func TestObservations(t *testing.T) {
 	replies, err := r.MergeReports(t.Context(), []cyborg.Report{late})
 	require.NoError(t, err)
 	require.True(t, replies[0].Accepted)
+	require.Equal(t, observed.Sequence, replies[0].Exceed)
 	require.Equal(t, "image-1", r.accelerator(t, a.UUID).BitstreamID, "the older report says nothing about it")
 
 	// The card falls back to what it was before: the same content, hence the same digest, as the late report.
@@ -102,4 +103,41 @@ func TestObservationOlderThanAReport(t *testing.T) {
 	}))
 	require.Equal(t, "what is there now", r.accelerator(t, a.UUID).BitstreamID)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
+}
+
+// TestFailedWholeDeviceProgram: what the image would have disturbed stays fenced, in service or not, and every one of it
+// has a way out of its own.
+func TestFailedWholeDeviceProgram(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	parts := []cyborg.DeployableReport{deployable("r0", 1), deployable("r1", 1)}
+	for i := range parts {
+		parts[i].ProgramSet = parts[i].Name
+	}
+	h.content.Backends[0].Devices[0].Deployables = parts
+	h.report(t)
+	one, other := h.ready(t, "r0").UUID, h.accelerator(t, "r1").UUID
+	whole := toProgram(one)
+	whole.Program.Image.WholeDevice = true
+	failed := r.do(t, whole, cyborg.NeedsOperator)
+	fence := &cyborg.Fence{Reason: "programming failed, and what is loaded now is not known", Operation: failed.Operation}
+	require.Equal(t, fence, r.accelerator(t, one).Fence)
+	require.Equal(t, fence, r.accelerator(t, other).Fence)
+	require.Equal(t, cyborg.StatusFenced, r.accelerator(t, other).Status())
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "any"}))
+	requireKind(t, cyborg.NoFit, err, "programming failed")
+
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: other}), cyborg.Succeeded)
+	require.Equal(t, fence, r.accelerator(t, other).Fence, "nobody gets it before it has an image that works")
+	_, err = r.Admit(t.Context(), toAttach(other, instance("vm")))
+	requireKind(t, cyborg.Changed, err, "programming failed")
+	require.Contains(t, cyborg.AsError(err).Hint, "Program it again")
+	r.do(t, toProgram(other), cyborg.Succeeded)
+	require.Nil(t, r.accelerator(t, other).Fence)
+	r.do(t, toAttach(other, instance("vm")), cyborg.Succeeded)
+
+	r.do(t, toProgram(one), cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, one).Status())
+	require.Nil(t, r.accelerator(t, one).Fence)
 }

@@ -1,6 +1,7 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -57,15 +58,32 @@ func (provision) chosen(found accelerator) choice {
 }
 
 func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
-	name := p.request.Name
-	if name == "" {
-		name = chosen.targets[0].Name
+	target := &chosen.targets[0]
+	name := cmp.Or(p.request.Name, target.Name)
+	if name != target.Name {
+		if err := nameFree(ctx, tx, name); err != nil {
+			return err
+		}
 	}
-	_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2, untouched = false WHERE uuid = $1", chosen.targets[0].UUID, name)
+	_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2, untouched = false WHERE uuid = $1", target.UUID, name)
 	if violates(err, nameTaken) {
-		return cyborg.Errorf(cyborg.NameTaken, "another accelerator is called %q", name).WithHint("Choose another name.")
+		return errCollision // somebody took it since we looked, and the next look says who
 	}
 	return err
+}
+
+// nameFree refuses a name that an accelerator has, and says through which operation it got it.
+func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
+	has, err := readAccelerators(ctx, tx, " WHERE d.accelerator = $1", name)
+	if err != nil || len(has) == 0 {
+		return err
+	}
+	by := has[0].movedBy
+	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.KindProvision {
+		by = claim.Operation
+	}
+	return cyborg.Errorf(cyborg.NameTaken, "another accelerator is called %q", name).
+		WithOperation(by).WithHint("Choose another name.")
 }
 
 func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
@@ -75,17 +93,18 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	}
 	switch {
 	case t.Lifecycle == cyborg.Ready && p.request.Name == t.Name:
-		return cyborg.Errorf(cyborg.NameTaken, "accelerator %q is ready already", t.Name).WithHint("Choose another name.")
+		return cyborg.Errorf(cyborg.NameTaken, "accelerator %q is ready already", t.Name).
+			WithOperation(t.movedBy).WithHint("Choose another name.")
 	case !cyborg.Allowed(cyborg.LifecycleTransitions(), t.Lifecycle, cyborg.Installing):
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q is %s already", t.Name, t.Lifecycle)
+		return cyborg.Errorf(cyborg.Changed, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
 	}
-	if err := first(t.unprotected(), t.enabled()); err != nil {
+	if err := first(t.unprotected(), t.notNovas(), t.enabled(), t.settled()); err != nil {
 		return err
 	}
-	if t.Lifecycle == cyborg.Broken { // what is in error may be fenced by what broke it
-		return nil
+	if t.Fence != nil && t.Fence.Reason == vanished {
+		return t.unfenced()
 	}
-	return t.unfenced()
+	return nil // a program that failed fenced it: in service, it can be programmed again
 }
 
 func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {

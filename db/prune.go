@@ -14,7 +14,7 @@ type Retention struct {
 }
 
 // Pruned counts what was deleted.
-type Pruned struct{ Events, Operations, Services, Keys int }
+type Pruned struct{ Events, Operations, Services, Keys, Drift int }
 
 // pruneBatch is how much one statement deletes, so that none takes long.
 const pruneBatch = 5000
@@ -38,10 +38,26 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 		{r.Services, &out.Services, `
 			DELETE FROM services WHERE (role, host, instance) IN (
 				SELECT role, host, instance FROM services WHERE last_seen < now() - $1::interval LIMIT $2)`},
+		{r.Services, &out.Services, `
+			DELETE FROM rivals WHERE (host, instance) IN (
+				SELECT host, instance FROM rivals WHERE last_seen < now() - $1::interval LIMIT $2)`},
 		{r.Idempotency, &out.Keys, `
 			UPDATE operations SET idempotency_key = NULL, fingerprint = NULL WHERE id = ANY (ARRAY (
 				SELECT id FROM operations WHERE idempotency_key IS NOT NULL AND admitted_at < now() - $1::interval
 				ORDER BY admitted_at LIMIT $2))`},
+		{r.Events, &out.Drift, `
+			DELETE FROM placement_drift WHERE repaired_at < now() - $1::interval AND ctid = ANY (ARRAY (
+				SELECT ctid FROM placement_drift WHERE repaired_at < now() - $1::interval ORDER BY repaired_at LIMIT $2))`},
+		{r.Events, &out.Drift, `
+			DELETE FROM instance_drift WHERE (instance_uuid, class) IN (
+				SELECT instance_uuid, class FROM instance_drift WHERE repaired_at < now() - $1::interval LIMIT $2)`},
+		{r.Events, &out.Drift, `
+			DELETE FROM whitelist_drift WHERE host IN (
+				SELECT host FROM whitelist_drift WHERE repaired_at < now() - $1::interval LIMIT $2)`},
+		{r.Operations, &out.Operations, `
+			DELETE FROM rescues WHERE (instance_uuid, boot_id) IN (
+				SELECT instance_uuid, boot_id FROM rescues r WHERE asked_at < now() - $1::interval
+				AND NOT EXISTS (SELECT FROM arqs WHERE instance_uuid = r.instance_uuid AND lost_boot = r.boot_id) LIMIT $2)`},
 	} {
 		for n := pruneBatch; part.keep > 0 && n == pruneBatch; *part.count += n {
 			tag, err := s.pool.Exec(ctx, part.sql, part.keep, pruneBatch)
@@ -51,5 +67,6 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 			n = int(tag.RowsAffected())
 		}
 	}
-	return out, nil
+	_, err := s.pool.Exec(ctx, "DELETE FROM image_urls WHERE expires_at < clock_timestamp()")
+	return out, s.failure(ctx, err)
 }

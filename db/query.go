@@ -15,9 +15,13 @@ type Page struct {
 	Marker string
 }
 
+// UUIDRange chooses the UUIDs from First to Last, both included; those that begin alike lie in one.
+type UUIDRange struct{ First, Last uuid.UUID }
+
 // AcceleratorFilter chooses accelerators; empty fields choose all. Fields are ANDed, values of one field ORed.
 type AcceleratorFilter struct {
 	UUIDs       []uuid.UUID
+	Among       *UUIDRange
 	Names       []string
 	Hosts       []string
 	Drivers     []string
@@ -30,6 +34,9 @@ type AcceleratorFilter struct {
 
 // DeviceFilter chooses devices.
 type DeviceFilter struct {
+	UUIDs   []uuid.UUID
+	IDs     []int64
+	Among   *UUIDRange
 	Hosts   []string
 	Types   []cyborg.DeviceType
 	Vendors []string // vendor ids
@@ -37,6 +44,8 @@ type DeviceFilter struct {
 
 // OperationFilter chooses operations.
 type OperationFilter struct {
+	IDs     []uuid.UUID
+	Among   *UUIDRange
 	Kinds   []cyborg.OperationKind
 	States  []cyborg.OperationState
 	Hosts   []string
@@ -66,6 +75,11 @@ type Admission struct {
 	Attach    *cyborg.AttachRequest
 	Detach    *cyborg.DetachRequest
 	Configure *cyborg.ConfigureRequest
+	Retire    *cyborg.RetireRequest
+	Bind      *cyborg.BindRequest
+	Unbind    *cyborg.UnbindRequest
+	Whitelist *cyborg.WhitelistRequest
+	Rescue    *cyborg.RescueRequest
 }
 
 // Admitted is the answer of Admit.
@@ -82,8 +96,19 @@ type Orphan struct {
 	Operation uuid.UUID
 	Kind      cyborg.OperationKind
 	State     cyborg.OperationState
-	Since     time.Time // admitted or started
+	Since     time.Time // admitted, started or ended
+	Place     OperationPlace
 }
+
+// OperationPlace is a place in the order of admission; the zero value is before all operations.
+type OperationPlace struct {
+	Admitted time.Time
+	ID       uuid.UUID
+}
+
+// AttachmentPlace is a place in the order in which Disagreements lists: after a handle of a host, or after all of that host
+// where there is none; the zero value is before all hosts.
+type AttachmentPlace struct{ Host, Deployable, Handle string }
 
 // Disagreement is an attachment about which a host's journal and the records say different things, with the decision.
 type Disagreement struct {
@@ -94,7 +119,9 @@ type Disagreement struct {
 	Operation   uuid.UUID
 	Accelerator uuid.UUID
 	Journal     cyborg.AttachmentState // "" where the journal has no such entry
-	Recorded    string                 // attached, in_doubt, or "" for free
+	Recorded    string                 // attached, in_doubt, left (taken back by force), or "" for free
+	// Left is the operation that attached what is left; zero where nothing is.
+	Left uuid.UUID
 	// Attach says what the records decide: the handle should be attached (true) or not (false).
 	Attach bool
 }

@@ -2,10 +2,12 @@ package db_test
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -190,4 +192,47 @@ func TestBeginAndEndAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	found := r.accelerator(t, a.UUID)
 	require.Equal(t, ended.State == cyborg.Succeeded, len(found.Holders()) == 1)
+}
+
+// TestOneBackendManyInstalls: a backend that has no devices yet, whose claims could keep others away, is configured by one
+// at a time all the same.
+func TestOneBackendManyInstalls(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	r.addHost(t, "h1", 1)
+	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
+	request := func(action cyborg.ConfigureAction) db.Admission {
+		return toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "new", Driver: "fake", Action: action})
+	}
+	var (
+		wg       sync.WaitGroup
+		requests [20]db.Admission
+		errs     [20]error
+	)
+	for i := range requests {
+		requests[i] = request(cyborg.InstallDriver)
+		wg.Go(func() { _, errs[i] = stores[i%2].Admit(t.Context(), requests[i]) })
+	}
+	wg.Wait()
+	won := slices.Index(errs[:], nil)
+	require.GreaterOrEqual(t, won, 0)
+	for i, err := range errs {
+		if i != won {
+			requireKind(t, cyborg.Claimed, err, `backend "new"`)
+			require.Equal(t, requests[won].ID, cyborg.AsError(err).Operation)
+		}
+	}
+	configured := func(id uuid.UUID, state cyborg.BackendState) {
+		_, err := r.Begin(t.Context(), id)
+		require.NoError(t, err)
+		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+			Operation: id, State: cyborg.Succeeded, Result: cyborg.JSONObject{"state": string(state)},
+		}))
+	}
+	configured(requests[won].ID, cyborg.BackendOK)
+	uninstall := r.admit(t, request(cyborg.UninstallDriver))
+	configured(uninstall.ID, cyborg.BackendDisabled)
+	_, err := r.Admit(t.Context(), request(cyborg.UninstallDriver))
+	requireKind(t, cyborg.Changed, err, "uninstalled already")
+	require.Equal(t, uninstall.ID, cyborg.AsError(err).Operation)
 }

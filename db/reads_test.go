@@ -3,6 +3,7 @@ package db_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,12 @@ func TestPages(t *testing.T) {
 			h.ready(t, fmt.Sprintf("card%d", c))
 		}
 	}
+	for _, service := range []cyborg.Service{
+		{Role: "api", Host: "m", Instance: "1"}, {Role: "api", Host: "m", Instance: "2"}, {Role: "conductor", Host: "m", Instance: "1"},
+	} {
+		service.StartedAt = time.Now()
+		require.NoError(t, r.Touch(t.Context(), service))
+	}
 	for _, limit := range []int{1, 4, 7, 21, 1000} {
 		accelerators := pages(t, limit, func(p db.Page) ([]cyborg.Accelerator, error) {
 			return r.Accelerators(t.Context(), db.AcceleratorFilter{}, p)
@@ -53,6 +60,13 @@ func TestPages(t *testing.T) {
 		hosts := pages(t, limit, func(p db.Page) ([]cyborg.Host, error) { return r.Hosts(t.Context(), p) },
 			func(h cyborg.Host) string { return h.Name })
 		require.Len(t, hosts, 7)
+		backends := pages(t, limit, func(p db.Page) ([]cyborg.Backend, error) {
+			return r.BackendsOf(t.Context(), []string{"h1", "h3", "h5", "h6", "h2"}, p)
+		}, cyborg.Backend.Key)
+		require.Len(t, backends, 5)
+		services := pages(t, limit, func(p db.Page) ([]cyborg.Service, error) { return r.Services(t.Context(), p) }, cyborg.Service.Key)
+		require.Len(t, services, 7+3)
+		require.True(t, slices.IsSortedFunc(services, func(a, b cyborg.Service) int { return strings.Compare(a.Key(), b.Key()) }))
 		operations := pages(t, limit, func(p db.Page) ([]cyborg.Operation, error) {
 			return r.Operations(t.Context(), db.OperationFilter{}, p)
 		}, func(o cyborg.Operation) string { return o.ID.String() })
@@ -61,7 +75,11 @@ func TestPages(t *testing.T) {
 	}
 	for _, marker := range []string{"nonsense", uuid.NewString()} {
 		page := db.Page{Marker: marker}
-		_, err := r.Accelerators(t.Context(), db.AcceleratorFilter{}, page)
+		_, err := r.BackendsOf(t.Context(), nil, page)
+		requireKind(t, cyborg.Invalid, err, marker)
+		_, err = r.Services(t.Context(), page)
+		requireKind(t, cyborg.Invalid, err, marker)
+		_, err = r.Accelerators(t.Context(), db.AcceleratorFilter{}, page)
 		requireKind(t, cyborg.Invalid, err, marker)
 		_, err = r.Devices(t.Context(), db.DeviceFilter{}, page)
 		requireKind(t, cyborg.Invalid, err, marker)
@@ -123,7 +141,7 @@ func TestFilters(t *testing.T) {
 	requireKind(t, cyborg.NotFound, err, "h9")
 	_, err = r.Backends(t.Context(), "h9")
 	requireKind(t, cyborg.NotFound, err, "h9")
-	backends, err := r.Backends(t.Context(), "")
+	backends, err := r.BackendsOf(t.Context(), nil, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, backends, 3)
 
@@ -168,17 +186,25 @@ func TestStatusInSQL(t *testing.T) {
 		for local, a := range all {
 			lifecycle := pick(local+" lifecycle", "inactive", "installing", "ready", "ready", "error")
 			admin := pick(local+" administration", "enabled", "enabled", "maintaining")
+			until := pick(local+" until", "2999-01-01", "2000-01-01")
+			fence := pick(local+" fence", "", "", "dust")
 			presence := pick(local+" presence", "present", "present", "present", "missing")
 			exec(`UPDATE deployables SET untouched = false, lifecycle = $2, reason = CASE WHEN $2 = 'error' THEN 'x' ELSE '' END,
 			    administration = $3, maintain_reason = CASE WHEN $3 = 'maintaining' THEN 'x' ELSE '' END,
+			    maintain_until = CASE WHEN $3 = 'maintaining' THEN $5::timestamptz END, fence_reason = nullif($6, ''),
 			    presence = $4, missing_since = CASE WHEN $4 = 'missing' THEN now() END WHERE uuid = $1`,
-				a.UUID, lifecycle, admin, presence)
+				a.UUID, lifecycle, admin, presence, until, fence)
 			for _, handle := range a.Handles {
-				holder := pick(local+" holder", "", "vm")
+				holder, left := pick(local+" holder", "", "vm"), pick(local+" left", "", "vm")
+				if holder != "" {
+					left = ""
+				}
 				there := pick(local+" handle", "present", "present", "missing")
 				exec(`UPDATE attach_handles SET presence = $2, missing_since = CASE WHEN $2 = 'missing' THEN now() END,
 				    holder_kind = CASE WHEN $3 <> '' THEN 'instance' END, holder_id = nullif($3, ''),
-				    operation_id = CASE WHEN $3 <> '' THEN $1::uuid END, attached_at = NULL WHERE uuid = $1`, handle.UUID, there, holder)
+				    left_kind = CASE WHEN $4 <> '' THEN 'instance' END, left_id = nullif($4, ''),
+				    left_operation = CASE WHEN $4 <> '' THEN $1::uuid END,
+				    operation_id = CASE WHEN $3 <> '' THEN $1::uuid END, attached_at = NULL WHERE uuid = $1`, handle.UUID, there, holder, left)
 			}
 			if kind := pick(local+" claim", "", "", "provision", "program", "attach", "detach", "configure"); kind != "" {
 				id := uuid.New()
@@ -245,6 +271,46 @@ func TestUpdateSpecs(t *testing.T) {
 	}, found.Specs)
 }
 
+// TestMaintenanceOfADevice is that of all its accelerators, however many they are.
+func TestMaintenanceOfADevice(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	devices := h.content.Backends[0].Devices
+	devices[0].Deployables = append(devices[0].Deployables, deployable("second", 1))
+	devices[1].Deployables = nil
+	h.report(t)
+	found, err := r.Devices(t.Context(), db.DeviceFilter{}, db.Page{})
+	require.NoError(t, err)
+	now, err := r.Now(t.Context())
+	require.NoError(t, err)
+	over := cyborg.Maintenance{Reason: "dust", Until: now.Add(-time.Minute)}
+	for _, d := range found {
+		_, err := r.MaintainDevice(t.Context(), d.UUID, over, alice())
+		requireKind(t, cyborg.Invalid, err, "would be over already")
+	}
+	ahead := cyborg.Maintenance{Reason: "dust", Until: now.Add(time.Hour)}
+	two, err := r.MaintainDevice(t.Context(), found[0].UUID, ahead, alice())
+	require.NoError(t, err)
+	require.Len(t, two.Deployables, 2)
+	for _, a := range two.Deployables {
+		require.Equal(t, cyborg.StatusMaintaining, a.Status())
+		require.True(t, ahead.Until.Equal(a.Maintenance.Until))
+	}
+	two, err = r.EnableDevice(t.Context(), found[0].UUID, alice())
+	require.NoError(t, err)
+	for _, a := range two.Deployables {
+		require.Equal(t, cyborg.Enabled, a.Admin)
+	}
+	_, err = r.Forget(t.Context(), 0)
+	require.NoError(t, err)
+	none, err := r.MaintainDevice(t.Context(), found[1].UUID, ahead, alice())
+	require.NoError(t, err)
+	require.Empty(t, none.Deployables)
+	_, err = r.MaintainDevice(t.Context(), found[1].UUID, over, alice())
+	requireKind(t, cyborg.Invalid, err, "would be over already")
+}
+
 func TestMaintenance(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -261,6 +327,13 @@ func TestMaintenance(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &cyborg.Maintenance{Reason: "fan", By: "alice", Until: until}, found.Maintenance)
 	require.Equal(t, cyborg.StatusMaintaining, found.Status())
+	earlier, err := r.Now(t.Context())
+	require.NoError(t, err)
+	found, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fan", For: 2 * time.Hour}, alice())
+	require.NoError(t, err)
+	later, err := r.Now(t.Context())
+	require.NoError(t, err)
+	require.WithinRange(t, found.Maintenance.Until, earlier.Add(2*time.Hour), later.Add(2*time.Hour), "by the records' clock")
 	found, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fans", By: "bob"}, alice())
 	require.NoError(t, err)
 	require.Equal(t, &cyborg.Maintenance{Reason: "fans", By: "bob"}, found.Maintenance)
@@ -281,9 +354,48 @@ func TestMaintenance(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, enabled)
 	r.exec(t, "UPDATE deployables SET maintain_until = now() - interval '1 second' WHERE uuid = $1", b.UUID)
+	over := r.accelerator(t, b.UUID)
+	require.Equal(t, cyborg.StatusInactive, over.Status(), "its time is over, whatever Reconcile does")
+	require.Nil(t, over.Maintenance)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{}, Name: "fits"}), cyborg.Succeeded)
+	require.Equal(t, "fits", r.accelerator(t, b.UUID).Name)
 	enabled, err = r.EnableExpired(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, enabled)
-	require.Equal(t, cyborg.StatusInactive, r.accelerator(t, b.UUID).Status())
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, b.UUID).Status())
 	require.Equal(t, cyborg.StatusMaintaining, r.accelerator(t, c.UUID).Status())
+}
+
+// TestMaintenanceOfManyHostsEnds: however many hosts it is over on, no transaction locks more of them than there is room for.
+func TestMaintenanceOfManyHostsEnds(t *testing.T) {
+	t.Parallel()
+	r := cloud(t, 8*510)
+	r.exec(t, "UPDATE deployables SET administration = 'maintaining', maintain_reason = 'power', maintain_until = now() - interval '1 s'")
+	before := scalar[int64](t, r, "SELECT max(id) FROM events")
+	enabled, err := r.EnableExpired(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 8*510, enabled)
+	require.Equal(t, 500, scalar[int](t, r, `
+		SELECT max(count) FROM (SELECT count(DISTINCT host) FROM events WHERE id > $1 AND axis = 'administration' GROUP BY transaction) AS changes`, before))
+	enabled, err = r.EnableExpired(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, enabled)
+}
+
+// TestBackendsOfManyHosts: however many hosts are asked for, it is asked once.
+func TestBackendsOfManyHosts(t *testing.T) {
+	t.Parallel()
+	count := &counter{}
+	r := newRecordsWith(t, db.Options{Tracer: count})
+	var hosts []string
+	for i := range 30 {
+		hosts = append(hosts, r.addHost(t, fmt.Sprintf("h%02d", i), 1).name)
+	}
+	before := count.statements.Load()
+	found, err := r.BackendsOf(t.Context(), hosts, db.Page{})
+	require.NoError(t, err)
+	require.Len(t, found, 30)
+	require.Equal(t, int64(2), count.statements.Load()-before)
+	_, err = r.BackendsOf(t.Context(), append(hosts, "nowhere", "h00"), db.Page{})
+	requireKind(t, cyborg.NotFound, err, `"nowhere"`)
 }

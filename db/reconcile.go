@@ -2,6 +2,7 @@ package db
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -11,50 +12,70 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Orphans lists the open operations that were admitted or started at least that long ago: those that a workflow should be
-// looking after, if it is not lost. First come those that have not begun, of which a lost one is likely: however many run,
-// they are not kept waiting. Of either sort the oldest is first.
-func (s *Store) Orphans(ctx context.Context, olderThan time.Duration, limit int) ([]Orphan, error) {
-	rows, err := s.pool.Query(ctx, `
-		SELECT id, kind, state, coalesce(started_at, admitted_at) FROM operations
-		WHERE open AND coalesce(started_at, admitted_at) <= clock_timestamp() - $1::interval
-		ORDER BY state = $3, admitted_at, id LIMIT $2`, olderThan, clamp(limit), string(cyborg.Running))
+// Orphans lists the open operations of a state that were admitted or started at least that long ago: those that a workflow
+// should be looking after, if it is not lost. They come in the order of their admission, from that place on.
+func (s *Store) Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after OperationPlace, limit int) ([]Orphan, error) {
+	return s.orphans(ctx, `
+		SELECT id, kind, state, coalesce(started_at, admitted_at), admitted_at FROM operations
+		WHERE open AND state = $1 AND coalesce(started_at, admitted_at) <= clock_timestamp() - $2::interval
+		  AND (admitted_at, id) > ($3, $4)
+		ORDER BY admitted_at, id LIMIT $5`, string(state), olderThan, after.Admitted, after.ID, clamp(limit))
+}
+
+func (s *Store) orphans(ctx context.Context, sql string, values ...any) ([]Orphan, error) {
+	rows, err := s.pool.Query(ctx, sql, values...)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Orphan, err error) {
-		err = row.Scan(&o.Operation, &o.Kind, &o.State, &o.Since)
+		err = row.Scan(&o.Operation, &o.Kind, &o.State, &o.Since, &o.Place.Admitted)
+		o.Place.ID = o.Operation
 		return o, err
 	})
 	return found, s.failure(ctx, err)
 }
 
-// inDoubt is what Disagreement.Recorded says of a handle that has a holder and is not known to be attached.
-const inDoubt = "in_doubt"
+// LastOfHosts is the name of the last of that many hosts that come after one, and empty where there are no more than that.
+func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (string, error) {
+	var name string
+	err := s.pool.QueryRow(ctx, "SELECT name FROM hosts WHERE name > $1 ORDER BY name LIMIT 1 OFFSET $2", after, hosts-1).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return name, s.failure(ctx, err)
+}
 
-// selectDisagreements compares journals with records. $1 is one host or empty, $2 the limit of silence. It looks only
-// where no operation works, and at no journal that is older than what an operation has seen of the device since. A
+// What Disagreement.Recorded says of a handle that has a holder and is not known to be attached, and of one that was
+// taken back without its host.
+const (
+	inDoubt = "in_doubt"
+	left    = "left"
+)
+
+// selectDisagreements compares journals with records: of the hosts after $1 and up to $5, and where $7 is not empty, of $1
+// after that deployable and handle ($6, $7). $2 is the limit of silence. It looks only where no operation works, and at no journal that is older than what an operation has seen of the device since. A
 // handle that somebody else than a host holds is none of the journal's business.
 //
 // Where both agree, which is nearly everywhere, a row goes no further than compared; only for what is in a journal and
-// not in the records, the handle is looked up.
+// not in the records, the handle is looked up. What was left with a host is for it to settle, whatever its journal says.
 const selectDisagreements = `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts
-		WHERE ($1 = '' OR name = $1) AND last_seen >= clock_timestamp() - $2::interval),
+		WHERE (name > $1 OR name = $1 AND $7 <> '') AND ($5 = '' OR name <= $5) AND last_seen >= clock_timestamp() - $2::interval),
 	journal AS MATERIALIZED (
 		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state
 		FROM live l CROSS JOIN LATERAL jsonb_to_recordset(l.attachments)
 		    AS j (backend text, deployable text, handle text, operation_id uuid, state text)
 		WHERE l.attachments <> '[]'),
 	handles AS NOT MATERIALIZED (
-		SELECT h.host, h.uuid, h.identity AS handle, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
+		SELECT h.host, h.uuid, h.identity AS handle, h.left_kind, h.left_id, h.left_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
 		       d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.observed_seq,
 		       c.operation_id IS NOT NULL AS claimed
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 		LEFT JOIN claims c ON c.deployable_uuid = d.uuid),
 	held AS MATERIALIZED (
-		SELECT h.*, l.report_seq FROM handles h JOIN live l ON l.name = h.host WHERE h.holder_kind = 'host'),
+		SELECT h.*, l.report_seq FROM handles h JOIN live l ON l.name = h.host
+		WHERE h.holder_kind = 'host' AND h.host >= $1 AND ($5 = '' OR h.host <= $5)),
 	compared AS MATERIALIZED (
 		SELECT coalesce(j.host, r.host) AS host, coalesce(j.report_seq, r.report_seq) AS report_seq,
 		       coalesce(j.backend, r.backend) AS backend, coalesce(j.deployable, r.deployable) AS deployable,
@@ -63,31 +84,40 @@ const selectDisagreements = `
 		       r.error_kind, r.observed_seq, r.claimed
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
 		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
-	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid), coalesce(p.holder_kind, 'host'),
+	SELECT * FROM (
+	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
 	       p.journal, CASE WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
-	       p.attached_at IS NOT NULL
+	       p.attached_at IS NOT NULL, NULL::uuid
 	FROM compared p LEFT JOIN LATERAL (
 		SELECT * FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
 	WHERE NOT coalesce(p.claimed, f.claimed, false) AND coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq
-	  AND f.holder_kind IS NULL
+	  AND f.holder_kind IS NULL AND f.left_kind IS NULL
 	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
-	ORDER BY p.host, p.deployable, p.handle LIMIT $4`
+	UNION ALL
+	SELECT h.host, h.backend, h.deployable, h.handle, h.uuid, h.left_kind, h.left_id, coalesce(j.operation_id, h.left_operation),
+	       h.accelerator, coalesce(j.state, ''), 'left', false, h.left_operation
+	FROM handles h JOIN live l ON l.name = h.host
+	LEFT JOIN journal j ON j.host = h.host AND j.backend = h.backend AND j.handle = h.handle
+	WHERE h.left_kind IS NOT NULL AND NOT h.claimed) AS all_disagreements
+	WHERE (host, deployable, handle) > ($1, $6, $7)
+	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
 
-// Disagreements lists the attachments about which the journal of a live host (all of them where host is empty) and the
-// records say different things, each with what the records decide. It also lists those about which they agree where an
-// accelerator is in error only because that was in doubt.
-func (s *Store) Disagreements(ctx context.Context, host string, limit int) ([]Disagreement, error) {
-	rows, err := s.pool.Query(ctx, selectDisagreements, host, s.opts.SilentAfter, doubtful(), clamp(limit))
+// Disagreements lists the attachments about which the journals of live hosts and the records say different things, each
+// with what the records decide, by host. It also lists those about which they agree where an accelerator is in error only
+// because that was in doubt. It looks at what comes after a place, up to a host, that one included; empty is no bound.
+func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo string, limit int) ([]Disagreement, error) {
+	rows, err := s.pool.Query(ctx, selectDisagreements, after.Host, s.opts.SilentAfter, doubtful(), clamp(limit), upTo,
+		after.Deployable, after.Handle)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
 		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach)
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Left))
 		return d, err
 	})
 	return found, s.failure(ctx, err)
@@ -114,12 +144,15 @@ func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error
 }
 
 func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagreement) error {
-	var handles, operations, targets []uuid.UUID
+	var handles, operations, leftovers, leftBy, targets []uuid.UUID
 	for _, d := range settled {
 		if d.Accelerator != uuid.Nil {
 			targets = append(targets, d.Accelerator)
 		}
-		if !d.Attach && d.Recorded == inDoubt {
+		switch {
+		case d.Recorded == left:
+			leftovers, leftBy = append(leftovers, d.Handle.UUID), append(leftBy, d.Left)
+		case !d.Attach && d.Recorded == inDoubt:
 			handles, operations = append(handles, d.Handle.UUID), append(operations, d.Operation)
 		}
 	}
@@ -131,6 +164,11 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
 			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
 			AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`, host, handles, operations)
+		if err != nil {
+			return err
+		}
+		_, err = collect(ctx, tx, `
+			host = $1 AND (uuid, left_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, leftovers, leftBy)
 		if err != nil {
 			return err
 		}
@@ -186,18 +224,33 @@ func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, erro
 // forgetOn deletes from the leaves to the root, so that what still holds something stays with all it belongs to.
 func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Duration) (int, error) {
 	const missing = "host = $1 AND presence = 'missing' AND missing_since <= now() - $2::interval AND "
+	// What is in Nova's whitelist is not forgotten: if it comes back, it must not be given out here.
+	const novas = "SELECT FROM deployables WHERE nova_spec IS NOT NULL AND uuid = "
 	forgotten := 0
 	err := s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		forgotten = 0
 		if err := lockHosts(ctx, tx, host); err != nil {
 			return err
 		}
+		// Hardware that is gone for so long keeps nothing attached.
+		targets, err := collect(ctx, tx, missing+"true", host, missingFor)
+		if err != nil {
+			return err
+		}
+		free, err := unclaimedOf(ctx, tx, host, targets)
+		if err != nil {
+			return err
+		}
+		if err := settle(ctx, tx, free); err != nil {
+			return err
+		}
 		for _, sql := range []string{
 			`DELETE FROM attach_handles h WHERE ` + missing + `holder_kind IS NULL
 				AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
-				AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`,
+				AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)
+				AND NOT EXISTS (` + novas + `h.deployable_uuid)`,
 			`DELETE FROM deployables d WHERE ` + missing + `NOT EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid)
-				AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)`,
+				AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid) AND nova_spec IS NULL`,
 			`DELETE FROM devices v WHERE ` + missing + `NOT EXISTS (SELECT FROM deployables WHERE device_uuid = v.uuid)`,
 		} {
 			tag, err := tx.Exec(ctx, sql, host, missingFor)
@@ -206,7 +259,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			}
 			forgotten += int(tag.RowsAffected())
 		}
-		_, err := tx.Exec(ctx, `
+		_, err = tx.Exec(ctx, `
 			DELETE FROM backends b WHERE host = $1 AND NOT reported
 			AND NOT EXISTS (SELECT FROM devices WHERE host = b.host AND backend = b.name)`, host)
 		return err

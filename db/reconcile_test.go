@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func (h *host) journal(local string, state cyborg.AttachmentState) {
 
 func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
 	t.Helper()
-	found, err := r.Disagreements(t.Context(), "", 0)
+	found, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "", 0)
 	require.NoError(t, err)
 	out := map[string]db.Disagreement{}
 	for _, d := range found {
@@ -109,10 +110,10 @@ func TestDisagreements(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, got)
-	none, err := r.Disagreements(t.Context(), "h2", 0)
+	none, err := r.Disagreements(t.Context(), db.AttachmentPlace{Host: "h1"}, "h2", 0)
 	require.NoError(t, err)
 	require.Empty(t, none)
-	one, err := r.Disagreements(t.Context(), "h1", 1)
+	one, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "h1", 1)
 	require.NoError(t, err)
 	require.Len(t, one, 1)
 
@@ -173,7 +174,7 @@ func TestSettledMeanwhile(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
 	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.NeedsOperator)
-	found, err := r.Disagreements(t.Context(), "h1", 0)
+	found, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "h1", 0)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
@@ -207,22 +208,93 @@ func TestASettledDoubtCuresNothingElse(t *testing.T) {
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	h := r.addHost(t, "h1", 3)
+	h := r.addHost(t, "h1", 4)
 	running := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID}))
-	admitted := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID})) // later, and yet first
+	admitted := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID}))
 	h.ready(t, "card2")
-	found, err := r.Orphans(t.Context(), time.Hour, 10)
-	require.NoError(t, err)
-	require.Empty(t, found)
-	found, err = r.Orphans(t.Context(), 0, 10)
-	require.NoError(t, err)
-	require.Len(t, found, 2)
-	require.Equal(t, []uuid.UUID{admitted.ID, running.Operation}, []uuid.UUID{found[0].Operation, found[1].Operation})
-	require.Equal(t, []cyborg.OperationState{cyborg.Admitted, cyborg.Running}, []cyborg.OperationState{found[0].State, found[1].State})
-	require.Equal(t, cyborg.KindProvision, found[0].Kind)
-	found, err = r.Orphans(t.Context(), 0, 1)
-	require.NoError(t, err)
+	orphans := func(state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int) []db.Orphan {
+		found, err := r.Orphans(t.Context(), state, olderThan, after, limit)
+		require.NoError(t, err)
+		return found
+	}
+	none := db.OperationPlace{}
+	require.Empty(t, orphans(cyborg.Admitted, time.Hour, none, 10))
+	found := orphans(cyborg.Admitted, 0, none, 10)
+	require.Len(t, found, 1)
 	require.Equal(t, admitted.ID, found[0].Operation)
+	require.Equal(t, cyborg.Admitted, found[0].State)
+	require.Equal(t, cyborg.KindProvision, found[0].Kind)
+	found = orphans(cyborg.Running, 0, none, 10)
+	require.Len(t, found, 1)
+	require.Equal(t, running.Operation, found[0].Operation)
+	require.Empty(t, orphans(cyborg.Running, 0, found[0].Place, 10))
+
+	second := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card3").UUID}))
+	found = orphans(cyborg.Running, 0, none, 1)
+	require.Equal(t, running.Operation, found[0].Operation)
+	found = orphans(cyborg.Running, 0, found[0].Place, 1)
+	require.Equal(t, second.Operation, found[0].Operation)
+}
+
+// TestDisagreementsByHost: hosts can be looked at in turn, a few at a time.
+func TestDisagreementsByHost(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	for i := range 5 {
+		h := r.addHost(t, fmt.Sprintf("h%d", i), 1)
+		h.journal("card0", cyborg.AttachmentInDoubt)
+		h.report(t)
+	}
+	var seen []string
+	after := ""
+	for {
+		upTo, err := r.LastOfHosts(t.Context(), after, 2)
+		require.NoError(t, err)
+		found, err := r.Disagreements(t.Context(), db.AttachmentPlace{Host: after}, upTo, 0)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(found), 2)
+		for _, d := range found {
+			seen = append(seen, d.Host)
+		}
+		if after = upTo; after == "" {
+			break
+		}
+	}
+	require.Equal(t, []string{"h0", "h1", "h2", "h3", "h4"}, seen)
+}
+
+// TestDisagreementsOfOneHost: a host of which there is too much to say at once is gone through part by part.
+func TestDisagreementsOfOneHost(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	for _, name := range []string{"h1", "h2", "h3"} {
+		h := r.addHost(t, name, 3)
+		for card := range 3 {
+			for handle := range 2 {
+				h.content.Attachments = append(h.content.Attachments, cyborg.Attachment{
+					Backend: "fake", Deployable: fmt.Sprintf("card%d", card), Handle: fmt.Sprintf("card%d.%d", card, handle),
+					Operation: uuid.New(), State: cyborg.AttachmentInDoubt,
+				})
+			}
+		}
+		h.report(t)
+	}
+	all, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "", 0)
+	require.NoError(t, err)
+	require.Len(t, all, 18)
+	var seen []db.Disagreement
+	var after db.AttachmentPlace
+	for {
+		found, err := r.Disagreements(t.Context(), after, "h3", 4)
+		require.NoError(t, err)
+		seen = append(seen, found...)
+		if len(found) < 4 {
+			break
+		}
+		last := &found[len(found)-1]
+		after = db.AttachmentPlace{Host: last.Host, Deployable: last.Deployable, Handle: last.Handle.Identity}
+	}
+	require.Equal(t, all, seen)
 }
 
 func TestForget(t *testing.T) {

@@ -32,6 +32,16 @@ func (f *failures) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQ
 	}
 }
 
+func (f *failures) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (f *failures) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	f.TraceQueryEnd(ctx, nil, pgx.TraceQueryEndData{Err: data.Err})
+}
+
+func (f *failures) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
 // TestDeadlockIsTriedAgain meets somebody who takes the same locks in another order, such as an operator with psql.
 func TestDeadlockIsTriedAgain(t *testing.T) {
 	t.Parallel()
@@ -57,7 +67,7 @@ func TestDeadlockIsTriedAgain(t *testing.T) {
 	go func() { _, err := r.Admit(t.Context(), toProgram(a.UUID)); admitted <- err }()
 	require.Eventually(t, func() bool {
 		return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.NoError(t, lock(t.Context(), other, ids[0]))
 	require.NoError(t, other.Commit(t.Context()))
 	require.NoError(t, <-admitted)
@@ -75,4 +85,52 @@ func TestBusy(t *testing.T) {
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
 	requireKind(t, cyborg.Busy, err)
 	require.True(t, cyborg.KindOf(err).Retryable())
+}
+
+// TestPassingFailures: what the server says when it takes no work now, and nothing is wrong with the work, passes. None of
+// it is a defect of ours.
+func TestPassingFailures(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
+	r.exec(t, "CREATE TABLE complaint (code text)")
+	r.exec(t, `CREATE FUNCTION complain() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN RAISE EXCEPTION 'no' USING ERRCODE = (SELECT code FROM complaint); END $$`)
+	r.exec(t, "CREATE TRIGGER complain BEFORE INSERT ON operations FOR EACH ROW EXECUTE FUNCTION complain()")
+	for code, kind := range map[string]cyborg.Kind{
+		"08006": cyborg.Unavailable, // connection_failure
+		"25006": cyborg.Unavailable, // read_only_sql_transaction
+		"53100": cyborg.Unavailable, // disk_full
+		"53200": cyborg.Unavailable, // out_of_memory
+		"53300": cyborg.Unavailable, // too_many_connections
+		"57014": cyborg.Timeout,     // query_canceled, by statement_timeout
+		"57P01": cyborg.Unavailable, // admin_shutdown
+		"57P02": cyborg.Unavailable, // crash_shutdown
+		"57P03": cyborg.Unavailable, // cannot_connect_now
+		"58030": cyborg.Unavailable, // io_error
+		"23514": cyborg.Internal,    // check_violation: a guard of ours that should have spoken before
+	} {
+		r.exec(t, "DELETE FROM complaint")
+		r.exec(t, "INSERT INTO complaint VALUES ($1)", code)
+		_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+		requireKind(t, kind, err)
+	}
+}
+
+// TestFailover: a server that became a standby refuses every change. Where the URL leads to one that takes them again, a
+// store finds it without a restart, though its connections had been to the other.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
+	name := pgx.Identifier{scalar[string](t, r, "SELECT current_database()")}.Sanitize()
+	r.exec(t, "ALTER DATABASE "+name+" SET default_transaction_read_only = on")
+	store := openStore(t, r.url, db.Options{}) // whose connections get that
+	_, err := store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+	requireKind(t, cyborg.Unavailable, err)
+	r.exec(t, "ALTER DATABASE "+name+" RESET default_transaction_read_only")
+	if _, err = store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID})); err != nil { // on the connection with which the refusal was looked into
+		_, err = store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+	}
+	require.NoError(t, err)
 }

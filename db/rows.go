@@ -94,7 +94,18 @@ type deployableRow struct {
 	Protected    string          `json:"protected"`
 	Presence     cyborg.Presence `json:"presence"`
 	FenceReason  *string         `json:"fence_reason"`
-	Claimed      bool            `json:"claimed"` // read only
+	ImageBoot    *string         `json:"image_boot"` // in which its image was looked at; nil where it has none, or one is being loaded
+	Claimed      bool            `json:"claimed"`    // read only
+
+	administrationRow
+}
+
+// administrationRow is how a deployable is administered. A merge gives it to what is new, and never changes it.
+type administrationRow struct {
+	Administration cyborg.Administration `json:"administration"`
+	MaintainReason string                `json:"maintain_reason"`
+	MaintainBy     string                `json:"maintain_by"`
+	MaintainUntil  *string               `json:"maintain_until"`
 }
 
 type handleRow struct {
@@ -105,7 +116,7 @@ type handleRow struct {
 	Info           document          `json:"info"`
 	Identity       string            `json:"identity"`
 	Presence       cyborg.Presence   `json:"presence"`
-	Holder         string            `json:"holder"` // read only; empty while it is free
+	Holder         string            `json:"holder"` // read only; also one that it was left with; empty while it is free
 }
 
 // tracked is a row with what was recorded of it, so that only differences are written.

@@ -2,8 +2,10 @@ package db
 
 import (
 	"context"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -11,19 +13,36 @@ import (
 // agentRole is the role of agents, which are seen through their hosts.
 const agentRole = "agent"
 
-// Services lists the processes of the system with their true liveness, by role and host.
-func (s *Store) Services(ctx context.Context) ([]cyborg.Service, error) {
+// Services lists the processes of the system with their true liveness, by role, host and instance. The page's marker is the
+// Key of the last one; that it is there no longer does no harm.
+func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, error) {
+	after := make([]string, 3)
+	if page.Marker != "" {
+		if after = strings.SplitN(page.Marker, "/", 3); len(after) < 3 {
+			return nil, badMarker(page.Marker)
+		}
+	}
+	// Of hosts and rivals only those from the marker's on are read.
 	rows, err := s.pool.Query(ctx, `
-		SELECT role, host, instance, version, started_at, last_seen, last_seen >= clock_timestamp() - $1::interval
-		FROM (SELECT role, host, instance, version, started_at, last_seen FROM services
+		WITH agents AS (
+			(SELECT name AS host, coalesce(nullif(instance, ''), boot_id) AS instance, agent_version, agent_started_at, last_seen,
+			        false AS refused
+			 FROM hosts WHERE ($2 > $3 OR $2 = $3 AND name >= $4)
+			     AND ($2, name, coalesce(nullif(instance, ''), boot_id)) > ($3, $4, $5) ORDER BY name`+page.limit()+`)
+			UNION ALL
+			SELECT host, instance, agent_version, started_at, last_seen, true FROM rivals
+			WHERE ($2, host, instance) > ($3, $4, $5) AND last_seen >= clock_timestamp() - $1::interval)
+		SELECT role, host, instance, version, started_at, nullif(last_seen, 'epoch'), last_seen >= clock_timestamp() - $1::interval, refused
+		FROM (SELECT role, host, instance, version, started_at, last_seen, false AS refused FROM services
+		      WHERE (role, host, instance) > ($3, $4, $5)
 		      UNION ALL
-		      SELECT $2, name, boot_id, agent_version, agent_started_at, last_seen FROM hosts) AS all_services
-		ORDER BY role, host, instance`, s.opts.SilentAfter, agentRole)
+		      SELECT $2, * FROM agents) AS all_services
+		ORDER BY role, host, instance`+page.limit(), s.opts.SilentAfter, agentRole, after[0], after[1], after[2])
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v cyborg.Service, err error) {
-		err = row.Scan(&v.Role, &v.Host, &v.Instance, &v.Version, &v.StartedAt, &v.LastSeen, &v.Alive)
+		err = row.Scan(&v.Role, &v.Host, &v.Instance, &v.Version, &v.StartedAt, (*zeronull.Timestamptz)(&v.LastSeen), &v.Alive, &v.Refused)
 		return v, err
 	})
 	return found, s.failure(ctx, err)

@@ -34,15 +34,19 @@ func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.Spec
 		if err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
-			return cyborg.Errorf(cyborg.Changed, "somebody else changed the specs of accelerator %q meanwhile", seen.Name).
+		found, err := readAccelerators(ctx, tx, " WHERE d.uuid = $1", id)
+		switch {
+		case err != nil:
+			return err
+		case len(found) == 0: // forgotten while we waited for the host
+			return noAccelerator(id)
+		case tag.RowsAffected() == 0:
+			return cyborg.Errorf(cyborg.Changed, "somebody else changed the specs of accelerator %q meanwhile: they are at version %d, not %d",
+				found[0].Name, found[0].SpecVersion, ifVersion).
 				WithHint("Read it again, and repeat the change if it still makes sense.")
 		}
-		found, err := readAccelerators(ctx, tx, " WHERE d.uuid = $1", id)
-		if err == nil {
-			seen = found[0].Accelerator
-		}
-		return err
+		seen = found[0].Accelerator
+		return nil
 	})
 	return seen, err
 }

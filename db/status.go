@@ -20,9 +20,10 @@ func statusSQL() string {
 		when(is("o.kind", kind), kind.Word())
 	}
 	when(is("d.lifecycle", cyborg.Installing), cyborg.StatusInstalling)
-	when(is("d.administration", cyborg.Maintaining), cyborg.StatusMaintaining)
+	when("d.fence_reason IS NOT NULL", cyborg.StatusFenced)
+	when(maintained, cyborg.StatusMaintaining)
 	when(is("d.lifecycle", cyborg.Inactive), cyborg.StatusInactive)
-	when("h.total > 0 AND h.free = 0", cyborg.StatusAttached)
+	when("h.held > 0 AND h.free = 0", cyborg.StatusAttached)
 	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
 }
 
@@ -41,18 +42,20 @@ func statusNeeds(statuses []cyborg.Status) string {
 			need(is("d.presence", cyborg.Missing))
 		case cyborg.StatusError:
 			need(is("d.lifecycle", cyborg.Broken))
-		case cyborg.StatusProgramming, cyborg.StatusAttaching, cyborg.StatusDetaching, cyborg.StatusConfiguring:
+		case cyborg.StatusProgramming, cyborg.StatusAttaching, cyborg.StatusDetaching, cyborg.StatusConfiguring,
+			cyborg.StatusRetiring:
 			need("c.operation_id IS NOT NULL")
 		case cyborg.StatusInstalling:
 			need("c.operation_id IS NOT NULL")
 			need(is("d.lifecycle", cyborg.Installing))
+		case cyborg.StatusFenced:
+			need("d.fence_reason IS NOT NULL")
 		case cyborg.StatusMaintaining:
 			need(is("d.administration", cyborg.Maintaining))
 		case cyborg.StatusInactive:
 			need(is("d.lifecycle", cyborg.Inactive))
 		case cyborg.StatusAttached:
-			need(`d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL
-				UNION ALL SELECT deployable_uuid FROM attach_handles WHERE presence = 'missing')`)
+			need("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL)")
 		case cyborg.StatusReady:
 			need(is("d.lifecycle", cyborg.Ready))
 		default:

@@ -105,6 +105,12 @@ func (s *Store) check(ctx context.Context) error {
 // Ping asks the database for a sign of life. The error is of kind Unavailable or Timeout.
 func (s *Store) Ping(ctx context.Context) error { return s.failure(ctx, s.pool.Ping(ctx)) }
 
+// Now is the time by the database's clock, by which everything that is recorded has its time.
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	return now, s.failure(ctx, err)
+}
+
 // Close ends all connections and the channels of Wake; calls in progress fail.
 func (s *Store) Close() {
 	s.waker.close()

@@ -23,6 +23,13 @@ type Driver interface {
 	Discover(ctx context.Context) ([]cyborg.DeviceReport, error)
 }
 
+// Inspector looks at one device, for much less than a Discover where a host has many.
+type Inspector interface {
+	// Inspect tells of the device what Discover would tell of it now. The error is of kind NotFound where Discover would
+	// not show it.
+	Inspect(ctx context.Context, identity string) (cyborg.DeviceReport, error)
+}
+
 // Target is the deployable that a call is about. Device and Deployable are the last discovery's view of it.
 type Target struct {
 	Device     cyborg.DeviceReport

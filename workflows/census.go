@@ -45,8 +45,13 @@ func Census(ctx workflow.Context, in CensusInput) (cyborg.Census, error) {
 	return out, nil
 }
 
+// Unanswered marks a host that did not answer in time.
+func Unanswered(host string) cyborg.HostUsage {
+	return cyborg.HostUsage{Host: host, Error: "did not answer in time", Deployables: []cyborg.DeployableUsage{}}
+}
+
 func ask(ctx workflow.Context, host string, in CensusInput, left time.Duration) cyborg.HostUsage {
-	mute := cyborg.HostUsage{Host: host, Error: "did not answer in time", Deployables: []cyborg.DeployableUsage{}}
+	mute := Unanswered(host)
 	if left <= 0 {
 		return mute
 	}

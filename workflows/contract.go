@@ -25,9 +25,15 @@ const (
 	AttachWorkflow    = "Attach"
 	DetachWorkflow    = "Detach"
 	ConfigureWorkflow = "Configure"
+	RetireWorkflow    = "Retire"
+	BindWorkflow      = "BindARQs"
+	UnbindWorkflow    = "UnbindARQs"
 	ReconcileWorkflow = "Reconcile"
 	CensusWorkflow    = "Census"
 	DiscoverWorkflow  = "Discover"
+	WhitelistWorkflow = "WhitelistDevices"
+
+	PreviewWhitelistWorkflow = "PreviewWhitelist"
 )
 
 // Names of activities on ConductorQueue.
@@ -35,6 +41,11 @@ const (
 	BeginActivity  = "Begin"  // BeginInput → cyborg.Work
 	RecordActivity = "Record" // RecordInput → nothing: steps of a running operation
 	EndActivity    = "End"    // cyborg.Outcome → nothing
+
+	FindImageActivity = "FindImage" // FindImageInput → FindImageResult
+
+	FailARQsActivity   = "FailARQs"   // FailARQsInput → nothing: requests of a bind that will not succeed
+	NotifyNovaActivity = "NotifyNova" // NotifyNovaInput → nothing
 
 	LastSeenActivity = "LastSeen" // LastSeenInput → LastSeenResult
 
@@ -57,6 +68,10 @@ const (
 	DiscoverActivity  = "DiscoverDevices"  // DiscoverInput → DiscoverResult
 	UsageActivity     = "Usage"            // UsageInput → cyborg.HostUsage
 	SettleActivity    = "Settle"           // SettleInput → SettleResult
+
+	PreviewWhitelistActivity = "PreviewWhitelist" // WhitelistInput → cyborg.WhitelistPreview
+	WriteWhitelistActivity   = "WriteWhitelist"   // WhitelistInput → WhitelistResult
+	RestoreWhitelistActivity = "RestoreWhitelist" // WhitelistInput → nothing
 )
 
 // Limits bounds the steps of an operation. They travel in the input, so that a replay sees what the run saw.
@@ -94,19 +109,33 @@ type OperationResult struct {
 
 // Run is the run of an operation's workflow.
 type Run interface {
-	// Wait returns when the run has ended, or with an error of kind Timeout when ctx does before.
-	Wait(ctx context.Context) (OperationResult, error)
+	// Wait returns when it is recorded how the operation ended, or with an error of kind Timeout when ctx ends before. It is
+	// called once.
+	Wait(ctx context.Context) error
 }
 
 // BeginInput names the operation to begin.
 type BeginInput struct {
 	Operation uuid.UUID `json:"operation"`
+	// Abandoned is set where the run only undoes: what is begun must not be brought to its end.
+	Abandoned bool `json:"abandoned,omitempty"`
 }
 
 // RecordInput replaces the recorded steps of a running operation.
 type RecordInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Steps     []cyborg.Step `json:"steps"`
+}
+
+// FailARQsInput names a bind that will not succeed, and says why.
+type FailARQsInput struct {
+	Operation uuid.UUID `json:"operation"`
+	Reason    string    `json:"reason"`
+}
+
+// NotifyNovaInput names the bind of whose outcome Nova is told, as the records have it then.
+type NotifyNovaInput struct {
+	Operation uuid.UUID `json:"operation"`
 }
 
 // LastSeenInput names a host.
@@ -117,12 +146,15 @@ type LastSeenInput struct {
 // LastSeenResult says when the host's agent was last heard.
 type LastSeenResult struct {
 	At time.Time `json:"at"`
+	// Busy says that the agent lives and has no slot left for another step.
+	Busy bool `json:"busy,omitempty"`
 }
 
 // InstallInput names the deployable to install or uninstall.
 type InstallInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
+	Undo      bool          `json:"undo,omitempty"` // undoes the opposite step of the same operation
 }
 
 // ChangeResult is what the agent saw after a change.
@@ -135,6 +167,7 @@ type AttachInput struct {
 	Operation uuid.UUID         `json:"operation"`
 	Target    cyborg.Target     `json:"target"`
 	Handle    cyborg.WorkHandle `json:"handle"`
+	Undo      bool              `json:"undo,omitempty"` // undoes a detach of the same operation
 }
 
 // DetachInput names the handles to take back. Handles held by instances are only checked for use on the host.
@@ -145,11 +178,32 @@ type DetachInput struct {
 	Undo      bool                `json:"undo,omitempty"` // undoes an attach of the same operation
 }
 
+// FindImageInput names an image in Glance, and what it is to go into.
+type FindImageInput struct {
+	Operation uuid.UUID     `json:"operation"`
+	Target    cyborg.Target `json:"target"`
+	Image     cyborg.Image  `json:"image"`
+	// Valid is how long the host may take until it begins to fetch the image, or goes on.
+	Valid time.Duration `json:"valid"`
+}
+
+// FindImageResult is the image with its id and checksum.
+type FindImageResult struct {
+	Image    cyborg.Image `json:"image"`
+	Function string       `json:"function,omitempty"` // the image's accel:function_id
+	Size     int64        `json:"size"`               // bytes
+	// Fetch is the path and query of the one-time URL under which every agent endpoint gives the image to this host, as long
+	// as the operation runs.
+	Fetch string `json:"fetch"`
+}
+
 // StageInput names the image to bring to the host and check.
 type StageInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	Image     cyborg.Image  `json:"image"`
+	// Fetch is FindImageResult.Fetch; empty for an image that was not found there.
+	Fetch string `json:"fetch,omitempty"`
 }
 
 // StageResult says what was staged.
@@ -172,10 +226,12 @@ type ProgramResult struct {
 	BitstreamID string             `json:"bitstream_id"`
 }
 
-// RestoreInput asks for the image that the deployable had before the operation.
+// RestoreInput asks for the images that the deployables had before the operation.
 type RestoreInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
+	// Others are those that the image for the target disturbs as well.
+	Others []cyborg.Target `json:"others,omitempty"`
 }
 
 // ConfigureInput asks to change a backend.
@@ -190,6 +246,21 @@ type ConfigureResult struct {
 	Error    string              `json:"error,omitempty"`
 	Services []string            `json:"services"`
 	Devices  int                 `json:"devices"`
+}
+
+// WhitelistInput says what the whitelist of a host's Nova shall have, or, to undo that, should have had.
+type WhitelistInput struct {
+	Operation uuid.UUID            `json:"operation,omitzero"` // none for a preview
+	Host      string               `json:"host"`
+	Work      cyborg.WhitelistWork `json:"work"`
+}
+
+// WhitelistResult says what was written.
+type WhitelistResult struct {
+	File    string   `json:"file"`
+	Changed bool     `json:"changed"`
+	SHA256  string   `json:"sha256,omitempty"` // of the file; empty where there is none now
+	Notes   []string `json:"notes"`            // what Nova needs to pick it up
 }
 
 // DiscoverInput asks a host to look at its hardware now and report.

@@ -20,20 +20,26 @@ type DiscoverHostInput struct {
 // Discover makes a host look at its hardware and report; what it saw is recorded when the run ends.
 func Discover(ctx workflow.Context, in DiscoverHostInput) (DiscoverResult, error) {
 	var out DiscoverResult
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		TaskQueue:              AgentQueue(in.Host),
+	err := askHost(ctx, in.Host, workflow.ActivityOptions{
 		ScheduleToStartTimeout: in.AgentWait,
 		StartToCloseTimeout:    in.Limit,
 		Summary:                "discover " + in.Host,
-		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 3},
-	}), DiscoverActivity, DiscoverInput{Host: in.Host}).Get(ctx, &out)
-	if err != nil {
-		failure := FromFailure(err)
-		if failure.Kind == cyborg.HostSilent {
-			failure = cyborg.Errorf(cyborg.HostSilent, "the agent of host %s did not answer within %s", in.Host, in.AgentWait).
-				WithHint("Start cyborg-agent on %s.", in.Host)
-		}
-		return DiscoverResult{}, ToFailure(failure)
+	}, DiscoverActivity, DiscoverInput{Host: in.Host}, &out)
+	return out, err
+}
+
+// askHost has a host's agent answer a question, and says where it is silent.
+func askHost(ctx workflow.Context, host string, options workflow.ActivityOptions, activity string, in, out any) error {
+	options.TaskQueue = AgentQueue(host)
+	options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 3}
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), activity, in).Get(ctx, out)
+	if err == nil {
+		return nil
 	}
-	return out, nil
+	failure := FromFailure(err)
+	if failure.Kind == cyborg.HostSilent {
+		failure = cyborg.Errorf(cyborg.HostSilent, "the agent of host %s did not answer within %s", host, options.ScheduleToStartTimeout).
+			WithHint("Start cyborg-agent on %s.", host)
+	}
+	return ToFailure(failure)
 }

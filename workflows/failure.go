@@ -58,7 +58,7 @@ func FromFailure(err error) *cyborg.Error {
 		return cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled")
 	}
 	if temporal.IsTerminatedError(err) {
-		return cyborg.Errorf(cyborg.Internal, "the run was terminated from outside; Reconcile undoes what it had done")
+		return cyborg.Errorf(cyborg.Cancelled, "the run was terminated from outside; Reconcile undoes what it had done")
 	}
 	if e, ok := errors.AsType[*temporal.PanicError](err); ok {
 		return cyborg.Errorf(cyborg.Internal, "a step panicked: %s", e.Error())

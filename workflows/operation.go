@@ -21,6 +21,10 @@ type operation struct {
 	work    cyborg.Work
 	outcome cyborg.Outcome
 	undos   []undo
+	seen    LastSeenResult // of the host's agent, as far as somebody asked
+	// Of a bind: its time was over before anybody cancelled it, and Nova is being told that it has failed.
+	late    bool
+	telling workflow.Future
 }
 
 // undo is the compensation of one step.
@@ -35,9 +39,19 @@ type story func(ctx workflow.Context, o *operation) error
 // runOperation runs a story. The error is non-nil only where the outcome could not be recorded, which Temporal's retries
 // of End make a matter of someone terminating the run.
 func runOperation(ctx workflow.Context, in OperationInput, tell story) (OperationResult, error) {
-	o := &operation{in: in, outcome: cyborg.Outcome{Operation: in.Operation}}
-	err := local(ctx, BeginActivity, BeginInput{Operation: in.Operation}, &o.work)
+	return newOperation(in).run(ctx, tell)
+}
+
+func newOperation(in OperationInput) *operation {
+	return &operation{in: in, outcome: cyborg.Outcome{Operation: in.Operation}}
+}
+
+func (o *operation) run(ctx workflow.Context, tell story) (OperationResult, error) {
+	in := o.in
+	err := local(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned}, &o.work)
 	if err == nil && o.work.Ended != "" {
+		o.outcome.State = o.work.Ended
+		o.describe(ctx)
 		return OperationResult{State: o.work.Ended}, nil
 	}
 	if in.Abandoned && err != nil && FromFailure(err).Kind == cyborg.Internal {
@@ -53,7 +67,7 @@ func runOperation(ctx workflow.Context, in OperationInput, tell story) (Operatio
 		return o.end(ctx)
 	}
 	cause := FromFailure(err)
-	if ctx.Err() != nil && cause.Kind != cyborg.Cancelled {
+	if ctx.Err() != nil && cause.Kind != cyborg.Cancelled && !o.late {
 		cause = cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled; its step ended with: %s", cause.Message)
 	}
 	o.outcome.State, o.outcome.Error = cyborg.Failed, cause
@@ -63,9 +77,23 @@ func runOperation(ctx workflow.Context, in OperationInput, tell story) (Operatio
 	if failures := o.compensate(ctx); len(failures) > 0 {
 		o.outcome.State = cyborg.NeedsOperator
 		o.outcome.Error = cyborg.Errorf(cause.Kind, "%s; undoing it failed as well: %s", cause.Message, strings.Join(failures, "; ")).
-			WithHint("The accelerator is in error. Reconcile settles it when its host answers; else look at the host and provision it again.")
+			WithHint("%s", o.wayOut())
 	}
 	return o.end(ctx)
+}
+
+// wayOut says what an operator does where the undo has failed; docs/data.md, "Ways out", is the same.
+func (o *operation) wayOut() string {
+	switch o.work.Kind {
+	case cyborg.KindAttach, cyborg.KindDetach:
+		return "The accelerator is in error. Reconcile settles it when its host answers; where that fails, detach it by force."
+	case cyborg.KindProgram, cyborg.KindBind:
+		return "The accelerator is in error. Program it with an image that works, or make it ready again."
+	case cyborg.KindWhitelist:
+		return "What it was to add or to remove stays Nova's in the records. Look at the file on its host, then whitelist again."
+	default: // of provision and retire; configure has nothing to undo
+		return "The accelerator is in error. Look at its host, then make it ready again, or retire it."
+	}
 }
 
 // end records the outcome, whatever happens to the run meanwhile.
@@ -112,7 +140,7 @@ func (o *operation) step(ctx workflow.Context, name string, call call, undoStep 
 		o.note(ctx, name, cyborg.StepDone, "")
 		return nil
 	}
-	if undoStep != nil && (!began || refused(err)) {
+	if undoStep != nil && !began {
 		o.undos = o.undos[:len(o.undos)-1]
 	}
 	err = o.explain(ctx, call, err)
@@ -137,20 +165,31 @@ const (
 )
 
 // try calls the agent until the call succeeds, fails for good, or has been tried often enough. Began says that an agent
-// may have begun it. Each try is an activity of its own: Temporal does not tell an activity that waits to be tried again
+// may have begun it: where it refuses a later try, it may have lost its journal, and with it what it knew of the first.
+// Each try is an activity of its own: Temporal does not tell an activity that waits to be tried again
 // from one that nobody ever took, and the difference is whether there is something to undo.
+//
+// An agent that lives and has no slot left is waited for as long as the longest step of others may take.
 func (o *operation) try(ctx workflow.Context, name string, c call) (began bool, _ error) {
 	options := o.options(c)
 	options.ScheduleToStartTimeout = o.in.Limits.AgentWait
 	options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 1}
 	pause := shortestPause
+	queuing := workflow.Now(ctx).Add(max(o.in.Limits.Step, o.in.Limits.Stage, o.in.Limits.Program))
 	for tries := int32(1); ; tries++ {
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+		if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && startTimeout(timeout) {
+			if o.look(ctx); o.seen.Busy && workflow.Now(ctx).Before(queuing) && ctx.Err() == nil {
+				o.note(ctx, name, cyborg.StepRunning, "waits for a slot on host "+o.work.Host)
+				tries-- // it was none
+				continue
+			}
+		}
 		if err == nil || neverTaken(err) {
 			return began, err
 		}
 		if !mayPass(err) || tries >= o.in.Limits.Attempts || ctx.Err() != nil {
-			return true, err
+			return began || !refused(err), err
 		}
 		began = true
 		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", tries, FromFailure(err).Message))
@@ -202,21 +241,35 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	if c.undoing {
 		wait = o.in.Limits.Undo
 	}
-	ctx, cancel := workflow.NewDisconnectedContext(ctx)
-	defer cancel()
+	if c.undoing {
+		o.look(ctx)
+	}
 	since := o.work.HostSilentSince
-	var seen LastSeenResult
-	if err := local(ctx, LastSeenActivity, LastSeenInput{Host: o.work.Host}, &seen); err == nil && !seen.At.IsZero() {
-		since = seen.At
+	if !o.seen.At.IsZero() {
+		since = o.seen.At
+	}
+	if o.seen.Busy {
+		return cyborg.Errorf(cyborg.HostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.activity).
+			WithHint("Retry the operation when others on the host have ended, or give its agent more slots (agent.slots).")
 	}
 	if workflow.Now(ctx).Sub(since) < wait {
 		return cyborg.Errorf(cyborg.HostSilent, "host %s was heard at %s, but its agent did not take %q within %s",
 			o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
 			WithHint("Look into the agent's log: it may have no slot left (agent.slots), or not reach Temporal. Then retry the operation.")
 	}
-	return cyborg.Errorf(cyborg.HostSilent, "host %s has been silent since %s; its agent did not take %q within %s",
-		o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
+	return cyborg.Errorf(cyborg.HostSilent, "host %s has been %s; its agent did not take %q within %s",
+		o.work.Host, cyborg.SilentSince(since), c.activity, wait).
 		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
+}
+
+// look asks when the host's agent was last heard, and whether it has a slot left.
+func (o *operation) look(ctx workflow.Context) {
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	var seen LastSeenResult
+	if err := local(ctx, LastSeenActivity, LastSeenInput{Host: o.work.Host}, &seen); err == nil {
+		o.seen = seen
+	}
 }
 
 // notStarted is what Temporal's server says of an activity that was cancelled before anybody took it
@@ -248,8 +301,8 @@ func mayPass(err error) bool {
 	return ok && !application.NonRetryable()
 }
 
-// refused says that the agent certainly changed nothing, in this try and all before it: it answers with one of these
-// kinds only then.
+// refused says that the agent changed nothing, in this try and in all before it that its journal knows: it answers with
+// one of these kinds only then.
 func refused(err error) bool {
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
 	return ok && cyborg.Kind(application.Type()).Refusal()

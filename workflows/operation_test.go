@@ -1,6 +1,7 @@
 package workflows_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -24,6 +25,11 @@ func TestOperationsSucceed(t *testing.T) {
 		cyborg.KindDetach:    {"Begin", "Detach", "End"},
 		cyborg.KindProgram:   {"Begin", "Stage", "Record", "Program", "End"},
 		cyborg.KindConfigure: {"Begin", "Configure", "End"},
+		cyborg.KindRetire:    {"Begin", "Uninstall", "End"},
+		cyborg.KindBind:      {"Begin", "Stage", "Record", "Program", "End"},
+		cyborg.KindUnbind:    {"Begin", "Detach", "End"},
+		cyborg.KindWhitelist: {"Begin", "WriteWhitelist", "End"},
+		cyborg.KindRescue:    {"Begin", "End"}, // of nobody; see TestRescue
 	}
 	for _, kind := range cyborg.OperationKinds() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -38,7 +44,7 @@ func TestOperationsSucceed(t *testing.T) {
 			for _, step := range w.outcome.Steps {
 				require.Equal(t, cyborg.StepDone, step.State, step.Name)
 			}
-			if kind != cyborg.KindConfigure {
+			if kind != cyborg.KindConfigure && kind != cyborg.KindWhitelist && kind != cyborg.KindRescue { // which see no device
 				require.NotEmpty(t, w.outcome.Observations, "what the agent saw is recorded")
 			}
 		})
@@ -126,8 +132,15 @@ func TestCancelDuringEachStep(t *testing.T) {
 // Where the undo fails too, the operation says that an operator is needed, and why.
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
+	out := map[cyborg.OperationKind]string{
+		cyborg.KindProvision: "make it ready again, or retire it", cyborg.KindRetire: "make it ready again, or retire it",
+		cyborg.KindAttach: "detach it by force", cyborg.KindDetach: "detach it by force",
+		cyborg.KindProgram: "Program it with an image that works", cyborg.KindBind: "Program it with an image that works",
+		cyborg.KindWhitelist: "stays Nova's in the records",
+	}
 	for kind, step := range map[cyborg.OperationKind]string{
 		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
+		cyborg.KindRetire: "Uninstall", cyborg.KindBind: "Program", cyborg.KindWhitelist: "WriteWhitelist",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -146,6 +159,7 @@ func TestUndoFails(t *testing.T) {
 			require.Equal(t, cyborg.NeedsOperator, result.State)
 			require.Contains(t, w.outcome.Error.Message, "it broke")
 			require.Contains(t, w.outcome.Error.Message, "undo broke")
+			require.Contains(t, w.outcome.Error.Hint, out[kind], "the way out")
 		})
 	}
 }
@@ -172,6 +186,30 @@ func TestRefusedDetach(t *testing.T) {
 	}
 }
 
+// A host that refuses a later try may have lost its journal, and with it what it knew of the first: that is undone.
+func TestRefusedLater(t *testing.T) {
+	t.Parallel()
+	for kind, step := range map[cyborg.OperationKind]string{
+		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
+		cyborg.KindRetire: "Uninstall", cyborg.KindBind: "Program", cyborg.KindWhitelist: "WriteWhitelist",
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			clean := newWorld(kind)
+			_, err := clean.run(t, false)
+			require.NoError(t, err)
+			w := newWorld(kind)
+			w.failAt, w.failAfter = slices.Index(clean.calls, step), true
+			w.failure, w.refuse = cyborg.Errorf(cyborg.Unavailable, "the agent was killed"), cyborg.Errorf(cyborg.NotFound, "what image?")
+			result, err := w.run(t, false)
+			require.NoError(t, err)
+			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, cyborg.NotFound, result.Error.Kind)
+			w.requireUntouched(t, w.String())
+		})
+	}
+}
+
 // An instance gets its handle without any work on the host.
 func TestAttachToInstance(t *testing.T) {
 	t.Parallel()
@@ -183,7 +221,7 @@ func TestAttachToInstance(t *testing.T) {
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }
 
-// A run that takes over from one that was terminated only undoes; a detach goes forward.
+// A run that takes over from one that was terminated only undoes; a detach and a retire go forward.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[cyborg.OperationKind][]string{
@@ -191,25 +229,30 @@ func TestAbandoned(t *testing.T) {
 		cyborg.KindAttach:    {"Begin", "Detach", "End"},
 		cyborg.KindProgram:   {"Begin", "Restore", "End"},
 		cyborg.KindDetach:    {"Begin", "Detach", "End"},
+		cyborg.KindRetire:    {"Begin", "Uninstall", "End"},
+		cyborg.KindBind:      {"Begin", "Restore", "End"},
+		cyborg.KindWhitelist: {"Begin", "RestoreWhitelist", "End"},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(kind)
-			w.installed, w.image = true, "half"
+			w.installed, w.image, w.whitelisted = true, "half", true
 			result, err := w.run(t, true)
 			require.NoError(t, err)
-			require.Equal(t, want, w.calls)
-			if kind == cyborg.KindDetach {
+			calls := slices.DeleteFunc(w.calls, func(name string) bool { return name == "FailARQs" }) // beside the undo
+			require.Equal(t, want, calls)
+			if kind == cyborg.KindDetach || kind == cyborg.KindRetire {
 				require.Equal(t, cyborg.Succeeded, result.State)
 				return
 			}
-			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, cyborg.Stopped, result.State)
 			if kind == cyborg.KindProvision {
 				require.False(t, w.installed)
 			}
-			if kind == cyborg.KindProgram {
+			if kind == cyborg.KindProgram || kind == cyborg.KindBind {
 				require.Equal(t, "before", w.image)
 			}
+			require.Equal(t, kind != cyborg.KindWhitelist, w.whitelisted)
 		})
 	}
 }
@@ -261,6 +304,10 @@ func TestAgentAway(t *testing.T) {
 		cyborg.KindDetach:    {workflows.DetachActivity, workflows.ChangeResult{}},
 		cyborg.KindProgram:   {workflows.StageActivity, workflows.StageResult{}},
 		cyborg.KindConfigure: {workflows.ConfigureActivity, workflows.ConfigureResult{}},
+		cyborg.KindRetire:    {workflows.UninstallActivity, workflows.ChangeResult{}},
+		cyborg.KindBind:      {workflows.StageActivity, workflows.StageResult{}},
+		cyborg.KindUnbind:    {workflows.DetachActivity, workflows.ChangeResult{}},
+		cyborg.KindWhitelist: {workflows.WriteWhitelistActivity, workflows.WhitelistResult{}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -292,6 +339,42 @@ func TestAgentBusy(t *testing.T) {
 	require.Contains(t, result.Error.Hint, "agent.slots")
 }
 
+// An agent that lives and has no slot left is waited for: other steps end.
+func TestAgentWithoutASlot(t *testing.T) {
+	t.Parallel()
+	play := func(busy int) (*world, workflows.OperationResult) {
+		w := newWorld(cyborg.KindAttach)
+		w.busy = busy
+		return w, w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+			env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
+				Return(func(context.Context, workflows.AttachInput) (workflows.ChangeResult, error) {
+					if w.busy > 0 { // the agent takes it when it has a slot again
+						return workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil)
+					}
+					return workflows.ChangeResult{}, nil
+				})
+		})
+	}
+	w, result := play(7) // more often than a step is tried
+	require.Equal(t, cyborg.Succeeded, result.State, "%+v", result.Error)
+	require.Equal(t, cyborg.StepDone, w.outcome.Steps[0].State)
+}
+
+// It is not waited for without end.
+func TestAgentNeverHasASlot(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindAttach)
+	w.busy = 1 << 20
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).After(10*time.Second).
+			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+	})
+	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, cyborg.HostSilent, result.Error.Kind)
+	require.Contains(t, result.Error.Message, `the agent of host h1 had no slot left for "AttachHandle"`)
+	require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
+}
+
 // The agent took the step and then fell silent: what it may have done is undone once it is back.
 func TestAgentDiesDuringAStep(t *testing.T) {
 	t.Parallel()
@@ -314,6 +397,7 @@ func TestCancelBetweenTwoTries(t *testing.T) {
 	t.Parallel()
 	for kind, activity := range map[cyborg.OperationKind]string{
 		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
+		cyborg.KindRetire: "Uninstall", cyborg.KindBind: "Program", cyborg.KindWhitelist: "WriteWhitelist",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -330,4 +414,47 @@ func TestCancelBetweenTwoTries(t *testing.T) {
 			w.requireUntouched(t, w.String())
 		})
 	}
+}
+
+// A detach by force asks nothing of the host, which is gone, and says what was not done there. It goes forward whatever
+// comes between: a cancel is too late, and a run that takes over does the same.
+func TestForcedDetach(t *testing.T) {
+	t.Parallel()
+	for name, play := range map[string]func(t *testing.T, w *world) (workflows.OperationResult, error){
+		"once":      func(t *testing.T, w *world) (workflows.OperationResult, error) { t.Helper(); return w.run(t, false) },
+		"abandoned": func(t *testing.T, w *world) (workflows.OperationResult, error) { t.Helper(); return w.run(t, true) },
+		"cancelled at its end": func(t *testing.T, w *world) (workflows.OperationResult, error) {
+			t.Helper()
+			w.cancelAt = 1
+			return w.run(t, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(cyborg.KindDetach)
+			w.work.Forced = "host h1 is silent since noon"
+			w.work.Handles = append(w.work.Handles, cyborg.WorkHandle{
+				Identity: "0000:01:00.1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"},
+			})
+			result, err := play(t, w)
+			require.NoError(t, err)
+			require.Equal(t, cyborg.Succeeded, result.State)
+			require.Equal(t, []string{"Begin", "End"}, w.calls)
+			require.Equal(t, cyborg.JSONObject{
+				"forced": "host h1 is silent since noon",
+				"not_done": []string{
+					"handle 0000:01:00.0 of host h1 on host h1: it was not detached",
+					"handle 0000:01:00.1 of instance i1 on host h1: nobody looked whether it is still used",
+				},
+			}, w.outcome.Result)
+			require.True(t, w.attached)
+		})
+	}
+	// It begins when its host has come back: it fails, and nothing has happened.
+	w := newWorld(cyborg.KindDetach)
+	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Changed, "it can be detached without force")
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }

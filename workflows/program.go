@@ -1,7 +1,10 @@
 package workflows
 
 import (
+	"github.com/google/uuid"
 	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // Program loads an image into an accelerator. What the image disturbs is claimed and fenced before the first step and
@@ -12,47 +15,24 @@ func Program(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 }
 
 func program(ctx workflow.Context, o *operation) error {
-	var (
-		staged    StageResult
-		result    ProgramResult
-		restored  ChangeResult
-		image     = o.work.Program.Image
-		operation = o.in.Operation
-	)
-	putBack := o.undoCall(call{
-		activity: RestoreActivity, summary: "bring back the image before",
-		input: RestoreInput{Operation: operation, Target: o.target()}, result: &restored, limit: o.in.Limits.Program,
-	})
-	restore := func(ctx workflow.Context) error {
-		if err := putBack(ctx); err != nil {
-			return err
-		}
-		o.observe(&restored)
-		return nil
-	}
+	l := load{operation: o, target: o.target(), others: o.work.Targets[1:], image: o.work.Program.Image, attempt: o.in.Operation}
 	if o.in.Abandoned {
-		return o.abandon("program", restore)
+		return o.abandon("program", l.undo())
 	}
-	err := o.step(ctx, "stage", call{
-		activity: StageActivity, summary: "fetch and check " + image.Source,
-		input: StageInput{Operation: operation, Target: o.target(), Image: image}, result: &staged, limit: o.in.Limits.Stage,
-	}, nil)
-	if err != nil {
+	if err := o.fence(ctx); err != nil {
 		return err
 	}
-	if err := o.record(ctx); err != nil {
+	if err := l.find(ctx); err != nil {
 		return err
 	}
-	err = o.step(ctx, "program", call{
-		activity: ProgramActivity, summary: "load " + image.Source,
-		input:  ProgramInput{Operation: operation, Target: o.target(), Image: image, SHA256: staged.SHA256},
-		result: &result, limit: o.in.Limits.Program,
-	}, restore)
-	if err != nil {
+	if err := l.run(ctx); err != nil {
 		return err
 	}
-	o.observe(&ChangeResult{Observation: result.Observation})
-	o.outcome.BitstreamID = result.BitstreamID
-	o.outcome.Result = map[string]any{"bitstream_id": result.BitstreamID, "sha256": staged.SHA256, "size": staged.Size}
+	o.outcome.BitstreamID = l.result.BitstreamID
+	o.outcome.Images = map[uuid.UUID]cyborg.Image{l.target.Accelerator: l.again()}
+	o.outcome.Result = map[string]any{"bitstream_id": l.result.BitstreamID, "sha256": l.staged.SHA256, "size": l.staged.Size}
+	if l.found.Function != "" {
+		o.outcome.Result["function_id"] = l.found.Function
+	}
 	return nil
 }

@@ -14,9 +14,11 @@ func Provision(ctx workflow.Context, in OperationInput) (OperationResult, error)
 func provision(ctx workflow.Context, o *operation) error {
 	var result, undone ChangeResult
 	input := InstallInput{Operation: o.in.Operation, Target: o.target()}
+	undo := input
+	undo.Undo = true
 	uninstall := o.undoCall(call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
-		input: input, result: &undone, limit: o.in.Limits.Step,
+		input: undo, result: &undone, limit: o.in.Limits.Step,
 	})
 	if o.in.Abandoned {
 		return o.abandon("install", uninstall)
@@ -35,6 +37,6 @@ func provision(ctx workflow.Context, o *operation) error {
 // abandon leaves only the undo to do, for a run that was terminated before it could.
 func (o *operation) abandon(step string, run func(ctx workflow.Context) error) error {
 	o.undos = append(o.undos, undo{step: step, run: run})
-	return cyborg.Errorf(cyborg.Internal, "the run was terminated from outside; what it had done is undone").
+	return cyborg.Errorf(cyborg.Cancelled, "the run was terminated from outside; what it had done is undone").
 		WithHint("Retry the operation.")
 }

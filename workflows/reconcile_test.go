@@ -24,6 +24,7 @@ type records struct {
 	adopted  []workflows.Orphan
 	recorded []workflows.Disagreement
 	tidied   int
+	from     workflows.Place
 }
 
 func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflowEnvironment)) (workflows.ReconcileResult, error) {
@@ -31,7 +32,10 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
 	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
-	on(workflows.InspectActivity, func(context.Context, workflows.InspectInput) (workflows.Findings, error) { return r.found, nil })
+	on(workflows.InspectActivity, func(_ context.Context, in workflows.InspectInput) (workflows.Findings, error) {
+		r.from = in.From
+		return r.found, nil
+	})
 	on(workflows.AdoptActivity, func(_ context.Context, in workflows.AdoptInput) (workflows.AdoptResult, error) {
 		r.adopted = append(r.adopted, in.Orphans...)
 		return workflows.AdoptResult{Started: len(in.Orphans)}, nil
@@ -71,6 +75,22 @@ func disagreement(host, handle string) workflows.Disagreement {
 		Host: host, Accelerator: uuid.New(), Journal: cyborg.AttachmentInDoubt,
 		Entry: workflows.SettleEntry{Handle: cyborg.WorkHandle{Identity: handle}, Want: workflows.WantDetached},
 	}
+}
+
+// TestReconcileGoesOn: a round looks on where the round before ended.
+func TestReconcileGoesOn(t *testing.T) {
+	t.Parallel()
+	place := workflows.Place{Host: "h7", Running: workflows.OperationPlace{Admitted: time.Unix(1, 0).UTC(), ID: uuid.New()}}
+	r := &records{}
+	_, err := reconcile(t, r, asIs)
+	require.NoError(t, err)
+	require.Zero(t, r.from, "the first begins at the beginning")
+	r.found.Next = place
+	first, err := reconcile(t, r, asIs)
+	require.NoError(t, err)
+	_, err = reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) { env.SetLastCompletionResult(first) })
+	require.NoError(t, err)
+	require.Equal(t, place, r.from)
 }
 
 func TestReconcileFindsNothing(t *testing.T) {
@@ -139,6 +159,18 @@ func TestReconcileTidiesThoughOrphansFail(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, r.tidied)
 	require.Equal(t, []string{"starting orphans: broken record"}, out.Unsettled)
+}
+
+// So does a round that cannot find out what is wrong: it has failed, and the next one looks from where it did.
+func TestReconcileTidiesThoughItCannotInspect(t *testing.T) {
+	t.Parallel()
+	r := &records{}
+	_, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.InspectActivity, mock.Anything, mock.Anything).
+			Return(workflows.Findings{}, workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "broken record")))
+	})
+	require.ErrorContains(t, err, "broken record")
+	require.Equal(t, 1, r.tidied)
 }
 
 func TestCensusMarksWhoDoesNotAnswer(t *testing.T) {

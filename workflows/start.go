@@ -21,6 +21,11 @@ func typeOf(kind cyborg.OperationKind) (string, error) {
 		cyborg.KindAttach:    AttachWorkflow,
 		cyborg.KindDetach:    DetachWorkflow,
 		cyborg.KindConfigure: ConfigureWorkflow,
+		cyborg.KindRetire:    RetireWorkflow,
+		cyborg.KindBind:      BindWorkflow,
+		cyborg.KindUnbind:    UnbindWorkflow,
+		cyborg.KindWhitelist: WhitelistWorkflow,
+		cyborg.KindRescue:    RescueWorkflow,
 	}
 	name, ok := types[kind]
 	if !ok {
@@ -51,13 +56,24 @@ var (
 // StartOperation starts the run of an admitted operation. It is safe to call again and from several processes: an open
 // run is returned as it is, and a closed one is not started over unless it was abandoned.
 func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, limits Limits, abandoned bool) (client.WorkflowRun, error) {
-	name, err := typeOf(op.Kind)
-	if err != nil {
-		return nil, err
-	}
 	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
 	if abandoned {
 		reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+	}
+	return start(ctx, c, op, reuse, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
+}
+
+// StartTelling starts a run that tells Nova of a bind that has ended, unless an open one does already.
+func StartTelling(ctx context.Context, c client.Client, op cyborg.Operation) (client.WorkflowRun, error) {
+	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, OperationInput{Operation: op.ID})
+}
+
+func start(
+	ctx context.Context, c client.Client, op cyborg.Operation, reuse enumspb.WorkflowIdReusePolicy, in OperationInput,
+) (client.WorkflowRun, error) {
+	name, err := typeOf(op.Kind)
+	if err != nil {
+		return nil, err
 	}
 	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:                       op.WorkflowID(),
@@ -67,7 +83,7 @@ func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, l
 		EnableEagerStart:         true,
 		TypedSearchAttributes:    searchAttributes(op),
 		StaticSummary:            summary(op),
-	}, name, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
+	}, name, in)
 	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](err); ok {
 		return c.GetWorkflow(ctx, op.WorkflowID(), started.RunId), nil
 	}

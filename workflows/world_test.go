@@ -23,23 +23,35 @@ type world struct {
 	mu    sync.Mutex
 	kind  cyborg.OperationKind
 	work  cyborg.Work
-	calls []string // every activity begun, in order
+	input workflows.OperationInput // besides what every run is given
+	calls []string                 // every activity begun, in order
 
 	// The records.
 	begun   bool
 	outcome *cyborg.Outcome
+	told    *cyborg.Outcome // what was recorded when Nova was told
+	failed  []string        // why requests have failed before the end
+
+	// What Placement was asked.
+	fenced  workflows.FencePlacementInput
+	checked workflows.CheckAllocationsInput
 
 	// The hardware.
 	installed, attached bool
 	image               string
+	whitelisted         bool
+	staged              workflows.StageInput
+	programmed          workflows.ProgramInput
 
 	// failAt makes the call of that index fail: before its effect, or after it.
 	failAt    int
 	failAfter bool
 	failure   error
-	failUndo  bool // every undo fails as well
+	failUndo  bool  // every undo fails as well
+	refuse    error // what the try after that one is refused with, by an agent that has lost its journal
 	cancelAt  int
 	cancel    func()
+	busy      int // how often the agent is found without a slot
 }
 
 const never = -1
@@ -57,8 +69,17 @@ func newWorld(kind cyborg.OperationKind) *world {
 	switch kind {
 	case cyborg.KindDetach:
 		w.attached = true
+	case cyborg.KindRetire:
+		w.installed = true
 	case cyborg.KindProgram:
 		w.work.Program = &cyborg.ProgramRequest{Image: cyborg.Image{Source: "new.img"}}
+	case cyborg.KindBind:
+		w.work.Loads, w.work.Within = []cyborg.Load{{Accelerator: w.work.Targets[0].Accelerator, Image: cyborg.Image{Source: "new.img"}}}, time.Hour
+	case cyborg.KindUnbind:
+		w.work.Handles[0].Accelerator = w.work.Targets[0].Accelerator
+		w.work.Handles[0].Holder.Kind = cyborg.HolderInstance
+	case cyborg.KindWhitelist:
+		w.work.Whitelist = &cyborg.WhitelistWork{Entries: []cyborg.WhitelistEntry{{Target: w.work.Targets[0]}}}
 	case cyborg.KindConfigure:
 		w.work.Configure = &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.InstallDriver}
 	default:
@@ -85,6 +106,9 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 	if index == w.failAt && !w.failAfter {
 		return workflows.ToFailure(w.failure)
 	}
+	if w.refuse != nil && index == w.failAt+1 {
+		return workflows.ToFailure(w.refuse)
+	}
 	effect()
 	if index == w.failAt {
 		return workflows.ToFailure(w.failure)
@@ -107,13 +131,14 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		return w.call(ctx, "End", false, func() { w.outcome = &outcome })
 	})
 	on(workflows.LastSeenActivity, func(context.Context, workflows.LastSeenInput) (workflows.LastSeenResult, error) {
-		return workflows.LastSeenResult{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, nil
+		w.busy--
+		return workflows.LastSeenResult{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Busy: w.busy >= 0}, nil
 	})
-	on(workflows.InstallActivity, func(ctx context.Context, _ workflows.InstallInput) (workflows.ChangeResult, error) {
-		return seen(), w.call(ctx, "Install", false, func() { w.installed = true })
+	on(workflows.InstallActivity, func(ctx context.Context, in workflows.InstallInput) (workflows.ChangeResult, error) {
+		return seen(), w.call(ctx, "Install", in.Undo, func() { w.installed = true })
 	})
-	on(workflows.UninstallActivity, func(ctx context.Context, _ workflows.InstallInput) (workflows.ChangeResult, error) {
-		return seen(), w.call(ctx, "Uninstall", true, func() { w.installed = false })
+	on(workflows.UninstallActivity, func(ctx context.Context, in workflows.InstallInput) (workflows.ChangeResult, error) {
+		return seen(), w.call(ctx, "Uninstall", in.Undo, func() { w.installed = false })
 	})
 	on(workflows.AttachActivity, func(ctx context.Context, _ workflows.AttachInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Attach", w.kind == cyborg.KindDetach, func() { w.attached = true })
@@ -121,15 +146,43 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.DetachActivity, func(ctx context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Detach", in.Undo, func() { w.attached = false })
 	})
-	on(workflows.StageActivity, func(ctx context.Context, _ workflows.StageInput) (workflows.StageResult, error) {
+	on(workflows.FindImageActivity, func(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
+		in.Image.ID, in.Image.Checksum = "found", "sha512:00"
+		return workflows.FindImageResult{Image: in.Image, Function: "aes", Fetch: workflows.ImageFetch(in.Operation, "secret")},
+			w.call(ctx, "Find", false, func() {})
+	})
+	on(workflows.StageActivity, func(ctx context.Context, in workflows.StageInput) (workflows.StageResult, error) {
+		w.staged = in
 		return workflows.StageResult{SHA256: "abc", Size: 3}, w.call(ctx, "Stage", false, func() {})
 	})
-	on(workflows.ProgramActivity, func(ctx context.Context, _ workflows.ProgramInput) (workflows.ProgramResult, error) {
+	on(workflows.ProgramActivity, func(ctx context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
+		w.programmed = in
 		return workflows.ProgramResult{BitstreamID: "new", Observation: cyborg.Observation{Sequence: 1}},
 			w.call(ctx, "Program", false, func() { w.image = "new" })
 	})
 	on(workflows.RestoreActivity, func(ctx context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Restore", true, func() { w.image = in.Target.BitstreamID })
+	})
+	on(workflows.FencePlacementActivity, func(ctx context.Context, in workflows.FencePlacementInput) error {
+		w.fenced = in
+		return w.call(ctx, "Fence", false, func() {})
+	})
+	on(workflows.CheckAllocationsActivity, func(ctx context.Context, in workflows.CheckAllocationsInput) error {
+		w.checked = in
+		return w.call(ctx, "CheckAllocations", false, func() {})
+	})
+	on(workflows.FailARQsActivity, func(ctx context.Context, in workflows.FailARQsInput) error {
+		return w.call(ctx, "FailARQs", false, func() { w.failed = append(w.failed, in.Reason) })
+	})
+	on(workflows.NotifyNovaActivity, func(ctx context.Context, _ workflows.NotifyNovaInput) error {
+		return w.call(ctx, "NotifyNova", false, func() { w.told = w.outcome })
+	})
+	on(workflows.WriteWhitelistActivity, func(ctx context.Context, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {
+		return workflows.WhitelistResult{File: "cyborg-pci.conf", Changed: true, Notes: []string{"restart"}},
+			w.call(ctx, "WriteWhitelist", false, func() { w.whitelisted = len(in.Work.Entries) > 0 })
+	})
+	on(workflows.RestoreWhitelistActivity, func(ctx context.Context, _ workflows.WhitelistInput) error {
+		return w.call(ctx, "RestoreWhitelist", true, func() { w.whitelisted = false })
 	})
 	on(workflows.ConfigureActivity, func(ctx context.Context, _ workflows.ConfigureInput) (workflows.ConfigureResult, error) {
 		return workflows.ConfigureResult{State: cyborg.BackendOK}, w.call(ctx, "Configure", false, func() {})
@@ -168,12 +221,14 @@ func (w *world) play(
 	change(env)
 	story := map[cyborg.OperationKind]func(workflow.Context, workflows.OperationInput) (workflows.OperationResult, error){
 		cyborg.KindProvision: workflows.Provision, cyborg.KindProgram: workflows.Program, cyborg.KindAttach: workflows.Attach,
-		cyborg.KindDetach: workflows.Detach, cyborg.KindConfigure: workflows.Configure,
+		cyborg.KindDetach: workflows.Detach, cyborg.KindConfigure: workflows.Configure, cyborg.KindRetire: workflows.Retire,
+		cyborg.KindBind: workflows.BindARQs, cyborg.KindUnbind: workflows.UnbindARQs, cyborg.KindWhitelist: workflows.WhitelistDevices,
+		cyborg.KindRescue: workflows.RescueInstances,
 	}[w.kind]
 	env.RegisterWorkflowWithOptions(story, workflow.RegisterOptions{Name: string(w.kind)})
-	env.ExecuteWorkflow(string(w.kind), workflows.OperationInput{
-		Operation: w.work.Operation, Limits: limits(), Abandoned: abandoned,
-	})
+	in := w.input
+	in.Operation, in.Limits, in.Abandoned = w.work.Operation, limits(), abandoned
+	env.ExecuteWorkflow(string(w.kind), in)
 	require.True(t, env.IsWorkflowCompleted())
 	var result workflows.OperationResult
 	if err := env.GetWorkflowError(); err != nil {
@@ -190,6 +245,7 @@ func (w *world) requireUntouched(t *testing.T, because string) {
 	require.Equal(t, before.installed, w.installed, "installed, %s", because)
 	require.Equal(t, before.attached, w.attached, "attached, %s", because)
 	require.Equal(t, before.image, w.image, "image, %s", because)
+	require.Equal(t, before.whitelisted, w.whitelisted, "whitelisted, %s", because)
 }
 
 func (w *world) String() string { return fmt.Sprintf("%s, calls %v", w.kind, w.calls) }

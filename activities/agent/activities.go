@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -30,6 +32,7 @@ type Journal interface {
 	Step(key journal.StepKey) (journal.Step, bool)
 	Attachment(key journal.AttachmentKey) (journal.Attachment, bool)
 	Loaded(key journal.RegionKey) (journal.Loaded, bool)
+	Staged(operation uuid.UUID) (journal.Staged, bool)
 	Lost(attachment journal.Attachment) bool
 }
 
@@ -48,10 +51,23 @@ type Activities struct {
 	Log       *slog.Logger
 	// UsageTimeout bounds the answer to a census.
 	UsageTimeout time.Duration
+	// Nova is the file of its whitelist on this host.
+	Nova novaconf.File
 	// Ended, where set, is told of each activity that ended, with the kind of its error ("" for none).
 	Ended func(name string, kind cyborg.Kind, took time.Duration)
+	// Now is the time of day; time.Now where nil.
+	Now func() time.Time
 
 	running atomic.Int64
+	// whitelist lets one step at a time change Nova's whitelist.
+	whitelist sync.Mutex
+}
+
+func (a *Activities) now() time.Time {
+	if a.Now == nil {
+		return time.Now()
+	}
+	return a.Now()
 }
 
 // Running is how many tries run at this moment.
@@ -71,6 +87,10 @@ func (a *Activities) All() map[string]any {
 		workflows.DiscoverActivity:  serve(a, workflows.DiscoverActivity, yields, a.discover),
 		workflows.UsageActivity:     serve(a, workflows.UsageActivity, yields, a.usage),
 		workflows.SettleActivity:    serve(a, workflows.SettleActivity, finishes, a.settle),
+
+		workflows.PreviewWhitelistActivity: serve(a, workflows.PreviewWhitelistActivity, yields, a.previewWhitelist),
+		workflows.WriteWhitelistActivity:   serve(a, workflows.WriteWhitelistActivity, finishes, a.writeWhitelist),
+		workflows.RestoreWhitelistActivity: serve(a, workflows.RestoreWhitelistActivity, finishes, a.restoreWhitelist),
 	}
 }
 
@@ -104,7 +124,7 @@ func serve[In, Out any](
 		begin := time.Now()
 		info := activity.GetInfo(ctx)
 		log := a.Log.With("step", name, "workflow_id", info.WorkflowExecution.ID, "attempt", info.Attempt)
-		b := startBeat(ctx, name, info.HeartbeatTimeout)
+		b := startBeat(ctx, name, a.now().Sub(info.StartedTime), info.HeartbeatTimeout)
 		defer b.stop()
 		work, cancel := bounded(ctx, info.StartedTime, info.Deadline)
 		defer cancel(nil)
@@ -118,7 +138,7 @@ func serve[In, Out any](
 			}()
 		}
 		var out Out
-		err := context.Cause(work) // the first heartbeat tells whether Temporal still waits for this try
+		err := context.Cause(work) // a heartbeat may have told that Temporal no longer waits for this try
 		if err == nil {
 			err = recovered(log, func() (err error) {
 				out, err = do(work, &try{beat: b, log: log}, in)

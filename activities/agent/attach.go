@@ -93,12 +93,14 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 	if entry, known := a.Journal.Attachment(key); known {
 		plan.before = &entry
 	}
-	detach, again := a.Journal.Step(journal.StepKey{Operation: in.Operation, Name: workflows.DetachActivity})
-	if again {
+	if in.Undo {
 		// This brings back what the operation's own detach took: under the operation that attached it at first. The
-		// detach must not go on after that.
+		// detach must not go on, or begin, after that.
 		plan.again = true
-		detach.State = journal.Undone
+		detach := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.DetachActivity}}.at(journal.Undone)
+		if begun, ok := a.Journal.Step(detach.StepKey); ok {
+			detach.Note = begun.Note
+		}
 		plan.steps = []journal.Step{detach}
 		if plan.before == nil {
 			plan.before = takenBy(detach, key)
@@ -106,7 +108,7 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 	}
 	switch {
 	case plan.before == nil:
-	case again:
+	case in.Undo:
 		plan.entry.Operation = plan.before.Operation
 	case plan.before.HolderKind != plan.entry.HolderKind || plan.before.HolderID != plan.entry.HolderID:
 		// The records gave the handle to another holder than the journal knows; so be it, unless somebody uses it.

@@ -201,8 +201,8 @@ func TestDetachThatGotStuck(t *testing.T) {
 
 			h.start()
 			require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"), "what is in use may stay so")
-			h.must(workflows.AttachActivity, attach(op, handle), nil)
-			h.must(workflows.AttachActivity, attach(op, second), nil)
+			h.must(workflows.AttachActivity, again(op, handle), nil)
+			h.must(workflows.AttachActivity, again(op, second), nil)
 			require.True(t, h.attachedNow(handle))
 			require.True(t, h.attachedNow(second))
 			for _, a := range h.inventory.Content().Attachments {

@@ -16,6 +16,12 @@ const (
 	// LongestBeat is the longest time between two heartbeats. A cancellation arrives with one, and a person who follows the
 	// step sees its progress with one. The worker must not hold them back for longer (MaxHeartbeatThrottleInterval).
 	LongestBeat = 3 * time.Second
+	// firstBeat is when the first heartbeat is due. Each is a transaction of Temporal's, which a step that is over sooner
+	// does without.
+	firstBeat = 500 * time.Millisecond
+	// atOnce is the most that Temporal's handing a try out may be away from now where it begins without a heartbeat. One that
+	// was held up on the way asks first whether anybody still waits for it.
+	atOnce = time.Second
 )
 
 // beat tells Temporal, at intervals, that an activity goes on and how far it is. It is also how a cancellation arrives.
@@ -26,16 +32,21 @@ type beat struct {
 	gone     sync.WaitGroup
 }
 
-// startBeat heartbeats once before it returns.
-func startBeat(ctx context.Context, step string, timeout time.Duration) *beat {
+// startBeat begins to heartbeat. Where it is too long ago that the try was handed out, or the clocks differ, the first
+// heartbeat is before it returns.
+func startBeat(ctx context.Context, step string, handedOut, timeout time.Duration) *beat {
 	b := &beat{progress: cyborg.Progress{Step: step, Percent: -1}, ended: make(chan struct{})}
-	activity.RecordHeartbeat(ctx, b.progress)
+	first := firstBeat
 	interval := min(timeout/beatsPerTimeout, LongestBeat)
 	if interval <= 0 { // nobody waits for heartbeats
 		interval = LongestBeat
 	}
+	if handedOut.Abs() > atOnce {
+		activity.RecordHeartbeat(ctx, b.progress)
+		first = interval
+	}
 	b.gone.Go(func() {
-		ticker := time.NewTicker(interval)
+		ticker := time.NewTicker(min(first, interval))
 		defer ticker.Stop()
 		for {
 			select {
@@ -45,6 +56,7 @@ func startBeat(ctx context.Context, step string, timeout time.Duration) *beat {
 				return
 			case <-ticker.C:
 				activity.RecordHeartbeat(ctx, b.now())
+				ticker.Reset(interval)
 			}
 		}
 	})

@@ -50,8 +50,14 @@ func crashes() map[string]crash {
 		"install": {
 			prepare: func(*host) {}, activity: workflows.InstallActivity, input: install,
 			done: func(t *testing.T, h *host) { t.Helper(); require.True(t, h.installed()) },
-			undo: workflows.UninstallActivity, undoing: install, late: true,
+			undo: workflows.UninstallActivity, undoing: asUndo(install), late: true,
 			undone: func(t *testing.T, h *host) { t.Helper(); require.False(t, h.installed()) },
+		},
+		"retire": {
+			prepare: (*host).ready, activity: workflows.UninstallActivity, input: install,
+			done: func(t *testing.T, h *host) { t.Helper(); require.False(t, h.installed()) },
+			undo: workflows.InstallActivity, undoing: asUndo(install), late: true,
+			undone: func(t *testing.T, h *host) { t.Helper(); require.True(t, h.installed()) },
 		},
 		"attach": {
 			prepare: (*host).ready, activity: workflows.AttachActivity, input: attach(op, handle), done: attached,
@@ -63,7 +69,14 @@ func crashes() map[string]crash {
 				h.must(workflows.AttachActivity, attach(before, handle), nil)
 			},
 			activity: workflows.DetachActivity, input: detach(op, handle), done: detached,
-			undo: workflows.AttachActivity, undoing: attach(op, handle), undone: attached,
+			undo: workflows.AttachActivity, undoing: again(op, handle), undone: attached, late: true,
+		},
+		"whitelist": {
+			prepare:  func(h *host) { h.must(workflows.WriteWhitelistActivity, whitelist(before, region), nil) },
+			activity: workflows.WriteWhitelistActivity, input: had(whitelist(op, other), region),
+			done: func(t *testing.T, h *host) { t.Helper(); require.Equal(t, []string{third, fourth}, h.whitelisted()) },
+			undo: workflows.RestoreWhitelistActivity, undoing: had(whitelist(op, other), region), late: true,
+			undone: func(t *testing.T, h *host) { t.Helper(); require.Equal(t, []string{handle, second}, h.whitelisted()) },
 		},
 		"program": {
 			prepare: func(h *host) {

@@ -212,12 +212,15 @@ func (a *Activities) forget(in workflows.DetachInput) error {
 }
 
 // undoAttach undoes the attach of the same operation, wherever it stopped, also where it never began: it must not begin
-// after this.
+// after this. A handle that the journal does not know was never touched, or the journal was lost since; so the hardware
+// is asked.
 func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
 	var (
 		result workflows.ChangeResult
 		change journal.Change
 		mine   []journal.Attachment
+		// unknown are those of which the journal says nothing.
+		unknown []string
 	)
 	for _, handle := range in.Handles {
 		if handle.Holder.Kind != cyborg.HolderHost {
@@ -227,7 +230,10 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 			StepKey: journal.StepKey{Operation: in.Operation, Name: attachStep(handle.Identity)}, State: journal.Undone,
 		})
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
-		if known && entry.Operation == in.Operation {
+		switch {
+		case !known:
+			unknown = append(unknown, handle.Identity)
+		case entry.Operation == in.Operation:
 			entry.State = journal.InDoubt
 			change.Attachments = append(change.Attachments, entry)
 			mine = append(mine, entry)
@@ -236,7 +242,7 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	if err := a.Journal.Write(change); err != nil {
 		return result, err
 	}
-	if len(mine) == 0 {
+	if len(mine)+len(unknown) == 0 {
 		return result, nil
 	}
 	a.Inventory.Touch()
@@ -258,7 +264,28 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 			return result, err
 		}
 	}
+	for _, identity := range unknown {
+		if handle, err := found.Handle(identity); err == nil {
+			err = a.detachUnknown(ctx, t, found, handle)
+			if err != nil {
+				return result, doubt(err)
+			}
+		}
+	}
 	a.Inventory.Touch()
 	result.Observation, err = a.Inventory.Observe(ctx, found.Backend, found.Device.Identity, nil)
 	return result, err
+}
+
+// detachUnknown takes back a handle that nobody should have and that the journal does not know, which may have been lost.
+// It asks the hardware, and refuses with kind InUse what somebody uses.
+func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
+	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
+		return err
+	}
+	if err := a.unused(ctx, t, found, handle); err != nil {
+		return err
+	}
+	t.log.WarnContext(ctx, "a handle is attached that the journal does not know; it is taken back", "handle", handle.Identity)
+	return a.callDetach(ctx, t, found, handle, nil, false)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/journal"
@@ -43,6 +45,7 @@ const (
 type host struct {
 	t     *testing.T
 	dir   string
+	nova  string // where the host's Nova reads drop-ins
 	bench fake.Bench
 	// options of the fake backend.
 	options map[string]any
@@ -55,6 +58,10 @@ type host struct {
 	served    map[string]any
 	images    *images.Store
 	source    *source
+	// usageTimeout is for how long the cards are asked for their usage.
+	usageTimeout time.Duration
+	// late makes a try begin long after it was handed out.
+	late atomic.Bool
 }
 
 // fate makes a process die at a chosen point: from there on it does nothing any more.
@@ -200,7 +207,7 @@ func (u *uplink) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply,
 // newHost is a host with one FPGA of two regions, of two handles each.
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{t: t, dir: t.TempDir(), boot: "boot-1", source: &source{}}
+	h := &host{t: t, dir: t.TempDir(), nova: t.TempDir(), boot: "boot-1", source: &source{}, usageTimeout: time.Minute}
 	h.options = map[string]any{
 		"park": "1xfpga", "deployables": 2, "handles": 2, "park_dir": filepath.Join(h.dir, "park"),
 		"boot_id_file": filepath.Join(h.dir, "boot_id"),
@@ -240,8 +247,10 @@ func (h *host) startAs(f *fate) {
 	require.NoError(h.t, err)
 	j := h.journal
 	h.t.Cleanup(func() { require.NoError(h.t, j.Close()) })
+	nova := novaconf.File{Host: hostName, Dir: h.nova}
 	h.inventory, err = inventory.Open(inventory.Config{
-		Host: hostName, Version: "test", Root: "/", StateDir: h.dir, ScanTimeout: 5 * time.Second, FullScanInterval: time.Hour,
+		Whitelist: nova.Look,
+		Host:      hostName, Version: "test", Root: "/", StateDir: h.dir, ScanTimeout: time.Minute, FullScanInterval: time.Hour,
 		Backends: []inventory.Setting{
 			{Name: backend, Driver: "fake", Options: maps.Clone(h.options), Enabled: true},
 			{Name: "off", Driver: "fake", Options: map[string]any{"park": "1xgpu"}},
@@ -255,7 +264,14 @@ func (h *host) startAs(f *fate) {
 	require.NoError(h.t, err)
 	h.uplink = &uplink{inventory: h.inventory}
 	h.served = (&agent.Activities{
-		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Uplink: h.uplink, Log: log, UsageTimeout: time.Second,
+		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Uplink: h.uplink, Log: log, UsageTimeout: h.usageTimeout,
+		Nova: nova,
+		Now: func() time.Time {
+			if h.late.Load() {
+				return time.Now().Add(time.Minute)
+			}
+			return time.Now()
+		},
 	}).All()
 }
 

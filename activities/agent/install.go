@@ -4,12 +4,14 @@ import (
 	"context"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// install takes a deployable into service. A driver that has nothing to install only has to see it.
+// install takes a deployable into service. A driver that has nothing to install only has to see it. Where it undoes an
+// uninstall, that does not begin any more, and there may be nothing left to install.
 func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.InstallActivity, in.Operation))
@@ -21,11 +23,19 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 	if done || err != nil {
 		return result, err
 	}
-	found, err := a.findToChange(ctx, in.Target, freshEnough)
-	if err != nil {
-		if s.begun {
-			err = doubt(err)
+	if in.Undo {
+		if err := a.beginUndo(s, workflows.UninstallActivity); err != nil {
+			return result, err
 		}
+	}
+	found, err := a.findToChange(ctx, in.Target, freshEnough)
+	switch {
+	case err != nil && in.Undo && a.gone(in.Target, err):
+		t.log.WarnContext(ctx, "what was uninstalled is gone", "deployable", in.Target.Deployable)
+		return result, nil
+	case err != nil && s.begun:
+		return result, doubt(err)
+	case err != nil:
 		return result, err
 	}
 	if err := a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started)}}); err != nil {
@@ -33,7 +43,7 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 	}
 	if installer, ok := found.Driver.(drivers.Installer); ok {
 		err := t.guarded("install", func() error { return installer.Install(ctx, found.Target) })
-		if err != nil && ctx.Err() == nil && refuses(err) {
+		if err != nil && !in.Undo && ctx.Err() == nil && refuses(err) {
 			return result, a.retreat(ctx, t, s, installer, found.Target, err)
 		}
 		if err != nil {
@@ -41,6 +51,12 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 		}
 	}
 	return finish(ctx, a, s, found, recording(journal.Change{}))
+}
+
+// beginUndo writes down that the step is begun, and that the one which it undoes must not begin any more.
+func (a *Activities) beginUndo(s step, undoes string) error {
+	opposite := step{key: journal.StepKey{Operation: s.key.Operation, Name: undoes}}
+	return a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started), opposite.at(journal.Undone)}})
 }
 
 // retreat makes sure that an install that the driver refuses has changed nothing, since the workflow will not undo it.
@@ -56,8 +72,8 @@ func (a *Activities) retreat(ctx context.Context, t *try, s step, installer driv
 	return cause
 }
 
-// uninstall takes a deployable out of service, also a half installed one and one that is gone. An install of the same
-// operation does not begin any more.
+// uninstall takes a deployable out of service, also a half installed one and one that is gone. It refuses with kind InUse
+// what is attached or in use, unless it undoes an install, which then does not begin any more.
 func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.InstallInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.UninstallActivity, in.Operation))
@@ -69,26 +85,53 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 	if done || err != nil {
 		return result, err
 	}
-	install := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.InstallActivity}}
-	err = a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started), install.at(journal.Undone)}})
-	if err != nil {
-		return result, err
-	}
-	found, err := a.find(ctx, in.Target, freshEnough)
-	if err != nil {
-		if a.gone(in.Target, err) {
-			t.log.WarnContext(ctx, "what is to be uninstalled is gone", "deployable", in.Target.Deployable)
-			return result, nil
-		}
-		return result, err
-	}
-	if why := found.Deployable.Protected; why != "" {
-		return result, cyborg.Errorf(cyborg.Protected, "%s is not touched, because the host lives on it: %s", in.Target.Deployable, why)
-	}
-	if installer, ok := found.Driver.(drivers.Installer); ok {
-		if err := t.guarded("uninstall", func() error { return installer.Uninstall(ctx, found.Target) }); err != nil {
+	if in.Undo {
+		if err := a.beginUndo(s, workflows.InstallActivity); err != nil {
 			return result, err
 		}
 	}
+	found, err := a.findToChange(ctx, in.Target, freshEnough)
+	if err != nil && a.gone(in.Target, err) {
+		t.log.WarnContext(ctx, "what is to be uninstalled is gone", "deployable", in.Target.Deployable)
+		return result, nil
+	}
+	if err == nil && !in.Undo {
+		err = a.idle(ctx, t, found)
+	}
+	if err != nil && s.begun {
+		return result, doubt(err)
+	}
+	if err != nil {
+		return result, err
+	}
+	if !in.Undo {
+		if err := a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started)}}); err != nil {
+			return result, err
+		}
+	}
+	if installer, ok := found.Driver.(drivers.Installer); ok {
+		if err := t.guarded("uninstall", func() error { return installer.Uninstall(ctx, found.Target) }); err != nil {
+			return result, doubt(err) // a driver that refuses may have changed something before
+		}
+	}
 	return finish(ctx, a, s, found, recording(journal.Change{}))
+}
+
+// idle refuses with kind InUse a deployable of which a handle is attached or in use.
+func (a *Activities) idle(ctx context.Context, t *try, found inventory.Found) error {
+	for _, handle := range found.Deployable.Handles {
+		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
+		if known && !a.Journal.Lost(entry) {
+			return cyborg.Errorf(cyborg.InUse, "handle %s is attached since operation %s", handle.Identity, entry.Operation).
+				WithHint("Detach it first.")
+		}
+		who, err := a.inUse(ctx, t, found, handle)
+		if err != nil {
+			return err
+		}
+		if who != "" {
+			return cyborg.Errorf(cyborg.InUse, "handle %s is in use by %s", handle.Identity, who).WithHint("Stop its user first.")
+		}
+	}
+	return nil
 }

@@ -13,6 +13,11 @@ import (
 
 func (h *host) installed() bool { return h.card().Deployables["r0"].Installed }
 
+func asUndo(in workflows.InstallInput) workflows.InstallInput {
+	in.Undo = true
+	return in
+}
+
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -25,7 +30,7 @@ func TestInstall(t *testing.T) {
 	require.Equal(t, first, again)
 	require.Zero(t, h.fate.count("install"))
 
-	h.must(workflows.UninstallActivity, in, &undone)
+	h.must(workflows.UninstallActivity, asUndo(in), &undone)
 	require.False(t, h.installed())
 	require.Greater(t, undone.Observation.Sequence, first.Observation.Sequence)
 	h.refused(cyborg.Cancelled, workflows.InstallActivity, in)
@@ -36,7 +41,7 @@ func TestUninstallOfWhatNeverBegan(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
-	h.must(workflows.UninstallActivity, in, nil)
+	h.must(workflows.UninstallActivity, asUndo(in), nil)
 	h.refused(cyborg.Cancelled, workflows.InstallActivity, in)
 	require.False(t, h.installed())
 	h.ready()
@@ -77,4 +82,69 @@ func TestRefusedAfterATryThatMayHaveChanged(t *testing.T) {
 	err := h.refused(cyborg.Hardware, workflows.InstallActivity, in)
 	require.Contains(t, err.Message, "has no deployable")
 	require.Contains(t, err.Message, "something may have been changed before")
+}
+
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
+	var first, again, undone workflows.ChangeResult
+	h.must(workflows.UninstallActivity, in, &first)
+	require.False(t, h.installed())
+	h.start()
+	h.must(workflows.UninstallActivity, in, &again)
+	require.Equal(t, first, again)
+	require.Zero(t, h.fate.count("uninstall"))
+
+	h.must(workflows.InstallActivity, asUndo(in), &undone)
+	require.True(t, h.installed())
+	require.Greater(t, undone.Observation.Sequence, first.Observation.Sequence)
+	h.refused(cyborg.Cancelled, workflows.UninstallActivity, in)
+	require.True(t, h.installed(), "a try that comes after the undo changes nothing")
+}
+
+// TestRetireWhatIsInUse: what the records do not know of, the host does.
+func TestRetireWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
+	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
+	require.Contains(t, h.refused(cyborg.InUse, workflows.UninstallActivity, in).Message, "in use by qemu")
+	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
+	attached := uuid.New()
+	h.must(workflows.AttachActivity, attach(attached, handle), nil)
+	require.Contains(t, h.refused(cyborg.InUse, workflows.UninstallActivity, in).Message, attached.String())
+	require.True(t, h.installed())
+	require.True(t, h.attachedNow(handle))
+}
+
+// TestRetireThatFails: the error never tells the workflow that there is nothing to undo, and the undo puts it back.
+func TestRetireThatFails(t *testing.T) {
+	t.Parallel()
+	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.ready()
+			h.edit(func(c *fake.Card) {
+				c.Fail[fake.StepUninstall] = fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: when}
+			})
+			in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
+			h.refused(cyborg.Hardware, workflows.UninstallActivity, in)
+			h.must(workflows.InstallActivity, asUndo(in), nil)
+			require.True(t, h.installed())
+		})
+	}
+}
+
+func TestRetireOfWhatIsGone(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	h.start()
+	h.must(workflows.UninstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()}, nil)
+	h.must(workflows.InstallActivity, asUndo(workflows.InstallInput{Operation: uuid.New(), Target: target()}), nil)
 }

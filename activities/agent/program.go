@@ -82,6 +82,11 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		}
 		return result, err
 	}
+	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {
+		// An earlier try may have begun, so nobody knows any more what was there before.
+		return result, cyborg.Errorf(cyborg.Hardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
+			WithHint("Somebody emptied the agent's state directory, or it is not on a disk that stays. Then program again.")
+	}
 	note, err := a.beginProgram(&s, found, in.Image.WholeDevice)
 	if err != nil {
 		return result, err
@@ -138,12 +143,30 @@ func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.Progr
 	if _, err := programmerOf(found); err != nil {
 		return drivers.ProgramRequest{}, found, err
 	}
+	if err := a.unusedBy(ctx, t, found, in.Image.WholeDevice); err != nil {
+		return drivers.ProgramRequest{}, found, err
+	}
 	image, err := a.Images.Get(ctx, in.SHA256)
 	if err != nil {
 		return drivers.ProgramRequest{}, found, err
 	}
 	in.Image.SHA256 = image.SHA256
 	return drivers.ProgramRequest{Target: found.Target, Path: image.Path, Image: in.Image, Progress: t.beat.tell}, found, nil
+}
+
+// unusedBy refuses to change what somebody uses: an instance may hold what its image is loaded into again.
+func (a *Activities) unusedBy(ctx context.Context, t *try, found inventory.Found, wholeDevice bool) error {
+	for _, one := range disturbed(found, wholeDevice) {
+		part := found
+		part.Deployable = one
+		for _, handle := range one.Handles {
+			if err := a.unused(ctx, t, part, handle); err != nil {
+				return cyborg.Errorf(cyborg.KindOf(err), "an image for %s would change %s: %w", found.Deployable.Name, handle.Identity, err).
+					WithHint("Stop its user first.")
+			}
+		}
+	}
+	return nil
 }
 
 // beginProgram writes down what was there. A later try keeps what the first one wrote: by then it may be gone.

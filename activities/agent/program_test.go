@@ -157,6 +157,33 @@ func TestAnImageForTheWholeDevice(t *testing.T) {
 	require.Equal(t, map[string]string{"r0": "left", "r1": "right"}, h.loaded(), "both regions get back what they had")
 }
 
+// The journal is lost after an image for the whole device was loaded, which was in the target before: what the others had
+// says that it is not as it was.
+func TestALostJournalAndAnImageForTheWholeDevice(t *testing.T) {
+	t.Parallel()
+	for _, loaded := range []bool{false, true} {
+		h := newHost(t)
+		h.load(uuid.New(), region, "all")
+		h.load(uuid.New(), other, "right")
+		op := uuid.New()
+		in := h.stage(op, region, "all")
+		in.Image.WholeDevice = true
+		if loaded {
+			h.must(workflows.ProgramActivity, in, nil)
+		}
+		h.lose()
+		second := target()
+		second.Deployable = other
+		restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "all"), Others: []cyborg.Target{withImage(second, "right")}}
+		if !loaded {
+			h.must(workflows.RestoreActivity, restore, nil)
+			continue
+		}
+		err := h.refused(cyborg.Hardware, workflows.RestoreActivity, restore)
+		require.Contains(t, err.Message, other+" had right and has all")
+	}
+}
+
 func TestRefusedProgram(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -169,6 +196,7 @@ func TestRefusedProgram(t *testing.T) {
 	h.refused(cyborg.ImageRejected, workflows.ProgramActivity, in)
 	require.Equal(t, "old", h.loaded()["r0"])
 
+	h.stage(op, region, "new")
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.After}
 	})
@@ -217,4 +245,29 @@ func TestStageFromTheConductor(t *testing.T) {
 
 	h.must(workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: target(), Image: image}, &staged)
 	require.Equal(t, 1, h.source.asked, "what is on the host is not fetched again")
+}
+
+// TestProgramWhatSomebodyUses: it may be held by an instance, for which its image is to be loaded again. While the host says that
+// somebody uses what an image would change, the driver is not even asked.
+func TestProgramWhatSomebodyUses(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	in := h.stage(uuid.New(), region, "aes")
+	use := func(by string) {
+		h.edit(func(c *fake.Card) {
+			for _, handle := range c.Deployables["r0"].Handles {
+				handle.InUseBy = by
+			}
+		})
+	}
+	use("qemu")
+	refused := h.refused(cyborg.InUse, workflows.ProgramActivity, in)
+	require.Contains(t, refused.Message, "in use by qemu")
+	require.Zero(t, h.fate.count("program"))
+	require.Equal(t, map[string]string{"r0": "", "r1": ""}, h.loaded())
+	use("")
+	var result workflows.ProgramResult
+	h.must(workflows.ProgramActivity, in, &result)
+	require.Equal(t, "aes", result.BitstreamID)
 }

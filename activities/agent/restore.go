@@ -35,7 +35,10 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	program := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.ProgramActivity}}
 	prior, begun := a.Journal.Step(program.key)
 	program.prior = prior
-	note := before{BitstreamIDs: map[string]string{in.Target.Deployable: in.Target.BitstreamID}}
+	note := before{BitstreamIDs: map[string]string{}}
+	for _, one := range append([]cyborg.Target{in.Target}, in.Others...) {
+		note.BitstreamIDs[one.Deployable] = one.BitstreamID
+	}
 	if begun && prior.Note != nil {
 		note = before{}
 		if err := json.Unmarshal(prior.Note, &note); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -71,9 +72,18 @@ func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows
 		return err
 	}
 	plan.entry.Operation = entry.Operation
-	if b := plan.before; b != nil && b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) {
-		if is, err := a.attached(ctx, t, plan.found, plan.handle); err == nil && is {
+	b := plan.before
+	if b == nil || b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) {
+		is, err := a.attached(ctx, t, plan.found, plan.handle)
+		switch {
+		case err != nil || !is:
+		case b != nil:
 			return nil
+		default: // the journal was lost; somebody may be using the handle, so it is left as it is
+			t.log.WarnContext(ctx, "a handle is attached as the records say, and the journal did not know it",
+				"handle", plan.handle.Identity, "operation_id", entry.Operation)
+			plan.entry.State = journal.Attached
+			return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 		}
 	}
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}}); err != nil {
@@ -101,19 +111,14 @@ func (a *Activities) settleDetached(
 	if err != nil {
 		return a.Journal.Write(drop)
 	}
-	if !isKnown {
-		// The records doubt it and the journal, which may have been lost, does not know it. So the hardware decides.
-		if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
-			return err
-		}
-		known = newEntry(found, handle, entry.Operation, entry.Handle.Holder)
+	if !isKnown && entry.Handle.Holder.Kind != cyborg.HolderHost { // it was handed out as it is, and must not be used any more
+		return a.unused(ctx, t, found, handle)
 	}
-	who, err := a.inUse(ctx, t, found, handle)
-	if err != nil {
+	if !isKnown { // the records doubt it, and the journal may have been lost
+		return a.detachUnknown(ctx, t, found, handle)
+	}
+	if err := a.unused(ctx, t, found, handle); err != nil {
 		return err
-	}
-	if who != "" {
-		return cyborg.Errorf(cyborg.InUse, "it is in use by %s", who)
 	}
 	known.State = journal.InDoubt
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{known}}); err != nil {
@@ -123,4 +128,13 @@ func (a *Activities) settleDetached(
 		return err
 	}
 	return a.Journal.Write(drop)
+}
+
+// unused refuses what somebody uses.
+func (a *Activities) unused(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
+	who, err := a.inUse(ctx, t, found, handle)
+	if err == nil && who != "" {
+		err = cyborg.Errorf(cyborg.InUse, "it is in use by %s", who)
+	}
+	return err
 }

@@ -96,6 +96,24 @@ func TestSettleWithoutAJournal(t *testing.T) {
 	require.True(t, h.attachedNow(second))
 }
 
+// TestSettleOfWhatTheJournalForgot: records and hardware agree that it is attached, so the driver has nothing to do.
+func TestSettleOfWhatTheJournalForgot(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+	h.lose()
+	require.Empty(t, h.settle(entry(op, handle, workflows.WantAttached)).Errors)
+	require.Empty(t, h.fate.calls, "nobody touches what is in use")
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+	require.Equal(t, op, h.inventory.Content().Attachments[0].Operation)
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, ""))
+	h.must(workflows.DetachActivity, detach(uuid.New(), handle), nil)
+	require.False(t, h.attachedNow(handle))
+}
+
 func TestSettleOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -127,4 +145,19 @@ func TestSettleOfADeviceThatIsInTheWay(t *testing.T) {
 	require.Empty(t, result.Errors)
 	require.Equal(t, recorded, h.inventory.Content().Attachments[0].Operation, "the records say whose it is")
 	require.True(t, h.attachedNow(handle))
+}
+
+// What an instance had is not detached here, where it never was attached; but it must not be used any more.
+func TestSettleOfWhatAnInstanceHad(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[second].Attached = true }) // by its hypervisor
+	had := entry(uuid.New(), second, workflows.WantDetached)
+	had.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
+	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
+	require.Contains(t, h.settle(had).Errors[second], "in use by qemu")
+	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
+	require.Empty(t, h.settle(had).Errors)
+	require.True(t, h.attachedNow(second))
 }

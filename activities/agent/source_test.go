@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -25,7 +24,7 @@ type source struct {
 	asked int
 }
 
-func (s *source) Image(_ context.Context, _ uuid.UUID, offset int64) (images.Download, error) {
+func (s *source) Image(_ context.Context, _ string, offset int64) (images.Download, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
@@ -34,6 +33,8 @@ func (s *source) Image(_ context.Context, _ uuid.UUID, offset int64) (images.Dow
 	}
 	return images.Download{ReadCloser: io.NopCloser(bytes.NewReader(s.image[offset:])), Offset: offset, Size: int64(len(s.image))}, nil
 }
+
+func (s *source) GiveBack(context.Context, string) error { return nil }
 
 func sum(image []byte) string {
 	s := sha256.Sum256(image)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/journal"
@@ -27,7 +28,11 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 	if err != nil {
 		return result, err
 	}
-	image, err := a.Images.Stage(ctx, in.Operation, in.Image, func(done, all int64) {
+	request := images.Request{Image: in.Image, Fetch: in.Fetch, Once: in.Fetch != ""}
+	if request.Fetch == "" {
+		request.Fetch = workflows.ImagesPath + in.Operation.String()
+	}
+	image, err := a.Images.Stage(ctx, request, func(done, all int64) {
 		if all > 0 {
 			t.beat.tell(int(100*done/all), fmt.Sprintf("%d of %d bytes", done, all))
 		} else {

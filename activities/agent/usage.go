@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -29,7 +28,7 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 	if len(in.Deployables) > 0 {
 		known = slices.DeleteFunc(known, func(d inventory.Known) bool { return !slices.Contains(in.Deployables, d.Deployable.Name) })
 	}
-	out := cyborg.HostUsage{Host: a.Inventory.Host(), At: time.Now().UTC(), Deployables: make([]cyborg.DeployableUsage, len(known))}
+	out := cyborg.HostUsage{Host: a.Inventory.Host(), At: a.now().UTC(), Deployables: make([]cyborg.DeployableUsage, len(known))}
 	var all errgroup.Group
 	all.SetLimit(usageWidth)
 	for n, one := range known {

@@ -36,7 +36,6 @@ func TestUsage(t *testing.T) {
 	require.Len(t, usage.Deployables, 2)
 	require.Equal(t, other, usage.Deployables[0].Deployable)
 	require.Contains(t, usage.Deployables[1].Error, "no such deployable")
-	require.Equal(t, cyborg.Headline{Handles: 4, Attached: 1}, h.inventory.Headline())
 
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepUsage] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.Before, Message: "no sensor"}
@@ -49,12 +48,12 @@ func TestUsage(t *testing.T) {
 func TestUsageHasADeadline(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+	h.usageTimeout = time.Second
+	h.start()
 	h.inventory.Scan(t.Context())
-	h.edit(func(c *fake.Card) { c.Latency[fake.StepUsage] = fake.Duration(time.Minute) })
-	begin := time.Now()
+	h.edit(func(c *fake.Card) { c.Latency[fake.StepUsage] = fake.Duration(time.Hour) })
 	var usage cyborg.HostUsage
 	h.must(workflows.UsageActivity, workflows.UsageInput{Host: hostName}, &usage)
-	require.Less(t, time.Since(begin), 20*time.Second)
 	require.NotEmpty(t, usage.Deployables[0].Error)
 }
 

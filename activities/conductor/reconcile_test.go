@@ -3,6 +3,7 @@ package conductor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -11,6 +12,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
@@ -45,6 +50,8 @@ type slow struct {
 
 func (slow) EnableExpired(context.Context) (int, error) { return 1, nil }
 
+func (slow) CollectUnbound(context.Context, time.Duration, int) (int, error) { return 5, nil }
+
 func (s slow) Forget(ctx context.Context, _ time.Duration) (int, error) {
 	select {
 	case <-s.heard:
@@ -58,6 +65,8 @@ func (slow) Prune(context.Context, db.Retention) (db.Pruned, error) {
 	return db.Pruned{Events: 3, Operations: 4}, nil
 }
 
+func (slow) CompareWhitelists(context.Context) error { return nil }
+
 // TestTidyHeartbeats: one long call of the store does not make Temporal take the activity for dead.
 func TestTidyHeartbeats(t *testing.T) {
 	t.Parallel()
@@ -66,13 +75,13 @@ func TestTidyHeartbeats(t *testing.T) {
 	heard := make(chan struct{})
 	once := sync.OnceFunc(func() { close(heard) })
 	env.SetOnActivityHeartbeatListener(func(*activity.Info, converter.EncodedValues) { once() })
-	acts := conductor.New(slow{heard: heard}, &mocks.Client{}, conductor.Policy{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(slow{heard: heard}, &mocks.Client{}, conductor.Policy{ForgetUnbound: time.Hour}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 	env.RegisterActivityWithOptions(acts.Tidy, activity.RegisterOptions{Name: workflows.TidyActivity})
 	value, err := env.ExecuteActivity(workflows.TidyActivity, workflows.TidyInput{})
 	require.NoError(t, err)
 	var result workflows.TidyResult
 	require.NoError(t, value.Get(&result))
-	require.Equal(t, workflows.TidyResult{MaintenanceEnded: 1, Forgotten: 2, Pruned: 7}, result)
+	require.Equal(t, workflows.TidyResult{MaintenanceEnded: 1, Forgotten: 2, Pruned: 7, Collected: 5}, result)
 }
 
 // TestAdoptGoesOn: what Temporal does not start for one reason or another keeps no other orphan from being started.
@@ -93,7 +102,7 @@ func TestAdoptGoesOn(t *testing.T) {
 
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	acts := conductor.New(store, temporal, conductor.Policy{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 	env.RegisterActivityWithOptions(acts.Adopt, activity.RegisterOptions{Name: workflows.AdoptActivity})
 	value, err := env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{Orphans: []workflows.Orphan{
 		{Operation: refused}, {Operation: forgotten}, {Operation: ended}, {Operation: open},
@@ -108,4 +117,144 @@ func TestAdoptGoesOn(t *testing.T) {
 
 	_, err = env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{Orphans: []workflows.Orphan{{Operation: refused}}})
 	require.Equal(t, cyborg.Unavailable, workflows.FromFailure(err).Kind, "Temporal may be away: the round tries again")
+}
+
+// doubtful is a store of many hosts, each with attachments in doubt that nobody settles, and of many operations that run.
+type doubtful struct {
+	conductor.Store
+	hosts, each, running int
+}
+
+func (doubtful) OverdueHosts(context.Context, int) ([]cyborg.Host, error) { return nil, nil }
+
+func (s doubtful) LastOfHosts(_ context.Context, after string, hosts int) (string, error) {
+	if last := s.number(after) + hosts; last < s.hosts {
+		return s.name(last), nil
+	}
+	return "", nil
+}
+
+func (s doubtful) Disagreements(_ context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error) {
+	last := s.hosts
+	if upTo != "" {
+		last = s.number(upTo)
+	}
+	first := s.number(after.Host)
+	if after.Handle == "" {
+		first++
+	}
+	var out []db.Disagreement
+	for i := max(first, 1); i <= last; i++ {
+		for n := range s.each {
+			handle := s.name(n)
+			if len(out) < limit && (s.name(i) != after.Host || handle > after.Handle) {
+				out = append(out, db.Disagreement{Host: s.name(i), Handle: cyborg.WorkHandle{Identity: handle}})
+			}
+		}
+	}
+	return out, nil
+}
+
+func (s doubtful) Orphans(_ context.Context, state cyborg.OperationState, _ time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error) {
+	if state == cyborg.Admitted {
+		return nil, nil
+	}
+	begin := time.Unix(0, 0)
+	first := 1
+	if after.Admitted.After(begin) {
+		first = int(after.Admitted.Sub(begin)/time.Second) + 1
+	}
+	var out []db.Orphan
+	for i := first; i <= s.running && len(out) < limit; i++ {
+		out = append(out, db.Orphan{
+			Operation: s.id(i), Kind: cyborg.KindProgram, State: cyborg.Running,
+			Place: db.OperationPlace{Admitted: begin.Add(time.Duration(i) * time.Second), ID: s.id(i)},
+		})
+	}
+	return out, nil
+}
+
+func (doubtful) id(i int) uuid.UUID {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte{byte(i >> 8), byte(i)})
+}
+
+func (doubtful) name(i int) string { return fmt.Sprintf("h%05d", i) }
+
+func (doubtful) number(name string) int {
+	var i int
+	_, _ = fmt.Sscanf(name, "h%d", &i) // of none it is 0
+	return i
+}
+
+// TestInspectGoesRound: however many attachments stay in doubt and however many operations run, round after round looks at
+// the next, until each was looked at, and begins anew.
+func TestInspectGoesRound(t *testing.T) {
+	t.Parallel()
+	for name, store := range map[string]doubtful{
+		"many hosts":       {hosts: 6000, each: 2, running: 1200},
+		"hosts with a lot": {hosts: 2, each: 1700, running: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inspectRound(t, store)
+		})
+	}
+}
+
+func inspectRound(t *testing.T, store doubtful) {
+	t.Helper()
+	temporal := &mocks.Client{}
+	lost := store.id(store.running) // the last
+	temporal.On("DescribeWorkflowExecution", mock.Anything, "program/"+lost.String(), "").Return(nil, serviceerror.NewNotFound("gone"))
+	temporal.On("DescribeWorkflowExecution", mock.Anything, mock.Anything, "").Return(&workflowservice.DescribeWorkflowExecutionResponse{
+		WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING},
+	}, nil)
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+
+	var from workflows.Place
+	seen, orphans := map[string]bool{}, map[uuid.UUID]bool{}
+	rounds := 0
+	for {
+		value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{From: from})
+		require.NoError(t, err)
+		var found workflows.Findings
+		require.NoError(t, value.Get(&found))
+		require.LessOrEqual(t, len(found.Disagreements), 500)
+		for _, d := range found.Disagreements {
+			seen[d.Host+d.Entry.Handle.Identity] = true
+		}
+		for _, o := range found.Orphans {
+			orphans[o.Operation] = true
+		}
+		rounds++
+		if from = found.Next; from.Host == "" {
+			break
+		}
+	}
+	require.Len(t, seen, store.hosts*store.each)
+	require.Equal(t, map[uuid.UUID]bool{lost: true}, orphans)
+	require.LessOrEqual(t, rounds, store.hosts*store.each/500+1)
+}
+
+// TestInspectLooksAtSomeHosts: where all is well, a round looks at no more than it should.
+func TestInspectLooksAtSomeHosts(t *testing.T) {
+	t.Parallel()
+	acts := conductor.New(doubtful{hosts: 6000}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+	var places []string
+	var from workflows.Place
+	for range 4 {
+		value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{From: from})
+		require.NoError(t, err)
+		var found workflows.Findings
+		require.NoError(t, value.Get(&found))
+		from = found.Next
+		places = append(places, from.Host)
+	}
+	require.Equal(t, []string{"h02500", "h05000", "", "h02500"}, places)
 }

@@ -17,14 +17,19 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // Paths of the endpoint.
 const (
-	ReportsPath    = "/agent/v1/reports"
-	HeartbeatsPath = "/agent/v1/heartbeats"
-	ImagesPath     = "/agent/v1/images/" // and the operation's id
-	HealthPath     = "/healthz"
+	ReportsPath = "/agent/v1/reports"
+	// DifferencesPath is for reports with a base. A server that does not know them yet answers that there is nothing here,
+	// and never takes the part for the whole.
+	DifferencesPath = "/agent/v1/differences"
+	HeartbeatsPath  = "/agent/v1/heartbeats"
+	HostsPath       = "/agent/v1/hosts/" // and the host's name
+	HealthPath      = "/healthz"
 )
 
 // Intake records what agents say. *db.Intake is one.
@@ -33,9 +38,14 @@ type Intake interface {
 	Heartbeat(ctx context.Context, heartbeat cyborg.Heartbeat) (cyborg.HeartbeatReply, error)
 }
 
-// Operations reads operations. *db.Store does.
-type Operations interface {
+// Records are read, and know the one-time URLs of images. *db.Store is one.
+type Records interface {
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
+	Host(ctx context.Context, name string) (cyborg.Host, error)
+	// UseImage begins or goes on with a use of the URL with that secret. The error is of kind Changed where there is none.
+	UseImage(ctx context.Context, operation uuid.UUID, secret string) (db.ImageURL, error)
+	// GiveBackImage makes it void.
+	GiveBackImage(ctx context.Context, operation uuid.UUID, secret string) error
 }
 
 // Config bounds what agents may do. The zero value of a field means its default.
@@ -47,35 +57,46 @@ type Config struct {
 	ReportLimit int64
 	// MaxReports is how many reports are taken at once; default 256. The rest wait.
 	MaxReports int
+	// MaxLarge is how many of those are longer than 1 MiB at once; default 4.
+	MaxLarge int
+	// ReportWait is how long they do before they are told to come again; default 5 s, a third of an agent's patience.
+	ReportWait time.Duration
 	// ImageWrite is how long an agent may take to accept a part of an image; default 60 s.
 	ImageWrite time.Duration
 }
 
 // Deps is what the endpoint is made of.
 type Deps struct {
-	Intake     Intake
-	Operations Operations
-	Images     ImageSource
-	Registry   prometheus.Registerer
-	Log        *slog.Logger
+	Intake  Intake
+	Records Records
+	Images  ImageSource
+	// Glance opens images in Glance; nil where there is none.
+	Glance   GlanceSource
+	Registry prometheus.Registerer
+	Log      *slog.Logger
 }
 
 type endpoint struct {
 	config  Config
 	deps    Deps
 	reports *semaphore.Weighted
+	large   *semaphore.Weighted // of the reports, those that are longer than smallReport
 }
 
 // New returns the endpoint's handler. The error says that its metrics are registered already.
 func New(config Config, deps Deps) (http.Handler, error) {
 	config.ReportLimit = cmp.Or(config.ReportLimit, 64<<20)
 	config.MaxReports = cmp.Or(config.MaxReports, 256)
+	config.MaxLarge = cmp.Or(config.MaxLarge, 4)
+	config.ReportWait = cmp.Or(config.ReportWait, 5*time.Second)
 	config.ImageWrite = cmp.Or(config.ImageWrite, time.Minute)
 	metrics, err := web.NewMetrics(deps.Registry, "agents")
 	if err != nil {
 		return nil, err
 	}
-	e := &endpoint{config: config, deps: deps, reports: semaphore.NewWeighted(int64(config.MaxReports))}
+	e := &endpoint{
+		config: config, deps: deps, reports: semaphore.NewWeighted(int64(config.MaxReports)), large: semaphore.NewWeighted(int64(config.MaxLarge)),
+	}
 	router := chi.NewRouter()
 	serve := func(method, path string, handler web.Handler) {
 		router.Method(method, path, web.Handler(func(w http.ResponseWriter, r *http.Request) error {
@@ -84,9 +105,12 @@ func New(config Config, deps Deps) (http.Handler, error) {
 			return handler(w, r)
 		}))
 	}
-	serve(http.MethodPost, ReportsPath, e.report)
+	serve(http.MethodPost, ReportsPath, e.wholeReport)
+	serve(http.MethodPost, DifferencesPath, e.difference)
 	serve(http.MethodPost, HeartbeatsPath, e.heartbeat)
-	serve(http.MethodGet, ImagesPath+"{operation}", e.image)
+	serve(http.MethodGet, workflows.ImagesPath+"{operation}", e.image)
+	serve(http.MethodDelete, workflows.ImagesPath+"{operation}", e.giveBack)
+	serve(http.MethodGet, HostsPath+"{host}", e.host)
 	serve(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
 		return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -96,5 +120,5 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
 		web.WriteError(w, r, web.MethodNotAllowed(r, "another method"))
 	})
-	return web.Observe(deps.Log, metrics)(router), nil
+	return web.Observe(deps.Log, metrics, nil)(router), nil
 }

@@ -18,6 +18,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,19 +34,25 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/imagesource"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
 
 // harness is the endpoint over a real store and its intake.
 type harness struct {
-	t      *testing.T
+	t      testing.TB
 	store  *db.Store
 	server *httptest.Server
 	client *http.Client
 }
 
-func setup(t *testing.T, config agents.Config, allow ...string) *harness {
+func setup(t testing.TB, config agents.Config, allow ...string) *harness {
+	t.Helper()
+	return setupWith(t, config, nil, allow...)
+}
+
+func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, allow ...string) *harness {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
@@ -68,18 +75,40 @@ func setup(t *testing.T, config agents.Config, allow ...string) *harness {
 		<-ended
 	})
 
-	images, err := imagesource.New(imagesource.Options{Allow: allow, Max: 1 << 20})
+	web, err := imagesource.New(imagesource.Options{Allow: allow, Max: 1 << 20})
 	require.NoError(t, err)
-	t.Cleanup(images.Close)
+	t.Cleanup(web.Close)
 	handler, err := agents.New(config, agents.Deps{
-		Intake: intake, Operations: store, Images: images, Registry: prometheus.NewRegistry(), Log: log,
+		Intake: intake, Records: store, Images: web, Glance: images, Registry: prometheus.NewRegistry(), Log: log,
 	})
 	require.NoError(t, err)
-	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(handler)}
+	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(noDefects(t, handler))}
 	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // handshakes that shall fail
 	t.Cleanup(h.server.Close)
 	return h
 }
+
+// noDefects fails the test at any answer with status 500.
+func noDefects(t testing.TB, next http.Handler) http.Handler {
+	t.Helper()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(&watched{ResponseWriter: w, t: t}, r)
+	})
+}
+
+type watched struct {
+	http.ResponseWriter
+	t testing.TB
+}
+
+func (w *watched) WriteHeader(status int) {
+	if _, fuzzing := w.t.(*testing.F); !fuzzing && status == http.StatusInternalServerError { // a fuzz target looks itself
+		w.t.Errorf("an answer has status %d", status)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // plain serves without TLS, as on loopback.
 func (h *harness) plain() *harness {
@@ -232,7 +261,7 @@ func TestReportAndHeartbeat(t *testing.T) {
 	require.Len(t, accelerators, 1)
 }
 
-func zip(t *testing.T, text []byte) []byte {
+func zip(t testing.TB, text []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
@@ -240,6 +269,63 @@ func zip(t *testing.T, text []byte) []byte {
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
 	return out.Bytes()
+}
+
+// TestTooManyReports: who waits too long for a place is told to come again, and when.
+func TestTooManyReports(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{MaxReports: 1, ReportWait: 2 * time.Second}).plain()
+	body, slow := io.Pipe() // a report that is taken for as long as it is sent
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
+	require.NoError(t, err)
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		if response, err := h.client.Do(request); err == nil {
+			_ = response.Body.Close() // what it says does not matter
+		}
+	}()
+	_, err = slow.Write([]byte("{"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		response, err := h.client.Post(h.server.URL+agents.ReportsPath, "application/json", strings.NewReader("{}"))
+		require.NoError(t, err)
+		defer response.Body.Close()
+		again, _ := strconv.Atoi(response.Header.Get("Retry-After")) // none is 0
+		return response.StatusCode == http.StatusTooManyRequests && again >= 1
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, slow.Close())
+	<-first
+}
+
+// TestTooManyLargeReports: those that are large wait for each other, and keep nobody else from reporting.
+func TestTooManyLargeReports(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{MaxLarge: 1, ReportWait: 2 * time.Second}).plain()
+	body, slow := io.Pipe()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
+	require.NoError(t, err)
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		if response, err := h.client.Do(request); err == nil {
+			_ = response.Body.Close() // what it says does not matter
+		}
+	}()
+	large := bytes.Repeat([]byte(" "), 3<<19)
+	_, err = slow.Write(large)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		response, _ := h.send(http.MethodPost, agents.ReportsPath, zip(t, large), "Content-Encoding", "gzip")
+		return response.StatusCode == http.StatusTooManyRequests
+	}, time.Minute, time.Millisecond)
+	response, text := h.post(agents.ReportsPath, report("h1", 1))
+	require.True(t, accepted[cyborg.ReportReply](h, response, text).Accepted)
+	require.NoError(t, slow.Close())
+	<-first
+	large = append(large, '{', '}')
+	response, text = h.send(http.MethodPost, agents.ReportsPath, large)
+	h.refused(cyborg.Invalid, response, text)
 }
 
 func TestReportCompressed(t *testing.T) {
@@ -396,7 +482,7 @@ func TestImage(t *testing.T) {
 	url, image := origin(t)
 	h := setup(t, agents.Config{}, url).plain()
 	sum := sha256.Sum256(image)
-	path := agents.ImagesPath + h.programming(url+"/ranged", true).String()
+	path := workflows.ImagesPath + h.programming(url+"/ranged", true).String()
 
 	response, body := h.send(http.MethodGet, path, nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
@@ -423,7 +509,7 @@ func TestImageOfUnknownSize(t *testing.T) {
 	t.Parallel()
 	url, image := origin(t)
 	h := setup(t, agents.Config{}, url).plain()
-	path := agents.ImagesPath + h.programming(url+"/plain", true).String()
+	path := workflows.ImagesPath + h.programming(url+"/plain", true).String()
 	response, body := h.send(http.MethodGet, path, nil, "Range", "bytes=1000-")
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.True(t, bytes.Equal(image, body))
@@ -434,7 +520,7 @@ func TestImageBreaksOff(t *testing.T) {
 	t.Parallel()
 	url, _ := origin(t)
 	h := setup(t, agents.Config{}, url).plain()
-	path := agents.ImagesPath + h.programming(url+"/short", true).String()
+	path := workflows.ImagesPath + h.programming(url+"/short", true).String()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.server.URL+path, nil)
 	require.NoError(t, err)
 	response, err := h.client.Do(request)
@@ -461,14 +547,14 @@ func TestImageRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := setup(t, agents.Config{}, url).plain()
-			response, body := h.send(http.MethodGet, agents.ImagesPath+h.programming(test.source, test.begin).String(), nil)
+			response, body := h.send(http.MethodGet, workflows.ImagesPath+h.programming(test.source, test.begin).String(), nil)
 			h.refused(test.kind, response, body)
 		})
 	}
 	h := setup(t, agents.Config{}, url).plain()
-	response, body := h.send(http.MethodGet, agents.ImagesPath+uuid.NewString(), nil)
+	response, body := h.send(http.MethodGet, workflows.ImagesPath+uuid.NewString(), nil)
 	h.refused(cyborg.NotFound, response, body)
-	response, body = h.send(http.MethodGet, agents.ImagesPath+"x", nil)
+	response, body = h.send(http.MethodGet, workflows.ImagesPath+"x", nil)
 	h.refused(cyborg.Invalid, response, body)
 }
 
@@ -478,7 +564,7 @@ func TestImageOfAnotherHost(t *testing.T) {
 	url, _ := origin(t)
 	signer := newAuthority(t)
 	h := setup(t, agents.Config{Certificates: true}, url).mutual(signer, tls.RequireAndVerifyClientCert)
-	path := agents.ImagesPath + h.programming(url+"/ranged", true).String()
+	path := workflows.ImagesPath + h.programming(url+"/ranged", true).String()
 	response, body := h.as(signer.sign("h2")).send(http.MethodGet, path, nil)
 	h.refused(cyborg.Forbidden, response, body)
 	response, _ = h.as(signer.sign("h1")).send(http.MethodGet, path, nil)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // ImageSource opens images that are not on the agent's host.
@@ -30,10 +31,19 @@ type ImageSource interface {
 // imageChunk is how much of an image is passed on at once.
 const imageChunk = 256 << 10
 
-// image streams the image of a running program operation to the agent of its host. The agent checks what it got; a
-// transfer that broke off is continued with a range.
+// GlanceSource opens images in Glance.
+type GlanceSource interface {
+	// Open returns an image of that size from offset (bytes) on. Errors are those of ImageSource.
+	Open(ctx context.Context, image cyborg.Image, size, offset int64) (io.ReadCloser, error)
+}
+
+// opening opens an image from a byte on, and tells its whole size, -1 where nobody can.
+type opening func(ctx context.Context, offset int64) (io.ReadCloser, int64, error)
+
+// image streams the image of a running operation to the agent of its host. The agent checks what it got; a transfer that
+// broke off is continued with a range.
 func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
-	image, err := e.imageOf(r)
+	image, open, err := e.imageOf(r)
 	if err != nil {
 		return err
 	}
@@ -41,11 +51,11 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	content, size, err := e.deps.Images.Open(r.Context(), image, offset)
+	content, size, err := open(r.Context(), offset)
 	if err == nil && size < 0 && offset > 0 { // a part of nobody knows how much cannot be told; the whole can
 		_ = content.Close()
 		offset = 0
-		content, size, err = e.deps.Images.Open(r.Context(), image, 0)
+		content, size, err = open(r.Context(), 0)
 	}
 	switch {
 	case offset > 0 && cyborg.KindOf(err) == cyborg.Invalid:
@@ -75,21 +85,25 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// imageOf is the image of the operation in the path, if it is for this agent and not a file on its own host.
-func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, error) {
-	id, err := uuid.Parse(chi.URLParam(r, "operation"))
+// imageOf is the image of the operation in the path, if it is for this agent and not a file on its own host: by the one-time
+// URL that the agent was handed, where the image is in Glance, else by the operation.
+func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, opening, error) {
+	id, err := operationOf(r)
 	if err != nil {
-		return cyborg.Image{}, cyborg.Errorf(cyborg.Invalid, "%q is not the id of an operation", chi.URLParam(r, "operation"))
+		return cyborg.Image{}, nil, err
 	}
-	op, err := e.deps.Operations.Operation(r.Context(), id)
+	if secret := r.URL.Query().Get(workflows.ImageKey); secret != "" {
+		return e.granted(r, id, secret)
+	}
+	op, err := e.deps.Records.Operation(r.Context(), id)
 	if err != nil {
-		return cyborg.Image{}, err
+		return cyborg.Image{}, nil, err
 	}
 	if err := e.speaksFor(r, op.Host); err != nil {
-		return cyborg.Image{}, err
+		return cyborg.Image{}, nil, err
 	}
 	if op.Kind != cyborg.KindProgram || op.State != cyborg.Running {
-		return cyborg.Image{}, cyborg.Errorf(cyborg.Changed, "operation %s is of kind %s and %s; images are for program operations that run",
+		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.Changed, "operation %s is of kind %s and has the state %s; images are for program operations that run",
 			id, op.Kind, op.State)
 	}
 	var request cyborg.ProgramRequest
@@ -98,12 +112,57 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, error) {
 		err = json.Unmarshal(text, &request)
 	}
 	if err != nil {
-		return cyborg.Image{}, cyborg.Errorf(cyborg.Internal, "the input of operation %s cannot be read: %w", id, err)
+		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.Internal, "the input of operation %s cannot be read: %w", id, err)
 	}
-	if !strings.HasPrefix(request.Image.Source, "http://") && !strings.HasPrefix(request.Image.Source, "https://") {
-		return cyborg.Image{}, cyborg.Errorf(cyborg.Invalid, "image %q is a path on the host itself", request.Image.Source)
+	image := request.Image
+	if !strings.HasPrefix(image.Source, "http://") && !strings.HasPrefix(image.Source, "https://") {
+		return image, nil, cyborg.Errorf(cyborg.Invalid, "image %q is not fetched by its operation alone: it is a path on the host, or in Glance", image.Source)
 	}
-	return request.Image, nil
+	return image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
+		return e.deps.Images.Open(ctx, image, offset)
+	}, nil
+}
+
+// granted is the image of a one-time URL.
+func (e *endpoint) granted(r *http.Request, operation uuid.UUID, secret string) (cyborg.Image, opening, error) {
+	url, err := e.deps.Records.UseImage(r.Context(), operation, secret)
+	if err != nil {
+		return url.Image, nil, err
+	}
+	if err := e.speaksFor(r, url.Host); err != nil {
+		return url.Image, nil, err
+	}
+	if e.deps.Glance == nil {
+		return url.Image, nil, cyborg.Errorf(cyborg.Unavailable, "this conductor has no way to Glance, and another one had").
+			WithHint("Configure the section openstack alike on all conductors.")
+	}
+	return url.Image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
+		content, err := e.deps.Glance.Open(ctx, url.Image, url.Size, offset)
+		return content, url.Size, err
+	}, nil
+}
+
+// giveBack ends a one-time URL, because the host has the image.
+func (e *endpoint) giveBack(w http.ResponseWriter, r *http.Request) error {
+	id, err := operationOf(r)
+	if err != nil {
+		return err
+	}
+	// Who knows the secret may end it; that tells nothing, also where there was none.
+	if err := e.deps.Records.GiveBackImage(r.Context(), id, r.URL.Query().Get(workflows.ImageKey)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func operationOf(r *http.Request) (uuid.UUID, error) {
+	text := chi.URLParam(r, "operation")
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return id, cyborg.Errorf(cyborg.Invalid, "%q is not the id of an operation", text)
+	}
+	return id, nil
 }
 
 // rangeStart reads the one kind of range that agents send: bytes=N-.

@@ -2,10 +2,16 @@ package agents
 
 import (
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
@@ -14,29 +20,53 @@ import (
 // heartbeatLimit is the largest heartbeat, in bytes; they are a tenth of it.
 const heartbeatLimit = 64 << 10
 
-// report takes a full inventory and answers when it is recorded.
-func (e *endpoint) report(w http.ResponseWriter, r *http.Request) error {
-	if err := e.reports.Acquire(r.Context(), 1); err != nil {
+// smallReport is how long a report is at most, in bytes after decompression, that needs no place for large ones.
+const smallReport = 1 << 20
+
+// wholeReport takes a full inventory and answers when it is recorded.
+func (e *endpoint) wholeReport(w http.ResponseWriter, r *http.Request) error {
+	return e.report(w, r, false)
+}
+
+// difference takes what changed since an acknowledged report, and answers when it is recorded, or that it cannot be and
+// the whole is wanted.
+func (e *endpoint) difference(w http.ResponseWriter, r *http.Request) error {
+	return e.report(w, r, true)
+}
+
+func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference bool) error {
+	if err := e.place(w, r, e.reports); err != nil {
 		return err
 	}
 	defer e.reports.Release(1)
+	body, done, err := e.readReport(w, r)
+	defer done()
+	if err != nil {
+		return err
+	}
 	var report cyborg.Report
-	if err := decode(w, r, e.config.ReportLimit, &report); err != nil {
+	if err := decode(body, &report); err != nil {
+		return err
+	}
+	if err := cyborg.CheckHostName(report.Host); err != nil {
 		return err
 	}
 	switch {
-	case report.Host == "":
-		return cyborg.Errorf(cyborg.Invalid, "the report has no host")
 	case report.BootID == "":
 		return cyborg.Errorf(cyborg.Invalid, "the report of host %q has no boot_id", report.Host)
 	case report.Sequence <= 0:
 		return cyborg.Errorf(cyborg.Invalid, "the report of host %q has sequence %d; sequences begin at 1", report.Host, report.Sequence)
 	case report.Digest == "":
 		return cyborg.Errorf(cyborg.Invalid, "the report of host %q has no digest", report.Host)
+	case !difference && (report.Base != "" || len(report.Gone) > 0):
+		return cyborg.Errorf(cyborg.Invalid, "the report of host %q tells a difference; those go to %s", report.Host, DifferencesPath)
+	case difference && report.Base == "":
+		return cyborg.Errorf(cyborg.Invalid, "the difference that host %q tells has no base", report.Host)
 	}
 	if err := e.speaksFor(r, report.Host); err != nil {
 		return err
 	}
+	report.Address = address(r)
 	reply, err := e.deps.Intake.Report(r.Context(), report)
 	if err != nil {
 		return err
@@ -44,18 +74,60 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request) error {
 	return web.WriteJSON(w, http.StatusOK, reply)
 }
 
-// heartbeat takes a sign of life and answers whether a full report is wanted.
-func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
-	var heartbeat cyborg.Heartbeat
-	if err := decode(w, r, heartbeatLimit, &heartbeat); err != nil {
+// place waits for one of the places for reports. Where too many come at once, it sends the agent away before it gives up by
+// itself: what it had sent would be recorded for nobody. They are asked to come back at different times.
+func (e *endpoint) place(w http.ResponseWriter, r *http.Request, places *semaphore.Weighted) error {
+	ctx, cancel := context.WithTimeout(r.Context(), e.config.ReportWait)
+	defer cancel()
+	err := places.Acquire(ctx, 1)
+	if err == nil || r.Context().Err() != nil {
 		return err
 	}
-	if heartbeat.Host == "" {
-		return cyborg.Errorf(cyborg.Invalid, "the heartbeat has no host")
+	const spread = 5
+	w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
+	return cyborg.Errorf(cyborg.Overloaded, "too many hosts report at once").WithHint("Send it again in a moment.")
+}
+
+// readReport reads a report. What is longer than a small one needs a place for large ones as well, so that all reports
+// together take no more memory than the places of both kinds; done gives that place back.
+func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
+	done = func() {}
+	limit := e.config.ReportLimit
+	from, err := unpacked(w, r, limit)
+	if err != nil {
+		return nil, done, err
+	}
+	small := min(smallReport, limit)
+	body, err = io.ReadAll(io.LimitReader(from, small+1))
+	if err == nil && int64(len(body)) > small && small < limit {
+		if err := e.place(w, r, e.large); err != nil {
+			return nil, done, err
+		}
+		done = func() { e.large.Release(1) }
+		var rest []byte
+		rest, err = io.ReadAll(io.LimitReader(from, limit+1-int64(len(body))))
+		body = append(body, rest...)
+	}
+	return body, done, bodyError(r, body, limit, err)
+}
+
+// heartbeat takes a sign of life and answers whether a full report is wanted.
+func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
+	body, err := readBody(w, r, heartbeatLimit)
+	if err != nil {
+		return err
+	}
+	var heartbeat cyborg.Heartbeat
+	if err := decode(body, &heartbeat); err != nil {
+		return err
+	}
+	if err := cyborg.CheckHostName(heartbeat.Host); err != nil {
+		return err
 	}
 	if err := e.speaksFor(r, heartbeat.Host); err != nil {
 		return err
 	}
+	heartbeat.Address = address(r)
 	reply, err := e.deps.Intake.Heartbeat(r.Context(), heartbeat)
 	if err != nil {
 		return err
@@ -63,13 +135,8 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	return web.WriteJSON(w, http.StatusOK, reply)
 }
 
-// decode reads a body, which may be compressed with gzip. Properties that this release does not know are left out:
-// agents may be one release ahead.
-func decode(w http.ResponseWriter, r *http.Request, limit int64, into any) error {
-	body, err := readBody(w, r, limit)
-	if err != nil {
-		return err
-	}
+// decode decodes a body. Properties that this release does not know are left out: agents may be one release ahead.
+func decode(body []byte, into any) error {
 	if hasEscapedNUL(body) {
 		return cyborg.Errorf(cyborg.Invalid, "the body has a NUL character, which cannot be stored")
 	}
@@ -79,26 +146,45 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, into any) error
 	return nil
 }
 
+// readBody reads a body.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	from, err := unpacked(w, r, limit)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(from, limit+1))
+	return body, bodyError(r, body, limit, err)
+}
+
+// unpacked reads a body that may be compressed with gzip.
+func unpacked(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, error) {
+	sent := http.MaxBytesReader(w, r.Body, limit)
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
-		return web.ReadBody(w, r, limit)
+		return sent, nil
 	case "gzip":
 	default:
 		return nil, cyborg.Errorf(cyborg.Invalid, "the body is encoded with %q; gzip is known", encoding)
 	}
-	unzipped, err := gzip.NewReader(http.MaxBytesReader(w, r.Body, limit))
-	if err == nil {
-		var body []byte
-		body, err = io.ReadAll(io.LimitReader(unzipped, limit+1))
-		if err == nil && int64(len(body)) <= limit {
-			return body, nil
-		}
+	unzipped, err := gzip.NewReader(sent)
+	if err != nil {
+		return nil, bodyError(r, nil, limit, err)
 	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || err == nil {
-		return nil, cyborg.Errorf(cyborg.TooLarge, "the body is longer than %d bytes", limit)
+	return unzipped, nil
+}
+
+// bodyError says what is wrong with a body that was read up to its limit, and a byte more where it is longer.
+func bodyError(r *http.Request, body []byte, limit int64, err error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || err == nil && int64(len(body)) > limit {
+		return cyborg.Errorf(cyborg.TooLarge, "the body is longer than %d bytes", limit)
 	}
-	return nil, cyborg.Errorf(cyborg.Invalid, "the body cannot be decompressed: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case r.Context().Err() != nil:
+		return fmt.Errorf("reading the body: %w", r.Context().Err())
+	}
+	return cyborg.Errorf(cyborg.Invalid, "the body cannot be read: %w", err)
 }
 
 // hasEscapedNUL finds \u0000 in JSON text, but not an escaped backslash before u0000. One such text would fail the

@@ -1,5 +1,6 @@
-// Package auth says who makes a request and what they may do: static bearer tokens, client certificates, or, where
-// neither is configured, everybody who reaches the loopback listener. It knows no route and must not import handlers.
+// Package auth says who makes a request and what they may do: tokens of Keystone, static tokens, client certificates, or,
+// where nothing is configured, everybody who reaches the loopback listener. It knows no route and must not import
+// handlers.
 package auth
 
 import (
@@ -9,9 +10,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
 )
 
 // Role is what a caller may do. Each may do what the one before it may.
@@ -60,14 +63,74 @@ func (t Token) LogValue() slog.Value {
 // String keeps the secret out of what is printed.
 func (t Token) String() string { return t.Name + " (" + string(t.Role) + ")" }
 
+// ServiceRole is the role in a service token that makes a request one of a service, as of Nova.
+const ServiceRole = "service"
+
 // Caller is who makes a request.
 type Caller struct {
 	Name string
+	// ID tells callers apart that have one name; see cyborg.Actor.
+	ID string
+	// Role is what the caller may do on /v1; empty for nothing.
 	Role Role
+	// UserID and Project are Keystone's ids; empty for callers that Keystone does not know.
+	UserID, Project string
+	// Roles are the names that rules ask for: those of the Keystone token, or those that Role stands for.
+	Roles []string
+	// UserDomain and ProjectDomain are the ids of the domains that these are in.
+	UserDomain, ProjectDomain string
+	// AdminProject is false where Keystone has a project for its administrators, and this is another.
+	AdminProject bool
+	// ServiceUser and the others are of the service token that came with the request, as UserID and the others of the caller's.
+	ServiceUser, ServiceUserDomain, ServiceProject, ServiceProjectDomain string
+	// ServiceRoles are those of the service token that came with the request; none without one.
+	ServiceRoles []string
+	// System says that the token is for the whole cloud, Domain (an id) that it is for a domain: for no project, both.
+	System bool
+	Domain string
+}
+
+// Has says whether the caller has the role, as rules name it.
+func (c Caller) Has(role string) bool {
+	return slices.ContainsFunc(c.Roles, func(has string) bool { return strings.EqualFold(has, role) })
+}
+
+// Service says that a service, such as Nova, makes the request for the caller.
+func (c Caller) Service() bool { return len(c.ServiceRoles) > 0 }
+
+// Actor is the caller as records name it.
+func (c Caller) Actor(requestID string) cyborg.Actor {
+	return cyborg.Actor{Name: c.Name, ID: c.ID, Project: c.Project, RequestID: requestID}
+}
+
+// Identity is the caller as log and audit name it.
+func (c Caller) Identity() web.Identity {
+	return web.Identity{Name: c.Name, ID: c.UserID, Project: c.Project, Roles: c.Roles}
+}
+
+// Static is the caller of a static token. On /v2 its role stands for those that Keystone's administrators give
+// (admin implies manager, member and reader), and an admin is a service, too.
+func Static(name string, role Role) Caller {
+	return known("token/"+name, name, role)
+}
+
+// known is a caller that Keystone does not know.
+func known(id, name string, role Role) Caller {
+	caller := Caller{Name: name, ID: id, Role: role, AdminProject: true}
+	switch role {
+	case Admin:
+		caller.Roles, caller.ServiceRoles = []string{"admin", "manager", "member", "reader", ServiceRole}, []string{ServiceRole}
+	case Member:
+		caller.Roles = []string{"member", "reader"}
+	case Reader:
+		caller.Roles = []string{"reader"}
+	case Public:
+	}
+	return caller
 }
 
 // Local is the caller where no credential is configured.
-func Local() Caller { return Caller{Name: "local", Role: Admin} }
+func Local() Caller { return known("local", "local", Admin) }
 
 // Config says which credentials are accepted. The zero value accepts everybody, as Local.
 type Config struct {
@@ -75,12 +138,14 @@ type Config struct {
 	// Certificates accepts client certificates that the listener has verified. The common name is the caller's name,
 	// an organizational unit that names a role its role, and without one it is Reader.
 	Certificates bool
+	Keystone     Keystone
 }
 
 // Authenticator finds out who makes a request.
 type Authenticator struct {
 	tokens       []hashedToken
 	certificates bool
+	keystone     Keystone
 }
 
 type hashedToken struct {
@@ -90,7 +155,7 @@ type hashedToken struct {
 
 // New checks the configuration. The error is of kind Invalid and names the token, never its secret.
 func New(config Config) (*Authenticator, error) {
-	a := &Authenticator{certificates: config.Certificates}
+	a := &Authenticator{certificates: config.Certificates, keystone: config.Keystone}
 	names, hashes := map[string]bool{}, map[[sha256.Size]byte]string{}
 	for i, token := range config.Tokens {
 		hash := sha256.Sum256([]byte(token.Secret))
@@ -108,46 +173,68 @@ func New(config Config) (*Authenticator, error) {
 			return nil, cyborg.Errorf(cyborg.Invalid, "the tokens %q and %q are the same", other, token.Name)
 		}
 		names[token.Name], hashes[hash] = true, token.Name
-		a.tokens = append(a.tokens, hashedToken{hash: hash, caller: Caller{Name: token.Name, Role: token.Role}})
+		a.tokens = append(a.tokens, hashedToken{hash: hash, caller: Static(token.Name, token.Role)})
 	}
 	return a, nil
 }
 
 // Open says that no credential is configured: everybody who reaches the listener is Local.
-func (a *Authenticator) Open() bool { return len(a.tokens) == 0 && !a.certificates }
+func (a *Authenticator) Open() bool {
+	return len(a.tokens) == 0 && !a.certificates && a.keystone.Validator == nil
+}
 
 // Scheme says in words how callers prove who they are.
 func (a *Authenticator) Scheme() string {
-	switch {
-	case a.Open():
-		return "none: this listener is on loopback only, and everybody who reaches it is admin"
-	case len(a.tokens) == 0:
-		return "client certificate"
-	case a.certificates:
-		return "bearer token or client certificate"
+	var schemes []string
+	if a.keystone.Validator != nil {
+		schemes = append(schemes, "Keystone token")
 	}
-	return "bearer token"
+	if len(a.tokens) > 0 {
+		schemes = append(schemes, "bearer token")
+	}
+	if a.certificates {
+		schemes = append(schemes, "client certificate")
+	}
+	if len(schemes) == 0 {
+		return "none: this listener is on loopback only, and everybody who reaches it is admin"
+	}
+	return strings.Join(schemes, " or ")
 }
 
-// Authenticate finds the caller. The error is of kind Unauthenticated.
+// Authenticate finds the caller. Errors: Unauthenticated, which says with Challenges what the answer asks for; Unavailable
+// where Keystone does not answer.
 func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if a.Open() {
 		return Local(), nil
+	}
+	caller, err := a.authenticate(r)
+	if cyborg.KindOf(err) == cyborg.Unauthenticated {
+		err = &refusal{error: err, challenges: a.challenges()}
+	}
+	return caller, err
+}
+
+func (a *Authenticator) authenticate(r *http.Request) (Caller, error) {
+	if token := r.Header.Get(tokenHeader); token != "" {
+		return a.tokenCaller(r, token)
 	}
 	header := r.Header.Get("Authorization")
 	if header == "" {
 		if caller, ok := a.certified(r); ok {
 			return caller, nil
 		}
-		return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "the request has no credential").
-			WithHint("Send the header Authorization: Bearer <token>.")
+		return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "the request has no credential").WithHint("%s", a.advice())
 	}
 	scheme, secret, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "the Authorization header is not a bearer token").
-			WithHint("Send the header Authorization: Bearer <token>.")
+		return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "the Authorization header is not a bearer token").WithHint("%s", a.advice())
 	}
-	hash := sha256.Sum256([]byte(strings.TrimSpace(secret)))
+	return a.tokenCaller(r, strings.TrimSpace(secret))
+}
+
+// static finds the caller of a static token.
+func (a *Authenticator) static(secret string) (Caller, bool) {
+	hash := sha256.Sum256([]byte(secret))
 	found := -1
 	for i := range a.tokens { // all of them, so that the time says nothing
 		if subtle.ConstantTimeCompare(hash[:], a.tokens[i].hash[:]) == 1 {
@@ -155,24 +242,60 @@ func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 		}
 	}
 	if found < 0 {
-		return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "nobody has this token").
-			WithHint("Ask the operator of this server for a token, or check yours for missing characters.")
+		return Caller{}, false
 	}
-	return a.tokens[found].caller, nil
+	return a.tokens[found].caller, true
 }
+
+func unknownToken() error {
+	return cyborg.Errorf(cyborg.Unauthenticated, "nobody has this token").
+		WithHint("Ask the operator of this server for a token, or check yours for missing characters.")
+}
+
+// advice says how to send a credential.
+func (a *Authenticator) advice() string {
+	if a.keystone.Validator != nil {
+		return "Send a token of Keystone in the header X-Auth-Token."
+	}
+	return "Send the header Authorization: Bearer <token>."
+}
+
+// challenges are the values of WWW-Authenticate.
+func (a *Authenticator) challenges() []string {
+	var all []string
+	if a.keystone.Validator != nil {
+		all = append(all, fmt.Sprintf("Keystone uri=%q", a.keystone.URI))
+	}
+	if len(a.tokens) > 0 || len(all) == 0 {
+		all = append(all, `Bearer realm="cyborg"`)
+	}
+	return all
+}
+
+// refusal is an error with what the answer asks for instead.
+type refusal struct {
+	error
+
+	challenges []string
+}
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// Challenges are the values of the answer's header WWW-Authenticate.
+func (r *refusal) Challenges() []string { return r.challenges }
 
 func (a *Authenticator) certified(r *http.Request) (Caller, bool) {
 	if !a.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Caller{}, false
 	}
 	subject := r.TLS.VerifiedChains[0][0].Subject
-	caller := Caller{Name: subject.CommonName, Role: Reader}
+	role := Reader
 	for _, unit := range subject.OrganizationalUnit {
-		if role := Role(unit); role.Includes(caller.Role) {
-			caller.Role = role
+		if named := Role(unit); named.Includes(role) {
+			role = named
 		}
 	}
-	return caller, caller.Name != ""
+	return known("certificate/"+subject.CommonName, subject.CommonName, role), subject.CommonName != ""
 }
 
 type callerKey struct{}
@@ -192,8 +315,12 @@ func CallerOf(ctx context.Context) Caller {
 // what was asked for.
 func Require(ctx context.Context, needed Role, what string) error {
 	caller := CallerOf(ctx)
-	if caller.Role.Includes(needed) {
+	switch {
+	case caller.Role.Includes(needed):
 		return nil
+	case caller.Role == "" && caller.UserID != "":
+		return cyborg.Errorf(cyborg.Forbidden, "%s has the Keystone roles [%s], and none of them may %s", caller.Name, strings.Join(caller.Roles, " "), what).
+			WithHint("The operator of this server says with keystone.%s_roles which may. Projects use /v2.", needed)
 	}
 	return cyborg.Errorf(cyborg.Forbidden, "%s has the role %s, and to %s needs %s", caller.Name, caller.Role, what, needed).
 		WithHint("%s", fmt.Sprintf("Use a token with the role %s.", needed))

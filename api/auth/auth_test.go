@@ -68,13 +68,18 @@ func TestCertificates(t *testing.T) {
 		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: subject}}}}
 		return r
 	}
+	of := func(role auth.Role) auth.Caller {
+		caller := auth.Static("c", role)
+		caller.ID = "certificate/c"
+		return caller
+	}
 	for name, test := range map[string]struct {
 		subject pkix.Name
 		caller  auth.Caller
 	}{
-		"no unit":        {pkix.Name{CommonName: "c"}, auth.Caller{Name: "c", Role: auth.Reader}},
-		"another unit":   {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"sales"}}, auth.Caller{Name: "c", Role: auth.Reader}},
-		"admin":          {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"member", "admin"}}, auth.Caller{Name: "c", Role: auth.Admin}},
+		"no unit":        {pkix.Name{CommonName: "c"}, of(auth.Reader)},
+		"another unit":   {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"sales"}}, of(auth.Reader)},
+		"admin":          {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"member", "admin"}}, of(auth.Admin)},
 		"no common name": {pkix.Name{OrganizationalUnit: []string{"admin"}}, auth.Caller{}},
 	} {
 		caller, err := both.Authenticate(with(test.subject))

@@ -12,10 +12,11 @@ import (
 )
 
 func (a *API) listAccelerators(w http.ResponseWriter, r *http.Request) error {
-	q := readQuery(r, "uuid", "name", "host", "driver", "backend", "device_type", "status", "device",
+	q := readQuery(r, "uuid", "uuid_prefix", "name", "host", "driver", "backend", "device_type", "status", "device",
 		"instance", "holder_host", "holder_service", "limit", "marker")
 	filter := db.AcceleratorFilter{
 		UUIDs:    q.uuids("uuid"),
+		Among:    q.among("uuid_prefix"),
 		Names:    q.texts("name"),
 		Hosts:    q.texts("host"),
 		Drivers:  q.texts("driver"),
@@ -128,7 +129,7 @@ func ifMatch(r *http.Request) (int64, error) {
 	text := strings.TrimPrefix(header, "W/")
 	version, err := strconv.ParseInt(strings.Trim(text, `"`), 10, 64)
 	if err != nil || version < 1 || len(text) < 3 || text[0] != '"' || text[len(text)-1] != '"' {
-		return 0, cyborg.Errorf(cyborg.Invalid, "the header If-Match is %q, not the one ETag of an accelerator", shorten(header)).
+		return 0, cyborg.Errorf(cyborg.Invalid, "the header If-Match is %q, not the one ETag of an accelerator", web.Shorten(header)).
 			WithHint("Send the ETag of your last GET as it was.")
 	}
 	return version, nil

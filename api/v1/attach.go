@@ -6,6 +6,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
 
@@ -44,7 +46,7 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	case holder.ID == "":
 		holder = cyborg.Holder{Kind: cyborg.HolderHost, ID: accelerator.Host}
 	case holder.Kind == cyborg.HolderHost && holder.ID != accelerator.Host:
-		return cyborg.Errorf(cyborg.Invalid, "host is %q, but accelerator %s is on host %q", shorten(holder.ID), id, accelerator.Host).
+		return cyborg.Errorf(cyborg.Invalid, "host is %q, but accelerator %s is on host %q", web.Shorten(holder.ID), id, accelerator.Host).
 			WithHint("Leave host out to attach it to its own host.")
 	}
 	return a.operate(w, r, work{
@@ -62,7 +64,7 @@ func attachHolder(o *object) cyborg.Holder {
 		switch {
 		case id == "":
 		case holder.ID != "":
-			o.fail("%s is %q, but %s %q shall have it too; name one", property, shorten(id), holder.Kind, shorten(holder.ID))
+			o.fail("%s is %q, but %s %q shall have it too; name one", property, web.Shorten(id), holder.Kind, web.Shorten(holder.ID))
 		default:
 			holder = cyborg.Holder{Kind: kind, ID: id}
 		}
@@ -75,23 +77,31 @@ func attachHolder(o *object) cyborg.Holder {
 	return holder
 }
 
-// detach takes back the handles of one holder, or of all. The hardware stays.
+// detach takes back the handles of one holder, or of all; by force, where the host cannot, in the records alone. The
+// hardware stays.
 func (a *API) detach(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathUUID(r, "uuid")
 	if err != nil {
 		return err
 	}
-	q := readQuery(r, "instance", "host", "service")
+	q := readQuery(r, "instance", "host", "service", "force")
 	holder := q.holder(holderProperties())
+	force := q.boolean("force")
 	if q.err != nil {
 		return q.err
+	}
+	request := cyborg.DetachRequest{Accelerator: id, Holder: holder, Force: force != nil && *force}
+	if request.Force {
+		if err := auth.Require(r.Context(), auth.Admin, "detach by force"); err != nil {
+			return err
+		}
 	}
 	if err := a.emptyBody(w, r); err != nil {
 		return err
 	}
 	return a.operate(w, r, work{
 		kind:    cyborg.KindDetach,
-		request: db.Admission{Detach: &cyborg.DetachRequest{Accelerator: id, Holder: holder}},
+		request: db.Admission{Detach: &request},
 		done:    noContent,
 	})
 }

@@ -21,16 +21,24 @@ type Store interface {
 type Reader interface {
 	Accelerators(ctx context.Context, filter db.AcceleratorFilter, page db.Page) ([]cyborg.Accelerator, error)
 	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
+	AcceleratorNames(ctx context.Context, hosts []string) ([]db.AcceleratorName, error)
 	Devices(ctx context.Context, filter db.DeviceFilter, page db.Page) ([]cyborg.Device, error)
 	Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error)
 	Hosts(ctx context.Context, page db.Page) ([]cyborg.Host, error)
+	ForgetHost(ctx context.Context, name string, actor cyborg.Actor) error
 	Host(ctx context.Context, name string) (cyborg.Host, error)
 	Backends(ctx context.Context, host string) ([]cyborg.Backend, error)
+	BackendsOf(ctx context.Context, hosts []string, page db.Page) ([]cyborg.Backend, error)
+	Whitelist(ctx context.Context, host string) ([]cyborg.Accelerator, error)
+	PlanWhitelist(ctx context.Context, request cyborg.WhitelistRequest) (cyborg.WhitelistWork, error)
 	Operations(ctx context.Context, filter db.OperationFilter, page db.Page) ([]cyborg.Operation, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
-	Services(ctx context.Context) ([]cyborg.Service, error)
+	Services(ctx context.Context, page db.Page) ([]cyborg.Service, error)
+	Drift(ctx context.Context, filter db.DriftFilter, page db.Page) ([]cyborg.Drift, error)
 	Events(ctx context.Context, filter db.EventFilter, after cyborg.Cursor, limit int) ([]cyborg.Event, error)
 	LastCursor(ctx context.Context) (cyborg.Cursor, error)
+	// Now is the time by the records' clock, which is not this machine's.
+	Now(ctx context.Context) (time.Time, error)
 	// Wake ticks whenever there may be events to read.
 	Wake(ctx context.Context) <-chan struct{}
 }
@@ -41,6 +49,8 @@ type Changer interface {
 	UpdateSpecs(ctx context.Context, accelerator uuid.UUID, patch cyborg.SpecsPatch, ifVersion int64, actor cyborg.Actor) (cyborg.Accelerator, error)
 	Maintain(ctx context.Context, accelerator uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Accelerator, error)
 	Enable(ctx context.Context, accelerator uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error)
+	MaintainDevice(ctx context.Context, device uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Device, error)
+	EnableDevice(ctx context.Context, device uuid.UUID, actor cyborg.Actor) (cyborg.Device, error)
 	RequestCancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error)
 }
 
@@ -56,6 +66,8 @@ type Engine interface {
 	Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error)
 	// Discover makes a host look at its hardware; what it saw is recorded when this returns.
 	Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error)
+	// PreviewWhitelist asks a host what a whitelist would change there.
+	PreviewWhitelist(ctx context.Context, host string, work cyborg.WhitelistWork, wait time.Duration) (cyborg.WhitelistPreview, error)
 	// Ping says whether Temporal answers.
 	Ping(ctx context.Context) error
 }

@@ -2,15 +2,12 @@ package v1
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"math"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -24,6 +21,9 @@ const (
 	maxReason = 1000
 	maxSource = 4000
 )
+
+// maxTree is the largest free-form data, in bytes as JSON. It is shown with each accelerator, also in lists of a thousand.
+const maxTree = 64 << 10
 
 // object reads a JSON object property by property. The first thing that is wrong is kept; what nobody asked for is
 // wrong too.
@@ -46,6 +46,9 @@ type failure struct {
 
 // body reads the request's body as an object; none at all is the empty object.
 func (a *API) body(w http.ResponseWriter, r *http.Request) (*object, error) {
+	if _, err := idempotencyKey(r); err != nil { // also where nothing depends on it: the same key is good everywhere or nowhere
+		return nil, err
+	}
 	text, err := web.ReadBody(w, r, a.config.BodyLimit)
 	if err != nil {
 		return nil, err
@@ -58,7 +61,7 @@ func (a *API) body(w http.ResponseWriter, r *http.Request) (*object, error) {
 	}
 	properties, ok := value.(map[string]any)
 	if !ok {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the body is %s, not an object", describe(value))
+		return nil, cyborg.Errorf(cyborg.Invalid, "the body is %s, not an object", web.Describe(value))
 	}
 	canonical, err := json.Marshal(properties) // sorts the properties
 	if err != nil {
@@ -86,7 +89,7 @@ func (o *object) done() error {
 			known = "The properties are " + strings.Join(o.known, ", ") + "."
 		}
 		o.whole.err = cyborg.Errorf(cyborg.Invalid, "%s is no property here; its value was %s",
-			o.at(names[0]), describe(o.left[names[0]])).WithHint("%s", known)
+			o.at(names[0]), web.Describe(o.left[names[0]])).WithHint("%s", known)
 	}
 	return o.whole.err
 }
@@ -129,10 +132,10 @@ func (o *object) text(name string, longest int) *string {
 	}
 	text, ok := value.(string)
 	if !ok {
-		o.fail("%s is %s, not a text", o.at(name), describe(value))
+		o.fail("%s is %s, not a text", o.at(name), web.Describe(value))
 		return nil
 	}
-	if err := checkText(o.at(name), text, longest); err != nil && o.whole.err == nil {
+	if err := web.CheckText(o.at(name), text, longest); err != nil && o.whole.err == nil {
 		o.whole.err = err
 	}
 	return &text
@@ -169,7 +172,7 @@ func (o *object) boolean(name string) *bool {
 	}
 	flag, ok := value.(bool)
 	if !ok {
-		o.fail("%s is %s, not true or false", o.at(name), describe(value))
+		o.fail("%s is %s, not true or false", o.at(name), web.Describe(value))
 	}
 	return &flag
 }
@@ -181,7 +184,7 @@ func (o *object) count(name string) *int {
 	}
 	number, ok := value.(int64)
 	if !ok || number < 0 || number > math.MaxInt32 {
-		o.fail("%s is %s, not a whole number from 0 to %d", o.at(name), describe(value), math.MaxInt32)
+		o.fail("%s is %s, not a whole number from 0 to %d", o.at(name), web.Describe(value), math.MaxInt32)
 		return nil
 	}
 	count := int(number)
@@ -220,7 +223,10 @@ func (o *object) tree(name string) cyborg.JSONObject {
 	}
 	properties, ok := value.(map[string]any)
 	if !ok {
-		o.fail("%s is %s, not an object", o.at(name), describe(value))
+		o.fail("%s is %s, not an object", o.at(name), web.Describe(value))
+	}
+	if text, err := json.Marshal(properties); err != nil || len(text) > maxTree {
+		o.fail("%s is longer than %d bytes", o.at(name), maxTree)
 	}
 	return properties
 }
@@ -233,7 +239,7 @@ func (o *object) object(name string) *object {
 	}
 	properties, ok := value.(map[string]any)
 	if !ok {
-		o.fail("%s is %s, not an object", o.at(name), describe(value))
+		o.fail("%s is %s, not an object", o.at(name), web.Describe(value))
 		properties = map[string]any{}
 	}
 	return &object{path: o.at(name), left: properties, whole: o.whole}
@@ -262,49 +268,11 @@ func (o *object) specs(name string) cyborg.SpecsPatch {
 	return patch
 }
 
-// describe shows a value that is wrong: what it is, and the beginning of it.
-func describe(value any) string {
-	switch v := value.(type) {
-	case nil:
-		return "null"
-	case string:
-		return fmt.Sprintf("the text %q", shorten(v))
-	case map[string]any:
-		return "an object"
-	case []any:
-		return "a list"
-	default:
-		return fmt.Sprintf("%v", v)
-	}
-}
-
-func shorten(text string) string {
-	const longest = 80
-	runes := []rune(text)
-	if len(runes) <= longest {
-		return text
-	}
-	return string(runes[:longest]) + "…"
-}
-
-// checkText refuses what could not be stored, or would garble a terminal or a log.
-func checkText(place, text string, longest int) error {
-	switch {
-	case !utf8.ValidString(text):
-		return cyborg.Errorf(cyborg.Invalid, "%s is %q, which is not UTF-8", place, shorten(text))
-	case strings.ContainsFunc(text, unicode.IsControl):
-		return cyborg.Errorf(cyborg.Invalid, "%s is %q, which has a control character", place, shorten(text))
-	case utf8.RuneCountInString(text) > longest:
-		return cyborg.Errorf(cyborg.Invalid, "%s is %q, which has more than %d characters", place, shorten(text), longest)
-	}
-	return nil
-}
-
 // parseUUID accepts the usual form with hyphens only.
 func parseUUID(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
-		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "%s is %q, not a UUID", place, shorten(text)).
+		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "%s is %q, not a UUID", place, web.Shorten(text)).
 			WithHint("A UUID looks like 5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de.")
 	}
 	return id, nil

@@ -9,8 +9,8 @@ import (
 )
 
 func (a *API) listDevices(w http.ResponseWriter, r *http.Request) error {
-	q := readQuery(r, "host", "type", "vendor_id", "limit", "marker")
-	filter := db.DeviceFilter{Hosts: q.texts("host"), Vendors: q.texts("vendor_id")}
+	q := readQuery(r, "uuid_prefix", "host", "type", "vendor_id", "limit", "marker")
+	filter := db.DeviceFilter{Among: q.among("uuid_prefix"), Hosts: q.texts("host"), Vendors: q.texts("vendor_id")}
 	for _, text := range q.texts("type") {
 		filter.Types = append(filter.Types, cyborg.DeviceType(text))
 	}

@@ -11,28 +11,16 @@ import (
 
 // listDrivers lists the backends of the named hosts, or of all.
 func (a *API) listDrivers(w http.ResponseWriter, r *http.Request) error {
-	q := readQuery(r, "host")
-	hosts := q.texts("host")
+	q := readQuery(r, "host", "limit", "marker")
+	hosts, page := q.texts("host"), q.page()
 	if q.err != nil {
 		return q.err
 	}
-	if len(hosts) == 0 {
-		hosts = []string{""} // the store's word for all
+	backends, err := a.store.BackendsOf(r.Context(), hosts, page)
+	if err != nil {
+		return err
 	}
-	backends := []cyborg.Backend{}
-	for _, host := range slices.Compact(slices.Sorted(slices.Values(hosts))) {
-		if host != "" {
-			if _, err := a.store.Host(r.Context(), host); err != nil {
-				return err
-			}
-		}
-		some, err := a.store.Backends(r.Context(), host)
-		if err != nil {
-			return err
-		}
-		backends = append(backends, each(some, viewBackend)...)
-	}
-	return writeList(w, r, "driver", backends, 0, nil)
+	return writeList(w, r, "driver", each(backends, viewBackend), page.Limit, cyborg.Backend.Key)
 }
 
 func (a *API) hostDrivers(w http.ResponseWriter, r *http.Request) error {
@@ -62,7 +50,7 @@ func (a *API) showDriver(w http.ResponseWriter, r *http.Request) error {
 	}
 	i := slices.IndexFunc(backends, func(b cyborg.Backend) bool { return b.Name == name })
 	if i < 0 {
-		return cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q", host.Name, shorten(name))
+		return cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q", host.Name, web.Shorten(name))
 	}
 	return web.WriteJSON(w, http.StatusOK, viewBackend(backends[i]))
 }
@@ -80,7 +68,10 @@ func (a *API) installDriver(w http.ResponseWriter, r *http.Request) error {
 		Options: o.tree("options"),
 	}
 	if request.Backend == "" {
-		o.missing("name")
+		request.Backend = request.Driver
+	}
+	if request.Backend == "" {
+		o.missing("driver")
 	}
 	if err := o.done(); err != nil {
 		return err

@@ -7,39 +7,6 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// history lists what happened to an accelerator and its handles, oldest first. It outlives the accelerator.
-func (a *API) history(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathUUID(r, "uuid")
-	if err != nil {
-		return err
-	}
-	q := readQuery(r, "limit", "marker")
-	limit := q.limit()
-	after, err := cyborg.ParseCursor(q.one("marker"))
-	if err != nil {
-		q.fail(err)
-	}
-	if q.err != nil {
-		return q.err
-	}
-	filter := db.EventFilter{Subjects: []cyborg.Subject{{Kind: cyborg.SubjectAccelerator, ID: id.String()}}}
-	accelerator, missing := a.store.Accelerator(r.Context(), id)
-	if missing != nil && cyborg.KindOf(missing) != cyborg.NotFound {
-		return missing
-	}
-	for _, handle := range accelerator.Handles {
-		filter.Subjects = append(filter.Subjects, cyborg.Subject{Kind: cyborg.SubjectHandle, ID: handle.UUID.String()})
-	}
-	events, err := a.store.Events(r.Context(), filter, after, limit)
-	if err != nil {
-		return err
-	}
-	if missing != nil && len(events) == 0 && after == (cyborg.Cursor{}) {
-		return missing
-	}
-	return writeList(w, r, "event", events, limit, func(e cyborg.Event) string { return e.Cursor.String() })
-}
-
 // operationEvents streams what happens in an operation, from its beginning, and ends with the operation.
 func (a *API) operationEvents(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathUUID(r, "id")

@@ -2,6 +2,7 @@ package v1
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"time"
 
@@ -42,6 +43,22 @@ func (a *API) host(r *http.Request) (cyborg.Host, error) {
 	return a.store.Host(r.Context(), name)
 }
 
+// forgetHost deletes a host that will not come back. A repeat answers that there is none.
+func (a *API) forgetHost(w http.ResponseWriter, r *http.Request) error {
+	if err := a.emptyBody(w, r); err != nil {
+		return err
+	}
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	if err := a.store.ForgetHost(r.Context(), host.Name, actor(r)); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 type discoveryView struct {
 	Host       string         `json:"host"`
 	Sequence   int64          `json:"sequence"`
@@ -63,21 +80,7 @@ func (a *API) discover(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if host.Silent {
-		return silent(host)
-	}
-	if err := a.health.check(r.Context()); err != nil {
-		return err
-	}
-	release, err := a.slots.take(r.Context())
-	if err != nil {
-		return err
-	}
-	defer release()
-	wait := cmp.Or(prefer.wait, time.Second)
-	ctx, cancel := waitingContext(r.Context(), wait)
-	defer cancel()
-	found, err := a.engine.Discover(ctx, host.Name, wait)
+	found, err := ask(r.Context(), a, host, prefer, a.engine.Discover)
 	if err != nil {
 		return err
 	}
@@ -91,8 +94,29 @@ func (a *API) discover(w http.ResponseWriter, r *http.Request) error {
 	return web.WriteJSON(w, http.StatusOK, view)
 }
 
+// ask asks a host what takes it a moment, and waits for the answer as long as the caller does.
+func ask[T any](
+	ctx context.Context, a *API, host cyborg.Host, prefer preference, question func(ctx context.Context, host string, wait time.Duration) (T, error),
+) (answer T, err error) {
+	if host.Silent {
+		return answer, silent(host)
+	}
+	if err := a.health.check(ctx); err != nil {
+		return answer, err
+	}
+	release, err := a.slots.take(ctx)
+	if err != nil {
+		return answer, err
+	}
+	defer release()
+	wait := cmp.Or(prefer.wait, time.Second)
+	ctx, cancel := waitingContext(ctx, wait)
+	defer cancel()
+	return question(ctx, host.Name, wait)
+}
+
 func silent(host cyborg.Host) error {
-	return cyborg.Errorf(cyborg.HostSilent, "the agent of host %s is silent since %s", host.Name, since(host.LastSeen)).
+	return cyborg.Errorf(cyborg.HostSilent, "the agent of host %s is %s", host.Name, cyborg.SilentSince(host.LastSeen)).
 		WithHint("Look at cyborg-agent on %s.", host.Name)
 }
 
@@ -125,12 +149,14 @@ func (a *API) hostServices(w http.ResponseWriter, r *http.Request) error {
 
 // listServices lists the running processes with their true liveness.
 func (a *API) listServices(w http.ResponseWriter, r *http.Request) error {
-	if q := readQuery(r); q.err != nil {
+	q := readQuery(r, "limit", "marker")
+	page := q.page()
+	if q.err != nil {
 		return q.err
 	}
-	services, err := a.store.Services(r.Context())
+	services, err := a.store.Services(r.Context(), page)
 	if err != nil {
 		return err
 	}
-	return writeList(w, r, "service", services, 0, nil)
+	return writeList(w, r, "service", services, page.Limit, cyborg.Service.Key)
 }

@@ -14,13 +14,14 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/turns"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // OperationHeader names the operation that a request became, in every answer that had one.
-const OperationHeader = "Cyborg-Operation"
+const OperationHeader = web.OperationHeader
 
 // admitLimit bounds admission and start. It does not depend on the caller's staying: what is admitted shall start.
 const admitLimit = 15 * time.Second
@@ -37,7 +38,7 @@ type work struct {
 
 // actor is on whose behalf the request acts.
 func actor(r *http.Request) cyborg.Actor {
-	return cyborg.Actor{Name: auth.CallerOf(r.Context()).Name, RequestID: web.RequestID(r.Context())}
+	return auth.CallerOf(r.Context()).Actor(web.RequestID(r.Context()))
 }
 
 // operate admits the operation, starts it, waits for its end as long as the request may, and answers: with what done
@@ -73,7 +74,7 @@ func (a *API) operate(w http.ResponseWriter, r *http.Request, job work) error {
 	if asked {
 		w.Header().Set("Preference-Applied", "respond-async")
 	}
-	return a.answer(w, r, job, prefer, started, release)
+	return a.answer(w, r.WithContext(turns.Patiently(r.Context())), job, prefer, started, release)
 }
 
 func (a *API) refused(job work, err error) error {
@@ -151,7 +152,7 @@ func (a *API) holdSlot(ctx context.Context, run workflows.Run, release func()) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.config.SlotHold)
 	defer cancel()
-	_, _ = run.Wait(ctx) // how it ended is recorded, and nobody here asks
+	_ = run.Wait(ctx) // how it ended is recorded, and nobody here asks
 }
 
 // await returns the operation as it is recorded when its run has ended, or after the given time, or when the server
@@ -160,7 +161,7 @@ func (a *API) await(r *http.Request, op cyborg.Operation, run workflows.Run, wai
 	ctx, cancel := waitingContext(r.Context(), wait)
 	defer cancel()
 	if run != nil {
-		if _, err := run.Wait(ctx); err != nil && ctx.Err() == nil {
+		if err := run.Wait(ctx); err != nil && ctx.Err() == nil {
 			a.log.WarnContext(ctx, "the run of an operation cannot be watched; its record is",
 				slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
 		}
@@ -185,6 +186,7 @@ func waitingContext(ctx context.Context, wait time.Duration) (context.Context, c
 // awaitRecord reads the operation until it has ended or the waiting is over.
 func (a *API) awaitRecord(ctx, waiting context.Context, id uuid.UUID) (cyborg.Operation, error) {
 	const pace = 50 * time.Millisecond // events of others wake us too
+	ctx = turns.Patiently(ctx)
 	var wake <-chan struct{}
 	for {
 		op, err := a.store.Operation(ctx, id)
@@ -214,7 +216,7 @@ func pause(ctx context.Context, d time.Duration) {
 // failed is the error with which an operation ended, as an answer.
 func failed(op cyborg.Operation) error {
 	if op.Error == nil { // the records' constraints rule it out
-		return cyborg.Errorf(cyborg.Internal, "operation %s is %s without an error", op.ID, op.State).WithOperation(op.ID)
+		return cyborg.Errorf(cyborg.Internal, "operation %s has the state %s without an error", op.ID, op.State).WithOperation(op.ID)
 	}
 	return op.Error.WithOperation(op.ID)
 }
@@ -247,7 +249,7 @@ func readPreference(r *http.Request, limit time.Duration) (preference, error) {
 			case "wait":
 				seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
 				if err != nil {
-					return p, cyborg.Errorf(cyborg.Invalid, "the header Prefer has wait=%q, not a number of seconds", shorten(value))
+					return p, cyborg.Errorf(cyborg.Invalid, "the header Prefer has wait=%q, not a number of seconds", web.Shorten(value))
 				}
 				p.wait, p.waited = min(time.Duration(seconds)*time.Second, limit), true
 			}
@@ -258,11 +260,8 @@ func readPreference(r *http.Request, limit time.Duration) (preference, error) {
 
 // idempotency reads the key, if there is one, and makes the fingerprint of the request it came with.
 func idempotency(r *http.Request, body string) (key, fingerprint string, err error) {
-	key = strings.TrimSpace(r.Header.Get("Idempotency-Key"))
-	if key == "" {
-		return "", "", nil
-	}
-	if err := checkText("the header Idempotency-Key", key, maxName); err != nil {
+	key, err = idempotencyKey(r)
+	if err != nil || key == "" {
 		return "", "", err
 	}
 	hash := sha256.New()
@@ -271,4 +270,9 @@ func idempotency(r *http.Request, body string) (key, fingerprint string, err err
 		hash.Write([]byte{0})
 	}
 	return key, hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+func idempotencyKey(r *http.Request) (string, error) {
+	key := strings.TrimSpace(r.Header.Get("Idempotency-Key"))
+	return key, web.CheckText("the header Idempotency-Key", key, maxName)
 }

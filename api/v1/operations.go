@@ -25,8 +25,10 @@ func operationStates() []cyborg.OperationState {
 }
 
 func (a *API) listOperations(w http.ResponseWriter, r *http.Request) error {
-	q := readQuery(r, "kind", "state", "host", "accelerator", "device", "open", "limit", "marker")
+	q := readQuery(r, "id", "id_prefix", "kind", "state", "host", "accelerator", "device", "open", "limit", "marker")
 	filter := db.OperationFilter{
+		IDs:    q.uuids("id"),
+		Among:  q.among("id_prefix"),
 		Kinds:  words(q, "kind", cyborg.OperationKinds()),
 		States: words(q, "state", operationStates()),
 		Hosts:  q.texts("host"),
@@ -98,7 +100,7 @@ func (a *API) progress(ctx context.Context, op cyborg.Operation) *cyborg.Progres
 
 // ownOrAdmin lets members act on what they asked for, and admins on everything.
 func ownOrAdmin(r *http.Request, op cyborg.Operation, what string) error {
-	if op.Actor.Name == auth.CallerOf(r.Context()).Name {
+	if op.Actor.Same(actor(r)) {
 		return nil
 	}
 	return auth.Require(r.Context(), auth.Admin, what+" an operation of "+op.Actor.Name)
@@ -132,12 +134,17 @@ func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !op.State.Ended() || op.State == cyborg.Succeeded {
-		return cyborg.Errorf(cyborg.Changed, "operation %s is %s; only one that failed or was cancelled can be retried", op.ID, op.State).
+		return cyborg.Errorf(cyborg.Changed, "operation %s has the state %s; only one that failed or was cancelled can be retried", op.ID, op.State).
 			WithOperation(op.ID)
 	}
 	request, err := requestOf(op)
 	if err != nil {
 		return err
+	}
+	if role := roleOf(&request); role != auth.Member { // who asked for it may have had another role then
+		if err := auth.Require(r.Context(), role, "retry an operation of kind "+string(op.Kind)); err != nil {
+			return err
+		}
 	}
 	request.RetryOf = op.ID
 	return a.operate(w, r, work{kind: op.Kind, request: request, async: true})
@@ -161,6 +168,15 @@ func (a *API) operationToChange(w http.ResponseWriter, r *http.Request, what str
 	return op, ownOrAdmin(r, op, what)
 }
 
+// roleOf is the role that the request needs, as the table of routes has it.
+func roleOf(request *db.Admission) auth.Role {
+	member := request.Attach != nil || request.Program != nil || request.Detach != nil && !request.Detach.Force
+	if member {
+		return auth.Member
+	}
+	return auth.Admin
+}
+
 // requestOf is what an operation was asked for, from its recorded input.
 func requestOf(op cyborg.Operation) (db.Admission, error) {
 	var out db.Admission
@@ -181,6 +197,12 @@ func requestOf(op cyborg.Operation) (db.Admission, error) {
 	case cyborg.KindConfigure:
 		out.Configure = &cyborg.ConfigureRequest{}
 		into = out.Configure
+	case cyborg.KindRetire:
+		out.Retire = &cyborg.RetireRequest{}
+		into = out.Retire
+	case cyborg.KindWhitelist:
+		out.Whitelist = &cyborg.WhitelistRequest{}
+		into = out.Whitelist
 	default:
 		return out, cyborg.Errorf(cyborg.Unsupported, "an operation of kind %s cannot be retried", op.Kind)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
 
@@ -53,7 +54,7 @@ func readImage(body *object) cyborg.Image {
 		image.WholeDevice = *whole
 	}
 	if image.SHA256 != "" && !sha256Pattern.MatchString(image.SHA256) {
-		o.fail("image.sha256 is %q, not 64 hexadecimal digits", shorten(image.SHA256))
+		o.fail("image.sha256 is %q, not 64 hexadecimal digits", web.Shorten(image.SHA256))
 	}
 	checkSource(o, image)
 	_ = o.done() // kept in the whole
@@ -70,18 +71,25 @@ func checkSource(o *object, image cyborg.Image) {
 		source, err := url.Parse(image.Source)
 		switch {
 		case err != nil || source.Host == "":
-			o.fail("image.source is %q, which is no URL", shorten(image.Source))
+			o.fail("image.source is %q, which is no URL", web.Shorten(image.Source))
 		case source.User != nil:
 			o.fail("image.source has a user or password, which everybody could read in the operation")
 		case image.SHA256 == "":
 			o.fail("image.sha256 is missing; an image from %s needs it", source.Host)
+		}
+	case image.InGlance():
+		if _, err := image.GlanceQuery(); err != nil {
+			o.fail("image.source is %q, neither glance:UUID nor glance:function:ID", web.Shorten(image.Source))
+		}
+		if image.ID != "" {
+			o.fail("image.id cannot be set: what is recorded of an image in Glance is its id there")
 		}
 	default:
 		if scheme == "file" {
 			image.Source = rest
 		}
 		if path.IsAbs(image.Source) || strings.Contains("/"+image.Source+"/", "/../") || strings.Contains(image.Source, "://") {
-			o.fail("image.source is %q, neither an http or https URL nor a path below the host's image_dir", shorten(image.Source))
+			o.fail("image.source is %q, neither an http or https URL, nor in Glance, nor a path below the host's image_dir", web.Shorten(image.Source))
 		}
 	}
 }

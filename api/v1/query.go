@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
 
@@ -20,6 +21,12 @@ const (
 	defaultLimit = 100
 	maxLimit     = 1000
 )
+
+// shortestPrefix is how much of a UUID a filter takes for its beginning: less would choose by chance.
+const shortestPrefix = 8
+
+// maxValues is how many values the parameters of a request may have together.
+const maxValues = 500
 
 // query reads the parameters of a request. A filter may be given several times, and chooses what any of its values
 // chooses. The first thing that is wrong is kept.
@@ -33,23 +40,28 @@ func readQuery(r *http.Request, known ...string) *query {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	q := &query{values: values}
 	if err != nil {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the query %q cannot be read: %v", shorten(r.URL.RawQuery), err))
+		q.fail(cyborg.Errorf(cyborg.Invalid, "the query %q cannot be read: %v", web.Shorten(r.URL.RawQuery), err))
 		return q
 	}
+	count := 0
 	for name, texts := range values {
+		if count += len(texts); count > maxValues {
+			q.fail(cyborg.Errorf(cyborg.Invalid, "the query has more than %d values", maxValues).WithHint("Send several requests."))
+			return q
+		}
 		if !slices.Contains(known, name) {
 			hint := "There are none here."
 			if len(known) > 0 {
 				hint = "The parameters are " + strings.Join(known, ", ") + "."
 			}
 			q.fail(cyborg.Errorf(cyborg.Invalid, "%q is no parameter here; its value was %q",
-				shorten(name), shorten(strings.Join(texts, ","))).WithHint("%s", hint))
+				web.Shorten(name), web.Shorten(strings.Join(texts, ","))).WithHint("%s", hint))
 			continue
 		}
 		for _, text := range texts {
 			if text == "" {
 				q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is empty", name))
-			} else if err := checkText("the parameter "+name, text, maxName); err != nil {
+			} else if err := web.CheckText("the parameter "+name, text, maxName); err != nil {
 				q.fail(err)
 			}
 		}
@@ -101,6 +113,26 @@ func (q *query) uuid(name string) uuid.UUID {
 	return id
 }
 
+// among reads the beginning of a UUID: those that begin so lie between the one that goes on with zeroes and the one that
+// goes on with f's.
+func (q *query) among(name string) *db.UUIDRange {
+	text := q.one(name)
+	if text == "" {
+		return nil
+	}
+	const full = "00000000-0000-0000-0000-000000000000"
+	fill := func(digit string) (uuid.UUID, error) {
+		return uuid.Parse(text + strings.ReplaceAll(full[min(len(text), len(full)):], "0", digit))
+	}
+	first, err := fill("0")
+	last, other := fill("f")
+	if err != nil || other != nil || len(text) < shortestPrefix || len(text) > len(full) {
+		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, not the beginning of a UUID of %d characters or more",
+			name, web.Shorten(text), shortestPrefix))
+	}
+	return &db.UUIDRange{First: first, Last: last}
+}
+
 func (q *query) boolean(name string) *bool {
 	text := q.one(name)
 	if text == "" {
@@ -108,17 +140,22 @@ func (q *query) boolean(name string) *bool {
 	}
 	flag := text == "true"
 	if !flag && text != "false" {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, not true or false", name, shorten(text)))
+		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, not true or false", name, web.Shorten(text)))
 	}
 	return &flag
 }
 
 // words reads a filter whose values come from a list.
 func words[S ~string](q *query, name string, allowed []S) []S {
+	words := make([]string, len(allowed))
+	for i, word := range allowed {
+		words[i] = string(word)
+	}
 	var out []S
 	for _, text := range q.values[name] {
 		if !slices.Contains(allowed, S(text)) {
-			q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, which is none of %v", name, shorten(text), allowed))
+			q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, which is none of %s", name, web.Shorten(text),
+				strings.Join(words, ", ")))
 		}
 		out = append(out, S(text))
 	}
@@ -132,7 +169,7 @@ func (q *query) limit() int {
 	}
 	limit, err := strconv.Atoi(text)
 	if err != nil || limit < 1 || limit > maxLimit {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter limit is %q, not a whole number from 1 to %d", shorten(text), maxLimit))
+		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter limit is %q, not a whole number from 1 to %d", web.Shorten(text), maxLimit))
 	}
 	return limit
 }
@@ -156,7 +193,7 @@ func (q *query) holder(parameters map[string]cyborg.HolderKind) *cyborg.Holder {
 		}
 		if holder != nil {
 			q.fail(cyborg.Errorf(cyborg.Invalid, "the parameters name two holders, %s %q and %s %q; name one",
-				holder.Kind, shorten(holder.ID), kind, shorten(text)))
+				holder.Kind, web.Shorten(holder.ID), kind, web.Shorten(text)))
 		}
 		if kind == cyborg.HolderInstance {
 			q.uuid(name)
@@ -188,5 +225,5 @@ func pathText(r *http.Request, name string) (string, error) {
 	if strings.TrimSpace(text) == "" {
 		return "", cyborg.Errorf(cyborg.Invalid, "the %s in the path is empty", name)
 	}
-	return text, checkText("the "+name+" in the path", text, maxName)
+	return text, web.CheckText("the "+name+" in the path", text, maxName)
 }

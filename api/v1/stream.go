@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/turns"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
@@ -46,6 +47,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	if !s.api.streams.TryAcquire(1) {
+		s.api.metrics.shed.WithLabelValues(turns.Streaming.String()).Inc()
 		return cyborg.Errorf(cyborg.Overloaded, "%d event streams are open here already", s.api.config.MaxStreams).
 			WithHint("Try again later, or at another replica.")
 	}
@@ -54,7 +56,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 	defer s.api.metrics.streams.Dec()
 
 	s.out, s.control = w, http.NewResponseController(w)
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := context.WithCancel(turns.Patiently(turns.With(r.Context(), turns.Streaming)))
 	defer cancel()
 	wake := s.api.store.Wake(ctx) // before the first read, so that nothing falls between
 	for check := true; ; {
@@ -125,7 +127,8 @@ func (s *stream) hasAll(ctx context.Context) (bool, error) {
 			return true, nil // what follows it in its transaction is readable too, and is sent before the stream ends
 		}
 		if len(events) < streamBatch {
-			return time.Since(op.EndedAt) > s.api.config.Settle, nil // then its events are forgotten already
+			now, err := s.api.store.Now(ctx)
+			return err == nil && now.Sub(op.EndedAt) > s.api.config.Settle, err // then its events are forgotten already
 		}
 		at = events[len(events)-1].Cursor
 	}
@@ -172,7 +175,7 @@ func (s *stream) send(events []cyborg.Event) error {
 	}
 	var text bytes.Buffer
 	for _, event := range events {
-		data, err := json.Marshal(event) //nolint:musttag // its cursor is a text that marshals itself
+		data, err := json.Marshal(event)
 		if err != nil {
 			return cyborg.Errorf(cyborg.Internal, "event %s does not marshal: %w", event.Cursor, err)
 		}

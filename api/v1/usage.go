@@ -108,6 +108,10 @@ func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string,
 	if err := a.health.check(r.Context()); err != nil {
 		return out, err
 	}
+	names, err := a.store.AcceleratorNames(r.Context(), asked)
+	if err != nil {
+		return out, err
+	}
 	release, err := a.slots.take(r.Context())
 	if err != nil {
 		return out, err
@@ -126,5 +130,22 @@ func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string,
 	out.Partial = out.Partial || answer.Partial
 	out.Hosts = append(out.Hosts, each(answer.Hosts, viewHostUsage)...)
 	slices.SortFunc(out.Hosts, func(a, b cyborg.HostUsage) int { return strings.Compare(a.Host, b.Host) })
+	nameUsage(out.Hosts, names)
 	return out, nil
+}
+
+// nameUsage says of each deployable which accelerator it is: hosts know only the names that their drivers give.
+func nameUsage(hosts []cyborg.HostUsage, names []db.AcceleratorName) {
+	type place struct{ host, deployable string }
+	recorded := make(map[place]db.AcceleratorName, len(names))
+	for _, name := range names {
+		recorded[place{name.Host, name.LocalName}] = name
+	}
+	for _, host := range hosts {
+		for i := range host.Deployables {
+			d := &host.Deployables[i]
+			name := recorded[place{host.Host, d.Deployable}]
+			d.Accelerator, d.Name = name.UUID, name.Name
+		}
+	}
 }

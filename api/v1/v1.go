@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/turns"
 )
 
 // Config bounds what requests may take. The zero value of a field means its default.
@@ -25,6 +26,9 @@ type Config struct {
 	MaxInFlight int
 	// QueueWait is how long a request waits for one of those places before it answers 429; default 2 s.
 	QueueWait time.Duration
+	// Connections is how many the store has; default 16. Requests that read may take half of them at once, requests that
+	// change something a quarter, event streams an eighth.
+	Connections int
 	// SlotHold is how long an operation counts as in flight at most; default 2 s. One that takes longer waits for
 	// hardware, and costs this process nothing.
 	SlotHold time.Duration
@@ -41,6 +45,8 @@ type Config struct {
 	Settle time.Duration
 	// CensusWait is how long a census waits for its hosts; default 5 s, or SyncWait where that is shorter.
 	CensusWait time.Duration
+	// RescueWithin is how long a rescue of a host's instances may take; 0 where there is no Nova to ask.
+	RescueWithin time.Duration
 }
 
 const inFlightPerCore = 5
@@ -49,6 +55,7 @@ func (c Config) withDefaults() Config {
 	c.SyncWait = cmp.Or(c.SyncWait, 30*time.Second)
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, inFlightPerCore*runtime.NumCPU())
 	c.QueueWait = cmp.Or(c.QueueWait, 2*time.Second)
+	c.Connections = cmp.Or(c.Connections, 16)
 	c.SlotHold = cmp.Or(c.SlotHold, 2*time.Second)
 	c.BodyLimit = cmp.Or(c.BodyLimit, 1<<20)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 1000)
@@ -65,6 +72,7 @@ type API struct {
 	store   Store
 	engine  Engine
 	log     *slog.Logger
+	turns   *turns.Turns
 	slots   *slots
 	streams *semaphore.Weighted
 	health  health
@@ -76,14 +84,15 @@ func New(config Config, store Store, engine Engine, registry prometheus.Register
 	config = config.withDefaults()
 	a := &API{
 		config:  config,
-		store:   store,
 		engine:  engine,
 		log:     log,
 		streams: semaphore.NewWeighted(int64(config.MaxStreams)),
 		health:  health{ping: engine.Ping, log: log},
 		metrics: newMetrics(),
 	}
-	a.slots = newSlots(config, a.metrics.inFlight)
+	a.turns = turns.New(config.Connections, config.QueueWait, a.metrics.shed)
+	a.store = &sharedStore{store: store, turns: a.turns}
+	a.slots = newSlots(config, a.metrics.inFlight, a.metrics.shed.WithLabelValues("operation"))
 	return a, a.metrics.register(registry)
 }
 
@@ -91,6 +100,7 @@ type metrics struct {
 	inFlight prometheus.Gauge
 	streams  prometheus.Gauge
 	answers  *prometheus.CounterVec
+	shed     *prometheus.CounterVec
 }
 
 func newMetrics() metrics {
@@ -105,11 +115,15 @@ func newMetrics() metrics {
 			Name: "cyborg_operation_answers_total",
 			Help: "How requests for an operation were answered: succeeded, failed (its error), accepted (202), repeated, refused (not admitted).",
 		}, []string{"kind", "answer"}),
+		shed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cyborg_requests_shed_total",
+			Help: "Requests answered 429, by what there was too much of at once: read, change, stream, operation.",
+		}, []string{"of"}),
 	}
 }
 
 func (m metrics) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.inFlight, m.streams, m.answers} {
+	for _, c := range []prometheus.Collector{m.inFlight, m.streams, m.answers, m.shed} {
 		if err := registry.Register(c); err != nil {
 			return err
 		}
@@ -123,9 +137,10 @@ func (a *API) Routes() []Route {
 		accelerator = "/accelerators/{uuid}"
 		operation   = "/operations/{id}"
 		host        = "/hosts/{host}"
+		device      = "/devices/{uuid}"
 		driver      = "/hosts/{host}/drivers/{backend}"
 	)
-	return []Route{
+	routes := []Route{
 		{"GET", "/accelerators", auth.Reader, a.listAccelerators},
 		{"POST", "/accelerators", auth.Admin, a.provision},
 		{"GET", accelerator, auth.Reader, a.showAccelerator},
@@ -135,9 +150,10 @@ func (a *API) Routes() []Route {
 		{"PUT", accelerator + "/acc_specs", auth.Admin, a.setSpecs},
 		{"PATCH", accelerator + "/program", auth.Member, a.program},
 		{"POST", accelerator + "/ready", auth.Admin, a.makeReady},
+		{"POST", accelerator + "/retire", auth.Admin, a.retire},
 		{"POST", accelerator + "/maintain", auth.Admin, a.maintain},
 		{"POST", accelerator + "/enable", auth.Admin, a.enable},
-		{"GET", accelerator + "/history", auth.Reader, a.history},
+		{"GET", accelerator + "/history", auth.Reader, a.acceleratorHistory},
 		{"GET", accelerator + "/usage", auth.Reader, a.acceleratorUsage},
 		{"GET", "/usage", auth.Reader, a.usage},
 
@@ -146,21 +162,33 @@ func (a *API) Routes() []Route {
 		{"POST", operation + "/cancel", auth.Member, a.cancel}, // that of somebody else needs Admin
 		{"POST", operation + "/retry", auth.Member, a.retry},   // likewise
 		{"GET", operation + "/events", auth.Reader, a.operationEvents},
+		{"GET", operation + "/history", auth.Reader, a.operationHistory},
 		{"GET", "/events", auth.Reader, a.events},
 
 		{"GET", "/hosts", auth.Reader, a.listHosts},
 		{"GET", host, auth.Reader, a.showHost},
+		{"DELETE", host, auth.Admin, a.forgetHost},
 		{"POST", host + "/discover", auth.Admin, a.discover},
+		{"POST", host + "/rescue", auth.Admin, a.rescue},
+		{"GET", host + "/history", auth.Reader, a.hostHistory},
 		{"GET", host + "/services", auth.Reader, a.hostServices},
 		{"GET", host + "/drivers", auth.Reader, a.hostDrivers},
 		{"POST", host + "/drivers", auth.Admin, a.installDriver},
+		{"GET", host + "/nova-whitelist", auth.Reader, a.showWhitelist},
+		{"POST", host + "/nova-whitelist", auth.Admin, a.whitelist},
 		{"GET", driver, auth.Reader, a.showDriver},
 		{"PUT", driver, auth.Admin, a.updateDriver},
 		{"DELETE", driver, auth.Admin, a.uninstallDriver},
 
 		{"GET", "/devices", auth.Reader, a.listDevices},
-		{"GET", "/devices/{uuid}", auth.Reader, a.showDevice},
+		{"GET", device, auth.Reader, a.showDevice},
+		{"POST", device + "/maintain", auth.Admin, a.maintainDevice},
+		{"POST", device + "/enable", auth.Admin, a.enableDevice},
+		{"GET", device + "/history", auth.Reader, a.deviceHistory},
 		{"GET", "/services", auth.Reader, a.listServices},
+		{"GET", "/drift", auth.Reader, a.listDrift},
+		{"GET", "/caller", auth.Reader, a.showCaller},
 		{"GET", "/drivers", auth.Reader, a.listDrivers},
 	}
+	return each(routes, inTurn)
 }

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -110,6 +109,3 @@ func operationLocation(id uuid.UUID) string { return Prefix + "/operations/" + i
 func driverLocation(host, backend string) string {
 	return Prefix + "/hosts/" + url.PathEscape(host) + "/drivers/" + url.PathEscape(backend)
 }
-
-// since shows a time to a person.
-func since(at time.Time) string { return at.UTC().Format(time.RFC3339) }

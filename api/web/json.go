@@ -79,7 +79,7 @@ func (p *parser) value(path string, depth int) (any, error) {
 	case json.Number:
 		return number(path, t)
 	case string:
-		return t, checkText(path, t)
+		return t, storable(path, t)
 	default:
 		return t, nil
 	}
@@ -97,7 +97,7 @@ func (p *parser) object(path string, depth int) (any, error) {
 			return nil, cyborg.Errorf(cyborg.Invalid, "the body is not JSON: a property's name is %v, at byte %d", token, p.decoder.InputOffset())
 		}
 		inner := Join(path, name)
-		if err := checkText(inner, name); err != nil {
+		if err := storable(inner, name); err != nil {
 			return nil, err
 		}
 		if _, twice := out[name]; twice {
@@ -135,7 +135,8 @@ func number(path string, text json.Number) (any, error) {
 	return value, nil
 }
 
-func checkText(path, text string) error {
+// storable refuses a text that the database does not take.
+func storable(path, text string) error {
 	if strings.ContainsRune(text, 0) {
 		return cyborg.Errorf(cyborg.Invalid, "%q has a NUL character, which cannot be stored", place(path))
 	}

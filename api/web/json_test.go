@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -59,22 +58,4 @@ func TestParseJSONRefuses(t *testing.T) {
 		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%.50s: %v", text, err)
 		require.Contains(t, err.Error(), says)
 	}
-}
-
-// What is accepted is what encoding/json accepts, and can be written again.
-func FuzzParseJSON(f *testing.F) {
-	for _, seed := range []string{`{"a": [1, 2.5, "x", null, true]}`, `{`, `{"a":1,"a":2}`, `"\u0000"`, `[[[[]]]]`, `1e999`, "\xff", `{"":{}}`} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		value, err := web.ParseJSON(text)
-		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
-			return
-		}
-		require.True(t, json.Valid(text))
-		again, err := json.Marshal(value)
-		require.NoError(t, err)
-		require.NotContains(t, string(again), `\u0000`)
-	})
 }

@@ -41,13 +41,31 @@ func NewMetrics(registry prometheus.Registerer, listener string) (*Metrics, erro
 	return m, nil
 }
 
+// Exchange is one request and how it was answered.
+type Exchange struct {
+	Time          time.Time // when it came
+	Method, Path  string
+	Query         string // as it was sent, without the question mark
+	Route         string // the pattern that matched; without a slash at its begin where none did
+	Target        string // what it is about, where the path does not say so; several ids have commas between
+	Operation     string // the id of the operation that the request became; empty for none
+	Status        int
+	RequestID     string
+	Remote, Agent string // where it came from: address and port, User-Agent
+	Identity      Identity
+}
+
+// Account is told of every exchange when it has ended.
+type Account func(ctx context.Context, x Exchange)
+
 // Observe gives each request its id, survives panics of what it wraps, logs the request, and counts it. A request that
 // went well and changed nothing for anybody to know of (any GET, and what SetRoutine was called for) is logged at debug.
-func Observe(log *slog.Logger, metrics *Metrics) func(http.Handler) http.Handler {
+// The account may be nil.
+func Observe(log *slog.Logger, metrics *Metrics, account Account) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			x := &exchange{requestID: requestIDOf(r), route: "unmatched"}
-			r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+			r = r.WithContext(cyborg.WithRequestID(context.WithValue(r.Context(), exchangeKey{}, x), x.requestID))
 			rec := &recorder{ResponseWriter: w}
 			rec.Header().Set(RequestIDHeader, x.requestID)
 			rec.Header().Set("Cache-Control", "no-store")
@@ -55,6 +73,7 @@ func Observe(log *slog.Logger, metrics *Metrics) func(http.Handler) http.Handler
 
 			metrics.open.Inc()
 			start := time.Now()
+			ended := context.WithoutCancel(r.Context())
 			defer func() {
 				metrics.open.Dec()
 				took := time.Since(start)
@@ -62,6 +81,13 @@ func Observe(log *slog.Logger, metrics *Metrics) func(http.Handler) http.Handler
 					metrics.duration.WithLabelValues(method(r), x.route, strconv.Itoa(rec.answered())).Observe(took.Seconds())
 				}
 				logExchange(log, r, x, rec, took)
+				if account != nil {
+					account(ended, Exchange{
+						Time: start, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Route: x.route, Target: x.target, Operation: rec.Header().Get(OperationHeader),
+						Status: rec.answered(), RequestID: x.requestID,
+						Remote: r.RemoteAddr, Agent: r.UserAgent(), Identity: x.identity,
+					})
+				}
 			}()
 			defer recoverPanic(rec, r)
 			next.ServeHTTP(rec, r)
@@ -105,7 +131,10 @@ func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, 
 		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.String("route", x.route),
 		slog.Int("status", rec.answered()), slog.Int64("bytes", rec.bytes),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
-		slog.String("request_id", x.requestID), slog.String("actor", x.actor), slog.String("remote", r.RemoteAddr),
+		slog.String("request_id", x.requestID), slog.String("actor", x.identity.Name), slog.String("remote", r.RemoteAddr),
+	}
+	if x.identity.Project != "" {
+		attrs = append(attrs, slog.String("project", x.identity.Project))
 	}
 	if x.err != nil {
 		kind := cyborg.KindOf(x.err)

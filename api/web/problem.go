@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -108,16 +110,40 @@ func MethodNotAllowed(r *http.Request, allowed string) error {
 	}
 }
 
+// WithStatus is the error with another HTTP status than that of its kind, where HTTP or an older interface asks for it.
+func WithStatus(err *cyborg.Error, status int) error { return &statusError{err: err, status: status} }
+
 // RangeNotSatisfiable is the error of a Range header that begins beyond the end.
 func RangeNotSatisfiable(err error) error {
 	return &statusError{err: cyborg.AsError(err), status: http.StatusRequestedRangeNotSatisfiable}
+}
+
+// retryError is an error after which a caller should wait for a certain time.
+type retryError struct {
+	error
+
+	after time.Duration
+}
+
+func (e *retryError) Unwrap() error { return e.error }
+
+// RetryAfter is the error with the time after which the same request may succeed.
+func RetryAfter(err error, after time.Duration) error { return &retryError{err, after} }
+
+// challenger is an error of a caller who is to say who they are.
+type challenger interface {
+	error
+	// Challenges are the values of the header WWW-Authenticate.
+	Challenges() []string
 }
 
 // WriteError answers with the error: its kind decides the status, and nothing internal leaves the process. An error
 // that is no *cyborg.Error is of kind Internal. Observe logs it.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	exchangeOf(r.Context()).err = err
+	given := err
 	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		exchangeOf(r.Context()).err = cyborg.Errorf(cyborg.Cancelled, "the caller went away: %w", err)
 		w.WriteHeader(statusClientGone) // nobody reads it
 		return
 	}
@@ -130,11 +156,11 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 		Type:      "urn:cyborg:problem:" + string(e.Kind),
 		Title:     title(e.Kind),
 		Status:    e.Kind.HTTPStatus(),
-		Detail:    e.Message,
+		Detail:    cyborg.Showable(e.Message, longestText),
 		Kind:      e.Kind,
 		RequestID: RequestID(r.Context()),
 		Operation: e.Operation,
-		Hint:      e.Hint,
+		Hint:      cyborg.Showable(e.Hint, longestText),
 	}
 	if s, ok := errors.AsType[*statusError](err); ok {
 		problem.Status = s.status
@@ -143,23 +169,40 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 		problem.Detail = "something went wrong inside; the log of this server has it under the request id"
 		problem.Hint = "Give the request id " + problem.RequestID + " to the operator of this server."
 	}
-	body, err := json.Marshal(problem)
+	header := w.Header()
+	shown, contentType := any(problem), "application/problem+json"
+	if shape := exchangeOf(r.Context()).errorBody; shape != nil {
+		shown, contentType = shape(given, problem), "application/json"
+	}
+	body, err := json.Marshal(shown)
 	if err != nil { // strings and numbers always marshal
 		panic(err)
 	}
-	header := w.Header()
-	header.Set("Content-Type", "application/problem+json")
+	header.Set("Content-Type", contentType)
 	header.Del("ETag")
 	header.Del("Location")
-	if seconds := retryAfter(e.Kind); seconds > 0 && header.Get("Retry-After") == "" {
+	seconds := retryAfter(e.Kind)
+	if known, ok := errors.AsType[*retryError](given); ok {
+		seconds = max(1, int(math.Ceil(known.after.Seconds())))
+	}
+	if seconds > 0 && header.Get("Retry-After") == "" {
 		header.Set("Retry-After", strconv.Itoa(seconds))
 	}
 	if e.Kind == cyborg.Unauthenticated {
 		header.Set("WWW-Authenticate", `Bearer realm="cyborg"`)
 	}
+	if known, ok := errors.AsType[challenger](given); ok {
+		header.Del("WWW-Authenticate")
+		for _, challenge := range known.Challenges() {
+			header.Add("WWW-Authenticate", challenge)
+		}
+	}
 	w.WriteHeader(problem.Status)
 	_, _ = w.Write(append(body, '\n')) // the caller may be gone; the access log has the status
 }
+
+// longestText is how many characters a problem's texts have at most. What a caller sent may be quoted in them.
+const longestText = 1000
 
 // Handler is a handler that returns its error instead of writing it.
 type Handler func(w http.ResponseWriter, r *http.Request) error

@@ -27,7 +27,7 @@ func observed(t *testing.T, handler web.Handler) (server *httptest.Server, log *
 	metrics, err := web.NewMetrics(prometheus.NewRegistry(), "test")
 	require.NoError(t, err)
 	logger := slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	server = httptest.NewUnstartedServer(web.Observe(logger, metrics)(handler))
+	server = httptest.NewUnstartedServer(web.Observe(logger, metrics, nil)(handler))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.Start()
 	t.Cleanup(server.Close)
@@ -173,6 +173,7 @@ func TestCallerGone(t *testing.T) {
 	<-left
 	server.Close()
 	require.Contains(t, log.String(), `"status":499`)
+	require.Contains(t, log.String(), `"level":"INFO"`, "it is no defect of ours")
 }
 
 func TestMetricsAreRegisteredOnce(t *testing.T) {

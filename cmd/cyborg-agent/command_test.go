@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 // command runs one command line with a configuration of the test's own.
@@ -23,7 +24,7 @@ func command(t *testing.T, text string, args ...string) (code int, out, errOut s
 	file := filepath.Join(t.TempDir(), "cyborg.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	var stdout, stderr bytes.Buffer
-	code = execute(t.Context(), append(args, "--config", file), &stdout, &stderr)
+	code = commandline.Execute(t.Context(), rootCommand(), append(args, "--config", file), &stdout, &stderr)
 	return code, stdout.String(), stderr.String()
 }
 
@@ -45,10 +46,10 @@ func TestMistakesOfTheConfigurationEndEveryCommand(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"run"}, {"config", "check"}, {"config", "dump"}, {"discover"}, {"record"}} {
 		code, out, errOut := command(t, "agent:\n  hartbeat: 3s\n  slots: 0\n", args...)
-		require.Equal(t, exitUsage, code, args)
+		require.Equal(t, commandline.ExitUsage, code, args)
 		require.Empty(t, out, args)
 		require.Contains(t, errOut, "cyborg.yaml:2: agent.hartbeat: there is no such option; did you mean agent.heartbeat?", args)
-		require.Contains(t, errOut, `cyborg.yaml:3: agent.slots = "0": expected a whole number from 1 to 256`, args)
+		require.Contains(t, errOut, `cyborg.yaml:3: agent.slots = "0": expected a whole number from 1 to 1024`, args)
 	}
 }
 
@@ -56,7 +57,7 @@ func TestWrongCommandLines(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"nonsense"}, {"--nonsense"}, {"discover", "more"}, {"config", "nonsense"}} {
 		code, _, errOut := command(t, "", args...)
-		require.Equal(t, exitUsage, code, args)
+		require.Equal(t, commandline.ExitUsage, code, args)
 		require.Contains(t, errOut, "Error: ", args)
 	}
 }
@@ -82,7 +83,7 @@ agent:
     - {name: good, driver: fake, options: {park: 2xgpu}}
     - {name: none, driver: nosuch}
 `, "config", "check")
-	require.Equal(t, exitUsage, code)
+	require.Equal(t, commandline.ExitUsage, code)
 	require.Empty(t, out)
 	require.Contains(t, errOut, `backend typo: `)
 	require.Contains(t, errOut, `no property "vendor"`)
@@ -132,7 +133,7 @@ agent:
 	require.Len(t, seen.Backends[1].Devices, 1, "one that fails does not stop the others")
 
 	code, _, errOut = command(t, "", "discover")
-	require.Equal(t, exitUsage, code)
+	require.Equal(t, commandline.ExitUsage, code)
 	require.Contains(t, errOut, "no backend is configured\nSet agent.backends")
 }
 
@@ -146,8 +147,8 @@ func TestRecordWritesAFileOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []byte{0x1f, 0x8b}, first[:2], "it is compressed by gzip")
 
-	code, _, errOut = command(t, "", "record", "--root", root, "-o", file)
-	require.Equal(t, exitUsage, code)
+	code, _, errOut = command(t, "", "record", "--root", root, file)
+	require.Equal(t, commandline.ExitUsage, code)
 	require.Contains(t, errOut, "exists already")
 	entries, err := os.ReadDir(filepath.Dir(file))
 	require.NoError(t, err)
@@ -168,7 +169,7 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- execute(ctx, []string{
+		done <- commandline.Execute(ctx, rootCommand(), []string{
 			"--host", "h1", "--state-dir", state, "--backends", "[{driver: fake, options: {park: 1xgpu}}]",
 			"--endpoints", "http://" + nobody, "--temporal-address", nobody, "--metrics-listen", address,
 		}, &stdout, &stderr)
@@ -189,11 +190,11 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 		}
 		return body.String()
 	}
-	require.Eventually(t, func() bool { return get("/healthz") == "ok\n" }, 30*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return get("/healthz") == "ok\n" }, time.Minute, 50*time.Millisecond)
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(state, "inventory.json"))
 		return err == nil
-	}, 30*time.Second, 50*time.Millisecond, "it looks at its hardware")
+	}, time.Minute, 50*time.Millisecond, "it looks at its hardware")
 	require.Contains(t, get("/metrics"), "go_goroutines")
 	stop()
 	select {

@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second Ctrl-C ends the process at once. A second SIGTERM does not: supervisors send it to a process and to its group.
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
+	os.Exit(commandline.Execute(ctx, rootCommand(), os.Args[1:], os.Stdout, os.Stderr))
 }

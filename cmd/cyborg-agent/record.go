@@ -6,22 +6,28 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/capture"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 func recordCommand() *cobra.Command {
 	var output string
 	command := &cobra.Command{
-		Use:   "record",
+		Use:   "record [FILE]",
 		Short: "Record this machine's PCI devices into a .tar.gz that a pretended host can be made of",
-		Long: "Record this machine's PCI devices, as the kernel shows them, into a .tar.gz: for a report of a defect, for a\n" +
+		Long: "Records this machine's PCI devices, as the kernel shows them, into a .tar.gz: for a report of a defect, for a\n" +
 			"test, or for cyborg-standalone --hosts sysfs:FILE. It holds no serial numbers and no network addresses.",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && output != "" {
+				return commandline.UsageErrorf(cmd, "FILE and --output name a file each: leave one out")
+			}
+			output = strings.Join(args, "") + output
 			c, err := load(cmd)
 			if err != nil {
 				return err
@@ -51,7 +57,7 @@ func recordTo(ctx context.Context, cmd *cobra.Command, root, path string) (err e
 	}
 	err = os.Link(part.Name(), path)
 	if errors.Is(err, fs.ErrExist) {
-		return cyborg.Errorf(cyborg.Invalid, "%s exists already: name another file with --output", path)
+		return cyborg.Errorf(cyborg.Invalid, "%s exists already: name another", path)
 	}
 	if err != nil {
 		return cyborg.Errorf(cyborg.Invalid, "the recording cannot be written: %w", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workers/agent"
@@ -47,7 +48,7 @@ func run(cmd *cobra.Command, _ []string) error {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a, err := agent.New(settings, agent.Deps{
-		Temporal: temporal, Drivers: registry, Log: log, Version: cyborg.Version, Metrics: metrics,
+		Temporal: temporal, Drivers: registry, Log: log, Version: cyborg.Version, Metrics: metrics, Clock: clock.System(),
 	})
 	if err != nil {
 		return err
@@ -71,6 +72,7 @@ func agentConfig(c config.Agent) (agent.Config, error) {
 		StateDir:          c.StateDir,
 		Root:              c.Root,
 		ImageDir:          cmp.Or(c.ImageDir, filepath.Join(c.StateDir, "image-files")),
+		NovaConfDir:       c.NovaConfDir,
 		ImageMaxBytes:     int64(c.ImageMax),
 		ImageCacheBytes:   int64(c.ImageCache),
 		Endpoints:         c.Endpoints,

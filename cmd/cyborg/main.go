@@ -12,7 +12,8 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second Ctrl-C ends the process at once. A second SIGTERM does not: supervisors send it to a process and to its group.
+	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
 	os.Exit(cli.Execute(ctx, os.Args[1:], cli.System(), server.Commands()...))
 }

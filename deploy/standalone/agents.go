@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/deploy/standalone/hosts"
 	"github.com/cyborg-project/cyborg/drivers/builtin"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/internal/capture"
@@ -26,19 +27,19 @@ type machine struct {
 }
 
 // checkCaptures refuses captures that are not there before anything is made.
-func checkCaptures(hosts []host) error {
-	for _, h := range hosts {
-		if h.kind != "sysfs" || h.arg == thisMachine {
+func checkCaptures(given []hosts.Host) error {
+	for _, h := range given {
+		if h.Kind != "sysfs" || h.Arg == hosts.ThisMachine {
 			continue
 		}
-		_, err := os.Stat(h.arg)
+		_, err := os.Stat(h.Arg)
 		if err == nil {
 			continue
 		}
 		if reason, ok := errors.AsType[*os.PathError](err); ok {
 			err = reason.Err
 		}
-		return cyborg.Errorf(cyborg.Invalid, "--hosts: the capture %s cannot be read: %w", h.arg, err).
+		return cyborg.Errorf(cyborg.Invalid, "--hosts: the capture %s cannot be read: %w", h.Arg, err).
 			WithHint("Make one with: cyborg-agent record --output FILE.tar.gz")
 	}
 	return nil
@@ -81,29 +82,36 @@ func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
 	return "https://" + advertised(at.Listen, at.TLS.Cert), trust, nil
 }
 
-func (s *standalone) machineOf(h host) (machine, error) {
-	images := s.state.Join("images", h.name)
+func (s *standalone) machineOf(h hosts.Host) (machine, error) {
+	images := s.state.Join("images", h.Name)
 	if err := os.MkdirAll(images, 0o700); err != nil {
-		return machine{}, cyborg.Errorf(cyborg.Unavailable, "the image directory of host %s cannot be made: %w", h.name, err)
+		return machine{}, cyborg.Errorf(cyborg.Unavailable, "the image directory of host %s cannot be made: %w", h.Name, err)
 	}
 	c := s.config.Agent
 	if c.ImageDir != "" {
 		images = c.ImageDir
 	}
+	nova := ""
+	if c.NovaConfDir != "" {
+		nova = filepath.Join(c.NovaConfDir, h.Name)
+		if err := os.MkdirAll(nova, 0o755); err != nil {
+			return machine{}, cyborg.Errorf(cyborg.Unavailable, "the directory of Nova's whitelist of host %s cannot be made: %w", h.Name, err)
+		}
+	}
 	m := machine{Config: agent.Config{
-		Host: h.name, StateDir: s.state.Join("agents", h.name), Root: "/",
-		ImageDir: images, ImageMaxBytes: int64(c.ImageMax), ImageCacheBytes: int64(c.ImageCache),
+		Host: h.Name, StateDir: s.state.Join("agents", h.Name), Root: "/",
+		NovaConfDir: nova, ImageDir: images, ImageMaxBytes: int64(c.ImageMax), ImageCacheBytes: int64(c.ImageCache),
 		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, Slots: c.Slots,
 		ScanTimeout: c.ScanTimeout, UsageTimeout: c.UsageTimeout, StopTimeout: min(c.StopTimeout, stopLimit),
 	}}
 	switch {
-	case h.kind == "fake":
+	case h.Kind == "fake":
 		m.Backends = []agent.BackendConfig{{
-			Name: "fake", Driver: "fake", Enabled: true, Options: map[string]any{"park": h.arg},
+			Name: "fake", Driver: "fake", Enabled: true, Options: map[string]any{"park": h.Arg},
 		}}
 		return m, nil
-	case h.arg != thisMachine:
-		root, err := capture.Open(h.arg, s.state.Join("captures", h.name))
+	case h.Arg != hosts.ThisMachine:
+		root, err := capture.Open(h.Arg, s.state.Join("captures", h.Name))
 		if err != nil {
 			return machine{}, err
 		}
@@ -113,7 +121,7 @@ func (s *standalone) machineOf(h host) (machine, error) {
 	options := map[string]any{"device_spec": []any{map[string]any{"address": "*"}}}
 	if _, err := os.Stat(filepath.Join(m.Root, simulator.Marker)); err == nil {
 		options["simulate"] = true
-	} else if h.arg != thisMachine {
+	} else if h.Arg != hosts.ThisMachine {
 		m.bootID = recordedBoot
 	}
 	m.Backends = []agent.BackendConfig{{Name: "pci", Driver: "generic", Enabled: true, Options: options}}
@@ -121,13 +129,13 @@ func (s *standalone) machineOf(h host) (machine, error) {
 }
 
 // agentParts makes the agents. They share the process's connection to Temporal.
-func (s *standalone) agentParts(machines []machine, temporal client.Client) ([]server.Part, error) {
+func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
 	registry, err := builtin.Registry()
 	if err != nil {
 		return nil, err
 	}
-	parts := make([]server.Part, 0, len(machines))
-	for _, m := range machines {
+	parts := make([]server.Part, 0, len(s.machines))
+	for _, m := range s.machines {
 		a, err := agent.New(m.Config, agent.Deps{
 			Temporal: temporal, Drivers: registry, Log: s.log, Version: cyborg.Version,
 			BootID: m.bootID, Metrics: s.registry,
@@ -142,14 +150,14 @@ func (s *standalone) agentParts(machines []machine, temporal client.Client) ([]s
 
 // live says how many of the hosts have reported to this process. The clock of a PostgreSQL elsewhere may differ from ours;
 // there it must do that they were heard of late.
-func (s *standalone) live(hosts []cyborg.Host) int {
+func (s *standalone) live(known []cyborg.Host) int {
 	heard := map[string]bool{}
-	for _, h := range hosts {
+	for _, h := range known {
 		heard[h.Name] = h.LastSeen.After(s.began) || s.config.Database.URL != "" && !h.Silent
 	}
 	n := 0
 	for _, h := range s.hosts {
-		if heard[h.name] {
+		if heard[h.Name] {
 			n++
 		}
 	}

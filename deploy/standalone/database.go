@@ -55,22 +55,31 @@ func (s *standalone) database(ctx context.Context) (records, error) {
 
 func (s *standalone) configuredDatabase(ctx context.Context) (records, error) {
 	configured := s.config.Database.URL.Reveal()
-	base, err := url.Parse(configured)
+	urls, err := urlsBeside(configured)
 	if err != nil {
-		return records{}, cyborg.Errorf(cyborg.Invalid, "database.url cannot be read") // the error would show the password
+		return records{}, err
 	}
 	if err := s.reach(ctx, configured); err != nil {
 		return records{}, err
 	}
 	s.say("Using the PostgreSQL at %s.", s.config.Database.URL)
-	return records{url: func(name string) string {
+	return records{url: urls}, nil
+}
+
+// urlsBeside returns the URLs of the databases in the PostgreSQL of a configured one.
+func urlsBeside(configured string) (func(name string) string, error) {
+	base, err := url.Parse(configured)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "database.url cannot be read") // the error would show the password
+	}
+	return func(name string) string {
 		if name == database {
 			return configured // whatever its own name is
 		}
 		u := *base
 		u.Path = "/" + name
 		return u.String()
-	}}, nil
+	}, nil
 }
 
 // reach says in a sentence why the configured PostgreSQL cannot be used.

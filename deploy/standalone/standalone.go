@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,14 +11,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/client"
-	temporallog "go.temporal.io/sdk/log"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
+	"github.com/cyborg-project/cyborg/deploy/standalone/hosts"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/server"
 	"github.com/cyborg-project/cyborg/internal/statedir"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -30,7 +30,8 @@ const stopLimit = 30 * time.Second
 type standalone struct {
 	config   *config.Config
 	machine  string // this machine's name
-	hosts    []host
+	hosts    []hosts.Host
+	machines []machine // the same, as their agents are told
 	state    *statedir.Dir
 	out      io.Writer // for the person who started it
 	log      *slog.Logger
@@ -46,44 +47,49 @@ func run(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	s := &standalone{
 		config: c, out: out, log: slog.New(slog.DiscardHandler), registry: server.NewRegistry(), began: time.Now(),
 	}
-	err := s.serve(ctx, stderr)
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = nil // told to stop before everything was started
+	parts, err := s.start(ctx, stderr)
+	switch {
+	case err == nil:
+		err = server.RunParts(ctx, s.log, parts...)
+	case ctx.Err() != nil:
+		// Told to stop meanwhile: whatever could not be started is no failure, however the error calls it.
+		s.log.InfoContext(ctx, "the start was interrupted", slog.String("error", err.Error()))
 		s.say("Stopping before everything has started.")
+		err = nil
 	}
 	return s.stop(ctx, err)
 }
 
-func (s *standalone) serve(ctx context.Context, stderr io.Writer) error {
+// start starts PostgreSQL and Temporal, and returns the parts that run on them.
+func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part, error) {
 	if err := s.open(stderr); err != nil {
-		return err
+		return nil, err
 	}
 	listeners, err := server.Listen(ctx, s.config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.later(func(context.Context) error { return listeners.Close() })
-	if err := engine.Check(s.engineConfig(nil)); err != nil {
-		return err
+	if err := engine.Check(engineConfig(s.config, nil)); err != nil {
+		return nil, err
 	}
-	agents, err := s.agents()
-	if err != nil {
-		return err
+	if s.machines, err = s.agents(); err != nil {
+		return nil, err
 	}
 	records, err := s.database(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.migrate(ctx, records.url(database)); err != nil {
-		return err
+		return nil, err
 	}
 	temporal, err := s.engine(ctx, records.url)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	connected, err := s.connect(ctx, temporal)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	parts := []server.Part{
 		watched("PostgreSQL", records.done, records.err),
@@ -95,19 +101,18 @@ func (s *standalone) serve(ctx context.Context, stderr io.Writer) error {
 			})
 		}},
 	}
-	running, err := s.agentParts(agents, connected)
+	running, err := s.agentParts(connected)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	parts = append(parts, running...)
 	parts = append(parts, server.Part{Name: "welcome", Run: func(ctx context.Context) error {
 		s.welcome(ctx, records.url(database), temporal.UIURL())
 		<-ctx.Done()
-		s.say("Stopping; what is in flight goes on at the next start.")
-		s.say("A step that runs has %s to end; a second Ctrl-C does not wait for it.", min(s.config.Agent.StopTimeout, stopLimit))
+		s.farewell(ctx, records.url(database))
 		return nil
 	}})
-	return server.RunParts(ctx, s.log, parts...)
+	return parts, nil
 }
 
 // open settles what hosts there are, and takes the state directory.
@@ -115,7 +120,7 @@ func (s *standalone) open(stderr io.Writer) (err error) {
 	if s.machine, err = os.Hostname(); err != nil {
 		return cyborg.Errorf(cyborg.Unavailable, "this machine's name cannot be read: %w", err)
 	}
-	if s.hosts, err = parseHosts(s.config.Standalone.Hosts, s.machine); err != nil {
+	if s.hosts, err = hosts.Parse(s.config.Standalone.Hosts, s.machine); err != nil {
 		return err
 	}
 	if err := checkCaptures(s.hosts); err != nil {
@@ -137,18 +142,21 @@ func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
 	return err
 }
 
-func (s *standalone) engineConfig(urls func(string) string) engine.Config {
+// engineConfig is the embedded Temporal as it is configured.
+func engineConfig(c *config.Config, urls func(string) string) engine.Config {
+	tls := c.Standalone.TemporalTLS
 	return engine.Config{
 		PostgresURL: urls,
-		Listen:      s.config.Standalone.TemporalListen, UIListen: s.config.Standalone.TemporalUIListen,
-		Namespace: s.config.Temporal.Namespace, Retention: s.config.Retention.Histories,
+		Listen:      c.Standalone.TemporalListen, UIListen: c.Standalone.TemporalUIListen,
+		TLS:       engine.TLS{CertFile: tls.Cert, KeyFile: tls.Key, ClientCAFile: tls.ClientCA},
+		Namespace: c.Temporal.Namespace, Retention: c.Retention.Histories,
 		SearchAttributes: workflows.SearchAttributes(),
 	}
 }
 
 func (s *standalone) engine(ctx context.Context, urls func(string) string) (*engine.Engine, error) {
 	began := time.Now()
-	e, err := engine.Start(ctx, s.engineConfig(urls), s.log)
+	e, err := engine.Start(ctx, engineConfig(s.config, urls), s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -160,8 +168,9 @@ func (s *standalone) engine(ctx context.Context, urls func(string) string) (*eng
 func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (client.Client, error) {
 	connected, err := client.DialContext(ctx, client.Options{
 		HostPort: temporal.FrontendAddress(), Namespace: temporal.Namespace(),
-		Identity: fmt.Sprintf("standalone@%s/%s", s.machine, cyborg.Version),
-		Logger:   temporallog.NewStructuredLogger(s.log),
+		Identity:          fmt.Sprintf("standalone@%s/%s", s.machine, cyborg.Version),
+		Logger:            temporalclient.NewLogger(s.log),
+		ConnectionOptions: client.ConnectionOptions{TLS: temporal.ClientTLS(), GrpcCompression: temporalclient.NoCompression()},
 	})
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.Unavailable, "the embedded Temporal does not answer: %w", err)

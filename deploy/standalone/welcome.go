@@ -32,6 +32,10 @@ func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
 	if err == nil {
 		accelerators, err = allAccelerators(ctx, store)
 	}
+	var overridden []string
+	if err == nil {
+		overridden, err = s.overridden(ctx, store)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			s.log.WarnContext(ctx, "cannot tell whether everything is there", slog.String("error", err.Error()))
@@ -46,6 +50,9 @@ func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
 	s.say("  API          %s/v1", where)
 	s.say("  API document %s/openapi.json", where)
 	s.say("  Temporal UI  %s", ui)
+	if len(overridden) > 0 {
+		s.say("\n%s", strings.Join(overridden, "\n"))
+	}
 	s.say("\nTry, in another terminal:\n")
 	for _, line := range s.suggestions(where, accelerators) {
 		s.say("  %s", line)

@@ -18,6 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
 func certificate(t *testing.T, names []string, addresses ...net.IP) string {
@@ -74,4 +75,17 @@ func TestSuggestions(t *testing.T) {
 	s.config.API.Tokens = []config.Token{{}}
 	require.Equal(t, []string{"export CYBORG_URL=http://127.0.0.1:7777", "export CYBORG_TOKEN=...   # one of api.tokens"},
 		s.suggestions("http://127.0.0.1:7777", nil)[:2])
+}
+
+// The command that undoes a change must survive the shell.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	want := agent.BackendConfig{Name: "pci", Options: map[string]any{
+		"device_spec": []any{map[string]any{"address": "*"}}, "simulate": true,
+	}}
+	require.Equal(t, clientCommand()+` driver update h1 pci --option 'device_spec=[{"address":"*"}]' --option simulate=true`,
+		reset("update h1 pci", want))
+	require.True(t, sameOptions(nil, map[string]any{}))
+	require.True(t, sameOptions(map[string]any{"n": 1}, map[string]any{"n": float64(1)}))
+	require.False(t, sameOptions(map[string]any{"park": "1xgpu"}, map[string]any{"park": "2xgpu"}))
 }

@@ -15,7 +15,7 @@ func TestEveryBuiltinDriverRefusesUnknownOptions(t *testing.T) {
 	t.Parallel()
 	registry, err := builtin.Registry()
 	require.NoError(t, err)
-	require.Equal(t, []string{"fake", "generic"}, registry.Names())
+	require.Subset(t, registry.Names(), []string{"fake", "generic"})
 	for _, name := range registry.Names() {
 		env := drivers.Environment{
 			Host: "h", Backend: "b", Root: t.TempDir(), StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),

@@ -20,7 +20,21 @@ func discoverChecks() []check {
 		{name: "goes through JSON", run: discoverGoesThroughJSON},
 		{name: "stops with its context", run: discoverStops},
 		{name: "loses what vanishes", needs: canVanish, run: discoverLosesWhatVanishes},
+		{name: "agrees with Inspect", needs: func(rig *Rig) bool { return offers[drivers.Inspector](rig.Driver) }, run: inspectAgrees},
 	}
+}
+
+// inspectAgrees compares each device with what the driver tells of it alone.
+func inspectAgrees(t *testing.T, b *bench) {
+	inspector, ok := b.Driver.(drivers.Inspector)
+	require.True(t, ok)
+	for _, device := range b.discover(t) {
+		alone, err := inspector.Inspect(t.Context(), device.Identity)
+		require.NoError(t, err)
+		require.Equal(t, device, alone)
+	}
+	_, err := inspector.Inspect(t.Context(), "no such device")
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err), "%v", err)
 }
 
 func canVanish(rig *Rig) bool { return rig.Vanish != nil }

@@ -57,7 +57,7 @@ func TestVictim(t *testing.T) {
 func (p *park) victim(t *testing.T, step string) (kill func()) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestVictim$")
-	command.Env = append(os.Environ(), victimDir+"="+p.dir, victimStep+"="+step)
+	command.Env = append(os.Environ(), victimDir+"="+p.dir, victimStep+"="+step, "TMPDIR="+t.TempDir()) // what it leaves behind
 	output, err := command.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, command.Start())
@@ -82,7 +82,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 		card.Latency[fake.StepProgram] = fake.Duration(time.Hour)
 	}))
 	kill := p.victim(t, "")
-	require.Eventually(t, func() bool { return p.bitstreams(t)[0] == "" }, 30*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return p.bitstreams(t)[0] == "" }, time.Minute, 10*time.Millisecond)
 	kill()
 	require.Equal(t, []string{""}, p.bitstreams(t))
 	require.True(t, p.card(t).Deployables["r0"].Installed)

@@ -31,6 +31,7 @@ type driver struct {
 }
 
 var (
+	_ drivers.Inspector  = (*driver)(nil)
 	_ drivers.Installer  = (*driver)(nil)
 	_ drivers.Attacher   = (*driver)(nil)
 	_ drivers.Programmer = (*driver)(nil)
@@ -96,12 +97,34 @@ func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 
 // Discover reports the cards that are on the bus, in the order of their addresses.
 func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	reports := make([]cyborg.DeviceReport, 0, len(d.slots))
 	for _, s := range d.slots {
-		if _, err := d.inspect(ctx, s, StepDiscover); err != nil {
+		card, err := d.inspect(ctx, s, StepDiscover)
+		if err != nil {
 			return nil, err
 		}
+		if !card.Vanished {
+			reports = append(reports, s.report(card))
+		}
 	}
-	return d.reports(ctx)
+	return reports, nil
+}
+
+// Inspect reports one card.
+func (d *driver) Inspect(ctx context.Context, identity string) (cyborg.DeviceReport, error) {
+	for _, s := range d.slots {
+		if s.identity() != identity {
+			continue
+		}
+		card, err := d.inspect(ctx, s, StepDiscover)
+		if err != nil {
+			return cyborg.DeviceReport{}, err
+		}
+		if !card.Vanished {
+			return s.report(card), nil
+		}
+	}
+	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.NotFound, "the fake park shows no card %q", identity)
 }
 
 // reports is Discover without its script.

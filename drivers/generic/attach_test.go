@@ -2,7 +2,6 @@ package generic_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -328,30 +327,8 @@ func TestAttachThatHangs(t *testing.T) {
 	require.NoError(t, err, "a discovery does not hang with it")
 
 	b.ClearFaults()
-	require.Eventually(t, func() bool { return b.detach(t, true) == nil }, 30*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return b.detach(t, true) == nil }, time.Minute, 20*time.Millisecond)
 	require.Equal(t, before, snapshot(t, b.Root()))
-}
-
-// dyingKernel fails at one write, before or after it is done.
-type dyingKernel struct {
-	sysfs.Kernel
-	at, count int
-	after     bool
-}
-
-var errDied = errors.New("the agent died")
-
-func (k *dyingKernel) Write(attribute, text string) error {
-	k.count++
-	if k.count != k.at {
-		return k.Kernel.Write(attribute, text)
-	}
-	if k.after {
-		if err := k.Kernel.Write(attribute, text); err != nil {
-			return err
-		}
-	}
-	return errDied
 }
 
 // TestAgentDiesAtEachWrite: wherever the agent dies in an attach or a detach, the next one can finish it and can undo it,
@@ -366,8 +343,8 @@ func TestAgentDiesAtEachWrite(t *testing.T) {
 					b := newBench(t, newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga)), address)
 					before := snapshot(t, b.Root())
 					die := func(do func() error) {
-						b.restart(t, &dyingKernel{Kernel: b.Simulator, at: at, after: after}, "30s")
-						require.ErrorIs(t, do(), errDied)
+						b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: at, After: after}, "30s")
+						require.ErrorIs(t, do(), sysfstest.ErrDied)
 						b.restart(t, b.Simulator, "30s")
 					}
 					attach := func() error { return b.attach(t) }

@@ -2,7 +2,6 @@ package generic_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/internal/capture"
 )
 
@@ -26,12 +26,7 @@ type fact struct {
 // tree hold, read here by hand.
 func TestInventoryOfEachCapture(t *testing.T) {
 	t.Parallel()
-	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
-	require.NoError(t, err)
-	captures, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(module)), "testdata/snapshots/*.tar.gz"))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(captures), 8)
-	for _, name := range captures {
+	for _, name := range sysfstest.Recordings(t) {
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			t.Parallel()
 			root, err := capture.Open(name, filepath.Join(t.TempDir(), "machine"))

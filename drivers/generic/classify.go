@@ -79,8 +79,8 @@ func resourceClass(t cyborg.DeviceType) string {
 }
 
 // attributes are the resource class and the traits that upstream's pci_driver reports, and from its NIC driver whether
-// the function is a physical or a virtual one.
-func attributes(f sysfs.Function) []cyborg.Attribute {
+// the function is a physical or a virtual one, and to which physical network it leads.
+func attributes(f sysfs.Function, network string) []cyborg.Attribute {
 	traits := []string{"OWNER_CYBORG"}
 	if name := vendorTrait(f.Vendor); name != "" {
 		traits = append(traits, "CUSTOM_PCI_"+name)
@@ -92,9 +92,15 @@ func attributes(f sysfs.Function) []cyborg.Attribute {
 	case f.TotalVFs > 0:
 		traits = append(traits, "CUSTOM_PF")
 	}
+	if network != "" {
+		traits = append(traits, networkTraits(network)...)
+	}
 	list := []cyborg.Attribute{{Key: "rc", Value: resourceClass(deviceType(f))}}
 	for i, trait := range traits {
 		list = append(list, cyborg.Attribute{Key: fmt.Sprintf("trait%d", i), Value: trait})
+	}
+	if network != "" {
+		list = append(list, cyborg.Attribute{Key: keyPhysicalNetwork, Value: network})
 	}
 	return list
 }

@@ -29,7 +29,7 @@ func newHost(t *testing.T, functions ...simulator.Function) *sysfstest.Host {
 }
 
 // environment is what an agent gives to a backend on the host.
-func environment(t *testing.T, host *sysfstest.Host) drivers.Environment {
+func environment(t testing.TB, host *sysfstest.Host) drivers.Environment {
 	t.Helper()
 	return drivers.Environment{Host: "node1", Backend: "pci", Root: host.Root(), Log: logger(t)}
 }

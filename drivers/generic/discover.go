@@ -24,6 +24,10 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		}
 	}
 	d.names.Fill(ctx, chosen)
+	networks, err := d.physicalNetworks(ctx, functions)
+	if err != nil {
+		return nil, err
+	}
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
 		if f.PF != nil {
@@ -40,12 +44,12 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 				}
 			}
 		}
-		devices = append(devices, report(f, parts, protection))
+		devices = append(devices, report(f, parts, protection, networks))
 	}
 	return devices, nil
 }
 
-func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection) cyborg.DeviceReport {
+func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks map[cyborg.PCIAddress]string) cyborg.DeviceReport {
 	device := cyborg.DeviceReport{
 		Identity: f.Address.String(), Type: deviceType(f), VendorID: f.Vendor, ProductID: f.Product,
 		Vendor: f.VendorName, Model: f.ProductName, NUMANode: f.NUMANode, BoardInfo: boardInfo(f),
@@ -53,7 +57,7 @@ func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protectio
 		Deployables: []cyborg.DeployableReport{},
 	}
 	for _, part := range parts {
-		device.Deployables = append(device.Deployables, deployable(part, device.Type, protection[part.Address]))
+		device.Deployables = append(device.Deployables, deployable(part, device.Type, protection[part.Address], networks[part.Address]))
 	}
 	return device
 }
@@ -77,14 +81,14 @@ func boardInfo(f sysfs.Function) cyborg.JSONObject {
 }
 
 // deployable is one function that can be given out. Its name is its address: the conductor adds the host.
-func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected string) cyborg.DeployableReport {
+func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, network string) cyborg.DeployableReport {
 	address := f.Address.String()
 	return cyborg.DeployableReport{
 		Name: address,
 		Specs: cyborg.Specs{
 			Num: 1, DeviceType: deviceType, Capability: capability(f), VendorID: f.Vendor, ProductID: f.Product,
 		},
-		Attributes: attributes(f),
+		Attributes: attributes(f, network),
 		Handles:    []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Info: f.Address.HandleInfo(), Identity: address}},
 		Protected:  protected,
 	}

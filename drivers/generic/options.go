@@ -20,6 +20,7 @@ const (
 	optionVFIO     = "vfio_driver"
 	optionPCIIDs   = "pci_ids"
 	optionSimulate = "simulate"
+	optionMappings = "physical_device_mappings"
 
 	defaultDeadline = 30 * time.Second
 	defaultVFIO     = "vfio-pci"
@@ -34,6 +35,8 @@ type options struct {
 	vfio string
 	// pciIDs is the pci.ids file; empty: wherever the system has it.
 	pciIDs string
+	// mappings are the physical networks to which network cards lead.
+	mappings mappings
 	// simulate says that the root is a simulated one.
 	simulate bool
 }
@@ -56,11 +59,13 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 			o.vfio, err = parseText(key, value, driverNamePattern)
 		case optionPCIIDs:
 			o.pciIDs, err = parseText(key, value, nil)
+		case optionMappings:
+			o.mappings, err = parseMappings(value)
 		case optionSimulate:
 			o.simulate, err = parseFlag(key, value)
 		default:
 			err = fmt.Errorf("there is no option %q; there are %s", key,
-				strings.Join([]string{optionDeadline, optionSpec, optionPCIIDs, optionSimulate, optionVFIO}, ", "))
+				strings.Join([]string{optionDeadline, optionSpec, optionPCIIDs, optionMappings, optionSimulate, optionVFIO}, ", "))
 		}
 		mistakes = append(mistakes, err)
 	}

@@ -71,7 +71,7 @@ func TestOptionsMistakes(t *testing.T) {
 	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
 	for _, message := range []string{
 		`backend "pci"`, `device_spec[1]`, `"x"`, `device_spec[2]`, `"devname"`, "deadline is soon", "vfio_driver", "../../evil", "pci_ids",
-		"simulate is yes", `"device_specs"`, "deadline, device_spec, pci_ids, simulate, vfio_driver",
+		"simulate is yes", `"device_specs"`, "deadline, device_spec, pci_ids, physical_device_mappings, simulate, vfio_driver",
 	} {
 		require.ErrorContains(t, err, message)
 	}

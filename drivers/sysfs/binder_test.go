@@ -3,7 +3,6 @@ package sysfs_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -207,28 +206,6 @@ func TestBinderVerifies(t *testing.T) {
 	require.ErrorContains(t, err, "no driver has it")
 }
 
-// dyingKernel fails, before or after it does what it was asked, at one write.
-type dyingKernel struct {
-	sysfs.Kernel
-	at, count int
-	after     bool
-}
-
-var errDied = errors.New("the process died")
-
-func (k *dyingKernel) Write(attribute, text string) error {
-	k.count++
-	if k.count != k.at {
-		return k.Kernel.Write(attribute, text)
-	}
-	if k.after {
-		if err := k.Kernel.Write(attribute, text); err != nil {
-			return err
-		}
-	}
-	return errDied
-}
-
 // TestBinderDiesAtEachWrite: wherever a process dies on the way to VFIO or back, the next one can finish, and can undo.
 func TestBinderDiesAtEachWrite(t *testing.T) {
 	t.Parallel()
@@ -255,8 +232,8 @@ func TestBinderDiesAtEachWrite(t *testing.T) {
 					if c.begin == given {
 						give(t, host, gpu)
 					}
-					dying := &dyingKernel{Kernel: host.Simulator, at: at, after: after}
-					require.ErrorIs(t, c.first(binder(t, host, dying)), errDied)
+					dying := &sysfstest.DyingKernel{Kernel: host.Simulator, At: at, After: after}
+					require.ErrorIs(t, c.first(binder(t, host, dying)), sysfstest.ErrDied)
 					require.NoError(t, c.then(binder(t, host, host.Simulator)))
 					require.Equal(t, c.end, binding(t, host, gpu))
 				})

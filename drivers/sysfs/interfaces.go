@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // iffUp is IFF_UP of linux/if.h.
@@ -76,4 +78,24 @@ func (v *view) defaultRoutes() []string {
 		}
 	}
 	return names
+}
+
+// Interfaces says which PCI function each network interface belongs to, of those that belong to one.
+func (t *Tree) Interfaces() (map[string]cyborg.PCIAddress, error) {
+	v, err := t.open()
+	if err != nil {
+		return nil, err
+	}
+	defer v.close()
+	names, err := v.names("sys/class/net")
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "the network interfaces cannot be listed: %w", err)
+	}
+	found := map[string]cyborg.PCIAddress{}
+	for _, name := range names {
+		if chain := functionsOn(v.target(path.Join("sys/class/net", name))); len(chain) > 0 {
+			found[name] = chain[len(chain)-1]
+		}
+	}
+	return found, nil
 }

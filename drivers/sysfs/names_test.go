@@ -2,9 +2,7 @@ package sysfs_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/jaypipes/ghw"
@@ -15,20 +13,6 @@ import (
 	"github.com/cyborg-project/cyborg/internal/capture"
 )
 
-// ghwDir is the directory of ghw's module.
-func ghwDir(tb testing.TB) string {
-	tb.Helper()
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
-	require.NoError(tb, err)
-	return strings.TrimSpace(string(dir))
-}
-
-// pciIDs is the pci.ids file that ghw ships for its own tests.
-func pciIDs(tb testing.TB) string {
-	tb.Helper()
-	return filepath.Join(ghwDir(tb), "testdata/usr/share/hwdata/pci.ids")
-}
-
 func named(t *testing.T, names *sysfs.Names, vendor, product string) (vendorName, productName string) {
 	t.Helper()
 	functions := []sysfs.Function{{Vendor: vendor, Product: product}}
@@ -38,7 +22,7 @@ func named(t *testing.T, names *sysfs.Names, vendor, product string) (vendorName
 
 func TestNames(t *testing.T) {
 	t.Parallel()
-	names := sysfs.NewNames(pciIDs(t), logger(t))
+	names := sysfs.NewNames(sysfstest.PCIIDs(t), logger(t))
 	for range 2 { // the second time from memory
 		vendor, product := named(t, names, "10de", "15f8")
 		require.Equal(t, "NVIDIA Corporation", vendor)
@@ -86,17 +70,14 @@ func TestNamesAppearWithTheDatabase(t *testing.T) {
 // TestFunctionsAgreesWithGHW holds the reader and the names against ghw on every recording that ghw ships. ghw's names
 // come from the database that PCIDB_PATH tells, so the test cannot run beside others.
 func TestFunctionsAgreesWithGHW(t *testing.T) {
-	t.Setenv("PCIDB_PATH", pciIDs(t))
-	snapshots, err := filepath.Glob(filepath.Join(ghwDir(t), "testdata/snapshots/*.tar.gz"))
-	require.NoError(t, err)
-	require.NotEmpty(t, snapshots)
+	t.Setenv("PCIDB_PATH", sysfstest.PCIIDs(t))
 	compared := 0
-	for _, snapshot := range snapshots {
+	for _, snapshot := range sysfstest.Recordings(t) {
 		root, err := capture.Open(snapshot, filepath.Join(t.TempDir(), "machine"))
 		require.NoError(t, err)
 		functions, err := tree(t, root).Functions(t.Context())
 		require.NoError(t, err)
-		sysfs.NewNames(pciIDs(t), logger(t)).Fill(t.Context(), functions)
+		sysfs.NewNames(sysfstest.PCIIDs(t), logger(t)).Fill(t.Context(), functions)
 
 		info, err := ghw.PCI(ghw.WithChroot(root), ghw.WithDisableTools(), ghw.WithDisableTopology(), ghw.WithDisableWarnings())
 		require.NoError(t, err)
@@ -119,7 +100,7 @@ func TestFunctionsAgreesWithGHW(t *testing.T) {
 
 // TestGHWListsAllOrNothing is why the listing is not ghw's own. When it fails, ghw has become better and may take over.
 func TestGHWListsAllOrNothing(t *testing.T) {
-	t.Setenv("PCIDB_PATH", pciIDs(t))
+	t.Setenv("PCIDB_PATH", sysfstest.PCIIDs(t))
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
 	count := func() int {
 		info, err := ghw.PCI(ghw.WithChroot(host.Root()), ghw.WithDisableTools(), ghw.WithDisableTopology(), ghw.WithDisableWarnings())

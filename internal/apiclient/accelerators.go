@@ -24,6 +24,7 @@ type Accelerator struct {
 
 // AcceleratorFilter chooses accelerators; empty fields choose all. Fields are ANDed, values of one field ORed.
 type AcceleratorFilter struct {
+	Prefix      string // how the UUID begins, eight characters or more
 	Names       []string
 	Hosts       []string
 	Drivers     []string
@@ -37,6 +38,7 @@ type AcceleratorFilter struct {
 // Accelerators lists accelerators.
 func (c *Client) Accelerators(ctx context.Context, filter AcceleratorFilter, page Page) iter.Seq2[Accelerator, error] {
 	q := query{}
+	q.add("uuid_prefix", filter.Prefix)
 	q.add("name", filter.Names...)
 	q.add("host", filter.Hosts...)
 	q.add("driver", filter.Drivers...)
@@ -80,6 +82,11 @@ func (c *Client) MakeReady(ctx context.Context, id uuid.UUID, options ...Option)
 	return c.change(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/ready", options: options})
 }
 
+// Retire takes an accelerator out of service.
+func (c *Client) Retire(ctx context.Context, id uuid.UUID, options ...Option) (Answer, error) {
+	return c.change(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/retire", options: options})
+}
+
 // SetSpecs changes the specs of an accelerator.
 func (c *Client) SetSpecs(ctx context.Context, id uuid.UUID, specs cyborg.SpecsPatch, options ...Option) (Accelerator, error) {
 	return c.changeAccelerator(ctx, request{
@@ -101,6 +108,14 @@ func (c *Client) Attach(ctx context.Context, id uuid.UUID, to cyborg.Holder, opt
 func (c *Client) Detach(ctx context.Context, id uuid.UUID, from cyborg.Holder, options ...Option) (Answer, error) {
 	q := query{}
 	q.add(string(from.Kind), from.ID)
+	return c.change(ctx, request{method: http.MethodDelete, path: acceleratorPath(id), query: url.Values(q), options: options})
+}
+
+// ForceDetach takes handles of an accelerator back in the records alone, where its host cannot.
+func (c *Client) ForceDetach(ctx context.Context, id uuid.UUID, from cyborg.Holder, options ...Option) (Answer, error) {
+	q := query{}
+	q.add(string(from.Kind), from.ID)
+	q.add("force", "true")
 	return c.change(ctx, request{method: http.MethodDelete, path: acceleratorPath(id), query: url.Values(q), options: options})
 }
 
@@ -140,7 +155,12 @@ func (c *Client) AcceleratorUsage(ctx context.Context, id uuid.UUID) (usage cybo
 
 // History lists what happened to an accelerator, oldest first.
 func (c *Client) History(ctx context.Context, id uuid.UUID, page Page) iter.Seq2[cyborg.Event, error] {
-	return list(ctx, c, acceleratorPath(id)+"/history", "event", nil, page, func(e cyborg.Event) string { return e.Cursor.String() })
+	return history(ctx, c, acceleratorPath(id), page)
+}
+
+// history lists what happened to what is found at the path.
+func history(ctx context.Context, c *Client, path string, page Page) iter.Seq2[cyborg.Event, error] {
+	return list(ctx, c, path+"/history", "event", nil, page, func(e cyborg.Event) string { return e.Cursor.String() })
 }
 
 func (c *Client) changeAccelerator(ctx context.Context, req request) (accelerator Accelerator, err error) {

@@ -55,11 +55,17 @@ func TestForeignErrorPagesAreNotTakenForTheAPI(t *testing.T) {
 	} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
-			client := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<h1>No</h1>", status) })
+			client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("X-Openstack-Request-Id", "req-7") // what stands between may leave the API's headers
+				http.Error(w, "<h1>No</h1>", status)
+			})
 			_, err := client.Host(t.Context(), "h1")
 			require.Equal(t, kind, cyborg.KindOf(err))
 			require.ErrorContains(t, err, strconv.Itoa(status))
 			require.Contains(t, cyborg.AsError(err).Hint, "check the URL")
+			problem, ok := errors.AsType[*apiclient.Problem](err)
+			require.True(t, ok)
+			require.Equal(t, "req-7", problem.RequestID)
 		})
 	}
 }

@@ -27,6 +27,22 @@ func (c *Client) Host(ctx context.Context, name string) (host cyborg.Host, err e
 	return host, err
 }
 
+// HostHistory lists what happened on a host, oldest first.
+func (c *Client) HostHistory(ctx context.Context, name string, page Page) iter.Seq2[cyborg.Event, error] {
+	return history(ctx, c, hostPath(name), page)
+}
+
+// ForgetHost deletes a silent host of which nothing is held.
+func (c *Client) ForgetHost(ctx context.Context, name string) error {
+	_, err := c.change(ctx, request{method: http.MethodDelete, path: hostPath(name)})
+	return err
+}
+
+// Rescue has Nova reboot the instances of a host that may be without their accelerators since it booted.
+func (c *Client) Rescue(ctx context.Context, host string, options ...Option) (Answer, error) {
+	return c.change(ctx, request{method: http.MethodPost, path: hostPath(host) + "/rescue", options: options})
+}
+
 // HostServices lists what each backend of a host offers.
 func (c *Client) HostServices(ctx context.Context, name string) ([]cyborg.Backend, error) {
 	return whole[cyborg.Backend](ctx, c, hostPath(name)+"/services", "service", nil)
@@ -51,16 +67,49 @@ func (c *Client) Discover(ctx context.Context, host string) (found Discovery, er
 }
 
 // Services lists the running processes of the system.
-func (c *Client) Services(ctx context.Context) ([]cyborg.Service, error) {
-	return whole[cyborg.Service](ctx, c, "/v1/services", "service", nil)
+func (c *Client) Services(ctx context.Context, page Page) iter.Seq2[cyborg.Service, error] {
+	return list(ctx, c, "/v1/services", "service", nil, page, cyborg.Service.Key)
 }
 
-// Drivers lists the backends of a host; of all hosts where host is empty.
-func (c *Client) Drivers(ctx context.Context, host string) ([]cyborg.Backend, error) {
-	if host != "" {
-		return whole[cyborg.Backend](ctx, c, hostPath(host)+"/drivers", "driver", nil)
+// Drift is a difference between OpenStack Placement and the records, as the API shows it.
+type Drift struct {
+	cyborg.Drift
+
+	Repaired bool `json:"repaired"`
+}
+
+// DriftFilter chooses differences; empty fields choose all.
+type DriftFilter struct {
+	Hosts   []string
+	Classes []cyborg.DriftClass
+	// Open leaves out what is repaired.
+	Open bool
+}
+
+// Drift lists in what Placement and the records differed.
+func (c *Client) Drift(ctx context.Context, filter DriftFilter, page Page) iter.Seq2[Drift, error] {
+	q := query{}
+	q.add("host", filter.Hosts...)
+	q.add("class", asStrings(filter.Classes)...)
+	if filter.Open {
+		q.add("repaired", "false")
 	}
-	return whole[cyborg.Backend](ctx, c, "/v1/drivers", "driver", nil)
+	return list(ctx, c, "/v1/drift", "drift", url.Values(q), page, func(d Drift) string { return d.Key() })
+}
+
+// Drivers lists the backends of these hosts; of all where there are none.
+func (c *Client) Drivers(ctx context.Context, hosts []string, page Page) iter.Seq2[cyborg.Backend, error] {
+	query := url.Values{}
+	if len(hosts) > 0 {
+		query["host"] = hosts
+	}
+	return list(ctx, c, "/v1/drivers", "driver", query, page, cyborg.Backend.Key)
+}
+
+// Driver reads one backend of a host.
+func (c *Client) Driver(ctx context.Context, host, backend string) (found cyborg.Backend, err error) {
+	_, err = c.get(ctx, driverPath(host, backend), nil, &found)
+	return found, err
 }
 
 // InstallDriver enables a backend of a compiled-in driver on a host.
@@ -97,6 +146,7 @@ type Device struct {
 
 // DeviceFilter chooses devices; empty fields choose all.
 type DeviceFilter struct {
+	Prefix  string // how the UUID begins, eight characters or more
 	Hosts   []string
 	Types   []cyborg.DeviceType
 	Vendors []string
@@ -105,6 +155,7 @@ type DeviceFilter struct {
 // Devices lists devices.
 func (c *Client) Devices(ctx context.Context, filter DeviceFilter, page Page) iter.Seq2[Device, error] {
 	q := query{}
+	q.add("uuid_prefix", filter.Prefix)
 	q.add("host", filter.Hosts...)
 	q.add("type", asStrings(filter.Types)...)
 	q.add("vendor_id", filter.Vendors...)
@@ -113,8 +164,31 @@ func (c *Client) Devices(ctx context.Context, filter DeviceFilter, page Page) it
 
 // Device reads one device with its accelerators.
 func (c *Client) Device(ctx context.Context, id uuid.UUID) (device Device, err error) {
-	_, err = c.get(ctx, devicesPath+"/"+id.String(), nil, &device)
+	_, err = c.get(ctx, devicePath(id), nil, &device)
 	return device, err
+}
+
+// DeviceHistory lists what happened to a device and its accelerators, oldest first.
+func (c *Client) DeviceHistory(ctx context.Context, id uuid.UUID, page Page) iter.Seq2[cyborg.Event, error] {
+	return history(ctx, c, devicePath(id), page)
+}
+
+// MaintainDevice takes all accelerators of a device out of use for a while, or none.
+func (c *Client) MaintainDevice(ctx context.Context, id uuid.UUID, what Maintaining) (Device, error) {
+	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/maintain", body: what})
+}
+
+// EnableDevice ends the maintenance of all accelerators of a device.
+func (c *Client) EnableDevice(ctx context.Context, id uuid.UUID) (Device, error) {
+	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/enable"})
+}
+
+func (c *Client) changeDevice(ctx context.Context, req request) (device Device, err error) {
+	answer, err := c.change(ctx, req)
+	if err != nil {
+		return device, err
+	}
+	return device, answer.decode(&device)
 }
 
 // Usage is a census: the hosts (all where none is named) are asked now.
@@ -124,6 +198,8 @@ func (c *Client) Usage(ctx context.Context, hosts ...string) (census cyborg.Cens
 	_, err = c.get(ctx, "/v1/usage", url.Values(q), &census)
 	return census, err
 }
+
+func devicePath(id uuid.UUID) string { return devicesPath + "/" + id.String() }
 
 func hostPath(name string) string { return hostsPath + "/" + url.PathEscape(name) }
 

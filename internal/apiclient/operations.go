@@ -24,6 +24,8 @@ type Operation struct {
 
 // OperationFilter chooses operations; empty fields choose all. Fields are ANDed, values of one field ORed.
 type OperationFilter struct {
+	IDs         []uuid.UUID
+	Prefix      string // how the id begins, eight characters or more
 	Kinds       []cyborg.OperationKind
 	States      []cyborg.OperationState
 	Hosts       []string
@@ -35,6 +37,10 @@ type OperationFilter struct {
 // Operations lists operations, newest first.
 func (c *Client) Operations(ctx context.Context, filter OperationFilter, page Page) iter.Seq2[Operation, error] {
 	q := query{}
+	for _, id := range filter.IDs {
+		q.addUUID("id", id)
+	}
+	q.add("id_prefix", filter.Prefix)
 	q.add("kind", asStrings(filter.Kinds)...)
 	q.add("state", asStrings(filter.States)...)
 	q.add("host", filter.Hosts...)
@@ -56,6 +62,11 @@ func (c *Client) Operation(ctx context.Context, id uuid.UUID) (operation Operati
 func (c *Client) readOperation(ctx context.Context, id uuid.UUID) (operation Operation, text []byte, err error) {
 	answer, err := c.get(ctx, operationPath(id), nil, &operation)
 	return operation, answer.body, err
+}
+
+// OperationHistory lists what an operation changed, oldest first.
+func (c *Client) OperationHistory(ctx context.Context, id uuid.UUID, page Page) iter.Seq2[cyborg.Event, error] {
+	return history(ctx, c, operationPath(id), page)
 }
 
 // CancelOperation asks an operation to stop and undo what it did. It has not ended when this returns.

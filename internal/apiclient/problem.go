@@ -1,6 +1,7 @@
 package apiclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,26 +47,35 @@ type problemBody struct {
 	Operation uuid.UUID   `json:"operation_id"`
 }
 
+// What is taken of an answer at most: whatever answers in the API's place may say anything.
+const (
+	longestText       = 1000 // characters
+	longestRetryAfter = 3600 // seconds
+)
+
 func newProblem(resp *http.Response, body []byte) *Problem {
-	problem := &Problem{Status: resp.StatusCode, RequestID: resp.Header.Get("X-Request-ID")}
+	problem := &Problem{Status: resp.StatusCode, RequestID: cyborg.Showable(resp.Header.Get("X-Openstack-Request-Id"), longestText)}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		problem.RetryAfter = time.Duration(seconds) * time.Second
+		problem.RetryAfter = time.Duration(min(seconds, longestRetryAfter)) * time.Second
 	}
 	var parsed problemBody
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if media != "application/problem+json" || json.Unmarshal(body, &parsed) != nil || parsed.Kind == "" {
-		problem.Err = cyborg.Errorf(kindOfStatus(resp.StatusCode), "%s answered %s", resp.Request.URL.Redacted(), resp.Status).
+		problem.Err = cyborg.Errorf(kindOfStatus(resp.StatusCode), "%s answered %s", resp.Request.URL.Redacted(), cyborg.Showable(resp.Status, longestText)).
 			WithHint("That is not how a Cyborg API tells an error; check the URL, and what stands between here and there.")
 		return problem
 	}
-	message := parsed.Detail
-	if message == "" {
-		message = parsed.Title
-	}
+	message := cmp.Or(parsed.Detail, parsed.Title, resp.Status)
 	if parsed.RequestID != "" {
-		problem.RequestID = parsed.RequestID
+		problem.RequestID = cyborg.Showable(parsed.RequestID, longestText)
 	}
-	problem.Err = &cyborg.Error{Kind: parsed.Kind, Message: message, Hint: parsed.Hint, Operation: parsed.Operation}
+	if !slices.Contains(cyborg.Kinds(), parsed.Kind) { // of a later release
+		parsed.Kind = kindOfStatus(resp.StatusCode)
+	}
+	problem.Err = &cyborg.Error{
+		Kind: parsed.Kind, Message: cyborg.Showable(message, longestText), Hint: cyborg.Showable(parsed.Hint, longestText),
+		Operation: parsed.Operation,
+	}
 	return problem
 }
 

@@ -128,8 +128,8 @@ func unpack(archive io.Reader, dir string) error {
 	if err != nil {
 		return cyborg.Errorf(cyborg.Invalid, "it is no .tar.gz: %w", err)
 	}
-	limited := &limitedReader{from: compressed, left: maxTotal}
-	reader := tar.NewReader(limited)
+	reader := tar.NewReader(&limitedReader{from: compressed, left: maxTotal})
+	content := &limitedReader{from: reader, left: maxTotal} // sparse files hold more than the archive does
 	for {
 		header, err := reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -138,7 +138,7 @@ func unpack(archive io.Reader, dir string) error {
 		if err != nil {
 			return damaged(err)
 		}
-		if err := unpackEntry(root, header, reader); err != nil {
+		if err := unpackEntry(root, header, content); err != nil {
 			return err
 		}
 	}

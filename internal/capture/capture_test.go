@@ -9,13 +9,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/internal/capture"
+	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
 // item is an entry of an archive made for a test.
@@ -202,20 +205,9 @@ func TestOpenCannotWriteThroughLinks(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(parent, "stolen"))
 }
 
-// snapshots lists the recordings that ghw ships with its module.
-func snapshots(tb testing.TB) []string {
-	tb.Helper()
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
-	require.NoError(tb, err)
-	list, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "testdata/snapshots/*.tar.gz"))
-	require.NoError(tb, err)
-	require.NotEmpty(tb, list)
-	return list
-}
-
 func TestOpenReadsEachSnapshotOfGHW(t *testing.T) {
 	t.Parallel()
-	for _, name := range snapshots(t) {
+	for _, name := range sysfstest.Recordings(t) {
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			t.Parallel()
 			root, err := capture.Open(name, filepath.Join(t.TempDir(), "machine"))
@@ -258,4 +250,82 @@ func FuzzOpen(f *testing.F) {
 			return err
 		}))
 	})
+}
+
+// FuzzUnpack is FuzzOpen behind the compression: any tar, and files of any name and links to anywhere.
+func FuzzUnpack(f *testing.F) {
+	for _, text := range append(fuzztest.Texts(), "sys/../../x", "sys/up/x", "./sys//x", "sys", "sys/devices/pci0000:00", ".cyborg-capture", strings.Repeat("a/", 70)+"x") {
+		f.Add(text, text, []byte(nil))
+		f.Add("sys/up", text, []byte(nil))
+		f.Add("sys/up", "../..", []byte(text))
+	}
+	f.Fuzz(func(t *testing.T, name, target string, plain []byte) {
+		var packed bytes.Buffer
+		compressed := gzip.NewWriter(&packed)
+		if plain != nil {
+			_, err := compressed.Write(plain)
+			require.NoError(t, err)
+		} else {
+			writer := tar.NewWriter(compressed)
+			for _, header := range []*tar.Header{
+				{Typeflag: tar.TypeReg, Name: "sys/vendor"},
+				{Typeflag: tar.TypeSymlink, Name: name, Linkname: target},
+				{Typeflag: tar.TypeLink, Name: name + "/hard", Linkname: target},
+				{Typeflag: tar.TypeFifo, Name: name + "/pipe"},
+				{Typeflag: tar.TypeReg, Name: name + "/x"},
+				{Typeflag: tar.TypeDir, Name: name + "/y"},
+			} {
+				if writer.WriteHeader(header) != nil {
+					return // no archive has such a name
+				}
+			}
+			require.NoError(t, writer.Close())
+		}
+		require.NoError(t, compressed.Close())
+		parent := t.TempDir()
+		archive := filepath.Join(t.TempDir(), "machine.tar.gz")
+		require.NoError(t, os.WriteFile(archive, packed.Bytes(), 0o600))
+		root, err := capture.Open(archive, filepath.Join(parent, "machine"))
+		entries, readErr := os.ReadDir(parent)
+		require.NoError(t, readErr)
+		if err != nil {
+			require.Contains(t, []cyborg.Kind{cyborg.Invalid, cyborg.TooLarge}, cyborg.KindOf(err), "%v", err)
+			require.Empty(t, entries)
+			return
+		}
+		require.Len(t, entries, 1)
+		inside, err := os.OpenRoot(root)
+		require.NoError(t, err)
+		defer inside.Close()
+		require.NoError(t, fs.WalkDir(os.DirFS(root), ".", func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Type()&fs.ModeSymlink != 0 {
+				_, err := inside.Stat(path)
+				require.NotErrorIs(t, err, os.ErrPermission)
+				require.False(t, err != nil && strings.Contains(err.Error(), "escapes"), "%s: %v", path, err)
+				return nil
+			}
+			require.True(t, entry.IsDir() || entry.Type().IsRegular(), "%s is %s", path, entry.Type())
+			return err
+		}))
+	})
+}
+
+// An archive of sparse files is small on the wire and in tar's own form; what it unpacks to is bounded all the same.
+func TestSparseFilesAreCounted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sys"), 0o755))
+	for i := range 40 {
+		file := filepath.Join(dir, "sys", strconv.Itoa(i))
+		require.NoError(t, os.WriteFile(file, []byte("0x10de"), 0o600))
+		require.NoError(t, os.Truncate(file, 4<<20))
+	}
+	name := filepath.Join(t.TempDir(), "machine.tar.gz")
+	text, err := exec.Command("tar", "--sparse", "--format=pax", "-C", dir, "-czf", name, "sys").CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	require.Less(t, info.Size(), int64(1<<20))
+	_, err = capture.Open(name, filepath.Join(t.TempDir(), "machine"))
+	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), "%v", err)
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/google/uuid"
@@ -11,11 +10,12 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 func (s *shell) acceleratorCommand() *cobra.Command {
-	cmd := s.noun("accelerator", "What can be handed out: list, take into service, program, attach, detach",
-		s.acceleratorList(), s.acceleratorShow(), s.acceleratorCreate(), s.acceleratorReady(), s.acceleratorSet(),
+	cmd := commandline.Noun("accelerator", "What can be handed out: list, take into service, program, attach, detach",
+		s.acceleratorList(), s.acceleratorShow(), s.acceleratorCreate(), s.acceleratorReady(), s.acceleratorRetire(), s.acceleratorSet(),
 		s.acceleratorAttach(), s.acceleratorDetach(), s.acceleratorProgram(),
 		s.acceleratorMaintain(), s.acceleratorEnable(), s.acceleratorHistory(), s.acceleratorUsage())
 	cmd.Aliases = []string{"accelerators", "acc"}
@@ -25,7 +25,7 @@ func (s *shell) acceleratorCommand() *cobra.Command {
 func acceleratorColumns() []column[apiclient.Accelerator] {
 	type a = apiclient.Accelerator
 	return []column[a]{
-		{title: "UUID", key: "uuid", value: func(x a) any { return x.UUID }},
+		{title: "UUID", key: "uuid", id: true, value: func(x a) any { return x.UUID }},
 		{title: nameTitle, key: nameKey, value: func(x a) any { return x.Name }},
 		{title: hostTitle, key: hostKey, value: func(x a) any { return x.Host }},
 		{title: "Device Type", key: "device_type", value: func(x a) any { return x.DeviceType }},
@@ -39,48 +39,42 @@ func acceleratorColumns() []column[apiclient.Accelerator] {
 		{title: "Product ID", key: "product_id", value: func(x a) any { return x.Specs.ProductID }, long: true},
 		{title: "Bitstream ID", key: "bitstream_id", value: func(x a) any { return x.BitstreamID }, long: true},
 		{title: "Protected", key: "protected", value: func(x a) any { return x.Protected }, long: true},
+		{title: "Why", key: "why", value: func(x a) any { return why(x) }, long: true},
 	}
 }
 
 func (s *shell) acceleratorList() *cobra.Command {
 	var filter apiclient.AcceleratorFilter
 	var types, statuses []string
-	var page pageFlags
-	var long bool
 	cmd := &cobra.Command{Use: listVerb, Short: "List accelerators", Args: takes()}
-	p := s.printer(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&filter.Names, nameKey, nil, "only of this name; repeatable")
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringSliceVar(&filter.Drivers, "driver", nil, "only of this driver; repeatable")
 	flags.StringSliceVar(&types, "device-type", nil, "only of this type, such as GPU or FPGA; repeatable")
 	flags.StringSliceVar(&statuses, "status", nil, "only in this status, such as ready; repeatable")
-	flags.BoolVar(&long, "long", false, "more columns")
-	page.addFlags(cmd, 0)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		filter.DeviceTypes, filter.Statuses = asWords[cyborg.DeviceType](types), asWords[cyborg.Status](statuses)
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-		items, err := apiclient.Collect(client.Accelerators(cmd.Context(), filter, page.page()))
-		if err != nil {
-			return err
-		}
-		return printList(p, items, acceleratorColumns(), long)
-	}
-	return cmd
+	return list(s, cmd, listing[apiclient.Accelerator]{
+		columns: acceleratorColumns(), pages: true,
+		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
+		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]apiclient.Accelerator, error) {
+			filter.DeviceTypes, filter.Statuses = deviceTypes(types), asWords[cyborg.Status](statuses)
+			return apiclient.Collect(client.Accelerators(ctx, filter, page))
+		},
+	})
 }
 
 func (s *shell) acceleratorShow() *cobra.Command {
 	cmd := &cobra.Command{Use: "show ACCELERATOR", Short: "Show one accelerator", Args: takes("ACCELERATOR")}
 	p := s.printer(cmd)
+	p.addWatch(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, id, err := s.named(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
-		return p.acceleratorOf(cmd.Context(), client, id)
+		return p.show(cmd.Context(), client, apiclient.EventFilter{Accelerator: id}, func(ctx context.Context) error {
+			return p.acceleratorOf(ctx, client, id)
+		})
 	}
 	return cmd
 }
@@ -111,15 +105,35 @@ func (p *printer) accelerator(a apiclient.Accelerator) error {
 		"attributes":     attributesText(a.Attributes),
 	}
 	if a.Maintenance != nil {
-		texts["maintenance"] = fmt.Sprintf("%s (by %s)", a.Maintenance.Reason, a.Maintenance.By)
-		if !a.Maintenance.Until.IsZero() {
-			texts["maintenance"] += " until " + timeText(a.Maintenance.Until)
-		}
+		texts["maintenance"] = maintenanceText(a.Maintenance)
 	}
 	if a.Claim != nil {
 		texts["operation"] = fmt.Sprintf("%s %s", a.Claim.Kind, a.Claim.Operation)
 	}
 	return printShow(p, a, []string{"uuid", nameKey, "status", hostKey, "device_type", "holders"}, texts)
+}
+
+// why is what keeps an accelerator from being had, where its status alone does not say it.
+func why(a apiclient.Accelerator) string {
+	var reasons []string
+	if a.Reason != "" {
+		reasons = append(reasons, a.Reason)
+	}
+	if a.Maintenance != nil {
+		reasons = append(reasons, maintenanceText(a.Maintenance))
+	}
+	if a.Fence != nil {
+		reasons = append(reasons, "fenced: "+a.Fence.Reason)
+	}
+	return strings.Join(reasons, "; ")
+}
+
+func maintenanceText(m *cyborg.Maintenance) string {
+	text := fmt.Sprintf("%s (by %s)", m.Reason, m.By)
+	if !m.Until.IsZero() {
+		text += " until " + timeText(m.Until)
+	}
+	return text
 }
 
 func holdersText(holders []cyborg.Holder) string {
@@ -145,6 +159,9 @@ func handlesText(handles []cyborg.AttachHandle) string {
 		if h.Presence == cyborg.Missing {
 			state += " (missing)"
 		}
+		if h.Health != "" {
+			state += fmt.Sprintf(" (%s)", h.Health)
+		}
 		lines[i] = fmt.Sprintf("%s %s: %s", h.Kind, h.Identity, state)
 	}
 	return strings.Join(lines, "\n")
@@ -158,27 +175,22 @@ func attributesText(attributes []cyborg.Attribute) string {
 	return strings.Join(lines, "\n")
 }
 
-// asWords makes words of the domain from texts.
+// asWords makes words of the domain from texts; they are all written small.
 func asWords[S ~string](texts []string) []S {
 	words := make([]S, len(texts))
 	for i, text := range texts {
-		words[i] = S(text)
+		words[i] = S(strings.ToLower(text))
 	}
 	return words
 }
 
-// pageFlags are a list's --limit and --marker.
-type pageFlags struct {
-	limit  uint
-	marker string
-}
+// deviceType makes a device type from a text, however it is written.
+func deviceType(text string) cyborg.DeviceType { return cyborg.DeviceType(strings.ToUpper(text)) }
 
-func (f *pageFlags) addFlags(cmd *cobra.Command, limit uint) {
-	cmd.Flags().UintVar(&f.limit, "limit", limit, "at most so many; 0 for all")
-	cmd.Flags().StringVar(&f.marker, "marker", "", "begin after this one, the last of an earlier list")
-	allowEmpty(cmd.Flags(), "marker") // a script's first page
-}
-
-func (f *pageFlags) page() apiclient.Page {
-	return apiclient.Page{Limit: int(min(f.limit, math.MaxInt32)), Marker: f.marker}
+func deviceTypes(texts []string) []cyborg.DeviceType {
+	types := make([]cyborg.DeviceType, len(texts))
+	for i, text := range texts {
+		types[i] = deviceType(text)
+	}
+	return types
 }

@@ -78,10 +78,41 @@ func overlay(base, over map[string]any) map[string]any {
 	return out
 }
 
+// maintenance are the flags of what takes something out of use for a while.
+type maintenance struct {
+	reason, until string
+	length        time.Duration
+}
+
+func (m *maintenance) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&m.reason, "reason", "", "why (required)")
+	flags.StringVar(&m.until, "until", "", "till this moment, such as 2026-01-31T18:00:00Z")
+	flags.DurationVar(&m.length, "for", 0, "for so long, such as 2h30m")
+	cmd.MarkFlagsMutuallyExclusive("until", "for")
+}
+
+func (m *maintenance) read(cmd *cobra.Command) (what apiclient.Maintaining, err error) {
+	what.Reason = m.reason
+	if strings.TrimSpace(m.reason) == "" {
+		return what, usageErrorf(cmd, "--reason is missing; whoever meets this accelerator will want to know why")
+	}
+	if m.until != "" {
+		if what.Until, err = time.Parse(time.RFC3339, m.until); err != nil {
+			return what, usageErrorf(cmd, "--until %q is not a moment such as 2026-01-31T18:00:00Z", m.until)
+		}
+	}
+	if cmd.Flags().Changed("for") {
+		if m.length <= 0 {
+			return what, usageErrorf(cmd, "--for %s is not a time ahead", m.length)
+		}
+		what.For = m.length.String()
+	}
+	return what, nil
+}
+
 func (s *shell) acceleratorMaintain() *cobra.Command {
-	var what apiclient.Maintaining
-	var until string
-	var length time.Duration
+	var flags maintenance
 	cmd := &cobra.Command{
 		Use:   "maintain ACCELERATOR --reason TEXT",
 		Short: "Take an accelerator out of use for a while",
@@ -90,27 +121,11 @@ func (s *shell) acceleratorMaintain() *cobra.Command {
 		Args: takes("ACCELERATOR"),
 	}
 	p := s.printer(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&what.Reason, "reason", "", "why (required)")
-	flags.StringVar(&until, "until", "", "till this moment, such as 2026-01-31T18:00:00Z")
-	flags.DurationVar(&length, "for", 0, "for so long, such as 2h30m")
-	cmd.MarkFlagsMutuallyExclusive("until", "for")
+	flags.addFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if strings.TrimSpace(what.Reason) == "" {
-			return usageErrorf(cmd, "--reason is missing; whoever meets this accelerator will want to know why")
-		}
-		if until != "" {
-			at, err := time.Parse(time.RFC3339, until)
-			if err != nil {
-				return usageErrorf(cmd, "--until %q is not a moment such as 2026-01-31T18:00:00Z", until)
-			}
-			what.Until = at
-		}
-		if cmd.Flags().Changed("for") {
-			if length <= 0 {
-				return usageErrorf(cmd, "--for %s is not a time ahead", length)
-			}
-			what.For = length.String()
+		what, err := flags.read(cmd)
+		if err != nil {
+			return err
 		}
 		client, id, err := s.named(cmd.Context(), args[0])
 		if err != nil {
@@ -138,25 +153,6 @@ func (s *shell) acceleratorEnable() *cobra.Command {
 			return err
 		}
 		return p.accelerator(changed)
-	}
-	return cmd
-}
-
-func (s *shell) acceleratorHistory() *cobra.Command {
-	var page pageFlags
-	cmd := &cobra.Command{Use: "history ACCELERATOR", Short: "What happened to an accelerator, oldest first", Args: takes("ACCELERATOR")}
-	p := s.printer(cmd)
-	page.addFlags(cmd, 0)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.named(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-		events, err := apiclient.Collect(client.History(cmd.Context(), id, page.page()))
-		if err != nil {
-			return err
-		}
-		return printList(p, events, eventColumns(), false)
 	}
 	return cmd
 }

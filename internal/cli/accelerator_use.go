@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -54,7 +57,7 @@ func (f *specFlags) specs(cmd *cobra.Command) (cyborg.SpecsPatch, error) {
 
 func (s *shell) acceleratorCreate() *cobra.Command {
 	var specs specFlags
-	var pick, host, deviceType, vendor, product string
+	var pick, host, kind, vendor, product string
 	var num int
 	var wait waiting
 	cmd := &cobra.Command{
@@ -70,7 +73,7 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&pick, "accelerator", "", "take this one (UUID or present name)")
 	flags.StringVar(&host, hostKey, "", "on this host")
-	flags.StringVar(&deviceType, "device-type", "", "of this type, such as GPU or FPGA")
+	flags.StringVar(&kind, "device-type", "", "of this type, such as GPU or FPGA")
 	flags.StringVar(&vendor, "vendor-id", "", "of this vendor, such as 10de")
 	flags.StringVar(&product, "product-id", "", "of this product")
 	flags.IntVar(&num, "num", 0, "for at least so many consumers")
@@ -81,8 +84,7 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 			return err
 		}
 		if flags.Changed("device-type") {
-			kind := cyborg.DeviceType(deviceType)
-			wish.DeviceType = &kind
+			wish.DeviceType = new(deviceType(kind))
 		}
 		if flags.Changed("vendor-id") {
 			wish.VendorID = &vendor
@@ -123,33 +125,59 @@ func provisioned(answer apiclient.Answer, operation *apiclient.Operation) (uuid.
 	if operation == nil {
 		return answer.Created()
 	}
-	id, err := uuid.Parse(subject(*operation, cyborg.SubjectAccelerator))
+	id, err := uuid.Parse(acceleratorIn(*operation))
 	if err != nil {
 		return uuid.UUID{}, cyborg.Errorf(cyborg.Internal, "operation %s succeeded and does not say with which accelerator", operation.ID)
 	}
 	return id, nil
 }
 
-// operate makes a verb that runs an operation on one accelerator and then prints the accelerator, if it shows it.
-func (s *shell) operate(cmd *cobra.Command, shows bool, start func(context.Context, *apiclient.Client, uuid.UUID, []string) (apiclient.Answer, error)) *cobra.Command {
+// change is a verb that runs an operation on one accelerator.
+type change struct {
+	shows bool                       // prints the accelerator in the end
+	named func(args []string) string // which argument names the accelerator
+	start func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error)
+	// losses says what is lost by it, and by whom; nil for a verb by which nothing ever is.
+	losses func(ctx context.Context, client *apiclient.Client, id uuid.UUID) ([]string, error)
+}
+
+func first(args []string) string  { return args[0] }
+func second(args []string) string { return args[1] }
+
+func (s *shell) operate(cmd *cobra.Command, c change) *cobra.Command {
 	var wait waiting
+	var agreed consent
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
+	if c.losses != nil {
+		agreed.addFlags(cmd)
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
-		client, id, err := s.named(ctx, args[0])
+		client, id, err := s.named(ctx, c.named(args))
 		if err != nil {
 			return err
 		}
-		answer, err := start(ctx, client, id, args[1:])
+		if c.losses != nil && !agreed.yes {
+			losses, err := c.losses(ctx, client, id)
+			if err != nil {
+				return err
+			}
+			if err := s.agree(ctx, agreed, losses); err != nil {
+				return err
+			}
+		}
+		answer, err := c.start(ctx, client, id, args)
 		if err != nil {
 			return err
 		}
 		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
 			if operation == nil && !s.quiet {
-				s.sayf("There was nothing to do.")
+				if err := s.sayNothing(ctx, client, id); err != nil {
+					return err
+				}
 			}
-			if !shows && !p.objects() {
+			if !c.shows && !p.objects() {
 				return nil
 			}
 			return p.acceleratorOf(ctx, client, id)
@@ -158,14 +186,50 @@ func (s *shell) operate(cmd *cobra.Command, shows bool, start func(context.Conte
 	return cmd
 }
 
+// sayNothing says that there was nothing to do, and who has the accelerator: perhaps somebody else was meant.
+func (s *shell) sayNothing(ctx context.Context, client *apiclient.Client, id uuid.UUID) error {
+	a, _, err := client.Accelerator(ctx, id)
+	if err != nil {
+		return err
+	}
+	if len(a.Holders) == 0 {
+		s.sayf("There was nothing to do.")
+		return nil
+	}
+	var names []string
+	for _, holder := range a.Holders {
+		names = append(names, fmt.Sprintf("%s %s", holder.Kind, holder.ID))
+	}
+	s.sayf("There was nothing to do: %s is attached to %s.", a.Name, strings.Join(names, ", "))
+	return nil
+}
+
 func (s *shell) acceleratorReady() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ready ACCELERATOR",
 		Short: "Take an accelerator into service under its present name",
 		Args:  takes("ACCELERATOR"),
 	}
-	return s.operate(cmd, true, func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
-		return client.MakeReady(ctx, id, apiclient.Async())
+	return s.operate(cmd, change{
+		shows: true, named: first,
+		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
+			return client.MakeReady(ctx, id, apiclient.Async())
+		},
+	})
+}
+
+func (s *shell) acceleratorRetire() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "retire ACCELERATOR",
+		Short: "Take an accelerator out of service",
+		Long:  "Has its driver uninstall an accelerator that nobody holds. It is inactive then, and keeps its name.",
+		Args:  takes("ACCELERATOR"),
+	}
+	return s.operate(cmd, change{
+		shows: true, named: first,
+		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
+			return client.Retire(ctx, id, apiclient.Async())
+		},
 	})
 }
 
@@ -175,7 +239,7 @@ type holderFlags struct{ instance, host, service string }
 // addFlags adds a flag for each kind of holder; the preposition says which way the accelerator goes.
 func (f *holderFlags) addFlags(cmd *cobra.Command, preposition string) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.instance, "instance", "", preposition+" this virtual machine (UUID)")
+	flags.StringVar(&f.instance, "instance", "", preposition+" this instance, a virtual machine (UUID)")
 	flags.StringVar(&f.host, "host", "", preposition+" this host")
 	flags.StringVar(&f.service, "service", "", preposition+" this infrastructure service, such as ovs")
 	cmd.MarkFlagsMutuallyExclusive("instance", "host", "service")
@@ -198,30 +262,71 @@ func (s *shell) acceleratorAttach() *cobra.Command {
 	var to holderFlags
 	cmd := &cobra.Command{
 		Use:   "attach ACCELERATOR",
-		Short: "Give an accelerator to a virtual machine, a host or a service",
+		Short: "Give an accelerator to an instance, a host or a service",
 		Long: "Gives a free handle of the accelerator to whoever is named; to its own host where nobody is. On a host its driver\n" +
 			"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.",
 		Args: takes("ACCELERATOR"),
 	}
 	to.addFlags(cmd, "give it to")
-	return s.operate(cmd, true, func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
-		return client.Attach(ctx, id, to.holder(), apiclient.Async())
+	return s.operate(cmd, change{
+		shows: true, named: first,
+		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
+			return client.Attach(ctx, id, to.holder(), apiclient.Async())
+		},
 	})
 }
 
 func (s *shell) acceleratorDetach() *cobra.Command {
 	var from holderFlags
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "detach ACCELERATOR",
 		Short: "Take an accelerator back",
 		Long: "Takes back what whoever is named holds of the accelerator; what anybody holds, where nobody is named.\n" +
-			"It is refused while the hardware is really in use. The hardware stays in service.",
+			"It is refused while the hardware is really in use. The hardware stays in service.\n\n" +
+			"--force frees it in the records where its host cannot take it back: the host is gone, or the device is, or an\n" +
+			"earlier try left it in doubt. Nothing is done on the hardware, and nobody gets the accelerator until its host has\n" +
+			"been heard and has settled it.",
 		Args: takes("ACCELERATOR"),
 	}
 	from.addFlags(cmd, "only from")
-	return s.operate(cmd, false, func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
-		return client.Detach(ctx, id, from.holder(), apiclient.Async())
+	cmd.Flags().BoolVar(&force, "force", false, "free it in the records, where its host cannot take it back")
+	return s.operate(cmd, change{
+		named: first,
+		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
+			if force {
+				return client.ForceDetach(ctx, id, from.holder(), apiclient.Async())
+			}
+			return client.Detach(ctx, id, from.holder(), apiclient.Async())
+		},
+		losses: func(ctx context.Context, client *apiclient.Client, id uuid.UUID) ([]string, error) {
+			var named *cyborg.Holder
+			if holder := from.holder(); holder != (cyborg.Holder{}) {
+				named = &holder
+			}
+			if named != nil && !force {
+				return nil, nil // whoever typed it knows from whom
+			}
+			a, _, err := client.Accelerator(ctx, id)
+			return holdings(a, named), err
+		},
 	})
+}
+
+// holdings says what a holder has of an accelerator; what anybody has, for nil.
+func holdings(a apiclient.Accelerator, holder *cyborg.Holder) []string {
+	var lines []string
+	for _, h := range a.Handles {
+		if h.Holder == nil || (holder != nil && *h.Holder != *holder) {
+			continue
+		}
+		line := fmt.Sprintf("%s loses %s of %s", holderText(*h.Holder), h.Identity, a.Name)
+		if !h.AttachedAt.IsZero() {
+			line += ", which it has since " + timeText(h.AttachedAt)
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 func (s *shell) acceleratorProgram() *cobra.Command {
@@ -229,16 +334,45 @@ func (s *shell) acceleratorProgram() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "program ACCELERATOR IMAGE",
 		Short: "Load an image into an accelerator",
-		Long: "Loads IMAGE, a path below the host's image directory or an http(s) URL. It is refused while anybody holds\n" +
-			"anything that the image would disturb. If it fails, the previous image comes back.",
+		Long: "Loads IMAGE: a path below the host's image directory, an http(s) URL, or an image in Glance (glance:UUID,\n" +
+			"glance:function:ID). It is refused while anybody holds anything that the image would disturb. If it fails, the previous image comes back.",
 		Args: takes("ACCELERATOR", "IMAGE"),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&image.SHA256, "sha256", "", "checksum that the image must have; needed for http(s)")
 	flags.StringVar(&image.ID, "id", "", "what to record as bitstream id; the checksum where empty")
 	flags.BoolVar(&image.WholeDevice, "whole-device", false, "the image is for the whole device and disturbs all its accelerators")
-	return s.operate(cmd, true, func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error) {
-		image.Source = args[0]
-		return client.Program(ctx, id, image, apiclient.Async())
+	return s.operate(cmd, change{
+		shows: true, named: first,
+		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error) {
+			image.Source = args[1]
+			return client.Program(ctx, id, image, apiclient.Async())
+		},
+		losses: func(ctx context.Context, client *apiclient.Client, id uuid.UUID) ([]string, error) {
+			return overwritten(ctx, client, id, image)
+		},
 	})
+}
+
+// overwritten says which images another one replaces.
+func overwritten(ctx context.Context, client *apiclient.Client, id uuid.UUID, image cyborg.Image) ([]string, error) {
+	a, _, err := client.Accelerator(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	disturbed := []apiclient.Accelerator{a}
+	if image.WholeDevice {
+		device, err := client.Device(ctx, a.DeviceUUID)
+		if err != nil {
+			return nil, err
+		}
+		disturbed = device.Accelerators
+	}
+	var losses []string
+	for _, a := range disturbed {
+		if a.BitstreamID != "" && a.BitstreamID != cmp.Or(image.ID, image.SHA256) {
+			losses = append(losses, fmt.Sprintf("accelerator %s on %s loses its image %s", a.Name, a.Host, a.BitstreamID))
+		}
+	}
+	return losses, nil
 }

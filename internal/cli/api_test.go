@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,7 +28,16 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain is also the program itself, for tests that run it on a terminal.
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		code := cli.Execute(ctx, os.Args[1:], cli.System())
+		stop()
+		os.Exit(code)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // golden compares with a file below testdata.
 func golden(t *testing.T, name, got string) {
@@ -85,12 +96,14 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 	for pattern, kind := range map[string]cyborg.OperationKind{
 		"POST /v1/accelerators":                  cyborg.KindProvision,
 		"POST /v1/accelerators/{uuid}/ready":     cyborg.KindProvision,
+		"POST /v1/accelerators/{uuid}/retire":    cyborg.KindRetire,
 		"PUT /v1/accelerators/{uuid}":            cyborg.KindAttach,
 		"DELETE /v1/accelerators/{uuid}":         cyborg.KindDetach,
 		"PATCH /v1/accelerators/{uuid}/program":  cyborg.KindProgram,
 		"POST /v1/operations/{id}/retry":         cyborg.KindAttach,
 		"POST /v1/operations/{id}/cancel":        cyborg.KindAttach,
 		"POST /v1/hosts/{host}/drivers":          cyborg.KindConfigure,
+		"POST /v1/hosts/{host}/rescue":           cyborg.KindRescue,
 		"PUT /v1/hosts/{host}/drivers/{name}":    cyborg.KindConfigure,
 		"DELETE /v1/hosts/{host}/drivers/{name}": cyborg.KindConfigure,
 	} {
@@ -98,9 +111,12 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 	}
 	api.mux.HandleFunc("GET /v1/operations", func(w http.ResponseWriter, _ *http.Request) {
 		api.mu.Lock()
-		admitted := api.admitted
+		admitted := []apiclient.Operation{}
+		if api.admitted.ID != uuid.Nil {
+			admitted = append(admitted, api.admitted)
+		}
 		api.mu.Unlock()
-		answer(w, http.StatusOK, map[string]any{"operation": []apiclient.Operation{admitted}})
+		answer(w, http.StatusOK, map[string]any{"operation": admitted})
 	})
 	api.mux.HandleFunc("GET /v1/operations/{id}", api.operation)
 	api.mux.HandleFunc("GET /v1/operations/{id}/events", api.events)
@@ -165,7 +181,11 @@ func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	chosen := []apiclient.Accelerator{}
 	for _, a := range f.present() {
-		if q.Has("name") && !slices.Contains(q["name"], a.Name) || q.Has("host") && !slices.Contains(q["host"], a.Host) {
+		if !strings.HasPrefix(a.UUID.String(), strings.ToLower(q.Get("uuid_prefix"))) {
+			continue
+		}
+		if q.Has("name") && !slices.Contains(q["name"], a.Name) || q.Has("host") && !slices.Contains(q["host"], a.Host) ||
+			q.Has("instance") && !slices.Contains(a.Holders, cyborg.Holder{Kind: cyborg.HolderInstance, ID: q.Get("instance")}) {
 			continue
 		}
 		chosen = append(chosen, a)
@@ -297,6 +317,7 @@ func park() []apiclient.Accelerator {
 					{
 						UUID: uuid.MustParse("cccccccc-0000-4000-8000-000000000001"), Kind: cyborg.HandlePCI, Identity: "0000:3b:00.1",
 						Info: map[string]string{"bus": "3b"}, Presence: cyborg.Present, Holder: &holder, AttachedAt: noon,
+						Health: cyborg.LostAtBoot,
 					},
 					{
 						UUID: uuid.MustParse("cccccccc-0000-4000-8000-000000000002"), Kind: cyborg.HandlePCI, Identity: "0000:3b:00.2",

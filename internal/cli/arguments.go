@@ -4,49 +4,23 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
-
-// group runs where a noun is given without a verb: it shows the verbs, or says that there is no such one.
-func (s *shell) group(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return cmd.Help()
-	}
-	message := "there is no `" + cmd.CommandPath() + " " + args[0] + "`"
-	if cmd.SuggestionsMinimumDistance <= 0 {
-		cmd.SuggestionsMinimumDistance = 2 // letters that may be wrong
-	}
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		message += "; did you mean " + strings.Join(near, " or ") + "?"
-	}
-	return usageErrorf(cmd, "%s", message)
-}
-
-// noun is a command that only holds verbs.
-func (s *shell) noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: s.group}
-	cmd.AddCommand(verbs...)
-	return cmd
-}
 
 // takes demands exactly the named arguments. An argument or a flag that is empty is refused: it comes from a variable of a
 // script that is not set, and what stands for "not given" (anybody, anywhere) is not what the script meant.
 func takes(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(names):
-			return usageErrorf(cmd, "%s is missing", strings.Join(names[len(args):], " "))
-		case len(args) > len(names):
-			return usageErrorf(cmd, "%q is one argument too many", args[len(names)])
+		if len(args) > len(names) && isWatchInterval(cmd, args[len(names)]) {
+			return usageErrorf(cmd, "%q is one argument too many; say --watch=%s", args[len(names)], args[len(names)])
 		}
-		if i := slices.Index(args, ""); i >= 0 {
-			return usageErrorf(cmd, "%s is empty", names[i])
-		}
-		var err error
+		err := commandline.Takes(names...)(cmd, args)
 		cmd.Flags().Visit(func(f *pflag.Flag) {
 			if err == nil && f.Annotations[mayBeEmpty] == nil && emptyFlag(f) {
 				err = usageErrorf(cmd, "--%s is empty", f.Name)
@@ -54,6 +28,29 @@ func takes(names ...string) cobra.PositionalArgs {
 		})
 		return err
 	}
+}
+
+// takesMore demands the named arguments, and takes any number of more.
+func takesMore(more string, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		for len(names) < len(args) {
+			names = append(names, more)
+		}
+		return takes(names...)(cmd, args)
+	}
+}
+
+// takesAtMost takes the named arguments, or fewer.
+func takesAtMost(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		return takes(names[:min(len(args), len(names))]...)(cmd, args)
+	}
+}
+
+// isWatchInterval says that the argument was meant for -w, whose value is optional and so has to be joined to it.
+func isWatchInterval(cmd *cobra.Command, arg string) bool {
+	_, err := time.ParseDuration(arg)
+	return err == nil && cmd.Flags().Changed("watch")
 }
 
 // mayBeEmpty annotates a flag whose empty text means something.
@@ -107,21 +104,6 @@ func plant(tree map[string]any, path []string, value any) bool {
 	}
 	tree[path[len(path)-1]] = value
 	return true
-}
-
-// usageArguments makes what is wrong with the arguments of these commands an error of usage, as it is for all others.
-func usageArguments(commands []*cobra.Command) {
-	for _, command := range commands {
-		if check := command.Args; check != nil {
-			command.Args = func(cmd *cobra.Command, args []string) error {
-				if err := check(cmd, args); err != nil {
-					return usageErrorf(cmd, "%w", err)
-				}
-				return nil
-			}
-		}
-		usageArguments(command.Commands())
-	}
 }
 
 // hideFlags leaves flags that do nothing for these commands out of their help.

@@ -65,23 +65,36 @@ func TestUsageErrors(t *testing.T) {
 		"accelrator list":                                          "did you mean accelerator?",
 		"accelerator lst":                                          "did you mean list or set?",
 		"operation bogus":                                          "there is no `cyborg operation bogus`",
-		"accelerator list --bogus":                                 "unknown flag: --bogus",
+		"accelerator list --bogus":                                 "there is no flag --bogus",
 		"accelerator list extra":                                   `"extra" is one argument too many`,
 		"accelerator show":                                         "ACCELERATOR is missing",
 		"accelerator program fast":                                 "IMAGE is missing",
 		"accelerator list -f xml":                                  `there is no format "xml"`,
 		"accelerator list -c nothing":                              `there is no column "nothing"; there are UUID, Name`,
 		"accelerator show fast -c nothing":                         `there is no field "nothing"; there are uuid, name`,
-		"accelerator attach fast --instance a --host b":            "none of the others can be",
+		"accelerator attach fast --instance a --host b":            "--host and --instance exclude each other",
 		"accelerator maintain fast":                                "--reason is missing",
 		"accelerator maintain fast --reason x --for -3h":           "--for -3h0m0s is not a time ahead",
 		"accelerator maintain fast --reason x --until noon":        `--until "noon" is not a moment`,
 		"accelerator set fast":                                     "nothing to set",
 		"accelerator create x --capability gib":                    `--capability "gib" is not KEY=VALUE`,
 		"accelerator create x --capability a=1 --capability a.b=2": `part of "a.b" is a value`,
-		"accelerator ready fast --wait --no-wait":                  "none of the others can be",
-		"accelerator list --limit -1":                              `invalid argument "-1" for "--limit"`,
-		"driver update h1 fake":                                    "at least one of the flags",
+		"accelerator ready fast --wait --no-wait":                  "--no-wait and --wait exclude each other",
+		"accelerator list --limit -1":                              `--limit must be a whole number, 0 or more, not "-1"`,
+		"accelerator list --limit abc":                             `--limit must be a whole number, 0 or more, not "abc"`,
+		"accelerator list --limt 3":                                "there is no flag --limt; did you mean --limit?",
+		"man":                                                      "DIRECTORY is missing",
+		"accelerator list -x":                                      "there is no flag -x",
+		"accelerator list --limit":                                 "--limit needs a value",
+		"host list --timeout soon":                                 `--timeout must be a time such as 90s or 2h30m, not "soon"`,
+		"accelerator create x --remote=perhaps":                    `--remote must be true or false, not "perhaps"`,
+		"accelerator list -w 5s":                                   `"5s" is one argument too many; say --watch=5s`,
+		"accelerator list -w=-5s":                                  "--watch=-5s is not a time ahead",
+		"accelerator list --sort nothing":                          `there is no column "nothing"; there are UUID, Name`,
+		"accelerator list --sort name:up":                          `--sort "name:up": a column is sorted asc or desc, not "up"`,
+		"attach-instance " + instance:                              "ACCELERATOR is missing",
+		"detach-instance":                                          "INSTANCE is missing",
+		"driver update h1 fake":                                    "--option or --no-options is missing",
 		"events -f yaml":                                           `there is no format "yaml" for events`,
 		"host list --timeout -1s":                                  "--timeout -1s is negative",
 	} {
@@ -103,7 +116,7 @@ func TestWhatIsEmptyIsRefused(t *testing.T) {
 	for says, args := range map[string][]string{
 		"ACCELERATOR is empty":   {"accelerator", "detach", ""},
 		"IMAGE is empty":         {"accelerator", "program", "fast", ""},
-		"--instance is empty":    {"accelerator", "detach", "fast", "--instance", ""},
+		"--instance is empty":    {"accelerator", "detach", "fast", "--yes", "--instance", ""},
 		"--host is empty":        {"accelerator", "attach", "fast", "--host="},
 		"--accelerator is empty": {"accelerator", "create", "x", "--accelerator", ""},
 		"--sha256 is empty":      {"accelerator", "program", "fast", "aes.gbs", "--sha256", ""},
@@ -139,7 +152,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show(gpu.String()))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0A1B2C3E"))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0a1b2c3e-0000"))
-	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`.\n"}, show("0a1b2c3"), "too short to be a prefix")
+	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`. The beginning of a UUID does from 8 characters on.\n"}, show("0a1b2c3"))
 	require.Equal(t, 3, show("nobody").code)
 	require.Equal(t, 3, show(uuid.NewString()).code)
 
@@ -187,7 +200,7 @@ func TestAttachAndDetachNameTheirHolder(t *testing.T) {
 		require.JSONEq(t, want, api.changes()[0].body)
 	}
 	api := newAPI(t, succeeding()...)
-	require.Zero(t, api.cyborg("accelerator", "detach", "fast", "--service", "ovs").code)
+	require.Zero(t, api.cyborg("accelerator", "detach", "fast", "--yes", "--service", "ovs").code)
 	require.Equal(t, "service=ovs", api.changes()[0].query)
 }
 
@@ -220,7 +233,7 @@ func TestDrivers(t *testing.T) {
 	require.Zero(t, got.code, got.err)
 	require.JSONEq(t, `{"host":"h1","name":"nics","state":"ok","services":["attach"],"devices":3}`, got.out)
 	require.Zero(t, api.cyborg("driver", "update", "h1", "nics", "--no-options").code)
-	require.Zero(t, api.cyborg("driver", "uninstall", "h1", "nics").code)
+	require.Zero(t, api.cyborg("driver", "uninstall", "h1", "nics", "--yes").code)
 	changes := api.changes()
 	require.JSONEq(t, `{"name":"nics","driver":"generic","options":{"device_spec":{"vendor_id":8086}}}`, changes[0].body)
 	require.JSONEq(t, `{"options":{}}`, changes[1].body)
@@ -231,6 +244,10 @@ func TestDrivers(t *testing.T) {
 		{Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendFailed, Error: "no sysfs", Services: []string{"discover", "attach"}},
 	}})
 	golden(t, "drivers.table", api.cyborg("driver", "list").out)
+	api.answers("GET /v1/hosts/h1/drivers/nics", http.StatusOK, cyborg.Backend{
+		Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendOK, Services: []string{"attach"}, Options: map[string]any{"device_spec": "8086"},
+	})
+	golden(t, "driver-show.table", api.cyborg("driver", "show", "h1", "nics").out)
 }
 
 func TestHostsAndServices(t *testing.T) {
@@ -258,7 +275,7 @@ func TestHostsAndServices(t *testing.T) {
 func TestUsageSaysWhatIsMissingInIt(t *testing.T) {
 	t.Parallel()
 	used := cyborg.HostUsage{Host: "h1", At: noon, Deployables: []cyborg.DeployableUsage{
-		{Backend: "fake", Deployable: "fpga0", Metrics: map[string]float64{"temperature_celsius": 41.5}, Handles: []cyborg.HandleUsage{
+		{Backend: "fake", Deployable: "fpga0", Accelerator: fpga, Name: "fast", Metrics: map[string]float64{"temperature_celsius": 41.5}, Handles: []cyborg.HandleUsage{
 			{Handle: "0000:3b:00.1", Attached: true, InUse: true, By: "qemu (pid 7)"},
 		}},
 	}}

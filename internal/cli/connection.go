@@ -9,20 +9,24 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/profile"
 )
 
-// connection says where the API is. What a flag does not say comes from the environment. A token is never a flag: the
-// command line of a process is public on its host.
+// connection is what the flags say of the API. A token is never a flag: the command line of a process is public on its
+// host.
 type connection struct {
-	url, tokenFile, caCert, cert, key string
+	profile.Profile
+
+	named string // --profile
 }
 
 func (c *connection) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.url, "url", "", "the API (CYBORG_URL; default "+apiclient.DefaultURL+")")
-	flags.StringVar(&c.tokenFile, "token-file", "", "file with the bearer token (CYBORG_TOKEN_FILE, or the token itself in CYBORG_TOKEN)")
-	flags.StringVar(&c.caCert, "cacert", "", "PEM file of the authorities to trust (CYBORG_CACERT)")
-	flags.StringVar(&c.cert, "cert", "", "PEM file of the client certificate (CYBORG_CERT)")
-	flags.StringVar(&c.key, "key", "", "PEM file of the client certificate's key (CYBORG_KEY)")
+	flags.StringVar(&c.named, "profile", "", "one of the profiles (CYBORG_PROFILE; default the one in use)")
+	flags.StringVar(&c.URL, "url", "", "the API (CYBORG_URL; default "+apiclient.DefaultURL+")")
+	flags.StringVar(&c.TokenFile, "token-file", "", "file with the bearer token (CYBORG_TOKEN_FILE, or the token itself in CYBORG_TOKEN)")
+	flags.StringVar(&c.CACert, "cacert", "", "PEM file of the authorities to trust (CYBORG_CACERT)")
+	flags.StringVar(&c.Cert, "cert", "", "PEM file of the client certificate (CYBORG_CERT)")
+	flags.StringVar(&c.Key, "key", "", "PEM file of the client certificate's key (CYBORG_KEY)")
 }
 
 // connect returns the client of this invocation.
@@ -30,38 +34,118 @@ func (s *shell) connect() (*apiclient.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
-	token, err := s.token()
+	where, err := s.where()
+	if err != nil {
+		return nil, err
+	}
+	token, err := tokenOf(where)
 	if err != nil {
 		return nil, err
 	}
 	s.client, err = apiclient.New(apiclient.Options{
-		URL:       cmp.Or(s.connection.url, s.Env("CYBORG_URL")),
-		Token:     token,
-		CACert:    cmp.Or(s.connection.caCert, s.Env("CYBORG_CACERT")),
-		Cert:      cmp.Or(s.connection.cert, s.Env("CYBORG_CERT")),
-		Key:       cmp.Or(s.connection.key, s.Env("CYBORG_KEY")),
+		URL: where.URL, Token: token, CACert: where.CACert, Cert: where.Cert, Key: where.Key,
 		UserAgent: "cyborg/" + cyborg.Version,
 	})
 	return s.client, err
 }
 
-// token is the flag's file, else the variable, else the variable's file.
-func (s *shell) token() (string, error) {
-	token := s.Env("CYBORG_TOKEN")
-	file := s.connection.tokenFile
-	if file == "" && token == "" {
-		file = s.Env("CYBORG_TOKEN_FILE")
+// where says how the API is reached: flags go before variables, variables before the profile in use. --profile is a
+// flag, and so goes before all variables. What a profile says is for its own URL only: where the URL comes from
+// elsewhere, its token goes nowhere.
+func (s *shell) where() (profile.Profile, error) {
+	flags := s.connection
+	if flags.named != "" {
+		chosen, err := s.profileNamed(flags.named)
+		if err != nil {
+			return chosen, err
+		}
+		if flags.URL != "" && flags.URL != chosen.URL {
+			return chosen, cyborg.Errorf(cyborg.Invalid, "the profile %s is for %s, not for %s", flags.named, chosen.URL, flags.URL).
+				WithHint("Leave --url or --profile out.")
+		}
+		return over(chosen, flags.Profile), nil
 	}
-	if file == "" {
-		return token, nil
+	variables := profile.Profile{
+		URL: s.Env("CYBORG_URL"), Token: s.Env("CYBORG_TOKEN"), TokenFile: s.Env("CYBORG_TOKEN_FILE"),
+		CACert: s.Env("CYBORG_CACERT"), Cert: s.Env("CYBORG_CERT"), Key: s.Env("CYBORG_KEY"),
 	}
-	content, err := os.ReadFile(file)
+	given := over(variables, flags.Profile)
+	chosen, err := s.profileInUse(given.URL != "")
+	if err != nil {
+		return given, err
+	}
+	if given.URL != "" && given.URL != chosen.URL {
+		return given, nil
+	}
+	return over(chosen, given), nil
+}
+
+// over lays what one profile says over another. A token and its file, and a certificate and its key, go together.
+func over(base, top profile.Profile) profile.Profile {
+	base.URL = cmp.Or(top.URL, base.URL)
+	if top.Token != "" || top.TokenFile != "" {
+		base.Token, base.TokenFile = top.Token, top.TokenFile
+	}
+	base.CACert = cmp.Or(top.CACert, base.CACert)
+	if top.Cert != "" || top.Key != "" {
+		base.Cert, base.Key = top.Cert, top.Key
+	}
+	return base
+}
+
+// profiles reads the person's profiles.
+func (s *shell) profiles() (*profile.Book, error) {
+	path, err := profile.Path(s.Env)
+	if err != nil {
+		return nil, err
+	}
+	return profile.Open(path)
+}
+
+func (s *shell) profileNamed(name string) (profile.Profile, error) {
+	book, err := s.profiles()
+	if err != nil {
+		return profile.Profile{}, err
+	}
+	return book.Get(name)
+}
+
+// profileInUse is that of CYBORG_PROFILE or of `cyborg profile use`; empty where there is none. Where the URL is known
+// without, a file that cannot be read is no reason to stop.
+func (s *shell) profileInUse(dispensable bool) (profile.Profile, error) {
+	if name := s.Env("CYBORG_PROFILE"); name != "" {
+		return s.profileNamed(name)
+	}
+	if _, err := profile.Path(s.Env); err != nil {
+		return profile.Profile{}, nil //nolint:nilerr // without a home there are no profiles
+	}
+	book, err := s.profiles()
+	if err != nil && dispensable {
+		return profile.Profile{}, nil
+	}
+	if err != nil || book.Current == "" {
+		return profile.Profile{}, err
+	}
+	return book.Get(book.Current)
+}
+
+// tokenOf is the token, or the content of its file.
+func tokenOf(p profile.Profile) (string, error) {
+	if p.TokenFile == "" || p.Token != "" {
+		return p.Token, nil
+	}
+	content, err := os.ReadFile(p.TokenFile)
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.Invalid, "cannot read the token: %w", err)
 	}
-	token = strings.TrimSpace(string(content))
+	return oneToken(string(content), p.TokenFile)
+}
+
+// oneToken checks that a text is a token; from says where it is from.
+func oneToken(text, from string) (string, error) {
+	token := strings.TrimSpace(text)
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", cyborg.Errorf(cyborg.Invalid, "%s does not hold one token", file)
+		return "", cyborg.Errorf(cyborg.Invalid, "%s does not hold one token", from)
 	}
 	return token, nil
 }

@@ -1,16 +1,19 @@
 package cli
 
 import (
+	"context"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 func (s *shell) deviceCommand() *cobra.Command {
-	cmd := s.noun("device", "Physical cards", s.deviceList(), s.deviceShow())
+	cmd := commandline.Noun("device", "Physical cards", s.deviceList(), s.deviceShow(),
+		s.deviceDisable(), s.deviceEnable(), s.deviceHistory())
 	cmd.Aliases = []string{"devices"}
 	return cmd
 }
@@ -18,7 +21,7 @@ func (s *shell) deviceCommand() *cobra.Command {
 func deviceColumns() []column[apiclient.Device] {
 	type d = apiclient.Device
 	return []column[d]{
-		{title: "UUID", key: "uuid", value: func(x d) any { return x.UUID }},
+		{title: "UUID", key: "uuid", id: true, value: func(x d) any { return x.UUID }},
 		{title: hostTitle, key: hostKey, value: func(x d) any { return x.Host }},
 		{title: "Type", key: "type", value: func(x d) any { return x.Type }},
 		{title: "Vendor", key: "vendor", value: func(x d) any { return x.Vendor }},
@@ -36,40 +39,27 @@ func deviceColumns() []column[apiclient.Device] {
 func (s *shell) deviceList() *cobra.Command {
 	var filter apiclient.DeviceFilter
 	var types []string
-	var page pageFlags
-	var long bool
 	cmd := &cobra.Command{Use: listVerb, Short: "List devices", Args: takes()}
-	p := s.printer(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringSliceVar(&types, "type", nil, "only of this type, such as GPU or FPGA; repeatable")
 	flags.StringSliceVar(&filter.Vendors, "vendor-id", nil, "only of this vendor, such as 10de; repeatable")
-	flags.BoolVar(&long, "long", false, "more columns")
-	page.addFlags(cmd, 0)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		filter.Types = asWords[cyborg.DeviceType](types)
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-		items, err := apiclient.Collect(client.Devices(cmd.Context(), filter, page.page()))
-		if err != nil {
-			return err
-		}
-		return printList(p, items, deviceColumns(), long)
-	}
-	return cmd
+	return list(s, cmd, listing[apiclient.Device]{
+		columns: deviceColumns(), pages: true,
+		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
+		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]apiclient.Device, error) {
+			filter.Types = deviceTypes(types)
+			return apiclient.Collect(client.Devices(ctx, filter, page))
+		},
+	})
 }
 
 func (s *shell) deviceShow() *cobra.Command {
 	cmd := &cobra.Command{Use: "show DEVICE", Short: "Show one device with its accelerators", Args: takes("DEVICE")}
 	p := s.printer(cmd)
+	p.addWatch(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-		id, err := s.device(cmd.Context(), client, args[0])
+		client, id, err := s.namedDevice(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
@@ -77,11 +67,77 @@ func (s *shell) deviceShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		lines := make([]string, len(device.Accelerators))
-		for i, a := range device.Accelerators {
-			lines[i] = a.UUID.String() + " " + a.Name + " " + string(a.Status)
+		return p.show(cmd.Context(), client, apiclient.EventFilter{Host: device.Host}, func(ctx context.Context) error {
+			device, err := client.Device(ctx, id)
+			if err != nil {
+				return err
+			}
+			return p.device(device)
+		})
+	}
+	return cmd
+}
+
+// namedDevice connects and finds a device.
+func (s *shell) namedDevice(ctx context.Context, name string) (*apiclient.Client, uuid.UUID, error) {
+	client, err := s.connect()
+	if err != nil {
+		return nil, uuid.Nil, err
+	}
+	id, err := s.device(ctx, client, name)
+	return client, id, err
+}
+
+func (p *printer) device(device apiclient.Device) error {
+	lines := make([]string, len(device.Accelerators))
+	for i, a := range device.Accelerators {
+		lines[i] = a.UUID.String() + " " + a.Name + " " + string(a.Status)
+	}
+	return printShow(p, device, []string{"uuid", hostKey, "type", "vendor", "model"}, map[string]string{"accelerators": strings.Join(lines, "\n")})
+}
+
+func (s *shell) deviceDisable() *cobra.Command {
+	var flags maintenance
+	cmd := &cobra.Command{
+		Use:   "disable DEVICE --reason TEXT",
+		Short: "Take all accelerators of a device out of use for a while",
+		Long: "Puts all accelerators of the device into maintenance, or none: new work is kept off them until --until, for the time\n" +
+			"of --for, or until `cyborg device enable`. Who holds one keeps it.",
+		Args: takes("DEVICE"),
+	}
+	p := s.printer(cmd)
+	flags.addFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		what, err := flags.read(cmd)
+		if err != nil {
+			return err
 		}
-		return printShow(p, device, []string{"uuid", hostKey, "type", "vendor", "model"}, map[string]string{"accelerators": strings.Join(lines, "\n")})
+		client, id, err := s.namedDevice(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		changed, err := client.MaintainDevice(cmd.Context(), id, what)
+		if err != nil {
+			return err
+		}
+		return p.device(changed)
+	}
+	return cmd
+}
+
+func (s *shell) deviceEnable() *cobra.Command {
+	cmd := &cobra.Command{Use: "enable DEVICE", Short: "End the maintenance of a device's accelerators", Args: takes("DEVICE")}
+	p := s.printer(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, id, err := s.namedDevice(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		changed, err := client.EnableDevice(cmd.Context(), id)
+		if err != nil {
+			return err
+		}
+		return p.device(changed)
 	}
 	return cmd
 }

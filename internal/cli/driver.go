@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,11 +11,12 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 func (s *shell) driverCommand() *cobra.Command {
-	cmd := s.noun("driver", "Drivers' backends on hosts: install, update, uninstall",
-		s.driverList(), s.driverInstall(), s.driverUpdate(), s.driverUninstall())
+	cmd := commandline.Noun("driver", "Drivers' backends on hosts: install, update, uninstall",
+		s.driverList(), s.driverShow(), s.driverInstall(), s.driverUpdate(), s.driverUninstall())
 	cmd.Aliases = []string{"drivers"}
 	return cmd
 }
@@ -22,8 +24,8 @@ func (s *shell) driverCommand() *cobra.Command {
 func backendColumns() []column[cyborg.Backend] {
 	type b = cyborg.Backend
 	return []column[b]{
-		{title: hostTitle, key: hostKey, value: func(x b) any { return x.Host }},
-		{title: nameTitle, key: nameKey, value: func(x b) any { return x.Name }},
+		{title: hostTitle, key: hostKey, id: true, value: func(x b) any { return x.Host }},
+		{title: nameTitle, key: nameKey, id: true, value: func(x b) any { return x.Name }},
 		{title: "Driver", key: "driver", value: func(x b) any { return x.Driver }},
 		{title: "State", key: "state", value: func(x b) any { return x.State }},
 		{title: "Services", key: "services", value: func(x b) any { return x.Services }, text: func(x b) string { return strings.Join(x.Services, ", ") }},
@@ -33,22 +35,34 @@ func backendColumns() []column[cyborg.Backend] {
 }
 
 func (s *shell) driverList() *cobra.Command {
-	var host string
-	var long bool
+	var hosts []string
 	cmd := &cobra.Command{Use: listVerb, Short: "List drivers' backends", Args: takes()}
+	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "only on this host; repeatable")
+	return list(s, cmd, listing[cyborg.Backend]{
+		columns: backendColumns(),
+		feed:    func() apiclient.EventFilter { return onlyHost(hosts) },
+		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]cyborg.Backend, error) {
+			return apiclient.Collect(client.Drivers(ctx, hosts, page))
+		},
+	})
+}
+
+func (s *shell) driverShow() *cobra.Command {
+	cmd := &cobra.Command{Use: "show HOST BACKEND", Short: "Show one backend with its options", Args: takes("HOST", "BACKEND")}
 	p := s.printer(cmd)
-	cmd.Flags().StringVar(&host, hostKey, "", "only on this host")
-	cmd.Flags().BoolVar(&long, "long", false, "more columns")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	p.addWatch(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
-		backends, err := client.Drivers(cmd.Context(), host)
-		if err != nil {
-			return err
-		}
-		return printList(p, backends, backendColumns(), long)
+		return p.show(cmd.Context(), client, apiclient.EventFilter{Host: args[0]}, func(ctx context.Context) error {
+			backend, err := client.Driver(ctx, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return printShow(p, backend, []string{hostKey, nameKey, "driver", "state", "error"}, nil)
+		})
 	}
 	return cmd
 }
@@ -110,8 +124,6 @@ func (s *shell) driverInstall() *cobra.Command {
 	})
 }
 
-func second(args []string) string { return args[1] }
-
 func (s *shell) driverUpdate() *cobra.Command {
 	var settings []string
 	var none bool
@@ -135,12 +147,38 @@ func (s *shell) driverUpdate() *cobra.Command {
 }
 
 func (s *shell) driverUninstall() *cobra.Command {
+	var agreed consent
 	cmd := &cobra.Command{
 		Use:   "uninstall HOST BACKEND",
 		Short: "Disable a backend; refused while one of its devices is in use",
 		Args:  takes("HOST", "BACKEND"),
 	}
+	agreed.addFlags(cmd)
 	return s.configure(cmd, second, func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error) {
+		if !agreed.yes {
+			managed, err := apiclient.Collect(client.Accelerators(ctx,
+				apiclient.AcceleratorFilter{Hosts: args[:1], Backends: args[1:]}, apiclient.Page{}))
+			if err != nil {
+				return apiclient.Answer{}, err
+			}
+			if err := s.agree(ctx, agreed, unmanaged(args[0], managed)); err != nil {
+				return apiclient.Answer{}, err
+			}
+		}
 		return client.UninstallDriver(ctx, args[0], args[1], apiclient.Async())
 	})
+}
+
+// unmanaged says which accelerators a host loses with their backend.
+func unmanaged(host string, accelerators []apiclient.Accelerator) []string {
+	var names []string
+	for _, a := range accelerators {
+		if a.Presence == cyborg.Present {
+			names = append(names, a.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("host %s loses %s: %s", host, count(len(names), "accelerator"), some(names))}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 
 	"github.com/google/uuid"
@@ -13,48 +12,11 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
-
-// The exit codes. Scripts rely on them; docs/cli.md has the table.
-const (
-	exitOK          = 0
-	exitError       = 1
-	exitUsage       = 2
-	exitNotFound    = 3
-	exitConflict    = 4
-	exitTimeout     = 5
-	exitUnavailable = 6
-	exitInterrupted = 130 // as shells say for SIGINT
-)
-
-// exitCode derives from the error's kind, by the HTTP status that the kind stands for.
-func exitCode(kind cyborg.Kind) int {
-	switch kind.HTTPStatus() {
-	case http.StatusBadRequest:
-		return exitUsage
-	case http.StatusNotFound:
-		return exitNotFound
-	case http.StatusConflict:
-		return exitConflict
-	case http.StatusGatewayTimeout:
-		return exitTimeout
-	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		return exitUnavailable
-	}
-	return exitError
-}
-
-// usageError is a command line that cannot be understood.
-type usageError struct {
-	err     error
-	command string
-}
-
-func (u *usageError) Error() string { return u.err.Error() }
-func (u *usageError) Unwrap() error { return u.err }
 
 func usageErrorf(cmd *cobra.Command, format string, args ...any) error {
-	return &usageError{err: fmt.Errorf(format, args...), command: cmd.CommandPath()}
+	return commandline.UsageErrorf(cmd, format, args...)
 }
 
 // detached is the end of a wait whose operation goes on.
@@ -65,7 +27,7 @@ func (d *detached) Error() string { return fmt.Sprintf("operation %s goes on", d
 // conclude tells the error, if there is one, and returns the exit code.
 func (s *shell) conclude(ctx context.Context, err error) int {
 	if err == nil {
-		return exitOK
+		return commandline.ExitOK
 	}
 	interrupted := ctx.Err() != nil
 	timedOut := !interrupted && errors.Is(err, context.DeadlineExceeded)
@@ -77,10 +39,15 @@ func (s *shell) conclude(ctx context.Context, err error) int {
 		}
 		s.sayf("%s: operation %s goes on.", what, left.operation)
 		s.sayf("Return to it with: cyborg operation watch %s", left.operation)
-	} else if usage, ok := errors.AsType[*usageError](err); ok {
+	} else if usage, ok := errors.AsType[*commandline.UsageError](err); ok {
 		s.sayf("Error: %s", usage)
-		s.sayf("See `%s --help`.", usage.command)
-		return exitUsage
+		s.sayf("See `%s --help`.", usage.Command)
+		return commandline.ExitUsage
+	} else if errors.Is(err, errDeclined) {
+		s.sayf("Nothing was changed.")
+		return commandline.ExitFailed
+	} else if isTold(err) {
+		return commandline.ExitCode(err)
 	} else if timedOut {
 		s.sayf("Error: no answer within %s", s.timeout)
 	} else if !interrupted {
@@ -88,17 +55,17 @@ func (s *shell) conclude(ctx context.Context, err error) int {
 	}
 	switch {
 	case interrupted:
-		return exitInterrupted
+		return commandline.ExitInterrupted
 	case timedOut:
-		return exitTimeout
+		return commandline.ExitTimeout
 	}
-	return exitCode(cyborg.KindOf(err))
+	return commandline.ExitCode(err)
 }
 
 // tell writes an error: the message, what to do next, and what to look at.
 func (s *shell) tell(err error) {
 	e := cyborg.AsError(err)
-	s.sayf("Error: %s", err)
+	s.sayf("Error: %s", commandline.Message(err))
 	if e.Hint != "" {
 		s.sayf("%s", e.Hint)
 	}

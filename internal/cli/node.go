@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -43,6 +44,24 @@ func fieldsOf(value any, lead []string) ([]field, error) {
 	}
 	slices.SortStableFunc(fields, func(a, b field) int { return rank(a) - rank(b) })
 	return fields, nil
+}
+
+// unset lists the members that a value's JSON object may have and leaves out where they are empty. A script that asks for
+// one gets nothing, and not a mistake that depends on what the hardware is doing.
+func unset(value any, fields []field) []field {
+	t := reflect.TypeOf(value)
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	var left []field
+	for _, member := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(member.Tag.Get("json"), ",")
+		if name == "" || name == "-" || slices.ContainsFunc(fields, func(f field) bool { return f.name == name }) {
+			continue
+		}
+		left = append(left, field{name: name, node: &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}})
+	}
+	return left
 }
 
 // nodeOf is a value's JSON as a tree.
@@ -195,7 +214,7 @@ func blockStyle(node *yaml.Node) {
 	if node.Kind != yaml.ScalarNode && len(node.Content) > 0 {
 		node.Style = 0
 	}
-	if node.Kind == yaml.ScalarNode && node.Style&yaml.DoubleQuotedStyle != 0 && !readsOtherwise(node.Value) {
+	if node.Kind == yaml.ScalarNode && node.Style&yaml.DoubleQuotedStyle != 0 && !readsOtherwise(node.Value) && !unreadableBlock(node.Value) {
 		node.Style, node.Tag = 0, "!!str" // the encoder quotes what YAML 1.2 would not read as text
 	}
 	for _, child := range node.Content {
@@ -211,6 +230,12 @@ func readsOtherwise(text string) bool {
 		return true
 	}
 	return regexp.MustCompile(`^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$`).MatchString(text)
+}
+
+// unreadableBlock says that the encoder would write the text of several lines as a block that cannot be read again: the
+// tab it begins with, on whichever line, would be taken for indentation.
+func unreadableBlock(text string) bool {
+	return strings.Contains(text, "\n") && strings.Contains(text, "\t")
 }
 
 // object is a JSON object whose members keep their order.

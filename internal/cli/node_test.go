@@ -20,7 +20,7 @@ func TestTextsSurviveEveryFormat(t *testing.T) {
 			rapid.String(),
 			rapid.SampledFrom([]string{
 				"", "null", "~", "true", "Yes", "no", "on", "0000:03:00.0", "12:30:45", "1e3", "0x1f", "010", "2026-01-31", "- a", "a: b", "#c",
-				"&a", "*a", "!t", "|", ">", "%", "@", "`", "'", "\"", "\\", "\u0085", "\u009b", "\ufeff", "\x7f", "a\nb", "a\n", " a ", "\t", "é", "😀", "<b>&",
+				"&a", "*a", "!t", "|", ">", "%", "@", "`", "'", "\"", "\\", "\u0085", "\u009b", "\ufeff", "\x7f", "a\nb", "a\n", " a ", "\t", "\t\n", "\n\ta", " \ta\nb", "a\n\tb", "é", "😀", "<b>&",
 			}),
 		).Draw(rt, "text")
 		api.has(func(a *apiclient.Accelerator) { a.Reason = text })

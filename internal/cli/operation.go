@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -9,14 +10,16 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 // listedOperations is how many operations a list shows where nobody says: there is no end to them.
 const listedOperations = 50
 
 func (s *shell) operationCommand() *cobra.Command {
-	cmd := s.noun("operation", "Durable pieces of work: watch, cancel, retry",
-		s.operationList(), s.operationShow(), s.operationWatch(), s.operationCancel(), s.operationRetry())
+	cmd := commandline.Noun("operation", "Durable pieces of work: watch, cancel, retry",
+		s.operationList(), s.operationShow(), s.operationWatch(), s.operationCancel(), s.operationRetry(),
+		s.operationHistory())
 	cmd.Aliases = []string{"operations", "op"}
 	return cmd
 }
@@ -24,7 +27,7 @@ func (s *shell) operationCommand() *cobra.Command {
 func operationColumns() []column[apiclient.Operation] {
 	type o = apiclient.Operation
 	return []column[o]{
-		{title: "ID", key: "id", value: func(x o) any { return x.ID }},
+		{title: "ID", key: "id", id: true, value: func(x o) any { return x.ID }},
 		{title: "Kind", key: "kind", value: func(x o) any { return x.Kind }},
 		{title: "State", key: "state", value: func(x o) any { return x.State }},
 		{title: hostTitle, key: hostKey, value: func(x o) any { return x.Host }},
@@ -57,50 +60,43 @@ func (s *shell) operationList() *cobra.Command {
 	var filter apiclient.OperationFilter
 	var kinds, states []string
 	var accelerator string
-	var page pageFlags
-	var long bool
 	cmd := &cobra.Command{Use: listVerb, Short: "List operations, newest first", Args: takes()}
-	p := s.printer(cmd)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&kinds, "kind", nil, "only of this kind, such as attach; repeatable")
 	flags.StringSliceVar(&states, "state", nil, "only in this state, such as failed; repeatable")
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringVar(&accelerator, "accelerator", "", "only on this accelerator")
-	flags.BoolVar(&long, "long", false, "more columns")
-	page.addFlags(cmd, listedOperations)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		filter.Kinds, filter.States = asWords[cyborg.OperationKind](kinds), asWords[cyborg.OperationState](states)
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-		if accelerator != "" {
-			if filter.Accelerator, err = s.accelerator(cmd.Context(), client, accelerator); err != nil {
-				return err
+	return list(s, cmd, listing[apiclient.Operation]{
+		columns: operationColumns(), pages: true, limit: listedOperations,
+		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
+		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) (items []apiclient.Operation, err error) {
+			filter.Kinds, filter.States = asWords[cyborg.OperationKind](kinds), asWords[cyborg.OperationState](states)
+			if accelerator != "" {
+				if filter.Accelerator, err = s.accelerator(ctx, client, accelerator); err != nil {
+					return nil, err
+				}
 			}
-		}
-		items, err := apiclient.Collect(client.Operations(cmd.Context(), filter, page.page()))
-		if err != nil {
-			return err
-		}
-		return printList(p, items, operationColumns(), long)
-	}
-	return cmd
+			return apiclient.Collect(client.Operations(ctx, filter, page))
+		},
+	})
 }
 
 func (s *shell) operationShow() *cobra.Command {
 	cmd := &cobra.Command{Use: "show OPERATION", Short: "Show one operation with its steps", Args: takes("OPERATION")}
 	p := s.printer(cmd)
+	p.addWatch(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, id, err := s.namedOperation(cmd, args[0])
 		if err != nil {
 			return err
 		}
-		operation, err := client.Operation(cmd.Context(), id)
-		if err != nil {
-			return err
-		}
-		return p.operation(operation)
+		return p.show(cmd.Context(), client, apiclient.EventFilter{Operation: id}, func(ctx context.Context) error {
+			operation, err := client.Operation(ctx, id)
+			if err != nil {
+				return err
+			}
+			return p.operation(operation)
+		})
 	}
 	return cmd
 }
@@ -128,9 +124,9 @@ func (p *printer) operation(operation apiclient.Operation) error {
 		texts["error"] = errorText(operation)
 	}
 	if at := operation.Progress; at != nil {
-		texts["progress"] = at.Step + note(at.Note)
+		texts["progress"] = inWords(at.Step) + note(at.Note)
 		if at.Percent >= 0 {
-			texts["progress"] = fmt.Sprintf("%s %d%%%s", at.Step, at.Percent, note(at.Note))
+			texts["progress"] = fmt.Sprintf("%s %d%%%s", inWords(at.Step), at.Percent, note(at.Note))
 		}
 	}
 	return printShow(p, operation, []string{"id", "kind", "state", hostKey, "subjects", "steps", "error"}, texts)
@@ -163,6 +159,7 @@ func (s *shell) operationWatch() *cobra.Command {
 
 func (s *shell) operationCancel() *cobra.Command {
 	var wait waiting
+	var agreed consent
 	cmd := &cobra.Command{
 		Use:   "cancel OPERATION",
 		Short: "Stop an operation and undo what it did",
@@ -171,10 +168,20 @@ func (s *shell) operationCancel() *cobra.Command {
 	}
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
+	agreed.addFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, id, err := s.namedOperation(cmd, args[0])
 		if err != nil {
 			return err
+		}
+		if !agreed.yes {
+			operation, err := client.Operation(cmd.Context(), id)
+			if err != nil {
+				return err
+			}
+			if err := s.agree(cmd.Context(), agreed, undone(operation)); err != nil {
+				return err
+			}
 		}
 		operation, err := client.CancelOperation(cmd.Context(), id)
 		if err != nil {
@@ -198,9 +205,18 @@ func (s *shell) operationCancel() *cobra.Command {
 	return cmd
 }
 
+// undone says whose work a cancellation stops.
+func undone(operation apiclient.Operation) []string {
+	if operation.State.Ended() {
+		return nil // the API says so
+	}
+	return []string{fmt.Sprintf("the %s for %s, %s since %s on %s, is stopped, and what it did is undone", operation.Kind,
+		operation.Actor.Name, operation.State, timeText(operation.CreatedAt), operation.Host)}
+}
+
 func (s *shell) operationRetry() *cobra.Command {
 	var wait waiting
-	cmd := &cobra.Command{Use: "retry OPERATION", Short: "Do a failed operation again, as a new one", Args: takes("OPERATION")}
+	cmd := &cobra.Command{Use: "retry OPERATION", Short: "Do an operation that failed or was cancelled again, as a new one", Args: takes("OPERATION")}
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

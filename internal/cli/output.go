@@ -41,6 +41,7 @@ type printer struct {
 	command *cobra.Command
 	format  string
 	columns []string
+	watch   watching
 }
 
 // printer gives a command its -f and -c.
@@ -71,7 +72,11 @@ type column[T any] struct {
 	// text is for tables, where it differs from the value.
 	text func(T) string
 	long bool // shown with --long, or when it is asked for
+	id   bool // tells a row from the others, maybe with other columns
 }
+
+// is says whether a person means this column by that name.
+func (c column[T]) is(name string) bool { return sameName(c.title, name) || sameName(c.key, name) }
 
 // printList writes a list.
 func printList[T any](p *printer, items []T, columns []column[T], long bool) error {
@@ -79,6 +84,11 @@ func printList[T any](p *printer, items []T, columns []column[T], long bool) err
 	if err != nil {
 		return err
 	}
+	return printColumns(p, items, columns, chosen)
+}
+
+// printColumns writes the chosen columns of a list.
+func printColumns[T any](p *printer, items []T, columns, chosen []column[T]) error {
 	if p.objects() && len(p.columns) == 0 {
 		return p.document(items)
 	}
@@ -95,8 +105,13 @@ func printList[T any](p *printer, items []T, columns []column[T], long bool) err
 	for i, c := range chosen {
 		titles[i] = c.title
 	}
-	rows := make([][]string, len(items))
+	rows, ids := make([][]string, len(items)), make([]string, len(items))
 	for i, item := range items {
+		for _, c := range columns {
+			if c.id {
+				ids[i] += fmt.Sprint(c.value(item)) + "\n"
+			}
+		}
 		for _, c := range chosen {
 			cell, err := c.cell(item, p.format == formatTable)
 			if err != nil {
@@ -105,7 +120,7 @@ func printList[T any](p *printer, items []T, columns []column[T], long bool) err
 			rows[i] = append(rows[i], cell)
 		}
 	}
-	return p.rows(titles, rows)
+	return p.rows(titles, ids, rows)
 }
 
 func (c column[T]) cell(item T, forPeople bool) (string, error) {
@@ -133,17 +148,21 @@ func chooseColumns[T any](p *printer, columns []column[T], long bool) ([]column[
 		return chosen, nil
 	}
 	for _, name := range p.columns {
-		i := slices.IndexFunc(columns, func(c column[T]) bool { return sameName(c.title, name) || sameName(c.key, name) })
+		i := slices.IndexFunc(columns, func(c column[T]) bool { return c.is(name) })
 		if i < 0 {
-			titles := make([]string, len(columns))
-			for i, c := range columns {
-				titles[i] = c.title
-			}
-			return nil, usageErrorf(p.command, "there is no column %q; there are %s", name, strings.Join(titles, ", "))
+			return nil, usageErrorf(p.command, "%w", noColumn(name, columns))
 		}
 		chosen = append(chosen, columns[i])
 	}
 	return chosen, nil
+}
+
+func noColumn[T any](name string, columns []column[T]) error {
+	titles := make([]string, len(columns))
+	for i, c := range columns {
+		titles[i] = c.title
+	}
+	return cyborg.Errorf(cyborg.Invalid, "there is no column %q; there are %s", name, strings.Join(titles, ", "))
 }
 
 // sameName compares names of columns: "Device Type" is "device_type".
@@ -162,6 +181,9 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 	if err != nil {
 		return err
 	}
+	if len(p.columns) > 0 {
+		fields = append(fields, unset(value, fields)...)
+	}
 	if fields, err = p.chooseFields(fields); err != nil {
 		return err
 	}
@@ -172,7 +194,7 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 		}
 		return p.document(chosen)
 	}
-	rows := make([][]string, len(fields))
+	rows, ids := make([][]string, len(fields)), make([]string, len(fields))
 	for i, f := range fields {
 		cell, ok := texts[f.name]
 		switch {
@@ -181,14 +203,14 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 		case !ok:
 			cell = nodeText(f.node)
 		}
-		rows[i] = []string{f.name, cell}
+		rows[i], ids[i] = []string{f.name, cell}, f.name
 	}
 	if p.format == formatValue {
 		for i := range rows {
 			rows[i] = rows[i][1:]
 		}
 	}
-	return p.rows([]string{"Field", "Value"}, rows)
+	return p.rows([]string{"Field", "Value"}, ids, rows)
 }
 
 func (p *printer) chooseFields(fields []field) ([]field, error) {
@@ -210,8 +232,8 @@ func (p *printer) chooseFields(fields []field) ([]field, error) {
 	return chosen, nil
 }
 
-// rows writes rows of text as table, value or csv.
-func (p *printer) rows(titles []string, rows [][]string) error {
+// rows writes rows of text as table, value or csv. Ids tell the rows apart.
+func (p *printer) rows(titles, ids []string, rows [][]string) error {
 	var out strings.Builder
 	switch p.format {
 	case formatCSV:
@@ -224,25 +246,35 @@ func (p *printer) rows(titles []string, rows [][]string) error {
 			fmt.Fprintln(&out, strings.Join(row, " "))
 		}
 	default:
-		out.WriteString(p.table(titles, rows) + "\n")
+		out.WriteString(p.table(titles, ids, rows) + "\n")
 	}
 	return p.write(out.String())
 }
 
-func (p *printer) table(titles []string, rows [][]string) string {
+func (p *printer) table(titles, ids []string, rows [][]string) string {
+	p.watch.begin()
+	return p.drawTable(titles, ids, rows, nil)
+}
+
+// drawTable draws a table; the cells of a list as short makes them, where that is given.
+func (p *printer) drawTable(titles, ids []string, rows [][]string, short func(string) string) string {
 	w := table.NewWriter()
 	style := table.StyleDefault
 	style.Format.Header = text.FormatDefault
 	w.SetStyle(style)
 	w.AppendHeader(tableRow(titles))
-	for _, row := range rows {
+	for n, row := range rows {
 		cells := tableRow(row)
 		for i := range cells {
-			cells[i] = p.paint(titles, row, i)
+			painted := p.paint(titles, row, i)
+			if short != nil {
+				painted = short(painted)
+			}
+			cells[i] = p.watch.mark(ids[n], titles[i], row[i], painted)
 		}
 		w.AppendRow(cells)
 	}
-	if width := p.shell.OutWidth; width > 0 && titles[0] == "Field" {
+	if width := p.shell.outWidth(); width > 0 && titles[0] == "Field" {
 		// A value as wide as the terminal would break the frame; a list's columns are few and left alone.
 		longest := len(titles[0])
 		for _, row := range rows {
@@ -253,7 +285,19 @@ func (p *printer) table(titles []string, rows [][]string) string {
 			{Number: 2, WidthMax: max(width-longest-frame, atLeast), WidthMaxEnforcer: text.WrapText},
 		})
 	}
-	return w.Render()
+	drawn := w.Render()
+	if width := p.shell.outWidth(); width > 0 && titles[0] != "Field" && text.LongestLineLen(drawn) > width && short == nil {
+		return p.drawTable(titles, ids, rows, shortUUID)
+	}
+	return drawn
+}
+
+// shortUUID is the beginning of a UUID, which is as good as the whole where a command asks for one.
+func shortUUID(cell string) string {
+	if _, ok := fullUUID(cell); ok {
+		return cell[:shortestPrefix]
+	}
+	return cell
 }
 
 func tableRow(cells []string) table.Row {
@@ -271,7 +315,7 @@ func (p *printer) paint(titles, row []string, i int) string {
 	if name == "Value" {
 		name = row[0]
 	}
-	if p.shell.OutWidth == 0 || p.shell.Env("NO_COLOR") != "" || (!sameName(name, "status") && !sameName(name, "state")) {
+	if !p.shell.steers() || p.shell.Env("NO_COLOR") != "" || (!sameName(name, "status") && !sameName(name, "state")) {
 		return cell
 	}
 	return statusColour(cell) + cell + noColour
@@ -317,6 +361,10 @@ func (p *printer) document(value any) error {
 }
 
 func (p *printer) write(text string) error {
+	if p.watch.held != nil {
+		p.watch.held.WriteString(text)
+		return nil
+	}
 	if _, err := io.WriteString(p.shell.Out, text); err != nil {
 		return cyborg.Errorf(cyborg.Internal, "cannot write the result: %w", err)
 	}

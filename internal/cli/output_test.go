@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/cli"
 )
@@ -66,6 +68,8 @@ func TestColourIsForTerminalsOnly(t *testing.T) {
 	terminal := cli.Streams{OutWidth: 120, Env: environment("CYBORG_URL", api.server.URL)}
 	require.Contains(t, run(t.Context(), terminal, "accelerator", "list").out, "\x1b[32mready\x1b[0m")
 	require.NotContains(t, run(t.Context(), terminal, "accelerator", "list", "-f", "value").out, "\x1b[")
+	terminal.Env = environment("CYBORG_URL", api.server.URL, "TERM", "dumb")
+	require.NotContains(t, run(t.Context(), terminal, "accelerator", "list").out, "\x1b[")
 	terminal.Env = environment("CYBORG_URL", api.server.URL, "NO_COLOR", "1")
 	require.NotContains(t, run(t.Context(), terminal, "accelerator", "list").out, "\x1b[")
 }
@@ -88,4 +92,48 @@ func TestWhatComesFromElsewhereCannotSteerTheTerminal(t *testing.T) {
 		got := api.cyborg(args...)
 		require.Contains(t, got.out, "bad?[2Jname?")
 	}
+}
+
+func TestAListTooWideForItsTerminalShortensUUIDs(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	env := environment("CYBORG_URL", api.server.URL, "NO_COLOR", "1")
+	require.Contains(t, run(t.Context(), cli.Streams{OutWidth: 140, Env: env}, "accelerator", "list").out, fpga.String())
+	narrow := run(t.Context(), cli.Streams{OutWidth: 100, Env: env}, "accelerator", "list").out
+	require.NotContains(t, narrow, fpga.String())
+	require.Contains(t, narrow, "| 0a1b2c3d | fast ")
+	require.Contains(t, narrow, instance, "what no command finds by its beginning stays whole")
+	require.Contains(t, run(t.Context(), cli.Streams{OutWidth: 20, Env: env}, "accelerator", "list", "-f", "value").out, fpga.String())
+}
+
+// TestAFieldThatIsEmptyNowIsNoMistake: the API leaves it out, and a script still asks for it.
+func TestAFieldThatIsEmptyNowIsNoMistake(t *testing.T) {
+	t.Parallel()
+	line := "accelerator show h2_gpu0 -c status -c bitstream_id -c fence -f "
+	for format, want := range map[string]string{
+		"value": "inactive\n\n\n", "csv": "Field,Value\nstatus,inactive\nbitstream_id,\nfence,\n",
+		"json": "{\n  \"status\": \"inactive\",\n  \"bitstream_id\": null,\n  \"fence\": null\n}\n",
+	} {
+		require.Equal(t, result{0, want, ""}, newAPI(t).cyborg(strings.Fields(line+format)...), format)
+	}
+}
+
+// TestALongListSaysWhy: the runbook looks there for what stands still.
+func TestALongListSaysWhy(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*apiclient.Accelerator){
+		"the card is on fire":                                 func(a *apiclient.Accelerator) { a.Reason = "the card is on fire" },
+		"fenced: vanished while in use":                       func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "vanished while in use"} },
+		"dust (by alice) until 2027-01-01T00:00:00Z":          func(a *apiclient.Accelerator) { a.Maintenance = dust() },
+		"no link; dust (by alice) until 2027-01-01T00:00:00Z": func(a *apiclient.Accelerator) { a.Reason, a.Maintenance = "no link", dust() },
+	} {
+		api := newAPI(t)
+		api.has(change)
+		require.Equal(t, result{0, want + "\n", ""}, api.cyborg("accelerator", "list", "--name", "fast", "-f", "value", "-c", "why"))
+		require.Contains(t, api.cyborg("accelerator", "list", "--long").out, want)
+	}
+}
+
+func dust() *cyborg.Maintenance {
+	return &cyborg.Maintenance{Reason: "dust", By: "alice", Until: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+
+	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
@@ -56,8 +59,8 @@ func (p *plain) news(operation apiclient.Operation) []string {
 	}
 	var lines []string
 	for i, step := range operation.Steps {
-		key := fmt.Sprintf("%d %s", i, step.State)
-		if step.State == cyborg.StepRunning || p.told[key] {
+		key := fmt.Sprintf("%d %s %s", i, step.State, step.Note)
+		if p.told[key] || (step.State == cyborg.StepRunning && step.Note == "") { // one with a note is tried again
 			continue
 		}
 		p.told[key] = true
@@ -120,9 +123,10 @@ type live struct {
 }
 
 const (
-	redraw    = 120 * time.Millisecond
-	eraseLine = "\r\x1b[2K"
-	barWidth  = 24
+	redraw      = 120 * time.Millisecond
+	eraseRest   = "\x1b[K" // after what was written: erasing before it would flicker
+	longestBar  = 24
+	shortestBar = 8 // a shorter one says less than its number
 )
 
 func newLive(s *shell) *live {
@@ -150,9 +154,8 @@ func (l *live) update(operation apiclient.Operation) {
 	defer l.mu.Unlock()
 	l.operation, l.away = operation, nil
 	if lines := l.log.news(operation); len(lines) > 0 {
-		l.shell.write(eraseLine)
 		for _, line := range lines {
-			l.shell.sayf("%s", line)
+			l.shell.write("\r" + clean(line) + eraseRest + "\n")
 		}
 	}
 	l.draw()
@@ -170,18 +173,17 @@ func (l *live) end() {
 	l.ticker.Stop()
 	close(l.done)
 	l.gone.Wait()
-	l.shell.write(eraseLine)
+	l.shell.write("\r" + eraseRest)
 }
 
 // draw writes the last line anew; the caller holds the lock.
 func (l *live) draw() {
 	line := clean(l.line())
-	if runes := []rune(line); len(runes) >= l.shell.ErrWidth {
-		line = string(runes[:l.shell.ErrWidth-1]) // a line that wraps could not be drawn again
-	}
-	l.shell.write(eraseLine + line)
+	line = text.Trim(line, l.shell.errWidth()-1) // a line that wraps could not be drawn again
+	l.shell.write("\r" + line + eraseRest)
 }
 
+// line is what matters most first, since a narrow terminal cuts its end off.
 func (l *live) line() string {
 	spinner := string(`|/-\`[l.frame%4])
 	if l.away != nil {
@@ -195,31 +197,49 @@ func (l *live) line() string {
 	if !operation.CancelAt.IsZero() {
 		line += " (cancelling)"
 	}
-	step := ""
-	if operation.Progress != nil {
-		step = operation.Progress.Step
-	}
-	if n := len(operation.Steps); step == "" && n > 0 && operation.Steps[n-1].State == cyborg.StepRunning {
-		step = operation.Steps[n-1].Name
-	}
-	if step == "" {
-		step = string(operation.State)
-	}
-	line += ": " + step
+	step, told := presentStep(operation), ""
 	if at := operation.Progress; at != nil {
 		if at.Percent >= 0 {
-			line += " " + bar(at.Percent)
+			line += " " + bar(at.Percent, l.shell.errWidth()/4)
 		}
-		line += note(at.Note)
+		told = at.Note
 	}
 	if !operation.StartedAt.IsZero() {
 		line += " " + max(0, time.Since(operation.StartedAt)).Round(time.Second).String()
 	}
-	return line
+	return line + ": " + step + note(told)
 }
 
-func bar(percent int) string {
+// presentStep is what an operation is at: the step that runs, or else its state.
+func presentStep(operation apiclient.Operation) string {
+	if operation.Progress != nil && operation.Progress.Step != "" {
+		return inWords(operation.Progress.Step)
+	}
+	if n := len(operation.Steps); n > 0 && operation.Steps[n-1].State == cyborg.StepRunning {
+		return operation.Steps[n-1].Name
+	}
+	return string(operation.State)
+}
+
+// inWords makes "stage image" of the name StageImage, as the API calls a step that runs.
+func inWords(name string) string {
+	var out strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 {
+			out.WriteByte(' ')
+		}
+		out.WriteRune(unicode.ToLower(r))
+	}
+	return out.String()
+}
+
+// bar is a progress bar for a terminal that has room for one of that length.
+func bar(percent, room int) string {
 	percent = min(max(percent, 0), 100)
-	full := barWidth * percent / 100
-	return fmt.Sprintf("[%s%s] %d%%", strings.Repeat("#", full), strings.Repeat(".", barWidth-full), percent)
+	length := min(room, longestBar)
+	if length < shortestBar {
+		return fmt.Sprintf("%d%%", percent)
+	}
+	full := length * percent / 100
+	return fmt.Sprintf("[%s%s] %d%%", strings.Repeat("#", full), strings.Repeat(".", length-full), percent)
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"iter"
-	"regexp"
 	"strings"
 
 	"github.com/google/uuid"
@@ -21,8 +20,14 @@ func fullUUID(text string) (uuid.UUID, bool) {
 	return id, err == nil && len(text) == len(uuid.UUID{}.String())
 }
 
+// looksLikePrefix says that a UUID may begin so.
 func looksLikePrefix(text string) bool {
-	return len(text) >= shortestPrefix && regexp.MustCompile(`^[0-9a-fA-F-]+$`).MatchString(text)
+	const pattern = "00000000-0000-0000-0000-000000000000"
+	if len(text) < shortestPrefix || len(text) > len(pattern) {
+		return false
+	}
+	_, err := uuid.Parse(text + pattern[len(text):])
+	return err == nil
 }
 
 // accelerator finds the accelerator that a person means by its UUID, its name, or the beginning of its UUID.
@@ -33,50 +38,46 @@ func (s *shell) accelerator(ctx context.Context, client *apiclient.Client, named
 	for found, err := range client.Accelerators(ctx, apiclient.AcceleratorFilter{Names: []string{named}}, apiclient.Page{Limit: 1}) {
 		return found.UUID, err
 	}
-	return byPrefix("accelerator", "accelerator list", named,
-		client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}),
-		func(a apiclient.Accelerator) uuid.UUID { return a.UUID })
+	return byPrefix("accelerator", "accelerator list", named, func(prefix string) iter.Seq2[apiclient.Accelerator, error] {
+		return client.Accelerators(ctx, apiclient.AcceleratorFilter{Prefix: prefix}, apiclient.Page{Limit: 2})
+	}, func(a apiclient.Accelerator) uuid.UUID { return a.UUID })
 }
 
 // device finds a device by its UUID or the beginning of that.
 func (s *shell) device(ctx context.Context, client *apiclient.Client, named string) (uuid.UUID, error) {
-	if id, ok := fullUUID(named); ok {
-		return id, nil
-	}
-	return byPrefix("device", "device list", named, client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{}),
-		func(d apiclient.Device) uuid.UUID { return d.UUID })
+	return byPrefix("device", "device list", named, func(prefix string) iter.Seq2[apiclient.Device, error] {
+		return client.Devices(ctx, apiclient.DeviceFilter{Prefix: prefix}, apiclient.Page{Limit: 2})
+	}, func(d apiclient.Device) uuid.UUID { return d.UUID })
 }
 
 // operation finds an operation by its id or the beginning of that.
 func (s *shell) operation(ctx context.Context, client *apiclient.Client, named string) (uuid.UUID, error) {
-	if id, ok := fullUUID(named); ok {
-		return id, nil
-	}
-	return byPrefix("operation", "operation list", named, client.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}),
-		func(o apiclient.Operation) uuid.UUID { return o.ID })
+	return byPrefix("operation", "operation list", named, func(prefix string) iter.Seq2[apiclient.Operation, error] {
+		return client.Operations(ctx, apiclient.OperationFilter{Prefix: prefix}, apiclient.Page{Limit: 2})
+	}, func(o apiclient.Operation) uuid.UUID { return o.ID })
 }
 
 // byPrefix finds the only item whose UUID begins as given.
-func byPrefix[T any](what, listing, named string, items iter.Seq2[T, error], id func(T) uuid.UUID) (uuid.UUID, error) {
+func byPrefix[T any](what, listing, named string, begin func(prefix string) iter.Seq2[T, error], id func(T) uuid.UUID) (uuid.UUID, error) {
+	if full, ok := fullUUID(named); ok {
+		return full, nil
+	}
 	none := cyborg.Errorf(cyborg.NotFound, "there is no %s %q", what, named).WithHint("See `cyborg %s`.", listing)
 	if !looksLikePrefix(named) {
-		return uuid.UUID{}, none
-	}
-	found := uuid.Nil
-	for item, err := range items {
-		switch {
-		case err != nil:
-			return uuid.UUID{}, err
-		case !strings.HasPrefix(id(item).String(), strings.ToLower(named)):
-		case found != uuid.Nil:
-			return uuid.UUID{}, cyborg.Errorf(cyborg.Invalid, "%q is the beginning of more than one %s's UUID: %s, %s", named, what, found, id(item)).
-				WithHint("Give more of it.")
-		default:
-			found = id(item)
+		if len(named) < shortestPrefix && looksLikePrefix(named+strings.Repeat("0", shortestPrefix-len(named))) {
+			none = none.WithHint("See `cyborg %s`. The beginning of a UUID does from %d characters on.", listing, shortestPrefix)
 		}
-	}
-	if found == uuid.Nil {
 		return uuid.UUID{}, none
 	}
-	return found, nil
+	found, err := apiclient.Collect(begin(named))
+	switch {
+	case err != nil:
+		return uuid.UUID{}, err
+	case len(found) == 0:
+		return uuid.UUID{}, none
+	case len(found) > 1:
+		return uuid.UUID{}, cyborg.Errorf(cyborg.Invalid, "%q is the beginning of more than one %s's UUID: %s, %s", named, what, id(found[0]), id(found[1])).
+			WithHint("Give more of it.")
+	}
+	return id(found[0]), nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -77,7 +78,7 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 		}
 		for _, deployable := range host.Deployables {
 			if deployable.Error != "" {
-				p.shell.sayf("%s: %s: %s", host.Host, deployable.Deployable, deployable.Error)
+				p.shell.sayf("%s: %s: %s", host.Host, usedName(deployable), deployable.Error)
 			}
 			for _, handle := range deployable.Handles {
 				rows = append(rows, usageRow{host.Host, deployable, handle})
@@ -86,7 +87,10 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 	}
 	return printList(p, rows, []column[usageRow]{
 		{title: hostTitle, key: hostKey, value: func(r usageRow) any { return r.host }},
-		{title: "Deployable", key: "deployable", value: func(r usageRow) any { return r.deployable.Deployable }},
+		{
+			title: "Accelerator", key: "accelerator",
+			value: func(r usageRow) any { return usedName(r.deployable) },
+		},
 		{title: "Handle", key: "handle", value: func(r usageRow) any { return r.handle.Handle }},
 		{title: "Attached", key: "attached", value: func(r usageRow) any { return r.handle.Attached }},
 		{title: "In Use", key: "in_use", value: func(r usageRow) any { return r.handle.InUse }},
@@ -98,6 +102,9 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 		},
 	}, false)
 }
+
+// usedName is the name of the accelerator, or its driver's where it is not recorded yet.
+func usedName(d cyborg.DeployableUsage) string { return cmp.Or(d.Name, d.Deployable) }
 
 func metricsText(metrics map[string]float64) string {
 	var lines []string

@@ -77,22 +77,22 @@ func failureOf(operation apiclient.Operation) error {
 	if operation.State == cyborg.Succeeded {
 		return nil
 	}
-	failure := cyborg.Errorf(cyborg.Internal, "operation %s is %s and does not say why", operation.ID, operation.State)
+	failure := cyborg.Errorf(cyborg.Internal, "operation %s has the state %s and does not say why", operation.ID, operation.State)
 	if operation.Error != nil {
 		copied := *operation.Error
 		failure = &copied
 	}
 	if operation.State == cyborg.NeedsOperator {
-		failure.Message += "; it could not be undone, so the accelerator is in error and needs an operator"
+		failure.Message += "; it needs an operator"
 	}
 	failure.Operation = operation.ID
 	return failure
 }
 
-// subject is the id of the first subject of that kind, or "".
-func subject(operation apiclient.Operation, kind cyborg.SubjectKind) string {
+// acceleratorIn is the UUID of the first accelerator that an operation is about, or "".
+func acceleratorIn(operation apiclient.Operation) string {
 	for _, s := range operation.Subjects {
-		if s.Kind == kind {
+		if s.Kind == cyborg.SubjectAccelerator {
 			return s.ID
 		}
 	}

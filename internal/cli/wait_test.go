@@ -39,7 +39,7 @@ func TestAWaitTellsFinishedStepsAndThenTheResult(t *testing.T) {
 
 func TestQuietTellsNothing(t *testing.T) {
 	t.Parallel()
-	got := newAPI(t, succeeding()...).cyborg("accelerator", "detach", "fast", "-q")
+	got := newAPI(t, succeeding()...).cyborg("accelerator", "detach", "fast", "--yes", "-q")
 	require.Equal(t, result{}, got)
 }
 
@@ -57,16 +57,17 @@ func TestOnATerminalProgressIsDrawnLive(t *testing.T) {
 	stages[2] = then(func(operation *apiclient.Operation) {
 		operation.State = cyborg.Running
 		operation.Steps = []cyborg.Step{step("stage image", cyborg.StepDone, ""), step("load", cyborg.StepRunning, "")}
-		operation.Progress = &cyborg.Progress{Step: "load", Percent: 50, Note: "block 5 of 10"}
+		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: "block 5 of 10"}
 	})
 	api := newAPI(t, stages...)
 	terminal := cli.Streams{ErrWidth: 200, Env: environment("CYBORG_URL", api.server.URL)}
 	got := run(t.Context(), terminal, "accelerator", "program", "fast", "afu.gbs", "--id", "afu-1")
 	require.Zero(t, got.code)
-	require.Contains(t, got.err, "program: load [############............] 50% (block 5 of 10)")
-	require.Contains(t, got.err, "\r\x1b[2Kprogram: stage image: done\n")
-	require.Contains(t, got.err, "program: succeeded in 1.5s\n")
-	require.True(t, strings.HasSuffix(got.err, "\r\x1b[2K"), "the last line is left clean")
+	require.Regexp(t, `program \[############............\] 50% [0-9hms]+: load bits \(block 5 of 10\)`, got.err)
+	require.Contains(t, got.err, "\rprogram: stage image: done\x1b[K\n")
+	require.NotContains(t, got.err, "\x1b[2K", "a line that is erased before it is written flickers")
+	require.Contains(t, got.err, "program: succeeded in 1.5s\x1b[K\n")
+	require.True(t, strings.HasSuffix(got.err, "\r\x1b[K"), "the last line is left clean")
 	require.JSONEq(t, `{"image":{"source":"afu.gbs","id":"afu-1"}}`, api.changes()[0].body)
 }
 
@@ -74,16 +75,46 @@ func TestALiveLineNeverWraps(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.Running, step(strings.Repeat("long ", 50), cyborg.StepRunning, "")), at(cyborg.Succeeded))
 	terminal := cli.Streams{ErrWidth: 40, Env: environment("CYBORG_URL", api.server.URL)}
-	got := run(t.Context(), terminal, "accelerator", "detach", "fast")
-	for drawn := range strings.SplitSeq(got.err, "\r\x1b[2K") {
-		require.Less(t, len(strings.TrimSuffix(drawn, "\n")), 40)
+	got := run(t.Context(), terminal, "accelerator", "detach", "fast", "--yes")
+	for drawn := range strings.SplitSeq(got.err, "\r") {
+		require.Less(t, len(strings.NewReplacer("\n", "", "\x1b[K", "", "\x1b[2K", "").Replace(drawn)), 40)
 	}
+}
+
+func TestANarrowTerminalShowsThePercentAndDropsTheNote(t *testing.T) {
+	t.Parallel()
+	running := then(func(operation *apiclient.Operation) {
+		operation.State = cyborg.Running
+		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: strings.Repeat("a long story ", 9)}
+	})
+	for width, want := range map[int]string{30: "detach 50% ", 40: "detach [#####.....] 50% ", 300: "detach [############............] 50% "} {
+		api := newAPI(t, running, at(cyborg.Succeeded))
+		terminal := cli.Streams{ErrWidth: 120, Screen: func() (int, int) { return width, 20 }, Env: environment("CYBORG_URL", api.server.URL)}
+		got := run(t.Context(), terminal, "accelerator", "detach", "fast", "--yes")
+		require.Contains(t, got.err, want)
+	}
+}
+
+func TestATryThatFailedIsTold(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t,
+		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "")),
+		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "try 1: the card is busy")),
+		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "try 1: the card is busy")),
+		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "try 2: the card is busy")),
+		at(cyborg.Succeeded, step("attach on h1", cyborg.StepDone, "")))
+	got := api.cyborg("accelerator", "attach", "fast")
+	require.Equal(t, `attach: attach on h1: running (try 1: the card is busy)
+attach: attach on h1: running (try 2: the card is busy)
+attach: attach on h1: done
+attach: succeeded in 1.5s
+`, got.err)
 }
 
 func TestAWaitOutlivesTheAPI(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.Running), away, broken, broken, broken, broken, at(cyborg.Running), at(cyborg.Succeeded))
-	got := api.cyborg("accelerator", "detach", "fast")
+	got := api.cyborg("accelerator", "detach", "fast", "--yes")
 	require.Zero(t, got.code)
 	require.Contains(t, got.err, "Waiting for the API: the API stops\n")
 	require.Contains(t, got.err, "The API answers again.\n")
@@ -118,8 +149,10 @@ func TestWhatIsDoneAlreadyNeedsNoOperation(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.answers("DELETE /v1/accelerators/{uuid}", http.StatusNoContent, nil)
-	require.Equal(t, result{err: "There was nothing to do.\n"}, api.cyborg("accelerator", "detach", "fast"))
-	require.Equal(t, result{}, api.cyborg("accelerator", "detach", "fast", "--quiet"))
+	other := []string{"accelerator", "detach", "fast", "--yes", "--service", "storage"}
+	require.Equal(t, result{err: "There was nothing to do: fast is attached to instance 5f5f5f5f-0000-4000-8000-00000000000f.\n"},
+		api.cyborg(other...), "who has it is told")
+	require.Equal(t, result{}, api.cyborg(append(other, "--quiet")...))
 }
 
 func TestAFailedOperationIsToldAndExitsAsItsKind(t *testing.T) {
@@ -136,12 +169,12 @@ func TestAFailedOperationIsToldAndExitsAsItsKind(t *testing.T) {
 		"too long":       {cyborg.Failed, cyborg.Errorf(cyborg.Timeout, "attach took more than 1m"), 5, ""},
 		"hardware":       {cyborg.Failed, cyborg.Errorf(cyborg.Hardware, "the card is on fire"), 1, ""},
 		"cancelled":      {cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "bob cancelled it"), 4, "Error: bob cancelled it\n"},
-		"needs operator": {cyborg.NeedsOperator, cyborg.Errorf(cyborg.Hardware, "the card is on fire"), 1, "Error: the card is on fire; it could not be undone"},
+		"needs operator": {cyborg.NeedsOperator, cyborg.Errorf(cyborg.Hardware, "the card is on fire"), 1, "Error: the card is on fire; it needs an operator"},
 		"says nothing":   {cyborg.Failed, nil, 1, "does not say why"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := newAPI(t, at(cyborg.Running), failing(c.state, c.err)).cyborg("accelerator", "detach", "fast")
+			got := newAPI(t, at(cyborg.Running), failing(c.state, c.err)).cyborg("accelerator", "detach", "fast", "--yes")
 			require.Equal(t, c.code, got.code)
 			require.Empty(t, got.out)
 			require.Contains(t, got.err, c.says)
@@ -169,15 +202,15 @@ func TestWatchShowsTheEndAndExitsAsItEnded(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	stopped := failing(cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "alice cancelled it"))
-	got := newAPI(t, at(cyborg.Running), stopped).cyborg("operation", "cancel", operation.String(), "-f", "value", "-c", "state")
+	got := newAPI(t, at(cyborg.Running), stopped).cyborg("operation", "cancel", operation.String(), "--yes", "-f", "value", "-c", "state")
 	require.Zero(t, got.code)
 	require.Equal(t, "cancelled\n", got.out)
 
-	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String())
+	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String(), "--yes")
 	require.Equal(t, 4, got.code)
 	require.Contains(t, got.err, "had succeeded before it could be cancelled")
 
-	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String(), "--no-wait")
+	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String(), "--yes", "--no-wait")
 	require.Equal(t, result{0, operation.String() + "\n", ""}, got)
 }
 

@@ -40,6 +40,14 @@ type Config struct {
 	Images        Images        `key:"images" doc:"Where images may come from."`
 	Inventory     Inventory     `key:"inventory" doc:"What becomes of hardware that appears and disappears."`
 	Retention     Retention     `key:"retention" doc:"How long finished things can be read."`
+	OpenStack     OpenStack     `key:"openstack" doc:"The OpenStack cloud that the server belongs to, and who the server is there."`
+	Keystone      Keystone      `key:"keystone" doc:"Who callers are, by Keystone's tokens."`
+	Placement     Placement     `key:"placement" doc:"How OpenStack Placement follows the records."`
+	Policy        Policy        `key:"policy" doc:"Who may do what on /v2."`
+	Audit         Audit         `key:"audit" doc:"The trail of who was refused and who changed something."`
+	Glance        Glance        `key:"glance" doc:"Images in OpenStack's Glance."`
+	ARQs          ARQs          `key:"arqs" doc:"Accelerator requests of OpenStack."`
+	Nova          Nova          `key:"nova" doc:"OpenStack's Nova, which uses accelerator requests."`
 	Standalone    Standalone    `key:"standalone" doc:"The one process that holds everything."`
 
 	origins map[string]given // by key, of what is no default
@@ -54,7 +62,7 @@ type Log struct {
 // Database is the server's PostgreSQL.
 type Database struct {
 	URL      DatabaseURL `key:"url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"URL of the database (PostgreSQL 15 or newer). The password may stand in it, or in a file that the parameter passfile names. The standalone starts a private PostgreSQL where this is empty."`
-	MaxConns int32       `key:"max_conns" default:"16" min:"2" max:"1000" doc:"The most connections one server keeps to it."`
+	MaxConns int32       `key:"max_conns" default:"16" min:"5" max:"1000" doc:"The most connections one server keeps to it; of five, one is left for heartbeats and the ends of operations whatever the API does."`
 }
 
 // Temporal says how to reach a Temporal cluster.
@@ -86,7 +94,8 @@ const (
 
 // Server says what one server process does.
 type Server struct {
-	Roles []Role `key:"roles" default:"api,conductor" oneof:"api conductor" doc:"What this process does: answer the REST interface (api), run operations and hear from agents (conductor), or both."`
+	Roles       []Role `key:"roles" default:"api,conductor" oneof:"api conductor" doc:"What this process does: answer the REST interface (api), run operations and hear from agents (conductor), or both."`
+	PprofListen string `key:"pprof_listen" check:"loopback" example:"127.0.0.1:6660" doc:"Address and port, on loopback, where this process can be profiled with go tool pprof (/debug/pprof/). Empty means nowhere."`
 }
 
 // Has says whether the server plays the role.
@@ -103,17 +112,19 @@ type ServerTLS struct {
 
 // API is the REST interface.
 type API struct {
-	Listen string `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port of the REST API. Beyond loopback it needs tls.cert and tls.key, and tokens or tls.client_ca."`
+	Listen string `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port of the REST API. Beyond loopback it needs tls.cert and tls.key, and tokens, tls.client_ca or keystone.enabled."`
 	// With TLS.ClientCA, a client's certificate says who it is: the common name is its name, an organizational unit
 	// that is one of reader, member and admin its role.
-	TLS         ServerTLS     `key:"tls"`
-	Tokens      []Token       `key:"tokens" doc:"Static bearer tokens. Without any, and without tls.client_ca, everybody on this machine may do everything."`
-	SyncWait    time.Duration `key:"sync_wait" default:"30s" doc:"How long a request waits for its operation to end before it answers 202 and the operation's address."`
-	MaxInFlight int           `key:"max_in_flight" default:"0" min:"0" max:"100000" doc:"The most operations that this process has in flight for its callers at once; 0 means five for each processor core."`
-	QueueWait   time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits for one of those places before it answers 429."`
-	BodyLimit   Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body."`
-	CensusWait  time.Duration `key:"census_wait" default:"5s" max:"5m" doc:"How long a census of usage waits for the hosts it asks."`
-	MaxStreams  int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once."`
+	TLS            ServerTLS     `key:"tls"`
+	Tokens         []Token       `key:"tokens" doc:"Static bearer tokens. Without any, and without tls.client_ca and keystone.enabled, everybody on this machine may do everything."`
+	PublicEndpoint string        `key:"public_endpoint" check:"url" example:"https://cloud.example.org" doc:"URL with which the links in answers of /v2 begin, where callers reach it under another address than the one they ask, such as a proxy's; /accelerator/v2 follows it."`
+	SyncWait       time.Duration `key:"sync_wait" default:"30s" doc:"How long a request waits for its operation to end before it answers 202 and the operation's address."`
+	MaxInFlight    int           `key:"max_in_flight" default:"0" min:"0" max:"100000" doc:"The most operations that this process has in flight for its callers at once; 0 means five for each processor core."`
+	QueueWait      time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits for one of those places before it answers 429."`
+	BodyLimit      Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body."`
+	CensusWait     time.Duration `key:"census_wait" default:"5s" max:"5m" doc:"How long a census of usage waits for the hosts it asks."`
+	MaxStreams     int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once."`
+	MaxConnections int           `key:"max_connections" default:"10000" min:"10" doc:"The most connections that are open at once, and never more than half of the files that the process may open. At the bound, a new one takes the place of the one that has been without a request for longest."`
 }
 
 // TokenRole is what the bearer of a token may do.
@@ -137,8 +148,9 @@ type Token struct {
 
 // AgentEndpoint is where the server hears from agents.
 type AgentEndpoint struct {
-	Listen string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. Beyond loopback it needs all of tls; an agent's certificate must name its host."`
-	TLS    ServerTLS `key:"tls"`
+	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. Beyond loopback it needs all of tls; an agent's certificate must name its host."`
+	TLS            ServerTLS `key:"tls"`
+	MaxConnections int       `key:"max_connections" default:"50000" min:"10" doc:"The most connections that are open at once, as api.max_connections; an agent keeps one, and another while it fetches an image."`
 }
 
 // Agent is the agent of one host.
@@ -150,7 +162,8 @@ type Agent struct {
 	TLS       ClientTLS `key:"tls"`
 	Backends  []Backend `key:"backends" doc:"The drivers to run and how. What an operator installs, changes or uninstalls later through the API is kept in the state directory and overrides this."`
 	// ImageDir, where it is empty, is "image-files" in the state directory of the agent at hand.
-	ImageDir      string        `key:"image_dir" auto:"image-files in the state directory" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
+	ImageDir      string        `key:"image_dir" auto:"image-files in the state directory; the standalone: images/HOST in its own" check:"path" example:"/srv/images" doc:"Directory below which images given as a path must lie on this host."`
+	NovaConfDir   string        `key:"nova_conf_dir" check:"path" example:"/etc/nova/nova.conf.d" doc:"Directory from which the host's nova-compute reads drop-ins, where the agent writes cyborg-pci.conf: the PCI devices that an operator gave to Nova. It must be there, and be no link. Empty means never; the standalone writes into HOST in it."`
 	ImageMax      Size          `key:"image_max" default:"4GiB" min:"1KiB" doc:"The largest image that is accepted."`
 	ImageCache    Size          `key:"image_cache" default:"16GiB" min:"1KiB" doc:"The space for images kept after use; the least recently used go first."`
 	Heartbeat     time.Duration `key:"heartbeat" default:"10s" min:"100ms" doc:"Interval of heartbeats to the server, each a little earlier or later."`
@@ -159,7 +172,7 @@ type Agent struct {
 	UsageTimeout  time.Duration `key:"usage_timeout" default:"5s" min:"100ms" doc:"Limit of the answer to a census; what did not answer by then is marked."`
 	StopTimeout   time.Duration `key:"stop_timeout" default:"30s" doc:"How long running steps may go on when the agent is told to stop."`
 	MetricsListen string        `key:"metrics_listen" default:"127.0.0.1:6668" check:"listen" doc:"Address and port of the agent's metrics (GET /metrics) and liveness (GET /healthz); an empty text in the file turns them off. Beyond loopback it needs all of tls, and serves whoever shows a certificate of the same authorities."`
-	Slots         int           `key:"slots" default:"8" min:"1" max:"256" doc:"The most steps that run on this host at once; each device still has only one."`
+	Slots         int           `key:"slots" default:"64" min:"1" max:"1024" doc:"The most steps that run on this host at once; each device still has only one. A step for which there is no slot waits."`
 }
 
 // ClientTLS is TLS towards a server of ours.
@@ -216,6 +229,7 @@ const (
 type Inventory struct {
 	Admission          Admission     `key:"admission" default:"manual" oneof:"manual auto" doc:"New hardware stays inactive until an operator makes it ready (manual), or is made ready at once (auto), as OpenStack Cyborg does."`
 	DeployableName     string        `key:"deployable_name" default:"{host}_{name}" check:"deployable_name" doc:"Name of a new deployable, and of its Placement resource provider: {host} is its host, {name} what its driver calls it. Deployables that have a name keep it."`
+	ReloadLostImages   bool          `key:"reload_lost_images" default:"false" doc:"The images that accelerators have lost when their host booted are loaded again, once, where nobody holds them. Else that is only told, as drift of the class lost_image."`
 	ForgetMissingAfter time.Duration `key:"forget_missing_after" default:"24h" min:"1m" doc:"Hardware that is missing for this long, and that nobody holds, is forgotten."`
 }
 
@@ -234,8 +248,10 @@ type Retention struct {
 
 // Standalone is the process that holds everything.
 type Standalone struct {
-	StateDir         string   `key:"state_dir" auto:"/var/lib/cyborg for root, else cyborg in the XDG state directory" check:"path" example:"/var/lib/cyborg" doc:"Directory of everything that outlives the process."`
-	Hosts            []string `key:"hosts" default:"sysfs:/" sep:" " doc:"The hosts to run agents for: fake:8xfpga,2xgpu (pretended devices), sysfs:/ (this machine), sysfs:DIR or sysfs:FILE.tar.gz (the recorded sysfs of a machine), each with NAME= before it to give it a name."`
-	TemporalListen   string   `key:"temporal_listen" default:"127.0.0.1:7233" check:"loopback" doc:"Address and port of the embedded Temporal, on loopback: it asks nobody who they are."`
-	TemporalUIListen string   `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, on loopback for the same reason."`
+	StateDir       string   `key:"state_dir" auto:"/var/lib/cyborg for root, else cyborg in the XDG state directory" check:"path" example:"/var/lib/cyborg" doc:"Directory of everything that outlives the process."`
+	Hosts          []string `key:"hosts" default:"sysfs:/" sep:" " doc:"The hosts to run agents for: fake:8xfpga,2xgpu (pretended devices), sysfs:/ (this machine), sysfs:DIR or sysfs:FILE.tar.gz (the recorded sysfs of a machine), each with NAME= before it to give it a name."`
+	TemporalListen string   `key:"temporal_listen" default:"127.0.0.1:7233" check:"listen" doc:"Address and port of the embedded Temporal. Beyond loopback it needs all of temporal_tls."`
+	// With TemporalTLS, whoever shows a certificate of the authorities may do everything in Temporal.
+	TemporalTLS      ServerTLS `key:"temporal_tls"`
+	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, on loopback always: it asks nobody who they are."`
 }

@@ -96,17 +96,6 @@ func compare(t *testing.T, path, want string) {
 	require.Empty(t, cmp.Diff(want, string(got)), "%s is out of date: run make generate", path)
 }
 
-// itemOptions lists the options of the items of lists, such as api.tokens[].name.
-func itemOptions() []option {
-	var all []option
-	for _, o := range options() {
-		if o.isList() && o.field.Type.Elem().Kind() == reflect.Struct {
-			all = append(all, fieldOptions(o.field.Type.Elem(), o.key+"[].", nil)...)
-		}
-	}
-	return all
-}
-
 // table is the part of the documentation on one section.
 func table(section string) string {
 	var b strings.Builder
@@ -136,22 +125,6 @@ func (o option) defaultCell() string {
 		return auto
 	}
 	return "–"
-}
-
-// boundsText says what values are allowed, where that is not plain.
-func (o option) boundsText() string {
-	low, high := o.tag("min"), o.tag("max")
-	switch words := o.tag("oneof"); {
-	case words != "":
-		return " One of `" + strings.Join(strings.Fields(words), "`, `") + "`."
-	case low != "" && high != "":
-		return fmt.Sprintf(" From %s to %s.", low, high)
-	case low != "":
-		return fmt.Sprintf(" At least %s.", low)
-	case high != "":
-		return fmt.Sprintf(" At most %s.", high)
-	}
-	return ""
 }
 
 // example is the whole example file. What has a default is set to it; the rest is commented out.
@@ -197,8 +170,9 @@ func exampleFields(b *strings.Builder, t reflect.Type, indent string) {
 // exampleItem writes one item of a list.
 func exampleItem(b *strings.Builder, key, indent string) {
 	items := map[string][]string{
-		"tokens":   {"name: ops", "role: admin", "token: replace-me-by-a-long-random-text"},
-		"backends": {"name: gpus", "driver: generic", "enabled: true", `options: {device_spec: [{vendor_id: "10de"}]}`},
+		"tokens":    {"name: ops", "role: admin", "token: replace-me-by-a-long-random-text"},
+		"endpoints": {"service: placement", "url: https://placement.example.org"},
+		"backends":  {"name: gpus", "driver: generic", "enabled: true", `options: {device_spec: [{vendor_id: "10de"}]}`},
 	}
 	bullet := "- "
 	for _, line := range items[key] {

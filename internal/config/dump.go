@@ -13,10 +13,17 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Dump writes the configuration as a file that Load reads, with secrets masked. Each value that is no default has a
-// comment that says where it comes from.
-func (c *Config) Dump(w io.Writer) error {
+// Dump writes what the process uses of the configuration as a file that Load reads, with secrets masked. Each value that
+// is no default has a comment that says where it comes from, and each that is empty what becomes of it.
+func (c *Config) Dump(w io.Writer, process Process) error {
 	root := c.node(reflect.ValueOf(c).Elem(), "")
+	var used []*yaml.Node
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if process.uses(root.Content[i].Value) {
+			used = append(used, root.Content[i], root.Content[i+1])
+		}
+	}
+	root.Content = used
 	var b bytes.Buffer
 	encoder := yaml.NewEncoder(&b)
 	encoder.SetIndent(2)
@@ -50,6 +57,8 @@ func (c *Config) node(value reflect.Value, key string) *yaml.Node {
 					commented = keyNode // else the comment would end up behind the list
 				}
 				commented.LineComment = given.origin()
+			} else if auto := field.Tag.Get("auto"); auto != "" && v.IsZero() {
+				child.LineComment = auto
 			}
 			mapping.Content = append(mapping.Content, keyNode, child)
 		}

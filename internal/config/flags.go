@@ -94,6 +94,9 @@ func (f *flagValue) Set(text string) error {
 // String is what the user gave.
 func (f *flagValue) String() string { return f.text }
 
+// Words are those that the flag takes, where they are few.
+func (f *flagValue) Words() []string { return strings.Fields(f.option.tag("oneof")) }
+
 // Type is the word for the value in help texts.
 func (f *flagValue) Type() string {
 	switch t := f.option.field.Type; {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -34,6 +35,7 @@ const (
 	ProcessMigrate    Process = "migrate"
 	ProcessServer     Process = "server"
 	ProcessStandalone Process = "standalone"
+	ProcessTemporal   Process = "temporal"
 )
 
 // uses says whether the process uses a section.
@@ -47,6 +49,8 @@ func (p Process) uses(section string) bool {
 		return section == "log" || section == "temporal" || section == "agent"
 	case ProcessMigrate:
 		return section == "log" || section == "database"
+	case ProcessTemporal:
+		return slices.Contains([]string{"log", "database", "temporal", "retention", "standalone"}, section)
 	}
 	return false
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // Problem is one mistake in a configuration.
@@ -21,6 +23,9 @@ type Problem struct {
 	Message string
 }
 
+// longestLine is how many characters a problem has at most when it is told.
+const longestLine = 1000
+
 // String is one line: where, what, and what is expected.
 func (p Problem) String() string {
 	var b strings.Builder
@@ -34,12 +39,12 @@ func (p Problem) String() string {
 	if p.Key != "" {
 		b.WriteString(p.Key)
 		if p.Value != "" {
-			fmt.Fprintf(&b, " = %q", p.Value)
+			fmt.Fprintf(&b, " = %.200q", p.Value)
 		}
 		b.WriteString(": ")
 	}
 	b.WriteString(p.Message)
-	return b.String()
+	return cyborg.Showable(b.String(), longestLine)
 }
 
 // Problems is every mistake in a configuration.

@@ -54,17 +54,17 @@ func TestDatabaseURLThatCannotBeReadIsMaskedWhole(t *testing.T) {
 func TestDumpShowsNoSecret(t *testing.T) {
 	t.Parallel()
 	c := load(t, config.LoadOptions{
-		File: write(t, "api:\n  tokens: [{name: ops, role: admin, token: correct-horse-battery}]\n"),
+		File: write(t, "api:\n  tokens: [{name: ops, role: admin, token: correct-horse-battery}]\nopenstack: {password: correct-horse-battery}\n"),
 		Env:  []string{"CYBORG_DATABASE_URL=postgres://a:correct-horse-battery@db/x", "CYBORG_TEMPORAL_API_KEY=correct-horse-battery"},
 	})
 	require.Equal(t, "correct-horse-battery", c.API.Tokens[0].Token.Reveal())
 	var text bytes.Buffer
-	require.NoError(t, c.Dump(&text))
+	require.NoError(t, c.Dump(&text, config.ProcessStandalone))
 	require.NotContains(t, text.String(), "correct-horse-battery")
 	require.Contains(t, text.String(), "postgres://a:******@db/x")
 
 	again := problems(t, config.LoadOptions{File: write(t, text.String())})
-	require.Len(t, again, 3, "a mask is taken for no secret")
+	require.Len(t, again, 4, "a mask is taken for no secret")
 	for _, line := range again {
 		require.Contains(t, line, "not the mask")
 	}

@@ -89,6 +89,15 @@ func (p *keyPair) load() (*tls.Certificate, error) {
 	return p.loaded, nil
 }
 
+// Authorities are those that may have signed the certificates of OpenStack's services; nil for the system's. The error is
+// of kind Invalid.
+func (o OpenStack) Authorities() (*x509.CertPool, error) {
+	if o.CAFile == "" {
+		return nil, nil //nolint:nilnil // the system's have no pool of their own
+	}
+	return authorities(o.CAFile)
+}
+
 func authorities(path string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -19,6 +19,9 @@ func (d *decoder) validate(c *Config, process Process) {
 	d.validateListeners(c, process)
 	d.validateTokens(c, process)
 	d.validateAgent(c, process)
+	d.validateOpenStack(c, process)
+	d.validateKeystone(c)
+	d.validatePlacement(c)
 	if !d.failed("agent.heartbeat") && c.Conductor.SilentAfter <= 2*c.Agent.Heartbeat {
 		d.wrongf(c, "conductor.silent_after", durationText(c.Conductor.SilentAfter),
 			"expected more than twice agent.heartbeat, which is %s", durationText(c.Agent.Heartbeat))
@@ -73,7 +76,7 @@ func (d *decoder) failed(key string) bool {
 func (d *decoder) validateDatabase(c *Config, process Process) {
 	const key = "database.url"
 	if c.Database.URL == "" {
-		if !d.failed(key) && (process == ProcessServer || process == ProcessMigrate) {
+		if !d.failed(key) && slices.Contains([]Process{ProcessServer, ProcessMigrate, ProcessTemporal}, process) {
 			d.missingf(key, "expected the URL of a PostgreSQL database, such as postgres://cyborg@127.0.0.1/cyborg; set")
 		}
 		return
@@ -105,7 +108,7 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 	d.pair(c, "agent_endpoint.tls.cert", c.AgentEndpoint.TLS.Cert, "agent_endpoint.tls.key", c.AgentEndpoint.TLS.Key)
 	d.guarded(c, listener{"api.listen", c.API.Listen}, lacking(
 		need{"api.tls.cert and api.tls.key", c.API.TLS.Cert != "" && c.API.TLS.Key != ""},
-		need{"api.tokens or api.tls.client_ca", len(c.API.Tokens) > 0 || c.API.TLS.ClientCA != ""},
+		need{"api.tokens, api.tls.client_ca or keystone.enabled", len(c.API.Tokens) > 0 || c.API.TLS.ClientCA != "" || c.Keystone.Enabled},
 	))
 	d.guarded(c, listener{"agent_endpoint.listen", c.AgentEndpoint.Listen}, lacking(
 		need{"agent_endpoint.tls.cert and agent_endpoint.tls.key", c.AgentEndpoint.TLS.Cert != "" && c.AgentEndpoint.TLS.Key != ""},
@@ -115,14 +118,24 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 		need{"agent.tls.cert and agent.tls.key", c.Agent.TLS.Cert != "" && c.Agent.TLS.Key != ""},
 		need{"agent.tls.ca", c.Agent.TLS.CA != ""},
 	))
+	t := c.Standalone.TemporalTLS
+	d.pair(c, "standalone.temporal_tls.cert", t.Cert, "standalone.temporal_tls.key", t.Key)
+	d.pair(c, "standalone.temporal_tls.cert", t.Cert, "standalone.temporal_tls.client_ca", t.ClientCA)
+	d.guarded(c, listener{"standalone.temporal_listen", c.Standalone.TemporalListen}, lacking(
+		need{"standalone.temporal_tls.cert and standalone.temporal_tls.key", t.Cert != "" && t.Key != ""},
+		need{"standalone.temporal_tls.client_ca", t.ClientCA != ""},
+	))
 	if c.API.TLS.ClientCA != "" && c.API.TLS.Cert == "" {
 		d.wrongf(c, "api.tls.client_ca", c.API.TLS.ClientCA, "expected api.tls.cert beside it")
 	}
 	if c.AgentEndpoint.TLS.ClientCA != "" && c.AgentEndpoint.TLS.Cert == "" {
 		d.wrongf(c, "agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA, "expected agent_endpoint.tls.cert beside it")
 	}
-	listeners := []listener{{"api.listen", c.API.Listen}, {"agent_endpoint.listen", c.AgentEndpoint.Listen}}
-	if process == ProcessStandalone {
+	var listeners []listener
+	if process != ProcessTemporal {
+		listeners = []listener{{"api.listen", c.API.Listen}, {"agent_endpoint.listen", c.AgentEndpoint.Listen}}
+	}
+	if process == ProcessStandalone || process == ProcessTemporal {
 		listeners = append(listeners, listener{"standalone.temporal_listen", c.Standalone.TemporalListen},
 			listener{"standalone.temporal_ui_listen", c.Standalone.TemporalUIListen})
 	}

@@ -18,13 +18,50 @@ func TestRulesAcrossOptions(t *testing.T) {
 		want    []string
 	}{
 		"loopback needs nothing": {text: "api: {listen: 'localhost:1'}\nagent_endpoint: {listen: '[::1]:2'}"},
+		"Keystone is authentication": {
+			text: "api: {listen: '10.0.0.1:6666', tls: {cert: a, key: b}}\nopenstack: {auth_url: 'https://k'}\nkeystone: {enabled: true}",
+		},
+		"Keystone without OpenStack": {
+			text: "keystone: {enabled: true}",
+			want: []string{`cyborg.yaml:1: keystone.enabled = "true": expected openstack.auth_url beside it`},
+		},
+		"service tokens of nobody": {
+			text: "openstack: {auth_url: 'https://k'}\nkeystone:\n  enabled: true\n  service_token_roles: []",
+			want: []string{`cyborg.yaml:4: keystone.service_token_roles: expected one role or more`},
+		},
+		"the cloud's user and services": {
+			process: config.ProcessServer,
+			text: "database: {url: 'postgres://x@y/z'}\nopenstack:\n  auth_url: https://k\n  username: ''\n  interface: secret\n" +
+				"  endpoints: [{service: compute, url: 'http://n'}, {service: compute, url: 'http://m'}, {service: image}]",
+			want: []string{
+				`cyborg.yaml:5: openstack.interface = "secret": expected public, internal or admin`,
+				`cyborg.yaml:6: openstack.endpoints[1].service = "compute": expected another service than that of openstack.endpoints[0]`,
+				`cyborg.yaml:6: openstack.endpoints[2]: expected service and url`,
+				`openstack.username: expected the name of the server's own user; set it in the file, or with CYBORG_OPENSTACK_USERNAME`,
+				`openstack.password: expected the password of the server's own user; set openstack.password_file, or give it in the file, or with CYBORG_OPENSTACK_PASSWORD`,
+			},
+		},
+		"an application credential needs its secret, and nothing else": {
+			process: config.ProcessServer,
+			text:    "database: {url: 'postgres://x@y/z'}\nopenstack: {auth_url: 'https://k', username: '', application_credential_id: abc}",
+			want:    []string{`openstack.application_credential_secret: expected the secret of the application credential; set openstack.application_credential_secret_file, or give it in the file, or with CYBORG_OPENSTACK_APPLICATION_CREDENTIAL_SECRET`},
+		},
+		"clouds.yaml has it all": {
+			process: config.ProcessServer,
+			text:    "database: {url: 'postgres://x@y/z'}\nopenstack: {cloud: mine, username: ''}\nplacement: {enabled: true}",
+		},
+		"clouds.yaml or not": {
+			process: config.ProcessServer,
+			text:    "database: {url: 'postgres://x@y/z'}\nopenstack: {cloud: mine, auth_url: 'https://k'}",
+			want:    []string{`cyborg.yaml:2: openstack.cloud = "mine": expected either openstack.auth_url or this`},
+		},
 		"all addresses": {
 			text: "api: {listen: ':6666'}",
-			want: []string{`cyborg.yaml:1: api.listen = ":6666": others can reach this address: set api.tls.cert and api.tls.key, and api.tokens or api.tls.client_ca, or listen on 127.0.0.1`},
+			want: []string{`cyborg.yaml:1: api.listen = ":6666": others can reach this address: set api.tls.cert and api.tls.key, and api.tokens, api.tls.client_ca or keystone.enabled, or listen on 127.0.0.1`},
 		},
 		"TLS without authentication": {
 			text: "api: {listen: '10.0.0.1:6666', tls: {cert: a, key: b}}",
-			want: []string{`cyborg.yaml:1: api.listen = "10.0.0.1:6666": others can reach this address: set api.tokens or api.tls.client_ca, or listen on 127.0.0.1`},
+			want: []string{`cyborg.yaml:1: api.listen = "10.0.0.1:6666": others can reach this address: set api.tokens, api.tls.client_ca or keystone.enabled, or listen on 127.0.0.1`},
 		},
 		"TLS and tokens": {
 			text: "api: {listen: '10.0.0.1:6666', tls: {cert: a, key: b}, tokens: [{name: x, token: 0123456789abcdef}]}",
@@ -41,8 +78,19 @@ func TestRulesAcrossOptions(t *testing.T) {
 		"embedded Temporal stays here": {
 			text: "standalone: {temporal_listen: '0.0.0.0:7233', temporal_ui_listen: 'temporal:8233'}",
 			want: []string{
-				`cyborg.yaml:1: standalone.temporal_listen = "0.0.0.0:7233": expected an address of this machine only and a port, such as 127.0.0.1:7233`,
 				`cyborg.yaml:1: standalone.temporal_ui_listen = "temporal:8233": expected an address of this machine only and a port, such as 127.0.0.1:8233`,
+				`cyborg.yaml:1: standalone.temporal_listen = "0.0.0.0:7233": others can reach this address: set standalone.temporal_tls.cert and standalone.temporal_tls.key, and standalone.temporal_tls.client_ca, or listen on 127.0.0.1`,
+			},
+		},
+		"embedded Temporal with certificates": {
+			text: "standalone: {temporal_listen: '0.0.0.0:7233', temporal_tls: {cert: a, key: b, client_ca: c}}",
+		},
+		"Temporal alone": {
+			process: config.ProcessTemporal,
+			text:    "api: {listen: '127.0.0.1:7233'}\nstandalone: {temporal_ui_listen: '127.0.0.1:7233'}",
+			want: []string{
+				`cyborg.yaml:2: standalone.temporal_ui_listen = "127.0.0.1:7233": expected another port than that of standalone.temporal_listen (127.0.0.1:7233)`,
+				`database.url: expected the URL of a PostgreSQL database, such as postgres://cyborg@127.0.0.1/cyborg; set it in the file, or with CYBORG_DATABASE_URL`,
 			},
 		},
 		"one port twice": {
@@ -154,4 +202,17 @@ func TestTokensComeFromFilesToo(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("short\n"), 0o600))
 	require.Equal(t, []string{`cyborg.yaml:1: api.tokens[0].token: expected 16 characters or more`},
 		problems(t, config.LoadOptions{Process: config.ProcessStandalone, File: write(t, text)}))
+}
+
+func TestThePasswordMayLieInAFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("hush-hush\n"), 0o600))
+	text := "database: {url: 'postgres://x@y/z'}\nopenstack:\n  auth_url: https://k\n  password_file: " + file + "\n"
+	c := load(t, config.LoadOptions{Process: config.ProcessServer, File: write(t, text)})
+	require.Equal(t, "hush-hush", c.OpenStack.Password.Reveal())
+	require.True(t, c.OpenStack.Enabled())
+	both := problems(t, config.LoadOptions{Process: config.ProcessServer, File: write(t, text+"  password: other\n")})
+	require.Len(t, both, 1)
+	require.Contains(t, both[0], "expected either openstack.password or this")
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
@@ -17,18 +18,11 @@ func For(process config.Process, further ...func(*cobra.Command, *config.Config)
 	load := func(cmd *cobra.Command) (*config.Config, error) {
 		return config.Load(config.LoadOptions{Process: process, Flags: cmd.Flags()})
 	}
-	command := &cobra.Command{
-		Use:   "config",
-		Short: "Check the configuration, or show what is in force",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	config.AddFlags(command.PersistentFlags())
-	command.AddCommand(
+	command := commandline.Noun("config", "Check the configuration, or show what is in force",
 		&cobra.Command{
 			Use:   "check",
 			Short: "Say everything that is wrong with the configuration",
-			Args:  cobra.NoArgs,
+			Args:  commandline.Takes(),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				loaded, err := load(cmd)
 				if err != nil {
@@ -46,15 +40,16 @@ func For(process config.Process, further ...func(*cobra.Command, *config.Config)
 		&cobra.Command{
 			Use:   "dump",
 			Short: "Print the configuration in force, with secrets masked and the source of what is no default",
-			Args:  cobra.NoArgs,
+			Args:  commandline.Takes(),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				loaded, err := load(cmd)
 				if err != nil {
 					return err
 				}
-				return loaded.Dump(cmd.OutOrStdout())
+				return loaded.Dump(cmd.OutOrStdout(), process)
 			},
 		},
 	)
+	config.AddFlags(command.PersistentFlags())
 	return command
 }

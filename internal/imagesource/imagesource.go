@@ -147,7 +147,7 @@ func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.R
 		cancel()
 		return nil, 0, err
 	}
-	content, size, err := h.begin(answer, offset)
+	content, size, err := Content(answer, offset, h.max)
 	if err != nil {
 		cancel()
 		_ = answer.Body.Close() // the error says more
@@ -181,8 +181,10 @@ func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Re
 	return nil, cyborg.Errorf(cyborg.Unavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
 }
 
-// begin checks the answer's head, and makes sure that the content begins at offset.
-func (h *HTTP) begin(answer *http.Response, offset int64) (io.Reader, int64, error) {
+// Content checks the head of a server's answer to a request for an image from offset (bytes) on, makes sure that the content
+// begins there, and returns it with the whole image's size, -1 where the server does not say. Errors are those of Open;
+// TooLarge is one with more than limit bytes.
+func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, error) {
 	source := answer.Request.URL.Redacted()
 	switch {
 	case answer.StatusCode == http.StatusOK || (answer.StatusCode == http.StatusPartialContent && offset > 0):
@@ -215,13 +217,11 @@ func (h *HTTP) begin(answer *http.Response, offset int64) (io.Reader, int64, err
 			return nil, 0, cyborg.Errorf(cyborg.Unavailable, "image source %s broke off before byte %d: %w", source, offset, err)
 		}
 	}
-	if size > h.max {
-		return nil, 0, h.tooLarge(source)
+	if size > limit {
+		return nil, 0, tooLarge(source, limit)
 	}
 	return answer.Body, size, nil
 }
-
-func (h *HTTP) tooLarge(source string) error { return tooLarge(source, h.max) }
 
 func tooLarge(source string, limit int64) error {
 	return cyborg.Errorf(cyborg.TooLarge, "image %s is larger than %d bytes", source, limit).
@@ -242,6 +242,8 @@ func contentRange(header string) (start, total int64, err error) {
 	if totalText == "*" {
 		return start, -1, nil
 	}
-	total, err = strconv.ParseInt(totalText, 10, 64)
+	if total, err = strconv.ParseInt(totalText, 10, 64); err == nil && total <= start {
+		err = errors.New("it begins beyond the end")
+	}
 	return start, total, err
 }

@@ -153,7 +153,7 @@ func TestOpenRefusesTooLarge(t *testing.T) {
 func TestReadBreaksOff(t *testing.T) {
 	t.Parallel()
 	base, _ := origin(t)
-	s := source(t, imagesource.Options{Allow: []string{base}, Silence: 50 * time.Millisecond})
+	s := source(t, imagesource.Options{Allow: []string{base}, Silence: 2 * time.Second})
 	for _, path := range []string{"short", "still"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()

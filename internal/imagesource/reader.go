@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -62,11 +63,36 @@ func refuseLocal(name string) func(ctx context.Context, network, address string,
 		if err != nil {
 			return err
 		}
-		ip = ip.Unmap()
-		if ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() {
+		if ip = embedded(ip); isLocal(ip) {
 			return cyborg.Errorf(cyborg.Forbidden, "image source %s is at %s, an address of this machine or its link", name, ip).
 				WithHint("If that is meant, allow the address itself in images.allow.")
 		}
 		return nil
 	}
+}
+
+// metadataTable are the addresses of clouds' metadata services that are not link-local: of AWS over IPv6, Alibaba and Oracle.
+var metadataTable = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("192.0.0.192")}
+
+// isLocal says whether the address is of this machine, of its link, or of the service that tells a machine its secrets.
+func isLocal(ip netip.Addr) bool {
+	return ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() ||
+		ip.Is4() && ip.As4()[0] == 0 || slices.Contains(metadataTable, ip.WithZone(""))
+}
+
+// embedded is the IPv4 address that an IPv6 address leads to: mapped (RFC 4291), translated (64:ff9b::/96, RFC 6052), 6to4
+// (2002::/16, RFC 3056), or in the old compatible form; else the address itself.
+func embedded(ip netip.Addr) netip.Addr {
+	ip = ip.Unmap()
+	if ip.Is4() || ip.IsLoopback() || ip.IsUnspecified() {
+		return ip
+	}
+	bytes := ip.As16()
+	switch {
+	case netip.MustParsePrefix("64:ff9b::/96").Contains(ip), netip.MustParsePrefix("::/96").Contains(ip):
+		return netip.AddrFrom4([4]byte(bytes[12:]))
+	case netip.MustParsePrefix("2002::/16").Contains(ip):
+		return netip.AddrFrom4([4]byte(bytes[2:6]))
+	}
+	return ip
 }

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 )
 
@@ -210,8 +212,19 @@ func (j *Journal) rewrite() error {
 	return nil
 }
 
+// Exceed makes the numbers from now on greater than that one, and says whether they would not have been.
+func (j *Journal) Exceed(sequence int64) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.next > sequence {
+		return false
+	}
+	j.next = sequence + 1
+	return true
+}
+
 // NextSequence returns a number greater than every one before it, those of earlier processes included: also where the
-// journal was lost, as long as the clock did not go back. The error is of kind Unavailable.
+// journal was lost, as long as the clock did not go back; see Exceed. The error is of kind Unavailable.
 func (j *Journal) NextSequence() (int64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -254,6 +267,14 @@ func (j *Journal) Loaded(key RegionKey) (Loaded, bool) {
 	defer j.mu.Unlock()
 	loaded, ok := j.state.loaded[key]
 	return loaded, ok
+}
+
+// Staged returns what was staged for an operation.
+func (j *Journal) Staged(operation uuid.UUID) (Staged, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	staged, ok := j.state.staged[operation]
+	return staged, ok
 }
 
 // Images lists the checksums of the images that may be needed again: loaded, loaded before by an operation that is not

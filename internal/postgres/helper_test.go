@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 func help(config string) int {
 	var cfg postgres.Config
-	if err := json.Unmarshal([]byte(config), &cfg); err != nil { //nolint:musttag // helper writes it
+	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
 		fmt.Println(err)
 		return 1
 	}
@@ -52,7 +52,7 @@ func help(config string) int {
 // helper runs such a process, and returns it and its output, behind the line "starting".
 func helper(t *testing.T, cfg postgres.Config) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
-	config, err := json.Marshal(cfg) //nolint:musttag // help reads it
+	config, err := json.Marshal(cfg)
 	require.NoError(t, err)
 	cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"="+string(config))
@@ -108,7 +108,7 @@ func place(t *testing.T) string {
 	require.NoError(t, os.Chmod(parent, 0o711))
 	t.Cleanup(func() {
 		// A server that was killed may still be writing.
-		require.Eventually(t, func() bool { return os.RemoveAll(parent) == nil }, 10*time.Second, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return os.RemoveAll(parent) == nil }, time.Minute, 50*time.Millisecond)
 	})
 	return filepath.Join(parent, "postgres")
 }

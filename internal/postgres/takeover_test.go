@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	waitLimit = 20 * time.Second
+	waitLimit = time.Minute
 	waitStep  = 20 * time.Millisecond
 )
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -11,18 +12,19 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/configcmd"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// Commands are the commands of the server side: server, migrate, config.
+// Commands are the commands of the server side: server, migrate, adopt, config.
 func Commands() []*cobra.Command {
 	serve := &cobra.Command{
 		Use:   "server",
 		Short: "Run the API, the conductor, or both, over PostgreSQL and Temporal",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(config.LoadOptions{Process: config.ProcessServer, Flags: cmd.Flags()})
 			if err != nil {
@@ -31,7 +33,8 @@ func Commands() []*cobra.Command {
 			return Serve(cmd.Context(), c, c.Log.Logger(cmd.ErrOrStderr()))
 		},
 	}
-	config.AddFlags(serve.Flags(),
+	serve.AddCommand(doctorCommand(), policyCommand())
+	config.AddFlags(serve.PersistentFlags(),
 		config.Flag{Name: "roles", Key: "server.roles"},
 		config.Flag{Name: "database-url", Key: "database.url"},
 		config.Flag{Name: "listen", Key: "api.listen"},
@@ -43,7 +46,7 @@ func Commands() []*cobra.Command {
 	migrate := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the database's schema to this binary's version",
-		Args:  cobra.NoArgs,
+		Args:  commandline.Takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(config.LoadOptions{Process: config.ProcessMigrate, Flags: cmd.Flags()})
 			if err != nil {
@@ -62,7 +65,7 @@ func Commands() []*cobra.Command {
 		},
 	}
 	config.AddFlags(migrate.Flags(), config.Flag{Name: "database-url", Key: "database.url"})
-	return []*cobra.Command{serve, migrate, configcmd.For(config.ProcessServer)}
+	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy)}
 }
 
 // Serve runs a server process over an external PostgreSQL and Temporal until ctx ends.
@@ -72,7 +75,7 @@ func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer listeners.Close() //nolint:errcheck // those that Run took are closed already, and the process ends
-	options, err := temporalclient.Options(c.Temporal, log, conductor.Identity("server", hostname(), cyborg.Version, 0))
+	options, err := temporalclient.Options(c.Temporal, log, conductor.Identity("server", hostname(), cyborg.Version, "0"))
 	if err != nil {
 		return err
 	}
@@ -83,10 +86,14 @@ func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	defer temporal.Close()
 	log.InfoContext(ctx, "serving", slog.Any("roles", c.Server.Roles), slog.String("api", c.API.Listen),
 		slog.String("agent_endpoint", c.AgentEndpoint.Listen), slog.String("temporal", options.HostPort))
-	return Run(ctx, c, Deps{
+	err = Run(ctx, c, Deps{
 		Temporal: temporal, Namespace: options.Namespace, DatabaseURL: c.Database.URL.Reveal(),
 		Listeners: listeners, Registry: NewRegistry(), Log: log,
 	})
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) { // the stop met it while it started
+		return nil
+	}
+	return err
 }
 
 // NewRegistry returns a registry with the metrics of the Go runtime and the process.

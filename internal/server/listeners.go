@@ -16,6 +16,7 @@ import (
 type Listeners struct {
 	api    net.Listener // nil without the role api
 	agents net.Listener // nil without the role conductor
+	pprof  net.Listener // nil unless server.pprof_listen is set
 }
 
 // Listen opens the ports of the roles. The error is one sentence that names the option.
@@ -30,9 +31,10 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	}
 	var err error
 	if c.Server.Has(config.RoleAPI) {
-		authenticated := len(c.API.Tokens) > 0 || c.API.TLS.ClientCA != ""
+		tokens := len(c.API.Tokens) > 0 || c.Keystone.Enabled
+		authenticated := tokens || c.API.TLS.ClientCA != ""
 		auth := tls.RequireAndVerifyClientCert
-		if len(c.API.Tokens) > 0 {
+		if tokens {
 			auth = tls.VerifyClientCertIfGiven // a token will do instead
 		}
 		if l.api, err = open("api.listen", c.API.Listen, c.API.TLS, auth, authenticated); err != nil {
@@ -47,13 +49,19 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 			return nil, errors.Join(err, l.Close())
 		}
 	}
+	if c.Server.PprofListen != "" {
+		l.pprof, err = api.Endpoint{Setting: "server.pprof_listen", Address: c.Server.PprofListen}.Listen(ctx)
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
 	return &l, nil
 }
 
 // Close closes the ports that Run has not taken.
 func (l *Listeners) Close() error {
 	var errs []error
-	for _, listener := range []net.Listener{l.api, l.agents} {
+	for _, listener := range []net.Listener{l.api, l.agents, l.pprof} {
 		if listener == nil {
 			continue
 		}

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// Part is something that runs until its context ends. It returns nil when it was told to stop.
+// Part is something that runs until its context ends. When it was told to stop it returns nil, or an error that wraps
+// context.Canceled where that interrupted its start.
 type Part struct {
 	Name string
 	Run  func(ctx context.Context) error
@@ -40,6 +41,8 @@ func RunParts(ctx context.Context, log *slog.Logger, parts ...Part) error {
 				}
 				failed <- fmt.Errorf("%s: %w", r.Name, err)
 				err = nil // said
+			} else if errors.Is(err, context.Canceled) {
+				err = nil // it did as it was told
 			}
 			r.done <- err
 		}()

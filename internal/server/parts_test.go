@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/server"
 )
 
@@ -65,6 +66,18 @@ func TestAFailureWhileStoppingIsAnError(t *testing.T) {
 	err := server.RunParts(ctx, slog.New(slog.DiscardHandler),
 		server.Part{Name: "slow", Run: func(ctx context.Context) error { <-ctx.Done(); return errors.New("did not stop") }})
 	require.EqualError(t, err, "slow: did not stop")
+}
+
+// A part may be told to stop while it still starts: what it was about to do is then interrupted.
+func TestAnInterruptedStartIsNoFailure(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := server.RunParts(ctx, slog.New(slog.DiscardHandler), server.Part{Name: "starting", Run: func(ctx context.Context) error {
+		<-ctx.Done()
+		return cyborg.Errorf(cyborg.Unavailable, "the call ended: %w", ctx.Err())
+	}})
+	require.NoError(t, err)
 }
 
 func TestAPartThatEndsByItselfIsAnError(t *testing.T) {

@@ -3,7 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
-	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,11 +13,14 @@ import (
 	activities "github.com/cyborg-project/cyborg/activities/conductor"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/api/agents"
-	"github.com/cyborg-project/cyborg/api/auth"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
+	v2 "github.com/cyborg-project/cyborg/api/v2"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/imagesource"
+	"github.com/cyborg-project/cyborg/internal/openstack"
+	"github.com/cyborg-project/cyborg/internal/openstack/glance"
+	"github.com/cyborg-project/cyborg/internal/openstack/nova"
 	"github.com/cyborg-project/cyborg/workers/conductor"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -40,14 +43,33 @@ type Deps struct {
 // Run serves the configured roles until ctx ends, then stops in order: it takes no more requests, lets workflow tasks
 // come to an end, writes what agents have said, and leaves the database.
 func Run(ctx context.Context, c *config.Config, deps Deps) error {
+	metrics, err := newMetrics(deps.Registry)
+	if err != nil {
+		return err
+	}
 	store, err := db.Open(ctx, deps.DatabaseURL, db.Options{
 		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter, DeployableName: c.Inventory.NameDeployable,
+		Tracer: metrics,
 	}, deps.Log)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	s := &server{Deps: deps, config: c, store: store, limits: workflows.Limits(c.Operations)}
+	s := &server{Deps: deps, config: c, store: store, limits: workflows.Limits(c.Operations), metrics: metrics}
+	if c.OpenStack.Enabled() {
+		if s.cloud, err = openstack.New(c.OpenStack, deps.Log); err != nil {
+			return err
+		}
+		defer s.cloud.Close()
+		s.images = glance.New(s.cloud, glance.Options{Max: int64(c.Images.Max), AllowMD5: c.Glance.AllowMD5})
+		if c.Nova.Enabled {
+			s.nova = nova.New(s.cloud)
+		}
+	}
+	if err := s.followPlacement(ctx); err != nil {
+		return err
+	}
+	s.activities = s.newActivities()
 	parts := []Part{s.worker()}
 	if c.Server.Has(config.RoleConductor) {
 		conducting, err := s.conductor()
@@ -61,7 +83,10 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 		if err != nil {
 			return err
 		}
-		parts = append(parts, serving)
+		parts = append(parts, serving...)
+	}
+	if s.Listeners.pprof != nil {
+		parts = append(parts, s.profiles())
 	}
 	return RunParts(ctx, deps.Log, append(parts, s.presence())...)
 }
@@ -71,29 +96,63 @@ type server struct {
 	config *config.Config
 	store  *db.Store
 	limits workflows.Limits
+	// activities are those of this process's worker.
+	activities *activities.Activities
+
+	metrics *metrics
+	cloud   *openstack.Session // nil without OpenStack
+	images  *glance.Images     // likewise
+	// placement follows the records; nil where it is not configured.
+	placement *activities.Placement
+	// placementCounted takes what operators watch of it.
+	placementCounted func(db.PlacementState)
+	nova             *nova.Nova // nil where Nova is not to be told
 }
+
+func (s *server) newActivities() *activities.Activities {
+	cloud := activities.Cloud{Placement: s.placement}
+	if s.images != nil {
+		cloud.Images = s.images
+	}
+	if s.nova != nil {
+		cloud.Nova = s.nova
+	}
+	var rescueWithin time.Duration
+	if s.config.Nova.Rescue == config.RescueHardReboot {
+		rescueWithin = s.config.Nova.RescueTimeout
+	}
+	return activities.New(s.store, s.Temporal, activities.Policy{
+		ForgetMissing: s.config.Inventory.ForgetMissingAfter,
+		AutoAdmit:     s.config.Inventory.Admission == config.AdmitAutomatically,
+		ReloadLost:    s.config.Inventory.ReloadLostImages,
+		Retention: db.Retention{
+			Events:      s.config.Retention.Events,
+			Operations:  s.config.Retention.Operations,
+			Services:    servicesKept,
+			Idempotency: s.config.Retention.Idempotency,
+		},
+		ForgetUnbound:  s.config.ARQs.ForgetUnboundAfter,
+		CheckInstances: s.config.Nova.CheckInstances,
+		RescueWithin:   rescueWithin,
+	}, cloud, s.Log)
+}
+
+// servicesKept is how long a process that ended without a word is still listed, as silent.
+const servicesKept = 24 * time.Hour
 
 // worker serves the conductor's queue. The API runs one, too, on the client with which it starts operations, so that
 // they start in this process.
 func (s *server) worker() Part {
-	acts := activities.New(s.store, s.Temporal, activities.Policy{
-		ForgetMissing: s.config.Inventory.ForgetMissingAfter,
-		AutoAdmit:     s.config.Inventory.Admission == config.AdmitAutomatically,
-		Retention: db.Retention{
-			Events:      s.config.Retention.Events,
-			Operations:  s.config.Retention.Operations,
-			Services:    s.config.Retention.Operations,
-			Idempotency: s.config.Retention.Idempotency,
-		},
-	}, s.Log)
-	w := conductor.NewWorker(s.Temporal, acts, conductor.Identity("conductor", hostname(), cyborg.Version, os.Getpid()))
-	return Part{Name: "worker", Run: func(ctx context.Context) error { return conductor.Serve(ctx, w, s.Log) }}
+	identity := workerIdentity(hostname(), cyborg.Version, instance())
+	return Part{Name: "worker", Run: func(ctx context.Context) error {
+		return conductor.Serve(ctx, s.Temporal, s.activities, identity, s.Log)
+	}}
 }
 
 // conductor hears from agents and keeps the schedules.
 func (s *server) conductor() ([]Part, error) {
 	intake := db.NewIntake(s.store, db.IntakeOptions{
-		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize,
+		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize, Flushed: s.metrics.flushed,
 	}, s.Log)
 	images, err := imagesource.New(imagesource.Options{
 		Allow: s.config.Images.Allow, Max: int64(s.config.Images.Max),
@@ -101,48 +160,110 @@ func (s *server) conductor() ([]Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	endpoint, err := agents.New(
-		agents.Config{Certificates: s.config.AgentEndpoint.TLS.ClientCA != ""},
-		agents.Deps{Intake: intake, Operations: s.store, Images: images, Registry: s.Registry, Log: s.Log})
+	deps := agents.Deps{Intake: intake, Records: s.store, Images: images, Registry: s.Registry, Log: s.Log}
+	if s.images != nil {
+		deps.Glance = s.images
+	}
+	endpoint, err := agents.New(agents.Config{Certificates: s.config.AgentEndpoint.TLS.ClientCA != ""}, deps)
+	if err != nil {
+		return nil, err
+	}
+	asking, err := s.novaParts()
+	if err != nil {
+		return nil, err
+	}
+	prepared := make(chan struct{})
+	parts := []Part{
+		{Name: "intake", Run: intake.Run},
+		{Name: "agent endpoint", Run: func(ctx context.Context) error {
+			return api.Serve(ctx, s.Listeners.agents, endpoint, api.ServeOptions{
+				Connections: s.config.AgentEndpoint.MaxConnections, Registry: s.Registry, Name: "agents", Log: s.Log,
+			})
+		}},
+		{Name: "schedules", Run: func(ctx context.Context) error { return s.schedules(ctx, prepared) }},
+	}
+	if s.config.Inventory.Admission == config.AdmitAutomatically {
+		parts = append(parts, s.admission(prepared))
+	}
+	return slices.Concat(asking, parts, s.placementParts()), nil
+}
+
+// admission takes new hardware into service, once Temporal can run what is admitted.
+func (s *server) admission(prepared <-chan struct{}) Part {
+	admitter := conductor.Admitter{
+		Wake:  s.store.Wake,
+		Admit: func(ctx context.Context) (int, error) { return s.activities.AdmitNew(ctx, s.limits) },
+		Log:   s.Log,
+	}
+	return Part{Name: "admission", Run: func(ctx context.Context) error {
+		select {
+		case <-prepared:
+			return admitter.Run(ctx)
+		case <-ctx.Done():
+			return nil
+		}
+	}}
+}
+
+func (s *server) api() ([]Part, error) {
+	c := s.config.API
+	callers, err := s.callers()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := newPolicy(s.config, s.Log)
+	if err != nil {
+		return nil, err
+	}
+	trail, err := s.audit()
+	if err != nil {
+		return nil, err
+	}
+	var (
+		instances    v2.Instances
+		rescueWithin time.Duration
+	)
+	if s.nova != nil {
+		instances, rescueWithin = s.nova, s.config.Nova.RescueTimeout
+	}
+	handler, err := api.New(api.Config{
+		Auth: callers,
+		V1: v1.Config{
+			SyncWait: c.SyncWait, MaxInFlight: c.MaxInFlight, QueueWait: c.QueueWait, BodyLimit: int64(c.BodyLimit),
+			MaxStreams: c.MaxStreams, CensusWait: c.CensusWait, Connections: int(s.config.Database.MaxConns),
+			RescueWithin: rescueWithin,
+		},
+		V2: v2.Config{
+			PublicEndpoint: c.PublicEndpoint, SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), BindTimeout: s.config.ARQs.BindTimeout,
+		},
+	}, api.Deps{
+		Store: s.store, Engine: conductor.NewEngine(s.Temporal, s.activities.Runs(), s.limits), Policy: rules, Account: trail.account,
+		Instances: instances, Registry: s.Registry, Log: s.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
 	return []Part{
-		{Name: "intake", Run: intake.Run},
-		{Name: "agent endpoint", Run: func(ctx context.Context) error {
-			return api.Serve(ctx, s.Listeners.agents, endpoint, api.ServeOptions{Log: s.Log})
+		{Name: "audit", Run: trail.run},
+		{Name: "policy", Run: func(ctx context.Context) error {
+			rules.Watch(ctx, s.config.Policy.Reload)
+			return nil
 		}},
-		{Name: "schedules", Run: s.schedules},
+		{Name: "api", Run: func(ctx context.Context) error {
+			return api.Serve(ctx, s.Listeners.api, handler, api.ServeOptions{
+				Write: max(c.SyncWait, s.config.ARQs.BindTimeout) + time.Minute, Connections: c.MaxConnections, Registry: s.Registry, Name: "api", Log: s.Log,
+			})
+		}},
 	}, nil
 }
 
-func (s *server) api() (Part, error) {
-	c := s.config.API
-	tokens := make([]auth.Token, 0, len(c.Tokens))
-	for _, t := range c.Tokens {
-		tokens = append(tokens, auth.Token{Name: t.Name, Secret: t.Token.Reveal(), Role: auth.Role(t.Role)})
-	}
-	handler, err := api.New(api.Config{
-		Auth: auth.Config{Tokens: tokens, Certificates: c.TLS.ClientCA != ""},
-		V1: v1.Config{
-			SyncWait: c.SyncWait, MaxInFlight: c.MaxInFlight, QueueWait: c.QueueWait, BodyLimit: int64(c.BodyLimit),
-			MaxStreams: c.MaxStreams, CensusWait: c.CensusWait,
-		},
-	}, api.Deps{
-		Store: s.store, Engine: conductor.NewEngine(s.Temporal, s.limits), Registry: s.Registry, Log: s.Log,
-	})
-	if err != nil {
-		return Part{}, err
-	}
-	return Part{Name: "api", Run: func(ctx context.Context) error {
-		return api.Serve(ctx, s.Listeners.api, handler, api.ServeOptions{Write: c.SyncWait + time.Minute, Log: s.Log})
-	}}, nil
-}
-
-// schedules makes what Temporal must have, as soon as Temporal answers, and is then done.
-func (s *server) schedules(ctx context.Context) error {
+// schedules makes what Temporal must have, as soon as Temporal answers, says so, and is then done.
+func (s *server) schedules(ctx context.Context, prepared chan<- struct{}) error {
 	in := workflows.ReconcileInput{
 		Limits: s.limits, OrphanAfter: s.config.Conductor.OrphanAfter, AgentWait: s.limits.AgentWait,
+	}
+	if s.placement != nil {
+		in.Placement = comparedAtOnce
 	}
 	wait := time.Second
 	for {
@@ -150,10 +271,14 @@ func (s *server) schedules(ctx context.Context) error {
 		if err == nil {
 			err = conductor.EnsureSchedules(ctx, s.Temporal, s.config.Conductor.ReconcileInterval, in)
 		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it is told to stop
+		}
 		if err == nil {
+			close(prepared)
 			break
 		}
-		s.Log.WarnContext(ctx, "Temporal is not prepared yet", slog.String("error", err.Error()))
+		s.Log.WarnContext(ctx, "Temporal is not prepared yet", slog.String("error", err.Error()), slog.String("hint", cyborg.AsError(err).Hint))
 		select {
 		case <-ctx.Done():
 			return nil

@@ -55,8 +55,8 @@ func Default() (string, error) {
 // Open opens the state directory at path and locks it; it makes the directory, and its parents, where they are
 // missing. An empty directory is taken into use.
 //
-// The errors are of kind Invalid for a directory that holds something else, that a newer release wrote or that cannot
-// be used, and of kind Claimed for one that another process uses. None of them leaves anything changed.
+// The errors are of kind Invalid for a directory that holds something else, that a newer release wrote, that others may
+// write to or that cannot be used, and of kind Claimed for one that another process uses. None of them leaves anything changed.
 func Open(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -64,6 +64,9 @@ func Open(path string) (*Dir, error) {
 	}
 	if err := create(path); err != nil {
 		return nil, unusable(path, err)
+	}
+	if err := refuseOpen(path); err != nil {
+		return nil, err
 	}
 	if err := refuseForeign(path); err != nil {
 		return nil, err
@@ -86,8 +89,29 @@ func (d *Dir) Join(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// Close lets another process use the directory.
-func (d *Dir) Close() error { return d.lock.Close() }
+// ID tells the directory from all others that are in use at the same time on this machine, until it boots again: it is the
+// file that is locked. A copy of the directory has another, and so has one that was lost and made anew, as a rule.
+func (d *Dir) ID() string { return lockID(d.lock.Stat()) }
+
+// ID is the ID of the directory at path, whether a process uses it or not; empty where none ever did.
+func ID(path string) string { return lockID(os.Lstat(filepath.Join(path, lockName))) }
+
+func lockID(info fs.FileInfo, err error) string {
+	if err != nil {
+		return ""
+	}
+	known, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%x:%x", known.Dev, known.Ino)
+}
+
+// Close lets another process use the directory, also where a process that is being started has the lock's file open for a
+// moment still.
+func (d *Dir) Close() error {
+	return errors.Join(syscall.Flock(int(d.lock.Fd()), syscall.LOCK_UN), d.lock.Close())
+}
 
 // create makes the directory. For root others may pass through it (0711), because the database below it runs as
 // another user; what is in it protects itself. Everyone else keeps it closed (0700), its new parents too, as the XDG
@@ -108,6 +132,30 @@ func create(path string) error {
 		return err
 	}
 	return os.Chmod(path, mode) // whatever the umask
+}
+
+// refuseOpen refuses a directory in which somebody else could put something in the place of ours, where a link may lead to
+// it too: one that belongs neither to us nor to root, or that others may write to.
+func refuseOpen(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return unusable(path, err)
+	}
+	mode, writers := info.Mode(), fs.FileMode(0o022)
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
+		if owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
+			return cyborg.Errorf(cyborg.Invalid,
+				"the state directory %s belongs to another user (%d): run as that user, or name another with --state-dir", path, owner.Uid)
+		}
+		if int(owner.Gid) == os.Getegid() {
+			writers = 0o002 // our own group, which many systems give to each user alone
+		}
+	}
+	if mode.IsDir() && mode.Perm()&writers != 0 {
+		return cyborg.Errorf(cyborg.Invalid,
+			"others may write to the state directory %s (%v): run chmod go-w on it, or name a new one below it with --state-dir", path, mode)
+	}
+	return nil
 }
 
 // refuseForeign refuses a directory that has entries but no marker. Whoever makes it ours writes the marker before

@@ -226,3 +226,40 @@ func TestDefault(t *testing.T) {
 	_, err = statedir.Default()
 	require.ErrorContains(t, err, "--state-dir")
 }
+
+// Where others can put something in the place of ours, nothing is kept, whatever path leads there.
+func TestOpenToOthers(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []os.FileMode{0o777, 0o702, 0o777 | os.ModeSticky} {
+		dir := filepath.Join(t.TempDir(), "state")
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		link := dir + "-link"
+		require.NoError(t, os.Symlink(dir, link))
+		require.NoError(t, os.Chmod(dir, mode))
+		for _, path := range []string{dir, link} {
+			_, err := statedir.Open(path)
+			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v: %v", mode, err)
+			require.ErrorContains(t, err, "chmod go-w")
+		}
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Empty(t, entries)
+		require.NoError(t, os.Chmod(dir, 0o755))
+		opened, err := statedir.Open(link)
+		require.NoError(t, err)
+		require.NoError(t, opened.Close())
+	}
+	if os.Geteuid() != 0 {
+		return // only root can give a directory away
+	}
+	foreign := filepath.Join(t.TempDir(), "foreign")
+	require.NoError(t, os.Mkdir(foreign, 0o700))
+	require.NoError(t, os.Chown(foreign, 4711, 4711))
+	_, err := statedir.Open(foreign)
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+	require.ErrorContains(t, err, "4711")
+	require.NoError(t, os.Chown(foreign, 0, 4711))
+	require.NoError(t, os.Chmod(foreign, 0o770))
+	_, err = statedir.Open(foreign)
+	require.ErrorContains(t, err, "chmod go-w")
+}

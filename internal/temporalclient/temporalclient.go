@@ -1,15 +1,14 @@
 // Package temporalclient connects a process to Temporal: our configuration laid over Temporal's own environment
-// profile, and the SDK's messages in our log. It knows nothing of workflows.
+// profile, the SDK's messages in our log, and what the doctor asks the cluster. Of workflows it knows the agents' queues
+// only, and it must not import a worker, the store or the API.
 package temporalclient
 
 import (
 	"cmp"
-	"context"
 	"log/slog"
 
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
-	temporallog "go.temporal.io/sdk/log"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
@@ -48,9 +47,13 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
 	}
 	options.Identity = identity
-	options.Logger = temporallog.NewStructuredLogger(log)
+	options.ConnectionOptions.GrpcCompression = NoCompression()
+	options.Logger = NewLogger(log)
 	return options, nil
 }
+
+// NoCompression is how messages go to Temporal: they are small, and to compress them costs both sides more than it saves.
+func NoCompression() client.GrpcCompression { return &client.GrpcCompressionNone{} }
 
 // override lays our options over the profile. A client certificate's two halves, and a path and its content, come from
 // one of the two places, never from both.
@@ -75,21 +78,6 @@ func override(profile *envconfig.ClientConfigProfile, c config.Temporal) {
 		tls.ServerCACertPath, tls.ServerCACertData = c.TLS.CA, nil
 	}
 	profile.TLS = &tls
-}
-
-// Dial connects and checks that the cluster answers. The error is of kind Invalid for what cannot be used, and
-// Unavailable where nobody answers.
-func Dial(ctx context.Context, c config.Temporal, log *slog.Logger, identity string) (client.Client, error) {
-	options, err := Options(c, log, identity)
-	if err != nil {
-		return nil, err
-	}
-	connected, err := client.DialContext(ctx, options)
-	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "Temporal at %s does not answer: %w", options.HostPort, err).
-			WithHint("Start it, or set temporal.address or TEMPORAL_ADDRESS.")
-	}
-	return connected, nil
 }
 
 // Lazy returns a client that connects when it is first used. It is for processes that must work on while Temporal is

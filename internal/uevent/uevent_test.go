@@ -41,17 +41,6 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add([]byte("add@/devices/x\x00SUBSYSTEM=pci\x00"))
-	f.Fuzz(func(t *testing.T, message []byte) {
-		if event, ok := uevent.Parse(message); ok {
-			require.NotEmpty(t, event.Action)
-			require.NotEmpty(t, event.Path)
-			require.False(t, event.Lost())
-		}
-	})
-}
-
 // TestListen has the kernel say something about /dev/null, where this machine lets us.
 func TestListen(t *testing.T) {
 	t.Parallel()

@@ -59,6 +59,8 @@ func TestArrows(t *testing.T) {
 		"the API":               {[]string{"./api/..."}, [][]string{hostParts, {module + "/activities"}}},
 		"the domain":            {[]string{"."}, [][]string{temporal, records, hostParts, serverParts, {module + "/internal"}}},
 		"the configuration":     {[]string{"./internal/config"}, [][]string{temporal, records, hostParts, serverParts}},
+		"OpenStack":             {[]string{"./internal/openstack/..."}, [][]string{temporal, records, hostParts, serverParts, {module + "/workflows"}}},
+		"the command line":      {[]string{"./internal/cli"}, [][]string{temporal, records, hostParts, serverParts, {module + "/workflows"}}},
 		"the client of the API": {[]string{"./internal/apiclient"}, [][]string{temporal, records, hostParts, serverParts}},
 	} {
 		t.Run(name, func(t *testing.T) {

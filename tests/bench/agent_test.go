@@ -7,13 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/internal/capture"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
@@ -30,14 +29,9 @@ const (
 // largestCapture is the recording with the most in it of those that ghw ships with its module.
 func largestCapture(b *testing.B) string {
 	b.Helper()
-	dir, err := exec.CommandContext(b.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
-	require.NoError(b, err)
-	archives, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "testdata", "snapshots", "*.tar.gz"))
-	require.NoError(b, err)
-	require.NotEmpty(b, archives)
 	var largest string
 	var most int64
-	for _, archive := range archives {
+	for _, archive := range sysfstest.Recordings(b) {
 		info, err := os.Stat(archive)
 		require.NoError(b, err)
 		if info.Size() > most {
@@ -137,37 +131,4 @@ func BenchmarkAgent(b *testing.B) {
 		b.ReportMetric(memory(b, cmd.Process.Pid, "VmHWM"), "peak-MiB")
 		end(b, cmd)
 	})
-}
-
-// memory reads a line of /proc/PID/status, which is in KiB (proc(5)).
-func memory(b *testing.B, pid int, name string) float64 {
-	b.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(b, err)
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, name+":"); ok {
-			kib, err := strconv.ParseFloat(strings.Fields(value)[0], 64)
-			require.NoError(b, err)
-			return kib / 1024
-		}
-	}
-	b.Fatalf("/proc/%d/status has no %s", pid, name)
-	return 0
-}
-
-// processorTime reads how long a process has run: the 14th and 15th field of /proc/PID/stat, in hundredths of a second.
-func processorTime(b *testing.B, pid int) time.Duration {
-	b.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	require.NoError(b, err)
-	_, rest, ok := strings.Cut(string(text), ") ") // the second field, a name, may hold spaces
-	require.True(b, ok)
-	fields := strings.Fields(rest)
-	var total time.Duration
-	for _, field := range fields[11:13] {
-		ticks, err := strconv.Atoi(field)
-		require.NoError(b, err)
-		total += time.Duration(ticks) * 10 * time.Millisecond
-	}
-	return total
 }

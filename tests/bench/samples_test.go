@@ -33,14 +33,23 @@ func (s *samples) measure(do func() error) error {
 func (s *samples) report(b *testing.B, name string) {
 	b.Helper()
 	require.NotEmpty(b, s.taken)
-	slices.Sort(s.taken)
+	s.percentiles(name, b.ReportMetric)
+}
+
+func (s *samples) percentiles(name string, report func(value float64, unit string)) {
 	for _, p := range []struct {
 		unit string
 		part int
 	}{{"p50-ms", 50}, {"p99-ms", 99}} {
-		at := (len(s.taken)*p.part + 99) / 100 // the nearest rank
-		b.ReportMetric(float64(s.taken[at-1].Microseconds())/1000, name+p.unit)
+		report(s.at(p.part), name+p.unit)
 	}
+}
+
+// at returns a percentile, the nearest rank, in milliseconds.
+func (s *samples) at(percent int) float64 {
+	slices.Sort(s.taken)
+	rank := (len(s.taken)*percent + 99) / 100
+	return float64(s.taken[rank-1].Microseconds()) / 1000
 }
 
 // share has workers do n pieces of work between them, each with a number of its own, and returns when all is done.

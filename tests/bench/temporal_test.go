@@ -37,34 +37,59 @@ func bare(ctx workflow.Context) error {
 
 func doNothing(context.Context) error { return nil }
 
-// BenchmarkBareWorkflow runs such workflows, which do nothing, on the standalone's Temporal: what the engine costs alone.
-func BenchmarkBareWorkflow(b *testing.B) {
-	s := harness.Start(b, harness.Options{})
-	c, err := client.Dial(client.Options{HostPort: s.Temporal, Namespace: "cyborg", Logger: quiet{}})
+// bareEngine runs bare workflows on a standalone's Temporal, with workers in this process.
+type bareEngine struct {
+	client  client.Client
+	workers []worker.Worker
+}
+
+func newBareEngine(b *testing.B, address string) *bareEngine {
+	b.Helper()
+	c, err := client.Dial(client.Options{
+		HostPort: address, Namespace: "cyborg", Logger: quiet{},
+		ConnectionOptions: client.ConnectionOptions{GrpcCompression: &client.GrpcCompressionNone{}}, // as ours has
+	})
 	require.NoError(b, err)
-	defer c.Close()
 	conductor := worker.New(c, bareQueue, worker.Options{})
 	conductor.RegisterWorkflow(bare)
 	host := worker.New(c, bareHost, worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
 	host.RegisterActivityWithOptions(doNothing, activity.RegisterOptions{Name: nothing})
-	for _, w := range []worker.Worker{conductor, host} {
+	e := &bareEngine{client: c, workers: []worker.Worker{conductor, host}}
+	for _, w := range e.workers {
 		require.NoError(b, w.Start())
-		defer w.Stop()
 	}
+	return e
+}
+
+func (e *bareEngine) close() {
+	for _, w := range e.workers {
+		w.Stop()
+	}
+	e.client.Close()
+}
+
+// run runs one and waits for its end.
+func (e *bareEngine) run(ctx context.Context) error {
+	run, err := e.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
+		ID: "bare/" + uuid.NewString(), TaskQueue: bareQueue, EnableEagerStart: true,
+	}, bare)
+	if err != nil {
+		return err
+	}
+	return run.Get(ctx, nil)
+}
+
+// BenchmarkBareWorkflow runs such workflows, which do nothing, on the standalone's Temporal: what the engine costs alone.
+func BenchmarkBareWorkflow(b *testing.B) {
+	s := harness.Start(b, harness.Options{})
+	engine := newBareEngine(b, s.Temporal)
+	defer engine.close()
 	concurrency(b, func(b *testing.B, clients int) {
 		b.Helper()
 		var took samples
 		b.ResetTimer()
 		share(b, clients, b.N, func(int) error {
-			return took.measure(func() error {
-				run, err := c.ExecuteWorkflow(b.Context(), client.StartWorkflowOptions{
-					ID: "bare/" + uuid.NewString(), TaskQueue: bareQueue, EnableEagerStart: true,
-				}, bare)
-				if err != nil {
-					return err
-				}
-				return run.Get(b.Context(), nil)
-			})
+			return took.measure(func() error { return engine.run(b.Context()) })
 		})
 		b.StopTimer()
 		took.report(b, "")

@@ -1,9 +1,13 @@
 package harness
 
 import (
-	"bytes"
+	"io"
+	"math"
+	"os"
 	"os/exec"
-	"sync"
+	"regexp"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -12,13 +16,13 @@ import (
 )
 
 // stopLimit is how long a process may take to stop in order.
-const stopLimit = time.Minute
+const stopLimit = 3 * time.Minute
 
 // process is a program that a test runs, kills and runs again. Its methods fail the test where something goes wrong.
 type process struct {
 	name   string // of the binary
 	cmd    *exec.Cmd
-	exited chan struct{}
+	exited chan struct{} // closed when it has ended
 	output *output
 }
 
@@ -27,17 +31,50 @@ func newProcess(name string) process { return process{name: name, output: &outpu
 // start runs the program and returns at once.
 func (p *process) start(t testing.TB, env []string, args ...string) {
 	t.Helper()
+	if p.cmd == nil {
+		t.Cleanup(func() { p.requireNoDefect(t) })
+	}
 	p.cmd = exec.Command(Binary(t, p.name), args...) //nolint:noctx // it outlives any context but the test
 	p.cmd.Env = env
-	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	require.NoError(t, p.cmd.Start())
-	p.exited = make(chan struct{})
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		_ = cmd.Wait() // whoever cares reads ProcessState
-		close(exited)
-	}(p.cmd, p.exited)
+	require.NoError(t, p.output.open())
+	p.cmd.Stdout, p.cmd.Stderr = p.output.file, p.output.file
+	exited, err := startChild(p.cmd, syscall.SIGTERM) // in order: a standalone has a PostgreSQL to stop
+	require.NoError(t, err)
+	p.exited = exited
 }
+
+// startChild starts a program in a process group of its own, which gets the signal when this process dies, however it dies.
+// The channel is closed when it has ended; its state says how.
+func startChild(cmd *exec.Cmd, orphaned syscall.Signal) (exited chan struct{}, err error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: orphaned}
+	exited = make(chan struct{})
+	started := make(chan error)
+	go func() {
+		// To the kernel the parent is this thread, not the process (prctl(2), PR_SET_PDEATHSIG), so it stays as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // whoever cares reads ProcessState
+			close(exited)
+		}
+	}()
+	return exited, <-started
+}
+
+// requireNoDefect fails the test where the process has told of a defect of ours: an answer with status 500, a panic, or
+// anything else of kind internal. Nothing that a test does to it, kills included, may bring one about.
+func (p *process) requireNoDefect(t testing.TB) {
+	t.Helper()
+	for line := range strings.Lines(p.Output()) {
+		if defectPattern.MatchString(line) {
+			t.Errorf("%s has a defect: %s", p.name, line)
+		}
+	}
+}
+
+var defectPattern = regexp.MustCompile(`\bstatus=500\b|\bkind=internal\b|"status":500\b|"kind":"internal"|^panic: |^fatal error: `)
 
 // Kill ends it as a power cut would: kill -9.
 func (p *process) Kill(t testing.TB) {
@@ -108,20 +145,29 @@ func (p *process) Running() bool {
 // Output is what it has said so far, over all its runs.
 func (p *process) Output() string { return p.output.String() }
 
-// output keeps what a process says.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+// output keeps what a process says, in a file without a name: unlike a pipe it lets the process go on when this one has died.
+type output struct{ file *os.File }
 
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
+// open makes the file, once.
+func (o *output) open() error {
+	if o.file != nil {
+		return nil
+	}
+	file, err := os.CreateTemp("", "cyborg-output-")
+	if err != nil {
+		return err
+	}
+	o.file = file
+	return os.Remove(file.Name())
 }
 
 func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	if o.file == nil {
+		return ""
+	}
+	text, err := io.ReadAll(io.NewSectionReader(o.file, 0, math.MaxInt64))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }

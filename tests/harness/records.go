@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,29 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// DatabaseURL is that of the records: in the PostgreSQL that the standalone was given, or in its private one, which listens
-// on a Unix socket only.
-func (s *Standalone) DatabaseURL() (string, error) {
-	for _, variable := range s.options.Env {
-		if given, ok := strings.CutPrefix(variable, "CYBORG_DATABASE_URL="); ok {
-			return given, nil
-		}
-	}
-	// postmaster.pid: the fourth line is the port, the fifth the directory of the socket.
-	text, err := os.ReadFile(filepath.Join(s.StateDir, "postgres", "data", "postmaster.pid"))
-	if err != nil {
-		return "", err
-	}
-	lines := strings.Split(string(text), "\n")
-	if len(lines) < 5 {
-		return "", fmt.Errorf("postmaster.pid has %d lines", len(lines))
-	}
-	query := url.Values{"port": {lines[3]}, "host": {lines[4]}}
-	return (&url.URL{Scheme: "postgres", User: url.User("cyborg"), Path: "/cyborg", RawQuery: query.Encode()}).String(), nil
-}
-
 // Store opens the records themselves, past the API, for what a client cannot do. It closes with the test.
-func (s *Standalone) Store(t testing.TB) *db.Store {
+func (s *System) Store(t testing.TB) *db.Store {
 	t.Helper()
 	address, err := s.DatabaseURL()
 	require.NoError(t, err)
@@ -51,7 +27,7 @@ func (s *Standalone) Store(t testing.TB) *db.Store {
 }
 
 // journals returns what each host's journal says of its handles, as the agents last reported: host/handle → state.
-func (s *Standalone) journals(ctx context.Context) (map[string]cyborg.AttachmentState, error) {
+func (s *System) journals(ctx context.Context) (map[string]cyborg.AttachmentState, error) {
 	address, err := s.DatabaseURL()
 	if err != nil {
 		return nil, err
@@ -81,7 +57,7 @@ func (s *Standalone) journals(ctx context.Context) (map[string]cyborg.Attachment
 }
 
 // unsoundJournals compares the agents' journals with who holds what.
-func (s *Standalone) unsoundJournals(ctx context.Context, accelerators []apiclient.Accelerator) error {
+func (s *System) unsoundJournals(ctx context.Context, accelerators []apiclient.Accelerator) error {
 	journals, err := s.journals(ctx)
 	if err != nil {
 		return err
@@ -110,7 +86,7 @@ const unconfirmed = " (unconfirmed)"
 
 // unsoundHistory replays an accelerator's events: each change begins where the one before it ended, and the last ones
 // end where the records are.
-func (s *Standalone) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) error {
+func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) error {
 	events, err := apiclient.Collect(s.API.History(ctx, a.UUID, apiclient.Page{}))
 	if err != nil {
 		return err

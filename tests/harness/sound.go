@@ -20,15 +20,20 @@ import (
 const settleLimit = 3 * time.Minute
 
 // ParkDir is where the fake cards of a host are.
-func (s *Standalone) ParkDir(host string) string {
-	return filepath.Join(s.StateDir, "agents", host, "backends", "fake")
+func (s *System) ParkDir(host string) string { return s.parkDir(host, "fake") }
+
+func (s *System) parkDir(host, backend string) string {
+	if s.parks != "" {
+		return filepath.Join(s.parks, host)
+	}
+	return filepath.Join(s.StateDir, "agents", host, "backends", backend)
 }
 
 // Bench is the hand on the fake cards of a host.
-func (s *Standalone) Bench(host string) fake.Bench { return fake.NewBench(s.ParkDir(host)) }
+func (s *System) Bench(host string) fake.Bench { return fake.NewBench(s.ParkDir(host)) }
 
 // Accelerators lists all accelerators.
-func (s *Standalone) Accelerators(t testing.TB) []apiclient.Accelerator {
+func (s *System) Accelerators(t testing.TB) []apiclient.Accelerator {
 	t.Helper()
 	all, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{}, apiclient.Page{}))
 	require.NoError(t, err)
@@ -36,7 +41,7 @@ func (s *Standalone) Accelerators(t testing.TB) []apiclient.Accelerator {
 }
 
 // Operations lists all operations, newest first.
-func (s *Standalone) Operations(t testing.TB) []apiclient.Operation {
+func (s *System) Operations(t testing.TB) []apiclient.Operation {
 	t.Helper()
 	all, err := apiclient.Collect(s.API.Operations(t.Context(), apiclient.OperationFilter{}, apiclient.Page{}))
 	require.NoError(t, err)
@@ -54,11 +59,12 @@ func RequireSound(t testing.TB, s *Standalone) {
 		if !s.Running() {
 			t.Fatalf("the standalone has ended (%s):\n%s", s.cmd.ProcessState, s.output)
 		}
-		return s.unsound(ctx)
+		return s.Unsound(ctx)
 	})
 }
 
-func (s *Standalone) unsound(ctx context.Context) error {
+// Unsound says what is not yet, or not at all, as RequireSound wants it.
+func (s *System) Unsound(ctx context.Context) error {
 	operations, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}))
 	if err != nil {
 		return err
@@ -88,7 +94,7 @@ func (s *Standalone) unsound(ctx context.Context) error {
 	return s.unsoundJournals(ctx, accelerators)
 }
 
-func (s *Standalone) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerator) error {
+func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerator) error {
 	switch {
 	case a.Claim != nil:
 		return fmt.Errorf("claimed by %s", a.Claim.Operation)
@@ -104,7 +110,7 @@ func (s *Standalone) unsoundAccelerator(ctx context.Context, a *apiclient.Accele
 	if err != nil {
 		return err
 	}
-	card, err := fake.NewBench(filepath.Join(s.StateDir, "agents", a.Host, "backends", a.Backend)).Card(ctx, device.Identity)
+	card, err := fake.NewBench(s.parkDir(a.Host, a.Backend)).Card(ctx, device.Identity)
 	if err != nil {
 		return err
 	}

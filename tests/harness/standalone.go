@@ -7,13 +7,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
-	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +25,7 @@ import (
 )
 
 // startLimit is how long a standalone may take to be ready on a busy machine of two cores.
-const startLimit = 2 * time.Minute
+const startLimit = 5 * time.Minute
 
 // Options says what standalone to run. The zero value is one fake host.
 type Options struct {
@@ -32,22 +34,44 @@ type Options struct {
 	Dir string
 	// Env is added to the environment, such as CYBORG_OPERATIONS_AGENT_WAIT=2s.
 	Env []string
+	// Token is a static token of an admin. Without it, and where Env says of no other credential, everybody is admin.
+	Token string
 }
 
 // Standalone is a running standalone. Its methods fail the test where something goes wrong.
 type Standalone struct {
-	// StateDir is its state directory, which outlives kills.
-	StateDir string
+	System
+
 	// URL is the API's.
 	URL string
 	// Temporal is the address of the embedded frontend.
 	Temporal string
-	API      *apiclient.Client
 
 	process
 	options Options
 	env     []string
 	agents  string // address of the agent endpoint
+}
+
+// databaseURL is that of the records: in the PostgreSQL that the standalone was given, or in its private one, which listens
+// on a Unix socket only.
+func (s *Standalone) databaseURL() (string, error) {
+	for _, variable := range s.options.Env {
+		if given, ok := strings.CutPrefix(variable, "CYBORG_DATABASE_URL="); ok {
+			return given, nil
+		}
+	}
+	// postmaster.pid: the fourth line is the port, the fifth the directory of the socket.
+	text, err := os.ReadFile(filepath.Join(s.StateDir, "postgres", "data", "postmaster.pid"))
+	if err != nil {
+		return "", err
+	}
+	lines := strings.Split(string(text), "\n")
+	if len(lines) < 5 {
+		return "", fmt.Errorf("postmaster.pid has %d lines", len(lines))
+	}
+	query := url.Values{"port": {lines[3]}, "host": {lines[4]}}
+	return (&url.URL{Scheme: "postgres", User: url.User("cyborg"), Path: "/cyborg", RawQuery: query.Encode()}).String(), nil
 }
 
 // Binary returns the path of a built binary. They are in bin/ of the repository, where "make build" puts them, or in
@@ -87,7 +111,7 @@ func New(t testing.TB, options Options) *Standalone {
 	}
 	ports := freePorts(t, 4)
 	s := &Standalone{
-		StateDir: filepath.Join(dir, "state"),
+		System:   System{StateDir: filepath.Join(dir, "state")},
 		URL:      fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
 		Temporal: fmt.Sprintf("127.0.0.1:%d", ports[2]),
 		process:  newProcess("cyborg-standalone"),
@@ -100,9 +124,13 @@ func New(t testing.TB, options Options) *Standalone {
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_LISTEN=127.0.0.1:%d", ports[2]),
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_UI_LISTEN=127.0.0.1:%d", ports[3]),
 	)
+	if options.Token != "" {
+		s.env = append(s.env, fmt.Sprintf("CYBORG_API_TOKENS=[{name: tests, role: admin, token: %q}]", options.Token))
+	}
 	s.env = append(s.env, options.Env...)
+	s.database = s.databaseURL
 	var err error
-	s.API, err = apiclient.New(apiclient.Options{URL: s.URL})
+	s.API, err = apiclient.New(apiclient.Options{URL: s.URL, Token: options.Token})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.API.Close()
@@ -116,11 +144,14 @@ func New(t testing.TB, options Options) *Standalone {
 	return s
 }
 
+// placePrefix is how the names of the directories of tests begin.
+const placePrefix = "cyborg-"
+
 // Place makes a directory that is gone after the test. Unlike t.TempDir's the unprivileged PostgreSQL can reach it, and its
 // name is short enough for a socket's.
 func Place(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cyborg-") //nolint:usetesting // see above
+	dir, err := os.MkdirTemp("", placePrefix) //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() {
@@ -150,17 +181,8 @@ func (s *Standalone) WaitReady(t testing.TB) {
 			t.Fatalf("standalone ended instead of getting ready:\n%s", s.output)
 		default:
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/readyz?verbose", nil)
-		if err != nil {
+		if err := answers(ctx, s.URL+"/readyz"); err != nil {
 			return err
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("readyz answers %s", response.Status)
 		}
 		hosts, err := apiclient.Collect(s.API.Hosts(ctx, apiclient.Page{}))
 		if err != nil {
@@ -211,18 +233,30 @@ func Until(t testing.TB, ctx context.Context, what string, check func() error) {
 	}
 }
 
-// freePorts returns ports of loopback on which nobody listens.
+// freePorts returns ports of loopback on which nobody listens, and which no other test of this machine gets until this one has
+// ended: a process may be about to start again on one. They lie below those that the kernel gives to outgoing connections.
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // only to find a free port
-		require.NoError(t, err)
-		defer listener.Close()
-		address, ok := listener.Addr().(*net.TCPAddr)
-		require.True(t, ok)
-		ports[i] = address.Port
+	const from, to, tries = 10000, 20000, 1000 // the embedded Temporal looks for its own above
+	var ports []int
+	for range tries {
+		if len(ports) == n {
+			return ports
+		}
+		port := from + rand.IntN(to-from) //nolint:gosec // no secret
+		// An abstract name (unix(7)) is one process's on the whole machine, and is free when that has ended, however it did.
+		taken, err := net.Listen("unix", fmt.Sprintf("@cyborg-test-port-%d", port)) //nolint:noctx // nobody connects
+		if err != nil {
+			continue
+		}
+		t.Cleanup(func() { _ = taken.Close() })
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)) //nolint:noctx // only to find a free port
+		if err == nil {
+			defer listener.Close()
+			ports = append(ports, port)
+		}
 	}
+	require.Len(t, ports, n, "free ports")
 	return ports
 }
 
@@ -244,7 +278,7 @@ func (s *Standalone) runToEnd(t testing.TB, binary string, args ...string) (stdo
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, Binary(t, binary), args...)
-	cmd.Env = append(slices.Clone(s.env), "CYBORG_URL="+s.URL)
+	cmd.Env = s.Environ()
 	cmd.WaitDelay = time.Second // what it leaves behind may hold the pipes
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
@@ -255,4 +289,13 @@ func (s *Standalone) runToEnd(t testing.TB, binary string, args ...string) (stdo
 	}
 	require.NoError(t, ctx.Err(), "%s did not end:\n%s%s", binary, &out, &err)
 	return out.String(), err.String(), cmd.ProcessState.ExitCode()
+}
+
+// Environ is the environment of a client on the same machine.
+func (s *Standalone) Environ() []string {
+	env := append(slices.Clone(s.env), "CYBORG_URL="+s.URL)
+	if s.options.Token != "" {
+		env = append(env, "CYBORG_TOKEN="+s.options.Token)
+	}
+	return env
 }

@@ -20,10 +20,10 @@ const rack = "rack1"
 func startRack(t *testing.T, env ...string) (*harness.Standalone, *harness.Agent, []apiclient.Accelerator) {
 	t.Helper()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xgpu"}, Env: append(shortWaits(), env...)})
-	a := s.StartAgent(t, rack, "4xfpga")
+	a := s.StartAgent(t, rack, "5xfpga")
 	cards, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{Hosts: []string{rack}}, apiclient.Page{}))
 	require.NoError(t, err)
-	require.Len(t, cards, 4)
+	require.Len(t, cards, 5)
 	return s, a, cards
 }
 
@@ -128,7 +128,7 @@ func TestFrozenAgent(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, first.GetPendingActivities(), 1)
 		a.Freeze(t)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		harness.Until(t, ctx, "given again", func() error {
 			now, err := temporal.DescribeWorkflowExecution(ctx, op.WorkflowID, "")
 			if err != nil {

@@ -65,13 +65,8 @@ func TestCapturesAsHosts(t *testing.T) {
 // captures returns the archives by the name that their hosts get.
 func captures(t *testing.T) map[string]string {
 	t.Helper()
-	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
-	require.NoError(t, err)
-	shipped, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(module)), "testdata/snapshots/*.tar.gz"))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(shipped), 8)
 	archives := map[string]string{"virtual-functions": recordVirtualFunctions(t)}
-	for i, archive := range shipped {
+	for i, archive := range sysfstest.Recordings(t) {
 		archives[fmt.Sprintf("machine-%d", i)] = archive
 	}
 	return archives

@@ -62,7 +62,7 @@ func (p terminal) accelerator(name string) (a apiclient.Accelerator) {
 // awaits waits until the operation is in the state.
 func (p terminal) awaits(id string, state cyborg.OperationState) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(p.t.Context(), 5*time.Minute)
 	defer cancel()
 	harness.Until(p.t, ctx, string(state), func() error {
 		op, err := p.API.Operation(ctx, uuid.MustParse(id))
@@ -189,7 +189,7 @@ func programAttachDetach(t *testing.T, p terminal) {
 	_, stderr := p.types(exitOK, "accelerator", "program", "alpha", source, "--id", "aes-1")
 	require.Contains(t, stderr, "program", "it shows what it is doing")
 	require.Equal(t, "aes-1", p.accelerator("alpha").BitstreamID)
-	_, stderr = p.types(exitError, "accelerator", "program", "alpha", source, "--sha256", strings.Repeat("0", 64))
+	_, stderr = p.types(exitError, "accelerator", "program", "alpha", source, "--yes", "--sha256", strings.Repeat("0", 64))
 	require.Contains(t, stderr, "SHA-256")
 	require.Equal(t, "aes-1", p.accelerator("alpha").BitstreamID)
 
@@ -199,26 +199,34 @@ func programAttachDetach(t *testing.T, p terminal) {
 	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderInstance, ID: instance}}, alpha.Holders)
 	_, stderr = p.types(exitConflict, "accelerator", "attach", "alpha", "--service", "ovs")
 	require.Contains(t, stderr, instance, "it says who has it")
-	_, stderr = p.types(exitConflict, "accelerator", "program", "alpha", source)
+	_, stderr = p.types(exitConflict, "accelerator", "program", "alpha", source, "--yes")
 	require.Contains(t, stderr, instance)
 	p.types(exitOK, "accelerator", "detach", "alpha", "--instance", instance)
 
 	p.types(exitOK, "accelerator", "attach", "alpha")
 	require.NoError(t, p.Bench("north").Use(t.Context(), p.card(alpha), alpha.Handles[0].Identity, "ffmpeg (77)"))
-	_, stderr = p.types(exitConflict, "accelerator", "detach", "alpha")
+	_, stderr = p.types(exitConflict, "accelerator", "detach", "alpha", "--yes")
 	require.Contains(t, stderr, "ffmpeg (77)")
 	require.Contains(t, stderr, "cyborg operation show")
 	var usage cyborg.HostUsage
 	p.reads(&usage, "accelerator", "usage", "alpha")
 	require.Equal(t, "ffmpeg (77)", usage.Deployables[0].Handles[0].By)
+	require.Equal(t, "alpha", usage.Deployables[0].Name)
 	var census cyborg.Census
 	p.reads(&census, "usage")
 	require.Len(t, census.Hosts, 2)
 	require.False(t, census.Partial)
 	require.NoError(t, p.Bench("north").Use(t.Context(), p.card(alpha), alpha.Handles[0].Identity, ""))
-	p.types(exitOK, "accelerator", "detach", "alpha", "--quiet")
-	p.types(exitOK, "accelerator", "detach", "alpha")
-	history, _ := p.types(exitOK, "accelerator", "history", "alpha")
+	p.types(exitOK, "accelerator", "detach", "alpha", "--quiet", "--yes")
+	p.types(exitOK, "accelerator", "detach", "alpha", "--yes")
+	told, _ := p.types(exitOK, "accelerator", "history", "alpha")
+	for _, deed := range []string{
+		"it into service as alpha (operation", "programmed it with " + source + " as aes-1", "tried to program it", "the image", "SHA-256",
+		"attached it to instance " + instance, "it back from instance " + instance, "tried to take it back from whoever had it, which failed", "ffmpeg (77)",
+	} {
+		require.Contains(t, told, deed)
+	}
+	history, _ := p.types(exitOK, "accelerator", "history", "alpha", "--events")
 	for _, change := range []string{"name: ", "installing -> ready", "aes-1", "instance:" + instance, "host:north"} {
 		require.Contains(t, history, change)
 	}
@@ -239,7 +247,7 @@ func maintainAndEnable(t *testing.T, p terminal) {
 
 	// A short one ends by itself.
 	p.types(exitOK, "accelerator", "maintain", "alpha", "--reason", "wink", "--for", "1s")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	harness.Until(t, ctx, "enabled", func() error {
 		a, _, err := p.API.Accelerator(ctx, a.UUID)
@@ -261,7 +269,7 @@ func operationsByHand(t *testing.T, p terminal) {
 	id = strings.TrimSpace(id)
 	p.awaits(id, cyborg.Running)
 	require.Equal(t, cyborg.StatusAttaching, p.accelerator("alpha").Status)
-	_, stderr := p.types(exitConflict, "accelerator", "detach", "alpha")
+	_, stderr := p.types(exitConflict, "accelerator", "detach", "alpha", "--yes")
 	require.Contains(t, stderr, id, "the operation that is in the way")
 	_, stderr = p.types(exitTimeout, "operation", "watch", id, "--timeout", "1s")
 	require.Contains(t, stderr, "goes on")
@@ -272,7 +280,7 @@ func operationsByHand(t *testing.T, p terminal) {
 
 	// Cancelled, and tried again.
 	var op apiclient.Operation
-	p.reads(&op, "operation", "cancel", id[:8])
+	p.reads(&op, "operation", "cancel", id[:8], "--yes")
 	require.Equal(t, cyborg.Stopped, op.State)
 	require.Equal(t, cyborg.StatusReady, p.accelerator("alpha").Status)
 	_, stderr = p.types(exitConflict, "operation", "watch", id)
@@ -288,7 +296,7 @@ func operationsByHand(t *testing.T, p terminal) {
 	require.NoError(t, p.Bench("north").Edit(t.Context(), card, func(c *fake.Card) {
 		c.Fail = map[fake.Step]fake.Failure{fake.StepDetach: {Kind: cyborg.Hardware, When: fake.Before, Message: "link is down", Times: 1}}
 	}))
-	_, stderr = p.types(exitError, "accelerator", "detach", "alpha")
+	_, stderr = p.types(exitError, "accelerator", "detach", "alpha", "--yes")
 	require.Contains(t, stderr, "link is down")
 	harness.RequireSound(t, p.Standalone)
 	require.Equal(t, cyborg.StatusAttached, p.accelerator("alpha").Status)
@@ -304,7 +312,7 @@ func operationsByHand(t *testing.T, p terminal) {
 	p.reads(&op, "accelerator", "attach", "alpha", "--no-wait")
 	p.reads(&op, "operation", "watch", op.ID.String())
 	require.Equal(t, cyborg.Succeeded, op.State)
-	p.types(exitOK, "accelerator", "detach", "alpha")
+	p.types(exitOK, "accelerator", "detach", "alpha", "--yes")
 }
 
 func driversByHand(t *testing.T, p terminal) {
@@ -315,12 +323,12 @@ func driversByHand(t *testing.T, p terminal) {
 	require.Len(t, all, 2)
 	p.types(exitOK, "accelerator", "create", "gamma", "--accelerator", all[0].UUID.String())
 	p.types(exitOK, "accelerator", "attach", "gamma")
-	_, stderr := p.types(exitConflict, "driver", "uninstall", "south", "second")
+	_, stderr := p.types(exitConflict, "driver", "uninstall", "south", "second", "--yes")
 	require.Contains(t, stderr, "gamma")
-	p.types(exitOK, "accelerator", "detach", "gamma")
+	p.types(exitOK, "accelerator", "detach", "gamma", "--yes")
 	_, stderr = p.types(exitUsage, "driver", "update", "south", "second", "--option", "colour=red")
 	require.Contains(t, stderr, "colour")
-	p.types(exitOK, "driver", "uninstall", "south", "second")
+	p.types(exitOK, "driver", "uninstall", "south", "second", "--yes")
 	require.Equal(t, cyborg.StatusMissing, p.accelerator("gamma").Status)
 	p.types(exitOK, "driver", "install", "south", "fake", "--name", "second")
 	state, _ := p.types(exitOK, "driver", "list", "--host", "south", "-f", "value", "-c", "name", "-c", "state")
@@ -330,7 +338,7 @@ func driversByHand(t *testing.T, p terminal) {
 // followEvents leaves the feed running in another window, as people do.
 func followEvents(t *testing.T, p terminal) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, harness.Binary(t, "cyborg"), "--url", p.URL, "events", "--accelerator", "alpha", "--after", "0-0", "-f", "json")
 	out, err := cmd.StdoutPipe()

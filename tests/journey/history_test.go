@@ -3,11 +3,13 @@ package journey_test
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/google/uuid"
@@ -42,11 +44,16 @@ type historian struct {
 	kept     map[string]*historypb.History // by <workflow>-<case>
 }
 
-// keep keeps the history of a run; an empty run id is the last run of the workflow.
+func newHistorian(t *testing.T, s *harness.Standalone) *historian {
+	t.Helper()
+	return &historian{t: t, s: s, temporal: s.TemporalClient(t), kept: map[string]*historypb.History{}}
+}
+
+// keep waits for the end of a run and keeps its history; an empty run id is the last run of the workflow.
 func (h *historian) keep(name, workflowID, runID string) {
 	h.t.Helper()
 	history := &historypb.History{}
-	events := h.temporal.GetWorkflowHistory(h.t.Context(), workflowID, runID, false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+	events := h.temporal.GetWorkflowHistory(h.t.Context(), workflowID, runID, true, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for events.HasNext() {
 		event, err := events.Next()
 		require.NoError(h.t, err)
@@ -89,6 +96,7 @@ func (h *historian) fail(a apiclient.Accelerator, failure fake.Failure, steps ..
 func (h *historian) operations(cards []apiclient.Accelerator) {
 	undoes := map[string]fake.Step{
 		"provision": fake.StepUninstall, "program": fake.StepProgram, "attach": fake.StepDetach, "detach": fake.StepAttach,
+		"retire": fake.StepInstall,
 	}
 	once := fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
 	always := fake.Failure{Times: fake.Always, Kind: cyborg.Hardware, When: fake.After}
@@ -119,7 +127,7 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		harness.RequireSound(h.t, h.s)
 
 		// On the next card, since this one needs an operator afterwards.
-		a = cards[i+4]
+		a = cards[i+5]
 		stages("fake")[i].before(h.t, h.s, a.UUID)
 		succeed := begin
 		if stage.name == "program" { // another image, so that there is one to bring back
@@ -134,10 +142,10 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		switch stage.name {
 		case "attach":
 			_, err = h.s.API.Detach(h.t.Context(), a.UUID, cyborg.Holder{})
-		case "detach":
-			_, err = h.s.API.Attach(h.t.Context(), a.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: "fake"})
+			require.NoError(h.t, err)
+		case "detach", "retire":
+			h.again(stage.name, a)
 		}
-		require.NoError(h.t, err)
 		h.fail(a, always, stage.step, undoes[stage.name])
 		h.play("needs-operator", cyborg.NeedsOperator, begin)
 		h.fail(a, always)
@@ -157,14 +165,25 @@ func (h *historian) abandon(stage stage, a apiclient.Accelerator) {
 	require.NoError(h.t, err)
 	require.NoError(h.t, h.temporal.TerminateWorkflow(h.t.Context(), op.WorkflowID, "", "by hand"))
 	h.keep("terminated", op.WorkflowID, run.GetWorkflowExecutionInfo().GetExecution().GetRunId())
-	if stage.name != "detach" {
-		h.end("abandoned", cyborg.Failed, c.id)
+	if stage.name != "detach" && stage.name != "retire" {
+		h.end("abandoned", cyborg.Stopped, c.id)
 		c.hurry(h.t, h.s)
 		return
 	}
 	c.hurry(h.t, h.s)
 	h.end("abandoned", cyborg.Succeeded, c.id)
-	_, err = h.s.API.Attach(h.t.Context(), a.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host})
+	h.again(stage.name, a)
+}
+
+// again brings back what a detach or a retire took, for the next one.
+func (h *historian) again(stage string, a apiclient.Accelerator) {
+	h.t.Helper()
+	var err error
+	if stage == "retire" {
+		_, err = h.s.API.MakeReady(h.t.Context(), a.UUID)
+	} else {
+		_, err = h.s.API.Attach(h.t.Context(), a.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host})
+	}
 	require.NoError(h.t, err)
 }
 
@@ -223,14 +242,22 @@ func (h *historian) hosts(a *harness.Agent) {
 	_, err = h.s.API.Discover(ctx, a.Host)
 	require.Equal(t, cyborg.HostSilent, cyborg.KindOf(err), "%v", err)
 	h.end("host-silent", cyborg.NeedsOperator, c.id)
+	h.play("forced", cyborg.Succeeded, func() (apiclient.Answer, error) {
+		return h.s.API.ForceDetach(ctx, card.UUID, cyborg.Holder{}, apiclient.Async())
+	})
 	c.hurry(t, h.s)
 	a.Restart(t)
 }
 
 // others keeps histories of what is no operation, one for each kind of end.
 func (h *historian) others() {
+	h.runs(workflows.ReconcileWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
+}
+
+// runs keeps histories of these workflows, one for each kind of end.
+func (h *historian) runs(names ...string) {
 	t := h.t
-	for _, name := range []string{workflows.ReconcileWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow} {
+	for _, name := range names {
 		var page []byte
 		for {
 			found, err := h.temporal.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{
@@ -259,6 +286,10 @@ func (h *historian) outcome(workflow, workflowID, runID string) string {
 			return "failed"
 		}
 		switch {
+		case result.Placement != nil && len(result.Placement.Drift) > 0:
+			return "drift"
+		case result.Placement != nil && result.Placement.Compared > 0:
+			return "compared"
 		case result.Settled > 0:
 			return "settled"
 		case len(result.Unsettled) > 0:
@@ -290,30 +321,37 @@ func (h *historian) outcome(workflow, workflowID, runID string) string {
 // workflows of this tree. With -record, it is kept for the releases to come.
 func TestHistoriesReplay(t *testing.T) {
 	t.Parallel()
-	s := harness.Start(t, harness.Options{Hosts: []string{"fake:10xfpga"}, Env: append(shortWaits(), impatience()...)})
-	h := &historian{t: t, s: s, temporal: s.TemporalClient(t), kept: map[string]*historypb.History{}}
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:12xfpga"}, Env: append(shortWaits(), impatience()...)})
+	h := newHistorian(t, s)
 	cards := s.Accelerators(t)
-	require.Len(t, cards, 10)
-	h.operations(cards[:8])
-	h.more(cards[8], cards[9])
+	require.Len(t, cards, 12)
+	h.operations(cards[:10])
+	h.more(cards[10], cards[11])
+	h.requests(cards[10])
 	h.hosts(s.StartAgent(t, rack, "1xfpga"))
 	h.others()
 
+	h.replay()
+}
+
+// replay replays what was kept; with -record, it is kept for the releases to come.
+func (h *historian) replay() {
+	h.t.Helper()
 	replayer := worker.NewWorkflowReplayer()
 	conductor.RegisterWorkflows(replayer)
 	log := temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler))
 	for name, history := range h.kept {
-		require.NoError(t, replayer.ReplayWorkflowHistory(log, history), name)
+		require.NoError(h.t, replayer.ReplayWorkflowHistory(log, history), name)
 	}
 	if *record == "" {
 		return
 	}
 	dir := filepath.Join(corpus, *record)
-	require.NoError(t, os.MkdirAll(dir, 0o755))
+	require.NoError(h.t, os.MkdirAll(dir, 0o755))
 	for name, history := range h.kept {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".json.gz"), packed(t, history), 0o644))
+		require.NoError(h.t, os.WriteFile(filepath.Join(dir, name+".json.gz"), packed(h.t, history), 0o644))
 	}
-	t.Logf("recorded %d histories", len(h.kept))
+	h.t.Logf("recorded %d histories", len(h.kept))
 }
 
 // packed is a history as it is kept: without the names of the machine that recorded it.
@@ -341,6 +379,22 @@ func packed(t *testing.T, history *historypb.History) []byte {
 	return out.Bytes()
 }
 
+// placePattern is a directory of a test.
+var placePattern = regexp.MustCompile(`/[^"\\ ]*/Test[A-Za-z]+[0-9]+/[0-9]+`)
+
+// anywhere stands in its place.
+const anywhere = "/etc/nova/nova.conf.d"
+
+// placeless is a payload without the directories of the test that recorded it.
+func placeless(data any) any {
+	encoded, _ := data.(string)
+	payload, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || !placePattern.Match(payload) {
+		return data
+	}
+	return base64.StdEncoding.EncodeToString(placePattern.ReplaceAll(payload, []byte(anywhere)))
+}
+
 // anonymize takes out who ran it where, which a replay does not look at.
 func anonymize(tree any) {
 	switch node := tree.(type) {
@@ -357,6 +411,11 @@ func anonymize(tree any) {
 				node[key] = ""
 			case key == "name" && node["kind"] == "TASK_QUEUE_KIND_STICKY":
 				node[key] = "sticky"
+			case key == "data":
+				node[key] = placeless(child)
+			case key == "message":
+				text, _ := child.(string)
+				node[key] = placePattern.ReplaceAllString(text, anywhere)
 			default:
 				anonymize(child)
 			}

@@ -146,7 +146,7 @@ func TestLifeOverHTTP(t *testing.T) {
 		return err == nil && !slices.ContainsFunc([]string{`"installing"`, `"ready"`, `"aes-1"`, `"host:fake"`}, func(word string) bool {
 			return !strings.Contains(string(text), word)
 		})
-	}, 30*time.Second, 100*time.Millisecond)
+	}, 3*time.Minute, 100*time.Millisecond)
 	status, _, operations := request(t, s, http.MethodGet, "/v1/operations?state=running", nil)
 	require.Equal(t, http.StatusOK, status)
 	require.Empty(t, operations["operations"])

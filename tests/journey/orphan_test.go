@@ -27,6 +27,8 @@ func admission(t *testing.T, s *harness.Standalone, stage stage, a apiclient.Acc
 		out.Attach = &cyborg.AttachRequest{Accelerator: a.UUID, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host}}
 	case "detach":
 		out.Detach = &cyborg.DetachRequest{Accelerator: a.UUID}
+	case "retire":
+		out.Retire = &cyborg.RetireRequest{Accelerator: a.UUID}
 	}
 	return out
 }
@@ -46,7 +48,7 @@ func admit(t *testing.T, s *harness.Standalone, store *db.Store, stage stage, a 
 // A server dies between the admission of an operation and the start of its workflow. Reconcile starts it.
 func TestAdmittedWithoutAWorkflow(t *testing.T) {
 	t.Parallel()
-	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 	store := s.Store(t)
 	cards := s.Accelerators(t)
 	for i, stage := range stages("fake") {
@@ -58,7 +60,7 @@ func TestAdmittedWithoutAWorkflow(t *testing.T) {
 // The whole standalone dies right after an admission.
 func TestKillAfterAdmission(t *testing.T) {
 	t.Parallel()
-	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 	cards := s.Accelerators(t)
 	for i, stage := range stages("fake") {
 		store := s.Store(t)
@@ -74,7 +76,7 @@ func TestKillAfterAdmission(t *testing.T) {
 func TestCancelWithoutAWorkflow(t *testing.T) {
 	t.Parallel()
 	// Reconcile stays away, so that it is the cancel that starts the run.
-	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: []string{"CYBORG_CONDUCTOR_ORPHAN_AFTER=10m"}})
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: []string{"CYBORG_CONDUCTOR_ORPHAN_AFTER=10m"}})
 	store := s.Store(t)
 	cards := s.Accelerators(t)
 	for i, stage := range stages("fake") {
@@ -93,10 +95,10 @@ func TestCancelWithoutAWorkflow(t *testing.T) {
 }
 
 // Somebody terminates the run of an operation in Temporal, which skips all clean-up. Reconcile starts another that
-// undoes what was done; a detach goes forward.
+// undoes what was done; a detach and a retire go forward.
 func TestTerminatedRun(t *testing.T) {
 	t.Parallel()
-	s := harness.Start(t, harness.Options{Hosts: []string{"fake:4xfpga"}, Env: shortWaits()})
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 	temporal := s.TemporalClient(t)
 	terminate := func(c caught) {
 		op, err := s.API.Operation(t.Context(), c.id)
@@ -107,12 +109,12 @@ func TestTerminatedRun(t *testing.T) {
 	for i, stage := range stages("fake") {
 		c := catch(t, s, stage, cards[i].UUID)
 		terminate(c)
-		if stage.name == "detach" {
+		if stage.name == "detach" || stage.name == "retire" {
 			c.hurry(t, s)
 			c.requireDone(t, s)
 			continue
 		}
-		c.requireUndone(t, s, cyborg.Failed)
+		c.requireUndone(t, s, cyborg.Stopped)
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
 		require.Contains(t, op.Error.Message, "terminated")
@@ -132,5 +134,5 @@ func TestTerminatedRun(t *testing.T) {
 	terminate(c)
 	s.Kill(t)
 	s.Restart(t)
-	c.requireUndone(t, s, cyborg.Failed)
+	c.requireUndone(t, s, cyborg.Stopped)
 }

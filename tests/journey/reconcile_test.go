@@ -13,6 +13,31 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
+// New hardware is taken into service when it is recorded, and not only by the next round of Reconcile.
+func TestNewHardwareIsAdmittedWithoutARound(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{
+		Hosts: []string{"fake:2xfpga"},
+		Env:   []string{"CYBORG_INVENTORY_ADMISSION=auto", "CYBORG_CONDUCTOR_RECONCILE_INTERVAL=1h"},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	ready := func(want int) {
+		harness.Until(t, ctx, fmt.Sprint(want, " ready"), func() error {
+			found, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusReady}}, apiclient.Page{}))
+			if err == nil && len(found) != want {
+				err = fmt.Errorf("%d are", len(found))
+			}
+			return err
+		})
+	}
+	ready(2)
+	_, err := s.API.UpdateDriver(ctx, "fake", "fake", cyborg.JSONObject{"park": "3xfpga"})
+	require.NoError(t, err)
+	ready(3)
+	harness.RequireSound(t, s)
+}
+
 // Where inventory.admission is auto, new hardware is taken into service by itself; and maintenance ends when it is over.
 func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 	t.Parallel()
@@ -20,7 +45,7 @@ func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 		Hosts: []string{"fake:3xgpu"},
 		Env:   append(shortWaits(), "CYBORG_INVENTORY_ADMISSION=auto"),
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	all := func(want cyborg.Status) {
 		harness.Until(t, ctx, "all "+string(want), func() error {
@@ -42,7 +67,7 @@ func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 		require.Equal(t, "cyborg", op.Actor.Name, "what nobody asked for is our own")
 	}
 	for _, a := range s.Accelerators(t) {
-		now, err := s.API.Maintain(ctx, a.UUID, apiclient.Maintaining{Reason: "new fans", Until: time.Now().Add(3 * time.Second)})
+		now, err := s.API.Maintain(ctx, a.UUID, apiclient.Maintaining{Reason: "new fans", Until: time.Now().Add(15 * time.Second)})
 		require.NoError(t, err)
 		require.Equal(t, cyborg.StatusMaintaining, now.Status)
 	}

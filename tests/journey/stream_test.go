@@ -229,7 +229,7 @@ type received struct {
 // asserts that nothing came twice.
 func follow(t *testing.T, s *harness.Standalone, path, last string, done func(received) bool) []received {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var all []received
 	err := stream(ctx, s.URL+path, last, func(r received) bool {

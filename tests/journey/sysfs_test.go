@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -37,7 +38,7 @@ type machine struct {
 	host *sysfstest.Host
 }
 
-func newMachine(t *testing.T) *machine {
+func newMachine(t *testing.T, env ...string) *machine {
 	t.Helper()
 	host := sysfstest.New(t,
 		sysfstest.In("12", sysfstest.GPU(t, gpu)), sysfstest.In("13", sysfstest.FPGA(t, fpga)), sysfstest.QAT(t, qat),
@@ -46,7 +47,7 @@ func newMachine(t *testing.T) *machine {
 		sysfstest.In("", sysfstest.FPGA(t, bare)))
 	host.Up("eth0")
 	host.Mount("259:0", "/dev/nvme0n1", "/")
-	s := harness.Start(t, harness.Options{Hosts: []string{"rack=sysfs:" + host.Root()}, Env: shortWaits()})
+	s := harness.Start(t, harness.Options{Hosts: []string{"rack=sysfs:" + host.Root()}, Env: append(shortWaits(), env...)})
 	return &machine{Standalone: s, host: host}
 }
 
@@ -64,7 +65,7 @@ func (m *machine) driver(t *testing.T, address string) string {
 // awaitsVFIO waits until a function that lost its binding is bound to VFIO again.
 func (m *machine) awaitsVFIO(t *testing.T, address string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	harness.Until(t, ctx, "bound again", func() error {
 		if driver := m.driver(t, address); driver != "vfio-pci" {
@@ -244,12 +245,12 @@ func lifeOnTheCommandLine(t *testing.T, m *machine) {
 	run(0, "accelerator", "attach", "coder")
 	require.Equal(t, "vfio-pci", m.driver(t, fpga))
 	m.host.Open(4713, "dpdk-app", "/dev/vfio/13")
-	_, stderr := run(4, "accelerator", "detach", "coder")
+	_, stderr := run(4, "accelerator", "detach", "coder", "--yes")
 	require.Contains(t, stderr, "dpdk-app")
 	stdout, _ := run(0, "accelerator", "usage", "coder")
 	require.Contains(t, stdout, "dpdk-app")
 	m.host.End(4713)
-	run(0, "accelerator", "detach", "coder")
+	run(0, "accelerator", "detach", "coder", "--yes")
 	require.Empty(t, m.driver(t, fpga), "it had no driver, and has none again")
 	stdout, _ = run(0, "accelerator", "list", "--host", "rack", "--status", "ready", "-f", "value", "-c", "name")
 	require.ElementsMatch(t, []string{"coder", "render"}, strings.Fields(stdout))
@@ -462,4 +463,30 @@ func rebootedMachine(t *testing.T, m *machine) {
 	status, _, problem := request(t, m.Standalone, http.MethodDelete, at, nil)
 	require.Equal(t, http.StatusNoContent, status, problem)
 	require.Equal(t, "nvidia", m.driver(t, gpu))
+}
+
+// A network card's virtual functions lead to the physical network that the driver was told: what Nova reads of a port's request says so.
+func TestPhysicalNetworkOfAPort(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.host.SetVFs(network, "1")
+	_, errs, code := m.CLI(t, "driver", "update", "rack", "pci", "--option", "physical_device_mappings=physnet1")
+	require.NotZero(t, code)
+	require.Contains(t, errs, "write the physical network")
+	_, errs, code = m.CLI(t, "driver", "update", "rack", "pci", "--option", "simulate=true", "--option", "device_spec=*",
+		"--option", "physical_device_mappings=physnet1:eth0", "--quiet")
+	require.Zero(t, code, errs)
+	const vf = "0000:41:01.0"
+	card := m.accelerator(t, vf)
+	require.Contains(t, card.Attributes, cyborg.Attribute{Key: "physical_network", Value: "physnet1"})
+	_, err := m.API.MakeReady(t.Context(), card.UUID)
+	require.NoError(t, err)
+	profile(t, m.Standalone, "port", map[string]string{"resources:CUSTOM_NIC": "1", "trait:CUSTOM_PHYSNET_PHYSNET1": "required"})
+	arq := makeRequest(t, m.Standalone, "port")
+	_, status := patchRequest(t, m.Standalone, arq, card, uuid.NewString())
+	require.Equal(t, http.StatusAccepted, status)
+	_, _, body := request(t, m.Standalone, "GET", requestsPath+"/"+arq, nil)
+	require.Equal(t, map[string]any{
+		"domain": "0000", "bus": "41", "device": "01", "function": "0", "physical_network": "physnet1",
+	}, body["attach_handle_info"])
 }

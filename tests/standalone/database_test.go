@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
@@ -33,11 +34,11 @@ func TestExistingPostgres(t *testing.T) {
 		return u.String()
 	}
 	badPassword := wrong(func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "guessed") })
-	requireRefusal(t, s, []string{"refuses the connection", "password authentication failed"}, "--database-url", badPassword)
+	requireRefusal(t, s, commandline.ExitUsage, []string{"refuses the connection", "password authentication failed"}, "--database-url", badPassword)
 	_, stderr, _ := s.Refused(t, "--database-url", badPassword)
 	require.NotContains(t, stderr, "guessed", "a password is nobody's business")
-	requireRefusal(t, s, []string{`database "nowhere" does not exist`}, "--database-url", wrong(func(u *url.URL) { u.Path = "/nowhere" }))
-	requireRefusal(t, s, []string{"127.0.0.1:1/", "does not answer", "connection refused"}, "--database-url",
+	requireRefusal(t, s, commandline.ExitUsage, []string{`database "nowhere" does not exist`}, "--database-url", wrong(func(u *url.URL) { u.Path = "/nowhere" }))
+	requireRefusal(t, s, commandline.ExitUnavailable, []string{"127.0.0.1:1/", "does not answer", "connection refused"}, "--database-url",
 		wrong(func(u *url.URL) { u.Host = "127.0.0.1:1" }))
 	requireMistakes(t, s, []string{"database.url"}, "--database-url", "mysql://127.0.0.1/x")
 	entries, err := os.ReadDir(s.StateDir)
@@ -54,7 +55,7 @@ func TestExistingPostgres(t *testing.T) {
 
 	// Two must not share one Temporal's databases.
 	other := harness.New(t, harness.Options{Env: []string{"CYBORG_DATABASE_URL=" + right.String()}})
-	requireRefusal(t, other, []string{"is used by the Temporal of another process"})
+	requireRefusal(t, other, commandline.ExitConflict, []string{"is used by the Temporal of another process"})
 	requireKept(t, s)
 	require.Equal(t, 0, s.Stop(t))
 	select {

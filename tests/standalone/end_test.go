@@ -3,8 +3,10 @@ package standalone_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,11 +15,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
 // limit is how long something may take that takes a moment on a machine at rest.
-const limit = time.Minute
+const limit = 3 * time.Minute
 
 // Ctrl-C, a service manager's stop and a closed terminal all end it in order, and each next start goes on.
 func TestSignalsStopInOrder(t *testing.T) {
@@ -30,6 +35,11 @@ func TestSignalsStopInOrder(t *testing.T) {
 	}
 	for _, way := range ways {
 		s.Signal(t, way)
+		for range 20 { // as a supervisor that tells a process and its group; only a second Ctrl-C means more than the first
+			if way != syscall.SIGINT {
+				s.Signal(t, way)
+			}
+		}
 		require.Equal(t, 0, s.WaitExit(t), way)
 		require.Empty(t, processes(t, s.StateDir), way)
 		s.Restart(t)
@@ -37,6 +47,69 @@ func TestSignalsStopInOrder(t *testing.T) {
 	}
 	require.Equal(t, len(ways), strings.Count(s.Output(), "\nStopping; what is in flight goes on at the next start.\n"))
 	require.NotContains(t, s.Output(), "level=ERROR")
+	require.NotContains(t, s.Output(), "keeps the options")
+}
+
+// Who stops it is told what it waits for; who starts it again, what goes before the command line, and how to undo that.
+func TestWhatOutlivesAStop(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Env: []string{"CYBORG_AGENT_STOP_TIMEOUT=1s"}})
+	created, err := s.API.Provision(t.Context(), apiclient.Provisioning{Name: "slow"})
+	require.NoError(t, err)
+	id, err := created.Created()
+	require.NoError(t, err)
+	_, stderr, code := s.CLI(t, "driver", "update", "fake", "fake", "--option", "park=2xfpga,1xgpu", "--option", "attach_latency=20s")
+	require.Zero(t, code, stderr)
+	answer, err := s.API.Attach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderHost, ID: "fake"}, apiclient.Async())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		operation, err := s.API.Operation(t.Context(), answer.Operation.ID)
+		return err == nil && operation.State == cyborg.Running
+	}, limit, 5*time.Millisecond)
+	require.Equal(t, 0, s.Stop(t))
+	require.Contains(t, s.Output(), "A step that runs has 1s to end; a second Ctrl-C does not wait for it.\n  attach of local on fake, admitted ")
+
+	s.Restart(t)
+	waitFor(t, s, "Try, in another terminal", 2)
+	require.Contains(t, s.Output(), "Backend fake of host fake keeps the options that it was given since. For those of --hosts:\n")
+	reset := regexp.MustCompile(`(?m)^  \S*cyborg driver (update fake fake --option park=\S+)$`).FindStringSubmatch(s.Output())
+	require.NotNil(t, reset, s.Output())
+	_, stderr, code = s.CLI(t, "operation", "cancel", answer.Operation.ID.String(), "--yes")
+	require.Zero(t, code, stderr)
+	_, stderr, code = s.CLI(t, append([]string{"driver"}, strings.Fields(reset[1])...)...)
+	require.Zero(t, code, stderr)
+	require.Equal(t, 0, s.Stop(t))
+	before := len(s.Output())
+	s.Restart(t)
+	waitFor(t, s, "Try, in another terminal", 3)
+	require.NotContains(t, s.Output()[before:], "keeps the options")
+}
+
+// killedTest, in the environment, makes TestNothingOutlivesAKilledTest the test that is killed, with its state in that directory.
+const killedTest = "KILLED_TEST_IN"
+
+// Who kills a test, or whose time limit does, is left with nothing that it had started.
+func TestNothingOutlivesAKilledTest(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv(killedTest); dir != "" {
+		harness.Start(t, harness.Options{Dir: dir})
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "running"), nil, 0o600))
+		<-t.Context().Done() // which does not come
+	}
+	dir := harness.Place(t)
+	test := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
+	test.Env = append(os.Environ(), killedTest+"="+dir)
+	require.NoError(t, test.Start())
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(dir, "running"))
+		return err == nil
+	}, limit, 20*time.Millisecond)
+	require.NotEmpty(t, processes(t, dir))
+	require.NoError(t, test.Process.Kill())
+	require.Error(t, test.Wait())
+	// In order, though the kernel sends the signal again for each thread that was the parent next: Temporal and PostgreSQL may
+	// take half a minute each, and what runs has its time before.
+	require.Eventually(t, func() bool { return len(processes(t, dir)) == 0 }, limit, 20*time.Millisecond)
 }
 
 // It can be told to stop at any moment of its start.
@@ -51,7 +124,7 @@ func TestStopWhileStarting(t *testing.T) {
 		require.Equal(t, 0, s.WaitExit(t), "told to stop after %q", line)
 		require.Empty(t, processes(t, s.StateDir), "told to stop after %q", line)
 	}
-	require.NotContains(t, s.Output(), "cyborg-standalone: ", "a stop is no failure")
+	require.NotRegexp(t, `(?m)^Error: `, s.Output(), "a stop is no failure")
 	s.Restart(t)
 	keep(t, s)
 	requireKept(t, s)
@@ -96,10 +169,10 @@ func TestPostgresDies(t *testing.T) {
 	s := harness.Start(t, harness.Options{})
 	keep(t, s)
 	require.NoError(t, syscall.Kill(postmaster(t, s), syscall.SIGKILL))
-	require.Equal(t, 1, s.WaitExit(t))
+	require.Equal(t, commandline.ExitUnavailable, s.WaitExit(t))
 	said := s.Output()
-	require.Equal(t, 1, strings.Count(said, "\ncyborg-standalone: "), said)
-	require.Contains(t, said, "cyborg-standalone: PostgreSQL: ")
+	require.Equal(t, 1, strings.Count(said, "\nError: "), said)
+	require.Contains(t, said, "Error: PostgreSQL: ")
 	s.Restart(t)
 	requireKept(t, s)
 }
@@ -125,7 +198,7 @@ func TestTwoStartsAtOnce(t *testing.T) {
 		}
 		return loser != nil
 	}, limit, 5*time.Millisecond)
-	require.Equal(t, 1, loser.WaitExit(t))
+	require.Equal(t, commandline.ExitConflict, loser.WaitExit(t))
 	requireSentence(t, loser.Output(), fmt.Sprintf("%s is used by process %d", loser.StateDir, winner.PID()))
 	winner.WaitReady(t)
 	keep(t, winner)
@@ -144,7 +217,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	s := harness.New(t, harness.Options{Dir: dir})
-	requireRefusal(t, s, []string{"no space is left on the disk that holds " + s.StateDir})
+	requireRefusal(t, s, commandline.ExitUnavailable, []string{"no space is left on the disk that holds " + s.StateDir})
 
 	require.NoError(t, mount("200m", syscall.MS_REMOUNT))
 	s.Restart(t)
@@ -152,7 +225,7 @@ func TestFullDisk(t *testing.T) {
 	require.Equal(t, 0, s.Stop(t))
 	filler := filepath.Join(dir, "filler")
 	fill(t, filler)
-	requireRefusal(t, s, []string{"no space is left on the disk that holds " + s.StateDir})
+	requireRefusal(t, s, commandline.ExitUnavailable, []string{"no space is left on the disk that holds " + s.StateDir})
 
 	require.NoError(t, os.Remove(filler))
 	s.Restart(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -49,12 +50,12 @@ func requireKept(t *testing.T, s *harness.Standalone) {
 }
 
 // requireRefusal starts a standalone that must end with one sentence and leave no process behind.
-func requireRefusal(t *testing.T, s *harness.Standalone, says []string, args ...string) {
+func requireRefusal(t *testing.T, s *harness.Standalone, want int, says []string, args ...string) {
 	t.Helper()
 	before := processes(t, s.StateDir)
 	_, stderr, code := s.Refused(t, args...)
 	requireSentence(t, stderr, says...)
-	require.Equal(t, 1, code)
+	require.Equal(t, want, code)
 	require.Equal(t, before, processes(t, s.StateDir), "a process was left behind")
 }
 
@@ -70,7 +71,7 @@ func requireSentence(t *testing.T, stderr string, says ...string) {
 	}
 	require.NotEmpty(t, lines, "it says nothing")
 	require.LessOrEqual(t, len(lines), 2, "it says too much:\n%s", stderr)
-	require.True(t, strings.HasPrefix(lines[0], "cyborg-standalone: "), stderr)
+	require.True(t, strings.HasPrefix(lines[0], "Error: "), stderr)
 	for _, text := range says {
 		require.Contains(t, strings.Join(lines, ""), text)
 	}
@@ -122,7 +123,7 @@ func TestRefusals(t *testing.T) {
 	for _, flag := range []string{"--listen", "--agent-listen", "--temporal-listen", "--temporal-ui-listen"} {
 		_, port, err := net.SplitHostPort(busy)
 		require.NoError(t, err)
-		requireRefusal(t, s, []string{port}, flag, busy)
+		requireRefusal(t, s, commandline.ExitUnavailable, []string{port}, flag, busy)
 	}
 	for flag, key := range map[string]string{
 		"--listen": "api.tls.cert", "--agent-listen": "agent_endpoint.tls.client_ca",
@@ -137,11 +138,11 @@ func TestRefusals(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	requireRefusal(t, s, []string{`"gpu:1" is not a host`}, "--hosts", "gpu:1")
-	requireRefusal(t, s, []string{"there is a host a already"}, "--hosts", "a=fake:1xgpu", "--hosts", "a=fake:1xgpu")
-	requireRefusal(t, s, []string{"/nowhere.tar.gz cannot be read", "cyborg-agent record"}, "--hosts", "sysfs:/nowhere.tar.gz")
-	requireRefusal(t, s, []string{"it is no .tar.gz"}, "--hosts", "sysfs:"+write("text.tar.gz", "no archive"))
-	requireRefusal(t, s, []string{"unknown flag: --bogus"}, "--bogus")
+	requireRefusal(t, s, commandline.ExitUsage, []string{`"gpu:1" is not a host`}, "--hosts", "gpu:1")
+	requireRefusal(t, s, commandline.ExitUsage, []string{"there is a host a already"}, "--hosts", "a=fake:1xgpu", "--hosts", "a=fake:1xgpu")
+	requireRefusal(t, s, commandline.ExitUsage, []string{"/nowhere.tar.gz cannot be read", "cyborg-agent record"}, "--hosts", "sysfs:/nowhere.tar.gz")
+	requireRefusal(t, s, commandline.ExitUsage, []string{"it is no .tar.gz"}, "--hosts", "sysfs:"+write("text.tar.gz", "no archive"))
+	requireRefusal(t, s, commandline.ExitUsage, []string{"there is no flag --bogus"}, "--bogus")
 	requireMistakes(t, s, []string{"api.lisen", "log.level", "standalone.hostz"}, "--config",
 		write("wrong.yaml", "api: {lisen: 127.0.0.1:1}\nlog: {level: loud}\nstandalone: {hostz: []}\n"))
 
@@ -149,7 +150,7 @@ func TestRefusals(t *testing.T) {
 	right, err := os.ReadFile(version)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(version, []byte("9\n"), 0o600))
-	requireRefusal(t, s, []string{"was made by PostgreSQL 9", "nothing was changed"})
+	requireRefusal(t, s, commandline.ExitUnavailable, []string{"was made by PostgreSQL 9", "nothing was changed"})
 	require.NoError(t, os.WriteFile(version, right, 0o600))
 
 	s.Restart(t)
@@ -160,7 +161,7 @@ func TestRefusals(t *testing.T) {
 func requireMistakes(t *testing.T, s *harness.Standalone, keys []string, args ...string) {
 	t.Helper()
 	stdout, stderr, code := s.Refused(t, args...)
-	require.Equal(t, 1, code)
+	require.Equal(t, commandline.ExitUsage, code)
 	require.Empty(t, stdout, "nothing is begun")
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	require.Len(t, lines, len(keys)+1, stderr)
@@ -178,17 +179,17 @@ func TestStateDirectoryThatCannotBeUsed(t *testing.T) {
 	require.NoError(t, os.Mkdir(foreign, 0o755))
 	letter := filepath.Join(foreign, "letter.txt")
 	require.NoError(t, os.WriteFile(letter, []byte("dear all"), 0o600))
-	requireRefusal(t, s, []string{foreign + " holds something else (letter.txt)"}, "--state-dir", foreign)
+	requireRefusal(t, s, commandline.ExitUsage, []string{foreign + " holds something else (letter.txt)"}, "--state-dir", foreign)
 	entries, err := os.ReadDir(foreign)
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "nothing is added to what is somebody else's")
 
-	requireRefusal(t, s, []string{letter, "not a directory"}, "--state-dir", letter)
+	requireRefusal(t, s, commandline.ExitUsage, []string{letter, "not a directory"}, "--state-dir", letter)
 
 	if os.Geteuid() == 0 { // only root runs PostgreSQL as somebody else
 		closed := filepath.Join(place, "closed")
 		require.NoError(t, os.Mkdir(closed, 0o700))
-		requireRefusal(t, s, []string{"which cannot pass " + closed, "chmod o+x " + closed}, "--state-dir", filepath.Join(closed, "state"))
+		requireRefusal(t, s, commandline.ExitUsage, []string{"which cannot pass " + closed, "chmod o+x " + closed}, "--state-dir", filepath.Join(closed, "state"))
 		require.NoError(t, os.Chmod(closed, 0o711))
 		s.StateDir = filepath.Join(closed, "state")
 	}
@@ -196,6 +197,6 @@ func TestStateDirectoryThatCannotBeUsed(t *testing.T) {
 	keep(t, s)
 	requireKept(t, s)
 
-	requireRefusal(t, s, []string{fmt.Sprintf("%s is used by process %d", s.StateDir, s.PID())})
+	requireRefusal(t, s, commandline.ExitConflict, []string{fmt.Sprintf("%s is used by process %d", s.StateDir, s.PID())})
 	requireKept(t, s)
 }

@@ -2,27 +2,21 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
 	activity "github.com/cyborg-project/cyborg/activities/agent"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/internal/statedir"
 )
-
-// bootIDFile, below the root, tells one boot from the next (Linux, random(4)).
-const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // Agent is one host's agent.
 type Agent struct {
@@ -40,12 +34,15 @@ func New(config Config, deps Deps) (*Agent, error) {
 	if deps.Temporal == nil || deps.Drivers == nil || deps.Log == nil {
 		return nil, cyborg.Errorf(cyborg.Internal, "an agent needs a Temporal client, drivers and a logger")
 	}
+	if deps.Clock == nil {
+		deps.Clock = time.Now
+	}
 	return &Agent{
 		config: config.withDefaults(), deps: deps, log: deps.Log.With("host", config.Host), ready: make(chan struct{}),
 	}, nil
 }
 
-// Ready is closed when the agent has looked at its hardware once and takes steps from Temporal.
+// Ready is closed when the agent has looked at its hardware once, was heard, and takes steps from Temporal.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
 // Run is the agent's life. It begins also while Temporal and the conductor are away, and keeps trying to reach them. It
@@ -63,7 +60,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	j, err := journal.Open(dir.Path(), journal.Options{BootID: bootID, Log: a.log})
+	j, err := journal.Open(dir.Path(), journal.Options{BootID: bootID, Log: a.log, Now: a.deps.Clock})
 	if err != nil {
 		return err
 	}
@@ -74,7 +71,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer parts.endpoint.close()
 	defer parts.metrics.unregister()
-	a.log.InfoContext(ctx, "agent started", "version", a.deps.Version, "boot_id", bootID, "state_dir", dir.Path())
+	a.log.InfoContext(ctx, "agent started", "version", a.deps.Version, "boot_id", bootID, "instance", parts.uplink.instance,
+		"state_dir", dir.Path())
 
 	// What serves the steps goes on until the last of them has ended.
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -98,7 +96,13 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		close(a.ready)
 		a.log.InfoContext(ctx, "agent ready")
 	})
-	a.serve(ctx, parts.activities, bootID, serving)
+	// Where a thousand hosts start at once, they shall not come to Temporal all at once as well: a host that has something to
+	// report is heard first.
+	select {
+	case <-parts.uplink.introduced:
+	case <-ctx.Done():
+	}
+	a.serve(ctx, parts.activities, parts.uplink.standing, bootID, serving)
 	stop()
 	all.Wait()
 	a.log.InfoContext(ctx, "agent stopped")
@@ -119,9 +123,14 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	for n, b := range a.config.Backends {
 		settings[n] = inventory.Setting(b)
 	}
+	nova := novaconf.File{Host: a.config.Host, Dir: a.config.NovaConfDir}
+	var whitelist func() cyborg.WhitelistFile
+	if nova.Dir != "" {
+		whitelist = nova.Look
+	}
 	known, err := inventory.Open(inventory.Config{
 		Host: a.config.Host, Version: a.deps.Version, Root: a.config.Root, StateDir: dir.Path(), Backends: settings,
-		ScanTimeout: a.config.ScanTimeout, FullScanInterval: a.config.FullScanInterval,
+		ScanTimeout: a.config.ScanTimeout, FullScanInterval: a.config.FullScanInterval, Whitelist: whitelist,
 	}, a.deps.Drivers, j, a.log)
 	if err != nil {
 		return parts{}, err
@@ -129,8 +138,8 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	link := newEndpoint(a.config.Endpoints, a.config.TLS)
 	store, err := images.Open(images.Config{
 		Dir: dir.Join("images"), ImageDir: a.config.ImageDir, MaxBytes: a.config.ImageMaxBytes, CacheBytes: a.config.ImageCacheBytes,
-		Source: link,
-		Needed: func() map[string]bool { return j.Images(time.Now().Add(-activity.StagedFor)) },
+		Source: link, Now: a.deps.Clock,
+		Needed: func() map[string]bool { return j.Images(a.deps.Clock().Add(-activity.StagedFor)) },
 	}, a.log)
 	if err != nil {
 		return parts{}, err
@@ -140,34 +149,37 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 		return parts{}, err
 	}
 	up := &uplink{
-		endpoint: link, inventory: known, bootID: j.BootID(), version: a.deps.Version, started: time.Now().UTC(),
-		interval: a.config.HeartbeatInterval, log: a.log, metrics: measured,
-		asks: make(chan ask), forced: make(chan struct{}, 1),
+		endpoint: link, inventory: known, bootID: j.BootID(), instance: instanceOf(j.BootID(), dir.ID()), version: a.deps.Version, started: a.deps.Clock().UTC(),
+		interval: a.config.HeartbeatInterval, log: a.log, metrics: measured, exceed: j.Exceed, clock: a.deps.Clock,
+		asks: make(chan ask), forced: make(chan struct{}, 1), standing: newStanding(), introduced: make(chan struct{}),
 	}
-	return parts{
-		inventory: known, endpoint: link, uplink: up, metrics: measured,
-		activities: &activity.Activities{
-			Inventory: known, Journal: j, Images: store, Uplink: up, Log: a.log,
-			UsageTimeout: a.config.UsageTimeout, Ended: measured.stepEnded,
-		},
-	}, nil
+	if a.deps.BootID == "" { // else nobody knows when that was
+		up.uptime = func() time.Duration { return readUptime(a.config.Root) }
+	}
+	up.introduce = sync.OnceFunc(func() { close(up.introduced) })
+	activities := &activity.Activities{
+		Inventory: known, Journal: j, Images: store, Uplink: up, Log: a.log,
+		Nova:         nova,
+		UsageTimeout: a.config.UsageTimeout, Ended: measured.stepEnded, Now: a.deps.Clock,
+	}
+	up.busy = func() bool { return activities.Running() >= a.config.Slots }
+	return parts{inventory: known, endpoint: link, uplink: up, metrics: measured, activities: activities}, nil
 }
 
-// readBootID reads the boot id of the machine whose root that is: drivers take it from there, too. A root without one,
-// such as sysfs alone mounted into a container, boots with this machine.
-func readBootID(root string) (string, error) {
-	path := filepath.Join(root, bootIDFile)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		path = bootIDFile
-		text, err = os.ReadFile(path)
+// Instance is what the agent with these directories calls itself since the machine's boot; empty where there was none yet.
+// See Config for root and stateDir.
+func Instance(root, stateDir string) (string, error) {
+	id := statedir.ID(stateDir)
+	if id == "" {
+		return "", nil
 	}
-	if err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the boot id of this machine cannot be read: %w", err)
-	}
-	id, err := uuid.Parse(strings.TrimSpace(string(text)))
-	if err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the boot id of this machine, in %s, is not one: %w", path, err)
-	}
-	return id.String(), nil
+	bootID, err := readBootID(root)
+	return instanceOf(bootID, id), err
+}
+
+// instanceOf tells an agent from all others that run at the same time. A copy of a machine has booted by itself, and on one
+// machine no two processes have the same state directory; a process that is started again has both as before.
+func instanceOf(bootID, stateDir string) string {
+	sum := sha256.Sum256([]byte(bootID + " " + stateDir))
+	return hex.EncodeToString(sum[:8])
 }

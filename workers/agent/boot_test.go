@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,7 @@ func TestTheBootIsThatOfTheRoot(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(boot+"\n"), 0o600))
 	_, stop := h.run()
 	require.Equal(t, boot, h.reports(1)[0].BootID)
+	require.Zero(t, h.reports(1)[0].Uptime, "this root does not say when that was")
 	stop()
 
 	require.NoError(t, os.Remove(path))
@@ -27,4 +29,21 @@ func TestTheBootIsThatOfTheRoot(t *testing.T) {
 	machine := h.reports(2)[1].BootID
 	require.NoError(t, uuid.Validate(machine), "a root without one boots with this machine")
 	require.NotEqual(t, boot, machine)
+}
+
+// How long the machine has been running is that of the boot whose id is told, and told only with it.
+func TestTheUptimeIsThatOfTheRoot(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.config.Root = t.TempDir()
+	proc := filepath.Join(h.config.Root, "proc")
+	require.NoError(t, os.MkdirAll(filepath.Join(proc, "sys/kernel/random"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "sys/kernel/random/boot_id"), []byte(uuid.NewString()+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "uptime"), []byte("3600.25 7000.00\n"), 0o600))
+	_, stop := h.run()
+	require.Zero(t, h.reports(1)[0].Uptime, "of a boot id that it was given, nobody knows when that was")
+	stop()
+	h.deps.BootID = ""
+	h.run()
+	require.Equal(t, time.Hour+250*time.Millisecond, h.reports(2)[1].Uptime)
 }

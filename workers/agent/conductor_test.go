@@ -17,6 +17,7 @@ type conductor struct {
 	mu      sync.Mutex
 	reports []cyborg.Report
 	beats   []cyborg.Heartbeat
+	refused int // reports, since a newer one was there
 	images  map[string][]byte
 	// trouble, where set, answers in its place.
 	trouble func(w http.ResponseWriter, r *http.Request) (answered bool)
@@ -46,11 +47,15 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 		if !decode(w, r, &report) {
 			return
 		}
-		accepted := len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence
-		if accepted {
+		reply := cyborg.ReportReply{Accepted: len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence}
+		if reply.Accepted {
 			c.reports = append(c.reports, report)
+		} else {
+			c.refused++
+			reply.Exceed = c.reports[len(c.reports)-1].Sequence
 		}
-		encode(w, cyborg.ReportReply{Generation: int64(len(c.reports)), Accepted: accepted})
+		reply.Generation = int64(len(c.reports))
+		encode(w, reply)
 	case "POST /agent/v1/heartbeats":
 		var beat cyborg.Heartbeat
 		if !decode(w, r, &beat) {
@@ -100,6 +105,12 @@ func (c *conductor) reported() []cyborg.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]cyborg.Report(nil), c.reports...)
+}
+
+func (c *conductor) refusals() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused
 }
 
 func (c *conductor) heard() []cyborg.Heartbeat {

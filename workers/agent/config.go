@@ -18,6 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // Config is what an agent is told by its operator. The zero value of an optional field means its default.
@@ -32,6 +33,8 @@ type Config struct {
 	// ImageDir is the directory below which image sources without a scheme, or with "file:", are looked for. Where it
 	// is empty, such images are refused.
 	ImageDir string
+	// NovaConfDir is the directory of Nova's whitelist; see novaconf. Where it is empty, there is none.
+	NovaConfDir string
 	// ImageMaxBytes is the largest image that is taken. Default 1 GiB.
 	ImageMaxBytes int64
 	// ImageCacheBytes bounds the staged images that nobody needs at the moment. Default 4 GiB.
@@ -57,7 +60,7 @@ type Config struct {
 	// Backends are the drivers' instances on this host. Changes that an operator made through the API are kept in
 	// StateDir/backends.json and go before these.
 	Backends []BackendConfig
-	// Slots is how many activities run at once. Default 16. Steps on one device never overlap, whatever this says.
+	// Slots is how many activities run at once. Default 64. Steps on one device never overlap, whatever this says.
 	Slots int
 }
 
@@ -86,6 +89,8 @@ type Deps struct {
 	// BootID tells one boot of the machine from the next; where it is empty it is read below Root, else from the
 	// kernel.
 	BootID string
+	// Clock tells the time of day; the machine's where it is nil.
+	Clock clock.Clock
 	// Metrics, where set, gets the agent's metrics; they carry the label host.
 	Metrics prometheus.Registerer
 }
@@ -93,7 +98,7 @@ type Deps struct {
 const (
 	defaultImageMaxBytes   = 1 << 30
 	defaultImageCacheBytes = 4 << 30
-	defaultSlots           = 16
+	defaultSlots           = 64
 )
 
 // withDefaults returns the configuration with every optional field set.
@@ -127,6 +132,9 @@ func (c Config) Validate() error {
 	}
 	if c.ImageDir != "" && !filepath.IsAbs(c.ImageDir) {
 		bad("the image directory %q must be an absolute path", c.ImageDir)
+	}
+	if c.NovaConfDir != "" && !filepath.IsAbs(c.NovaConfDir) {
+		bad("Nova's configuration directory %q must be an absolute path", c.NovaConfDir)
 	}
 	if c.ImageMaxBytes < 0 || c.ImageCacheBytes < 0 {
 		bad("the limits on images must not be negative (largest image %d, cache %d)", c.ImageMaxBytes, c.ImageCacheBytes)

@@ -10,13 +10,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
@@ -30,9 +29,9 @@ const (
 	// answerSize bounds what is read of an answer, in bytes.
 	answerSize = 1 << 20
 
-	reportPath    = "/agent/v1/reports"
-	heartbeatPath = "/agent/v1/heartbeats"
-	imagePath     = "/agent/v1/images/"
+	reportPath     = "/agent/v1/reports"
+	differencePath = "/agent/v1/differences"
+	heartbeatPath  = "/agent/v1/heartbeats"
 )
 
 // endpoint is the conductors' agent endpoint. Where one does not answer, the next is asked, and stays the first to ask.
@@ -44,8 +43,8 @@ type endpoint struct {
 
 func newEndpoint(urls []string, config *tls.Config) *endpoint {
 	trimmed := make([]string, len(urls))
-	for n, url := range urls {
-		trimmed[n] = strings.TrimRight(url, "/")
+	for n, one := range urls {
+		trimmed[n] = strings.TrimRight(one, "/")
 	}
 	return &endpoint{urls: trimmed, client: &http.Client{
 		Transport: &http.Transport{
@@ -72,10 +71,13 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	response, err := e.ask(ctx, func(ctx context.Context, url string) (*http.Request, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+path, bytes.NewReader(text))
+	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, bytes.NewReader(text))
 		if err == nil {
 			request.Header.Set("Content-Type", "application/json")
+			// Messages may be repeated: where the server closes the connection just then, net/http sends it again. An empty
+			// key says so to net/http, and is not sent.
+			request.Header["Idempotency-Key"] = nil
 		}
 		return request, err
 	})
@@ -89,12 +91,12 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 	return nil
 }
 
-// Image begins to fetch the image of an operation, from the given byte where the conductor can.
-func (e *endpoint) Image(ctx context.Context, operation uuid.UUID, offset int64) (images.Download, error) {
+// Image begins to fetch what conductors give at the path, from the given byte where they can.
+func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images.Download, error) {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(parent)
-	response, err := e.ask(ctx, func(ctx context.Context, url string) (*http.Request, error) { //nolint:bodyclose // Download closes it
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+imagePath+operation.String(), nil)
+	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) { //nolint:bodyclose // Download closes it
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 		if err == nil && offset > 0 {
 			request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 		}
@@ -102,7 +104,7 @@ func (e *endpoint) Image(ctx context.Context, operation uuid.UUID, offset int64)
 	})
 	if _, none := errors.AsType[noSuchPart](err); none && offset > 0 {
 		cancel(nil)
-		return e.Image(parent, operation, 0) // what there is of it is not a part of this image
+		return e.Image(parent, path, 0) // what there is of it is not a part of this image
 	}
 	if err != nil {
 		cancel(nil)
@@ -122,6 +124,19 @@ func (e *endpoint) Image(ctx context.Context, operation uuid.UUID, offset int64)
 		download.Offset, download.Size = begin, all
 	}
 	return download, nil
+}
+
+// GiveBack tells a conductor that a one-time URL is needed no more.
+func (e *endpoint) GiveBack(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) {
+		return http.NewRequestWithContext(ctx, http.MethodDelete, base+path, nil)
+	})
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
 }
 
 // parseContentRange reads "bytes 5-9/10", with the size "*" where it is not known (RFC 9110 §14.4).
@@ -155,14 +170,14 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 				failures = append(failures, context.Cause(ctx))
 				break
 			}
-			failures = append(failures, err)
+			failures = append(failures, withoutQuery(err))
 			continue
 		}
-		if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent {
+		if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent || response.StatusCode == http.StatusNoContent {
 			e.first.CompareAndSwap(first, int64(at))
 			return response, nil
 		}
-		failure := readProblem(response)
+		failure := postponed(response, readProblem(response))
 		if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 			return nil, noSuchPart{failure}
 		}
@@ -174,10 +189,39 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 	return nil, cyborg.Errorf(cyborg.Unavailable, "no conductor could answer: %w", errors.Join(failures...))
 }
 
+// withoutQuery takes the query from the URL in an error: the secret of a one-time URL is no word for logs.
+func withoutQuery(err error) error {
+	if failed, ok := errors.AsType[*url.Error](err); ok {
+		address, _, _ := strings.Cut(failed.URL, "?")
+		return &url.Error{Op: failed.Op, URL: address, Err: failed.Err}
+	}
+	return err
+}
+
 // noSuchPart is the answer that the asked part of an image does not exist.
 type noSuchPart struct{ error }
 
 func (e noSuchPart) Unwrap() error { return e.error }
+
+// longestText is how many characters of what the conductor says are taken at most.
+const longestText = 1000
+
+// comeAgain is an answer that asks to wait before the next try.
+type comeAgain struct {
+	error
+	after time.Duration
+}
+
+func (e comeAgain) Unwrap() error { return e.error }
+
+// postponed adds to an error when the answer wants to be asked again, if it says so.
+func postponed(response *http.Response, err error) error {
+	seconds, bad := strconv.Atoi(response.Header.Get("Retry-After"))
+	if bad != nil || seconds <= 0 {
+		return err
+	}
+	return comeAgain{err, min(time.Duration(seconds)*time.Second, lastRetry)}
+}
 
 // readProblem turns an answer that is no success into an error of the kind that the conductor says, or that the status
 // suggests.
@@ -204,9 +248,9 @@ func readProblem(response *http.Response) error {
 	if !slices.Contains(cyborg.Kinds(), kind) {
 		kind = kindOfStatus(response.StatusCode)
 	}
-	failure := cyborg.Errorf(kind, "%s", message)
+	failure := cyborg.Errorf(kind, "%s", cyborg.Showable(message, longestText))
 	if problem.Hint != "" {
-		failure = failure.WithHint("%s", problem.Hint)
+		failure = failure.WithHint("%s", cyborg.Showable(problem.Hint, longestText))
 	}
 	return failure
 }

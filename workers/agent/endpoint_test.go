@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 func serveImages(t *testing.T, handler http.HandlerFunc) *endpoint {
@@ -39,7 +41,7 @@ func TestImagesComeInParts(t *testing.T) {
 		offset int64
 		text   string
 	}{0: {0, image}, 4: {4, "456789"}, 10: {0, image}, 50: {0, image}} {
-		download, err := e.Image(t.Context(), operation, offset)
+		download, err := e.Image(t.Context(), workflows.ImagesPath+operation.String(), offset)
 		require.NoError(t, err)
 		text, err := io.ReadAll(download)
 		require.NoError(t, err)
@@ -48,7 +50,7 @@ func TestImagesComeInParts(t *testing.T) {
 		require.Equal(t, want.offset, download.Offset)
 		require.Equal(t, int64(len(image)), download.Size)
 	}
-	_, err := e.Image(t.Context(), uuid.New(), 0)
+	_, err := e.Image(t.Context(), "/nothing", 0)
 	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
 }
 
@@ -76,10 +78,38 @@ func TestWhatTheConductorSaysOfAnImage(t *testing.T) {
 			w.WriteHeader(test.status)
 			_, _ = fmt.Fprint(w, test.body) // the client tells what it got of it
 		})
-		_, err := e.Image(t.Context(), uuid.New(), 0)
+		_, err := e.Image(t.Context(), "/nothing", 0)
 		require.Equal(t, test.kind, cyborg.KindOf(err), "status %d: %v", test.status, err)
 		require.ErrorContains(t, err, test.text)
 	}
+}
+
+// A one-time URL is given back, and its secret is in no error.
+func TestOneTimeURLs(t *testing.T) {
+	t.Parallel()
+	path := workflows.ImageFetch(uuid.New(), "the-secret")
+	asked := make(chan string, 2)
+	e := serveImages(t, func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.URL.RequestURI()
+		if r.Method == http.MethodDelete {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		_, _ = fmt.Fprint(w, "image") // the client tells what it got of it
+	})
+	download, err := e.Image(t.Context(), path, 0)
+	require.NoError(t, err)
+	require.NoError(t, download.Close())
+	require.NoError(t, e.GiveBack(t.Context(), path))
+	require.Equal(t, "GET "+path, <-asked)
+	require.Equal(t, "DELETE "+path, <-asked)
+
+	nobody := newEndpoint([]string{"http://127.0.0.1:1"}, nil)
+	defer nobody.close()
+	_, err = nobody.Image(t.Context(), path, 0)
+	require.ErrorContains(t, err, "127.0.0.1:1")
+	require.NotContains(t, err.Error(), "the-secret")
+	require.NotContains(t, nobody.GiveBack(t.Context(), path).Error(), "the-secret")
 }
 
 func TestAPartThatNobodyAskedFor(t *testing.T) {
@@ -88,7 +118,7 @@ func TestAPartThatNobodyAskedFor(t *testing.T) {
 		w.Header().Set("Content-Range", "items 1-2/3")
 		w.WriteHeader(http.StatusPartialContent)
 	})
-	_, err := e.Image(t.Context(), uuid.New(), 1)
+	_, err := e.Image(t.Context(), "/nothing", 1)
 	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
 	require.ErrorContains(t, err, "does not say which")
 }
@@ -108,5 +138,21 @@ func TestContentRange(t *testing.T) {
 		if ok {
 			require.Equal(t, [2]int64{want.begin, want.all}, [2]int64{begin, all}, text)
 		}
+	}
+}
+
+// TestComeAgain: an answer that says when to ask again is heeded, within reason.
+func TestComeAgain(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]time.Duration{"": 0, "soon": 0, "-1": 0, "3": 3 * time.Second, "86400": lastRetry} {
+		e := serveImages(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", header)
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+		err := e.post(t.Context(), reportPath, cyborg.Report{}, &cyborg.ReportReply{})
+		require.Equal(t, cyborg.Overloaded, cyborg.KindOf(err))
+		var asked comeAgain
+		require.Equal(t, want > 0, errors.As(err, &asked), header)
+		require.Equal(t, want, asked.after, header)
 	}
 }

@@ -23,10 +23,21 @@ const (
 )
 
 // serve takes steps from Temporal until the context ends, however often Temporal is away, and returns when the steps that
-// run then have ended. Serving is closed when the first worker runs.
-func (a *Agent) serve(ctx context.Context, activities *activity.Activities, bootID string, serving chan<- struct{}) {
+// run then have ended. It does so while the conductor takes this agent for the host's. Serving is closed when the first
+// worker runs.
+func (a *Agent) serve(
+	ctx context.Context, activities *activity.Activities, standing *standing, bootID string, serving chan<- struct{},
+) {
 	pause, away := firstReach, false
 	for ctx.Err() == nil {
+		verdict, moved := standing.get()
+		if verdict != granted {
+			select {
+			case <-moved:
+			case <-ctx.Done():
+			}
+			continue
+		}
 		err := a.reach(ctx)
 		var fatal <-chan error
 		var w worker.Worker
@@ -45,6 +56,10 @@ func (a *Agent) serve(ctx context.Context, activities *activity.Activities, boot
 			case <-ctx.Done():
 				stopWorker(w, activities)
 				return
+			case <-moved:
+				stopWorker(w, activities)
+				a.log.InfoContext(ctx, "taking no more steps from Temporal")
+				continue
 			case err = <-fatal:
 				w.Stop()
 			}

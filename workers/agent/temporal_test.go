@@ -79,7 +79,7 @@ func (s *temporal) client() client.Client {
 // run has the agent run an activity, and returns its result. A try that nobody answers is given again, as Temporal does.
 func (s *temporal) run(name string, in, out any) *failurepb.Failure {
 	s.t.Helper()
-	for range 10 {
+	for range 30 {
 		select {
 		case r := <-s.give(name, in):
 			if r.failure == nil && out != nil {

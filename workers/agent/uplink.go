@@ -2,13 +2,16 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 const (
@@ -19,6 +22,11 @@ const (
 	lastRetry  = 30 * time.Second
 	// beatWithin bounds a heartbeat: a late one is worth nothing.
 	beatWithin = 5 * time.Second
+	// keepEvery is how often at most the inventory is kept for the next process. One that finds an older one only reports
+	// once more than it must.
+	keepEvery = 10 * time.Second
+	// plainFor is how long an agent reports everything after a conductor did not know differences; it may be upgraded.
+	plainFor = 10 * time.Minute
 	// lostPart is the part of the interval after which a first heartbeat that was not heard is sent again.
 	lostPart = 10
 )
@@ -28,14 +36,32 @@ type uplink struct {
 	endpoint  *endpoint
 	inventory *inventory.Inventory
 	bootID    string
+	uptime    func() time.Duration // since that boot; nil where nobody can tell
+	instance  string
 	version   string
 	started   time.Time
 	interval  time.Duration // between heartbeats
 	log       *slog.Logger
 	metrics   *metrics
+	busy      func() bool // says whether no slot is left
+	clock     clock.Clock
+	// exceed makes the numbers of reports greater than one, and says whether they would not have been.
+	exceed func(sequence int64) bool
+	// heard says that the conductor has acknowledged a report of this process.
+	heard bool
 
-	asks   chan ask
-	forced chan struct{}
+	asks     chan ask
+	forced   chan struct{}
+	standing *standing
+
+	// introduced is closed, by introduce, once the conductor has heard what the host has to say at the start, or cannot be told.
+	// It stays open while there are too many who want to be heard.
+	introduced chan struct{}
+	introduce  func()
+
+	kept  time.Time   // when the inventory was last kept
+	keep  *time.Timer // runs while it is to be kept
+	plain time.Time   // until then no difference is sent: a conductor did not know them
 
 	mu      sync.Mutex
 	failure error // why the last report was not acknowledged; nil where it was
@@ -84,18 +110,31 @@ func (u *uplink) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+	u.keep = time.NewTimer(keepEvery)
+	u.keep.Stop()
+	defer func() {
+		if u.keep.Stop() {
+			u.save()
+		}
+	}()
 	acked := u.inventory.Acknowledged()
-	due := acked.BootID != u.bootID || acked.AgentVersion != u.version
+	due, whole := acked.BootID != u.bootID || acked.AgentVersion != u.version, true
+	if !due {
+		u.introduce()
+	}
 	for {
 		var waiting []ask
-		if !due && u.inventory.Content().Digest() == u.inventory.Acknowledged().Digest {
+		if !due && u.inventory.Digest() == u.inventory.Acknowledged().Digest {
 			select {
 			case <-ctx.Done():
 				return
+			case <-u.keep.C:
+				u.save()
+				continue
 			case one := <-u.asks:
 				waiting, due = append(waiting, one), true
 			case <-u.forced:
-				due = true
+				due, whole = true, true
 			case <-u.inventory.Changes():
 				u.pause(ctx, gather)
 			}
@@ -103,37 +142,49 @@ func (u *uplink) run(ctx context.Context) {
 				continue
 			}
 		}
-		if !u.report(ctx, waiting) {
+		if !u.report(ctx, waiting, whole) {
 			return
 		}
-		due = false
+		due, whole = false, false
 	}
 }
 
-// report sends what is known until it is acknowledged, each time as it is then. It returns false where the context ended.
-func (u *uplink) report(ctx context.Context, waiting []ask) bool {
+// report sends what is known until it is acknowledged, each time as it is then: at first only what changed, unless all is
+// wanted. It returns false where the context ended.
+func (u *uplink) report(ctx context.Context, waiting []ask, whole bool) bool {
 	retry := firstRetry
 	for tries := 0; ; tries++ {
 		waiting = append(waiting, u.drain()...)
-		report, reply, err := u.send(ctx)
+		report, reply, err := u.send(ctx, whole)
 		if ctx.Err() != nil {
 			return false
 		}
 		u.note(err, tries)
+		if cyborg.KindOf(err) != cyborg.Overloaded {
+			u.introduce()
+		}
 		u.metrics.reported(err)
 		if err == nil {
-			u.save(inventory.Acknowledged{
+			u.inventory.Acknowledge(inventory.Acknowledged{
 				Digest: report.Digest, Generation: reply.Generation, BootID: report.BootID, AgentVersion: report.AgentVersion,
+				Sequence: report.Sequence,
 			})
+			u.saveSoon()
 			for _, one := range waiting {
 				one.answer <- answered{report, reply}
 			}
 			return true
 		}
 		if tries == 0 {
-			u.save(u.inventory.Acknowledged())
+			u.save()
 		}
-		waiting = append(waiting, u.wait(ctx, spread(retry))...)
+		// Who has no time has recorded nothing, and has none for everything either.
+		whole = whole || cyborg.KindOf(err) != cyborg.Overloaded
+		pause := retry
+		if asked, ok := errors.AsType[comeAgain](err); ok {
+			pause = max(pause, asked.after)
+		}
+		waiting = append(waiting, u.wait(ctx, spread(pause))...)
 		retry = min(2*retry, lastRetry)
 	}
 }
@@ -151,13 +202,14 @@ func (u *uplink) drain() []ask {
 	}
 }
 
-// wait pauses before the next try. Who asks meanwhile is worth a try at once.
+// wait pauses before the next try. Who asks meanwhile is worth a try at once, also where the conductor does.
 func (u *uplink) wait(ctx context.Context, pause time.Duration) []ask {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
+	case <-u.forced:
 	case one := <-u.asks:
 		return []ask{one}
 	}
@@ -173,20 +225,71 @@ func (u *uplink) pause(ctx context.Context, pause time.Duration) {
 	}
 }
 
-func (u *uplink) send(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
-	report, err := u.inventory.Report(ctx)
-	if err != nil {
-		return report, cyborg.ReportReply{}, err
+// send sends one report. Where the conductor knows a higher number than this agent begins with, the agent has lost its
+// state directory, and its clock is behind the one it had before: it goes on after that number. It does so only before it
+// is heard first, or again after it was refused.
+func (u *uplink) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.ReportReply, error) {
+	report, reply, err := u.post(ctx, whole)
+	if err == nil && !u.heard && reply.Exceed < cyborg.MaxSequence && u.exceed(reply.Exceed) {
+		u.log.WarnContext(ctx, "the conductor knows later reports of this host than the agent's journal, which was lost; numbers go on after theirs",
+			"number", report.Sequence, "known", reply.Exceed)
+		report, reply, err = u.post(ctx, true)
 	}
-	var reply cyborg.ReportReply
-	if err := u.endpoint.post(ctx, reportPath, report, &reply); err != nil {
+	if err == nil && !reply.Accepted {
+		err = cyborg.Errorf(cyborg.Changed, "the conductor has a newer report of host %s than number %d", report.Host, report.Sequence).
+			WithHint("A second agent runs under this host's name. Stop one of them, and start the other again.")
+	}
+	u.judge(ctx, err)
+	u.heard = err == nil || u.heard && !isRefusal(err)
+	return report, reply, err
+}
+
+// judge notes the verdict on this agent that an answer has. One that could not be had, or is about something else, has none.
+func (u *uplink) judge(ctx context.Context, err error) {
+	switch {
+	case isRefusal(err):
+		if u.standing.set(refused) != refused {
+			u.log.ErrorContext(ctx, "this agent takes no steps, because the conductor refuses it", "error", err, "hint", hintOf(err))
+		}
+	case err == nil:
+		if u.standing.set(granted) == refused {
+			u.log.InfoContext(ctx, "the conductor takes this agent for the host's now")
+		}
+	}
+}
+
+// isRefusal says that the host has another agent.
+func isRefusal(err error) bool { return cyborg.KindOf(err) == cyborg.Claimed }
+
+func hintOf(err error) string {
+	if told, ok := errors.AsType[*cyborg.Error](err); ok {
+		return told.Hint
+	}
+	return ""
+}
+
+// post sends the difference to what was acknowledged, where there is one and nobody wants the whole.
+func (u *uplink) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
+	if report, err = u.inventory.Report(ctx); err != nil {
 		return report, reply, err
 	}
-	if !reply.Accepted {
-		return report, reply, cyborg.Errorf(cyborg.Changed, "the conductor has a newer report of host %s than number %d", report.Host, report.Sequence).
-			WithHint("Either a second agent runs under this host's name, or this one lost its state directory and its clock went back.")
+	report.Instance = u.instance
+	if u.uptime != nil {
+		report.Uptime = u.uptime()
 	}
-	return report, reply, nil
+	if difference, ok := u.inventory.Difference(report); ok && !whole && time.Now().After(u.plain) {
+		err := u.endpoint.post(ctx, differencePath, difference, &reply)
+		switch {
+		case cyborg.KindOf(err) == cyborg.NotFound: // it is of an earlier release
+			u.plain = time.Now().Add(plainFor)
+			return u.post(ctx, true)
+		case err == nil && reply.Whole:
+			return u.post(ctx, true)
+		}
+		return report, reply, err
+	}
+	err = u.endpoint.post(ctx, reportPath, report, &reply)
+	return report, reply, err
 }
 
 // note logs the beginning and the end of a time without acknowledgements.
@@ -195,15 +298,26 @@ func (u *uplink) note(err error, tries int) {
 	defer u.mu.Unlock()
 	switch {
 	case err != nil && u.failure == nil:
-		u.log.Warn("a report was not acknowledged; it is sent again until it is", "error", err)
+		u.log.Warn("a report was not acknowledged; it is sent again until it is", "error", err, "hint", hintOf(err))
 	case err == nil && u.failure != nil:
 		u.log.Info("a report was acknowledged again", "tries", tries+1)
 	}
 	u.failure = err
 }
 
-func (u *uplink) save(acked inventory.Acknowledged) {
-	if err := u.inventory.Save(acked); err != nil {
+// saveSoon keeps the inventory now, or when it has not been kept for a while.
+func (u *uplink) saveSoon() {
+	if pause := keepEvery - time.Since(u.kept); pause > 0 {
+		u.keep.Reset(pause)
+		return
+	}
+	u.save()
+}
+
+func (u *uplink) save() {
+	u.keep.Stop()
+	u.kept = time.Now()
+	if err := u.inventory.Save(); err != nil {
 		u.log.Warn("the inventory is not kept", "error", err)
 	}
 }
@@ -211,11 +325,22 @@ func (u *uplink) save(acked inventory.Acknowledged) {
 // heartbeat tells at intervals that the host lives, until the context ends, and whether the conductor wants a report.
 func (u *uplink) heartbeat(ctx context.Context) {
 	silent := false
+	var rivals []string
 	for ctx.Err() == nil {
 		reply, err := u.beat(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
+		}
+		u.judge(ctx, err)
+		if err == nil {
+			if len(reply.Rivals) > 0 && !slices.Equal(rivals, reply.Rivals) {
+				u.log.WarnContext(ctx, "a second agent speaks for this host, and is refused; give it a name of its own, or stop it",
+					"addresses", reply.Rivals)
+			}
+			rivals = reply.Rivals
+		}
+		switch {
+		case isRefusal(err): // that is told already
 		case err != nil && !silent:
 			u.log.WarnContext(ctx, "no conductor hears this host's heartbeats", "error", err)
 		case err == nil && silent:
@@ -242,8 +367,9 @@ func (u *uplink) beat(ctx context.Context) (cyborg.HeartbeatReply, error) {
 	acked := u.inventory.Acknowledged()
 	var reply cyborg.HeartbeatReply
 	err := u.endpoint.post(ctx, heartbeatPath, cyborg.Heartbeat{
-		Host: u.inventory.Host(), BootID: u.bootID, AgentVersion: u.version, StartedAt: u.started,
-		Digest: acked.Digest, Generation: acked.Generation, Usage: u.inventory.Headline(),
+		Host: u.inventory.Host(), BootID: u.bootID, Instance: u.instance, AgentVersion: u.version, StartedAt: u.started,
+		Digest: acked.Digest, Generation: acked.Generation, Busy: u.busy(),
+		SentAt: u.clock().UTC(),
 	}, &reply)
 	return reply, err
 }

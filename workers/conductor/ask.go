@@ -2,20 +2,55 @@ package conductor
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 	"go.temporal.io/sdk/client"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Census asks the hosts how their accelerators are used now.
+const (
+	// hostsTogether is how many hosts one run of a census asks. Temporal takes no result of more than 2 MiB
+	// (limit.blobSize.error), and a host of 512 devices says some 150 KiB.
+	hostsTogether = 10
+	// censusRuns is how many such runs there are at once.
+	censusRuns = 16
+)
+
+// Census asks the hosts how their accelerators are used now. Those that could not be asked in time are marked, as those that
+// did not answer.
 func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error) {
-	var out cyborg.Census
-	in := workflows.CensusInput{Hosts: hosts, Deployables: deployables, Deadline: deadline}
-	return out, e.ask(ctx, "census/", workflows.CensusWorkflow, in, &out)
+	ends := time.Now().Add(deadline)
+	parts := slices.Collect(slices.Chunk(hosts, hostsTogether))
+	answers := make([]cyborg.Census, len(parts))
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(censusRuns)
+	for i, part := range parts {
+		asking.Go(func() error {
+			left := time.Until(ends)
+			if left <= 0 {
+				answers[i].Partial = true
+				for _, host := range part {
+					answers[i].Hosts = append(answers[i].Hosts, workflows.Unanswered(host))
+				}
+				return nil
+			}
+			in := workflows.CensusInput{Hosts: part, Deployables: deployables, Deadline: left}
+			return e.ask(ctx, "census/", workflows.CensusWorkflow, in, &answers[i])
+		})
+	}
+	out := cyborg.Census{Hosts: []cyborg.HostUsage{}}
+	if err := asking.Wait(); err != nil {
+		return out, err
+	}
+	for _, answer := range answers {
+		out.Hosts, out.Partial = append(out.Hosts, answer.Hosts...), out.Partial || answer.Partial
+	}
+	return out, nil
 }
 
 // Discover makes a host look at its hardware; what it saw is recorded when this returns.
@@ -23,6 +58,13 @@ func (e *Engine) Discover(ctx context.Context, host string, wait time.Duration) 
 	var out workflows.DiscoverResult
 	in := workflows.DiscoverHostInput{Host: host, AgentWait: min(wait, e.limits.AgentWait), Limit: e.limits.Step}
 	return out, e.ask(ctx, "discover/"+host+"/", workflows.DiscoverWorkflow, in, &out)
+}
+
+// PreviewWhitelist says what a whitelist would change on its host.
+func (e *Engine) PreviewWhitelist(ctx context.Context, host string, work cyborg.WhitelistWork, wait time.Duration) (cyborg.WhitelistPreview, error) {
+	var out cyborg.WhitelistPreview
+	in := workflows.PreviewWhitelistInput{Host: host, Work: work, AgentWait: min(wait, e.limits.AgentWait), Limit: e.limits.Step}
+	return out, e.ask(ctx, "preview-whitelist/"+host+"/", workflows.PreviewWhitelistWorkflow, in, &out)
 }
 
 // ask runs a workflow that changes nothing and waits for its answer.

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/operatorservice/v1"
-	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
 
@@ -52,43 +50,6 @@ func EnsureSchedules(ctx context.Context, c client.Client, every time.Duration, 
 	})
 	if err != nil {
 		return cyborg.Errorf(cyborg.Unavailable, "the reconcile schedule cannot be updated: %w", err)
-	}
-	return nil
-}
-
-// ReconcileNow starts a round at once, unless one runs.
-func ReconcileNow(ctx context.Context, c client.Client) error {
-	err := c.ScheduleClient().GetHandle(ctx, reconcileSchedule).
-		Trigger(ctx, client.ScheduleTriggerOptions{Overlap: enums.SCHEDULE_OVERLAP_POLICY_SKIP})
-	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "a reconcile round cannot be started: %w", err)
-	}
-	return nil
-}
-
-// EnsureSearchAttributes registers the search attributes that the namespace lacks.
-func EnsureSearchAttributes(ctx context.Context, c client.Client, namespace string) error {
-	fail := func(err error) error {
-		return cyborg.Errorf(cyborg.Unavailable, "search attributes cannot be registered in namespace %s: %w", namespace, err).
-			WithHint("Register them by hand, or give this process the right to: %v.", workflows.SearchAttributes())
-	}
-	known, err := c.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: namespace})
-	if err != nil {
-		return fail(err)
-	}
-	missing := workflows.SearchAttributes()
-	for name := range known.GetCustomAttributes() {
-		delete(missing, name)
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	_, err = c.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
-		Namespace: namespace, SearchAttributes: missing,
-	})
-	var exists *serviceerror.AlreadyExists // another replica was faster
-	if err != nil && !errors.As(err, &exists) {
-		return fail(err)
 	}
 	return nil
 }

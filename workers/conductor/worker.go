@@ -30,53 +30,92 @@ func RegisterWorkflows(r registry) {
 		workflows.AttachWorkflow:    workflows.Attach,
 		workflows.DetachWorkflow:    workflows.Detach,
 		workflows.ConfigureWorkflow: workflows.Configure,
+		workflows.RetireWorkflow:    workflows.Retire,
+		workflows.BindWorkflow:      workflows.BindARQs,
+		workflows.UnbindWorkflow:    workflows.UnbindARQs,
+		workflows.RescueWorkflow:    workflows.RescueInstances,
 		workflows.ReconcileWorkflow: workflows.Reconcile,
 		workflows.CensusWorkflow:    workflows.Census,
 		workflows.DiscoverWorkflow:  workflows.Discover,
+		workflows.WhitelistWorkflow: workflows.WhitelistDevices,
+
+		workflows.PreviewWhitelistWorkflow: workflows.PreviewWhitelist,
+
+		workflows.PlacementSyncWorkflow: workflows.PlacementSync,
 	} {
 		r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name})
 	}
 }
 
-// NewWorker returns a worker of the conductor's queue on the given client. The API runs one on the client with which it
-// starts operations, so that they start in the same process.
-func NewWorker(c client.Client, acts *activities.Activities, identity string) worker.Worker {
-	w := worker.New(c, workflows.ConductorQueue, worker.Options{
+// newWorker returns a worker of the conductor's queue on the given client, and what it cannot go on after.
+func newWorker(c client.Client, acts *activities.Activities, identity string) (worker.Worker, <-chan error) {
+	w, fatal := workerOf(c, workflows.ConductorQueue, acts.All(), worker.Options{
 		Identity:                   identity,
 		WorkerStopTimeout:          20 * time.Second,
 		WorkflowTaskPollerBehavior: worker.NewPollerBehaviorAutoscaling(worker.PollerBehaviorAutoscalingOptions{}),
 		ActivityTaskPollerBehavior: worker.NewPollerBehaviorAutoscaling(worker.PollerBehaviorAutoscalingOptions{}),
 	})
 	RegisterWorkflows(w)
-	for name, a := range acts.All() {
-		w.RegisterActivityWithOptions(a, activity.RegisterOptions{Name: name})
-	}
-	return w
+	return w, fatal
 }
 
-// Serve runs the worker until ctx ends, then lets what is running come to a good place. Temporal may be away when it
-// starts: it keeps trying.
-func Serve(ctx context.Context, w worker.Worker, log *slog.Logger) error {
-	wait := 500 * time.Millisecond
+// workerOf returns a worker of a queue that serves these activities, and what it cannot go on after.
+func workerOf(c client.Client, queue string, acts map[string]any, options worker.Options) (worker.Worker, <-chan error) {
+	fatal := make(chan error, 1)
+	options.OnFatalError = func(err error) {
+		select {
+		case fatal <- err:
+		default:
+		}
+	}
+	options.Interceptors = interceptors()
+	w := worker.New(c, queue, options)
+	for name, a := range acts {
+		w.RegisterActivityWithOptions(a, activity.RegisterOptions{Name: name})
+	}
+	return w, fatal
+}
+
+// The pauses between tries to start double from the shortest to the longest.
+const (
+	firstPause = 500 * time.Millisecond
+	lastPause  = 10 * time.Second
+)
+
+// Serve runs a worker of the conductor's queue until ctx ends, then lets what is running come to a good place. Temporal may
+// be away when it starts, or not know the namespace yet: it keeps trying, each time with a new worker, because one that
+// could not start never will. The API runs one on the client with which it starts operations, so that they start in the
+// same process.
+func Serve(ctx context.Context, c client.Client, acts *activities.Activities, identity string, log *slog.Logger) error {
+	return serve(ctx, func() (worker.Worker, <-chan error) { return newWorker(c, acts, identity) }, log)
+}
+
+func serve(ctx context.Context, newWorker func() (worker.Worker, <-chan error), log *slog.Logger) error {
+	pause := firstPause
 	for {
+		w, fatal := newWorker()
 		err := w.Start()
 		if err == nil {
-			break
+			pause = firstPause
+			select {
+			case <-ctx.Done():
+				w.Stop()
+				return nil
+			case err = <-fatal:
+				w.Stop()
+			}
 		}
-		log.WarnContext(ctx, "conductor worker cannot start yet", slog.String("error", err.Error()))
+		log.WarnContext(ctx, "the conductor's worker cannot work yet; it keeps trying", slog.String("error", err.Error()))
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait):
-			wait = min(2*wait, 10*time.Second)
+		case <-time.After(pause):
+			pause = min(2*pause, lastPause)
 		}
 	}
-	<-ctx.Done()
-	w.Stop()
-	return nil
 }
 
 // Identity names a worker process as Temporal's UI shows it.
-func Identity(role, host, version string, pid int) string {
-	return fmt.Sprintf("%s@%s/%s/%d", role, host, version, pid)
+func Identity(role, host, version, instance string) string {
+	return fmt.Sprintf("%s@%s/%s/%s", role, host, version, instance)
 }

@@ -13,13 +13,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -42,8 +39,19 @@ type Download struct {
 
 // Source fetches the images that are not on this host.
 type Source interface {
-	// Image begins to fetch the image of an operation, from the given byte if it can.
-	Image(ctx context.Context, operation uuid.UUID, offset int64) (Download, error)
+	// Image begins to fetch what conductors give at the path, from the given byte if it can.
+	Image(ctx context.Context, path string, offset int64) (Download, error)
+	// GiveBack tells a conductor that the path, of a one-time URL, is needed no more.
+	GiveBack(ctx context.Context, path string) error
+}
+
+// Request is an image to bring to the host.
+type Request struct {
+	Image cyborg.Image
+	// Fetch is the path and query where conductors give it, if it is not below the image directory.
+	Fetch string
+	// Once says that Fetch is given back when the image is here.
+	Once bool
 }
 
 // Config is what a store is made with; every field but ImageDir is needed.
@@ -58,6 +66,8 @@ type Config struct {
 	Source     Source
 	// Needed lists the checksums of images that must not be dropped.
 	Needed func() map[string]bool
+	// Now is the time of day; time.Now where nil.
+	Now func() time.Time
 }
 
 // Store is a directory of images. Its methods may be called from several goroutines.
@@ -78,6 +88,9 @@ type Image struct {
 
 // Open opens a store and makes its directory.
 func Open(config Config, log *slog.Logger) (*Store, error) {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
 		return nil, cyborg.Errorf(cyborg.Unavailable, "the directory for images cannot be made: %w", err)
 	}
@@ -93,23 +106,22 @@ func Open(config Config, log *slog.Logger) (*Store, error) {
 	return &Store{config: config, log: log, locks: map[string]chan struct{}{}}, nil
 }
 
-var sumFormat = regexp.MustCompile(`^[0-9a-f]{64}$`)
-
-// Stage brings an image to the host and checks it. Where the operation was interrupted it goes on from there. Progress
+// Stage brings an image to the host and checks it. Where an earlier try was interrupted it goes on from there. Progress
 // is called now and then with the bytes so far and in all (-1 where nobody knows).
 //
 // Errors: Invalid for a source or checksum that cannot be; NotFound; TooLarge; ImageRejected where the checksum does not
 // match; Unavailable for a full disk or a source that does not answer.
-func (s *Store) Stage(ctx context.Context, operation uuid.UUID, image cyborg.Image, progress func(done, all int64)) (Image, error) {
-	want := strings.ToLower(image.SHA256)
-	if want != "" && !sumFormat.MatchString(want) {
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "%q is not a SHA-256: write 64 hexadecimal digits", image.SHA256)
+func (s *Store) Stage(ctx context.Context, request Request, progress func(done, all int64)) (Image, error) {
+	image := request.Image
+	want, err := wanted(image)
+	if err != nil {
+		return Image{}, err
 	}
 	local, isLocal := localPath(image.Source)
-	if !isLocal && want == "" {
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %s comes from another machine, so its SHA-256 must be given", image.Source)
+	if !isLocal && want == (checksums{}) {
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %.200q comes from another machine, so its SHA-256 must be given", image.Source)
 	}
-	key := want
+	key := want.name()
 	if key == "" {
 		key = local
 	}
@@ -118,17 +130,19 @@ func (s *Store) Stage(ctx context.Context, operation uuid.UUID, image cyborg.Ima
 		return Image{}, err
 	}
 	defer unlock()
-	if want != "" {
-		if staged, err := s.Get(ctx, want); err == nil {
-			return staged, nil
-		} else if ctx.Err() != nil {
-			return Image{}, err
+	staged, err := s.known(ctx, want)
+	if err != nil && ctx.Err() == nil {
+		if isLocal {
+			return s.stageLocal(ctx, local, want.sha256, progress)
+		}
+		staged, err = s.stageRemote(ctx, request.Fetch, want, progress)
+	}
+	if err == nil && request.Once {
+		if err := s.config.Source.GiveBack(ctx, request.Fetch); err != nil { // it ends by itself, only later
+			s.log.DebugContext(ctx, "the URL of an image was not given back", "error", err)
 		}
 	}
-	if isLocal {
-		return s.stageLocal(ctx, local, want, progress)
-	}
-	return s.stageRemote(ctx, operation, want, progress)
+	return staged, err
 }
 
 // localPath returns the path below the image directory, where the source is one.
@@ -146,31 +160,26 @@ func localPath(source string) (string, bool) {
 // stageLocal copies an image from the image directory, so that nobody changes it between check and use.
 func (s *Store) stageLocal(ctx context.Context, path, want string, progress func(done, all int64)) (Image, error) {
 	if s.config.ImageDir == "" {
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "this host has no image directory, so %q cannot be used", path).
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "this host has no image directory, so %.200q cannot be used", path).
 			WithHint("Set agent.image_dir, or give a URL.")
 	}
 	root, err := os.OpenRoot(s.config.ImageDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %q: this host's image directory %s does not exist", path, s.config.ImageDir).
+		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %.200q: this host's image directory %s does not exist", path, s.config.ImageDir).
 			WithHint("Make the directory on the host and put the image into it, or set agent.image_dir.")
 	}
 	if err != nil {
 		return Image{}, cyborg.Errorf(cyborg.Unavailable, "the image directory cannot be opened: %w", err)
 	}
 	defer func() { _ = root.Close() }() // it was only read
-	info, err := root.Stat(filepath.Clean(path))
-	if err == nil && !info.Mode().IsRegular() { // opening a pipe would wait
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %q is not a regular file", path)
-	}
-	var file *os.File
-	if err == nil {
-		file, err = root.Open(filepath.Clean(path))
-	}
+	file, info, err := openRegular(root, path)
 	switch {
+	case errors.Is(err, errNotRegular):
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %.200q is not a regular file", path)
 	case errors.Is(err, fs.ErrNotExist):
-		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %q below this host's image directory %s", path, s.config.ImageDir)
+		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %.200q below this host's image directory %s", path, s.config.ImageDir)
 	case err != nil:
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %q cannot be opened below this host's image directory %s: %w", path, s.config.ImageDir, err)
+		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %.200q cannot be opened below this host's image directory %s: %w", path, s.config.ImageDir, bare(err))
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	size := info.Size()
@@ -184,7 +193,7 @@ func (s *Store) stageLocal(ctx context.Context, path, want string, progress func
 	sum := sha256.New()
 	done, err := s.fill(ctx, partial, sum, file, 0, size, progress)
 	if err == nil && want != "" && hexOf(sum) != want {
-		err = mismatch(path, want, hexOf(sum))
+		err = mismatch(path, "SHA-256", want, hexOf(sum))
 	}
 	if err != nil {
 		return Image{}, errors.Join(err, partial.Close(), os.Remove(partial.Name()))
@@ -192,19 +201,54 @@ func (s *Store) stageLocal(ctx context.Context, path, want string, progress func
 	return s.keep(partial, hexOf(sum), done)
 }
 
+var errNotRegular = errors.New("not a regular file")
+
+// openRegular opens a regular file below the root. It opens nothing else where that can be seen before, since opening may
+// do something to a device; and it waits for nothing where a pipe takes a file's place in between.
+func openRegular(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
+	path = filepath.Clean(path)
+	info, err := root.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	file, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err = file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return file, info, nil
+}
+
+// bare is the reason without the path, which may be of any length.
+func bare(err error) error {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return failed.Err
+	}
+	return err
+}
+
 // stageRemote fetches an image, from where an earlier try stopped.
-func (s *Store) stageRemote(ctx context.Context, operation uuid.UUID, want string, progress func(done, all int64)) (Image, error) {
-	path := filepath.Join(s.config.Dir, partialPrefix+want)
-	image, resumed, err := s.fetch(ctx, operation, path, want, progress)
+func (s *Store) stageRemote(ctx context.Context, fetch string, want checksums, progress func(done, all int64)) (Image, error) {
+	path := filepath.Join(s.config.Dir, partialPrefix+want.name())
+	image, resumed, err := s.fetch(ctx, fetch, path, want, progress)
 	if resumed && cyborg.KindOf(err) == cyborg.ImageRejected {
-		s.log.WarnContext(ctx, "what was there of an image does not fit what came; it is fetched from the beginning", "sha256", want)
-		image, _, err = s.fetch(ctx, operation, path, want, progress)
+		s.log.WarnContext(ctx, "what was there of an image does not fit what came; it is fetched from the beginning", "checksum", want.name())
+		image, _, err = s.fetch(ctx, fetch, path, want, progress)
 	}
 	return image, err
 }
 
 // fetch tells, besides, whether it went on from an earlier try. What it got is kept for a later one unless it is wrong.
-func (s *Store) fetch(ctx context.Context, operation uuid.UUID, path, want string, progress func(done, all int64)) (Image, bool, error) {
+func (s *Store) fetch(ctx context.Context, from, path string, want checksums, progress func(done, all int64)) (Image, bool, error) {
 	partial, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return Image{}, false, s.unwritable(err)
@@ -216,13 +260,16 @@ func (s *Store) fetch(ctx context.Context, operation uuid.UUID, path, want strin
 			_ = os.Remove(path) // where this fails, the next try finds the checksum wrong and begins anew
 		}
 	}()
-	sum := sha256.New()
-	offset, err := io.Copy(sum, &reader{ctx: ctx, from: partial})
+	sums, err := want.begin()
+	if err != nil {
+		return Image{}, false, err
+	}
+	offset, err := io.Copy(sums, &reader{ctx: ctx, from: partial})
 	if err != nil {
 		keep = ctx.Err() != nil
 		return Image{}, false, orCause(ctx, cyborg.Errorf(cyborg.Unavailable, "what was fetched of the image cannot be read: %w", err))
 	}
-	download, err := s.config.Source.Image(ctx, operation, offset)
+	download, err := s.config.Source.Image(ctx, from, offset)
 	if err != nil {
 		keep = true
 		return Image{}, false, orCause(ctx, err)
@@ -230,7 +277,7 @@ func (s *Store) fetch(ctx context.Context, operation uuid.UUID, path, want strin
 	defer func() { _ = download.Close() }() // it was only read
 	if download.Offset != offset {
 		offset = 0
-		sum.Reset()
+		sums.reset()
 		if _, err := partial.Seek(0, io.SeekStart); err != nil {
 			return Image{}, false, s.unwritable(err)
 		}
@@ -245,7 +292,7 @@ func (s *Store) fetch(ctx context.Context, operation uuid.UUID, path, want strin
 	if err := s.makeRoom(max(download.Size-offset, 0)); err != nil {
 		return Image{}, resumed, err
 	}
-	done, err := s.fill(ctx, partial, sum, download, offset, download.Size, progress)
+	done, err := s.fill(ctx, partial, sums, download, offset, download.Size, progress)
 	switch {
 	case err != nil:
 		keep = !diskFull(err) && cyborg.KindOf(err) != cyborg.TooLarge
@@ -253,17 +300,20 @@ func (s *Store) fetch(ctx context.Context, operation uuid.UUID, path, want strin
 	case download.Size >= 0 && done < download.Size:
 		keep = true
 		return Image{}, resumed, cyborg.Errorf(cyborg.Unavailable, "the image ended after %d of %d bytes", done, download.Size)
-	case hexOf(sum) != want:
-		return Image{}, resumed, mismatch("fetched", want, hexOf(sum))
 	}
-	image, err := s.keep(partial, want, done)
-	keep = err == nil
+	if err := sums.check("fetched", want); err != nil {
+		return Image{}, resumed, err
+	}
+	image, err := s.keep(partial, hexOf(sums.sha256), done)
+	if keep = err == nil; keep {
+		s.alias(ctx, want, image)
+	}
 	return image, resumed, err
 }
 
 // fill copies from into the file, which has offset bytes already, and returns how many it has then.
 func (s *Store) fill(
-	ctx context.Context, to *os.File, sum hash.Hash, from io.Reader, offset, all int64, progress func(done, all int64),
+	ctx context.Context, to *os.File, sum io.Writer, from io.Reader, offset, all int64, progress func(done, all int64),
 ) (int64, error) {
 	progress(offset, all)
 	counted := &counter{done: offset, tell: func(done int64) { progress(done, all) }}
@@ -319,7 +369,7 @@ func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
 		}
 		return Image{}, cyborg.Errorf(cyborg.NotFound, "the image %s was damaged on this host", sum)
 	}
-	now := time.Now()
+	now := s.config.Now()
 	if err := os.Chtimes(s.path(sum), now, now); err != nil { // the time of last use decides what is dropped first
 		s.log.WarnContext(ctx, "the use of an image cannot be noted", "sha256", sum, "error", err)
 	}
@@ -358,8 +408,8 @@ func (s *Store) tooLarge() error {
 		WithHint("Raise the agent's limit on images if it is meant to be that large.")
 }
 
-func mismatch(what, want, got string) error {
-	return cyborg.Errorf(cyborg.ImageRejected, "the image %s has the SHA-256 %s and not %s", what, got, want)
+func mismatch(what, algorithm, want, got string) error {
+	return cyborg.Errorf(cyborg.ImageRejected, "the image %s has the %s %s and not %s", what, algorithm, got, want)
 }
 
 func hexOf(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -42,12 +41,16 @@ type conductor struct {
 	noRange bool
 	noSize  bool
 	err     error
+	deaf    error // of GiveBack
 	offsets []int64
+	paths   []string
+	back    []string
 }
 
-func (c *conductor) Image(_ context.Context, _ uuid.UUID, offset int64) (images.Download, error) {
+func (c *conductor) Image(_ context.Context, path string, offset int64) (images.Download, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.paths = append(c.paths, path)
 	c.offsets = append(c.offsets, offset)
 	if c.err != nil {
 		return images.Download{}, c.err
@@ -66,6 +69,13 @@ func (c *conductor) Image(_ context.Context, _ uuid.UUID, offset int64) (images.
 	return images.Download{ReadCloser: io.NopCloser(body), Offset: offset, Size: size}, nil
 }
 
+func (c *conductor) GiveBack(_ context.Context, path string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.back = append(c.back, path)
+	return c.deaf
+}
+
 // broken is a connection that breaks.
 type broken struct{}
 
@@ -78,14 +88,14 @@ type rig struct {
 	needed        map[string]bool
 }
 
-func newRig(t *testing.T, maxBytes, cacheBytes int64) *rig {
+func newRig(t testing.TB, maxBytes, cacheBytes int64) *rig {
 	t.Helper()
 	r := &rig{dir: filepath.Join(t.TempDir(), "cache"), imageDir: t.TempDir(), source: &conductor{}, needed: map[string]bool{}}
 	r.open(t, maxBytes, cacheBytes)
 	return r
 }
 
-func (r *rig) open(t *testing.T, maxBytes, cacheBytes int64) {
+func (r *rig) open(t testing.TB, maxBytes, cacheBytes int64) {
 	t.Helper()
 	var err error
 	r.Store, err = images.Open(images.Config{
@@ -97,7 +107,7 @@ func (r *rig) open(t *testing.T, maxBytes, cacheBytes int64) {
 
 func (r *rig) stage(t *testing.T, image cyborg.Image) (images.Image, error) {
 	t.Helper()
-	return r.Stage(t.Context(), uuid.New(), image, func(done, all int64) {
+	return r.Stage(t.Context(), images.Request{Image: image, Fetch: "/image"}, func(done, all int64) {
 		require.LessOrEqual(t, done, max(all, done))
 	})
 }
@@ -280,7 +290,7 @@ func TestACancelledDownloadGoesOnLater(t *testing.T) {
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
-	_, err := r.Stage(ctx, uuid.New(), image, func(done, all int64) {
+	_, err := r.Stage(ctx, images.Request{Image: image}, func(done, all int64) {
 		require.Equal(t, int64(4<<20), all)
 		if done > 0 {
 			cancel(enough)
@@ -345,7 +355,7 @@ func TestOneDownloadForManyWhoWantIt(t *testing.T) {
 	failures := make(chan error, 10)
 	for range 10 {
 		all.Go(func() {
-			_, err := r.Stage(t.Context(), uuid.New(), image, func(int64, int64) {})
+			_, err := r.Stage(t.Context(), images.Request{Image: image}, func(int64, int64) {})
 			failures <- err
 		})
 	}
@@ -394,7 +404,7 @@ func childFillsDisk(dir string) int {
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 100_000, Max: 1 << 20}); err != nil {
 		return 2
 	}
-	_, err = store.Stage(context.Background(), uuid.New(), cyborg.Image{Source: "http://x/y", SHA256: sum(image)}, func(int64, int64) {})
+	_, err = store.Stage(context.Background(), images.Request{Image: cyborg.Image{Source: "http://x/y", SHA256: sum(image)}}, func(int64, int64) {})
 	if cyborg.KindOf(err) != cyborg.Unavailable || !strings.Contains(err.Error(), "no space is left") {
 		return 3
 	}

@@ -53,7 +53,7 @@ func (s *Store) makeRoom(size int64) error {
 		if strings.HasPrefix(entry.Name(), partialPrefix) {
 			age = stale
 		}
-		if !needed[entry.Name()] && time.Since(info.ModTime()) > age {
+		if !needed[entry.Name()] && s.config.Now().Sub(info.ModTime()) > age {
 			droppable = append(droppable, item{filepath.Join(s.config.Dir, entry.Name()), info.Size(), info.ModTime()})
 		}
 	}

@@ -15,6 +15,7 @@ type Acknowledged struct {
 	Generation   int64  `json:"generation"`
 	BootID       string `json:"boot_id"`
 	AgentVersion string `json:"agent_version"`
+	Sequence     int64  `json:"sequence,omitempty"` // of the report
 }
 
 // cacheFile is inventory.json: nothing is lost where it is, but the agent then reports although nothing has changed.
@@ -50,7 +51,7 @@ func (i *Inventory) readCache() {
 		if b, ok := i.backends[cached.Setting.Name]; ok && sameSetting(b.setting, cached.Setting) {
 			b.devices = map[string]seen{}
 			for _, device := range cached.Devices {
-				b.devices[device.Identity] = seen{report: device}
+				b.devices[device.Identity] = newSeen(0, device)
 			}
 		}
 	}
@@ -63,11 +64,20 @@ func (i *Inventory) Acknowledged() Acknowledged {
 	return i.acked
 }
 
-// Save keeps what is known now, and what the conductor has acknowledged, for the next process.
-func (i *Inventory) Save(acked Acknowledged) error {
-	file := cacheFile{Format: 1, Acknowledged: acked}
+// Acknowledge takes down what the conductor has acknowledged. Save keeps it.
+func (i *Inventory) Acknowledge(acked Acknowledged) {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.acked = acked
+	if i.base = (view{}); i.told.sequence == acked.Sequence {
+		i.base = i.told
+	}
+}
+
+// Save keeps what is known now, and what the conductor has acknowledged, for the next process.
+func (i *Inventory) Save() error {
+	i.mu.Lock()
+	file := cacheFile{Format: 1, Acknowledged: i.acked}
 	for _, b := range i.backends {
 		file.Backends = append(file.Backends, cacheBackend{Setting: b.setting, Devices: b.sorted()})
 	}

@@ -244,7 +244,7 @@ func (i *Inventory) swap(want Setting, made *instance, sequence int64, devices [
 		setting: want, instance: made, making: &leash{}, look: sequence, lookedAt: time.Now(), devices: map[string]seen{},
 	}
 	for _, device := range devices {
-		fresh.devices[device.Identity] = seen{sequence: sequence, report: device}
+		fresh.devices[device.Identity] = newSeen(sequence, device)
 	}
 	i.mu.Lock()
 	old := i.backends[want.Name]

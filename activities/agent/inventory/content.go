@@ -18,18 +18,75 @@ func (i *Inventory) Report(ctx context.Context) (cyborg.Report, error) {
 	if err != nil {
 		return cyborg.Report{}, err
 	}
-	content := i.Content()
+	content, now := i.known()
+	now.sequence = sequence
+	i.mu.Lock()
+	i.told = now
+	i.mu.Unlock()
 	return cyborg.Report{
 		Host: i.config.Host, BootID: i.journal.BootID(), AgentVersion: i.config.Version,
-		Sequence: sequence, Digest: content.Digest(), Content: content,
+		Sequence: sequence, Digest: now.digest, Content: content,
 	}, nil
+}
+
+// view is what a report said, in short.
+type view struct {
+	sequence int64
+	digest   string
+	backends string            // all but their devices
+	devices  map[string]string // digest by identity
+}
+
+// Difference makes of a report one that tells only what changed since the last that was acknowledged. It is false where
+// that cannot be told: nothing was acknowledged to this process yet, or the backends themselves have changed.
+func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.base.digest == "" || i.told.sequence != report.Sequence || i.base.backends != i.told.backends {
+		return report, false
+	}
+	report.Base = i.base.digest
+	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: report.Content.Attachments, Whitelist: report.Content.Whitelist}
+	for _, b := range report.Content.Backends {
+		changed := cyborg.BackendReport{Name: b.Name, Driver: b.Driver, State: b.State}
+		for _, device := range b.Devices {
+			known := i.backends[b.Name].devices[device.Identity]
+			if i.told.devices[device.Identity] != i.base.devices[device.Identity] || known.observed > i.base.sequence {
+				changed.Devices = append(changed.Devices, device)
+			}
+		}
+		if len(changed.Devices) > 0 {
+			content.Backends = append(content.Backends, changed)
+		}
+	}
+	for _, identity := range slices.Sorted(maps.Keys(i.base.devices)) {
+		if _, there := i.told.devices[identity]; !there {
+			report.Gone = append(report.Gone, identity)
+		}
+	}
+	report.Content = content
+	return report, true
 }
 
 // Content is all that is known of the host now, in a fixed order.
 func (i *Inventory) Content() cyborg.Content {
+	content, _ := i.known()
+	return content
+}
+
+// Digest is that of the content now.
+func (i *Inventory) Digest() string {
+	_, now := i.known()
+	return now.digest
+}
+
+// known is what is known now, with its digests.
+func (i *Inventory) known() (cyborg.Content, view) {
 	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: i.attachments()}
+	now := view{devices: map[string]string{}}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	content.Whitelist = i.whitelist
 	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
 		b := i.backends[name]
 		report := cyborg.BackendReport{
@@ -45,8 +102,21 @@ func (i *Inventory) Content() cyborg.Content {
 			report.Devices = b.sorted()
 		}
 		content.Backends = append(content.Backends, report)
+		for _, device := range report.Devices {
+			now.devices[device.Identity] = b.devices[device.Identity].digest
+		}
 	}
-	return content
+	now.digest = content.DigestOf(func(d *cyborg.DeviceReport) string { return now.devices[d.Identity] })
+	now.backends = cyborg.Content{Backends: withoutDevices(content.Backends)}.Digest()
+	return content, now
+}
+
+func withoutDevices(backends []cyborg.BackendReport) []cyborg.BackendReport {
+	out := slices.Clone(backends)
+	for i := range out {
+		out[i].Devices = nil
+	}
+	return out
 }
 
 func (b *backend) services() []string {
@@ -71,25 +141,6 @@ func (i *Inventory) attachments() []cyborg.Attachment {
 		})
 	}
 	return all
-}
-
-// Headline counts the handles and those attached to the host.
-func (i *Inventory) Headline() cyborg.Headline {
-	content := i.Content()
-	var line cyborg.Headline
-	for _, b := range content.Backends {
-		for _, device := range b.Devices {
-			for _, deployable := range device.Deployables {
-				line.Handles += len(deployable.Handles)
-			}
-		}
-	}
-	for _, a := range content.Attachments {
-		if a.State == cyborg.AttachmentDone {
-			line.Attached++
-		}
-	}
-	return line
 }
 
 // failureOf is why a backend cannot be used now, or empty. The caller has mu.

@@ -98,6 +98,29 @@ type instance struct {
 	asking  leash // of questions about attachments
 }
 
+// inspect asks the driver for one device as it is now. It is false where the driver cannot tell without all others.
+func (n *instance) inspect(ctx context.Context, limit time.Duration, identity string) (cyborg.DeviceReport, bool) {
+	inspector, ok := n.driver.(drivers.Inspector)
+	if !ok {
+		return cyborg.DeviceReport{}, false
+	}
+	devices, err := leashed(ctx, &n.leash, limit, "look at a device", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
+		err = Guard(n.log, "look at "+identity, func() error {
+			device, err := inspector.Inspect(ctx, identity)
+			if err != nil {
+				return err
+			}
+			devices, err = normalise([]cyborg.DeviceReport{device})
+			return err
+		})
+		return devices, err
+	})
+	if err != nil || devices[0].Identity != identity {
+		return cyborg.DeviceReport{}, false // a look at all of them says what is wrong
+	}
+	return devices[0], true
+}
+
 // discover asks the driver what is there and returns it in a fixed order.
 func (n *instance) discover(ctx context.Context, limit time.Duration) ([]cyborg.DeviceReport, error) {
 	return leashed(ctx, &n.leash, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {

@@ -40,6 +40,8 @@ type Config struct {
 	Backends         []Setting
 	ScanTimeout      time.Duration
 	FullScanInterval time.Duration
+	// Whitelist reads the file of Nova's whitelist; nil where there is none to write.
+	Whitelist func() cyborg.WhitelistFile
 }
 
 // Setting is one backend as it is configured.
@@ -66,8 +68,11 @@ type Inventory struct {
 	backends map[string]*backend
 	// overrides are the settings made through Configure.
 	overrides map[string]Setting
+	whitelist *cyborg.WhitelistFile // as it was read last
 
 	acked   Acknowledged // of an earlier process, or the newest
+	told    view         // the newest report that was made
+	base    view         // the newest that was acknowledged to this process; its digest is empty where none was
 	changed chan struct{}
 	rewired chan struct{}
 	wanted  chan string
@@ -92,6 +97,13 @@ type backend struct {
 type seen struct {
 	sequence int64
 	report   cyborg.DeviceReport
+	digest   string // of the report
+	// observed is the number of the last look that an operation took at the device.
+	observed int64
+}
+
+func newSeen(sequence int64, report cyborg.DeviceReport) seen {
+	return seen{sequence: sequence, report: report, digest: report.Digest()}
 }
 
 // Open makes the inventory of a host. The drivers are made when they are first looked at; one that cannot be made fails

@@ -336,7 +336,8 @@ func TestWhatWasNeverLookedAtIsNotReportedAsGone(t *testing.T) {
 	require.Equal(t, "failed has not been looked at yet", r.states()["x"])
 	r.Scan(t.Context())
 	acked := inventory.Acknowledged{Digest: "d", Generation: 7, BootID: "boot", AgentVersion: "1"}
-	require.NoError(t, r.Save(acked))
+	r.Acknowledge(acked)
+	require.NoError(t, r.Save())
 
 	r.open(t)
 	require.Equal(t, acked, r.Acknowledged(), "a restart need not report")
@@ -540,5 +541,4 @@ func TestAttachmentsAreReported(t *testing.T) {
 		{Backend: "x", Deployable: "p", Handle: "b", Operation: op, State: cyborg.AttachmentInDoubt},
 		{Backend: "x", Deployable: "p", Handle: "c", Operation: op, State: cyborg.AttachmentLost},
 	}, r.Content().Attachments)
-	require.Equal(t, cyborg.Headline{Attached: 1}, r.Headline())
 }

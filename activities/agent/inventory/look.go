@@ -30,7 +30,20 @@ func (i *Inventory) Scan(ctx context.Context) []Look {
 		}
 	}
 	i.mu.Unlock()
+	i.LookAtWhitelist()
 	return i.scan(ctx, names)
+}
+
+// LookAtWhitelist reads the file of Nova's whitelist, where the host has one, and keeps how it is.
+func (i *Inventory) LookAtWhitelist() {
+	if i.config.Whitelist == nil {
+		return
+	}
+	now := i.config.Whitelist()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.whitelist = &now
+	notify(i.changed)
 }
 
 func (i *Inventory) scan(ctx context.Context, names []string) []Look {
@@ -144,7 +157,9 @@ func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceR
 	}
 	for _, device := range devices {
 		if _, newer := fresh[device.Identity]; !newer {
-			fresh[device.Identity] = seen{sequence: sequence, report: device}
+			one := newSeen(sequence, device)
+			one.observed = b.devices[device.Identity].observed
+			fresh[device.Identity] = one
 		}
 	}
 	b.devices = fresh
@@ -165,25 +180,77 @@ func (i *Inventory) Observe(
 		return cyborg.Observation{}, err
 	}
 	defer end()
-	devices, err := in.discover(ctx, i.config.ScanTimeout)
-	if err != nil && ctx.Err() != nil {
-		return cyborg.Observation{}, err
-	}
-	i.merge(in, sequence, devices, err)
+	report, err := i.lookAt(ctx, in, sequence, device)
 	if err != nil {
 		return cyborg.Observation{}, err
 	}
-	for _, report := range devices {
-		if report.Identity != device {
-			continue
-		}
-		observation := cyborg.Observation{Sequence: sequence, Backend: backendName, Device: report}
-		if keep == nil {
-			return observation, nil
-		}
-		return observation, keep(observation)
+	i.markObserved(backendName, device, sequence)
+	observation := cyborg.Observation{Sequence: sequence, Backend: backendName, Device: report}
+	if keep == nil {
+		return observation, nil
 	}
-	return cyborg.Observation{}, cyborg.Errorf(cyborg.Hardware, "device %s is gone from host %s", device, i.config.Host)
+	return observation, keep(observation)
+}
+
+// lookAt looks at a device, and keeps what it sees: of it alone where the driver can tell that and nothing speaks against
+// it, else of all devices of the backend.
+func (i *Inventory) lookAt(ctx context.Context, in *instance, sequence int64, device string) (cyborg.DeviceReport, error) {
+	if report, ok := in.inspect(ctx, i.config.ScanTimeout, device); ok && i.mergeOne(in, sequence, report) {
+		return report, nil
+	}
+	devices, err := in.discover(ctx, i.config.ScanTimeout)
+	if err != nil && ctx.Err() != nil {
+		return cyborg.DeviceReport{}, err
+	}
+	i.merge(in, sequence, devices, err)
+	if err != nil {
+		return cyborg.DeviceReport{}, err
+	}
+	for _, report := range devices {
+		if report.Identity == device {
+			return report, nil
+		}
+	}
+	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.Hardware, "device %s is gone from host %s", device, i.config.Host)
+}
+
+// mergeOne keeps what was seen of a device that is known. It is false where the backend does not work, or where the device
+// has something that another one has, too.
+func (i *Inventory) mergeOne(in *instance, sequence int64, report cyborg.DeviceReport) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b, ok := i.backends[in.backend]
+	if !ok || b.instance != in || b.failure != "" {
+		return false
+	}
+	old, known := b.devices[report.Identity]
+	if !known {
+		return false
+	}
+	others := maps.Clone(b.devices)
+	delete(others, report.Identity)
+	if overlap(map[string]seen{report.Identity: {report: report}}, others) != "" {
+		return false
+	}
+	if old.sequence < sequence {
+		fresh := newSeen(sequence, report)
+		fresh.observed = old.observed
+		b.devices[report.Identity] = fresh
+	}
+	return true
+}
+
+// markObserved notes that an operation looked at the device: what it saw is recorded with its end, so the next report tells
+// of the device also where it is again as it was before.
+func (i *Inventory) markObserved(backendName, device string, sequence int64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if b, ok := i.backends[backendName]; ok {
+		if one, ok := b.devices[device]; ok {
+			one.observed = max(one.observed, sequence)
+			b.devices[device] = one
+		}
+	}
 }
 
 // Touch says that something else of what is reported has changed, such as the journal.

@@ -24,10 +24,6 @@ const (
 	// maintenanceDatabase exists on every PostgreSQL server.
 	maintenanceDatabase = "postgres"
 
-	// lockKey is the advisory lock that says that an engine uses a database ("cybtempo" in ASCII).
-	lockKey = 0x63796274656d706f
-	// lockWait is how long the session of an engine that was killed may take to vanish.
-	lockWait = 5 * time.Second
 	// connectLimit is how long the first connection of one of Temporal's services may take.
 	connectLimit = 10 * time.Second
 )
@@ -82,50 +78,6 @@ func sqlState(err error) string {
 		return pgErr.Code
 	}
 	return ""
-}
-
-// lock keeps a second engine away from the databases, from another state directory or another machine: both would take
-// themselves for the only one, and take Temporal's shards from each other for ever. It is PostgreSQL's, and ends with
-// its session.
-type lock struct{ session *pgx.Conn }
-
-func acquire(ctx context.Context, databaseURL string) (*lock, error) {
-	session, err := pgx.Connect(ctx, databaseURL)
-	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL's database %s: %w", mainDatabase, err)
-	}
-	held := &lock{session: session}
-	if err := held.take(ctx); err != nil {
-		held.release(ctx)
-		return nil, err
-	}
-	return held, nil
-}
-
-func (l *lock) take(ctx context.Context) error {
-	deadline := time.Now().Add(lockWait)
-	for {
-		var ours bool
-		if err := l.session.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(lockKey)).Scan(&ours); err != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "cannot lock PostgreSQL's database %s: %w", mainDatabase, err)
-		}
-		if ours {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return cyborg.Errorf(cyborg.Claimed,
-				"PostgreSQL's database %s is used by the Temporal of another process: stop that one, or use another PostgreSQL server", mainDatabase)
-		}
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-func (l *lock) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = l.session.Close(ctx) // where it fails the session has ended already
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -1,9 +1,11 @@
 package engine_test
 
 import (
+	"fmt"
 	"log/slog"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -61,6 +63,24 @@ func TestEngineOnAnExistingServer(t *testing.T) {
 	_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
 	require.ErrorContains(t, err, "cannot create PostgreSQL's database temporal_visibility for Temporal: let the role create databases")
+}
+
+// The lock that keeps a second engine away ends with its session: the engine takes it again.
+func TestLockIsTakenAgain(t *testing.T) {
+	t.Parallel()
+	_, server := database(t)
+	e := start(t, config(server), t.Output())
+	const holder = "SELECT coalesce((SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = " +
+		"(SELECT oid FROM pg_database WHERE datname = 'temporal')), 0)"
+	first := ask[int](t, server.URL("postgres"), holder)
+	require.NotZero(t, first)
+	run(t, server.URL("postgres"), fmt.Sprintf("SELECT pg_terminate_backend(%d)", first))
+	require.Eventually(t, func() bool {
+		now := ask[int](t, server.URL("postgres"), holder)
+		return now != 0 && now != first
+	}, time.Minute, 100*time.Millisecond)
+	require.NoError(t, e.Err())
+	stop(t, e)
 }
 
 func TestSchemaIsMadeWholeOrNotAtAll(t *testing.T) {

@@ -73,6 +73,7 @@ type Engine struct {
 	namespace string
 	ui        *webUI
 	identity  *identity // nil without TLS
+	tuning    *tuning
 	server    temporal.Server
 	lock      *lock
 	log       *logger
@@ -116,7 +117,8 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		frontend: addrs.frontend.dial(), namespace: cfg.Namespace, identity: id, lock: held, log: newLogger(log), done: make(chan struct{}),
+		frontend: addrs.frontend.dial(), namespace: cfg.Namespace, identity: id, tuning: newTuning(), lock: held,
+		log: newLogger(log), done: make(chan struct{}),
 	}
 	e.log.fatal = e.fail
 	if err := e.start(ctx, cfg, addrs); err != nil {
@@ -125,6 +127,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, errors.Join(err, e.Stop(stopCtx))
 	}
 	e.log.ready()
+	held.keep(e.fail, log) //nolint:contextcheck // it outlives the context, until Stop
 	log.InfoContext(ctx, "Temporal is ready", slog.String("address", e.FrontendAddress()), slog.String("ui", e.UIURL()),
 		slog.String("namespace", cfg.Namespace), slog.Duration("took", time.Since(began)))
 	return e, nil
@@ -140,6 +143,7 @@ func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
 	if err := e.openNamespace(ctx, cfg); err != nil {
 		return err
 	}
+	e.tuning.open.Store(true)
 	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg.Namespace, e.identity)
 	e.ui = ui
 	return err
@@ -153,7 +157,7 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 	var err error
 	go func() {
 		defer close(ended)
-		server, err = temporal.NewServer(serverOptions(cfg, addrs, e.identity, e.log)...)
+		server, err = temporal.NewServer(serverOptions(cfg, addrs, e.identity, e.tuning, e.log)...)
 		if err == nil {
 			err = server.Start()
 		}

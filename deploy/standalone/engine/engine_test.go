@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +24,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/postgres"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
 const queue = "test"
@@ -74,24 +73,6 @@ func config(server *postgres.Server) engine.Config {
 	}
 }
 
-// records collects what is logged.
-type records struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (r *records) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.Write(p)
-}
-
-func (r *records) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.String()
-}
-
 func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
 	t.Helper()
 	began := time.Now()
@@ -104,7 +85,7 @@ func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
 
 func stop(t *testing.T, e *engine.Engine) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
 	began := time.Now()
 	require.NoError(t, e.Stop(ctx))
@@ -150,7 +131,7 @@ func requireFound(t *testing.T, e *engine.Engine, query string, want int) {
 		found, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{Query: query})
 		require.NoError(t, err)
 		return len(found.GetExecutions()) == want
-	}, 10*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }
 
 func get(t *testing.T, url string) (status int, body string) {
@@ -178,7 +159,7 @@ func requireUI(t *testing.T, e *engine.Engine) {
 func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	t.Parallel()
 	place, server := database(t)
-	var log records
+	var log transcript.Text
 	first := start(t, config(server), &log)
 	require.NoError(t, first.Err())
 	runGreeting(t, first, "first")

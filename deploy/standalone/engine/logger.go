@@ -64,11 +64,22 @@ func (l *logger) level(theirs slog.Level) slog.Level {
 
 func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
 	level := l.level(theirs)
+	if level > slog.LevelDebug && givenUp(tags) {
+		level = slog.LevelDebug
+	}
 	if !l.out.Enabled(context.Background(), level) {
 		return
 	}
 	//nolint:sloglint // the message is Temporal's
 	l.out.LogAttrs(context.Background(), level, msg, append(attributes(l.tags), attributes(tags)...)...)
+}
+
+// givenUp says that the caller did not wait for the end of its request, as a worker of ours that stops does with its polls. Temporal's
+// stores tell it as an error of theirs, of which but the text is left.
+func givenUp(tags []tag.Tag) bool {
+	return slices.ContainsFunc(tags, func(t tag.Tag) bool {
+		return t.Key() == "error" && strings.HasSuffix(fmt.Sprint(t.Value()), context.Canceled.Error())
+	})
 }
 
 func attributes(tags []tag.Tag) []slog.Attr {

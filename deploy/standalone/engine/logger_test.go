@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/server/common/log/tag"
 
 	"github.com/cyborg-project/cyborg"
@@ -44,6 +45,14 @@ func TestLoggerWarnsOnlyWhileTemporalRuns(t *testing.T) {
 	require.Equal(t, "level=DEBUG msg=i component=temporal\n"+
 		"level=WARN msg=w component=temporal\n"+
 		"level=ERROR msg=e component=temporal error=no shard_id=3\n", logged(func(l *logger) { l.ready(); all(l) }))
+}
+
+// A request that its caller has given up is no trouble of Temporal's, whatever it says.
+func TestLoggerIsQuietAboutWhatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	err := serviceerror.NewUnavailable("UpdateTaskQueue operation failed. Failed to commit transaction. Error: context canceled")
+	require.Equal(t, "level=DEBUG msg=e component=temporal error=\""+err.Error()+"\"\n",
+		logged(func(l *logger) { l.ready(); l.Error("e", tag.Error(err)) }))
 }
 
 func TestLoggerDerives(t *testing.T) {

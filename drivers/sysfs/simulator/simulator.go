@@ -344,7 +344,7 @@ func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
 		return Function{}, cyborg.Errorf(cyborg.NotFound, "there never was a function %s in this simulated host", address)
 	}
 	var f Function
-	if err := json.Unmarshal(text, &f); err != nil { //nolint:musttag // PCIAddress is its text
+	if err := json.Unmarshal(text, &f); err != nil {
 		return Function{}, cyborg.Errorf(cyborg.Internal, "the simulator's record of %s is damaged: %w", address, err)
 	}
 	st.known[address] = f
@@ -352,7 +352,7 @@ func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
 }
 
 func (st *state) record(f Function) error {
-	text, err := json.Marshal(f) //nolint:musttag // PCIAddress is its text
+	text, err := json.Marshal(f)
 	if err != nil {
 		return cyborg.Errorf(cyborg.Internal, "%w", err)
 	}

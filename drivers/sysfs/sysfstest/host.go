@@ -1,4 +1,5 @@
-// Package sysfstest builds simulated hosts for tests of everything that stands on drivers/sysfs.
+// Package sysfstest builds simulated hosts for tests of everything that stands on drivers/sysfs, and finds recordings of
+// real ones. Only tests import it.
 package sysfstest
 
 import (

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
@@ -38,8 +39,11 @@ const URLEnv = "CYBORG_TEST_DATABASE_URL"
 
 const (
 	dirPrefix  = "cyborg-postgrestest-"
-	startLimit = time.Minute
-	stopLimit  = 20 * time.Second
+	startLimit = 5 * time.Minute // what takes a moment takes that on a machine that has much else to do
+	stopLimit  = 2 * time.Minute
+	poll       = 50 * time.Millisecond
+
+	objectInUse = "55006" // SQLSTATE: others are connected to the database, or to the template
 )
 
 // Main runs a package's tests, stops the server and exits.
@@ -156,13 +160,24 @@ func (s *server) url(database string) string {
 	return u.String()
 }
 
+// exec makes or drops a database. PostgreSQL waits five seconds for those that use it to end, which closed connections need
+// time for, too; on a busy machine that is not enough.
 func (s *server) exec(ctx context.Context, sql string) error {
 	conn, err := pgx.Connect(ctx, s.base)
 	if err != nil {
 		return fmt.Errorf("connect to the test server: %w", err)
 	}
-	_, err = conn.Exec(ctx, sql)
-	return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	for {
+		_, err = conn.Exec(ctx, sql)
+		refused, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || refused.Code != objectInUse {
+			return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+		}
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // start starts the server, once.

@@ -128,7 +128,7 @@ func TestKilledProcessLeavesNothingForLong(t *testing.T) {
 	require.Eventually(t, func() bool {
 		cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
 		return err != nil || cwd != data
-	}, 20*time.Second, 20*time.Millisecond, "the server ends with the process")
+	}, time.Minute, 20*time.Millisecond, "the server ends with the process")
 
 	dir := filepath.Dir(filepath.Dir(data))
 	require.DirExists(t, dir)

@@ -1,0 +1,116 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"hash"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// checksums are what an image must hash to; the zero value is for one of which nobody said.
+type checksums struct {
+	sha256 string
+	other  cyborg.Checksum // of whatever algorithm the image's registry uses
+}
+
+var sumFormat = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// wanted are the checksums of an image. The error is of kind Invalid.
+func wanted(image cyborg.Image) (checksums, error) {
+	want := checksums{sha256: strings.ToLower(image.SHA256), other: image.Checksum}
+	if want.sha256 != "" && !sumFormat.MatchString(want.sha256) {
+		return want, cyborg.Errorf(cyborg.Invalid, "%.80q is not a SHA-256: write 64 hexadecimal digits", image.SHA256)
+	}
+	if want.other != "" {
+		if _, err := want.other.Hash(); err != nil {
+			return want, err
+		}
+	}
+	return want, nil
+}
+
+// name is that of a file for an image with these checksums; empty where there are none.
+func (c checksums) name() string {
+	if c.sha256 != "" || c.other == "" {
+		return c.sha256
+	}
+	return c.other.Algorithm() + "-" + c.other.Value()
+}
+
+// sums computes what checksums are compared with, and the SHA-256 always: images are kept under it.
+type sums struct{ sha256, other hash.Hash }
+
+func (c checksums) begin() (*sums, error) {
+	s := &sums{sha256: sha256.New()}
+	if c.other == "" {
+		return s, nil
+	}
+	var err error
+	s.other, err = c.other.Hash()
+	return s, err
+}
+
+// Write takes a part of the image.
+func (s *sums) Write(part []byte) (int, error) {
+	if s.other != nil {
+		s.other.Write(part)
+	}
+	return s.sha256.Write(part)
+}
+
+func (s *sums) reset() {
+	s.sha256.Reset()
+	if s.other != nil {
+		s.other.Reset()
+	}
+}
+
+// check compares them. The error is of kind ImageRejected.
+func (s *sums) check(what string, want checksums) error {
+	if got := hexOf(s.sha256); want.sha256 != "" && got != want.sha256 {
+		return mismatch(what, "SHA-256", want.sha256, got)
+	}
+	if want.other == "" {
+		return nil
+	}
+	if got := hexOf(s.other); got != want.other.Value() {
+		return mismatch(what, want.other.Algorithm(), want.other.Value(), got)
+	}
+	return nil
+}
+
+// known returns an image that is here already. Under another checksum than its SHA-256 it has a link, made when both were
+// verified.
+func (s *Store) known(ctx context.Context, want checksums) (Image, error) {
+	sum := want.sha256
+	if sum == "" && want.other != "" {
+		target, err := os.Readlink(filepath.Join(s.config.Dir, want.name()))
+		if err == nil && sumFormat.MatchString(target) {
+			sum = target
+		}
+	}
+	if sum == "" {
+		return Image{}, cyborg.Errorf(cyborg.NotFound, "the image is not on this host")
+	}
+	return s.Get(ctx, sum)
+}
+
+// alias links an image's other checksum to it. Without the link it is fetched again, no worse.
+func (s *Store) alias(ctx context.Context, want checksums, image Image) {
+	link := filepath.Join(s.config.Dir, checksums{other: want.other}.name())
+	if want.other == "" {
+		return
+	}
+	err := os.Remove(link)
+	if err == nil || os.IsNotExist(err) {
+		err = os.Symlink(image.SHA256, link)
+	}
+	if err != nil {
+		s.log.WarnContext(ctx, "an image is not found again under its other checksum", "link", link, "error", err)
+	}
+}

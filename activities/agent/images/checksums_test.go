@@ -1,0 +1,115 @@
+package images_test
+
+import (
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/images"
+)
+
+func sha512Of(content []byte) cyborg.Checksum {
+	sum := sha512.Sum512(content)
+	return cyborg.MakeChecksum("sha512", hex.EncodeToString(sum[:]))
+}
+
+// once stages an image from a one-time URL, of which only a checksum other than SHA-256 is known.
+func (r *rig) once(t *testing.T, image []byte, fetch string) (images.Image, error) {
+	t.Helper()
+	return r.Stage(t.Context(), images.Request{
+		Image: cyborg.Image{Source: "glance:x", Checksum: sha512Of(image)}, Fetch: fetch, Once: true,
+	}, func(int64, int64) {})
+}
+
+// An image with the checksum that its registry has goes on where it broke off, is verified, given back, and found again.
+func TestTheRegistrysChecksum(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1<<20, 1<<20)
+	image := content(300_000, 'g')
+	r.source.image, r.source.breakAt = image, 100_000
+	_, err := r.once(t, image, "/a?key=1")
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Empty(t, r.source.back, "it is not here yet")
+	r.open(t, 1<<20, 1<<20) // a later process goes on
+	r.source.breakAt = 0
+	staged, err := r.once(t, image, "/a?key=1")
+	require.NoError(t, err)
+	require.Equal(t, sum(image), staged.SHA256, "it is kept under its SHA-256")
+	require.Equal(t, []int64{0, 100_000}, r.source.offsets)
+	require.Equal(t, []string{"/a?key=1", "/a?key=1"}, r.source.paths)
+	require.Equal(t, []string{"/a?key=1"}, r.source.back)
+
+	r.source.deaf = errors.New("nobody listens")
+	staged, err = r.once(t, image, "/b?key=2")
+	require.NoError(t, err)
+	require.Equal(t, sum(image), staged.SHA256)
+	require.Len(t, r.source.paths, 2, "it is here already")
+	require.Equal(t, []string{"/a?key=1", "/b?key=2"}, r.source.back, "a URL that is not needed is given back as well")
+}
+
+// A link that leads elsewhere, or to what was dropped, is no image.
+func TestALinkIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1<<20, 1<<20)
+	image := content(5000, 'g')
+	r.source.image = image
+	staged, err := r.once(t, image, "/a")
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(staged.Path))
+	_, err = r.once(t, image, "/a")
+	require.NoError(t, err, "it is fetched again")
+	require.Len(t, r.source.paths, 2)
+	link := filepath.Join(r.dir, "sha512-"+sha512Of(image).Value())
+	require.NoError(t, os.Remove(link))
+	require.NoError(t, os.Symlink("/etc/hostname", link))
+	staged, err = r.once(t, image, "/a")
+	require.NoError(t, err)
+	require.Len(t, r.source.paths, 3)
+	got, err := os.ReadFile(staged.Path)
+	require.NoError(t, err)
+	require.Equal(t, image, got)
+}
+
+func TestTheRegistrysChecksumIsWrong(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1<<20, 1<<20)
+	r.source.image = content(5000, 'x')
+	_, err := r.once(t, content(5000, 'g'), "/a")
+	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err))
+	require.ErrorContains(t, err, "sha512")
+	require.Empty(t, r.there(t))
+	require.Empty(t, r.source.back)
+
+	_, err = r.stage(t, cyborg.Image{Source: "glance:x", Checksum: "crc32:00"})
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	_, err = r.stage(t, cyborg.Image{Source: "glance:x", SHA256: sum(r.source.image), Checksum: sha512Of(content(5000, 'g'))})
+	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err), "both count")
+}
+
+// The cache is bounded whatever the checksums are called.
+func TestLinksDoNotFillTheCache(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1000, 2000)
+	old := time.Now().Add(-time.Hour)
+	for seed := range byte(20) {
+		r.source.image = content(900, seed)
+		staged, err := r.once(t, r.source.image, "/a")
+		require.NoError(t, err)
+		require.NoError(t, os.Chtimes(staged.Path, old, old))
+	}
+	total := int64(0)
+	for _, name := range r.there(t) {
+		info, err := os.Stat(filepath.Join(r.dir, name))
+		if err == nil && info.Mode().IsRegular() && len(name) == 64 {
+			total += info.Size()
+		}
+	}
+	require.LessOrEqual(t, total, int64(2000))
+}

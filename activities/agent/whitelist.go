@@ -1,0 +1,295 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
+	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// previewWhitelist says what a whitelist would change. It changes nothing.
+func (a *Activities) previewWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (cyborg.WhitelistPreview, error) {
+	var preview cyborg.WhitelistPreview
+	before, err := a.Nova.Read()
+	if err != nil {
+		return preview, err
+	}
+	devices, err := a.whitelistable(ctx, t, in)
+	if err != nil {
+		return preview, err
+	}
+	after := novaconf.Content(a.Inventory.Host(), functions(devices))
+	changed := !bytes.Equal(before, after)
+	return cyborg.WhitelistPreview{
+		Host: a.Inventory.Host(), File: a.Nova.Path(), Content: string(after), Diff: novaconf.Diff(a.Nova.Path(), before, after),
+		Changed: changed, Foreign: novaconf.Foreign(a.Inventory.Host(), before), Notes: a.whitelistNotes(devices, in.Work.Removed(), changed),
+	}, nil
+}
+
+// whitelistBefore is the note of a write: what the file had.
+type whitelistBefore struct {
+	Content []byte `json:"content"`
+}
+
+// writeWhitelist makes the whitelist of this host's Nova what the operation wants. It refuses before it writes; a repeat finds
+// out from the journal and the file what an earlier try did.
+func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {
+	var result workflows.WhitelistResult
+	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result)
+	if done || err != nil {
+		return result, err
+	}
+	devices, err := a.whitelistable(ctx, t, in)
+	if err == nil {
+		result, err = a.replaceWhitelist(in, devices)
+	}
+	if err != nil && s.begun {
+		err = doubt(err)
+	}
+	return result, err
+}
+
+func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whitelisted) (workflows.WhitelistResult, error) {
+	a.whitelist.Lock()
+	defer a.whitelist.Unlock()
+	defer a.Inventory.LookAtWhitelist()
+	var result workflows.WhitelistResult
+	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result) // again: the looks may have taken long
+	if done || err != nil {
+		return result, err
+	}
+	before, err := a.Nova.Read()
+	if err != nil {
+		return result, err
+	}
+	if why := novaconf.Foreign(a.Inventory.Host(), before); why != "" && !in.Work.Force {
+		return result, cyborg.Errorf(cyborg.Changed, "%s of host %s is not as Cyborg left it: %s", a.Nova.Path(), a.Inventory.Host(), why).
+			WithHint("Look at the difference, move what is needed to another file, then ask with force.")
+	}
+	if s.begun {
+		if before, err = whitelistNote(s.prior); err != nil {
+			return result, err
+		}
+	} else {
+		if s.prior.Note, err = json.Marshal(whitelistBefore{Content: before}); err != nil {
+			return result, cyborg.Errorf(cyborg.Internal, "%w", err)
+		}
+		if err := a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started)}}); err != nil {
+			return result, err
+		}
+	}
+	after := novaconf.Content(a.Inventory.Host(), functions(devices))
+	if err := a.Nova.Write(after); err != nil {
+		return result, doubt(err)
+	}
+	changed := !bytes.Equal(before, after)
+	result = workflows.WhitelistResult{
+		File: a.Nova.Path(), Changed: changed, SHA256: novaconf.Sum(after), Notes: a.whitelistNotes(devices, in.Work.Removed(), changed),
+	}
+	ended := s.at(journal.Done)
+	if ended.Result, err = json.Marshal(result); err != nil {
+		return result, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
+	}
+	return result, a.Journal.Write(journal.Change{Steps: []journal.Step{ended}})
+}
+
+// restoreWhitelist undoes the write of the same operation, which must not begin any more. What somebody else has written since
+// stays.
+func (a *Activities) restoreWhitelist(ctx context.Context, _ *try, in workflows.WhitelistInput) (struct{}, error) {
+	a.whitelist.Lock()
+	defer a.whitelist.Unlock()
+	defer a.Inventory.LookAtWhitelist()
+	s := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.WriteWhitelistActivity}}
+	prior, known := a.Journal.Step(s.key)
+	s.prior = prior
+	var err error
+	switch {
+	case !known:
+		err = a.forgottenWhitelist(ctx, in.Work)
+	case prior.State != journal.Undone:
+		err = a.bringWhitelistBack(prior)
+	}
+	if err != nil {
+		return struct{}{}, err
+	}
+	return struct{}{}, a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Undone)}})
+}
+
+func (a *Activities) bringWhitelistBack(written journal.Step) error {
+	before, err := whitelistNote(written)
+	if err != nil {
+		return err
+	}
+	now, err := a.Nova.Read()
+	if err != nil || bytes.Equal(now, before) {
+		return err
+	}
+	if why := novaconf.Foreign(a.Inventory.Host(), now); why != "" {
+		return cyborg.Errorf(cyborg.Changed, "%s of host %s cannot be brought back to what it was: %s", a.Nova.Path(), a.Inventory.Host(), why)
+	}
+	return a.Nova.Write(before)
+}
+
+// forgottenWhitelist undoes a write of which the journal knows nothing: it never was, or the journal was lost since. Then the
+// file has what the records say that it had, unless it is somebody else's.
+func (a *Activities) forgottenWhitelist(ctx context.Context, work cyborg.WhitelistWork) error {
+	if a.Nova.Dir == "" {
+		return nil
+	}
+	now, err := a.Nova.Read()
+	if err != nil || novaconf.Foreign(a.Inventory.Host(), now) != "" {
+		return err
+	}
+	var before []whitelisted
+	for _, entry := range work.Before {
+		found, err := a.find(ctx, entry.Target, freshEnough)
+		if err != nil && a.gone(entry.Target, err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		devices, err := pciFunctions(found, entry.Spec)
+		if err != nil {
+			return err
+		}
+		before = append(before, devices...)
+	}
+	return a.Nova.Write(novaconf.Content(a.Inventory.Host(), functions(before)))
+}
+
+func whitelistNote(s journal.Step) ([]byte, error) {
+	var before whitelistBefore
+	if err := json.Unmarshal(s.Note, &before); err != nil {
+		return nil, cyborg.Errorf(cyborg.Internal, "what Nova's whitelist was before cannot be read in the journal: %w", err)
+	}
+	return before.Content, nil
+}
+
+// whitelisted is a function as Nova shall know it, and what kind of PCI device Nova takes it for.
+type whitelisted struct {
+	novaconf.Device
+	novaType string
+}
+
+func functions(devices []whitelisted) []novaconf.Device {
+	out := make([]novaconf.Device, len(devices))
+	for i, d := range devices {
+		out[i] = d.Device
+	}
+	return out
+}
+
+// whitelistable lists the functions that the whitelist shall have, as they are now, or refuses: what the host lives on, what is
+// gone or in use, and what Nova would not take; and to give up what Nova's guests have. It names all that it refuses.
+func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.WhitelistInput) ([]whitelisted, error) {
+	if in.Host != a.Inventory.Host() {
+		return nil, cyborg.Errorf(cyborg.Invalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
+	}
+	var (
+		out      []whitelisted
+		refusals []error
+	)
+	for _, entry := range in.Work.Entries {
+		devices, err := a.whitelistEntry(ctx, t, entry, in.Work.Had(entry.Target))
+		if err != nil && !refuses(err) {
+			return nil, err
+		}
+		if err != nil {
+			refusals = append(refusals, err)
+		}
+		out = append(out, devices...)
+	}
+	removed := in.Work.Removed()
+	for _, target := range removed {
+		err := a.unusedByGuests(ctx, t, target)
+		if err != nil && !refuses(err) {
+			return nil, err
+		}
+		if err != nil {
+			refusals = append(refusals, err)
+		}
+	}
+	return out, cyborg.Unlisted(refusals, len(in.Work.Entries)+len(removed))
+}
+
+func (a *Activities) whitelistEntry(ctx context.Context, t *try, entry cyborg.WhitelistEntry, had bool) ([]whitelisted, error) {
+	found, err := a.findToChange(ctx, entry.Target, freshEnough)
+	if err == nil && !had {
+		err = a.idle(ctx, t, found)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return pciFunctions(found, entry.Spec)
+}
+
+// pciFunctions are those of an accelerator, each of which Nova can give out.
+func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, error) {
+	var out []whitelisted
+	for _, handle := range found.Deployable.Handles {
+		address, isPCI := handle.PCIAddress()
+		if !isPCI {
+			return nil, cyborg.Errorf(cyborg.Unsupported, "%s is no PCI device: its handle %s is of kind %s", found.Deployable.Name, handle.Identity, handle.Kind)
+		}
+		device := whitelisted{Device: novaconf.Device{
+			Address: address, VendorID: found.Deployable.Specs.VendorID, ProductID: found.Deployable.Specs.ProductID, Spec: spec,
+		}, novaType: novaType(found, address)}
+		if err := device.Check(); err != nil {
+			return nil, err
+		}
+		if remote := spec.RemoteManaged; remote != nil && *remote && device.novaType != virtualFunction {
+			return nil, cyborg.Errorf(cyborg.Invalid, "%s is no virtual function, and only those can be remote_managed: nova-compute would not start", address)
+		}
+		out = append(out, device)
+	}
+	return out, nil
+}
+
+// unusedByGuests refuses what a guest has. What uses a function through another driver than VFIO is no guest.
+func (a *Activities) unusedByGuests(ctx context.Context, t *try, target cyborg.Target) error {
+	found, err := a.find(ctx, target, freshEnough)
+	if err != nil {
+		if a.gone(target, err) {
+			return nil
+		}
+		return err
+	}
+	for _, handle := range found.Deployable.Handles {
+		attached, err := a.attached(ctx, t, found, handle)
+		if err != nil {
+			return err
+		}
+		who, err := a.inUse(ctx, t, found, handle)
+		if err != nil {
+			return err
+		}
+		if attached && who != "" {
+			return cyborg.Errorf(cyborg.InUse, "%s is in use by %s", handle.Identity, who).
+				WithHint("Delete or move the instance that has it first.")
+		}
+	}
+	return nil
+}
+
+// What Nova calls kinds of PCI devices (nova/objects/fields.py, PciDeviceType).
+const (
+	plainFunction    = "type-PCI"
+	physicalFunction = "type-PF"
+	virtualFunction  = "type-VF"
+)
+
+func novaType(found inventory.Found, address cyborg.PCIAddress) string {
+	if _, virtual := found.Deployable.Specs.Capability["physical_function"]; virtual {
+		return virtualFunction
+	}
+	if _, capable := found.Device.BoardInfo["sriov_totalvfs"]; capable && found.Device.Identity == address.String() {
+		return physicalFunction
+	}
+	return plainFunction
+}

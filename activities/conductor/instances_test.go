@@ -1,0 +1,466 @@
+package conductor_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/mocks"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/openstack"
+	"github.com/cyborg-project/cyborg/internal/openstack/nova"
+	"github.com/cyborg-project/cyborg/internal/openstack/nova/novatest"
+	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// compute is the records of a host with accelerators, and a Nova.
+type compute struct {
+	*db.Store
+	t     *testing.T
+	url   string
+	model *novatest.Nova
+	env   *testsuite.TestActivityEnvironment
+	boot  string
+	seq   int64
+	cards int
+}
+
+// newCompute gives the host so many accelerators, all in service.
+func newCompute(t *testing.T, cards int, policy conductor.Policy) *compute {
+	t.Helper()
+	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
+		_, _, err := db.Migrate(ctx, url)
+		return err
+	})
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	store, err := db.Open(t.Context(), url, db.Options{SilentAfter: time.Microsecond}, log) // so that it may boot at any time
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	keystone := openstacktest.NewKeystone(t)
+	c := &compute{Store: store, t: t, url: url, model: novatest.New(keystone.IsOwn), boot: "boot-1", cards: cards}
+	server := httptest.NewServer(c.model)
+	t.Cleanup(server.Close)
+	keystone.Serve("compute", server.URL+"/v2.1")
+	session, err := openstack.New(keystone.Config(), log)
+	require.NoError(t, err)
+	t.Cleanup(session.Close)
+	var suite testsuite.WorkflowTestSuite
+	c.env = suite.NewTestActivityEnvironment()
+	policy.CheckInstances = time.Hour
+	temporal := &mocks.Client{}
+	temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, mock.Anything, mock.Anything).Return(&mocks.WorkflowRun{}, nil)
+	for name, a := range conductor.New(store, temporal, policy, conductor.Cloud{Nova: nova.New(session)}, log).All() {
+		c.env.RegisterActivityWithOptions(a, registered(name))
+	}
+	c.report()
+	c.exec("UPDATE deployables SET lifecycle = 'ready', untouched = false")
+	c.exec(`INSERT INTO device_profiles (name, groups) VALUES ('one', '[{"resources:FPGA": "1"}]')`)
+	return c
+}
+
+func (c *compute) exec(sql string, values ...any) {
+	c.t.Helper()
+	conn, err := pgx.Connect(c.t.Context(), c.url)
+	require.NoError(c.t, err)
+	defer func() { _ = conn.Close(c.t.Context()) }()
+	_, err = conn.Exec(c.t.Context(), sql, values...)
+	require.NoError(c.t, err)
+}
+
+func (c *compute) report() {
+	c.t.Helper()
+	c.seq++
+	b := cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
+	for i := range c.cards {
+		name := "card" + string(rune('0'+i))
+		b.Devices = append(b.Devices, cyborg.DeviceReport{
+			Identity: name, Type: cyborg.FPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F", ControlPath: cyborg.ControlPath{Kind: "PCI"},
+			Deployables: []cyborg.DeployableReport{{
+				Name: name, Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.FPGA}, Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
+				Handles: []cyborg.HandleReport{{Kind: cyborg.HandleTestPCI, Identity: name, Info: map[string]string{}}},
+			}},
+		})
+	}
+	content := cyborg.Content{Backends: []cyborg.BackendReport{b}}
+	replies, err := c.MergeReports(c.t.Context(), []cyborg.Report{{
+		Host: "h1", BootID: c.boot, AgentVersion: "1", Sequence: c.seq, Digest: content.Digest(), Content: content,
+	}})
+	require.NoError(c.t, err)
+	require.True(c.t, replies[0].Accepted)
+}
+
+// bind has an instance that runs get an accelerator.
+func (c *compute) bind() uuid.UUID {
+	c.t.Helper()
+	ctx, who := c.t.Context(), uuid.New()
+	arqs, err := c.CreateARQs(ctx, "one", cyborg.Actor{Name: "nova", Project: "p"})
+	require.NoError(c.t, err)
+	all, err := c.Accelerators(ctx, db.AcceleratorFilter{}, db.Page{Limit: 10})
+	require.NoError(c.t, err)
+	for i := range all {
+		if all[i].Handles[0].Holder != nil {
+			continue
+		}
+		admitted, err := c.Admit(ctx, db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "nova"}, Bind: &cyborg.BindRequest{
+			Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: who.String()}, Within: time.Hour,
+			ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: all[i].ProviderUUID}},
+		}})
+		require.NoError(c.t, err)
+		_, err = c.Begin(ctx, admitted.Operation.ID)
+		require.NoError(c.t, err)
+		require.NoError(c.t, c.End(ctx, cyborg.Outcome{Operation: admitted.Operation.ID, State: cyborg.Succeeded}))
+		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+		return who
+	}
+	require.Fail(c.t, "no accelerator is free")
+	return who
+}
+
+// reboot has the host boot.
+func (c *compute) reboot() {
+	c.t.Helper()
+	c.boot = "boot-" + uuid.NewString()
+	c.report()
+}
+
+// tidy looks at all instances, as if the time for that had come.
+func (c *compute) tidy() workflows.TidyResult {
+	c.t.Helper()
+	c.exec("UPDATE arqs SET seen_at = '-infinity'")
+	value, err := c.env.ExecuteActivity(workflows.TidyActivity, workflows.TidyInput{})
+	require.NoError(c.t, err)
+	var result workflows.TidyResult
+	require.NoError(c.t, value.Get(&result))
+	return result
+}
+
+func (c *compute) drift() map[cyborg.DriftClass]int {
+	c.t.Helper()
+	found, err := c.DriftOfInstances(c.t.Context())
+	require.NoError(c.t, err)
+	return found
+}
+
+// TestInstancesAreCompared: an instance that is not as its requests say is told, by class, from the second look on where it may
+// be so for a moment, and no longer when it is as it should be; nothing is done about it.
+func TestInstancesAreCompared(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 5, conductor.Policy{})
+	moved, broken, shelved, working, fine := c.bind(), c.bind(), c.bind(), c.bind(), c.bind()
+	c.tidy()
+	require.Empty(t, c.drift())
+	c.model.Set(novatest.Instance{ID: moved, Status: novatest.Active, Host: "h2"})
+	c.model.Set(novatest.Instance{ID: broken, Status: "ERROR", Host: "h1"})
+	c.model.Set(novatest.Instance{ID: shelved, Status: "SHELVED_OFFLOADED"})
+	c.model.Set(novatest.Instance{ID: working, Status: "REBUILD", Task: "rebuilding", Host: "h2"})
+	c.tidy()
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftInstanceError: 1}, c.drift())
+	c.tidy()
+	require.Equal(t, map[cyborg.DriftClass]int{
+		cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1, cyborg.DriftInstanceOffloaded: 1,
+	}, c.drift())
+	arqs, err := c.ARQs(t.Context(), db.ARQFilter{States: []cyborg.ARQState{cyborg.ARQBound}}, db.Listing{})
+	require.NoError(t, err)
+	require.Len(t, arqs, 5, "whoever has something keeps it")
+	for _, who := range []uuid.UUID{moved, broken, shelved, working} {
+		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+	}
+	c.tidy()
+	require.Empty(t, c.drift())
+	c.model.Set(novatest.Instance{ID: fine, Status: "ERROR", Host: "h1"})
+	c.tidy()
+	require.NotEmpty(t, c.drift())
+	c.model.Delete(fine)
+	require.Equal(t, 1, c.tidy().Collected)
+	require.Empty(t, c.drift(), "what is gone differs in nothing")
+}
+
+// TestDriftWhileUnclear: while Nova works on an instance, or does not reach it, what it differs in is neither over nor new.
+func TestDriftWhileUnclear(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 2, conductor.Policy{})
+	broken, fine := c.bind(), c.bind()
+	c.model.Set(novatest.Instance{ID: broken, Status: "ERROR", Host: "h1"})
+	c.tidy()
+	want := map[cyborg.DriftClass]int{cyborg.DriftInstanceError: 1}
+	require.Equal(t, want, c.drift())
+	for _, is := range []novatest.Instance{{Status: "UNKNOWN", Partial: true}, {Status: "ERROR", Task: "rebooting_hard", Host: "h1"}} {
+		for _, is.ID = range []uuid.UUID{broken, fine} {
+			c.model.Set(is)
+		}
+		c.tidy()
+		require.Equal(t, want, c.drift())
+		again, err := c.UnseenInstances(t.Context(), 59*time.Minute, 10)
+		require.NoError(t, err)
+		require.Len(t, again, 2, "both are looked at again soon")
+	}
+	for _, who := range []uuid.UUID{broken, fine} {
+		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+	}
+	c.tidy()
+	require.Empty(t, c.drift())
+}
+
+// TestActionsNotFound: an instance of which Nova does not find what was done with it keeps its requests.
+func TestActionsNotFound(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	who := c.bind()
+	c.reboot()
+	c.model.HideActions()
+	require.Zero(t, c.tidy().Collected)
+	left, err := c.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it is not known to be well")
+	c.model.Delete(who)
+	require.Equal(t, 1, c.tidy().Collected)
+}
+
+// TestStrandedInstances: the requests of an instance that Nova could put on no host go when nobody has touched them for long enough;
+// not those of one that is on a host, on which somebody works, or of which Nova does not say where it is.
+func TestStrandedInstances(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		is        novatest.Instance
+		after     time.Duration
+		forgotten bool
+	}{
+		"was not built":     {novatest.Instance{Status: "ERROR"}, time.Minute, true},
+		"was not unshelved": {novatest.Instance{Status: "SHELVED_OFFLOADED"}, time.Minute, true},
+		"not for long":      {novatest.Instance{Status: "ERROR"}, 3 * time.Hour, false},
+		"never":             {novatest.Instance{Status: "ERROR"}, 0, false},
+		"is on a host":      {novatest.Instance{Status: "ERROR", Host: "h1"}, time.Minute, false},
+		"is unshelved":      {novatest.Instance{Status: "SHELVED_OFFLOADED", Task: "unshelving"}, time.Minute, false},
+		"its cell is down":  {novatest.Instance{Status: "UNKNOWN", Partial: true}, time.Minute, false},
+		"hidden":            {novatest.Instance{Status: "ERROR", Partial: true}, time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCompute(t, 2, conductor.Policy{ForgetUnbound: test.after})
+			who, other := c.bind(), c.bind()
+			c.exec("UPDATE arqs SET created_at = now() - interval '2 hours'")
+			c.exec("ALTER TABLE arqs DISABLE TRIGGER note_update")
+			c.exec("UPDATE arqs SET updated_at = now() - interval '2 hours'")
+			test.is.ID = who
+			c.model.Set(test.is)
+			want := 0
+			if test.forgotten {
+				want = 1
+			}
+			require.Equal(t, want, c.tidy().Collected)
+			left, err := c.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
+			require.NoError(t, err)
+			require.Len(t, left, 1-want)
+			left, err = c.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{other}}, db.Listing{})
+			require.NoError(t, err)
+			require.Len(t, left, 1)
+			require.Zero(t, c.tidy().Collected)
+			if test.forgotten {
+				require.Empty(t, c.drift())
+			}
+		})
+	}
+}
+
+// TestLossIsOver: an instance has its accelerators again, or will when it is started, where somebody had it made anew since the
+// boot, or it is off; not where somebody rebooted it, which may have been softly, nor where its cell is down.
+func TestLossIsOver(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(c *compute, who uuid.UUID)
+		over   bool
+	}{
+		"nothing":                            {func(*compute, uuid.UUID) {}, false},
+		"started before":                     {func(c *compute, who uuid.UUID) { c.model.Act(who, "start", "x", time.Now().Add(-time.Hour)) }, false},
+		"started since":                      {func(c *compute, who uuid.UUID) { c.model.Act(who, "start", "x", time.Now().Add(time.Minute)) }, true},
+		"rebuilt since":                      {func(c *compute, who uuid.UUID) { c.model.Act(who, "rebuild", "x", time.Now().Add(time.Minute)) }, true},
+		"rebooted by others":                 {func(c *compute, who uuid.UUID) { c.model.Act(who, "reboot", "x", time.Now().Add(time.Minute)) }, false},
+		"rebooted hard by others":            {func(c *compute, who uuid.UUID) { c.rebootHard(who, "Success") }, true},
+		"a hard reboot by others has failed": {func(c *compute, who uuid.UUID) { c.rebootHard(who, "Error") }, false},
+		"rebooted hard, and the host boots":  {func(c *compute, who uuid.UUID) { c.rebootHard(who, "Success"); c.reboot() }, false},
+		"off": {func(c *compute, who uuid.UUID) {
+			c.model.Set(novatest.Instance{ID: who, Status: novatest.ShutOff, Host: "h1"})
+		}, true},
+		"its cell is down": {func(c *compute, who uuid.UUID) { c.model.Set(novatest.Instance{ID: who, Status: "UNKNOWN"}) }, false},
+		"somebody stops it": {func(c *compute, who uuid.UUID) {
+			c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Task: "powering-off", Host: "h1"})
+		}, false},
+		"Nova does not answer": {func(c *compute, _ uuid.UUID) {
+			c.model.Disturb(func(w http.ResponseWriter, _ *http.Request) bool {
+				w.WriteHeader(http.StatusInternalServerError)
+				return true
+			})
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCompute(t, 1, conductor.Policy{})
+			who := c.bind()
+			c.reboot()
+			test.change(c, who)
+			c.tidy()
+			want := map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}
+			if test.over {
+				want = map[cyborg.DriftClass]int{}
+			}
+			require.Equal(t, want, c.drift())
+		})
+	}
+}
+
+// TestRescueIsAdmittedOnce: where operators want it, one operation has the instances of a host that has booted rebooted, and none
+// without a boot; where they do not, none is.
+func TestRescueIsAdmittedOnce(t *testing.T) {
+	t.Parallel()
+	for within, rescues := range map[time.Duration]int{time.Hour: 1, 0: 0} {
+		c := newCompute(t, 2, conductor.Policy{RescueWithin: within})
+		c.bind()
+		c.bind()
+		require.Zero(t, c.tidy().Rescued)
+		c.reboot()
+		require.Equal(t, rescues, c.tidy().Rescued)
+		require.Zero(t, c.tidy().Rescued)
+		ops, err := c.Operations(t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindRescue}}, db.Page{Limit: 10})
+		require.NoError(t, err)
+		require.Len(t, ops, rescues)
+	}
+}
+
+// rebootHard has somebody reboot an instance, whose nova-compute asks for its accelerators.
+func (c *compute) rebootHard(who uuid.UUID, result string) {
+	c.t.Helper()
+	c.model.Hold()
+	request := c.model.RebootHard(who, "somebody")
+	require.NoError(c.t, c.NoteHardReboot(c.t.Context(), who, request))
+	c.tidy()
+	require.Equal(c.t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it is not over")
+	c.model.Release(result)
+	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+}
+
+// looks asks what is to be done about an instance.
+func (c *compute) looks(who uuid.UUID, host string) workflows.LookAtInstanceResult {
+	c.t.Helper()
+	value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
+		Host: host, Rescue: cyborg.Rescue{Instance: who, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
+	})
+	require.NoError(c.t, err)
+	var result workflows.LookAtInstanceResult
+	require.NoError(c.t, value.Get(&result))
+	return result
+}
+
+// TestLookAtInstance: only an instance that runs, where its accelerators are, with nobody at work on it, is rebooted.
+func TestLookAtInstance(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	who := uuid.New()
+	require.Equal(t, cyborg.InstanceGone, c.looks(who, "h1").Outcome)
+	for name, test := range map[string]struct {
+		is      novatest.Instance
+		outcome cyborg.RescueOutcome
+		waits   string
+	}{
+		"runs":        {novatest.Instance{Status: novatest.Active, Host: "h1"}, "", ""},
+		"off":         {novatest.Instance{Status: novatest.ShutOff, Host: "h1"}, cyborg.SwitchOff, ""},
+		"elsewhere":   {novatest.Instance{Status: novatest.Active, Host: "h2"}, cyborg.InstanceElsewhere, ""},
+		"offloaded":   {novatest.Instance{Status: "SHELVED_OFFLOADED"}, cyborg.InstanceElsewhere, ""},
+		"paused":      {novatest.Instance{Status: "PAUSED", Host: "h1"}, cyborg.InstanceLeft, ""},
+		"broken":      {novatest.Instance{Status: "ERROR", Host: "h1"}, cyborg.InstanceLeft, ""},
+		"worked on":   {novatest.Instance{Status: "REBOOT", Task: "rebooting", Host: "h1"}, "", "Nova works on it (rebooting)"},
+		"not back":    {novatest.Instance{Status: novatest.Active, Host: "h1", HostStatus: "DOWN"}, "", "the nova-compute of host h1 is DOWN"},
+		"unreachable": {novatest.Instance{Status: "UNKNOWN"}, "", "its cell is down"},
+	} {
+		test.is.ID = who
+		c.model.Set(test.is)
+		found := c.looks(who, "h1")
+		require.Equal(t, test.outcome, found.Outcome, name)
+		require.Equal(t, test.waits, found.Wait, name)
+	}
+	c.model.Act(who, "rebuild", "x", time.Now())
+	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+	require.Equal(t, cyborg.Recreated, c.looks(who, "h1").Outcome)
+}
+
+// TestRebootOnce: whatever breaks between us and Nova, and however often the activity is tried again, Nova is asked once.
+func TestRebootOnce(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	who := uuid.New()
+	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+	c.model.Act(who, "reboot", openstacktest.OwnUserID, time.Now().Add(-time.Hour)) // because of an earlier boot
+	before := c.looks(who, "h1").Before
+	require.Len(t, before, 1)
+	reboot := func() (result workflows.RebootInstanceResult, err error) {
+		value, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who, Before: before})
+		if err != nil {
+			return result, err
+		}
+		return result, value.Get(&result)
+	}
+	// Nova takes it, and the answer is lost.
+	var cut atomic.Bool
+	c.model.Disturb(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/action") || !cut.CompareAndSwap(false, true) {
+			return false
+		}
+		c.model.ServeHTTP(&lost{header: http.Header{}}, r)
+		panic(http.ErrAbortHandler)
+	})
+	_, err := reboot()
+	require.Equal(t, cyborg.Unavailable, workflows.FromFailure(err).Kind)
+	require.Equal(t, 2, c.model.Reboots(who))
+	for range 3 {
+		result, err := reboot()
+		require.NoError(t, err)
+		require.Equal(t, workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, result)
+	}
+	require.Equal(t, 2, c.model.Reboots(who))
+
+	// It fails in Nova, or the instance goes.
+	before = c.looks(who, "h1").Before
+	require.Len(t, before, 2)
+	c.model.Release("Error")
+	result, err := reboot()
+	require.NoError(t, err)
+	require.Equal(t, cyborg.RescueFailed, result.Outcome)
+	require.Contains(t, result.Detail, "Error")
+	c.model.Delete(who)
+	result, err = reboot()
+	require.NoError(t, err)
+	require.Equal(t, cyborg.InstanceGone, result.Outcome)
+}
+
+// TestRebootWaitsForOthers: while Nova works on an instance for somebody else, it is not asked to reboot it.
+func TestRebootWaitsForOthers(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	who := uuid.New()
+	c.model.Set(novatest.Instance{ID: who, Status: "REBUILD", Task: "rebuilding", Host: "h1"})
+	_, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who})
+	require.Equal(t, cyborg.Busy, workflows.FromFailure(err).Kind)
+	require.Zero(t, c.model.Reboots(who))
+}
+
+// lost is an answer that nobody gets.
+type lost struct{ header http.Header }
+
+func (l *lost) Header() http.Header          { return l.header }
+func (*lost) Write(text []byte) (int, error) { return len(text), nil }
+func (*lost) WriteHeader(int)                {}

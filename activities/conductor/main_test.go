@@ -1,0 +1,14 @@
+package conductor_test
+
+import (
+	"testing"
+
+	"go.temporal.io/sdk/activity"
+	"go.uber.org/goleak"
+
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
+
+func registered(name string) activity.RegisterOptions { return activity.RegisterOptions{Name: name} }

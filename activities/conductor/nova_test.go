@@ -1,0 +1,205 @@
+package conductor_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/mocks"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/openstack/nova"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// bound is a store with the accelerator requests of instances, and nothing else.
+type bound struct {
+	slow
+
+	unseen        []uuid.UUID
+	seen, deleted []uuid.UUID
+}
+
+func (b *bound) UnseenInstances(context.Context, time.Duration, int) ([]db.HeldInstance, error) {
+	var held []db.HeldInstance
+	for _, id := range b.unseen {
+		held = append(held, db.HeldInstance{UUID: id, Host: "h1", Bound: true})
+	}
+	return held, nil
+}
+
+func (b *bound) SawInstances(_ context.Context, seen []db.SeenInstance, _ time.Duration) error {
+	for _, i := range seen {
+		b.seen = append(b.seen, i.UUID)
+	}
+	return nil
+}
+
+func (*bound) EndInstanceDrift(context.Context) error { return nil }
+
+func (b *bound) DeleteARQs(_ context.Context, d db.ARQDeletion, _ cyborg.Actor) (db.DeletedARQs, error) {
+	b.deleted = append(b.deleted, d.Instance)
+	return db.DeletedARQs{}, nil
+}
+
+// cells is a Nova that has trouble with some instances, and does not have others.
+type cells struct {
+	conductor.Nova
+
+	trouble, gone []uuid.UUID
+	away          bool
+	asked         int
+}
+
+func (c *cells) Instance(_ context.Context, instance uuid.UUID) (nova.Instance, error) {
+	c.asked++
+	switch {
+	case c.away || slices.Contains(c.trouble, instance):
+		return nova.Instance{}, cyborg.Errorf(cyborg.Unavailable, "the service compute answered 500")
+	case slices.Contains(c.gone, instance):
+		return nova.Instance{}, cyborg.Errorf(cyborg.NotFound, "there is no instance %s", instance)
+	}
+	return nova.Instance{Status: "ACTIVE", Node: "h1"}, nil
+}
+
+// L46: an instance about which Nova says nothing keeps no other from being asked about; a Nova that answers nothing is left alone.
+func TestL46InstancesThatNovaHasTroubleWith(t *testing.T) {
+	t.Parallel()
+	heard := make(chan struct{})
+	close(heard)
+	store := &bound{slow: slow{heard: heard}}
+	for range 12 {
+		store.unseen = append(store.unseen, uuid.New())
+	}
+	asked := &cells{trouble: []uuid.UUID{store.unseen[0], store.unseen[1]}, gone: []uuid.UUID{store.unseen[2], store.unseen[11]}}
+	gone, there := asked.gone, slices.Clone(store.unseen[3:11]) // what is asked may come in another order
+	tidy := func() workflows.TidyResult {
+		var suite testsuite.WorkflowTestSuite
+		env := suite.NewTestActivityEnvironment()
+		acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: asked}, slog.New(slog.DiscardHandler))
+		env.RegisterActivityWithOptions(acts.Tidy, activity.RegisterOptions{Name: workflows.TidyActivity})
+		value, err := env.ExecuteActivity(workflows.TidyActivity, workflows.TidyInput{})
+		require.NoError(t, err)
+		var result workflows.TidyResult
+		require.NoError(t, value.Get(&result))
+		return result
+	}
+	require.Equal(t, 2, tidy().Collected)
+	require.ElementsMatch(t, gone, store.deleted)
+	require.ElementsMatch(t, there, store.seen)
+	require.Equal(t, 12, asked.asked)
+
+	asked.away, asked.asked, store.seen = true, 0, nil
+	require.Zero(t, tidy().Collected)
+	require.Equal(t, 3, asked.asked)
+	require.Empty(t, store.seen)
+}
+
+// plainBinds is a store of one bind, which ends when it begins.
+type plainBinds struct {
+	conductor.Store
+	arq  cyborg.ARQ
+	told *int // how often it was recorded that Nova knows
+}
+
+func (s plainBinds) Complete(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
+	return cyborg.Work{Operation: operation, Kind: cyborg.KindBind, Ended: cyborg.Succeeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
+}
+
+func (s plainBinds) Told(context.Context, uuid.UUID) error { *s.told++; return nil }
+
+func (plainBinds) Begin(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
+	return cyborg.Work{Operation: operation, Kind: cyborg.KindBind, Notify: []uuid.UUID{uuid.New()}}, nil
+}
+
+func (s plainBinds) ARQs(_ context.Context, filter db.ARQFilter, _ db.Listing) ([]cyborg.ARQ, error) {
+	if len(filter.UUIDs) != 1 || filter.UUIDs[0] != s.arq.UUID {
+		return nil, nil
+	}
+	return []cyborg.ARQ{s.arq}, nil
+}
+
+// listeningNova keeps what it is told, after it has done what it does first.
+type listeningNova struct {
+	conductor.Nova
+
+	first func(ctx context.Context) error
+	told  []nova.Event
+}
+
+func (n *listeningNova) Tell(ctx context.Context, events []nova.Event) (nova.Told, error) {
+	if err := n.first(ctx); err != nil {
+		return nova.Told{}, err
+	}
+	n.told = append(n.told, events...)
+	return nova.Told{Taken: len(events)}, nil
+}
+
+// TestBeginTellsNova: of a bind that has ended with its beginning Nova is told at once, after who waits here for its end; and
+// each time, so that a process that dies in between loses nothing. Where Nova does not take it soon, the run has to tell it.
+func TestBeginTellsNova(t *testing.T) {
+	t.Parallel()
+	operation := uuid.New()
+	arq := cyborg.ARQ{UUID: uuid.New(), State: cyborg.ARQBound, Instance: uuid.New(), Operation: operation}
+	event := nova.Event{Instance: arq.Instance, ARQ: arq.UUID, Bound: true}
+	recorded := 0
+	begin := func(n *listeningNova, in workflows.BeginInput) (*conductor.Activities, cyborg.Work) {
+		acts := conductor.New(plainBinds{arq: arq, told: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+		watch, forget := acts.Runs().Watch(operation)
+		defer forget()
+		first := n.first
+		n.first = func(ctx context.Context) error {
+			select {
+			case <-watch.Ended:
+			default:
+				t.Error("who waits for the end waits for Nova")
+			}
+			return first(ctx)
+		}
+		work, err := acts.Begin(t.Context(), in)
+		require.NoError(t, err)
+		return acts, work
+	}
+
+	n := &listeningNova{first: func(context.Context) error { return nil }}
+	acts, work := begin(n, workflows.BeginInput{Operation: operation})
+	require.Equal(t, cyborg.Succeeded, work.Ended)
+	require.Empty(t, work.Notify)
+	require.Equal(t, []nova.Event{event}, n.told)
+	_, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
+	require.NoError(t, err)
+	require.Equal(t, []nova.Event{event, event}, n.told)
+	require.Equal(t, 2, recorded)
+
+	n = &listeningNova{first: func(context.Context) error { return cyborg.Errorf(cyborg.Unavailable, "Nova does not answer") }}
+	_, work = begin(n, workflows.BeginInput{Operation: operation})
+	require.Equal(t, cyborg.Succeeded, work.Ended)
+	require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
+	require.Equal(t, 2, recorded, "Nova does not know")
+
+	n.told, n.first = nil, nil // of a nil function the call would panic
+	acts = conductor.New(plainBinds{arq: arq, told: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+	work, err = acts.Begin(t.Context(), workflows.BeginInput{Operation: operation, Abandoned: true})
+	require.NoError(t, err)
+	require.Empty(t, work.Ended, "it has only begun")
+	require.Len(t, work.Notify, 1)
+
+	synctest.Test(t, func(t *testing.T) {
+		n := &listeningNova{first: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
+		acts := conductor.New(plainBinds{arq: arq, told: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+		began := time.Now()
+		work, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
+		require.NoError(t, err)
+		require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
+		require.Equal(t, 3*time.Second, time.Since(began), "a run that waits longer is taken for lost after ten seconds")
+	})
+}

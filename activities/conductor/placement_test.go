@@ -1,0 +1,723 @@
+package conductor_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/openstack/placement"
+	"github.com/cyborg-project/cyborg/internal/openstack/placement/placementtest"
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// cloud is the records of some hosts and a Placement that follows them.
+type cloud struct {
+	*db.Store
+	t     testing.TB
+	url   string
+	model *placementtest.Placement
+	acts  *conductor.Placement
+	env   *testsuite.TestActivityEnvironment
+	seq   int64
+}
+
+func newCloud(t testing.TB) *cloud {
+	t.Helper()
+	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
+		_, _, err := db.Migrate(ctx, url)
+		return err
+	})
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	store, err := db.Open(t.Context(), url, db.Options{}, log)
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	c := &cloud{Store: store, t: t, url: url, model: placementtest.New()}
+	c.acts = conductor.NewPlacement(store, placement.New(c.model), conductor.PlacementOptions{CompareEvery: time.Microsecond, Width: 1}, log)
+	var suite testsuite.WorkflowTestSuite
+	c.env = suite.NewTestActivityEnvironment()
+	all := conductor.New(store, nil, conductor.Policy{}, conductor.Cloud{Placement: c.acts}, log)
+	for name, a := range all.All() {
+		c.env.RegisterActivityWithOptions(a, registered(name))
+	}
+	for name, a := range c.acts.Queued() {
+		c.env.RegisterActivityWithOptions(a, registered(name))
+	}
+	require.NoError(t, store.SwitchPlacement(t.Context(), true, time.Microsecond))
+	return c
+}
+
+// aCard has deployables of num handles each.
+func aCard(name string, deployables int, num int, traits ...string) cyborg.DeviceReport {
+	out := cyborg.DeviceReport{
+		Identity: name, Type: cyborg.FPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
+		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": name}},
+	}
+	for i := range deployables {
+		d := cyborg.DeployableReport{
+			Name: fmt.Sprintf("%s.%d", name, i), Specs: cyborg.Specs{Num: num, DeviceType: cyborg.FPGA},
+			Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}}, ProgramSet: fmt.Sprint(i),
+		}
+		for n, trait := range traits {
+			d.Attributes = append(d.Attributes, cyborg.Attribute{Key: fmt.Sprintf("trait%d", n), Value: trait})
+		}
+		for n := range num {
+			d.Handles = append(d.Handles, cyborg.HandleReport{
+				Kind: cyborg.HandleTestPCI, Identity: fmt.Sprintf("%s/%d", d.Name, n), Info: map[string]string{"function": fmt.Sprint(n)},
+			})
+		}
+		out.Deployables = append(out.Deployables, d)
+	}
+	return out
+}
+
+// report makes a host show these cards.
+func (c *cloud) report(host string, cards ...cyborg.DeviceReport) {
+	c.t.Helper()
+	c.seq++
+	content := cyborg.Content{
+		Backends:    []cyborg.BackendReport{{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: cards}},
+		Attachments: []cyborg.Attachment{},
+	}
+	replies, err := c.MergeReports(c.t.Context(), []cyborg.Report{{
+		Host: host, BootID: "b", AgentVersion: "1", Sequence: c.seq, Digest: content.Digest(), Content: content,
+	}})
+	require.NoError(c.t, err)
+	require.True(c.t, replies[0].Accepted)
+}
+
+// ready takes everything of a host into service.
+func (c *cloud) ready(host string) {
+	c.t.Helper()
+	for _, a := range c.of(host) {
+		c.operate(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: a.UUID}})
+	}
+}
+
+func (c *cloud) of(host string) []cyborg.Accelerator {
+	c.t.Helper()
+	found, err := c.Accelerators(c.t.Context(), db.AcceleratorFilter{Hosts: []string{host}}, db.Page{})
+	require.NoError(c.t, err)
+	return found
+}
+
+func (c *cloud) begin(admission db.Admission) uuid.UUID {
+	c.t.Helper()
+	admission.ID, admission.Actor = uuid.New(), cyborg.Actor{Name: "alice"}
+	admitted, err := c.Admit(c.t.Context(), admission)
+	require.NoError(c.t, err)
+	_, err = c.Begin(c.t.Context(), admitted.Operation.ID)
+	require.NoError(c.t, err)
+	return admitted.Operation.ID
+}
+
+func (c *cloud) operate(admission db.Admission) {
+	c.t.Helper()
+	require.NoError(c.t, c.End(c.t.Context(), cyborg.Outcome{Operation: c.begin(admission), State: cyborg.Succeeded}))
+}
+
+func (c *cloud) run(name string, in, out any) error {
+	value, err := c.env.ExecuteActivity(name, in)
+	if err == nil && out != nil {
+		err = value.Get(out)
+	}
+	return err
+}
+
+func (c *cloud) sync(host string) workflows.SyncPlacementResult {
+	c.t.Helper()
+	var out workflows.SyncPlacementResult
+	require.NoError(c.t, c.run(workflows.SyncPlacementActivity, workflows.SyncPlacementInput{Host: host}, &out))
+	return out
+}
+
+func (c *cloud) compare() workflows.ComparePlacementResult {
+	c.t.Helper()
+	var out workflows.ComparePlacementResult
+	require.NoError(c.t, c.run(workflows.ComparePlacementActivity, workflows.ComparePlacementInput{Hosts: 100}, &out))
+	require.Empty(c.t, out.Failed)
+	return out
+}
+
+func (c *cloud) fence(a *cyborg.Accelerator, consumers ...string) error {
+	return c.run(workflows.FencePlacementActivity, workflows.FencePlacementInput{
+		Host: a.Host, Accelerators: []uuid.UUID{a.UUID}, Consumers: consumers,
+	}, nil)
+}
+
+// requireReserved asserts how much of each provider is reserved; of -1 there is no such provider.
+func (c *cloud) requireReserved(want map[string]int) {
+	c.t.Helper()
+	for name, reserved := range want {
+		got := c.model.Provider(name)
+		if reserved < 0 {
+			require.Nil(c.t, got, name)
+			continue
+		}
+		require.NotNil(c.t, got, name)
+		for class, inventory := range got.Inventories {
+			require.Equal(c.t, reserved, inventory.Reserved, "%s of %s", class, name)
+			require.Equal(c.t, inventory.Total, inventory.MaxUnit, "%s of %s", class, name)
+		}
+	}
+}
+
+func (c *cloud) exec(sql string, args ...any) {
+	c.t.Helper()
+	conn, err := pgx.Connect(c.t.Context(), c.url)
+	require.NoError(c.t, err)
+	defer conn.Close(c.t.Context())
+	_, err = conn.Exec(c.t.Context(), sql, args...)
+	require.NoError(c.t, err)
+}
+
+func (c *cloud) drift() map[cyborg.DriftClass]cyborg.Drift {
+	c.t.Helper()
+	listed, err := c.Drift(c.t.Context(), db.DriftFilter{}, db.Page{})
+	require.NoError(c.t, err)
+	out := map[cyborg.DriftClass]cyborg.Drift{}
+	for _, d := range listed {
+		out[d.Class] = d
+	}
+	return out
+}
+
+// L20: what nobody took into service, such as a card that is used in another way, is not given away.
+func TestL20OnlyWhatIsInServiceIsGivenAway(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 1, 2))
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": -1})
+	c.ready("h1")
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 0})
+}
+
+func TestPlacementFollowsTheRecords(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	root := c.model.AddHost("h1")
+	c.report("h1", aCard("a", 1, 2, "CUSTOM_A", "my-trait"))
+	c.ready("h1")
+	c.sync("h1")
+	got := c.model.Provider("h1_a.0")
+	require.Equal(t, cyborg.ProviderUUID("h1_a.0"), got.UUID)
+	require.Equal(t, root.UUID, got.Parent)
+	require.Equal(t, []string{"CUSTOM_A", "CUSTOM_MY_TRAIT", "OWNER_CYBORG"}, got.Traits)
+	require.Equal(t, map[string]placementtest.Inventory{
+		"FPGA": {Total: 2, MinUnit: 1, MaxUnit: 2, StepSize: 1, AllocationRatio: 1},
+	}, got.Inventories)
+
+	// What somebody gets without Nova, Nova cannot have.
+	a := c.of("h1")[0]
+	vm := cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
+	c.operate(db.Admission{Attach: &cyborg.AttachRequest{Accelerator: a.UUID, Holder: vm}})
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 1})
+	c.operate(db.Admission{Detach: &cyborg.DetachRequest{Accelerator: a.UUID}})
+	c.operate(db.Admission{Retire: &cyborg.RetireRequest{Accelerator: a.UUID}})
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 2})
+
+	// Nothing differs, nothing is written.
+	c.model.Writes()
+	c.sync("h1")
+	writes, reads := c.model.Writes()
+	require.Empty(t, writes)
+	require.Equal(t, 5, reads)
+}
+
+// TestL5: maintenance of a card closes all its providers and no other's, whatever their numbers are.
+func TestL5MaintenanceClosesTheRightProviders(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	for _, host := range []string{"h1", "h2"} {
+		c.model.AddHost(host)
+		c.report(host, aCard("a", 3, 1), aCard("b", 2, 2))
+		c.ready(host)
+	}
+	devices, err := c.Devices(t.Context(), db.DeviceFilter{Hosts: []string{"h2"}}, db.Page{})
+	require.NoError(t, err)
+	for _, d := range devices {
+		if d.Identity == "b" {
+			_, err := c.MaintainDevice(t.Context(), d.UUID, cyborg.Maintenance{Reason: "fan"}, cyborg.Actor{Name: "alice"})
+			require.NoError(t, err)
+		}
+	}
+	c.sync("h1")
+	c.sync("h2")
+	c.requireReserved(map[string]int{
+		"h1_a.0": 0, "h1_a.1": 0, "h1_a.2": 0, "h1_b.0": 0, "h1_b.1": 0,
+		"h2_a.0": 0, "h2_a.1": 0, "h2_a.2": 0, "h2_b.0": 2, "h2_b.1": 2,
+	})
+}
+
+// TestL6: what is closed stays closed when something else of it is written, and its max_unit stays.
+func TestL6ClosedStaysClosed(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 1, 2))
+	c.ready("h1")
+	a := c.of("h1")[0]
+	_, err := c.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fan"}, cyborg.Actor{Name: "alice"})
+	require.NoError(t, err)
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 2})
+	c.report("h1", aCard("a", 1, 4, "CUSTOM_NEW"))
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 4})
+	_, err = c.Enable(t.Context(), a.UUID, cyborg.Actor{Name: "alice"})
+	require.NoError(t, err)
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 0})
+}
+
+// TestL14: whatever request fails, and however, is tried again until the tree is right; and a provider that is lost comes
+// back.
+func TestL14FailuresAreNoticedAndMended(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []placementtest.Fault{{Status: 503}, {Status: 500, After: true}, {Cut: true, After: true}, {Status: 409}, {Status: 409, After: true}} {
+		t.Run(fmt.Sprintf("%+v", fault), func(t *testing.T) {
+			t.Parallel()
+			c := newCloud(t)
+			c.model.AddHost("h1")
+			c.report("h1", aCard("a", 1, 1, "CUSTOM_A"))
+			c.ready("h1")
+			requests := 0
+			c.model.Fail = func(*http.Request) *placementtest.Fault {
+				requests++
+				if requests%3 == 0 && requests < 60 {
+					return &fault
+				}
+				return nil
+			}
+			tries := 0
+			require.Eventually(t, func() bool {
+				tries++
+				err := c.run(workflows.SyncPlacementActivity, workflows.SyncPlacementInput{Host: "h1"}, nil)
+				if err != nil {
+					require.True(t, workflows.FromFailure(err).Kind.Retryable(), "%v", err)
+				}
+				return err == nil
+			}, time.Minute, time.Millisecond)
+			c.model.Fail = nil
+			c.sync("h1")
+			c.requireReserved(map[string]int{"h1_a.0": 0})
+			c.model.Remove("h1_a.0")
+			found := c.compare()
+			require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftMissingProvider: 1}, found.Drift)
+			require.Equal(t, 1, found.Repaired)
+			c.requireReserved(map[string]int{"h1_a.0": 0})
+			require.NotZero(t, c.drift()[cyborg.DriftMissingProvider].RepairedAt)
+			require.Empty(t, c.compare().Drift)
+		})
+	}
+}
+
+// TestL15: a card that vanishes under an instance is closed, kept and told of, and keeps nothing else from being brought
+// into step. When nobody has it any more, it goes.
+func TestL15VanishedInUse(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 1, 1), aCard("b", 1, 1))
+	c.ready("h1")
+	c.sync("h1")
+	c.model.Allocate("vm", "h1_a.0", "FPGA", 1)
+	c.report("h1", aCard("b", 1, 1), aCard("c", 1, 1))
+	c.ready1("h1", "h1_c.0")
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 1, "h1_b.0": 0, "h1_c.0": 0})
+	c.compare()
+	vanished := c.drift()[cyborg.DriftVanishedInUse]
+	require.Zero(t, vanished.RepairedAt)
+	require.Contains(t, vanished.Detail, "vm")
+
+	// Forgotten by the records, it still stays as long as the instance does.
+	c.exec("UPDATE deployables SET missing_since = now() - interval '1 day' WHERE presence = 'missing'")
+	c.exec("UPDATE attach_handles SET missing_since = now() - interval '1 day' WHERE presence = 'missing'")
+	_, err := c.Forget(t.Context(), time.Hour)
+	require.NoError(t, err)
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 1})
+	c.compare()
+	require.Zero(t, c.drift()[cyborg.DriftOrphanProvider].RepairedAt)
+	c.model.Allocate("vm", "h1_a.0", "FPGA", -1)
+	c.compare()
+	c.requireReserved(map[string]int{"h1_a.0": -1, "h1_b.0": 0, "h1_c.0": 0})
+	require.Empty(t, c.compare().Drift)
+	for _, d := range c.drift() {
+		require.NotZero(t, d.RepairedAt, d.Class)
+	}
+}
+
+func (c *cloud) ready1(host, deployable string) {
+	c.t.Helper()
+	for _, a := range c.of(host) {
+		if a.Deployable == deployable {
+			c.operate(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: a.UUID}})
+		}
+	}
+}
+
+// A host without a compute node waits without being tried all the time, and is brought into step when that is there. What
+// another host has is left alone, wherever it is.
+func TestPlacementWaitsForTheComputeNode(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.report("h1", aCard("a", 1, 1))
+	c.ready("h1")
+	require.NoError(t, c.SwitchPlacement(t.Context(), true, time.Hour))
+	due, err := c.DuePlacement(t.Context(), 10, time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, []string{"h1"}, due)
+	require.NotEmpty(t, c.sync("h1").Waits)
+	due, err = c.DuePlacement(t.Context(), 10, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, due)
+	require.Zero(t, c.drift()[cyborg.DriftNoComputeNode].RepairedAt)
+	root := c.model.AddHost("h1")
+	require.Empty(t, c.sync("h1").Waits)
+	require.NotZero(t, c.drift()[cyborg.DriftNoComputeNode].RepairedAt)
+
+	other := c.model.AddHost("h2")
+	c.report("h2", aCard("b", 1, 1))
+	stray := c.model.Provider("h1_a.0")
+	stray.Parent = other.UUID
+	c.model.Put(*stray)
+	c.sync("h2")
+	require.NotNil(t, c.model.Provider("h1_a.0"))
+	require.Equal(t, 1, c.compare().Drift[cyborg.DriftWrongParent])
+	require.Equal(t, root.UUID, c.model.Provider("h1_a.0").Parent)
+}
+
+// L23: nothing is scheduled on a host that nobody has heard of for long.
+func TestL23SilentHostIsClosed(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 1, 2))
+	c.ready("h1")
+	c.sync("h1")
+	c.exec("UPDATE hosts SET last_seen = now() - interval '1 hour'")
+	_, err := c.PlacementSilence(t.Context(), time.Minute)
+	require.NoError(t, err)
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 2})
+	c.exec("UPDATE hosts SET last_seen = now()")
+	_, err = c.PlacementSilence(t.Context(), time.Minute)
+	require.NoError(t, err)
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 0})
+}
+
+// An operation that changes the hardware is refused where somebody has it allocated, by name.
+func TestPlacementFenceAsksWhoHasIt(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 1, 1))
+	c.ready("h1")
+	c.sync("h1")
+	a := c.of("h1")[0]
+	require.Equal(t, cyborg.Internal, workflows.FromFailure(c.fence(&a)).Kind, "only what the records have fenced")
+	operation := c.begin(db.Admission{Program: &cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
+	require.NoError(t, c.fence(&a))
+	c.requireReserved(map[string]int{"h1_a.0": 1})
+	c.model.Allocate("11111111-2222-3333-4444-555555555555", "h1_a.0", "FPGA", 1)
+	failure := workflows.FromFailure(c.fence(&a))
+	require.Equal(t, cyborg.InUse, failure.Kind)
+	require.Contains(t, failure.Message, "11111111-2222-3333-4444-555555555555")
+	require.NoError(t, c.fence(&a, "11111111-2222-3333-4444-555555555555"))
+	check := workflows.CheckAllocationsInput{Accelerator: a.UUID, Consumers: []string{"other"}}
+	require.NoError(t, c.run(workflows.CheckAllocationsActivity, check, nil))
+	check.Consumers = []string{"11111111-2222-3333-4444-555555555555"}
+	require.Equal(t, cyborg.InUse, workflows.FromFailure(c.run(workflows.CheckAllocationsActivity, check, nil)).Kind)
+
+	// A Placement that takes its time is not taken for a server that died.
+	heard := make(chan struct{})
+	once := sync.OnceFunc(func() { close(heard) })
+	c.env.SetOnActivityHeartbeatListener(func(*activity.Info, converter.EncodedValues) { once() })
+	c.model.Fail = func(*http.Request) *placementtest.Fault {
+		select {
+		case <-heard:
+			return nil
+		case <-time.After(time.Minute):
+			return &placementtest.Fault{Status: http.StatusGatewayTimeout}
+		}
+	}
+	require.Equal(t, cyborg.InUse, workflows.FromFailure(c.run(workflows.CheckAllocationsActivity, check, nil)).Kind)
+	require.NoError(t, c.End(t.Context(), cyborg.Outcome{Operation: operation, State: cyborg.Succeeded}))
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 0})
+}
+
+// Whenever an operation begins while somebody is about to open a provider, from the moment on at which its fence is
+// confirmed the provider is closed: what was planned before is not written any more.
+func TestPlacementFenceHoldsAgainstOldPlans(t *testing.T) {
+	t.Parallel()
+	for at := 1; ; at++ {
+		c := newCloud(t)
+		c.model.AddHost("h1")
+		c.report("h1", aCard("a", 1, 2))
+		c.ready("h1")
+		a := c.of("h1")[0]
+		_, err := c.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x"}, cyborg.Actor{Name: "alice"})
+		require.NoError(t, err)
+		c.sync("h1")
+		_, err = c.Enable(t.Context(), a.UUID, cyborg.Actor{Name: "alice"})
+		require.NoError(t, err)
+		requests, fenced := 0, false
+		c.model.Fail = func(*http.Request) *placementtest.Fault {
+			if requests++; requests == at { // in the middle of the other one's work
+				other := *c
+				c.model.Fail = nil
+				var suite testsuite.WorkflowTestSuite
+				other.env = suite.NewTestActivityEnvironment()
+				all := conductor.New(c.Store, nil, conductor.Policy{}, conductor.Cloud{Placement: c.acts}, slog.New(slog.DiscardHandler))
+				for name, activity := range all.All() {
+					other.env.RegisterActivityWithOptions(activity, registered(name))
+				}
+				other.begin(db.Admission{Program: &cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
+				require.NoError(t, other.fence(&a))
+				fenced = true
+				c.requireReserved(map[string]int{"h1_a.0": 2})
+			}
+			return nil
+		}
+		_ = c.run(workflows.SyncPlacementActivity, workflows.SyncPlacementInput{Host: "h1"}, nil)
+		if !fenced {
+			require.Greater(t, at, 5)
+			return
+		}
+		c.requireReserved(map[string]int{"h1_a.0": 2})
+	}
+}
+
+// What others do to a tree is found, told and repaired, class by class.
+func TestPlacementDrift(t *testing.T) {
+	t.Parallel()
+	for class, meddle := range map[cyborg.DriftClass]func(c *cloud, p *placementtest.Provider){
+		cyborg.DriftMissingProvider: func(c *cloud, p *placementtest.Provider) { c.model.Remove(p.Name) },
+		cyborg.DriftWrongParent: func(c *cloud, p *placementtest.Provider) {
+			p.Parent = c.model.Provider("h1_numa0").UUID
+			c.model.Put(*p)
+		},
+		cyborg.DriftWrongName: func(c *cloud, p *placementtest.Provider) { p.Name = "other"; c.model.Put(*p) },
+		cyborg.DriftInventory: func(c *cloud, p *placementtest.Provider) {
+			p.Inventories = map[string]placementtest.Inventory{"FPGA": {Total: 9, MinUnit: 1, MaxUnit: 9, StepSize: 1, AllocationRatio: 1}}
+			c.model.Put(*p)
+		},
+		cyborg.DriftReserved: func(c *cloud, p *placementtest.Provider) {
+			p.Inventories = map[string]placementtest.Inventory{"FPGA": {Total: 2, Reserved: 1, MinUnit: 1, MaxUnit: 2, StepSize: 1, AllocationRatio: 1}}
+			c.model.Put(*p)
+		},
+		cyborg.DriftTraits: func(c *cloud, p *placementtest.Provider) { p.Traits = []string{"OWNER_CYBORG"}; c.model.Put(*p) },
+		cyborg.DriftOrphanProvider: func(c *cloud, p *placementtest.Provider) {
+			c.model.Put(placementtest.Provider{UUID: uuid.New(), Name: "h1_zzz", Parent: p.Parent, Traits: []string{"OWNER_CYBORG"}})
+		},
+	} {
+		t.Run(string(class), func(t *testing.T) {
+			t.Parallel()
+			c := newCloud(t)
+			c.model.AddHost("h1")
+			c.report("h1", aCard("a", 1, 2, "CUSTOM_A"))
+			c.ready("h1")
+			c.sync("h1")
+			require.Empty(t, c.compare().Drift)
+			before := c.model.Provider("h1_a.0")
+			meddle(c, c.model.Provider("h1_a.0"))
+			found := c.compare()
+			require.Equal(t, map[cyborg.DriftClass]int{class: 1}, found.Drift)
+			require.Equal(t, 1, found.Repaired)
+			after := c.model.Provider("h1_a.0")
+			before.Generation = after.Generation
+			require.Equal(t, before, after)
+			require.Nil(t, c.model.Provider("h1_zzz"))
+			require.NotZero(t, c.drift()[class].RepairedAt)
+			require.Empty(t, c.compare().Drift)
+		})
+	}
+}
+
+// Who uses what is compared provider by provider, and told when it stays so; allocations are Nova's, and left alone.
+func TestPlacementWhoUsesWhat(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 2, 2))
+	c.ready("h1")
+	c.sync("h1")
+	c.exec(`INSERT INTO device_profiles (name, groups) VALUES ('two', '[{"resources:FPGA": "2"}]')`)
+	vm, one := uuid.NewString(), c.of("h1")[0]
+	request := &cyborg.BindRequest{Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: vm}, Within: time.Minute}
+	arqs, err := c.CreateARQs(t.Context(), "two", cyborg.Actor{Name: "alice"})
+	require.NoError(t, err)
+	for i := range arqs {
+		request.ARQs = append(request.ARQs, cyborg.BindARQ{UUID: arqs[i].UUID, Provider: one.ProviderUUID})
+	}
+	c.operate(db.Admission{Bind: request})
+	found := func() map[cyborg.DriftClass]string {
+		require.Zero(t, c.compare().Repaired)
+		told := map[cyborg.DriftClass]string{}
+		for class, d := range c.drift() {
+			if d.RepairedAt.IsZero() {
+				told[class] = d.Name + ": " + d.Detail
+			}
+		}
+		return told
+	}
+	c.model.Allocate(vm, one.Deployable, "FPGA", 2)
+	c.model.Writes()
+	require.Empty(t, found())
+	require.Empty(t, found())
+
+	c.model.Allocate(vm, one.Deployable, "FPGA", 1)
+	c.model.Allocate(vm, "h1_a.1", "FPGA", 1) // of another than that to which it is bound
+	require.Empty(t, found(), "Nova may be at work")
+	require.Equal(t, map[cyborg.DriftClass]string{
+		cyborg.DriftMissingAllocation: one.Deployable + ": " + vm + " has 2 of it by accelerator requests, and 1 allocated",
+		cyborg.DriftUnknownAllocation: "h1_a.1: " + vm + " has an allocation of it, and no accelerator request",
+	}, found())
+	c.model.Allocate(vm, "h1_a.1", "FPGA", -1)
+	c.model.Allocate(vm, one.Deployable, "FPGA", 2)
+	require.Empty(t, found())
+	c.model.Allocate(vm, one.Deployable, "FPGA", -1)
+	require.Empty(t, found())
+	require.Contains(t, found()[cyborg.DriftMissingAllocation], "2 of it by accelerator requests, and 0 allocated")
+	writes, _ := c.model.Writes()
+	require.Empty(t, writes)
+}
+
+// What Placement refuses for good is told, and tried again later; nothing is tried all the time.
+func TestPlacementRefuses(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 1, 1))
+	c.ready("h1")
+	c.model.Fail = func(r *http.Request) *placementtest.Fault {
+		if r.Method == http.MethodPost {
+			return &placementtest.Fault{Status: 400}
+		}
+		return nil
+	}
+	require.Contains(t, c.sync("h1").Waits, "400")
+	require.Zero(t, c.drift()[cyborg.DriftRefused].RepairedAt)
+	c.model.Fail = nil
+	require.Empty(t, c.sync("h1").Waits)
+	require.NotZero(t, c.drift()[cyborg.DriftRefused].RepairedAt)
+}
+
+// TestL8: a trait that was set through the API stays on its provider whatever the host reports, and goes from there alone
+// when it is taken away.
+func TestL8TraitsThatWereSetStay(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 2, 1, "CUSTOM_SHARED"))
+	c.ready("h1")
+	alice := cyborg.Actor{Name: "alice"}
+	a := c.of("h1")[0]
+	set, err := c.CreateAttribute(t.Context(), db.DeployableFilter{UUIDs: []uuid.UUID{a.UUID}}, cyborg.Attribute{Key: "trait9", Value: "CUSTOM_MINE"}, alice)
+	require.NoError(t, err)
+	c.sync("h1")
+	require.Equal(t, []string{"CUSTOM_MINE", "CUSTOM_SHARED", "OWNER_CYBORG"}, c.model.Provider(a.Deployable).Traits)
+	c.report("h1", aCard("a", 2, 1, "CUSTOM_SHARED", "CUSTOM_NEW"))
+	c.sync("h1")
+	require.Equal(t, []string{"CUSTOM_MINE", "CUSTOM_NEW", "CUSTOM_SHARED", "OWNER_CYBORG"}, c.model.Provider(a.Deployable).Traits)
+	require.NoError(t, c.DeleteAttribute(t.Context(), set.UUID, alice))
+	c.report("h1", aCard("a", 1, 1))
+	c.sync("h1")
+	require.Equal(t, []string{"OWNER_CYBORG"}, c.model.Provider(a.Deployable).Traits)
+	require.Contains(t, c.model.Provider("h1_a.1").Traits, "CUSTOM_SHARED")
+	writes, _ := c.model.Writes()
+	require.NotContains(t, strings.Join(writes, "\n"), "DELETE")
+}
+
+// While Placement is away, a round asks it once, and nothing is out of step for it; later it is compared.
+func TestPlacementAwayWhileComparing(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	for _, host := range []string{"h1", "h2", "h3"} {
+		c.model.AddHost(host)
+		c.report(host, aCard("a", 1, 1))
+		c.ready(host)
+		c.sync(host)
+	}
+	require.NoError(t, c.SwitchPlacement(t.Context(), true, 0))
+	requests := 0
+	c.model.Fail = func(*http.Request) *placementtest.Fault {
+		requests++
+		return &placementtest.Fault{Status: 503}
+	}
+	var out workflows.ComparePlacementResult
+	require.NoError(t, c.run(workflows.ComparePlacementActivity, workflows.ComparePlacementInput{Hosts: 100}, &out))
+	require.Zero(t, out.Compared)
+	require.Len(t, out.Failed, 1)
+	require.Equal(t, 1, requests)
+	state, err := c.PlacementState(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, state.OutOfStep)
+	c.model.Fail = nil
+	require.Equal(t, 3, c.compare().Compared)
+}
+
+// A round takes no more hosts than it compares at the moment: those are left behind where its process dies.
+func TestPlacementComparisonTakesFew(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	for _, host := range []string{"h1", "h2", "h3"} {
+		c.model.AddHost(host)
+		c.report(host, aCard("a", 1, 1))
+		c.ready(host)
+		c.sync(host)
+	}
+	require.NoError(t, c.SwitchPlacement(t.Context(), true, 0))
+	most := 0
+	c.model.Fail = func(*http.Request) *placementtest.Fault {
+		state, err := c.PlacementState(t.Context())
+		require.NoError(t, err)
+		most = max(most, state.OutOfStep)
+		return nil
+	}
+	require.Equal(t, 3, c.compare().Compared)
+	require.Equal(t, 1, most)
+}
+
+// What Placement has of a host goes with the host, and what others put below it stays.
+func TestPlacementForgetsAHost(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 2, 1))
+	c.ready("h1")
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 0, "h1_a.1": 0})
+	c.exec("UPDATE hosts SET last_seen = now() - interval '1 hour'")
+	require.NoError(t, c.ForgetHost(t.Context(), "h1", cyborg.Actor{Name: "alice"}))
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": -1, "h1_a.1": -1, "h1_numa0": 0})
+	require.NoError(t, c.SwitchPlacement(t.Context(), true, time.Hour))
+	due, err := c.DuePlacement(t.Context(), 100, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, due)
+}

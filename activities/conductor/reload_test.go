@@ -1,0 +1,112 @@
+package conductor_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/openstack/nova/novatest"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// loseImages has all accelerators lose an image that they had in an earlier boot of the host.
+func (c *compute) loseImages() {
+	c.t.Helper()
+	c.exec(`UPDATE deployables SET image = '{"source": "aes.img"}', image_bitstream = 'aes', image_boot = 'earlier'`)
+}
+
+// reloads are the operations that load again what was lost, the newest first.
+func (c *compute) reloads() []cyborg.Operation {
+	c.t.Helper()
+	ops, err := c.Operations(c.t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindProgram}}, db.Page{Limit: 10})
+	require.NoError(c.t, err)
+	for _, op := range ops {
+		require.Equal(c.t, true, op.Input["reload"])
+		require.Equal(c.t, "cyborg", op.Actor.Name)
+	}
+	return ops
+}
+
+// ends begins an operation and ends it.
+func (c *compute) ends(op cyborg.Operation, failure *cyborg.Error) {
+	c.t.Helper()
+	_, err := c.Begin(c.t.Context(), op.ID)
+	require.NoError(c.t, err)
+	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.Succeeded}
+	if failure != nil {
+		outcome.State, outcome.Error = cyborg.Failed, failure
+	} else {
+		c.exec("UPDATE deployables SET bitstream_id = 'aes'")
+	}
+	require.NoError(c.t, c.End(c.t.Context(), outcome))
+}
+
+// TestReloadBeforeReboot: an instance whose accelerator has lost its image is not rebooted before that is loaded again, which is tried
+// once for a rescue, however often that asks; where it fails, the rescue says why.
+func TestReloadBeforeReboot(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	who := c.bind()
+	c.reboot()
+	c.loseImages()
+	rescue := uuid.New()
+	look := func() workflows.LookAtInstanceResult {
+		t.Helper()
+		value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
+			Host: "h1", Operation: rescue, Rescue: cyborg.Rescue{Instance: who, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
+		})
+		require.NoError(t, err)
+		var result workflows.LookAtInstanceResult
+		require.NoError(t, value.Get(&result))
+		return result
+	}
+	c.model.Set(novatest.Instance{ID: who, Status: "REBOOT", Task: "rebooting", Host: "h1"})
+	require.Contains(t, look().Wait, "Nova works on it")
+	require.Empty(t, c.reloads(), "it may just be getting what it was given")
+	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+	for range 3 {
+		require.Contains(t, look().Wait, "loads image aes into accelerator")
+		require.Len(t, c.reloads(), 1)
+	}
+	c.ends(c.reloads()[0], cyborg.Errorf(cyborg.InUse, "it is in use by qemu"))
+	failed := look()
+	require.Equal(t, cyborg.RescueFailed, failed.Outcome)
+	require.Contains(t, failed.Detail, "it is in use by qemu")
+	require.Len(t, c.reloads(), 1)
+
+	rescue = uuid.New()
+	require.Contains(t, look().Wait, "loads image aes into accelerator")
+	require.Len(t, c.reloads(), 2)
+	c.model.Set(novatest.Instance{ID: who, Status: novatest.ShutOff, Host: "h1"})
+	c.tidy()
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it would be started without it")
+	for _, op := range c.reloads() {
+		if !op.State.Ended() {
+			c.ends(op, nil)
+		}
+	}
+	require.Equal(t, cyborg.SwitchOff, look().Outcome)
+	c.tidy()
+	require.Empty(t, c.drift())
+}
+
+// TestReloadIsAdmittedOnce: what nobody holds is loaded again by itself where operators want that, and nothing that somebody holds.
+func TestReloadIsAdmittedOnce(t *testing.T) {
+	t.Parallel()
+	for wanted, reloaded := range map[bool]int{true: 2, false: 0} {
+		c := newCompute(t, 3, conductor.Policy{ReloadLost: wanted})
+		c.bind()
+		require.Zero(t, c.tidy().Reloaded)
+		c.loseImages()
+		require.Zero(t, c.tidy().Reloaded, "its host is silent")
+		c.exec("UPDATE hosts SET last_seen = now() + interval '1 hour'")
+		require.Equal(t, reloaded, c.tidy().Reloaded)
+		require.Zero(t, c.tidy().Reloaded)
+		require.Len(t, c.reloads(), reloaded)
+	}
+}

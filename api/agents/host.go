@@ -1,0 +1,36 @@
+package agents
+
+import (
+	"net"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+// host tells an agent how its host is recorded: which agent is taken for the host's, and which ones are refused.
+func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
+	name := chi.URLParam(r, "host")
+	if err := cyborg.CheckHostName(name); err != nil {
+		return err
+	}
+	if err := e.speaksFor(r, name); err != nil {
+		return err
+	}
+	found, err := e.deps.Records.Host(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	return web.WriteJSON(w, http.StatusOK, found)
+}
+
+// address is where a request came from, without the port.
+func address(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

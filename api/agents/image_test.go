@@ -1,0 +1,144 @@
+package agents_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/agents"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/openstack/glance"
+	"github.com/cyborg-project/cyborg/internal/openstack/glance/glancetest"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// inGlance is an endpoint with an image in Glance for an operation that runs on h1.
+type inGlance struct {
+	*harness
+	glance    *glancetest.Glance
+	image     []byte
+	id        uuid.UUID
+	operation uuid.UUID
+	path      string
+}
+
+func setupGlance(t *testing.T, config agents.Config) *inGlance {
+	t.Helper()
+	g := &inGlance{glance: glancetest.Start(t), image: bytes.Repeat([]byte("0123456789"), 70_000)}
+	g.id = g.glance.Add(g.image, nil)
+	g.harness = setupWith(t, config, glance.New(g.glance, glance.Options{Max: 1 << 20}))
+	g.operation = g.programming(cyborg.GlanceImage(g.id).Source, true)
+	g.path = g.grant(t, "a-secret", time.Minute)
+	return g
+}
+
+// grant makes a one-time URL.
+func (g *inGlance) grant(t *testing.T, secret string, valid time.Duration) string {
+	t.Helper()
+	op, err := g.store.Operation(t.Context(), g.operation)
+	require.NoError(t, err)
+	require.NoError(t, g.store.GrantImage(t.Context(), db.ImageURL{
+		Operation: g.operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Image: cyborg.GlanceImage(g.id),
+		Size: int64(len(g.image)), Valid: valid,
+	}, secret))
+	return workflows.ImageFetch(g.operation, secret)
+}
+
+// A one-time URL gives the image, whole or from where it broke off, until its host says that it has it.
+func TestOneTimeURL(t *testing.T) {
+	t.Parallel()
+	g := setupGlance(t, agents.Config{})
+	g.plain()
+	g.glance.Fail(glancetest.Failure{Cut: 300_000})
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.server.URL+g.path, nil)
+	require.NoError(t, err)
+	response, err := g.client.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	first, err := io.ReadAll(response.Body)
+	require.ErrorContains(t, err, "EOF", "it broke off, and says so")
+	require.Equal(t, int64(len(g.image)), response.ContentLength)
+	require.True(t, bytes.HasPrefix(g.image, first))
+
+	response, body := g.send(http.MethodGet, g.path, nil, "Range", "bytes=300000-")
+	require.Equal(t, http.StatusPartialContent, response.StatusCode)
+	require.Equal(t, "bytes 300000-699999/700000", response.Header.Get("Content-Range"))
+	require.True(t, bytes.Equal(g.image[300_000:], body))
+	require.Equal(t, []string{"", "bytes=300000-"}, g.glance.Ranges(), "Glance sent nothing twice")
+	response, _ = g.send(http.MethodGet, g.path, nil, "Range", "bytes=700000-")
+	require.Equal(t, http.StatusRequestedRangeNotSatisfiable, response.StatusCode)
+
+	response, _ = g.send(http.MethodDelete, g.path, nil)
+	require.Equal(t, http.StatusNoContent, response.StatusCode)
+	response, _ = g.send(http.MethodDelete, g.path, nil)
+	require.Equal(t, http.StatusNoContent, response.StatusCode, "its acknowledgement may have been lost")
+	for _, header := range [][]string{nil, {"Range", "bytes=1-"}} {
+		response, body = g.send(http.MethodGet, g.path, nil, header...)
+		g.refused(cyborg.Changed, response, body)
+	}
+}
+
+// Nobody else gets the image, by no other URL, at no other time.
+func TestOneTimeURLIsRefused(t *testing.T) {
+	t.Parallel()
+	g := setupGlance(t, agents.Config{})
+	g.plain()
+	refused := func(kind cyborg.Kind, path string) string {
+		response, body := g.send(http.MethodGet, path, nil)
+		return g.refused(kind, response, body).Detail
+	}
+	refused(cyborg.Changed, workflows.ImageFetch(g.operation, "another-secret"))
+	refused(cyborg.Changed, workflows.ImageFetch(uuid.New(), "a-secret"))
+	refused(cyborg.Invalid, workflows.ImagesPath+g.operation.String())
+	refused(cyborg.Invalid, workflows.ImagesPath+"x?key=a-secret")
+	g.grant(t, "later-secret", time.Minute)
+	refused(cyborg.Changed, g.path)
+	short := g.grant(t, "short-secret", time.Millisecond)
+	require.Eventually(t, func() bool {
+		response, _ := g.send(http.MethodGet, short, nil)
+		return response.StatusCode == http.StatusConflict
+	}, time.Minute, 5*time.Millisecond, "each use makes it good for another moment only")
+
+	path := g.grant(t, "last-secret", time.Minute)
+	g.glance.Fail(glancetest.Failure{Status: http.StatusServiceUnavailable})
+	require.NotContains(t, refused(cyborg.Unavailable, path), "secret")
+	g.glance.Remove(g.id)
+	refused(cyborg.NotFound, path)
+	require.NoError(t, g.store.End(t.Context(), cyborg.Outcome{
+		Operation: g.operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.NotFound, "gone"),
+	}))
+	refused(cyborg.Changed, path)
+	require.Equal(t, cyborg.Changed, cyborg.KindOf(g.store.GrantImage(t.Context(), db.ImageURL{
+		Operation: g.operation, Accelerator: uuid.New(), Host: "h1", Valid: time.Minute,
+	}, "too-late")))
+}
+
+// The URL is one host's, and any conductor serves it; one without a way to Glance says so.
+func TestOneTimeURLIsOfOneHost(t *testing.T) {
+	t.Parallel()
+	signer := newAuthority(t)
+	g := setupGlance(t, agents.Config{Certificates: true})
+	g.mutual(signer, tls.RequireAndVerifyClientCert)
+	response, body := g.as(signer.sign("h2")).send(http.MethodGet, g.path, nil)
+	g.refused(cyborg.Forbidden, response, body)
+	response, body = g.as(signer.sign("h1")).send(http.MethodGet, g.path, nil)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.True(t, bytes.Equal(g.image, body))
+
+	without := setup(t, agents.Config{}).plain()
+	operation := without.programming("glance:"+g.id.String(), true)
+	op, err := without.store.Operation(t.Context(), operation)
+	require.NoError(t, err)
+	require.NoError(t, without.store.GrantImage(t.Context(), db.ImageURL{
+		Operation: operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Image: cyborg.GlanceImage(g.id), Size: 1, Valid: time.Minute,
+	}, "s"))
+	response, body = without.send(http.MethodGet, workflows.ImageFetch(operation, "s"), nil)
+	require.Contains(t, without.refused(cyborg.Unavailable, response, body).Detail, "no way to Glance")
+}

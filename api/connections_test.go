@@ -1,0 +1,157 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/api"
+	"github.com/cyborg-project/cyborg/api/web"
+)
+
+// dial opens a connection and sends the beginning of a request.
+func dial(t *testing.T, address, begin string) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, begin)
+	require.NoError(t, err)
+	return conn
+}
+
+// requireClosed waits until the server has closed the connection.
+func requireClosed(t *testing.T, conn net.Conn) {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitLimit)))
+	_, err := io.Copy(io.Discard, conn)
+	timeout, ok := err.(net.Error) //nolint:errorlint // a deadline's error is not wrapped
+	require.False(t, ok && timeout.Timeout(), "it is still open")
+}
+
+// Clients that open connections and say next to nothing keep nobody out, whatever their number, and nobody's request from
+// being answered.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	const limit, crowd = 20, 200
+	entered, leave := make(chan struct{}), make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /long", func(http.ResponseWriter, *http.Request) {
+		close(entered)
+		<-leave
+	})
+	registry := prometheus.NewRegistry()
+	address, stop := served(t, mux, api.Endpoint{}, api.ServeOptions{Connections: limit, Registry: registry, Name: "test", Head: time.Minute})
+	working := dial(t, address, "GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	<-entered
+
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	var slow []net.Conn
+	for i := range crowd {
+		slow = append(slow, dial(t, address, "GET / HTTP/1.1\r\nHost: local"))
+		if i%20 == 0 {
+			answer, err := client.Get("http://" + address + "/healthz")
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			require.Equal(t, http.StatusOK, answer.StatusCode)
+		}
+	}
+	requireClosed(t, slow[0])
+	require.Eventually(t, func() bool { // the last ones may not have been accepted yet
+		return gauge(t, registry, "cyborg_http_connections_closed_total") >= crowd-limit && gauge(t, registry, "cyborg_http_connections") <= limit
+	}, waitLimit, poll)
+
+	close(leave)
+	answer, err := http.ReadResponse(bufio.NewReader(working), nil)
+	require.NoError(t, err, "a request in progress is not given up")
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusOK, answer.StatusCode)
+	require.NoError(t, stop())
+}
+
+func gauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetGauge().GetValue() + family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	require.Fail(t, "there is no "+name)
+	return 0
+}
+
+// A client that takes for ever to send its head, its body, or to take the answer, is cut off; others are served meanwhile.
+func TestSlowClientsAreCutOff(t *testing.T) {
+	t.Parallel()
+	failed := make(chan error, 2)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /body", func(w http.ResponseWriter, r *http.Request) {
+		_, err := web.ReadBody(w, r, 1<<20)
+		failed <- err
+	})
+	mux.HandleFunc("GET /answer", func(w http.ResponseWriter, _ *http.Request) {
+		text := []byte(strings.Repeat("x", 1<<20))
+		for {
+			if _, err := w.Write(text); err != nil { // the client takes nothing, and the kernel not for ever
+				failed <- err
+				return
+			}
+		}
+	})
+	const limit = 3 * time.Second // of which who is served at once needs little, on a busy machine, too
+	address, stop := served(t, mux, api.Endpoint{}, api.ServeOptions{Head: limit, Read: limit, Write: limit})
+	head := dial(t, address, "GET / HTTP/1.1\r\nHost: ")
+	body := dial(t, address, "POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+	dial(t, address, "GET /answer HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	for range 5 {
+		answer, err := http.Get("http://" + address + "/healthz")
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+	}
+	requireClosed(t, head)
+	requireClosed(t, body)
+	require.Error(t, <-failed)
+	require.Error(t, <-failed)
+	require.NoError(t, stop())
+}
+
+// A head has a limit, and so has what is in it.
+func TestHeadTooLarge(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	listener, err := api.Endpoint{Address: "127.0.0.1:0"}.Listen(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- api.Serve(ctx, listener, h.handler, api.ServeOptions{Log: quiet()}) }()
+	for name, head := range map[string]string{
+		"one header":   "X-Long: " + strings.Repeat("x", 100<<10),
+		"many headers": strings.TrimSuffix(strings.Repeat("X-Many: 1\r\n", 10_000), "\r\n"),
+		"a long URL":   "",
+	} {
+		url := "/v1/accelerators"
+		if head == "" {
+			url, head = url+"?host="+strings.Repeat("x", 100<<10), "X: y"
+		}
+		conn := dial(t, listener.Addr().String(), fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", url, head))
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err, name)
+		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, answer.StatusCode, name)
+		require.NoError(t, answer.Body.Close())
+	}
+	cancel()
+	require.NoError(t, <-ended)
+}

@@ -1,0 +1,32 @@
+package api_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+func TestForgetHost(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	ada, mia := h.as(adminToken), h.as(memberToken)
+	ada.ready("alpha")
+	mia.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.Forbidden)
+	ada.do("DELETE", "/v1/hosts/h9", nil).problem(cyborg.NotFound)
+	require.Contains(t, ada.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.Changed).Detail, "was heard at")
+	conn, err := pgx.Connect(t.Context(), h.url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), "UPDATE hosts SET last_seen = now() - interval '1 minute'")
+	require.NoError(t, err)
+	ada.do("DELETE", "/v1/hosts/h1", nil).expect(http.StatusNoContent)
+	ada.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.NotFound)
+	left, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
+	require.NoError(t, err)
+	require.Empty(t, left)
+}

@@ -1,0 +1,152 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// retryAfter is the answer's Retry-After, which must be a number of seconds that somebody would wait.
+func (r *reply) retryAfter() int {
+	r.t.Helper()
+	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
+	require.NoError(r.t, err, r.what)
+	require.GreaterOrEqual(r.t, seconds, 1, r.what)
+	require.LessOrEqual(r.t, seconds, 30, r.what)
+	return seconds
+}
+
+// While slow operations take every place, further ones are shed, and reads, health and cancelling go on.
+func TestSlowOperationsAreShed(t *testing.T) {
+	t.Parallel()
+	h := setup(t, func(config *api.Config) {
+		config.V1.MaxInFlight, config.V1.QueueWait, config.V1.SlotHold = 2, 50*time.Millisecond, time.Minute
+	})
+	accelerators := h.host("h1", 4)
+	release := h.engine.block()
+	defer release()
+	provision := func(name string) *reply {
+		return h.do("POST", path(accelerators[name], "/ready"), nil, "Prefer", "respond-async")
+	}
+	first := as[cyborg.Operation](provision("fpga-0").expect(http.StatusAccepted))
+	provision("fpga-1").expect(http.StatusAccepted)
+	for range 3 {
+		refused := provision("fpga-2")
+		problem := refused.problem(cyborg.Overloaded)
+		require.Contains(t, problem.Hint, "Retry-After")
+		refused.retryAfter()
+		require.Equal(t, cyborg.Inactive, h.accelerator(accelerators["fpga-2"].UUID).Lifecycle)
+	}
+	for _, read := range []string{"/healthz", "/readyz", "/v1/accelerators", "/v1/operations", path(accelerators["fpga-2"]), operationPath(first.ID)} {
+		h.do("GET", read, nil).expect(http.StatusOK)
+	}
+	h.do("POST", path(accelerators["fpga-2"], "/maintain"), map[string]any{"reason": "a new fan"}).expect(http.StatusOK)
+	h.do("POST", operationPath(first.ID)+"/cancel", nil).expect(http.StatusAccepted)
+	h.ended(first.ID)
+	require.Eventually(t, func() bool { return provision("fpga-3").status == http.StatusAccepted }, waitLimit, poll)
+	require.GreaterOrEqual(t, h.metric("cyborg_requests_shed_total"), 3.0)
+}
+
+// stalledStore is a store whose reads of lists wait, as those of a flood on a slow database do.
+type stalledStore struct {
+	*db.Store
+	stalled atomic.Int64
+	release chan struct{}
+}
+
+func (s *stalledStore) Accelerators(ctx context.Context, filter db.AcceleratorFilter, page db.Page) ([]cyborg.Accelerator, error) {
+	s.stalled.Add(1)
+	defer s.stalled.Add(-1)
+	select {
+	case <-s.release:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return s.Store.Accelerators(ctx, filter, page)
+}
+
+// A flood of slow reads takes its share of the store and no more: what does not find a place is shed, and changes, event
+// streams and health go on.
+func TestSlowReadsAreShed(t *testing.T) {
+	t.Parallel()
+	slow := &stalledStore{release: make(chan struct{})}
+	h := setupOn(t, func(store *db.Store) api.Store { slow.Store = store; return slow }, func(config *api.Config) {
+		config.V1.Connections, config.V1.QueueWait = 6, 50*time.Millisecond
+	})
+	accelerator := h.host("h1", 1)["fpga-0"]
+	const flood = 20
+	var (
+		sent   sync.WaitGroup
+		served atomic.Int64
+	)
+	for range flood {
+		sent.Go(func() {
+			answer := h.do("GET", "/v1/accelerators", nil)
+			if answer.status == http.StatusOK {
+				served.Add(1)
+				return
+			}
+			answer.problem(cyborg.Overloaded)
+			answer.retryAfter()
+		})
+	}
+	require.Eventually(t, func() bool { return h.metric("cyborg_requests_shed_total") >= flood-3 }, waitLimit, poll)
+	require.EqualValues(t, 3, slow.stalled.Load(), "half of the connections, and no more")
+
+	h.do("GET", "/healthz", nil).expect(http.StatusOK)
+	h.do("GET", "/readyz", nil).expect(http.StatusOK)
+	h.do("GET", path(accelerator), nil).problem(cyborg.Overloaded) // reads share one fate
+	stream := h.stream("/v1/events?after=0-0")
+	_, ok := stream.next()
+	require.True(t, ok)
+	stream.close()
+	h.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK)
+	h.do("POST", path(accelerator, "/maintain"), map[string]any{"reason": "a new fan"}).expect(http.StatusOK)
+
+	close(slow.release)
+	sent.Wait()
+	require.EqualValues(t, 3, served.Load())
+	h.do("GET", "/v1/accelerators", nil).expect(http.StatusOK)
+}
+
+// What a service such as Nova asks for somebody waits for its turn: at a refusal Nova would give up the instance. It does not
+// wait for ever.
+func TestServicesAreNotShed(t *testing.T) {
+	t.Parallel()
+	for _, patience := range []time.Duration{2 * time.Second, time.Hour} {
+		slow := &stalledStore{release: make(chan struct{})}
+		h := setupOn(t, func(store *db.Store) api.Store { slow.Store = store; return slow }, withTokens, func(config *api.Config) {
+			config.V1.Connections, config.V1.QueueWait, config.V2.BindTimeout = 6, 50*time.Millisecond, patience
+		}).as(adminToken)
+		var flood sync.WaitGroup
+		for range 3 {
+			flood.Go(func() { h.do("GET", "/v1/accelerators", nil).expect(http.StatusOK) })
+		}
+		require.Eventually(t, func() bool { return slow.stalled.Load() == 3 }, waitLimit, poll)
+		const service = "X-Service-Token"
+		h.do("GET", requestsPath, nil).fault(http.StatusTooManyRequests)
+		h.do("GET", requestsPath, nil, service, memberToken).expect(http.StatusUnauthorized)
+		answered := make(chan *reply, 1)
+		flood.Go(func() { answered <- h.do("GET", requestsPath, nil, service, adminToken) })
+		if patience < waitLimit {
+			(<-answered).fault(http.StatusGatewayTimeout)
+		}
+		h.do("GET", requestsPath, nil).fault(http.StatusTooManyRequests)
+		require.Empty(t, answered)
+		close(slow.release)
+		flood.Wait()
+		if patience > waitLimit {
+			(<-answered).expect(http.StatusOK)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// override is a rule of the operator's file.
+type override struct {
+	name  string
+	line  int
+	text  string // as parsed, for who reads it
+	check check
+}
+
+// readFile reads the operator's file. The error is of kind Invalid and names each mistake with its line.
+func readFile(path string) ([]override, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the policy file cannot be read: %w", err)
+	}
+	overrides, mistakes := parseFile(text)
+	if len(mistakes) == 0 {
+		return overrides, nil
+	}
+	lines := make([]string, len(mistakes))
+	for i, mistake := range mistakes {
+		lines[i] = path + mistake.Error()
+	}
+	return nil, cyborg.Errorf(cyborg.Invalid, "the policy file has mistakes: %s", strings.Join(lines, "; ")).
+		WithHint("Rules are in the syntax of oslo.policy; docs/security.md lists what they can ask.")
+}
+
+// parseFile reads names with rules. A mistake begins with its place, :line: in the file.
+func parseFile(text []byte) (overrides []override, mistakes []error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return nil, []error{fmt.Errorf(": it is not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))}
+	}
+	if len(document.Content) == 0 || document.Content[0].ShortTag() == "!!null" {
+		return nil, nil // all its lines may be comments
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return nil, []error{fmt.Errorf(":%d: expected names of rules with what they require", root.Line)}
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		name, value := root.Content[i], root.Content[i+1]
+		if value.Kind == yaml.AliasNode {
+			value = value.Alias
+		}
+		c, err := parseNode(value)
+		if first, double := seen[name.Value]; double {
+			err = fmt.Errorf("is given twice, first in line %d", first)
+		}
+		seen[name.Value] = name.Line
+		if err != nil {
+			mistakes = append(mistakes, fmt.Errorf(":%d: %s: %w", name.Line, name.Value, err))
+			continue
+		}
+		overrides = append(overrides, override{name: name.Value, line: name.Line, text: c.String(), check: c})
+	}
+	return overrides, mistakes
+}
+
+// parseNode reads a rule as text, or in the older form of a list: any of its items, each a check or a list of checks that
+// must all hold.
+func parseNode(node *yaml.Node) (check, error) {
+	switch {
+	case node.ShortTag() == "!!null":
+		return nil, errors.New(`has no rule; write "@" to allow everybody, "!" to allow nobody`)
+	case node.Kind == yaml.ScalarNode:
+		return parse(node.Value)
+	case node.Kind != yaml.SequenceNode:
+		return nil, errors.New("expected a text or a list")
+	case len(node.Content) == 0:
+		return constant(true), nil
+	}
+	var some anyOf
+	for _, item := range node.Content {
+		parts := []*yaml.Node{item}
+		if item.Kind == yaml.SequenceNode {
+			parts = item.Content
+		}
+		var all allOf
+		for _, part := range parts {
+			if part.Kind != yaml.ScalarNode {
+				return nil, errors.New("expected a list of checks, or of lists of checks")
+			}
+			c, err := parseCheck(part.Value)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, c)
+		}
+		switch len(all) {
+		case 0: // oslo.policy passes it over
+		case 1:
+			some = append(some, all[0])
+		default:
+			some = append(some, all)
+		}
+	}
+	switch len(some) {
+	case 0:
+		return constant(false), nil
+	case 1:
+		return some[0], nil
+	}
+	return some, nil
+}
+
+// combine puts the operator's rules over the built-in ones and checks that all that is referred to is there.
+func combine(builtin map[string]check, overrides []override) (map[string]check, error) {
+	rules := maps.Clone(builtin)
+	lines := map[string]int{}
+	for _, o := range overrides {
+		rules[o.name], lines[o.name] = o.check, o.line
+	}
+	settled := map[string]bool{}
+	for _, o := range overrides {
+		for _, name := range references(o.check) {
+			if rules[name] == nil {
+				return nil, fmt.Errorf(":%d: %s: there is no rule %q", o.line, o.name, name)
+			}
+		}
+		if circle := circleFrom(o.name, rules, nil, settled); circle != nil {
+			return nil, fmt.Errorf(":%d: %s: the rules go round in a circle: %s", o.line, o.name, strings.Join(circle, " → "))
+		}
+	}
+	return rules, nil
+}
+
+// references lists the rules that a check refers to.
+func references(c check) []string {
+	var names []string
+	switch of := c.(type) {
+	case reference:
+		names = append(names, string(of))
+	case negation:
+		names = references(of.check)
+	case anyOf:
+		for _, part := range of {
+			names = append(names, references(part)...)
+		}
+	case allOf:
+		for _, part := range of {
+			names = append(names, references(part)...)
+		}
+	}
+	return names
+}
+
+// circleFrom is a way from the rule through what it refers to that comes back to a rule on it; nil where there is none.
+// Rules that are known to be on none are in settled.
+func circleFrom(name string, rules map[string]check, way []string, settled map[string]bool) []string {
+	if slices.Contains(way, name) {
+		return append(slices.Clone(way), name)
+	}
+	if rules[name] == nil || settled[name] {
+		return nil
+	}
+	for _, next := range references(rules[name]) {
+		if circle := circleFrom(next, rules, append(slices.Clone(way), name), settled); circle != nil {
+			return circle
+		}
+	}
+	settled[name] = true
+	return nil
+}

@@ -1,0 +1,32 @@
+package v1
+
+import (
+	"net/http"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// rescue has Nova reboot the instances that a boot of their host may have cost their accelerators; it answers 204 where there
+// are none.
+func (a *API) rescue(w http.ResponseWriter, r *http.Request) error {
+	if err := a.emptyBody(w, r); err != nil {
+		return err
+	}
+	host, err := a.host(r)
+	if err != nil {
+		return err
+	}
+	if a.config.RescueWithin == 0 {
+		return cyborg.Errorf(cyborg.Unsupported, "this server has no Nova to ask").
+			WithHint("Its operator sets openstack.auth_url, and leaves nova.enabled on.")
+	}
+	return a.operate(w, r, work{
+		kind:    cyborg.KindRescue,
+		request: db.Admission{Rescue: &cyborg.RescueRequest{Host: host.Name, Within: a.config.RescueWithin}},
+		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
+			return web.WriteJSON(w, http.StatusOK, viewOperation(op))
+		},
+	})
+}

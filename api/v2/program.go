@@ -1,0 +1,112 @@
+package v2
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// What a patch of a deployable may not touch (openstack/cyborg api/controllers/v2/deployables.py).
+var (
+	patchPathPattern = regexp.MustCompile(`^(/[\w-]+)+$`)
+	ownPathTable     = map[string]bool{
+		"/id": true, "/uuid": true, "/links": true, "/created_at": true, "/updated_at": true, "/name": true, "/num_accelerators": true,
+	}
+)
+
+// programDeployable loads an image of Glance into a deployable: our program operation. It answers when that has ended, or,
+// where that takes longer than a request may, that it goes on.
+func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
+	filter, err := chooseDeployable("the deployable in the path", pathText(r, "deployable"))
+	if err != nil {
+		return err
+	}
+	if q := readArguments(r); q.err != nil {
+		return q.err
+	}
+	body, err := a.body(w, r)
+	if err != nil {
+		return err
+	}
+	image, err := readImagePatch(body)
+	if err != nil {
+		return err
+	}
+	id := uuid.Nil
+	if err := a.store.EachDeployable(r.Context(), filter, db.Listing{}, func(d *db.ListedDeployable) { id = d.UUID }); err != nil {
+		return err
+	}
+	if id == uuid.Nil {
+		return noDeployable(filter)
+	}
+	done, err := a.operator.Operate(w, r, cyborg.KindProgram, db.Admission{Program: &cyborg.ProgramRequest{
+		Accelerator: id, Image: cyborg.GlanceImage(image),
+	}}, a.config.SyncWait)
+	if err != nil {
+		return err
+	}
+	if !done.Operation.State.Ended() {
+		return writeEmpty(w, http.StatusAccepted)
+	}
+	return a.writeDeployable(w, r, filter)
+}
+
+// readImagePatch reads the image's UUID from a patch. As upstream has it, only its first change counts, and of that one
+// the first value; the others must be well-formed.
+func readImagePatch(body any) (uuid.UUID, error) {
+	changes, ok := body.([]any)
+	if !ok || len(changes) == 0 {
+		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "the patch is %s, not a list with a change in it", web.Describe(body)).
+			WithHint(`Send [{"path": "/program", "op": "replace", "value": [{"image_uuid": "…"}]}].`)
+	}
+	for i, change := range changes {
+		if err := checkChange(i, change); err != nil {
+			return uuid.Nil, err
+		}
+	}
+	first, _ := changes[0].(map[string]any)
+	if first["op"] == "remove" {
+		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "what a device is programmed with can be replaced, not removed")
+	}
+	value := first["value"]
+	if list, ok := value.([]any); ok && len(list) > 0 {
+		value = list[0]
+	}
+	members, _ := value.(map[string]any)
+	given, _ := members["image_uuid"].(string)
+	image, ok := parseUUID(given)
+	if !ok {
+		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s, for image_uuid", web.Describe(members["image_uuid"]))
+	}
+	return image, nil
+}
+
+func checkChange(i int, change any) error {
+	members, ok := change.(map[string]any)
+	if !ok {
+		return cyborg.Errorf(cyborg.Invalid, "change %d is %s, not an object", i, web.Describe(change))
+	}
+	path, _ := members["path"].(string)
+	switch {
+	case !patchPathPattern.MatchString(path):
+		return cyborg.Errorf(cyborg.Invalid, "the path of change %d is %s, which is none", i, web.Describe(members["path"]))
+	case ownPathTable["/"+strings.Split(path, "/")[1]]: // with all that is in it
+		return cyborg.Errorf(cyborg.Invalid, "'%s' is an internal attribute and can not be updated", path)
+	}
+	switch members["op"] {
+	case "add", "replace":
+		if members["value"] == nil {
+			return cyborg.Errorf(cyborg.Invalid, "'add' and 'replace' operations need a value, and change %d has none", i)
+		}
+	case "remove":
+	default:
+		return cyborg.Errorf(cyborg.Invalid, "the op of change %d is %s, none of add, replace and remove", i, web.Describe(members["op"]))
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+// Package v2 is OpenStack Cyborg's REST interface, so that Nova and every client of it work with this server unchanged. It
+// has no records of its own: what it shows and changes is what /v1 shows and changes. Where it answers otherwise than
+// upstream, docs/differences.md says so and why.
+//
+// It reaches the records and Temporal only through the interfaces declared here, and must not import a driver, an
+// activity, a worker, or how the store is made.
+package v2
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// documentPath is where the OpenAPI document is served, below Prefix.
+const documentPath = "/openapi.json"
+
+// Config bounds what requests may take. The zero value of a field means its default.
+type Config struct {
+	// PublicEndpoint is the address that links begin with, such as https://cloud.example.org; default is the request's own.
+	PublicEndpoint string
+	// SyncWait is how long a request waits for its operation to end before it answers 202; default 30 s.
+	SyncWait time.Duration
+	// BindTimeout is how long a bind may take, with all that it waits for; default 60 s.
+	BindTimeout time.Duration
+	// BodyLimit is the largest body, in bytes; default 1 MiB.
+	BodyLimit int64
+}
+
+func (c Config) withDefaults() Config {
+	c.SyncWait = cmp.Or(c.SyncWait, 30*time.Second)
+	c.BindTimeout = cmp.Or(c.BindTimeout, time.Minute)
+	c.BodyLimit = cmp.Or(c.BodyLimit, 1<<20)
+	return c
+}
+
+// Store is what this interface needs of the records. *db.Store is one.
+type Store interface {
+	DeviceProfiles(ctx context.Context, filter db.DeviceProfileFilter, listing db.Listing) ([]cyborg.DeviceProfile, error)
+	CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error)
+	DeleteDeviceProfiles(ctx context.Context, profiles []db.DeviceProfileFilter, actor cyborg.Actor) error
+
+	EachDevice(ctx context.Context, filter db.DeviceFilter, listing db.Listing, tell func(*db.ListedDevice)) error
+	MaintainDevice(ctx context.Context, device uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Device, error)
+	EnableDevice(ctx context.Context, device uuid.UUID, actor cyborg.Actor) (cyborg.Device, error)
+
+	EachDeployable(ctx context.Context, filter db.DeployableFilter, listing db.Listing, tell func(*db.ListedDeployable)) error
+
+	Attributes(ctx context.Context, filter db.DeployableFilter) ([]db.DeployableAttribute, error)
+	Attribute(ctx context.Context, id uuid.UUID) (db.DeployableAttribute, error)
+	CreateAttribute(ctx context.Context, filter db.DeployableFilter, attribute cyborg.Attribute, actor cyborg.Actor) (db.DeployableAttribute, error)
+	DeleteAttribute(ctx context.Context, id uuid.UUID, actor cyborg.Actor) error
+
+	ARQStore
+}
+
+// Policy decides whether the caller that ctx knows (auth.CallerOf) may do what a rule is about. The error is of kind
+// Forbidden.
+type Policy interface {
+	Check(ctx context.Context, rule string) error
+}
+
+// Authenticator finds out who makes a request. The error is of kind Unauthenticated, or of kind Unavailable where nobody
+// can tell.
+type Authenticator interface {
+	Authenticate(r *http.Request) (auth.Caller, error)
+}
+
+// Operator runs operations; *v1.API is one.
+type Operator interface {
+	// Operate admits an operation, starts it, and waits so long for its end.
+	Operate(w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind, admission db.Admission, wait time.Duration) (db.Admitted, error)
+}
+
+// Deps is what the interface is made of.
+type Deps struct {
+	Store         Store
+	Turns         *turns.Turns
+	Operator      Operator
+	Canceller     Canceller
+	Policy        Policy
+	Authenticator Authenticator
+	// Instances is Nova; nil where there is none.
+	Instances Instances
+	Log       *slog.Logger
+	// Document is the OpenAPI document, as JSON.
+	Document []byte
+}
+
+// API serves /v2.
+type API struct {
+	config        Config
+	store         Store
+	operator      Operator
+	canceller     Canceller
+	instances     Instances
+	log           *slog.Logger
+	policy        Policy
+	authenticator Authenticator
+	document      []byte
+	router        *chi.Mux
+	places        sync.Pool // of *[]byte: where long lists are written
+}
+
+// New returns the API.
+func New(config Config, deps Deps) *API {
+	a := &API{
+		config: config.withDefaults(), store: &sharedStore{store: deps.Store, turns: deps.Turns}, operator: deps.Operator, policy: deps.Policy,
+		canceller: deps.Canceller, instances: deps.Instances, log: deps.Log,
+		authenticator: deps.Authenticator, document: deps.Document,
+	}
+	a.router = a.newRouter()
+	return a
+}
+
+// Routes lists every route with the rule that decides who may. The router is made from it, so no route is without one;
+// the version document and the OpenAPI document are for everybody.
+func (a *API) Routes() []Route {
+	const (
+		profile    = "/device_profiles"
+		device     = "/devices"
+		deployable = "/deployables"
+		attribute  = "/attributes"
+		arq        = "/" + acceleratorRequests
+	)
+	return []Route{
+		{"GET", profile, "cyborg:device_profile:get_all", a.listDeviceProfiles},
+		{"POST", profile, "cyborg:device_profile:create", a.createDeviceProfile},
+		{"DELETE", profile, "cyborg:device_profile:delete", a.deleteDeviceProfiles},
+		{"GET", profile + "/{profile}", "cyborg:device_profile:get_one", a.showDeviceProfile},
+		{"DELETE", profile + "/{profile}", "cyborg:device_profile:delete", a.deleteDeviceProfiles},
+
+		{"GET", device, "cyborg:device:get_all", a.listDevices},
+		{"GET", device + "/{device}", "cyborg:device:get_one", a.showDevice},
+		{"POST", device + "/{device}/enable", "cyborg:device:enable", a.enableDevice},
+		{"POST", device + "/{device}/disable", "cyborg:device:disable", a.disableDevice},
+
+		{"GET", deployable, "cyborg:deployable:get_all", a.listDeployables},
+		{"GET", deployable + "/{deployable}", "cyborg:deployable:get_one", a.showDeployable},
+		{"PATCH", deployable + "/{deployable}/program", "cyborg:deployable:program", a.programDeployable},
+
+		{"GET", attribute, "cyborg:attribute:get_all", a.listAttributes},
+		{"POST", attribute, "cyborg:attribute:create", a.createAttribute},
+		{"GET", attribute + "/{attribute}", "cyborg:attribute:get_one", a.showAttribute},
+		{"DELETE", attribute + "/{attribute}", "cyborg:attribute:delete", a.deleteAttribute},
+
+		{"GET", arq, "cyborg:arq:get_all", a.listARQs},
+		{"POST", arq, "cyborg:arq:create", a.createARQs},
+		{"PATCH", arq, "cyborg:arq:update", a.patchARQs},
+		{"DELETE", arq, "cyborg:arq:delete", a.deleteARQs},
+		{"GET", arq + "/{arq}", "cyborg:arq:get_one", a.showARQ},
+		{"PATCH", arq + "/{arq}", "cyborg:arq:update", a.patchARQs},
+		{"DELETE", arq + "/{arq}", "cyborg:arq:delete", a.deleteARQs},
+	}
+}
+
+func (a *API) showDocument(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, err := w.Write(a.document)
+	return err
+}
+
+// actor is on whose behalf the request acts.
+func actor(r *http.Request) cyborg.Actor {
+	return auth.CallerOf(r.Context()).Actor(web.RequestID(r.Context()))
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
+	"github.com/cyborg-project/cyborg/workers/agent"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+const (
+	// healthPath is what an agent endpoint answers to everybody whom it lets in.
+	healthPath = "/healthz"
+	// hostsPath, and a host's name, is how that host is recorded.
+	hostsPath = "/agent/v1/hosts/"
+	// endpointLimit bounds the question to one endpoint.
+	endpointLimit = 5 * time.Second
+)
+
+func doctorCommand() *cobra.Command {
+	return doctor.Command("Check the agent's set-up on this host, and say what to do",
+		"Looks, with the agent's configuration, at what an agent stands on, whether one runs or not: the configuration, the\n"+
+			"state directory, the hardware as its drivers see it, the drop-in of its Nova, the servers, Temporal, clocks and\n"+
+			"certificates. It changes nothing.",
+		func(cmd *cobra.Command, f *doctor.Findings) {
+			c, err := load(cmd)
+			if err != nil {
+				f.Error("configuration", err, "Correct it; `cyborg-agent config dump` shows what is in force and where it is from.")
+				return
+			}
+			f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
+			examineStateDir(f, c.Agent.StateDir)
+			examineKernel(f, c.Agent.Root)
+			examineWhitelist(f, novaconf.File{Host: c.Agent.Host, Dir: c.Agent.NovaConfDir})
+			examineBackends(cmd, f, c)
+			examineEndpoints(cmd.Context(), f, c)
+			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
+				Queue: workflows.AgentQueue(c.Agent.Host), Serves: "Start the agent of this host.",
+			})
+			examineCertificates(f, c.Agent.TLS)
+		})
+}
+
+// examineStateDir says whether the agent can keep its journal; a directory that is missing is made by the agent.
+func examineStateDir(f *doctor.Findings, dir string) {
+	place := dir
+	for {
+		info, err := os.Stat(place)
+		if errors.Is(err, fs.ErrNotExist) && place != filepath.Dir(place) {
+			place = filepath.Dir(place)
+			continue
+		}
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%s is no directory", place)
+		}
+		if err == nil {
+			err = unix.Access(place, unix.W_OK|unix.X_OK)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", place, err)
+			}
+		}
+		if err != nil {
+			f.Fail("state directory", dir+" cannot be used: "+err.Error(), "Let this user write there, or set agent.state_dir.")
+			return
+		}
+		break
+	}
+	var room unix.Statfs_t
+	if err := unix.Statfs(place, &room); err == nil {
+		const enough = 64 << 20
+		if free := room.Bavail * uint64(room.Bsize); free < enough {
+			f.Fail("state directory", fmt.Sprintf("%s has %s left", dir, config.Size(free)), "Make room: without it no step can be journalled, and none is taken.")
+			return
+		}
+	}
+	if place != dir {
+		f.OKf("state directory", "%s can be made", dir)
+		return
+	}
+	f.OKf("state directory", "%s can be written", dir)
+}
+
+// examineKernel says whether the hardware can be seen and changed.
+func examineKernel(f *doctor.Findings, root string) {
+	devices := filepath.Join(root, "sys/bus/pci/devices")
+	entries, err := os.ReadDir(devices)
+	if err != nil {
+		f.Fail("sysfs", "the PCI devices cannot be read: "+err.Error(), "Mount sysfs there, or set agent.root.")
+	} else {
+		f.OKf("sysfs", "%s shows %d functions", devices, len(entries))
+	}
+	if os.Geteuid() != 0 {
+		f.Warn("rights", "this user is not root", "Discovery works; binding a function to a driver needs root. Run the agent as root.")
+		return
+	}
+	f.OKf("rights", "this user is root")
+}
+
+// examineWhitelist says whether the agent can tell its Nova which PCI devices to give out, and who else does.
+func examineWhitelist(f *doctor.Findings, file novaconf.File) {
+	const check = "whitelist of Nova"
+	if file.Dir == "" {
+		f.OKf(check, "this agent writes none: agent.nova_conf_dir is not set")
+		return
+	}
+	content, err := file.Read()
+	if err == nil {
+		if err = unix.Access(file.Dir, unix.W_OK|unix.X_OK); err != nil {
+			err = fmt.Errorf("%s cannot be written: %w", file.Dir, err)
+		}
+	}
+	if err != nil {
+		f.Error(check, err, "Let this user write there, or set agent.nova_conf_dir.")
+		return
+	}
+	if why := novaconf.Foreign(file.Host, content); why != "" {
+		f.Warn(check, file.Path()+" is not as Cyborg left it: "+why,
+			"Look at the difference with `cyborg host whitelist HOST … --dry-run`, move what is needed to another file, then apply it with --force.")
+		return
+	}
+	beside, err := file.Beside()
+	switch {
+	case err != nil:
+		f.Warn(check, "it cannot be seen what else Nova is told of PCI devices: "+err.Error(), "Let this user read nova.conf.")
+	case len(beside) > 0:
+		f.Warn(check, "Nova is told of PCI devices in "+strings.Join(beside, ", ")+", too",
+			"Take out of there what Cyborg looks after: nova.conf counts before what Cyborg writes, and what it matches is given out by Nova whether Cyborg knows or not.")
+	case len(content) == 0:
+		f.OKf(check, "%s can be written; there is none now", file.Path())
+	default:
+		f.OKf(check, "%s is as Cyborg left it, and can be written", file.Path())
+	}
+}
+
+func examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
+	if len(c.Agent.Backends) == 0 {
+		f.Warn("backends", "none is configured", "Set agent.backends, or install drivers with: cyborg driver install")
+		return
+	}
+	seen := func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
+		report, err := look(cmd.Context(), c, backend, newDriver)
+		switch {
+		case err != nil:
+			f.Error("backend "+backend.Name, err, "Correct its options, or look at the kernel's log.")
+		case report.State == cyborg.BackendDisabled:
+			f.OKf("backend "+backend.Name, "is disabled")
+		default:
+			f.OKf("backend "+backend.Name, "sees %d devices with %s", len(report.Devices), backend.Driver)
+		}
+		return nil
+	}
+	if err := eachBackend(cmd, c, seen); err != nil {
+		f.Error("backends", err, "Make room in the directory for temporary files.")
+	}
+}
+
+// examineEndpoints asks each server's endpoint. One that answers is enough to work.
+func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config) {
+	trust, err := c.Agent.TLS.Client()
+	if err != nil {
+		f.Error("servers", err, "Correct agent.tls.")
+		return
+	}
+	answered, failures, asker := false, map[string]error{}, asker{trust: trust}
+	for _, endpoint := range c.Agent.Endpoints {
+		at := strings.TrimSuffix(endpoint, "/")
+		asked := time.Now()
+		then, err := asker.health(ctx, at)
+		if err != nil {
+			failures[at] = err
+			continue
+		}
+		if !answered {
+			examineName(ctx, f, c, at, asker)
+		}
+		answered = true
+		f.OKf("server "+at, "answers in %s", time.Since(asked).Round(time.Millisecond))
+		f.Clock("the server "+at, asked, time.Now(), then)
+	}
+	for at, err := range failures {
+		if answered {
+			f.Warn("server "+at, err.Error(), "Start it, or take it out of agent.endpoints; others answer.")
+		} else {
+			f.Error("server "+at, err, "Start the server, or correct agent.endpoints and agent.tls.")
+		}
+	}
+}
+
+// examineName says whether another agent speaks for this host.
+func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endpoint string, asker asker) {
+	const check = "name of the host"
+	own, err := agent.Instance(c.Agent.Root, c.Agent.StateDir)
+	if err != nil {
+		f.Error(check, err, "Set agent.root to where /proc is.")
+		return
+	}
+	host, err := asker.host(ctx, endpoint, c.Agent.Host)
+	const do = "Give one of the two machines a name of its own (agent.host), or stop its agent."
+	switch {
+	case cyborg.KindOf(err) == cyborg.NotFound:
+		f.OKf(check, "%s has not reported yet", c.Agent.Host)
+	case err != nil:
+		f.Error(check, err, "Look at the server's log.")
+	case !host.Silent && host.Instance != "" && host.Instance != own:
+		f.Fail(check, fmt.Sprintf("%s has an agent that is not of this state directory and boot: one at %s, heard at %s",
+			c.Agent.Host, host.Address, host.LastSeen.Format(time.RFC3339)), do)
+	case len(host.Rivals) > 0:
+		f.Fail(check, fmt.Sprintf("a second agent speaks for %s, and is refused: one at %s", c.Agent.Host, host.Rivals[0].Address), do)
+	default:
+		f.OKf(check, "nobody else speaks for %s", c.Agent.Host)
+	}
+}
+
+// asker asks servers' endpoints.
+type asker struct{ trust *tls.Config }
+
+// get asks for what is at a URL, within endpointLimit, and has read look at the answer.
+func (a asker) get(ctx context.Context, url string, read func(*http.Response) error) error {
+	ctx, cancel := context.WithTimeout(ctx, endpointLimit)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: a.trust, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "does not answer: %w", err)
+	}
+	defer response.Body.Close()
+	return read(response)
+}
+
+// health returns the server's clock, which HTTP tells in whole seconds.
+func (a asker) health(ctx context.Context, endpoint string) (then time.Time, err error) {
+	err = a.get(ctx, endpoint+healthPath, func(response *http.Response) error {
+		if response.StatusCode != http.StatusOK {
+			return cyborg.Errorf(cyborg.Unavailable, "is no agent endpoint of Cyborg: it answers %s", response.Status)
+		}
+		then, err = http.ParseTime(response.Header.Get("Date"))
+		then = then.Add(time.Second / 2)
+		return err
+	})
+	return then, err
+}
+
+// host returns how a host is recorded. The error is of kind NotFound where it is not.
+func (a asker) host(ctx context.Context, endpoint, name string) (host cyborg.Host, err error) {
+	err = a.get(ctx, endpoint+hostsPath+name, func(response *http.Response) error {
+		switch response.StatusCode {
+		case http.StatusOK:
+			return json.NewDecoder(response.Body).Decode(&host)
+		case http.StatusNotFound:
+			return cyborg.Errorf(cyborg.NotFound, "the server knows no host %s", name)
+		}
+		return cyborg.Errorf(cyborg.Unavailable, "the server does not tell who speaks for %s: it answers %s", name, response.Status)
+	})
+	return host, err
+}
+
+func examineCertificates(f *doctor.Findings, given config.ClientTLS) {
+	if given.Cert != "" {
+		f.CertificateFile("agent.tls.cert", given.Cert, time.Now())
+	}
+	if given.CA != "" {
+		f.CertificateFile("agent.tls.ca", given.CA, time.Now())
+	}
+}

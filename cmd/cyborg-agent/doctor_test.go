@@ -1,0 +1,95 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
+	"github.com/cyborg-project/cyborg/internal/doctor"
+)
+
+func TestTheDoctorLooksAtTheWhitelist(t *testing.T) {
+	t.Parallel()
+	address, err := cyborg.ParsePCIAddress("0000:3b:00.0")
+	require.NoError(t, err)
+	ours := novaconf.Content("h1", []novaconf.Device{{Address: address, VendorID: "10de", ProductID: "20b5"}})
+	for name, test := range map[string]struct {
+		dir       string // below /etc/nova; nova.conf.d where empty
+		files     map[string]string
+		state     doctor.State
+		found, do string
+	}{
+		"empty":        {state: doctor.OK, found: "nova.conf.d/cyborg-pci.conf can be written; there is none now"},
+		"ours":         {files: map[string]string{"nova.conf.d/cyborg-pci.conf": string(ours)}, state: doctor.OK, found: "is as Cyborg left it"},
+		"no directory": {dir: "nowhere", state: doctor.Failed, found: "does not exist", do: "--config-dir"},
+		"no directory but a file": {
+			dir: "file", files: map[string]string{"file": ""}, state: doctor.Failed, found: "is no directory", do: "Name the directory",
+		},
+		"somebody else's": {
+			files: map[string]string{"nova.conf.d/cyborg-pci.conf": "[pci]\n"},
+			state: doctor.Warning, found: "is not as Cyborg left it: somebody else wrote it", do: "--dry-run",
+		},
+		"changed": {
+			files: map[string]string{"nova.conf.d/cyborg-pci.conf": string(ours) + "\n"},
+			state: doctor.Warning, found: "somebody has changed it", do: "--dry-run",
+		},
+		"another host's": {
+			files: map[string]string{"nova.conf.d/cyborg-pci.conf": string(novaconf.Content("h2", []novaconf.Device{{Address: address, VendorID: "10de", ProductID: "20b5"}}))},
+			state: doctor.Warning, found: "it was written for host h2", do: "--dry-run",
+		},
+		"a device_spec in nova.conf": {
+			files: map[string]string{"nova.conf": "[DEFAULT]\ndevice_spec = {}\n[pci]\n# device_spec = {}\nalias = {}\ndevice_spec = {}\n"},
+			state: doctor.Warning, found: "nova.conf:6, too", do: "Take out of there",
+		},
+		"a device_spec in nova-compute.conf": {
+			files: map[string]string{"nova-compute.conf": "[pci]\ndevice_spec = {}\n"},
+			state: doctor.Warning, found: "nova-compute.conf:2, too", do: "Take out of there",
+		},
+		"a device_spec in a hidden file": {
+			files: map[string]string{"nova.conf.d/.site.conf": "[pci]\ndevice_spec = {}\n"},
+			state: doctor.OK, found: "can be written",
+		},
+		"a device_spec of old in another drop-in": {
+			files: map[string]string{"nova.conf.d/cyborg-pci.conf": string(ours), "nova.conf.d/site.conf": "[pci]\npassthrough_whitelist : {}\n"},
+			state: doctor.Warning, found: "site.conf:2, too", do: "Take out of there",
+		},
+		"an ordinary nova.conf": {
+			files: map[string]string{"nova.conf": "[pci]\nalias = {}\nreport_in_placement = true\n", "nova.conf.d/site.conf": "[DEFAULT]\nhost = h1\n"},
+			state: doctor.OK, found: "can be written",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nova := t.TempDir()
+			require.NoError(t, os.Mkdir(filepath.Join(nova, "nova.conf.d"), 0o755))
+			for path, text := range test.files {
+				require.NoError(t, os.WriteFile(filepath.Join(nova, path), []byte(text), 0o600))
+			}
+			if test.dir == "" {
+				test.dir = "nova.conf.d"
+			}
+			var f doctor.Findings
+			examineWhitelist(&f, novaconf.File{Host: "h1", Dir: filepath.Join(nova, test.dir)})
+			require.Len(t, f.All(), 1)
+			found := f.All()[0]
+			require.Equal(t, test.state, found.State, found.Found)
+			require.Contains(t, found.Found, test.found)
+			require.Contains(t, found.Do, test.do)
+			require.Equal(t, test.do == "", found.Do == "", "what is not well says what to do")
+		})
+	}
+	var f doctor.Findings
+	examineWhitelist(&f, novaconf.File{Host: "h1"})
+	require.Equal(t, doctor.OK, f.All()[0].State)
+	if os.Geteuid() != 0 { // who may write everywhere
+		dir := t.TempDir()
+		require.NoError(t, os.Chmod(dir, 0o500))
+		var f doctor.Findings
+		examineWhitelist(&f, novaconf.File{Host: "h1", Dir: dir})
+		require.Equal(t, doctor.Failed, f.All()[0].State)
+	}
+}

@@ -1,0 +1,181 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// ARQFilter chooses accelerator requests; empty fields choose all. Fields are ANDed, values of one field ORed.
+type ARQFilter struct {
+	UUIDs     []uuid.UUID
+	Instances []uuid.UUID
+	Projects  []string
+	Hosts     []string
+	Profiles  []string // names
+	States    []cyborg.ARQState
+}
+
+const selectARQs = `
+	SELECT a.id, a.uuid, a.state, a.reason, coalesce(a.project, ''), a.profile_name, a.group_index, a.profile_group,
+	       coalesce(a.host, ''), a.provider_uuid, a.instance_uuid, coalesce(a.service, ''), a.operation_id, a.claimed_by,
+	       a.created_at, a.updated_at, a.lost_at, h.uuid, coalesce(h.kind, ''), h.info, coalesce(h.identity, ''), coalesce(h.presence, ''), h.attached_at,
+	       coalesce((SELECT e ->> 'value' FROM jsonb_array_elements(d.attributes || d.attributes_set) AS e WHERE e ->> 'key' = 'physical_network' LIMIT 1), '')
+	FROM arqs a
+	LEFT JOIN attach_handles h ON h.uuid = a.handle_uuid AND a.state = 'Bound'
+	LEFT JOIN deployables d ON d.uuid = h.deployable_uuid`
+
+func scanARQ(row pgx.CollectableRow) (a cyborg.ARQ, err error) {
+	var (
+		h       cyborg.AttachHandle
+		network string
+	)
+	err = row.Scan(&a.ID, &a.UUID, &a.State, &a.Reason, &a.Project, &a.Profile, &a.GroupIndex, &a.Group, &a.Host,
+		(*zeronull.UUID)(&a.ProviderUUID), (*zeronull.UUID)(&a.Instance), &a.Service, (*zeronull.UUID)(&a.Operation),
+		(*zeronull.UUID)(&a.Claim), &a.CreatedAt, (*zeronull.Timestamptz)(&a.UpdatedAt), (*zeronull.Timestamptz)(&a.LostAt), (*zeronull.UUID)(&h.UUID), &h.Kind, &h.Info,
+		&h.Identity, &h.Presence, (*zeronull.Timestamptz)(&h.AttachedAt), &network)
+	if !a.LostAt.IsZero() {
+		a.Health = cyborg.LostAtBoot
+	}
+	if err != nil || h.UUID == uuid.Nil {
+		return a, err
+	}
+	if _, told := h.Info["physical_network"]; network != "" && !told {
+		h.Info["physical_network"] = network
+	}
+	holder := a.Holder()
+	h.Holder, h.Operation, h.Health = &holder, a.Operation, a.Health
+	a.Handle = &h
+	return a, nil
+}
+
+func readARQs(ctx context.Context, q querier, rest string, values ...any) ([]cyborg.ARQ, error) {
+	rows, err := q.Query(ctx, selectARQs+rest, values...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanARQ)
+}
+
+// sortedARQs says by what lists of accelerator requests can be sorted.
+func sortedARQs() sorted {
+	return sorted{table: "arqs a", id: "a.id", uuid: "a.uuid", keys: map[string]string{
+		"created_at": "a.created_at", "state": "a.state", "hostname": "coalesce(a.host, '')", "uuid": "a.uuid",
+		"device_profile_name": "a.profile_name", "project_id": "coalesce(a.project, '')",
+	}}
+}
+
+// ARQs lists accelerator requests, in the order in which they were made unless the listing asks for another.
+func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing Listing) ([]cyborg.ARQ, error) {
+	var c clause
+	andAny(&c, "a.uuid", filter.UUIDs)
+	andAny(&c, "a.instance_uuid", filter.Instances)
+	andAny(&c, "a.project", filter.Projects)
+	andAny(&c, "a.host", filter.Hosts)
+	andAny(&c, "a.profile_name", filter.Profiles)
+	andAny(&c, "a.state", texts(filter.States))
+	order, err := listing.order(ctx, s.pool, &c, sortedARQs())
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	found, err := readARQs(ctx, s.pool, c.String()+order, c.values...)
+	return found, s.failure(ctx, err)
+}
+
+// ARQ reads one. The error is of kind NotFound where there is none.
+func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
+	found, err := readARQs(ctx, s.pool, " WHERE a.uuid = $1", id)
+	if err != nil {
+		return cyborg.ARQ{}, s.failure(ctx, err)
+	}
+	if len(found) == 0 {
+		return cyborg.ARQ{}, noARQ(id)
+	}
+	return found[0], nil
+}
+
+func noARQ(id uuid.UUID) error {
+	return cyborg.Errorf(cyborg.NotFound, "there is no accelerator request %s", id)
+}
+
+// mostARQs is how many requests one profile may ask for.
+const mostARQs = 1000
+
+// CreateARQs makes the accelerator requests that a device profile asks for, all of them in one transaction; each keeps its
+// own copy of the profile's group. They belong to the actor's project. The error is of kind NotFound where there is no
+// such profile, and Invalid where it asks for what cannot be.
+func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error) {
+	var created []cyborg.ARQ
+	err := s.changeByKey(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		var (
+			id     uuid.UUID
+			groups []map[string]string
+		)
+		err := tx.QueryRow(ctx, "SELECT uuid, groups FROM device_profiles WHERE name = $1 FOR KEY SHARE", profile).Scan(&id, &groups)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return cyborg.Errorf(cyborg.NotFound, "there is no device profile %q", profile)
+		}
+		if err != nil {
+			return err
+		}
+		indexes := []int32{}
+		for i, group := range groups {
+			count, err := requestsOf(group)
+			if err == nil && count > mostARQs-len(indexes) {
+				err = cyborg.Errorf(cyborg.Invalid, "device profile %q asks for more than %d accelerators", profile, mostARQs)
+			}
+			if err != nil {
+				return err
+			}
+			for range count {
+				indexes = append(indexes, int32(i))
+			}
+		}
+		rows, err := tx.Query(ctx, `
+			WITH made AS (
+				INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
+				SELECT $1, p.uuid, p.name, index, p.groups -> index
+				FROM device_profiles p, unnest($3::int[]) WITH ORDINALITY AS g (index, position)
+				WHERE p.uuid = $2 ORDER BY position
+				RETURNING *)
+			SELECT a.id, a.uuid, a.state, a.reason, a.project, a.profile_name, a.group_index, a.profile_group, '', a.provider_uuid,
+			       a.instance_uuid, '', a.operation_id, a.claimed_by, a.created_at, a.updated_at, a.lost_at, a.handle_uuid, '', NULL::jsonb, '', '',
+			       NULL::timestamptz, ''
+			FROM made a ORDER BY a.id`, actor.Project, id, indexes)
+		if err != nil {
+			return err
+		}
+		created, err = pgx.CollectRows(rows, scanARQ)
+		return err
+	})
+	return created, err
+}
+
+// requestsOf is how many requests a group becomes: the sum of its resources, and twice that for a Xilinx card, which has
+// a function for the management besides the user's.
+func requestsOf(group map[string]string) (int, error) {
+	count := 0
+	for key, value := range group {
+		if !strings.HasPrefix(key, "resources") {
+			continue
+		}
+		amount, err := strconv.Atoi(strings.TrimSpace(value))
+		if err != nil || amount < 0 {
+			return 0, cyborg.Errorf(cyborg.Invalid, "the profile's group has %s=%q, which is no amount", key, value)
+		}
+		if key == "resources:FPGA" && group["trait:CUSTOM_FPGA_XILINX"] == "required" && amount <= mostARQs {
+			amount *= 2
+		}
+		if count += min(amount, mostARQs+1); count > mostARQs {
+			return mostARQs + 1, nil
+		}
+	}
+	return count, nil
+}

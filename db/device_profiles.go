@@ -1,0 +1,122 @@
+package db
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// DeviceProfileFilter chooses device profiles; empty fields choose all. Fields are ANDed, values of one field ORed.
+type DeviceProfileFilter struct {
+	UUIDs []uuid.UUID
+	Names []string
+}
+
+func (f DeviceProfileFilter) clause() *clause {
+	c := &clause{}
+	andAny(c, "p.uuid", f.UUIDs)
+	andAny(c, "p.name", f.Names)
+	return c
+}
+
+func sortedProfiles() sorted {
+	return sorted{table: "device_profiles p", id: "p.id", uuid: "p.uuid", keys: map[string]string{
+		"uuid": "p.uuid", "name": "p.name", "created_at": "p.created_at",
+	}}
+}
+
+// DeviceProfiles lists device profiles.
+func (s *Store) DeviceProfiles(ctx context.Context, filter DeviceProfileFilter, listing Listing) ([]cyborg.DeviceProfile, error) {
+	c := filter.clause()
+	order, err := listing.order(ctx, s.pool, c, sortedProfiles())
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	rows, err := s.pool.Query(ctx, `
+		SELECT p.uuid, p.name, coalesce(p.description, ''), p.groups, p.created_at, coalesce(p.updated_at, '0001-01-01 00:00:00Z')
+		FROM device_profiles p`+c.String()+order, c.values...)
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p cyborg.DeviceProfile, err error) {
+		err = row.Scan(&p.UUID, &p.Name, &p.Description, &p.Groups, &p.CreatedAt, &p.UpdatedAt)
+		return p, err
+	})
+	return found, s.failure(ctx, err)
+}
+
+// lockProfiles makes the transaction the only one that makes or deletes device profiles, so that the feed has those in the
+// order in which they happened. It must come before the first write.
+const lockProfiles = "SELECT pg_advisory_xact_lock(hashtextextended('device profiles', 1))" // hosts have the seed 0
+
+// CreateDeviceProfile records a profile, under a UUID of ours where it has none. The error is of kind NameTaken where
+// another one has its name or its UUID.
+func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error) {
+	profile.UUID = cmp.Or(profile.UUID, uuid.New())
+	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockProfiles); err != nil {
+			return err
+		}
+		err := tx.QueryRow(ctx, `
+			INSERT INTO device_profiles (uuid, name, description, groups) VALUES ($1, $2, nullif($3, ''), $4) RETURNING created_at`,
+			profile.UUID, profile.Name, profile.Description, profile.Groups).Scan(&profile.CreatedAt)
+		switch {
+		case violates(err, "device_profiles_name_key"):
+			return cyborg.Errorf(cyborg.NameTaken, "there is a device profile named %q already", profile.Name).
+				WithHint("Choose another name, or delete that one first.")
+		case violates(err, "device_profiles_pkey"):
+			return cyborg.Errorf(cyborg.NameTaken, "there is a device profile with the UUID %s already", profile.UUID).
+				WithHint("Leave the UUID out, and the new profile gets one of its own.")
+		}
+		return err
+	})
+	return profile, err
+}
+
+// DeleteDeviceProfiles deletes one profile for each of the filters, all or none. The error is of kind NotFound where one
+// chooses none, and of kind InUse where an accelerator request was made from it: to evacuate or unshelve its instance,
+// Nova asks for the profile again.
+func (s *Store) DeleteDeviceProfiles(ctx context.Context, profiles []DeviceProfileFilter, actor cyborg.Actor) error {
+	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockProfiles); err != nil {
+			return err
+		}
+		for _, filter := range profiles {
+			c := filter.clause()
+			tag, err := tx.Exec(ctx, "DELETE FROM device_profiles p"+c.String(), c.values...)
+			if err != nil {
+				return usedProfile(err, filter)
+			}
+			if tag.RowsAffected() == 0 {
+				return cyborg.Errorf(cyborg.NotFound, "there is no device profile %s", filter)
+			}
+		}
+		return nil
+	})
+}
+
+// String names what it chooses.
+func (f DeviceProfileFilter) String() string {
+	if len(f.UUIDs) > 0 {
+		return f.UUIDs[0].String()
+	}
+	if len(f.Names) > 0 {
+		return f.Names[0]
+	}
+	return "at all"
+}
+
+func usedProfile(err error, filter DeviceProfileFilter) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code != foreignKeyViolation {
+		return err
+	}
+	return cyborg.Errorf(cyborg.InUse, "accelerator requests were made from the device profile %s", filter).
+		WithHint("Delete them first, which Nova does with their instances.")
+}

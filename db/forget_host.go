@@ -1,0 +1,89 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// ForgetHost deletes a host that will not come back, with its backends, devices and accelerators. Its history stays: the
+// events, and the operations. If it reports again, it is a new one; what it then still has attached is left.go's.
+//
+// Errors: NotFound; Changed for a host that is heard; Claimed, with the operation, where one is open; InUse, with the
+// accelerators and their holders, where somebody holds something there.
+func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor) error {
+	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		if err := lockHosts(ctx, tx, name); err != nil {
+			return err
+		}
+		if err := s.deserted(ctx, tx, name); err != nil {
+			return err
+		}
+		batch := &pgx.Batch{}
+		for _, sql := range []string{
+			"DELETE FROM attach_handles WHERE host = $1",
+			"DELETE FROM deployables WHERE host = $1",
+			"DELETE FROM devices WHERE host = $1",
+			"DELETE FROM backends WHERE host = $1",
+			"DELETE FROM hosts WHERE name = $1",
+		} {
+			batch.Queue(sql, name)
+		}
+		return tx.SendBatch(ctx, batch).Close()
+	})
+}
+
+// deserted refuses a host that is heard, or where something is open or held.
+func (s *Store) deserted(ctx context.Context, tx pgx.Tx, name string) error {
+	var (
+		seen   time.Time
+		silent bool
+	)
+	// Heartbeats take no lock of hosts; with its row locked, the next one finds the host unknown, and asks for a report.
+	err := tx.QueryRow(ctx, `
+		SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1 FOR UPDATE`,
+		name, s.opts.SilentAfter).Scan(&seen, &silent)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return noHost(name)
+	case err != nil:
+		return err
+	case !silent:
+		return cyborg.Errorf(cyborg.Changed, "host %q was heard at %s", name, seen.Format(time.RFC3339)).
+			WithHint("Stop its cyborg-agent for good first: a host that reports is known.")
+	}
+	var (
+		operation uuid.UUID
+		kind      cyborg.OperationKind
+	)
+	err = tx.QueryRow(ctx, "SELECT id, kind FROM operations WHERE host = $1 AND open ORDER BY admitted_at LIMIT 1", name).
+		Scan(&operation, &kind)
+	if err == nil {
+		return cyborg.Errorf(cyborg.Claimed, "operation %s (%s) works on host %q", operation, kind, name).
+			WithOperation(operation).WithHint("Wait until it has ended, or cancel it.")
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	const most = 10
+	rows, err := tx.Query(ctx, `
+		SELECT d.accelerator || ' (' || string_agg(DISTINCT h.holder_kind || ' ' || h.holder_id, ', ') || ')'
+		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid
+		WHERE h.host = $1 AND h.holder_kind IS NOT NULL GROUP BY d.id, d.accelerator ORDER BY d.id`, name)
+	if err != nil {
+		return err
+	}
+	held, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(held) == 0 {
+		return err
+	}
+	return cyborg.Errorf(cyborg.InUse, "%d accelerators of host %q are attached: %s", len(held), name,
+		strings.Join(held[:min(len(held), most)], "; ")).
+		WithHint("Detach them by force first: the host is silent, and cannot take them back.")
+}

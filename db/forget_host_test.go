@@ -1,0 +1,96 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+func TestForgetHost(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	other := r.addHost(t, "h2", 1)
+	requireKind(t, cyborg.NotFound, r.ForgetHost(t.Context(), "h9", alice()))
+	requireKind(t, cyborg.Changed, r.ForgetHost(t.Context(), "h1", alice()), "was heard at")
+	a := h.ready(t, "card0")
+	attached := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.Succeeded)
+	h.fall(t)
+	open := r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card1"}))
+	err := r.ForgetHost(t.Context(), "h1", alice())
+	requireKind(t, cyborg.Claimed, err, open.ID.String())
+	require.Equal(t, open.ID, cyborg.AsError(err).Operation)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: open.ID, State: cyborg.Failed}))
+	requireKind(t, cyborg.InUse, r.ForgetHost(t.Context(), "h1", alice()), "1 accelerators", "h1_card0 (instance vm1)")
+	r.do(t, toForce(a.UUID, nil), cyborg.Succeeded)
+
+	// Heard again at the last moment, it stays.
+	h.hear(t)
+	requireKind(t, cyborg.Changed, r.ForgetHost(t.Context(), "h1", alice()))
+	h.fall(t)
+	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
+	_, err = r.Host(t.Context(), "h1")
+	requireKind(t, cyborg.NotFound, err)
+	_, err = r.Accelerator(t.Context(), a.UUID)
+	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.NotFound, r.ForgetHost(t.Context(), "h1", alice()))
+	require.Len(t, other.accelerators(t), 1)
+
+	// What happened there can still be read.
+	op, err := r.Operation(t.Context(), attached.Operation)
+	require.NoError(t, err)
+	require.Equal(t, "h1", op.Host)
+	r.endOfFeed(t)
+	history, err := r.Events(t.Context(), db.EventFilter{Hosts: []string{"h1"}}, cyborg.Cursor{Transaction: 1}, 1000)
+	require.NoError(t, err)
+	ends := map[cyborg.SubjectKind]int{}
+	for _, event := range history {
+		if event.To == "" && event.Actor == "alice" && event.Operation == uuid.Nil {
+			ends[event.Subject.Kind]++
+		}
+	}
+	require.Equal(t, map[cyborg.SubjectKind]int{
+		cyborg.SubjectHost: 1, cyborg.SubjectBackend: 2, cyborg.SubjectDevice: 2, cyborg.SubjectAccelerator: 2, cyborg.SubjectHandle: 4,
+	}, ends)
+
+	// Its next heartbeat is that of an unknown host, and its next report that of a new one.
+	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	require.NoError(t, err)
+	require.True(t, replies[0].Report)
+	require.True(t, h.report(t).Accepted)
+	again := h.accelerator(t, "card0")
+	require.NotEqual(t, a.UUID, again.UUID)
+	require.Equal(t, cyborg.StatusInactive, again.Status())
+	require.Nil(t, again.Fence)
+}
+
+// TestForgottenHostComesBackWithAnAttachment: nobody gets what it still has attached until it has settled that.
+func TestForgottenHostComesBackWithAnAttachment(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	h.fall(t)
+	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
+	h.journal("card0", cyborg.AttachmentDone)
+	h.journal("card1", cyborg.AttachmentLost)
+	require.True(t, h.report(t).Accepted)
+	for _, name := range []string{"card0", "card1"} {
+		a := h.accelerator(t, name)
+		require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
+		_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+		requireKind(t, cyborg.Changed, err, unsettled)
+	}
+	found := r.disagreements(t)
+	require.Len(t, found, 2)
+	require.Equal(t, "left", found["card0"].Recorded)
+	require.Equal(t, onHost("h1"), found["card0"].Handle.Holder)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["card1"]}))
+	h.ready(t, "card0")
+	r.do(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")), cyborg.Succeeded)
+	h.report(t) // which still says what the journal had before
+	require.Nil(t, h.accelerator(t, "card0").Fence, "only what is new was left")
+}

@@ -1,0 +1,95 @@
+package db
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Health is how a database does, as the doctor wants to know it.
+type Health struct {
+	// Release is PostgreSQL's own version.
+	Release string
+	Schema  SchemaStatus
+	// ReadOnly says that nothing can be written: a standby, or a database that was set so.
+	ReadOnly bool
+	// Denied are tables of the schema that the role may not read or write.
+	Denied []string
+	// Rivals are agents that were refused in the last half minute, because their host has another one.
+	Rivals []RefusedAgent
+	// Servers are the processes of servers that said in the last half minute that they live, one for each of their roles; nil where
+	// the schema is not ours.
+	Servers []Server
+	// Time is the database's clock at a moment between Asked and Answered.
+	Time, Asked, Answered time.Time
+}
+
+// RefusedAgent is an agent whose host has another one.
+type RefusedAgent struct {
+	Host, Address, Known string // Address and Known are where it, and the host's agent, were heard from
+}
+
+// Server is a process of a server.
+type Server struct{ Host, Instance, Version string }
+
+// Examine looks at a database and changes nothing. The error is of kind Unavailable where it does not answer, and
+// Invalid where it is too old.
+func Examine(ctx context.Context, url string) (Health, error) {
+	var h Health
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return h, cyborg.Errorf(cyborg.Invalid, "the database URL cannot be used: %w", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return h, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // it was only read from
+	if h.Schema, err = schemaStatus(ctx, conn); err != nil {
+		return h, err
+	}
+	h.Asked = time.Now()
+	err = conn.QueryRow(ctx, `
+		SELECT current_setting('server_version'), clock_timestamp(),
+			pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool`).Scan(&h.Release, &h.Time, &h.ReadOnly)
+	h.Answered = time.Now()
+	if err != nil {
+		return h, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+	}
+	rows, err := conn.Query(ctx, `
+		SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = current_schema() AND c.relkind IN ('r', 'p')
+			AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+				AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE'))
+		ORDER BY c.relname`)
+	if err == nil {
+		h.Denied, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		return h, cyborg.Errorf(cyborg.Unavailable, "the database's privileges cannot be read: %w", err)
+	}
+	if h.Schema.Current != h.Schema.Latest || len(h.Denied) > 0 {
+		return h, nil
+	}
+	rows, err = conn.Query(ctx, `
+		SELECT r.host, r.address, h.agent_address FROM rivals r JOIN hosts h ON h.name = r.host
+		WHERE r.last_seen >= clock_timestamp() - interval '30 s' ORDER BY r.host, r.address`)
+	if err == nil {
+		h.Rivals, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RefusedAgent])
+	}
+	if err != nil {
+		return h, cyborg.Errorf(cyborg.Unavailable, "the hosts' agents cannot be read: %w", err)
+	}
+	rows, err = conn.Query(ctx, `
+		SELECT host, instance, version FROM services WHERE last_seen >= clock_timestamp() - interval '30 s' ORDER BY host, instance`)
+	if err == nil {
+		h.Servers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Server])
+	}
+	if err != nil {
+		return h, cyborg.Errorf(cyborg.Unavailable, "the servers' processes cannot be read: %w", err)
+	}
+	return h, nil
+}

@@ -1,0 +1,67 @@
+package db
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// ImageURL is the right of one host to fetch one image for an operation that runs. Its secret is in the URL and nowhere
+// in the records.
+type ImageURL struct {
+	Operation   uuid.UUID
+	Accelerator uuid.UUID
+	Host        string
+	Image       cyborg.Image
+	Size        int64 // bytes
+	// Valid is how long it can be used, from now and again from each use.
+	Valid time.Duration
+}
+
+// GrantImage makes the URL with that secret the one of its operation and accelerator; an earlier one is void. The error is
+// of kind Changed where no such operation runs on the host.
+func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) error {
+	hash := sha256.Sum256([]byte(secret))
+	tag, err := s.pool.Exec(ctx, `
+		INSERT INTO image_urls (operation_id, deployable_uuid, secret, host, image, size, valid, expires_at)
+		SELECT id, $2, $3, host, $5, $6, $7::interval, clock_timestamp() + $7::interval
+		FROM operations WHERE id = $1 AND host = $4 AND state = 'running'
+		ON CONFLICT (operation_id, deployable_uuid) DO UPDATE SET secret = EXCLUDED.secret, image = EXCLUDED.image,
+		    size = EXCLUDED.size, valid = EXCLUDED.valid, expires_at = EXCLUDED.expires_at`,
+		url.Operation, url.Accelerator, hash[:], url.Host, url.Image, url.Size, url.Valid)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = cyborg.Errorf(cyborg.Changed, "operation %s does not run on host %q", url.Operation, url.Host)
+	}
+	return s.failure(ctx, err)
+}
+
+// UseImage begins a use of the URL with that secret, or goes on with one, and makes it valid for longer. The error is of
+// kind Changed where there is none: it never was, is over, was given back, or its operation no longer runs.
+func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string) (ImageURL, error) {
+	hash := sha256.Sum256([]byte(secret))
+	url := ImageURL{Operation: operation}
+	err := s.pool.QueryRow(ctx, `
+		UPDATE image_urls u SET expires_at = clock_timestamp() + valid
+		FROM operations o
+		WHERE u.secret = $2 AND u.operation_id = $1 AND o.id = u.operation_id AND o.state = 'running' AND u.expires_at > clock_timestamp()
+		RETURNING u.deployable_uuid, u.host, u.image, u.size, u.valid`, operation, hash[:]).
+		Scan(&url.Accelerator, &url.Host, &url.Image, &url.Size, &url.Valid)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return url, cyborg.Errorf(cyborg.Changed, "the URL of an image for operation %s is used up, or over, or never was one", operation).
+			WithHint("Retry the operation: it makes another URL.")
+	}
+	return url, s.failure(ctx, err)
+}
+
+// GiveBackImage makes the URL with that secret void, because its host has the image; again changes nothing.
+func (s *Store) GiveBackImage(ctx context.Context, operation uuid.UUID, secret string) error {
+	hash := sha256.Sum256([]byte(secret))
+	_, err := s.pool.Exec(ctx, "DELETE FROM image_urls WHERE operation_id = $1 AND secret = $2", operation, hash[:])
+	return s.failure(ctx, err)
+}

@@ -1,0 +1,338 @@
+package db_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+const unsettled = "its host may still have it attached, and has not settled that yet"
+
+func toForce(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
+	a := toDetach(accelerator, holder)
+	a.Detach.Force = true
+	return a
+}
+
+// hear makes a silent host heard again, as a heartbeat does.
+func (h *host) hear(t testing.TB) {
+	t.Helper()
+	_, err := h.records.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	require.NoError(t, err)
+}
+
+// requireUnsettled asserts that nobody gets the accelerator, whatever he asks for.
+func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
+	t.Helper()
+	a := r.accelerator(t, id)
+	require.Empty(t, a.Holders())
+	require.Equal(t, &cyborg.Fence{Reason: unsettled, Operation: by}, a.Fence)
+	for name, request := range map[string]db.Admission{
+		"attach":    toAttach(id, instance("vm2")),
+		"program":   toProgram(id),
+		"provision": toProvision(cyborg.ProvisionRequest{Accelerator: id, Name: "other"}),
+	} {
+		if a.Lifecycle == cyborg.Ready && name == "provision" || a.Lifecycle == cyborg.Broken && name != "provision" {
+			continue // refused for that already
+		}
+		_, err := r.Admit(t.Context(), request)
+		requireKind(t, cyborg.Changed, err, unsettled)
+		require.Contains(t, cyborg.AsError(err).Hint, "Reconcile asks host h1", name)
+	}
+	out, err := r.Admit(t.Context(), toForce(id, nil))
+	require.NoError(t, err)
+	require.True(t, out.Nothing, "there is nothing to force a second time")
+}
+
+// TestForceWhereItIsNotNeeded: as long as the host can take it back, it has to.
+func TestForceWhereItIsNotNeeded(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	out, err := r.Admit(t.Context(), toForce(a.UUID, nil))
+	require.NoError(t, err)
+	require.True(t, out.Nothing)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	_, err = r.Admit(t.Context(), toForce(a.UUID, nil))
+	requireKind(t, cyborg.Changed, err, "can be detached without force", "h1 was heard at")
+	require.NotEmpty(t, cyborg.AsError(err).Hint)
+
+	// It is heard again between the admission and the first step.
+	h.fall(t)
+	op := r.admit(t, toForce(a.UUID, nil))
+	h.hear(t)
+	_, err = r.Begin(t.Context(), op.ID)
+	requireKind(t, cyborg.Changed, err, "can be detached without force")
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Failed, Error: cyborg.AsError(err)}))
+	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, a.UUID).Holders())
+	require.Nil(t, r.accelerator(t, a.UUID).Fence)
+}
+
+// TestForceWhatIsStuck goes through all that makes force necessary, and says so in the work.
+func TestForceWhatIsStuck(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	for i, test := range []struct {
+		why  string
+		make func(h *host, id uuid.UUID)
+	}{
+		{"is silent since", func(h *host, _ uuid.UUID) { h.fall(t) }},
+		{"has not shown the accelerator since", func(h *host, _ uuid.UUID) { h.content.Backends[0].Devices = nil; h.report(t) }},
+		{"no longer shows handle card0.0", func(h *host, _ uuid.UUID) {
+			h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", 0)}
+			h.report(t)
+		}},
+		{"is failed: it broke", func(h *host, _ uuid.UUID) {
+			h.content.Backends[0].State, h.content.Backends[0].Error = cyborg.BackendFailed, "it broke"
+			h.report(t)
+		}},
+		{"has not shown the accelerator since", func(h *host, _ uuid.UUID) { h.content.Backends[0].State = cyborg.BackendDisabled; h.report(t) }},
+		{"has not shown the accelerator since", func(h *host, _ uuid.UUID) { h.content.Backends = nil; h.report(t) }},
+		{"it is in error: detach", func(_ *host, id uuid.UUID) { r.do(t, toDetach(id, nil), cyborg.NeedsOperator) }},
+		{"is in doubt since operation", func(h *host, id uuid.UUID) {
+			r.do(t, toDetach(id, nil), cyborg.Succeeded)
+			r.do(t, toAttach(id, onHost(h.name)), cyborg.NeedsOperator)
+		}},
+	} {
+		h := r.addHost(t, "h"+string(rune('a'+i)), 1)
+		id := h.ready(t, "card0").UUID
+		r.do(t, toAttach(id, onHost(h.name)), cyborg.Succeeded)
+		test.make(h, id)
+		work := r.begin(t, toForce(id, nil))
+		require.Contains(t, work.Forced, test.why)
+		again, err := r.Begin(t.Context(), work.Operation)
+		require.NoError(t, err)
+		require.Equal(t, work, again)
+		r.end(t, work, cyborg.Succeeded)
+		a := r.accelerator(t, id)
+		require.Empty(t, a.Holders(), test.why)
+		require.Equal(t, &cyborg.Fence{Reason: unsettled, Operation: work.Operation}, a.Fence, test.why)
+	}
+}
+
+// TestForceAndTheHostComesBack: nobody gets what was taken by force until its host has settled it.
+func TestForceAndTheHostComesBack(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	on, vm := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
+	attached := r.do(t, toAttach(on, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(vm, instance("vm1")), cyborg.Succeeded)
+	h.content.Attachments = []cyborg.Attachment{{
+		Backend: "fake", Deployable: "card0", Handle: "card0.0", Operation: attached.Operation, State: cyborg.AttachmentDone,
+	}}
+	h.report(t)
+	require.Empty(t, r.disagreements(t))
+	h.fall(t)
+	forced := r.do(t, toForce(on, nil), cyborg.Succeeded)
+	r.requireUnsettled(t, on, forced.Operation)
+	of := instance("vm1")
+	taken := r.do(t, toForce(vm, &of), cyborg.Succeeded)
+	r.requireUnsettled(t, vm, taken.Operation)
+	require.Empty(t, r.disagreements(t), "a silent host is not asked")
+
+	h.hear(t)
+	r.requireUnsettled(t, on, forced.Operation)
+	found := r.disagreements(t)
+	require.Len(t, found, 2)
+	require.Equal(t, "left", found["card0"].Recorded)
+	require.Equal(t, cyborg.AttachmentDone, found["card0"].Journal)
+	require.Equal(t, attached.Operation, found["card0"].Operation)
+	require.Equal(t, onHost("h1"), found["card0"].Handle.Holder)
+	require.False(t, found["card0"].Attach)
+	require.Equal(t, instance("vm1"), found["card1"].Handle.Holder, "the host looks whether somebody still uses it")
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
+	require.Nil(t, r.accelerator(t, on).Fence)
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, on).Status())
+	r.requireUnsettled(t, vm, taken.Operation)
+	r.do(t, toAttach(on, onHost("h1")), cyborg.Succeeded)
+
+	// Told again, late, it changes nothing.
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
+	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, on).Holders())
+
+	r.endOfFeed(t) // all of it can be read
+	history, err := r.Events(t.Context(), db.EventFilter{Operation: forced.Operation}, cyborg.Cursor{Transaction: 1}, 100)
+	require.NoError(t, err)
+	told := map[string]string{}
+	for _, event := range history {
+		told[event.Axis] = event.From + " → " + event.To
+	}
+	require.Equal(t, "host:h1 → ", told["holder"])
+	require.Equal(t, " → "+unsettled, told["fence"])
+}
+
+// TestForceOfWhatIsInError: it is back in service when its host has settled what was in doubt, not before.
+func TestForceOfWhatIsInError(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	id := h.ready(t, "card0").UUID
+	r.do(t, toAttach(id, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toDetach(id, nil), cyborg.NeedsOperator)
+	forced := r.do(t, toForce(id, nil), cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusError, r.accelerator(t, id).Status())
+	r.requireUnsettled(t, id, forced.Operation)
+	found := r.disagreements(t)
+	require.Len(t, found, 1)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, id).Status())
+	require.Nil(t, r.accelerator(t, id).Fence)
+}
+
+// TestForceBesideOthers: the other holders of the accelerator keep theirs, and the fence that is theirs.
+func TestForceBesideOthers(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	id := h.ready(t, "card0").UUID
+	one, two := instance("vm1"), instance("vm2")
+	r.do(t, toAttach(id, one), cyborg.Succeeded)
+	r.do(t, toAttach(id, two), cyborg.Succeeded)
+	h.fall(t)
+	forced := r.do(t, toForce(id, &one), cyborg.Succeeded)
+	require.Equal(t, []cyborg.Holder{two}, r.accelerator(t, id).Holders())
+	h.content.Backends[0].Devices = nil
+	h.report(t)
+	require.Equal(t, &cyborg.Fence{Reason: unsettled, Operation: forced.Operation}, r.accelerator(t, id).Fence)
+	found := r.disagreements(t)
+	require.Len(t, found, 1)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
+	require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, r.accelerator(t, id).Fence)
+}
+
+// TestForgetWhatWasLeft: hardware that has been missing for long is forgotten with what it was left with.
+func TestForgetWhatWasLeft(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	gone, part := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
+	for _, id := range []uuid.UUID{gone, part} {
+		r.do(t, toAttach(id, onHost("h1")), cyborg.Succeeded)
+	}
+	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]
+	h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card1", 0)}
+	h.report(t)
+	r.do(t, toDetach(part, nil), cyborg.NeedsOperator)
+	for _, id := range []uuid.UUID{gone, part} {
+		r.do(t, toForce(id, nil), cyborg.Succeeded)
+	}
+	forgotten, err := r.Forget(t.Context(), time.Hour)
+	require.NoError(t, err)
+	require.Zero(t, forgotten)
+	require.NotNil(t, r.accelerator(t, part).Fence)
+	_, err = r.Forget(t.Context(), 0)
+	require.NoError(t, err)
+	_, err = r.Accelerator(t.Context(), gone)
+	requireKind(t, cyborg.NotFound, err)
+	require.Nil(t, r.accelerator(t, part).Fence, "nothing is fenced for ever")
+	require.Equal(t, cyborg.Ready, r.accelerator(t, part).Lifecycle, "nor in error because of a doubt that is over")
+}
+
+// TestLateSettlement: that its host settled what a handle was left with first says nothing of what it is left with now.
+func TestLateSettlement(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	id := h.ready(t, "card0").UUID
+	leave := func() uuid.UUID {
+		r.do(t, toAttach(id, onHost("h1")), cyborg.Succeeded)
+		h.fall(t)
+		forced := r.do(t, toForce(id, nil), cyborg.Succeeded)
+		h.hear(t)
+		return forced.Operation
+	}
+	leave()
+	first := r.disagreements(t)["card0"]
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{first}))
+	again := leave()
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{first})) // its answer was lost, and it is repeated
+	r.requireUnsettled(t, id, again)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{r.disagreements(t)["card0"]}))
+	require.Nil(t, r.accelerator(t, id).Fence)
+}
+
+// TestLeftDuringAProgram: a handle comes back with an attachment while an image is loaded, however that ends.
+func TestLeftDuringAProgram(t *testing.T) {
+	t.Parallel()
+	for _, end := range []cyborg.OperationState{cyborg.Succeeded, cyborg.Failed, cyborg.NeedsOperator} {
+		r := newRecords(t)
+		h := r.addHost(t, "h1", 1)
+		id := h.ready(t, "card0").UUID
+		show := func(handles int) {
+			h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", handles)}
+			h.report(t)
+		}
+		show(0)
+		_, err := r.Forget(t.Context(), 0)
+		require.NoError(t, err)
+		work := r.begin(t, toProgram(id))
+		h.journal("card0", cyborg.AttachmentDone)
+		show(1)
+		r.end(t, work, end)
+		var handles []cyborg.AttachHandle
+		for _, handle := range r.accelerator(t, id).Handles {
+			handle.Holder = nil
+			handles = append(handles, handle)
+		}
+		require.Len(t, handles, 1)
+		require.Equal(t, onHost("h1"), *handles[0].Left)
+		require.Nil(t, (&cyborg.Accelerator{Handles: handles}).FreeHandle())
+		if end == cyborg.NeedsOperator { // whose fence is another one
+			for _, request := range []db.Admission{toProgram(id), toRetire(r.accelerator(t, id))} {
+				_, err := r.Admit(t.Context(), request)
+				requireKind(t, cyborg.Changed, err, unsettled)
+			}
+		} else {
+			r.requireUnsettled(t, id, uuid.Nil)
+		}
+		require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{r.disagreements(t)["card0"]}))
+		if end == cyborg.NeedsOperator {
+			r.do(t, toProgram(id), cyborg.Succeeded)
+		}
+		require.Nil(t, r.accelerator(t, id).Fence)
+		require.Equal(t, cyborg.StatusReady, r.accelerator(t, id).Status())
+	}
+}
+
+// TestLeftInAnObservation: a handle that a forgotten host came back with is seen by an operation before it is reported.
+func TestLeftInAnObservation(t *testing.T) {
+	t.Parallel()
+	for _, end := range []cyborg.OperationState{cyborg.Succeeded, cyborg.Failed} {
+		r := newRecords(t)
+		h := r.addHost(t, "h1", 1)
+		seen := h.content.Backends[0].Devices[0]
+		h.content.Backends[0].Devices = []cyborg.DeviceReport{device("card0")}
+		h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", 0)}
+		h.report(t)
+		id := h.accelerator(t, "card0").UUID
+		_, err := r.Forget(t.Context(), 0)
+		require.NoError(t, err)
+		h.journal("card0", cyborg.AttachmentDone)
+		h.report(t)
+		work := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: id, Name: "a"}))
+		outcome := cyborg.Outcome{Operation: work.Operation, State: end, Observations: []cyborg.Observation{
+			{Sequence: h.sequence + 1, Backend: "fake", Device: seen},
+		}}
+		if end != cyborg.Succeeded {
+			outcome.Error = cyborg.Errorf(cyborg.Hardware, "it smoked")
+		}
+		require.NoError(t, r.End(t.Context(), outcome))
+		a := r.accelerator(t, id)
+		require.Equal(t, cyborg.StatusFenced, a.Status())
+		require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
+		left := 0
+		for _, handle := range a.Handles {
+			if handle.Left != nil {
+				left++
+			}
+		}
+		require.Equal(t, 1, left)
+	}
+}

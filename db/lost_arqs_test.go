@@ -1,0 +1,245 @@
+package db_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// bound has an instance get all handles of an accelerator, each by a request of its own.
+func (r *records) bound(t testing.TB, a *cyborg.Accelerator, who uuid.UUID) []cyborg.ARQ {
+	t.Helper()
+	var arqs []cyborg.ARQ
+	for range a.Handles {
+		arqs = append(arqs, r.request(t, "one")[0])
+	}
+	r.do(t, toBind(a.Host, instance(who.String()), a.ProviderUUID, arqs...), cyborg.Succeeded)
+	return arqs
+}
+
+// reboot has the host report from another boot, which began so long ago; 0 where the agent cannot tell.
+func (h *host) reboot(t testing.TB, uptime time.Duration) {
+	t.Helper()
+	h.fall(t) // it was silent meanwhile
+	h.boot = uuid.NewString()
+	report := h.next()
+	report.Uptime = uptime
+	replies, err := h.records.MergeReports(t.Context(), []cyborg.Report{report})
+	require.NoError(t, err)
+	require.True(t, replies[0].Accepted)
+}
+
+// healthEvents are those of one thing, in their order.
+func (r *records) healthEvents(t testing.TB, kind cyborg.SubjectKind, id uuid.UUID) []string {
+	t.Helper()
+	return scalar[[]string](t, r, `
+		SELECT array_agg(from_value || '>' || to_value ORDER BY transaction, id) FROM events
+		WHERE subject_kind = $1 AND subject_id = $2 AND axis = 'health'`, string(kind), id.String())
+}
+
+// TestLostAtBoot: whatever an instance had been given before its host booted may be lost, and is said to be, by every way of
+// asking; not what a service has, what is on another host, or what was bound since.
+func TestLostAtBoot(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 3)
+	other := r.addHost(t, "h2", 1)
+	r.profile(t, "one", one())
+	who := uuid.New()
+	lost := r.bound(t, h.ready(t, "card0"), who)
+	service := r.request(t, "one")[0]
+	r.do(t, toBind("h1", cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}, h.ready(t, "card1").ProviderUUID, service), cyborg.Succeeded)
+	elsewhere := r.bound(t, other.ready(t, "card0"), uuid.New())
+
+	h.report(t) // again, from the same boot
+	require.Empty(t, r.arq(t, lost[0].UUID).Health)
+	h.reboot(t, 0)
+	later := r.bound(t, h.ready(t, "card2"), uuid.New())
+	h.report(t)
+	for _, arq := range lost {
+		now := r.arq(t, arq.UUID)
+		require.Equal(t, cyborg.LostAtBoot, now.Health)
+		require.WithinDuration(t, time.Now(), now.LostAt, time.Minute)
+		require.Equal(t, []string{">lost_at_boot"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
+		require.Equal(t, []string{">lost_at_boot"}, r.healthEvents(t, cyborg.SubjectHandle, now.Handle.UUID))
+		for _, handle := range h.accelerator(t, "card0").Handles {
+			require.Equal(t, cyborg.LostAtBoot, handle.Health)
+		}
+	}
+	require.Empty(t, h.accelerator(t, "card2").Handles[0].Health)
+	for _, arq := range append(later, append(elsewhere, service)...) {
+		require.Empty(t, r.arq(t, arq.UUID).Health)
+	}
+	drift, err := r.Drift(t.Context(), db.DriftFilter{Classes: []cyborg.DriftClass{cyborg.DriftLostAtBoot}}, db.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, drift, 1)
+	require.Equal(t, who, drift[0].Instance)
+	require.Contains(t, drift[0].Detail, "2 of them")
+	next, err := r.Drift(t.Context(), db.DriftFilter{}, db.Page{Limit: 10, Marker: drift[0].Key()})
+	require.NoError(t, err)
+	require.Empty(t, next)
+	counted, err := r.DriftOfInstances(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, counted)
+
+	// It ends with the request, of which then nothing is left behind.
+	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+	require.NoError(t, err)
+	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM arqs WHERE lost_at IS NOT NULL"))
+	handle := h.accelerator(t, "card0").Handles[0].UUID
+	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectHandle, handle))
+}
+
+// TestLostOnlyWhatWasBoundBefore: an agent that says late that its host has booted says when that was.
+func TestLostOnlyWhatWasBoundBefore(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	r.profile(t, "one", one())
+	before := r.bound(t, h.ready(t, "card0"), uuid.New())
+	since := r.bound(t, h.ready(t, "card1"), uuid.New())
+	r.exec(t, "UPDATE attach_handles SET attached_at = now() - interval '2 hours' WHERE uuid IN (SELECT handle_uuid FROM arqs WHERE uuid = $1)", before[0].UUID)
+	h.reboot(t, time.Hour)
+	require.Equal(t, cyborg.LostAtBoot, r.arq(t, before[0].UUID).Health)
+	require.WithinDuration(t, time.Now().Add(-time.Hour), r.arq(t, before[0].UUID).LostAt, time.Minute)
+	require.Empty(t, r.arq(t, before[1].UUID).Health)
+	require.Empty(t, r.arq(t, since[0].UUID).Health)
+}
+
+// TestAdoptedHostHasNotBooted: the first boot id of a host that was adopted without one is no other.
+func TestAdoptedHostHasNotBooted(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	r.profile(t, "one", one())
+	arqs := r.bound(t, h.ready(t, "card0"), uuid.New())
+	r.exec(t, "UPDATE hosts SET boot_id = ''")
+	h.reboot(t, 0)
+	require.Empty(t, r.arq(t, arqs[0].UUID).Health)
+}
+
+// TestUnbindEndsALoss: whoever no longer has an accelerator cannot have lost it.
+func TestUnbindEndsALoss(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	r.profile(t, "one", one())
+	arq := r.bound(t, h.ready(t, "card0"), uuid.New())[0]
+	h.reboot(t, 0)
+	h.report(t)
+	r.do(t, toUnbind(arq), cyborg.Succeeded)
+	require.Empty(t, r.arq(t, arq.UUID).Health)
+	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
+}
+
+// TestSawInstances: what Nova said of an instance is drift until it says otherwise, or the instance's requests are gone; and what
+// may be so for a moment counts from the second time on.
+func TestSawInstances(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	r.profile(t, "one", one())
+	who := uuid.New()
+	r.bound(t, h.ready(t, "card0"), who)
+	h.reboot(t, 0)
+	held, err := r.UnseenInstances(t.Context(), time.Hour, 10)
+	require.NoError(t, err)
+	require.Len(t, held, 1, "it is to be asked about at once")
+	require.NotNil(t, held[0].Lost)
+	require.Equal(t, who, held[0].Lost.Instance)
+
+	saw := func(i db.SeenInstance) {
+		i.UUID, i.Host = who, "h1"
+		require.NoError(t, r.SawInstances(t.Context(), []db.SeenInstance{i}, time.Hour))
+	}
+	open := func() map[cyborg.DriftClass]int {
+		counted, err := r.DriftOfInstances(t.Context())
+		require.NoError(t, err)
+		return counted
+	}
+	unseen := func() int {
+		held, err := r.UnseenInstances(t.Context(), time.Hour-time.Minute, 10)
+		require.NoError(t, err)
+		return len(held)
+	}
+	elsewhere := []db.InstanceDrift{{Class: cyborg.DriftInstanceElsewhere, Detail: "it is on h9"}, {Class: cyborg.DriftInstanceError, Detail: "it is in ERROR"}}
+	saw(db.SeenInstance{Drift: elsewhere, Again: true})
+	require.Equal(t, 1, unseen(), "it is asked about again before its time")
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1}, open())
+	saw(db.SeenInstance{Drift: elsewhere, Again: true})
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1}, open())
+	saw(db.SeenInstance{Unclear: true, Again: true})
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1}, open())
+	saw(db.SeenInstance{Drift: elsewhere[:1], Well: held[0].Lost})
+	require.Zero(t, unseen())
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftInstanceElsewhere: 1}, open())
+	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+	require.NoError(t, err)
+	require.NoError(t, r.EndInstanceDrift(t.Context()))
+	require.Empty(t, open())
+	all, err := r.Drift(t.Context(), db.DriftFilter{}, db.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, all, 2, "what is over stays to be read")
+}
+
+// TestInstanceDriftIsTold: that an instance differs from its requests, and that it no longer does, are events of its accelerators, in
+// the transaction that says so; also where it has none any more when that ends.
+func TestInstanceDriftIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	r.profile(t, "one", one())
+	who, other := uuid.New(), uuid.New()
+	card0, card1 := h.ready(t, "card0"), h.ready(t, "card1")
+	cards := map[string]string{card0.UUID.String(): "card0", card1.UUID.String(): "card1"}
+	r.bound(t, card0, who)
+	r.bound(t, card1, other)
+	at := r.endOfFeed(t)
+	told := func() []string {
+		t.Helper()
+		r.endOfFeed(t)
+		events, err := r.Events(t.Context(), db.EventFilter{}, at, 0)
+		require.NoError(t, err)
+		out := []string{}
+		for _, e := range events {
+			if at = e.Cursor; !strings.HasPrefix(e.Axis, "drift_") {
+				continue
+			}
+			require.Equal(t, "h1", e.Host)
+			require.Equal(t, "cyborg", e.Actor)
+			require.Equal(t, who.String(), e.Data["instance"])
+			out = append(out, fmt.Sprintf("%s %s %s %q %q %v", e.Subject.Kind, cards[e.Subject.ID], e.Axis, e.From, e.To, e.Data["repaired"]))
+		}
+		return out
+	}
+	saw := func(drift ...db.InstanceDrift) []string {
+		t.Helper()
+		require.NoError(t, r.SawInstances(t.Context(), []db.SeenInstance{
+			{UUID: who, Host: "h1", Drift: drift}, {UUID: other, Host: "h1"},
+		}, time.Hour))
+		return told()
+	}
+	broken := db.InstanceDrift{Class: cyborg.DriftInstanceError, Detail: "it is in ERROR"}
+	moved := db.InstanceDrift{Class: cyborg.DriftInstanceElsewhere, Detail: "it is on h9"}
+	require.Empty(t, saw())
+	require.Equal(t, []string{`accelerator card0 drift_instance_error "" "it is in ERROR" <nil>`}, saw(broken, moved), "the other does not count yet")
+	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "" "it is on h9" <nil>`}, saw(broken, moved))
+	require.Empty(t, saw(broken, moved))
+	moved.Detail = "it is on h8"
+	require.Equal(t, []string{
+		`accelerator card0 drift_instance_elsewhere "it is on h9" "it is on h8" <nil>`,
+		`accelerator card0 drift_instance_error "it is in ERROR" "" false`,
+	}, saw(moved))
+	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, cyborg.Actor{Name: "cyborg"})
+	require.NoError(t, err)
+	require.Empty(t, told())
+	require.NoError(t, r.EndInstanceDrift(t.Context()))
+	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "it is on h8" "" false`}, told())
+}

@@ -1,0 +1,87 @@
+package db
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// recordImages records what an operation has loaded, as it can be loaded again: of its targets, and of what an image disturbed as well,
+// which has the same one now. What becomes of it is a trigger's: where a later boot of the host shows something else, it is lost. What was
+// loaded again is only its target's: what others have lost is still to be loaded into them.
+func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	told, ok := o.story.(program)
+	reloads := ok && told.request.Reload
+	batch := &pgx.Batch{}
+	for loaded, image := range outcome.Images {
+		var changed []uuid.UUID
+		for i := range o.targets {
+			if reloads && o.targets[i].UUID != loaded {
+				continue
+			}
+			if o.disturbs(loaded, &o.targets[i], image.WholeDevice) {
+				changed = append(changed, o.targets[i].UUID)
+			}
+		}
+		// Where nothing is read back, or something else, a report that is newer knows better.
+		batch.Queue(`
+			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
+			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
+			    image_boot = CASE WHEN d.bitstream_id <> '' AND $3 THEN h.boot_id END
+			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image, !o.replaced[loaded])
+	}
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// disturbs says whether an image for one target changes another one.
+func (o *running) disturbs(one uuid.UUID, other *accelerator, wholeDevice bool) bool {
+	for i := range o.targets {
+		if t := &o.targets[i]; t.UUID == one {
+			return t.DeviceUUID == other.DeviceUUID && (wholeDevice || t.ProgramSet == other.ProgramSet)
+		}
+	}
+	return false
+}
+
+// LostImages are accelerators on live hosts, not in maintenance, which do not have their images any more since their host booted, and for
+// which nobody has tried to load them again since, where nobody holds anything that those would change; what an image of a whole device
+// brings back comes first.
+func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator, error) {
+	return s.lostImages(ctx, `
+		WHERE d.image_lost_at IS NOT NULL AND d.lifecycle = 'ready' AND d.presence = 'present' AND d.fence_reason IS NULL AND NOT `+maintained+`
+		  AND c.operation_id IS NULL
+		  AND NOT EXISTS (
+			SELECT FROM deployables changed JOIN attach_handles held ON held.deployable_uuid = changed.uuid
+			WHERE changed.device_uuid = d.device_uuid AND held.holder_kind IS NOT NULL
+			  AND (changed.program_set = d.program_set OR (d.image -> 'whole_device')::boolean))
+		  AND d.host IN (SELECT name FROM hosts WHERE last_seen >= clock_timestamp() - $2::interval)
+		  AND NOT EXISTS (
+			SELECT FROM operation_subjects s JOIN operations tried ON tried.id = s.operation_id
+			WHERE s.kind = 'accelerator' AND s.subject_id = d.uuid::text AND tried.kind = 'program'
+			  AND tried.input ->> 'accelerator' = d.uuid::text AND tried.admitted_at > d.image_lost_at)
+		ORDER BY coalesce((d.image -> 'whole_device')::boolean, false) DESC, d.id LIMIT $1`, clamp(limit), s.opts.SilentAfter)
+}
+
+// LostImagesOf are the accelerators of an instance on a host which do not have their images any more since that booted.
+func (s *Store) LostImagesOf(ctx context.Context, instance uuid.UUID, host string) ([]cyborg.Accelerator, error) {
+	return s.lostImages(ctx, `
+		WHERE d.image_lost_at IS NOT NULL AND d.host = $2 AND d.uuid IN (
+			SELECT held.deployable_uuid FROM arqs a JOIN attach_handles held ON held.uuid = a.handle_uuid
+			WHERE a.instance_uuid = $1 AND a.state = 'Bound')
+		ORDER BY coalesce((d.image -> 'whole_device')::boolean, false) DESC, d.id`, instance, host)
+}
+
+func (s *Store) lostImages(ctx context.Context, rest string, values ...any) ([]cyborg.Accelerator, error) {
+	found, err := readAccelerators(ctx, s.pool, rest, values...)
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	out := make([]cyborg.Accelerator, len(found))
+	for i := range found {
+		out[i] = found[i].Accelerator
+	}
+	return out, nil
+}

@@ -1,0 +1,314 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// shows has the host's card read back an image.
+func (h *host) shows(t *testing.T, card int, bitstream string) {
+	t.Helper()
+	h.content.Backends[0].Devices[card].Deployables[0].BitstreamID = bitstream
+}
+
+// loads programs an accelerator, as its host then reports.
+func (r *records) loads(t *testing.T, h *host, card int, a *cyborg.Accelerator, image cyborg.Image) {
+	t.Helper()
+	work := r.begin(t, toLoad(a.UUID, image))
+	h.shows(t, card, image.ID)
+	h.report(t)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
+	}))
+}
+
+func toLoad(a uuid.UUID, image cyborg.Image) db.Admission {
+	out := admission()
+	out.Program = &cyborg.ProgramRequest{Accelerator: a, Image: image}
+	return out
+}
+
+func toReload(a uuid.UUID, image cyborg.Image) db.Admission {
+	out := toLoad(a, image)
+	out.Program.Reload = true
+	return out
+}
+
+func aes() cyborg.Image { return cyborg.Image{Source: "aes.img", SHA256: "5f", ID: "aes"} }
+
+// TestLostImage: what was loaded and is not there after the host has booted is told, wherever somebody may look, and is to be loaded
+// again; until it is there.
+func TestLostImage(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	a := h.ready(t, "card0")
+	h.ready(t, "card1")
+	r.loads(t, h, 0, a, aes())
+	lost := func() []cyborg.Accelerator {
+		t.Helper()
+		found, err := r.LostImages(t.Context(), 10)
+		require.NoError(t, err)
+		return found
+	}
+	h.reboot(t, 0)
+	require.Empty(t, lost(), "a boot alone costs nothing")
+	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
+
+	h.shows(t, 0, "")
+	h.reboot(t, 0)
+	require.Equal(t, []string{">lost_image"}, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
+	found := lost()
+	require.Len(t, found, 1)
+	require.Equal(t, a.UUID, found[0].UUID)
+	require.Equal(t, aes(), found[0].LostImage.Image)
+	require.Equal(t, "aes", r.accelerator(t, a.UUID).LostImage.BitstreamID)
+	drift, err := r.Drift(t.Context(), db.DriftFilter{Classes: []cyborg.DriftClass{cyborg.DriftLostImage}}, db.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, drift, 1)
+	require.Equal(t, a.ProviderUUID, drift[0].Provider)
+	require.Contains(t, drift[0].Detail, "aes")
+
+	work := r.begin(t, toReload(a.UUID, found[0].LostImage.Image))
+	h.report(t)
+	require.Empty(t, lost())
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.Timeout, "too slow"),
+	}))
+	require.NotNil(t, r.accelerator(t, a.UUID).LostImage, "it is as it was,")
+	require.Empty(t, lost(), "and nobody tries a second time on his own")
+	h.shows(t, 0, "aes")
+	h.report(t)
+	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
+	require.Equal(t, []string{">lost_image", "lost_image>"}, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
+	_, err = r.Admit(t.Context(), toReload(a.UUID, aes()))
+	requireKind(t, cyborg.Changed, err, "has not lost its image")
+	r.requireAgreed(t)
+}
+
+// TestImageThatSomebodyElseChanged: within the boot in which we loaded ours, another image is somebody's will, and no boot makes a loss
+// of that.
+func TestImageThatSomebodyElseChanged(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.loads(t, h, 0, a, aes())
+	h.shows(t, 0, "theirs")
+	h.report(t)
+	h.shows(t, 0, "")
+	h.reboot(t, 0)
+	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
+	require.Empty(t, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
+}
+
+// TestReloadWhatAnInstanceHolds: its image is loaded again, or another one where that is gone for good, but only while it is
+// lost; not where the host's own software holds it.
+func TestReloadWhatAnInstanceHolds(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	held, own := h.ready(t, "card0"), h.ready(t, "card1")
+	r.loads(t, h, 0, held, aes())
+	r.loads(t, h, 1, own, aes())
+	r.profile(t, "one", one())
+	who := uuid.New()
+	r.bound(t, held, who)
+	r.do(t, toAttach(own.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}), cyborg.Succeeded)
+	h.shows(t, 0, "")
+	h.shows(t, 1, "factory")
+	h.reboot(t, 0)
+	idle, err := r.LostImages(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, idle)
+	mine, err := r.LostImagesOf(t.Context(), who, "h1")
+	require.NoError(t, err)
+	require.Len(t, mine, 1)
+	require.Equal(t, held.UUID, mine[0].UUID)
+	require.Equal(t, "aes", r.accelerator(t, own.UUID).LostImage.BitstreamID)
+
+	another := r.begin(t, toLoad(held.UUID, cyborg.Image{Source: "another.img"}))
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: another.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.InUse, "qemu uses it"),
+	}))
+	_, err = r.Admit(t.Context(), toReload(own.UUID, aes()))
+	requireKind(t, cyborg.InUse, err, "host h1")
+	work := r.begin(t, toReload(held.UUID, aes()))
+	require.Len(t, work.Handles, 2, "Placement may have it allocated to its holder")
+	require.Equal(t, who.String(), work.Handles[0].Holder.ID)
+	h.shows(t, 0, "aes")
+	h.report(t)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{held.UUID: aes()},
+	}))
+	mine, err = r.LostImagesOf(t.Context(), who, "h1")
+	require.NoError(t, err)
+	require.Empty(t, mine)
+	require.Nil(t, r.accelerator(t, held.UUID).Fence)
+	require.Len(t, r.accelerator(t, held.UUID).Holders(), 1)
+	_, err = r.Admit(t.Context(), toLoad(held.UUID, aes()))
+	requireKind(t, cyborg.InUse, err, who.String())
+}
+
+// regions gives the host's first card two regions.
+func (h *host) regions(t *testing.T) (east, west *cyborg.Accelerator) {
+	t.Helper()
+	parts := []cyborg.DeployableReport{deployable("east", 1), deployable("west", 1)}
+	parts[0].ProgramSet, parts[1].ProgramSet = "east", "west"
+	h.content.Backends[0].Devices[0].Deployables = parts
+	h.report(t)
+	return h.ready(t, "east"), h.ready(t, "west")
+}
+
+// have has the regions read back their images.
+func (h *host) have(t *testing.T, east, west string) {
+	t.Helper()
+	parts := h.content.Backends[0].Devices[0].Deployables
+	parts[0].BitstreamID, parts[1].BitstreamID = east, west
+}
+
+func (r *records) loaded(t *testing.T, work cyborg.Work, a *cyborg.Accelerator, image cyborg.Image) {
+	t.Helper()
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
+	}))
+}
+
+func shell() cyborg.Image {
+	return cyborg.Image{Source: "shell.img", SHA256: "6e", ID: "shell", WholeDevice: true}
+}
+
+// loseRegions loads an image for the whole device into the west, then one into the east, and loses what is left of them at a boot.
+func (r *records) loseRegions(t *testing.T, h *host, left string) (east, west *cyborg.Accelerator) {
+	t.Helper()
+	east, west = h.regions(t)
+	work := r.begin(t, toLoad(west.UUID, shell()))
+	h.have(t, "empty", "shell")
+	h.report(t)
+	r.loaded(t, work, west, shell())
+	work = r.begin(t, toLoad(east.UUID, aes()))
+	h.have(t, "aes", "shell")
+	h.report(t)
+	r.loaded(t, work, east, aes())
+	h.have(t, left, "")
+	h.reboot(t, 0)
+	return east, west
+}
+
+// TestReloadOfTheWholeDevice: what is loaded again for the whole device leaves known what else its boot has cost it.
+func TestReloadOfTheWholeDevice(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	east, west := r.loseRegions(t, h, "")
+	lost := func() (names []uuid.UUID) {
+		t.Helper()
+		found, err := r.LostImages(t.Context(), 10)
+		require.NoError(t, err)
+		for _, a := range found {
+			names = append(names, a.UUID)
+		}
+		return names
+	}
+	require.Equal(t, []uuid.UUID{west.UUID, east.UUID}, lost())
+	work := r.begin(t, toReload(west.UUID, shell()))
+	h.have(t, "empty", "shell")
+	h.report(t)
+	r.loaded(t, work, west, shell())
+	require.Nil(t, r.accelerator(t, west.UUID).LostImage)
+	require.Equal(t, aes(), r.accelerator(t, east.UUID).LostImage.Image)
+	require.Equal(t, []uuid.UUID{east.UUID}, lost())
+	work = r.begin(t, toReload(east.UUID, aes()))
+	h.have(t, "aes", "shell")
+	h.report(t)
+	r.loaded(t, work, east, aes())
+	require.Empty(t, lost())
+	require.Nil(t, r.accelerator(t, east.UUID).LostImage)
+}
+
+// TestReloadSparesWhatIsThere: an instance keeps an image that it still has, though another one of its card was lost.
+func TestReloadSparesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	east, west := r.loseRegions(t, h, "aes")
+	who := uuid.New()
+	found, err := r.LostImages(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	r.do(t, toAttach(east.UUID, cyborg.Holder{Kind: cyborg.HolderInstance, ID: who.String()}), cyborg.Succeeded)
+	found, err = r.LostImages(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, found)
+	_, err = r.Admit(t.Context(), toReload(west.UUID, shell()))
+	requireKind(t, cyborg.InUse, err, who.String())
+}
+
+// TestImageThatSurvivesABoot: who changes it after that has not lost it.
+func TestImageThatSurvivesABoot(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.loads(t, h, 0, a, aes())
+	h.reboot(t, 0)
+	h.shows(t, 0, "theirs")
+	h.report(t)
+	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
+	require.Empty(t, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
+}
+
+// TestImageLostBeforeAnybodyLooks: a change of the record is no look at the device.
+func TestImageLostBeforeAnybodyLooks(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.loads(t, h, 0, a, aes())
+	b := &h.content.Backends[0]
+	seen := b.Devices
+	b.State, b.Error, b.Devices = cyborg.BackendFailed, "it cannot be read", nil
+	h.reboot(t, 0)
+	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "cleaning", By: "bob"}, alice())
+	require.NoError(t, err)
+	b.State, b.Error, b.Devices = cyborg.BackendOK, "", seen
+	h.shows(t, 0, "")
+	h.report(t)
+	require.NotNil(t, r.accelerator(t, a.UUID).LostImage)
+	found, err := r.LostImages(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, found, "somebody works on it")
+	_, err = r.Enable(t.Context(), a.UUID, alice())
+	require.NoError(t, err)
+	found, err = r.LostImages(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+}
+
+// TestImageThatIsReplacedMeanwhile: what a later report does not show any more when its operation ends is not what is there.
+func TestImageThatIsReplacedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for shown, lost := range map[string]bool{"theirs": false, "aes": true} {
+		r := newRecords(t)
+		h := r.addHost(t, "h1", 1)
+		a := h.ready(t, "card0")
+		work := r.begin(t, toLoad(a.UUID, aes()))
+		h.shows(t, 0, "aes")
+		saw := cyborg.Observation{Sequence: h.next().Sequence, Backend: "fake", Device: h.content.Backends[0].Devices[0]}
+		saw.Device.Deployables = []cyborg.DeployableReport{saw.Device.Deployables[0]}
+		h.shows(t, 0, shown)
+		h.report(t)
+		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+			Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{a.UUID: aes()},
+			Observations: []cyborg.Observation{saw},
+		}))
+		h.shows(t, 0, "")
+		h.reboot(t, 0)
+		require.Equal(t, lost, r.accelerator(t, a.UUID).LostImage != nil, shown)
+	}
+}

@@ -1,0 +1,382 @@
+package db_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// requireEventsLead fails unless every change of an axis begins where the one before it ended, and the last one ends
+// where the records are. What a thing belongs to at first is in the data of its first event, not an event of its own.
+func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
+	rows, err := r.sql.Query(t.Context(), `
+		WITH story AS (
+			SELECT subject_kind, subject_id, axis, from_value, to_value,
+			       lag(to_value) OVER w AS before, lead(id) OVER w IS NULL AS last
+			FROM events WHERE host = ANY($1) AND axis NOT IN ('steps', 'reported', 'options', 'cancel')
+			WINDOW w AS (PARTITION BY subject_kind, subject_id, axis, CASE axis WHEN 'holder' THEN data ->> 'handle' END ORDER BY transaction, id))
+		SELECT format('%s of %s %s changes from %s, which was %s', axis, subject_kind, subject_id, from_value, before) FROM story
+		WHERE from_value <> coalesce(before, CASE WHEN axis IN ('specs', 'backend', 'device', 'accelerator') THEN from_value ELSE '' END)
+		UNION ALL
+		SELECT format('%s of %s ends in %s, and is recorded as %s', s.axis, d.name, s.to_value, e.value)
+		FROM story s JOIN deployables d ON d.uuid::text = s.subject_id CROSS JOIN LATERAL (VALUES
+			('presence', d.presence), ('lifecycle', d.lifecycle), ('administration', d.administration), ('name', d.accelerator),
+			('bitstream', d.bitstream_id), ('device', d.device_uuid::text), ('fence', coalesce(d.fence_reason, ''))) AS e (axis, value)
+		WHERE s.last AND s.subject_kind = 'accelerator' AND s.axis = e.axis AND s.to_value <> e.value`, hosts)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var wrong string
+		require.NoError(t, rows.Scan(&wrong))
+		t.Fatal(wrong)
+	}
+	require.NoError(t, rows.Err())
+}
+
+// shown draws what a host shows at one moment: cards on two backends, parts on cards, handles on parts. From one moment
+// to the next any of them may vanish, come back, change, or move.
+func shown(last bool) *rapid.Generator[cyborg.Content] {
+	return rapid.Custom(func(t *rapid.T) cyborg.Content {
+		states := []cyborg.BackendState{cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendDisabled, cyborg.BackendFailed}
+		if last { // what a backend that failed leaves as it was depends on the way there
+			states = states[:4]
+		}
+		place := func(what string, places int) int { return rapid.IntRange(0, places).Draw(t, what) - 1 } // -1: nowhere
+		c := cyborg.Content{Attachments: []cyborg.Attachment{}}
+		for _, name := range []string{"x", "y"} {
+			c.Backends = append(c.Backends, cyborg.BackendReport{
+				Name: name, Driver: "fake", Services: []string{"attach"}, State: rapid.SampledFrom(states).Draw(t, "state"),
+			})
+		}
+		cards := [3]*cyborg.DeviceReport{}
+		for i := range cards {
+			cards[i] = &cyborg.DeviceReport{
+				Identity: fmt.Sprint("card", i), Type: cyborg.FPGA, Model: rapid.SampledFrom([]string{"m1", "m2"}).Draw(t, "model"),
+				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{}},
+			}
+		}
+		parts := map[int][]cyborg.DeployableReport{}
+		var held [3][]cyborg.HandleReport
+		for i := range 4 {
+			if on := place("handle", 3); on >= 0 {
+				held[on] = append(held[on], cyborg.HandleReport{Kind: cyborg.HandlePCI, Identity: fmt.Sprint("f", i), Info: map[string]string{}})
+			}
+		}
+		for i := range held {
+			if on := place("part", 3); on >= 0 {
+				parts[on] = append(parts[on], cyborg.DeployableReport{
+					Name: fmt.Sprint("p", i), Handles: held[i], BitstreamID: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "image"),
+					Specs: cyborg.Specs{Num: rapid.IntRange(1, 2).Draw(t, "num"), DeviceType: cyborg.FPGA},
+				})
+			}
+		}
+		for i, card := range cards {
+			card.Deployables = parts[i]
+			if on := place("card", 2); on >= 0 && c.Backends[on].State == cyborg.BackendOK {
+				c.Backends[on].Devices = append(c.Backends[on].Devices, *card)
+			}
+		}
+		return c
+	})
+}
+
+// view is what the records say that is there, without what tells two hosts apart.
+func (r *records) view(t *rapid.T, host string) string {
+	found, err := r.Host(t.Context(), host)
+	require.NoError(t, err)
+	var lines []string
+	for _, b := range found.Backends {
+		lines = append(lines, fmt.Sprintf("backend %s %s %s", b.Name, b.State, b.Error))
+	}
+	devices, err := r.Devices(t.Context(), db.DeviceFilter{Hosts: []string{host}}, db.Page{})
+	require.NoError(t, err)
+	identities := map[uuid.UUID]string{}
+	for _, d := range devices {
+		identities[d.UUID] = d.Identity
+		if d.Presence == cyborg.Present {
+			lines = append(lines, fmt.Sprintf("device %s %s of %s", d.Identity, d.Model, d.Backend))
+		}
+	}
+	accelerators, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{host}}, db.Page{})
+	require.NoError(t, err)
+	for _, a := range accelerators {
+		if a.Presence != cyborg.Present {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("accelerator %s %q %d of %s, %s, %v", a.LocalName, a.BitstreamID, a.Specs.Num, identities[a.DeviceUUID], a.Lifecycle, a.Fence))
+		for _, h := range a.Handles {
+			if h.Presence == cyborg.Present {
+				lines = append(lines, fmt.Sprintf("handle %s of %s", h.Identity, a.LocalName))
+			}
+		}
+	}
+	slices.Sort(lines)
+	return fmt.Sprintln(lines)
+}
+
+// settleAsAgent sends the newest report again, as an agent does, until heartbeats no longer ask for one.
+func (r *records) settleAsAgent(t *rapid.T, report cyborg.Report, generation int64) {
+	for try := 0; ; try++ {
+		replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{{
+			Host: report.Host, BootID: report.BootID, AgentVersion: "1", StartedAt: time.Unix(1, 0), Digest: report.Digest, Generation: generation,
+		}})
+		require.NoError(t, err)
+		if !replies[0].Report {
+			return
+		}
+		require.Less(t, try, 3, "the agent is asked for a report again and again")
+		report.Sequence++
+		merged, err := r.MergeReports(t.Context(), []cyborg.Report{report})
+		require.NoError(t, err)
+		require.True(t, merged[0].Accepted)
+		generation = merged[0].Generation
+	}
+}
+
+// TestReportsInAnyOrder splits what two hosts say into batches for two processes, in any order and with repeats. An older
+// report never overwrites a newer one, the events tell a story without gaps, and what is recorded in the end is what one
+// who sent the last report alone would have.
+func TestReportsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		var (
+			deliveries []cyborg.Report
+			newest     = map[string]cyborg.Report{}
+			hosts      []string
+		)
+		for n := range 2 {
+			host := fmt.Sprintf("h%d-%d", run, n)
+			hosts = append(hosts, host)
+			looks := rapid.IntRange(1, 5).Draw(t, "looks")
+			for sequence := range looks {
+				content := shown(sequence == looks-1).Draw(t, "shown")
+				newest[host] = cyborg.Report{
+					Host: host, BootID: "b", AgentVersion: "1", Sequence: int64(sequence + 1), Digest: content.Digest(), Content: content,
+				}
+				for range rapid.IntRange(1, 2).Draw(t, "times") {
+					deliveries = append(deliveries, newest[host])
+				}
+			}
+		}
+		deliveries = rapid.Permutation(deliveries).Draw(t, "order")
+		recorded, generation := map[string]int64{}, map[string]int64{}
+		for len(deliveries) > 0 {
+			size := rapid.IntRange(1, len(deliveries)).Draw(t, "batch")
+			batch := deliveries[:size]
+			deliveries = deliveries[size:]
+			replies, err := stores[rapid.IntRange(0, 1).Draw(t, "process")].MergeReports(t.Context(), batch)
+			require.NoError(t, err)
+			for _, report := range batch {
+				recorded[report.Host] = max(recorded[report.Host], report.Sequence)
+			}
+			for i, reply := range replies {
+				require.Equal(t, batch[i].Sequence == recorded[batch[i].Host], reply.Accepted, "%s %d", batch[i].Host, batch[i].Sequence)
+				generation[batch[i].Host] = max(generation[batch[i].Host], reply.Generation)
+			}
+		}
+		for _, host := range hosts {
+			r.settleAsAgent(t, newest[host], generation[host])
+			alone := newest[host]
+			alone.Host += "-alone"
+			replies, err := r.MergeReports(t.Context(), []cyborg.Report{alone})
+			require.NoError(t, err)
+			r.settleAsAgent(t, alone, replies[0].Generation)
+			require.Equal(t, r.view(t, alone.Host), r.view(t, host))
+		}
+		r.requireEventsLead(t, hosts...)
+	})
+}
+
+// TestGuardsAgreeWithTheTables admits, begins, ends, cancels, maintains, enables and reports at random. What the tables of
+// state.go do not allow is refused and changes nothing, and no event tells of a step that is not in them.
+func TestGuardsAgreeWithTheTables(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	run := 0
+	states := []cyborg.OperationState{
+		cyborg.Admitted, cyborg.Running, cyborg.Succeeded, cyborg.Failed, cyborg.NeedsOperator, cyborg.Stopped,
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		h := r.addHost(t, fmt.Sprint("h", run), 2)
+		devices := h.content.Backends[0].Devices
+		targets := slices.Collect(maps.Values(h.accelerators(t)))
+		slices.SortFunc(targets, func(a, b cyborg.Accelerator) int { return cmp.Compare(a.LocalName, b.LocalName) })
+		var ops []uuid.UUID
+		now := map[uuid.UUID]cyborg.OperationState{}
+		target := func() uuid.UUID { return targets[rapid.IntRange(0, 1).Draw(rt, "target")].UUID }
+		operation := func() uuid.UUID {
+			if len(ops) == 0 {
+				rt.Skip("there is none yet")
+			}
+			return ops[rapid.IntRange(0, len(ops)-1).Draw(rt, "operation")]
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"admit": func(rt *rapid.T) {
+				holder := instance(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "holder"))
+				id := target()
+				a := []db.Admission{
+					toProvision(cyborg.ProvisionRequest{Accelerator: id}), toAttach(id, holder), toDetach(id, nil), toProgram(id),
+				}[rapid.IntRange(0, 3).Draw(rt, "request")]
+				out, err := r.Admit(t.Context(), a)
+				if err == nil && !out.Nothing {
+					ops, now[a.ID] = append(ops, a.ID), cyborg.Admitted
+				}
+				require.NotEqual(rt, cyborg.Internal, cyborg.KindOf(err), "%v", err)
+			},
+			"begin": func(*rapid.T) {
+				id := operation()
+				work, err := r.Begin(t.Context(), id)
+				switch {
+				case err != nil:
+					require.NotEqual(rt, cyborg.Internal, cyborg.KindOf(err), "%v", err)
+					require.Equal(rt, cyborg.Admitted, now[id], "%v", err)
+				case now[id].Ended():
+					require.Equal(rt, now[id], work.Ended)
+				default:
+					now[id] = cyborg.Running
+				}
+			},
+			"end": func(rt *rapid.T) {
+				id, to := operation(), rapid.SampledFrom(states).Draw(rt, "to")
+				err := r.End(t.Context(), cyborg.Outcome{Operation: id, State: to, Error: cyborg.Errorf(cyborg.Hardware, "it smoked")})
+				switch {
+				case !to.Ended():
+					require.Equal(rt, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+				case now[id].Ended():
+					require.NoError(rt, err)
+				case cyborg.Allowed(cyborg.OperationTransitions(), now[id], to):
+					require.NoError(rt, err)
+					now[id] = to
+				default:
+					require.Equal(rt, cyborg.Changed, cyborg.KindOf(err), "%v", err)
+				}
+			},
+			"cancel": func(*rapid.T) {
+				id := operation()
+				_, err := r.RequestCancel(t.Context(), id, alice())
+				require.Equal(rt, now[id].Ended(), cyborg.KindOf(err) == cyborg.Changed, "%v", err)
+			},
+			"maintain": func(*rapid.T) {
+				_, err := r.Maintain(t.Context(), target(), cyborg.Maintenance{Reason: "x"}, alice())
+				require.NoError(rt, err)
+			},
+			"enable": func(*rapid.T) {
+				_, err := r.Enable(t.Context(), target(), alice())
+				require.NoError(rt, err)
+			},
+			"report": func(rt *rapid.T) {
+				h.content.Backends[0].Devices = devices[:rapid.IntRange(0, 2).Draw(rt, "cards")]
+				h.report(t)
+			},
+		})
+		for _, id := range ops {
+			op, err := r.Operation(t.Context(), id)
+			require.NoError(rt, err)
+			require.Equal(rt, now[id], op.State)
+		}
+		r.requireEventsLead(rt, h.name)
+		r.requireWithinTables(rt, h.name)
+	})
+}
+
+// requireWithinTables fails where an event tells of a change of state that the tables do not have.
+func (r *records) requireWithinTables(t *rapid.T, host string) {
+	rows, err := r.sql.Query(t.Context(), `
+		SELECT DISTINCT axis, from_value, to_value FROM events
+		WHERE host = $1 AND from_value <> '' AND from_value <> to_value
+		AND (subject_kind, axis) IN (('accelerator', 'lifecycle'), ('accelerator', 'administration'), ('accelerator', 'presence'), ('operation', 'state'))`, host)
+	require.NoError(t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var axis, from, to string
+		require.NoError(t, rows.Scan(&axis, &from, &to))
+		allowed := map[string]func() bool{
+			"lifecycle": func() bool {
+				return cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.Lifecycle(from), cyborg.Lifecycle(to))
+			},
+			"administration": func() bool {
+				return cyborg.Allowed(cyborg.AdministrationTransitions(), cyborg.Administration(from), cyborg.Administration(to))
+			},
+			"presence": func() bool {
+				return cyborg.Allowed(cyborg.PresenceTransitions(), cyborg.Presence(from), cyborg.Presence(to))
+			},
+			"state": func() bool {
+				return cyborg.Allowed(cyborg.OperationTransitions(), cyborg.OperationState(from), cyborg.OperationState(to))
+			},
+		}[axis]()
+		require.True(t, allowed, "%s went from %s to %s", axis, from, to)
+	}
+	require.NoError(t, rows.Err())
+}
+
+// TestFitTakesTheBest compares the choice of what fits with a plain search: of the live hosts before the silent ones, the
+// accelerator that serves the fewest consumers, and of those the oldest.
+func TestFitTakesTheBest(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	types := []cyborg.DeviceType{cyborg.FPGA, cyborg.GPU}
+	run := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		r.exec(t, "UPDATE deployables SET administration = 'maintaining', maintain_reason = 'of an earlier run'")
+		silent := map[string]bool{}
+		for n := range rapid.IntRange(1, 3).Draw(rt, "hosts") {
+			h := &host{records: r, name: fmt.Sprintf("h%d-%d", run, n), boot: "b", content: content(rapid.IntRange(1, 3).Draw(rt, "cards"))}
+			for i := range h.devices() {
+				part := &h.devices()[i].Deployables[0]
+				part.Specs.Num, part.Specs.DeviceType = rapid.IntRange(1, 3).Draw(rt, "num"), rapid.SampledFrom(types).Draw(rt, "type")
+				part.Specs.Capability = cyborg.JSONObject{"gib": float64(rapid.IntRange(1, 3).Draw(rt, "gib"))}
+				if rapid.IntRange(0, 5).Draw(rt, "protected") == 0 {
+					part.Protected = "the host lives on it"
+				}
+			}
+			h.report(t)
+			if silent[h.name] = rapid.IntRange(0, 3).Draw(rt, "silent") == 0; silent[h.name] {
+				h.fall(t)
+			}
+		}
+		all, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: slices.Collect(maps.Keys(silent))}, db.Page{})
+		require.NoError(rt, err)
+		free := slices.DeleteFunc(all, func(a cyborg.Accelerator) bool { return a.Protected != "" })
+		for range 3 {
+			request := cyborg.ProvisionRequest{Name: uuid.NewString()}
+			if rapid.Bool().Draw(rt, "by type") {
+				request.Specs.DeviceType = new(rapid.SampledFrom(types).Draw(rt, "wanted type"))
+			}
+			if rapid.Bool().Draw(rt, "by num") {
+				request.Specs.Num = new(rapid.IntRange(1, 3).Draw(rt, "wanted num"))
+			}
+			if rapid.Bool().Draw(rt, "by capability") {
+				request.Specs.Capability = cyborg.JSONObject{"gib": float64(rapid.IntRange(1, 3).Draw(rt, "wanted gib"))}
+			}
+			fitting := slices.DeleteFunc(slices.Clone(free), func(a cyborg.Accelerator) bool { return len(a.Specs.Mismatches(request.Specs)) > 0 })
+			out, err := r.Admit(t.Context(), toProvision(request))
+			if len(fitting) == 0 {
+				require.Equal(rt, cyborg.NoFit, cyborg.KindOf(err), "%v", err)
+				continue
+			}
+			require.NoError(rt, err)
+			best := slices.MinFunc(fitting, func(a, b cyborg.Accelerator) int {
+				live := map[bool]int{true: 1}
+				return cmp.Or(cmp.Compare(live[silent[a.Host]], live[silent[b.Host]]), cmp.Compare(a.Specs.Num, b.Specs.Num), cmp.Compare(a.ID, b.ID))
+			})
+			require.Equal(rt, best.UUID.String(), out.Operation.Subjects[0].ID, "%v", fitting)
+			free = slices.DeleteFunc(free, func(a cyborg.Accelerator) bool { return a.UUID == best.UUID })
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package db
+
+import (
+	"encoding/json"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// adoptedBackend is the backend of devices that were adopted and that no report has shown yet. No agent has one of that
+// name: it is gone with its last device.
+const adoptedBackend = "openstack"
+
+// recognise finds what was adopted in a host's whole report, whatever the driver calls it: a device by its control path, a
+// part of one by a handle of it. What is found goes by the driver's names from then on, and keeps its UUIDs, its resource
+// provider and its name.
+func (v *inventory) recognise(r cyborg.Report) error {
+	if _, adopted := v.backends[adoptedBackend]; !adopted {
+		return nil
+	}
+	for _, b := range r.Content.Backends {
+		if b.State != cyborg.BackendOK {
+			continue
+		}
+		for _, d := range b.Devices {
+			if err := v.recogniseDevice(d); err != nil {
+				return err
+			}
+			for _, part := range d.Deployables {
+				v.recogniseDeployable(part)
+			}
+		}
+	}
+	return nil
+}
+
+func (v *inventory) recogniseDevice(r cyborg.DeviceReport) error {
+	if _, known := v.devices[r.Identity]; known || !cyborg.IsName(r.Identity) {
+		return nil
+	}
+	text, err := json.Marshal(r.ControlPath.Info)
+	if err != nil {
+		return err
+	}
+	path, err := respell(text)
+	if err != nil {
+		return err
+	}
+	for identity, d := range v.devices {
+		if d.row.Backend == adoptedBackend && d.row.ControlPathKind == r.ControlPath.Kind && d.row.ControlPathInfo == path {
+			delete(v.devices, identity)
+			d.row.Identity = r.Identity
+			v.devices[r.Identity] = d
+			return nil
+		}
+	}
+	return nil
+}
+
+func (v *inventory) recogniseDeployable(r cyborg.DeployableReport) {
+	if _, known := v.deployables[r.Name]; known || !cyborg.IsName(r.Name) {
+		return
+	}
+	for _, h := range r.Handles {
+		handle, ok := v.handles[handleKey{h.Kind, h.Identity}]
+		if !ok {
+			continue
+		}
+		for local, p := range v.deployables {
+			if p.row.UUID == handle.row.DeployableUUID && v.adopted(p) {
+				delete(v.deployables, local)
+				p.row.LocalName = r.Name
+				v.deployables[r.Name] = p
+				return
+			}
+		}
+	}
+}
+
+// adopted says whether no report has shown the deployable yet.
+func (v *inventory) adopted(p *tracked[deployableRow]) bool {
+	for _, d := range v.devices {
+		if d.row.UUID == p.row.DeviceUUID {
+			return d.row.Backend == adoptedBackend
+		}
+	}
+	return false
+}

@@ -1,0 +1,135 @@
+package db_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+func toRescue(host string, once bool) db.Admission {
+	a := admission()
+	a.Rescue = &cyborg.RescueRequest{Host: host, Once: once, Within: time.Minute}
+	return a
+}
+
+// rescuable is a host that has booted since two instances were bound there.
+func rescuable(t *testing.T) (r *records, h *host, instances []uuid.UUID) {
+	t.Helper()
+	r = newRecords(t)
+	h = r.addHost(t, "h1", 2)
+	r.profile(t, "one", one())
+	instances = []uuid.UUID{uuid.New(), uuid.New()}
+	r.bound(t, h.ready(t, "card0"), instances[0])
+	r.bound(t, h.ready(t, "card1"), instances[1])
+	h.reboot(t, 0)
+	return r, h, instances
+}
+
+// TestRescue: an operation has the instances of a host, each once, and when it ends those that are well are no longer in doubt.
+func TestRescue(t *testing.T) {
+	t.Parallel()
+	r, _, instances := rescuable(t)
+	hosts, err := r.UnrescuedHosts(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, []string{"h1"}, hosts)
+	work := r.begin(t, toRescue("h1", true))
+	require.Len(t, work.Rescues, 2)
+	require.Equal(t, instances[0], work.Rescues[0].Instance)
+	require.Equal(t, time.Minute, work.Within)
+	op, err := r.Operation(t.Context(), work.Operation)
+	require.NoError(t, err)
+	require.Contains(t, op.Subjects, cyborg.Subject{Kind: cyborg.SubjectHost, ID: "h1"})
+
+	_, err = r.Admit(t.Context(), toRescue("h1", false))
+	requireKind(t, cyborg.Claimed, err, work.Operation.String())
+	again, err := r.Admit(t.Context(), toRescue("h1", true))
+	require.NoError(t, err)
+	require.True(t, again.Nothing)
+
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.Changed, "one is left"),
+		Rescued: []cyborg.RescuedInstance{
+			{Rescue: work.Rescues[0], Outcome: cyborg.Rebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.InstanceLeft},
+		},
+	}))
+	counted, err := r.DriftOfInstances(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, counted[cyborg.DriftLostAtBoot])
+	r.requireAgreed(t)
+
+	hosts, err = r.UnrescuedHosts(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, hosts, "nobody does it a second time on his own,")
+	second := r.begin(t, toRescue("h1", false))
+	require.Len(t, second.Rescues, 1, "but somebody may want it")
+	require.Equal(t, instances[1], second.Rescues[0].Instance)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: second.Operation, State: cyborg.Succeeded, Rescued: []cyborg.RescuedInstance{{Rescue: second.Rescues[0], Outcome: cyborg.Rebooted}},
+	}))
+	nothing, err := r.Admit(t.Context(), toRescue("h1", false))
+	require.NoError(t, err)
+	require.True(t, nothing.Nothing)
+	_, err = r.Admit(t.Context(), toRescue("h9", false))
+	requireKind(t, cyborg.NotFound, err, "h9")
+}
+
+// TestRescueOfAnEarlierBoot: a host that has booted again since an instance was rebooted may have cost it its accelerators again.
+func TestRescueOfAnEarlierBoot(t *testing.T) {
+	t.Parallel()
+	r, h, _ := rescuable(t)
+	work := r.begin(t, toRescue("h1", true))
+	h.reboot(t, 0)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.Succeeded, Rescued: []cyborg.RescuedInstance{
+		{Rescue: work.Rescues[0], Outcome: cyborg.Rebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.Rebooted},
+	}}))
+	require.Len(t, r.begin(t, toRescue("h1", true)).Rescues, 2)
+}
+
+// TestRescueOnce: many conductors at once admit one operation.
+func TestRescueOnce(t *testing.T) {
+	t.Parallel()
+	r, _, _ := rescuable(t)
+	var (
+		group    sync.WaitGroup
+		mu       sync.Mutex
+		admitted int
+	)
+	for range 16 {
+		group.Go(func() {
+			done, err := r.Admit(t.Context(), toRescue("h1", true))
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil && !done.Nothing {
+				admitted++
+			}
+			if err != nil {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	group.Wait()
+	require.Equal(t, 1, admitted)
+	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM rescues"))
+}
+
+// TestRescuesAreForgotten with the time of operations, but not while the instance may still be without its accelerators: it would
+// be rebooted a second time.
+func TestRescuesAreForgotten(t *testing.T) {
+	t.Parallel()
+	r, _, _ := rescuable(t)
+	work := r.begin(t, toRescue("h1", true))
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.Changed, "one is left"),
+		Rescued: []cyborg.RescuedInstance{{Rescue: work.Rescues[0], Outcome: cyborg.Rebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.InstanceLeft}},
+	}))
+	r.exec(t, "UPDATE rescues SET asked_at = now() - interval '2 hours'")
+	_, err := r.Prune(t.Context(), db.Retention{Operations: time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, work.Rescues[1].Instance.String(), scalar[string](t, r, "SELECT instance_uuid::text FROM rescues"))
+}

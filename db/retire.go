@@ -1,0 +1,54 @@
+package db
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// retire takes an accelerator that nobody holds out of service. It may be in error, in maintenance or gone; it keeps its
+// name, and what had fenced it.
+type retire struct{ request cyborg.RetireRequest }
+
+func (retire) kind() cyborg.OperationKind { return cyborg.KindRetire }
+
+func (r retire) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
+	found, err := lockOne(ctx, tx, r.request.Accelerator)
+	if err != nil {
+		return choice{}, err
+	}
+	targets := []accelerator{found}
+	return choice{host: found.Host, targets: targets}, r.guard(targets, uuid.Nil)
+}
+
+func (retire) admit(context.Context, pgx.Tx, choice) error { return nil }
+
+func (retire) guard(targets []accelerator, operation uuid.UUID) error {
+	t := &targets[0]
+	if err := t.unclaimed(operation); err != nil {
+		return err
+	}
+	if t.Lifecycle == cyborg.Inactive {
+		return cyborg.Errorf(cyborg.Changed, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
+	}
+	return first(t.unprotected(), t.unheld(), t.settled())
+}
+
+func (retire) begin(context.Context, pgx.Tx, *running) error { return nil }
+
+func (retire) describe(*running, *cyborg.Work) {}
+
+func (retire) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	switch outcome.State {
+	case cyborg.Succeeded:
+		_, err := move(ctx, tx, ids(o.targets), cyborg.Inactive)
+		return err
+	case cyborg.NeedsOperator:
+		return leaveInError(ctx, tx, o, outcome)
+	default: // it is in service, or in error, as before
+		return nil
+	}
+}

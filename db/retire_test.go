@@ -1,0 +1,95 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+func toRetire(a *cyborg.Accelerator) db.Admission {
+	out := admission()
+	out.Retire = &cyborg.RetireRequest{Accelerator: a.UUID}
+	return out
+}
+
+func TestRetire(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	_, err := r.Admit(t.Context(), toRetire(h.accelerator(t, "card0")))
+	requireKind(t, cyborg.Changed, err, "inactive already")
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.Succeeded)
+	a := h.accelerator(t, "card0")
+
+	// While it is under way nobody gets it, and nobody else retires it.
+	work := r.begin(t, toRetire(a))
+	require.Equal(t, cyborg.StatusRetiring, r.accelerator(t, a.UUID).Status())
+	listed, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusRetiring}}, db.Page{})
+	require.NoError(t, err)
+	require.Len(t, listed, 1)
+	for _, request := range []db.Admission{toRetire(a), toAttach(a.UUID, instance("vm")), toProgram(a.UUID)} {
+		_, err := r.Admit(t.Context(), request)
+		requireKind(t, cyborg.Claimed, err, work.Operation.String())
+	}
+	r.end(t, work, cyborg.Failed)
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
+
+	r.do(t, toRetire(a), cyborg.Succeeded)
+	after := r.accelerator(t, a.UUID)
+	require.Equal(t, cyborg.StatusInactive, after.Status())
+	require.Equal(t, "mine", after.Name)
+	found, err := r.Unprovisioned(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, found, "what was retired is not new hardware")
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.Succeeded)
+}
+
+func TestRetireWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.Succeeded)
+	_, err := r.Admit(t.Context(), toRetire(a))
+	requireKind(t, cyborg.InUse, err, "instance vm")
+	h.fall(t)
+	r.do(t, toForce(a.UUID, nil), cyborg.Succeeded)
+	_, err = r.Admit(t.Context(), toRetire(a))
+	requireKind(t, cyborg.Changed, err, unsettled)
+}
+
+// TestRetireInEveryState: what is in error, in maintenance or gone can be retired, and comes back as it is.
+func TestRetireInEveryState(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toProgram(a.UUID), cyborg.NeedsOperator)
+	r.do(t, toRetire(a), cyborg.NeedsOperator)
+	broken := r.accelerator(t, a.UUID)
+	require.Equal(t, cyborg.StatusError, broken.Status())
+	require.Contains(t, broken.Reason, "retire")
+	r.do(t, toProgram(a.UUID), cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "an image that works still cures it")
+	r.do(t, toRetire(a), cyborg.NeedsOperator)
+	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
+	r.do(t, toRetire(a), cyborg.Failed)
+	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
+	r.do(t, toRetire(a), cyborg.Succeeded)
+	require.Equal(t, cyborg.StatusInactive, r.accelerator(t, a.UUID).Status())
+	require.Empty(t, r.accelerator(t, a.UUID).Reason)
+
+	h.ready(t, "card0")
+	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "new fans"}, alice())
+	require.NoError(t, err)
+	h.content.Backends[0].Devices = nil
+	h.report(t)
+	r.do(t, toRetire(a), cyborg.Succeeded)
+	gone := r.accelerator(t, a.UUID)
+	require.Equal(t, cyborg.Inactive, gone.Lifecycle)
+	require.Equal(t, cyborg.StatusMissing, gone.Status())
+	require.Equal(t, cyborg.Maintaining, gone.Admin)
+}

@@ -1,0 +1,46 @@
+package db
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// CollectUnbound deletes accelerator requests that nobody has, and nobody has touched for so long: whoever made them will not
+// come back for them. A bind may have failed for nobody, as one that was adopted, or for a service of the host, which no instance is; of
+// instances, Nova says when they are gone. It returns how many there were, of at most limit.
+func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error) {
+	rows, err := s.pool.Query(ctx, `
+		SELECT uuid FROM arqs
+		WHERE state IN ('Initial', 'Unbound', 'BindFailed') AND instance_uuid IS NULL AND claimed_by IS NULL
+		  AND (service IS NULL OR state = 'BindFailed') AND coalesce(updated_at, created_at) < now() - $1::interval ORDER BY id LIMIT $2`, untouchedFor, clamp(limit))
+	if err != nil {
+		return 0, s.failure(ctx, err)
+	}
+	stale, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil || len(stale) == 0 {
+		return 0, s.failure(ctx, err)
+	}
+	collected := 0
+	err = s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		found, err := lockARQs(ctx, tx, true, nil, "a.uuid = ANY(?)", stale)
+		if err != nil {
+			return err
+		}
+		var gone []uuid.UUID
+		for i := range found {
+			a := &found[i]
+			failed := a.State == cyborg.ARQBindFailed && a.Instance == uuid.Nil
+			if a.Claim == uuid.Nil && (a.Holder().ID == "" || failed) { // nobody was faster
+				gone = append(gone, a.UUID)
+			}
+		}
+		collected = len(gone)
+		return deleteARQs(ctx, tx, gone)
+	})
+	return collected, err
+}

@@ -1,0 +1,110 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// L3: that a bind has failed is known before it is undone. Until then it keeps its handle, and nobody else works on the request.
+func TestL3FailedBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).ready(t, "card0")
+	r.profile(t, "one", one())
+	for name, end := range map[string]func(t *testing.T, work cyborg.Work, arq uuid.UUID){
+		"undone": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
+			t.Helper()
+			r.end(t, work, cyborg.Failed)
+			failed := r.arq(t, arq)
+			require.Equal(t, cyborg.ARQBindFailed, failed.State)
+			require.Equal(t, uuid.Nil, failed.Claim)
+			require.NoError(t, r.FailARQs(t.Context(), work.Operation, "it is late"), "it has ended")
+			require.Equal(t, failed, r.arq(t, arq))
+		},
+		"deleted meanwhile": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
+			t.Helper()
+			gone, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq}, Held: true}, alice())
+			require.NoError(t, err)
+			require.Len(t, gone.Pending, 1)
+			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
+			require.NoError(t, r.FailARQs(t.Context(), work.Operation, "again"))
+			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
+			r.end(t, work, cyborg.Stopped)
+			_, err = r.ARQ(t.Context(), arq)
+			requireKind(t, cyborg.NotFound, err)
+		},
+		"no success any more": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
+			t.Helper()
+			require.Error(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.Succeeded}))
+			require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arq).State)
+			r.end(t, work, cyborg.Failed)
+		},
+	} {
+		arq := r.request(t, "one")[0]
+		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arq))
+		require.NoError(t, r.FailARQs(t.Context(), work.Operation, "it is late"))
+		failed := r.arq(t, arq.UUID)
+		require.Equal(t, cyborg.ARQBindFailed, failed.State, name)
+		require.Equal(t, "it is late", failed.Reason)
+		require.Equal(t, work.Operation, failed.Claim)
+		require.Nil(t, failed.Handle)
+		require.Len(t, r.accelerator(t, a.UUID).Holders(), 1, "it is not undone yet")
+		_, err := r.Admit(t.Context(), toUnbind(arq))
+		requireKind(t, cyborg.Claimed, err)
+		end(t, work, arq.UUID)
+		require.Empty(t, r.accelerator(t, a.UUID).Holders(), name)
+		r.requireAgreed(t)
+	}
+}
+
+// L13: of which binds Nova has not been told is recorded, whatever became of their runs.
+func TestL13Untold(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	a, other := h.ready(t, "card0"), h.ready(t, "card1")
+	r.profile(t, "one", one())
+	untold := func() []uuid.UUID {
+		found, err := r.Untold(t.Context(), 0, db.OperationPlace{}, 10)
+		require.NoError(t, err)
+		var ids []uuid.UUID
+		for _, o := range found {
+			ids = append(ids, o.Operation)
+			require.Equal(t, cyborg.KindBind, o.Kind)
+			after, err := r.Untold(t.Context(), 0, o.Place, 10)
+			require.NoError(t, err)
+			require.NotContains(t, after, o)
+		}
+		return ids
+	}
+	bind := func(holder cyborg.Holder, on *cyborg.Accelerator) cyborg.Work {
+		return r.begin(t, toBind("h1", holder, on.ProviderUUID, r.request(t, "one")[0]))
+	}
+
+	failed, told, service := bind(vm(), a), bind(vm(), a), bind(cyborg.Holder{Kind: cyborg.HolderService, ID: "dns"}, other)
+	require.Empty(t, untold(), "they go on")
+	require.NoError(t, r.Told(t.Context(), told.Operation), "before its end")
+	r.end(t, failed, cyborg.Failed)
+	r.end(t, told, cyborg.Failed)
+	r.end(t, service, cyborg.Succeeded)
+	require.Equal(t, []uuid.UUID{failed.Operation}, untold())
+
+	bound := bind(vm(), a)
+	r.end(t, bound, cyborg.Succeeded)
+	require.Equal(t, []uuid.UUID{failed.Operation, bound.Operation}, untold())
+	require.NoError(t, r.Told(t.Context(), failed.Operation))
+	require.NoError(t, r.Told(t.Context(), bound.Operation))
+	require.Empty(t, untold())
+
+	r.profile(t, "both", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString(), "accel:function_id": "f"})
+	refused := toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0])
+	_, err := r.Admit(t.Context(), refused)
+	requireKind(t, cyborg.Invalid, err)
+	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, refused.Bind.ARQs[0].UUID).State)
+	require.Empty(t, untold(), "it is in the answer")
+}

@@ -1,0 +1,268 @@
+package db
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// whitelist says which PCI devices of a host its Nova gives out by itself. One device is given out by one of us only: what is
+// in the whitelist is inactive, by a constraint, and nothing can be done to it here (notNovas); and Placement loses our
+// provider of it, whose name Nova's own would have. What is added is Nova's from the beginning of the operation on, and what
+// is removed until it has succeeded. It claims both, and what stays.
+type whitelist struct{ request cyborg.WhitelistRequest }
+
+func (whitelist) kind() cyborg.OperationKind { return cyborg.KindWhitelist }
+
+func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
+	if err := lockHosts(ctx, tx, w.request.Host); err != nil {
+		return choice{}, err
+	}
+	wanted := w.wanted()
+	if len(wanted) < len(w.request.Devices) {
+		return choice{}, cyborg.Errorf(cyborg.Invalid, "an accelerator is named twice")
+	}
+	if err := w.alone(ctx, tx); err != nil {
+		return choice{}, err
+	}
+	targets, err := lockAccelerators(ctx, tx, "d.host = $1 AND (d.nova_spec IS NOT NULL OR d.uuid = ANY($2))", w.request.Host, w.ids())
+	if err != nil {
+		return choice{}, err
+	}
+	for i := range targets {
+		delete(wanted, targets[i].UUID)
+	}
+	for _, d := range w.request.Devices {
+		if _, unknown := wanted[d.Accelerator]; unknown {
+			return choice{}, cyborg.Errorf(cyborg.NotFound, "host %s has no accelerator %s", w.request.Host, d.Accelerator)
+		}
+	}
+	return choice{host: w.request.Host, targets: targets}, w.guard(targets, uuid.Nil)
+}
+
+func (w whitelist) ids() []uuid.UUID {
+	out := make([]uuid.UUID, len(w.request.Devices))
+	for i, d := range w.request.Devices {
+		out[i] = d.Accelerator
+	}
+	return out
+}
+
+func (w whitelist) wanted() map[uuid.UUID]cyborg.NovaSpec {
+	out := map[uuid.UUID]cyborg.NovaSpec{}
+	for _, d := range w.request.Devices {
+		out[d.Accelerator] = d.Spec
+	}
+	return out
+}
+
+// alone refuses a second whitelist of a host: each is the whole of it, and they may have no accelerator in common. The host is
+// locked, so nobody else is admitted meanwhile.
+func (w whitelist) alone(ctx context.Context, tx pgx.Tx) error {
+	var known bool
+	var other *uuid.UUID
+	err := tx.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM hosts WHERE name = $1),
+		       (SELECT id FROM operations WHERE host = $1 AND kind = $2 AND open LIMIT 1)`,
+		w.request.Host, string(w.kind())).Scan(&known, &other)
+	switch {
+	case err != nil:
+		return err
+	case !known:
+		return noHost(w.request.Host)
+	case other != nil:
+		return cyborg.Errorf(cyborg.Claimed, "operation %s (%s) works on the whitelist of host %s", *other, w.kind(), w.request.Host).
+			WithOperation(*other).WithHint("Wait until it has ended, or cancel it.")
+	}
+	return nil
+}
+
+func (whitelist) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
+	_, err := tx.Exec(ctx, "UPDATE deployables SET untouched = false WHERE uuid = ANY($1) AND untouched", ids(chosen.targets))
+	return err
+}
+
+// guard names all that cannot be whitelisted.
+func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
+	for i := range targets {
+		if err := targets[i].unclaimed(operation); err != nil {
+			return err
+		}
+	}
+	wanted := w.wanted()
+	var refusals []error
+	for i := range targets {
+		spec, listed := wanted[targets[i].UUID]
+		if !listed { // to be removed
+			continue
+		}
+		if err := targets[i].whitelistable(spec); err != nil {
+			refusals = append(refusals, err)
+		}
+	}
+	return cyborg.Unlisted(refusals, len(wanted))
+}
+
+// whitelistable refuses what is not for Nova to give out: what is not there, what the host lives on, and what we give out, or
+// may still have given to somebody.
+func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
+	if err := first(a.there(), a.unprotected(), spec.Check()); err != nil {
+		return err
+	}
+	if a.DeviceType != cyborg.NIC && spec.Network() {
+		return cyborg.Errorf(cyborg.Invalid, "accelerator %q is a %s; physical_network, trusted and remote_managed are for NICs", a.Name, a.DeviceType)
+	}
+	for _, h := range a.Handles {
+		if _, isPCI := h.PCIAddress(); !isPCI {
+			return cyborg.Errorf(cyborg.Unsupported, "accelerator %q is no PCI device: its handle %s is of kind %s", a.Name, h.Identity, h.Kind)
+		}
+	}
+	if len(a.Handles) == 0 {
+		return cyborg.Errorf(cyborg.Unsupported, "accelerator %q has no handle that could be given out", a.Name)
+	}
+	if a.Nova != nil { // it is Nova's already
+		return nil
+	}
+	if a.Lifecycle != cyborg.Inactive {
+		return cyborg.Errorf(cyborg.Changed, "accelerator %q is %s, not inactive: Nova and Cyborg would both give it out", a.Name, a.Lifecycle).
+			WithOperation(a.movedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
+	}
+	return first(a.unheld(), a.settled(), a.unfenced())
+}
+
+func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	o.before.Whitelist = whitelistOf(o.targets)
+	return setNovaSpecs(ctx, tx, w.ids(), w.wanted())
+}
+
+func whitelistOf(targets []accelerator) map[uuid.UUID]cyborg.NovaSpec {
+	out := map[uuid.UUID]cyborg.NovaSpec{}
+	for i := range targets {
+		if t := &targets[i]; t.Nova != nil {
+			out[t.UUID] = *t.Nova
+		}
+	}
+	return out
+}
+
+// setNovaSpecs puts accelerators into the whitelist, or takes out those of which there is none.
+func setNovaSpecs(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, specs map[uuid.UUID]cyborg.NovaSpec) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE deployables SET nova_spec = $2::jsonb -> uuid::text
+		WHERE uuid = ANY($1) AND nova_spec IS DISTINCT FROM $2::jsonb -> uuid::text`, targets, specs)
+	return err
+}
+
+func (w whitelist) describe(o *running, work *cyborg.Work) {
+	wanted := w.wanted()
+	out := &cyborg.WhitelistWork{Entries: []cyborg.WhitelistEntry{}, Before: []cyborg.WhitelistEntry{}, Force: w.request.Force}
+	for i := range o.targets {
+		t := &o.targets[i]
+		if spec, listed := wanted[t.UUID]; listed {
+			out.Entries = append(out.Entries, cyborg.WhitelistEntry{Target: t.target(), Spec: spec})
+		}
+		if spec, had := o.before.Whitelist[t.UUID]; had {
+			out.Before = append(out.Before, cyborg.WhitelistEntry{Target: t.target(), Spec: spec})
+		}
+	}
+	work.Whitelist = out
+}
+
+func (w whitelist) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	switch {
+	case outcome.State == cyborg.Succeeded:
+		if err := recordFile(ctx, tx, o.host, outcome); err != nil {
+			return err
+		}
+		return setNovaSpecs(ctx, tx, ids(o.targets), w.wanted())
+	case outcome.State == cyborg.NeedsOperator || o.state != cyborg.Running:
+		return nil // nobody knows which of them Nova has; or nothing had begun
+	default:
+		return setNovaSpecs(ctx, tx, ids(o.targets), o.before.Whitelist)
+	}
+}
+
+// recordFile keeps what was written.
+func recordFile(ctx context.Context, tx pgx.Tx, host string, outcome *cyborg.Outcome) error {
+	sum, told := outcome.Result["sha256"].(string)
+	if !told {
+		return nil
+	}
+	_, err := tx.Exec(ctx, "UPDATE hosts SET whitelist_written = $2 WHERE name = $1", host, sum)
+	return err
+}
+
+// notNovas refuses what its host's Nova gives out.
+func (a *accelerator) notNovas() error {
+	if a.Nova == nil {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.InUse, "accelerator %q is in the whitelist of Nova on host %s", a.Name, a.Host).
+		WithHint("Take it out first, with cyborg host whitelist, and restart nova-compute.")
+}
+
+// PlanWhitelist says what a whitelist would have its host do, and refuses what Admit would refuse. It changes nothing.
+func (s *Store) PlanWhitelist(ctx context.Context, request cyborg.WhitelistRequest) (cyborg.WhitelistWork, error) {
+	var work cyborg.Work
+	err := s.change(ctx, cyborg.Actor{}, uuid.Nil, func(tx pgx.Tx) error {
+		w := whitelist{request}
+		chosen, err := w.choose(ctx, tx)
+		if err != nil {
+			return err
+		}
+		w.describe(&running{targets: chosen.targets, before: before{Whitelist: whitelistOf(chosen.targets)}}, &work)
+		return nil
+	})
+	if err != nil {
+		return cyborg.WhitelistWork{}, err
+	}
+	return *work.Whitelist, nil
+}
+
+// Whitelist lists the accelerators that are in the whitelist of a host's Nova, in the order in which they were found.
+func (s *Store) Whitelist(ctx context.Context, host string) ([]cyborg.Accelerator, error) {
+	found, err := readAccelerators(ctx, s.pool, " WHERE d.host = $1 AND d.nova_spec IS NOT NULL ORDER BY d.id", host)
+	if err != nil {
+		return nil, s.failure(ctx, err)
+	}
+	return public(found), nil
+}
+
+// differing are the hosts on which the file of Nova's whitelist is not as it was written last. Where nobody knows what that was, it is
+// so until a file is reported that nobody else has written or changed.
+const differing = "whitelist ->> 'sha256' <> coalesce(whitelist_written, '')"
+
+// CompareWhitelists notes on which hosts the file of Nova's whitelist, as their agents reported it, is not as it was written last,
+// and on which it is again. Nothing is done about it: whoever changed it knows why. While it is being written, nobody knows.
+func (s *Store) CompareWhitelists(ctx context.Context) error {
+	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		batch := &pgx.Batch{}
+		batch.Queue(`
+			INSERT INTO whitelist_drift AS p (host, detail)
+			SELECT name, CASE
+			    WHEN coalesce(whitelist ->> 'foreign', '') <> '' THEN 'the file of its Nova''s whitelist is not as it was written: ' || (whitelist ->> 'foreign')
+			    WHEN whitelist ->> 'sha256' = '' THEN 'the file of its Nova''s whitelist is gone'
+			    ELSE 'the file of its Nova''s whitelist is an older one' END
+			    || '; nova-compute goes by it from its next start on. Have it written again, or look first: cyborg host whitelist, with --dry-run'
+			FROM hosts h
+			WHERE ` + differing + ` AND NOT EXISTS (SELECT FROM operations WHERE host = h.name AND kind = 'whitelist' AND open)
+			ORDER BY name
+			ON CONFLICT (host) DO UPDATE SET detail = excluded.detail, last_found_at = now(),
+			    found_at = CASE WHEN p.repaired_at IS NULL THEN p.found_at ELSE now() END,
+			    times = CASE WHEN p.repaired_at IS NULL THEN p.times + 1 ELSE 1 END, repaired_at = NULL`)
+		batch.Queue(`
+			UPDATE whitelist_drift d SET repaired_at = now()
+			WHERE repaired_at IS NULL AND NOT EXISTS (SELECT FROM hosts WHERE name = d.host AND ` + differing + `)`)
+		return tx.SendBatch(ctx, batch).Close()
+	})
+}
+
+// DriftOfWhitelists counts the hosts on which the file of Nova's whitelist is not as it was written last.
+func (s *Store) DriftOfWhitelists(ctx context.Context) (int, error) {
+	var open int
+	err := s.pool.QueryRow(ctx, "SELECT count(*) FROM whitelist_drift WHERE repaired_at IS NULL AND counts").Scan(&open)
+	return open, s.failure(ctx, err)
+}

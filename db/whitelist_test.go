@@ -1,0 +1,433 @@
+package db_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+)
+
+// addPCIHost is addHost with handles that are PCI functions.
+func (r *records) addPCIHost(t testing.TB, name string, devices int) *host {
+	t.Helper()
+	h := &host{records: r, name: name, boot: "boot-1", content: content(devices)}
+	for i, device := range h.content.Backends[0].Devices {
+		for f := range device.Deployables[0].Handles {
+			address := cyborg.PCIAddress{Bus: uint8(i + 1), Function: uint8(f)}
+			handle := &device.Deployables[0].Handles[f]
+			handle.Kind, handle.Info, handle.Identity = cyborg.HandlePCI, address.HandleInfo(), address.String()
+		}
+	}
+	h.report(t)
+	return h
+}
+
+func toWhitelist(host string, accelerators ...*cyborg.Accelerator) db.Admission {
+	a := admission()
+	a.Whitelist = &cyborg.WhitelistRequest{Host: host, Devices: []cyborg.WhitelistDevice{}}
+	for _, accelerator := range accelerators {
+		a.Whitelist.Devices = append(a.Whitelist.Devices, cyborg.WhitelistDevice{Accelerator: accelerator.UUID})
+	}
+	return a
+}
+
+// novas are the names of what is in the whitelist of a host's Nova.
+func (r *records) novas(t testing.TB, host string) []string {
+	t.Helper()
+	found, err := r.Whitelist(t.Context(), host)
+	require.NoError(t, err)
+	var out []string
+	for _, a := range found {
+		out = append(out, a.LocalName)
+	}
+	return out
+}
+
+func TestWhitelist(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addPCIHost(t, "h1", 3)
+	first, second, third := h.accelerator(t, "card0"), h.accelerator(t, "card1"), h.accelerator(t, "card2")
+
+	plan, err := r.PlanWhitelist(t.Context(), *toWhitelist("h1", first).Whitelist)
+	require.NoError(t, err)
+	require.Len(t, plan.Entries, 1)
+	require.Empty(t, r.novas(t, "h1"), "a plan changes nothing")
+
+	request := toWhitelist("h1", first, second)
+	request.Whitelist.Devices[1].Spec = cyborg.NovaSpec{ResourceClass: "FPGA", Traits: []string{"CUSTOM_A"}}
+	request.Whitelist.Force = true
+	work := r.begin(t, request)
+	require.Equal(t, []string{"card0", "card1"}, r.novas(t, "h1"), "from its beginning on")
+	require.Equal(t, cyborg.StatusConfiguring, r.accelerator(t, first.UUID).Status())
+	require.Equal(t, &cyborg.WhitelistWork{
+		Entries: []cyborg.WhitelistEntry{{Target: work.Targets[0]}, {Target: work.Targets[1], Spec: request.Whitelist.Devices[1].Spec}},
+		Before:  []cyborg.WhitelistEntry{}, Force: true,
+	}, work.Whitelist)
+	again, err := r.Begin(t.Context(), work.Operation)
+	require.NoError(t, err)
+	require.Equal(t, work.Whitelist, again.Whitelist)
+	_, err = r.Admit(t.Context(), toWhitelist("h1", third))
+	requireKind(t, cyborg.Claimed, err, work.Operation.String())
+	require.Equal(t, work.Operation, cyborg.AsError(err).Operation)
+	r.end(t, work, cyborg.Succeeded)
+	require.Equal(t, request.Whitelist.Devices[1].Spec, *r.accelerator(t, second.UUID).Nova)
+
+	// The next one is the whole of it. What it removes is Nova's until it has succeeded.
+	for state, after := range map[cyborg.OperationState][]string{
+		cyborg.Failed: {"card0", "card1"}, cyborg.Stopped: {"card0", "card1"},
+	} {
+		work = r.begin(t, toWhitelist("h1", first, third))
+		require.Equal(t, []string{"card0", "card1", "card2"}, r.novas(t, "h1"))
+		require.Len(t, work.Whitelist.Before, 2)
+		require.Equal(t, "card1", work.Whitelist.Removed()[0].Deployable)
+		require.True(t, work.Whitelist.Had(work.Whitelist.Entries[0].Target))
+		require.False(t, work.Whitelist.Had(work.Whitelist.Entries[1].Target))
+		r.end(t, work, state)
+		require.Equal(t, after, r.novas(t, "h1"))
+		require.Equal(t, request.Whitelist.Devices[1].Spec, *r.accelerator(t, second.UUID).Nova)
+	}
+	r.do(t, toWhitelist("h1", first, third), cyborg.NeedsOperator)
+	require.Equal(t, []string{"card0", "card1", "card2"}, r.novas(t, "h1"), "nobody knows which of them Nova has")
+	require.Equal(t, cyborg.Inactive, r.accelerator(t, third.UUID).Lifecycle)
+	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	require.Empty(t, r.novas(t, "h1"))
+	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+
+	op := r.admit(t, toWhitelist("h1", first))
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Stopped, Error: cyborg.Errorf(cyborg.Cancelled, "no")}))
+	require.Empty(t, r.novas(t, "h1"), "one that never began")
+}
+
+// fileSays has a host report the file of its Nova's whitelist.
+func (h *host) fileSays(t testing.TB, sha256, foreign string) {
+	t.Helper()
+	h.content.Whitelist = &cyborg.WhitelistFile{SHA256: sha256, Foreign: foreign}
+	h.report(t)
+}
+
+// A file that is not as it was written last is drift of its host, from the second look on and until it is so again.
+func TestWhitelistDrift(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, other := r.addPCIHost(t, "h1", 1), r.addPCIHost(t, "h2", 1)
+	open := func() []cyborg.Drift {
+		t.Helper()
+		require.NoError(t, r.CompareWhitelists(t.Context()))
+		yes := true
+		found, err := r.Drift(t.Context(), db.DriftFilter{Open: &yes, Classes: []cyborg.DriftClass{cyborg.DriftNovaWhitelist}}, db.Page{})
+		require.NoError(t, err)
+		counted, err := r.DriftOfWhitelists(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, len(found), counted)
+		return found
+	}
+	requireOpen := func(host, detail string) cyborg.Drift {
+		t.Helper()
+		require.Empty(t, open(), "it may not have been reported yet")
+		found := open()
+		require.Len(t, found, 1)
+		require.Equal(t, host, found[0].Host)
+		require.Contains(t, found[0].Detail, detail)
+		require.Contains(t, found[0].Detail, "cyborg host whitelist", "what to do")
+		require.Zero(t, found[0].Provider)
+		require.Equal(t, "h1/nova_whitelist/"+uuid.Nil.String(), found[0].Key())
+		return found[0]
+	}
+	write := func(sha256 string, accelerators ...*cyborg.Accelerator) {
+		t.Helper()
+		work := r.begin(t, toWhitelist("h1", accelerators...))
+		require.Empty(t, open(), "it is being written")
+		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+			Operation: work.Operation, State: cyborg.Succeeded, Result: map[string]any{"sha256": sha256, "changed": true},
+		}))
+	}
+	require.Empty(t, open(), "an agent that does not tell")
+	other.fileSays(t, "", "")
+	h.fileSays(t, "", "")
+	card := h.accelerator(t, "card0")
+	write("one", card)
+	require.Empty(t, open(), "its agent has not reported it yet")
+	h.fileSays(t, "one", "")
+	require.Empty(t, open())
+	require.Empty(t, open())
+
+	told := func() []string {
+		return scalar[[]string](t, r, `
+			SELECT array_agg(from_value || '>' || to_value ORDER BY transaction, id) FROM events
+			WHERE subject_kind = 'host' AND subject_id = 'h1' AND axis = 'drift_nova_whitelist'`)
+	}
+	require.Empty(t, told())
+	h.fileSays(t, "two", "somebody has changed it")
+	requireOpen("h1", "somebody has changed it")
+	h.fileSays(t, "", "")
+	require.Contains(t, open()[0].Detail, "is gone")
+	h.fileSays(t, "one", "")
+	require.Empty(t, open())
+	require.Empty(t, open())
+	events := told()
+	require.Len(t, events, 3)
+	require.Regexp(t, "^>.*somebody has changed it", events[0])
+	require.Regexp(t, "somebody has changed it.*>.*is gone", events[1])
+	require.Regexp(t, "is gone.*>$", events[2])
+	found, err := r.Drift(t.Context(), db.DriftFilter{Hosts: []string{"h1"}}, db.Page{})
+	require.NoError(t, err)
+	require.NotZero(t, found[0].RepairedAt, "it was once")
+
+	// Another is written: what was found is over, and what is found anew is another.
+	h.fileSays(t, "old", "")
+	requireOpen("h1", "an older one")
+	require.Len(t, open(), 1)
+	work := r.begin(t, toWhitelist("h1"))
+	require.Len(t, open(), 1, "while it is written, nothing is known")
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.Succeeded, Result: map[string]any{"sha256": ""}}))
+	h.fileSays(t, "", "")
+	require.Empty(t, open())
+	h.fileSays(t, "one", "")
+	requireOpen("h1", "an older one")
+	h.content.Whitelist = nil
+	h.report(t)
+	require.Empty(t, open(), "its agent writes none any more")
+	h.fileSays(t, "one", "")
+	requireOpen("h1", "an older one")
+	r.exec(t, "UPDATE hosts SET last_seen = now() - interval '1 day' WHERE name = 'h1'")
+	require.NoError(t, r.ForgetHost(t.Context(), "h1", cyborg.Actor{Name: "alice"}))
+	require.Empty(t, open(), "the host is forgotten")
+	r.exec(t, "UPDATE whitelist_drift SET repaired_at = now() - interval '2 hours'")
+	pruned, err := r.Prune(t.Context(), db.Retention{Events: time.Hour})
+	require.NoError(t, err)
+	require.Equal(t, 1, pruned.Drift)
+}
+
+// Of a whitelist that was written before anybody kept what, its first report tells; unless somebody else has changed it.
+func TestWhitelistWrittenLongAgo(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.New(t)
+	require.NoError(t, db.MigrateTo(t.Context(), url, 24))
+	before := newPool(t, url)
+	_, err := before.Exec(t.Context(), `
+		INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest)
+		SELECT name, 'boot-1', '1', 1, '' FROM unnest('{h1,h2,h3}'::text[]) AS name`)
+	require.NoError(t, err)
+	id := uuid.New()
+	_, err = before.Exec(t.Context(), `
+		WITH done AS (
+			INSERT INTO operations (id, kind, state, host, input, actor, started_at, ended_at, result)
+			VALUES ($1, 'whitelist', 'succeeded', 'h3', '{}', 'alice', now(), now(), '{"sha256": "lately"}'))
+		INSERT INTO operation_subjects (operation_id, position, kind, subject_id) VALUES ($1, 0, 'host', 'h3')`, id)
+	require.NoError(t, err)
+	_, _, err = db.Migrate(t.Context(), url)
+	require.NoError(t, err)
+	r := &records{Store: openStore(t, url, defaults()), url: url, sql: before}
+	hosts := map[string]*host{}
+	for _, name := range []string{"h1", "h2", "h3"} {
+		hosts[name] = &host{records: r, name: name, boot: "boot-1", content: content(1), sequence: 1}
+	}
+	open := func() []string {
+		t.Helper()
+		for range 2 {
+			require.NoError(t, r.CompareWhitelists(t.Context()))
+		}
+		return scalar[[]string](t, r, "SELECT array_agg(host ORDER BY host) FROM whitelist_drift WHERE repaired_at IS NULL AND counts")
+	}
+	require.Empty(t, open(), "their agents do not tell")
+	hosts["h1"].fileSays(t, "long ago", "")
+	hosts["h2"].fileSays(t, "theirs", "somebody has changed it")
+	hosts["h3"].fileSays(t, "long ago", "")
+	require.Equal(t, []string{"h2", "h3"}, open())
+	hosts["h2"].fileSays(t, "long ago", "")
+	hosts["h3"].fileSays(t, "lately", "")
+	require.Empty(t, open())
+	hosts["h1"].fileSays(t, "another", "")
+	require.Equal(t, []string{"h1"}, open(), "only the first report tells")
+}
+
+// Of several that ask for a host's whitelist at once, with nothing in common, one gets it.
+func TestWhitelistsAtOnce(t *testing.T) {
+	t.Parallel()
+	const askers = 6
+	r := newRecords(t)
+	h := r.addPCIHost(t, "h1", askers)
+	var asking sync.WaitGroup
+	errs := make([]error, askers)
+	for i := range askers {
+		request := toWhitelist("h1", h.accelerator(t, fmt.Sprintf("card%d", i)))
+		asking.Go(func() { _, errs[i] = r.Admit(context.WithoutCancel(t.Context()), request) })
+	}
+	asking.Wait()
+	admitted := 0
+	for _, err := range errs {
+		if err == nil {
+			admitted++
+			continue
+		}
+		requireKind(t, cyborg.Claimed, err, "the whitelist of host h1")
+		require.NotZero(t, cyborg.AsError(err).Operation)
+	}
+	require.Equal(t, 1, admitted)
+}
+
+// One device is given out by one of us only.
+func TestWhatIsNovasIsNotOurs(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addPCIHost(t, "h1", 2)
+	a := h.accelerator(t, "card0")
+	beside := h.ready(t, "card1")
+	r.do(t, toWhitelist("h1", a), cyborg.Succeeded)
+	refused := func(kind cyborg.Kind, request db.Admission) {
+		t.Helper()
+		_, err := r.Admit(t.Context(), request)
+		requireKind(t, kind, err, "")
+	}
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+	requireKind(t, cyborg.InUse, err, "card0", "in the whitelist of Nova on host h1")
+	require.Contains(t, cyborg.AsError(err).Hint, "cyborg host whitelist")
+	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "any"}))
+	requireKind(t, cyborg.NoFit, err, "in the whitelist of Nova")
+	refused(cyborg.Changed, toAttach(a.UUID, instance("vm")))
+	refused(cyborg.Changed, toProgram(a.UUID))
+	refused(cyborg.Changed, toRetire(a))
+	refused(cyborg.InUse, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.UninstallDriver}))
+	found, err := r.Unprovisioned(t.Context(), 10)
+	require.NoError(t, err)
+	require.Empty(t, found)
+	_, err = r.sql.Exec(t.Context(), "UPDATE deployables SET lifecycle = 'ready' WHERE uuid = $1", a.UUID)
+	require.ErrorContains(t, err, "deployables_given_out_once", "whatever else goes wrong")
+
+	// An image for a device of which Nova has a part would take that from its guest.
+	h.content.Backends[0].Devices[1].Deployables = append(h.content.Backends[0].Devices[1].Deployables, deployable("part", 1))
+	part := &h.content.Backends[0].Devices[1].Deployables[1].Handles[0]
+	part.Info = cyborg.PCIAddress{Bus: 9}.HandleInfo()
+	h.report(t)
+	r.do(t, toWhitelist("h1", a, h.accelerator(t, "part")), cyborg.Succeeded)
+	whole := toProgram(beside.UUID)
+	whole.Program.Image.WholeDevice = true
+	_, err = r.Admit(t.Context(), whole)
+	requireKind(t, cyborg.InUse, err, "part")
+
+	// What vanishes is not forgotten: if it comes back it is still Nova's.
+	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]
+	h.report(t)
+	forgotten, err := r.Forget(t.Context(), 0)
+	require.NoError(t, err)
+	require.Zero(t, forgotten)
+	require.NotNil(t, r.accelerator(t, a.UUID).Nova)
+	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	forgotten, err = r.Forget(t.Context(), 0)
+	require.NoError(t, err)
+	require.Equal(t, 4, forgotten)
+}
+
+func TestWhatCannotBeWhitelisted(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addPCIHost(t, "h1", 6)
+	r.addPCIHost(t, "h2", 1)
+	foreign := (&host{records: r, name: "h2"}).accelerator(t, "card0")
+	inactive, ready, missing, protected := h.accelerator(t, "card0"), h.ready(t, "card1"), h.accelerator(t, "card2"), h.accelerator(t, "card3")
+	odd, gpu := h.accelerator(t, "card4"), h.accelerator(t, "card5")
+	devices := h.content.Backends[0].Devices
+	devices[3].Deployables[0].Protected = "it has the root file system"
+	devices[4].Deployables[0].Handles[0].Kind = cyborg.HandleMDEV
+	h.content.Backends[0].Devices = slices.Delete(devices, 2, 3)
+	h.report(t)
+	refused := func(kind cyborg.Kind, request db.Admission, text ...string) {
+		t.Helper()
+		_, err := r.Admit(t.Context(), request)
+		requireKind(t, kind, err, text...)
+		_, err = r.PlanWhitelist(t.Context(), *request.Whitelist)
+		requireKind(t, kind, err, text...)
+		require.Empty(t, r.novas(t, "h1"))
+	}
+	refused(cyborg.NotFound, toWhitelist("h9"), "h9")
+	refused(cyborg.NotFound, toWhitelist("h1", &cyborg.Accelerator{UUID: uuid.Max}), uuid.Max.String())
+	refused(cyborg.NotFound, toWhitelist("h1", foreign), foreign.UUID.String())
+	refused(cyborg.Invalid, toWhitelist("h1", inactive, inactive), "twice")
+	refused(cyborg.Changed, toWhitelist("h1", ready), "ready, not inactive")
+	refused(cyborg.Changed, toWhitelist("h1", missing), "missing")
+	refused(cyborg.Protected, toWhitelist("h1", protected), "root file system")
+	refused(cyborg.Unsupported, toWhitelist("h1", odd), "MDEV")
+	refused(cyborg.Changed, toWhitelist("h1", inactive, ready, protected), "2 of 3 devices", ready.Name, protected.Name)
+	network := toWhitelist("h1", gpu)
+	network.Whitelist.Devices[0].Spec.PhysicalNetwork = "physnet1"
+	refused(cyborg.Invalid, network, "for NICs")
+	class := toWhitelist("h1", gpu)
+	class.Whitelist.Devices[0].Spec.ResourceClass = "gpu"
+	refused(cyborg.Invalid, class, "gpu")
+
+	// Maintenance does not matter, but what we have given away does, wherever its lifecycle has got to meanwhile.
+	_, err := r.Maintain(t.Context(), inactive.UUID, cyborg.Maintenance{Reason: "fan", By: "alice"}, alice())
+	require.NoError(t, err)
+	r.do(t, toAttach(ready.UUID, instance("vm")), cyborg.Succeeded)
+	h.fall(t)
+	r.do(t, toForce(ready.UUID, nil), cyborg.Succeeded)
+	r.exec(t, "UPDATE deployables SET lifecycle = 'inactive' WHERE uuid = $1", ready.UUID)
+	refused(cyborg.Changed, toWhitelist("h1", ready), "fenced")
+	r.do(t, toWhitelist("h1", inactive), cyborg.Succeeded)
+	require.Equal(t, []string{"card0"}, r.novas(t, "h1"))
+}
+
+// Placement loses our provider of what is Nova's: Nova's own has the same name.
+func TestPlacementOfWhatIsNovas(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	h := r.addPCIHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toRetire(a), cyborg.Succeeded)
+	providers := func() (wanted int, recorded []uuid.UUID) {
+		t.Helper()
+		placement, err := r.Placement(t.Context(), "h1")
+		require.NoError(t, err)
+		recorded, err = r.RecordedProviders(t.Context(), []uuid.UUID{a.ProviderUUID})
+		require.NoError(t, err)
+		return len(placement.Deployables), recorded
+	}
+	wanted, recorded := providers()
+	require.Equal(t, 1, wanted)
+	require.Len(t, recorded, 1)
+	r.inStep(t, "h1")
+	require.Empty(t, r.due(t))
+	r.do(t, toWhitelist("h1", a), cyborg.Succeeded)
+	require.Equal(t, []string{"h1"}, r.due(t))
+	wanted, recorded = providers()
+	require.Zero(t, wanted)
+	require.Empty(t, recorded)
+	r.inStep(t, "h1")
+	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	require.Equal(t, []string{"h1"}, r.due(t))
+}
+
+// Its history says when it was Nova's.
+func TestHistoryOfTheWhitelist(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addPCIHost(t, "h1", 1)
+	a := h.accelerator(t, "card0")
+	first := r.do(t, toWhitelist("h1", a), cyborg.Succeeded)
+	tagged := toWhitelist("h1", a)
+	tagged.Whitelist.Devices[0].Spec.ResourceClass = "PGPU"
+	r.do(t, tagged, cyborg.Succeeded)
+	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	rows, err := r.sql.Query(t.Context(), `
+		SELECT from_value || '>' || to_value || ' ' || data::text FROM events
+		WHERE axis = 'nova_whitelist' AND subject_id = $1 ORDER BY transaction, id`, a.UUID.String())
+	require.NoError(t, err)
+	told, err := pgx.CollectRows(rows, pgx.RowTo[*string])
+	require.NoError(t, err)
+	require.Len(t, told, 3)
+	require.Equal(t, []string{">in {}", `in>in {"resource_class": "PGPU"}`}, []string{*told[0], *told[1]})
+	require.Nil(t, told[2], "it left, without more to say")
+	require.Equal(t, first.Operation, scalar[uuid.UUID](t, r, "SELECT operation_id FROM events WHERE axis = 'nova_whitelist' ORDER BY transaction, id LIMIT 1"))
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
+	"github.com/cyborg-project/cyborg/internal/commandline"
+	"github.com/cyborg-project/cyborg/internal/config"
+)
+
+// temporalCommand runs the embedded Temporal alone: for servers and agents in processes of their own, where nobody keeps a
+// Temporal cluster.
+func temporalCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "temporal",
+		Short: "Run the embedded Temporal and its Web UI alone, over a PostgreSQL that is there",
+		Long: "Runs the embedded Temporal and its Web UI alone, over the PostgreSQL that database.url names, in which it makes\n" +
+			"databases of its own. One runs at a time: a second one is refused while the first lives.",
+		Args: commandline.Takes(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := config.Load(config.LoadOptions{Process: config.ProcessTemporal, Flags: cmd.Flags()})
+			if err != nil {
+				return err
+			}
+			return runTemporal(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+}
+
+// runTemporal runs the engine until ctx ends or the engine cannot go on.
+func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
+	urls, err := urlsBeside(c.Database.URL.Reveal())
+	if err != nil {
+		return err
+	}
+	e, err := engine.Start(ctx, engineConfig(c, urls), c.Log.Logger(stderr))
+	if ctx.Err() != nil && e == nil {
+		return nil // told to stop before it had started
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "Temporal is ready at %s, namespace %s; its UI at %s.\n", e.FrontendAddress(), e.Namespace(), e.UIURL())
+	select {
+	case <-ctx.Done():
+	case <-e.Done():
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	if stopErr := e.Stop(stopping); e.Err() == nil {
+		return stopErr
+	}
+	return e.Err()
+}

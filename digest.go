@@ -1,0 +1,95 @@
+package cyborg
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Digest is a fingerprint of the content, in hexadecimal. The order of its lists does not matter, so that a driver that
+// lists the same things in another order does not make every look a change.
+func (c Content) Digest() string {
+	return c.DigestOf(func(d *DeviceReport) string { return d.Digest() })
+}
+
+// DigestOf is Digest for whoever knows the digests of the devices already.
+func (c Content) DigestOf(device func(*DeviceReport) string) string {
+	type backend struct {
+		BackendReport
+		Devices []string `json:"devices"` // digests
+	}
+	c = c.inOrder()
+	var backends []backend
+	for _, b := range c.Backends {
+		short := backend{BackendReport: b}
+		for i := range b.Devices {
+			short.Devices = append(short.Devices, device(&b.Devices[i]))
+		}
+		backends = append(backends, short)
+	}
+	return digest(struct {
+		Backends    []backend    `json:"backends"`
+		Attachments []Attachment `json:"attachments"`
+
+		Whitelist *WhitelistFile `json:"whitelist,omitempty"`
+	}{backends, c.Attachments, c.Whitelist})
+}
+
+// Digest is a fingerprint of the device, in hexadecimal; the order of its lists does not matter.
+func (d *DeviceReport) Digest() string {
+	inOrder := *d
+	inOrder.Deployables = sortedDeployables(d.Deployables)
+	return digest(inOrder)
+}
+
+// digest is the SHA-256 of a value's JSON.
+func digest(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil { // only a channel or a function in Options could do this, and those come from JSON
+		panic(fmt.Sprintf("inventory content does not marshal: %v", err))
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// inOrder is a copy with its lists sorted, but not those of the devices. Things of one name, which no host should show,
+// stay in their order, because the first one counts.
+func (c Content) inOrder() Content {
+	c.Backends = sorted(c.Backends, func(a, b BackendReport) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range c.Backends {
+		b := &c.Backends[i]
+		b.Services = sorted(b.Services, cmp.Compare)
+		b.Devices = sorted(b.Devices, func(a, b DeviceReport) int { return cmp.Compare(a.Identity, b.Identity) })
+	}
+	c.Attachments = sorted(c.Attachments, func(a, b Attachment) int {
+		return cmp.Or(cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.Deployable, b.Deployable), cmp.Compare(a.Handle, b.Handle))
+	})
+	return c
+}
+
+func sortedDeployables(list []DeployableReport) []DeployableReport {
+	list = sorted(list, func(a, b DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range list {
+		d := &list[i]
+		d.Attributes = sorted(d.Attributes, func(a, b Attribute) int {
+			return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value))
+		})
+		d.Handles = sorted(d.Handles, func(a, b HandleReport) int {
+			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Identity, b.Identity))
+		})
+	}
+	return list
+}
+
+// sorted is a sorted copy. No list and an empty one are the same.
+func sorted[T any](list []T, compare func(a, b T) int) []T {
+	if len(list) == 0 {
+		return nil
+	}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, compare)
+	return list
+}

@@ -1,0 +1,100 @@
+package example
+
+import (
+	"context"
+	"encoding/json"
+	"io/fs"
+	"os"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+// The modes of a node that its group may use, and of one that nobody may.
+const (
+	shared  fs.FileMode = 0o660
+	private fs.FileMode = 0o600
+)
+
+// note is what a detach must know: how the node was.
+type note struct {
+	Mode fs.FileMode `json:"mode"`
+}
+
+// Attach lets the group use the node. How it was is noted first, and noted once: a second try finds the node changed.
+func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
+	mode, err := d.mode(request.Handle)
+	if err != nil {
+		return err
+	}
+	if mode == 0 {
+		return cyborg.Errorf(cyborg.Hardware, "the device node %s is not there", request.Handle.Info["path"])
+	}
+	if request.Prior == nil {
+		text, err := json.Marshal(note{Mode: mode})
+		if err != nil {
+			return err
+		}
+		if err := request.Note(text); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := os.Chown(d.node(request.Handle), -1, d.group); err != nil {
+		return cyborg.Errorf(cyborg.Hardware, "%s cannot be given to group %d: %w", request.Handle.Info["path"], d.group, err)
+	}
+	return d.chmod(request.Handle, shared)
+}
+
+// Detach brings back the mode before the attach, unless somebody has the node open.
+func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
+	attached, err := d.Attached(ctx, request.Target, request.Handle)
+	if err != nil || !attached {
+		return err
+	}
+	user, err := d.InUse(ctx, request.Target, request.Handle)
+	if err != nil {
+		return err
+	}
+	if user != "" {
+		return cyborg.Errorf(cyborg.InUse, "%s is in use: %s", request.Handle.Info["path"], user)
+	}
+	before := note{Mode: private}
+	if request.Prior != nil {
+		if err := json.Unmarshal(request.Prior, &before); err != nil {
+			return cyborg.Errorf(cyborg.Internal, "the note of the attach cannot be read: %w", err)
+		}
+	}
+	return d.chmod(request.Handle, before.Mode)
+}
+
+// Attached says whether the group may use the node.
+func (d *driver) Attached(ctx context.Context, _ drivers.Target, handle cyborg.HandleReport) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	mode, err := d.mode(handle)
+	return mode == shared, err
+}
+
+// InUse says who has the node open.
+func (d *driver) InUse(ctx context.Context, target drivers.Target, _ cyborg.HandleReport) (string, error) {
+	address, err := cyborg.ParsePCIAddress(target.Device.Identity)
+	if err != nil {
+		return "", err
+	}
+	function, err := d.tree.Function(ctx, address)
+	if err != nil {
+		return "", err
+	}
+	return d.tree.Users(ctx, function)
+}
+
+func (d *driver) chmod(handle cyborg.HandleReport, mode fs.FileMode) error {
+	if err := os.Chmod(d.node(handle), mode); err != nil {
+		return cyborg.Errorf(cyborg.Hardware, "the mode of %s cannot be changed: %w", handle.Info["path"], err)
+	}
+	return nil
+}

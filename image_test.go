@@ -1,0 +1,60 @@
+package cyborg_test
+
+import (
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+func TestGlanceSources(t *testing.T) {
+	t.Parallel()
+	id := uuid.New()
+	image := cyborg.GlanceImage(id)
+	require.True(t, image.InGlance())
+	query, err := image.GlanceQuery()
+	require.NoError(t, err)
+	require.Equal(t, cyborg.GlanceQuery{ID: id}, query)
+	query, err = cyborg.GlanceFunction("3AFB").GlanceQuery()
+	require.NoError(t, err)
+	require.Equal(t, cyborg.GlanceQuery{Function: "3AFB"}, query)
+
+	require.False(t, cyborg.Image{Source: "file:glance:x"}.InGlance())
+	for _, source := range []string{
+		"glance:", "glance:x", "glance:function:", "glance:function:a\nb", "glance:{" + id.String() + "}", "glance:urn:uuid:" + id.String(),
+		"glance:" + uuid.Nil.String(), "glance:function:" + strings.Repeat("x", 256), id.String(), "glance://" + id.String(),
+	} {
+		_, err := cyborg.Image{Source: source}.GlanceQuery()
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), source)
+	}
+}
+
+func TestChecksums(t *testing.T) {
+	t.Parallel()
+	for algorithm, empty := range map[string]string{
+		"md5":      "d41d8cd98f00b204e9800998ecf8427e",
+		"sha256":   "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+		"sha384":   "38b060a751ac96384cd9327eb1b1e36a21fdb71114be07434c0cc7bf63f6e1da274edebfe76f65fbd51ad2f14898b95b",
+		"sha512":   "cf83e1357eefb8bdf1542850d66d8007d620e4050b5715dc83f4a921d36ce9ce47d0d13c5d85f2b0ff8318d2877eec2f63b931bd47417a81a538327af927da3e",
+		"sha3_256": "a7ffc6f8bf1ed76651c14756a061d662f580ff4de43b49fa82d80a4b80f8434a",
+		"sha3_384": "0c63a75b845e4f7d01107d852e4c2485c51a50aaaa94fc61995e71bbee983a2ac3713831264adb47fb6bd1e058d5f004",
+		"sha3_512": "a69f73cca23a9ac5c8b567dc185a756e97c982164fe25859e0d1dcc1475c80a615b2123af1f5f94c11e3e9402c3ac558f500199d95b6d3e301758586281dcd26",
+	} {
+		sum := cyborg.MakeChecksum(strings.ToUpper(algorithm), strings.ToUpper(empty))
+		h, err := sum.Hash()
+		require.NoError(t, err, algorithm)
+		require.Equal(t, empty, hex.EncodeToString(h.Sum(nil)), algorithm)
+		require.Equal(t, algorithm, sum.Algorithm())
+		require.Equal(t, empty, sum.Value())
+		_, err = cyborg.MakeChecksum(algorithm, empty[2:]).Hash()
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "it is too short")
+	}
+	for _, bad := range []cyborg.Checksum{"", "sha512", "sha512:", "crc32:00000000", "sha256:zz", ":00", "sha512:" + cyborg.Checksum(strings.Repeat("AB", 64))} {
+		_, err := bad.Hash()
+		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), string(bad))
+	}
+}

@@ -1,0 +1,244 @@
+package adopt_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+)
+
+const computeHost = "compute1.example.org"
+
+// upstreamOf puts into the database of an OpenStack Cyborg what that one's drivers would have reported of the devices: each
+// with one deployable, whose name ends as the driver makes it, and the first handle of each bound.
+func (c *cloud) upstreamOf(t *testing.T, devices []cyborg.DeviceReport, name func(d cyborg.DeviceReport) string) *cloud {
+	t.Helper()
+	text := func(info map[string]string) string {
+		out, err := json.Marshal(info)
+		require.NoError(t, err)
+		return string(out)
+	}
+	c.exec(t, `INSERT INTO device_profiles (id, uuid, name, profile_json) VALUES (1, '`+uuid.NewString()+`', 'p', '{"groups": [{"resources:FPGA": "1"}]}')`)
+	handle := 0
+	for i, d := range devices {
+		id := i + 1
+		c.exec(t, fmt.Sprintf(`INSERT INTO devices (id, uuid, type, vendor, model, hostname, status) VALUES (%d, '%s', '%s', '%s', 'x', '%s', 'enabled')`,
+			id, uuid.NewString(), d.Type, d.VendorID, computeHost))
+		c.exec(t, fmt.Sprintf(`INSERT INTO controlpath_ids (id, uuid, device_id, cpid_type, cpid_info) VALUES (%[1]d, '%[2]s', %[1]d, 'PCI', '%[3]s')`,
+			id, uuid.NewString(), text(d.ControlPath.Info)))
+		c.exec(t, fmt.Sprintf(`INSERT INTO deployables (id, uuid, name, num_accelerators, device_id, rp_uuid, driver_name) VALUES (%[1]d, '%[2]s', '%[3]s', 1, %[1]d, '%[4]s', 'x')`,
+			id, uuid.NewString(), name(d), uuid.NewString()))
+		for _, part := range d.Deployables {
+			for n, h := range part.Handles {
+				handle++
+				c.exec(t, fmt.Sprintf(`INSERT INTO attach_handles (id, uuid, deployable_id, cpid_id, in_use, attach_type, attach_info) VALUES (%[1]d, '%[2]s', %[3]d, %[3]d, %[4]t, '%[5]s', '%[6]s')`,
+					handle, uuid.NewString(), id, n == 0, h.Kind, text(h.Info)))
+				if n == 0 {
+					c.exec(t, fmt.Sprintf(`INSERT INTO extended_accelerator_requests (uuid, state, device_profile_id, device_profile_group_id, hostname, instance_uuid,
+						attach_handle_id, substate, deployable_id) VALUES ('%s', 'Bound', 1, 0, '%s', '%s', %d, 'Initial', %d)`,
+						uuid.NewString(), computeHost, uuid.NewString(), handle, id))
+				}
+			}
+		}
+	}
+	return c
+}
+
+func fakeDevices(t *testing.T) (name string, devices []cyborg.DeviceReport) {
+	t.Helper()
+	driver, err := fake.New(drivers.Environment{Root: t.TempDir(), StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
+		map[string]any{"park": "2xfpga,1xgpu"})
+	require.NoError(t, err)
+	devices, err = driver.Discover(t.Context())
+	require.NoError(t, err)
+	return fake.Name, devices
+}
+
+func genericDevices(t *testing.T) (name string, devices []cyborg.DeviceReport) {
+	t.Helper()
+	host := sysfstest.New(t, sysfstest.GPU(t, "0000:3b:00.0"), sysfstest.QAT(t, "0000:5e:00.0"))
+	driver, err := generic.New(drivers.Environment{Root: host.Root(), Backend: "generic", StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
+		map[string]any{"device_spec": []any{map[string]any{"address": "*:*:*.*"}}})
+	require.NoError(t, err)
+	devices, err = driver.Discover(t.Context())
+	require.NoError(t, err)
+	return generic.Name, devices
+}
+
+func (o *ours) report(t *testing.T, driver string, devices []cyborg.DeviceReport) {
+	t.Helper()
+	content := cyborg.Content{
+		Backends:    []cyborg.BackendReport{{Name: driver, Driver: driver, State: cyborg.BackendOK, Services: []string{}, Devices: devices}},
+		Attachments: []cyborg.Attachment{},
+	}
+	replies, err := o.MergeReports(t.Context(), []cyborg.Report{{
+		Host: computeHost, BootID: "boot", Instance: "agent", AgentVersion: "test", Sequence: 1_700_000_000_000, Digest: content.Digest(), Content: content,
+	}})
+	require.NoError(t, err)
+	require.True(t, replies[0].Accepted)
+}
+
+// rows are the accelerators by UUID: what must stay as it was adopted, and how the records know it.
+func (o *ours) rows(t *testing.T) (kept map[uuid.UUID]string, devices map[string]string) {
+	t.Helper()
+	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
+	require.NoError(t, err)
+	kept, devices = map[uuid.UUID]string{}, map[string]string{}
+	for _, a := range accelerators {
+		text := fmt.Sprintf("%s %s %s %s %s", a.Name, a.Deployable, a.ProviderUUID, a.DeviceUUID, a.Presence)
+		for _, h := range a.Handles {
+			text += fmt.Sprintf(" %s %s %v %s", h.UUID, h.Identity, h.Holder, h.Presence)
+		}
+		kept[a.UUID] = text
+		device, err := o.Device(t.Context(), a.DeviceUUID)
+		require.NoError(t, err)
+		devices[device.Identity] = device.Backend
+	}
+	return kept, devices
+}
+
+// What a host reports is what was adopted, whatever its driver calls it: nothing is doubled, lost, or taken from its holder.
+func TestReportsShowWhatWasAdopted(t *testing.T) {
+	t.Parallel()
+	renamed := func(t *testing.T) (string, []cyborg.DeviceReport) { // by a driver that goes by serial numbers
+		t.Helper()
+		_, devices := genericDevices(t)
+		for i := range devices {
+			devices[i].Identity = fmt.Sprintf("serial-%d", i)
+			devices[i].Deployables[0].Name = fmt.Sprintf("card-%d", i)
+		}
+		return "vendor", devices
+	}
+	byAddress := func(d cyborg.DeviceReport) string {
+		return "compute1_" + strings.TrimPrefix(d.ControlPath.Info["domain"], " ") + addressOf(d)
+	}
+	for name, test := range map[string]struct {
+		devices func(t *testing.T) (string, []cyborg.DeviceReport)
+		named   func(d cyborg.DeviceReport) string
+	}{
+		"fake": {fakeDevices, func(d cyborg.DeviceReport) string {
+			return "compute1_FakeDevice_" + strings.NewReplacer(":", "_", ".", "_").Replace(d.Identity)
+		}},
+		"generic":                   {genericDevices, byAddress},
+		"a driver with other names": {renamed, byAddress},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			driver, devices := test.devices(t)
+			require.NotEmpty(t, devices)
+			from, o := newPostgreSQL(t).upstreamOf(t, devices, test.named), newOurs(t)
+			report := o.adopt(t, from, true)
+			require.True(t, report.Applied, texts(report.Refused))
+			before, _ := o.rows(t)
+			require.Len(t, before, len(devices))
+
+			o.report(t, driver, devices)
+			after, known := o.rows(t)
+			require.Equal(t, before, after)
+			for _, d := range devices {
+				require.Equal(t, driver, known[d.Identity], "it is the driver's now")
+			}
+			require.Len(t, known, len(devices))
+
+			again := o.adopt(t, from, true)
+			require.True(t, again.Applied)
+			require.Zero(t, again.Adopted.Counts[db.AdoptDevice].New)
+			after, _ = o.rows(t)
+			require.Equal(t, before, after)
+		})
+	}
+}
+
+func addressOf(d cyborg.DeviceReport) string {
+	i := d.ControlPath.Info
+	return fmt.Sprintf(":%s:%s.%s", i["bus"], i["device"], i["function"])
+}
+
+// OpenStack Cyborg knows a physical function and its virtual ones as cards of their own; our driver shows one card with the
+// virtual functions as its parts. Those are what was adopted; the physical one, which nobody could have had, is missing.
+func TestVirtualFunctionsWereAdopted(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.NIC(t, "0000:81:00.0", "ens1"))
+	host.SetVFs("0000:81:00.0", "2")
+	driver, err := generic.New(drivers.Environment{Root: host.Root(), Backend: "generic", StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
+		map[string]any{"device_spec": []any{map[string]any{"address": "*:*:*.*"}}})
+	require.NoError(t, err)
+	shown, err := driver.Discover(t.Context())
+	require.NoError(t, err)
+	require.Len(t, shown, 1)
+	require.Len(t, shown[0].Deployables, 2)
+	cards := []cyborg.DeviceReport{shown[0]}
+	cards[0].Deployables = nil
+	for _, part := range shown[0].Deployables {
+		cards = append(cards, cyborg.DeviceReport{
+			Type: cyborg.NIC, VendorID: "8086", ControlPath: cyborg.ControlPath{Kind: "PCI", Info: part.Handles[0].Info},
+			Deployables: []cyborg.DeployableReport{part},
+		})
+	}
+	shown, err = driver.Discover(t.Context())
+	require.NoError(t, err)
+	from := newPostgreSQL(t).upstreamOf(t, cards, func(d cyborg.DeviceReport) string { return "compute1_" + d.ControlPath.Info["domain"] + addressOf(d) })
+	o := newOurs(t)
+	require.True(t, o.adopt(t, from, true).Applied)
+	before, _ := o.rows(t)
+	o.report(t, generic.Name, shown)
+	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
+	require.NoError(t, err)
+	require.Len(t, accelerators, len(before), "none is new")
+	for _, a := range accelerators {
+		require.Contains(t, before, a.UUID)
+		physical := a.Deployable == "compute1_0000:81:00.0"
+		require.Equal(t, physical, a.Presence == cyborg.Missing, a.Deployable)
+		if !physical {
+			require.NotNil(t, a.Handles[0].Holder, "%s is still its instance's", a.Deployable)
+			require.Nil(t, a.Fence)
+		}
+	}
+}
+
+// What a host no longer shows is missing; where an instance has it, it is kept, fenced.
+func TestAdoptedAndGone(t *testing.T) {
+	t.Parallel()
+	driver, devices := fakeDevices(t)
+	from, o := newPostgreSQL(t).upstreamOf(t, devices, func(d cyborg.DeviceReport) string { return "compute1_Fake" + d.Identity }), newOurs(t)
+	require.True(t, o.adopt(t, from, true).Applied)
+	o.report(t, driver, devices[1:])
+	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
+	require.NoError(t, err)
+	require.Len(t, accelerators, len(devices))
+	for _, a := range accelerators {
+		gone := a.Deployable == "compute1_Fake"+devices[0].Identity
+		require.Equal(t, gone, a.Presence == cyborg.Missing, a.Name)
+		require.Equal(t, gone, a.Fence != nil, a.Name)
+		require.NotNil(t, a.Handles[0].Holder)
+	}
+}
+
+// Where a host has reported before, what it reported stands in the way, and the report says so.
+func TestAdoptAfterTheAgents(t *testing.T) {
+	t.Parallel()
+	driver, devices := fakeDevices(t)
+	from, o := newPostgreSQL(t).upstreamOf(t, devices, func(d cyborg.DeviceReport) string { return "compute1_Fake" + d.Identity }), newOurs(t)
+	o.report(t, driver, devices)
+	before, _ := o.rows(t)
+	report := o.adopt(t, from, true)
+	require.False(t, report.Applied)
+	require.Equal(t, cyborg.Changed, cyborg.KindOf(report.Refusal()))
+	var text strings.Builder
+	report.Write(&text)
+	require.Contains(t, text.String(), "has reported "+devices[0].Identity)
+	require.Contains(t, text.String(), "forget the host, then adopt")
+	after, _ := o.rows(t)
+	require.Equal(t, before, after)
+}

@@ -1,0 +1,312 @@
+package adopt
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// head is the newest schema of OpenStack Cyborg (alembic), and the only one that is understood.
+const head = "6c77bd6afea5"
+
+// columnsTable are the tables of that schema that are read, with all their columns. A column more or less is another schema,
+// whatever its version says.
+var columnsTable = map[string]string{
+	"devices":         "created_at updated_at id uuid type vendor model std_board_info vendor_board_info hostname status",
+	"deployables":     "created_at updated_at id uuid parent_id root_id name num_accelerators device_id rp_uuid driver_name bitstream_id",
+	"attributes":      "created_at updated_at id uuid deployable_id key value",
+	"controlpath_ids": "created_at updated_at id uuid device_id cpid_type cpid_info",
+	"attach_handles":  "created_at updated_at id uuid deployable_id cpid_id in_use attach_type attach_info",
+	"device_profiles": "created_at updated_at id uuid name profile_json description",
+	"extended_accelerator_requests": "created_at updated_at id uuid project_id state device_profile_id device_profile_group_id hostname " +
+		"device_rp_uuid instance_uuid attach_handle_id substate deployable_id",
+}
+
+// upstream is what the records of an OpenStack Cyborg hold, by their own numbers.
+type upstream struct {
+	devices      []device
+	deployables  []deployable
+	attributes   []attribute
+	controlPaths []controlPath
+	handles      []handle
+	profiles     []profile
+	arqs         []arq
+}
+
+type stamps struct{ created, updated sql.NullTime }
+
+type device struct {
+	stamps
+	id                                          int64
+	uuid, kind, vendor, model, hostname, status string
+	stdBoardInfo, vendorBoardInfo               sql.NullString
+}
+
+type deployable struct {
+	stamps
+	id, accelerators, device    int64
+	parent, root                sql.NullInt64
+	uuid, name                  string
+	provider, driver, bitstream sql.NullString
+}
+
+type attribute struct {
+	stamps
+	id, deployable   int64
+	uuid, key, value string
+}
+
+type controlPath struct {
+	stamps
+	id, device       int64
+	uuid, kind, info string
+}
+
+type handle struct {
+	stamps
+	id, deployable, controlPath int64
+	uuid, kind, info            string
+	inUse                       sql.NullBool
+}
+
+type profile struct {
+	stamps
+	id               int64
+	uuid, name, json string
+	description      sql.NullString
+}
+
+type arq struct {
+	stamps
+	id, profile, group                int64
+	uuid, state                       string
+	project, host, provider, instance sql.NullString
+	handle, deployable                sql.NullInt64
+}
+
+// source is the database to read from.
+type source struct {
+	db *sql.DB
+	// quote puts an identifier into the quotes of the database's dialect.
+	quote func(string) string
+	// schema is the condition on information_schema.columns that finds the tables.
+	schema string
+}
+
+// open opens the database of a URL, as SQLAlchemy writes it too: mysql://, mysql+pymysql://, mariadb://, postgresql://,
+// postgresql+psycopg2://. The error is of kind Invalid, and has no password in it.
+func open(text string) (*source, error) {
+	parsed, err := url.Parse(text)
+	if err != nil || parsed.Host == "" && parsed.Query().Get("unix_socket") == "" && parsed.Query().Get("host") == "" || len(parsed.Path) < 2 {
+		return nil, cyborg.Errorf(cyborg.Invalid, "what --from gives is no URL of a database").
+			WithHint("Write mysql://user:password@host/cyborg or postgresql://user:password@host/cyborg, as [database] connection of cyborg.conf has it.")
+	}
+	scheme, _, _ := strings.Cut(parsed.Scheme, "+")
+	switch scheme {
+	case "mysql", "mariadb":
+		return openMySQL(parsed)
+	case "postgresql", "postgres":
+		return openPostgreSQL(parsed)
+	}
+	return nil, cyborg.Errorf(cyborg.Invalid, "a database of kind %q cannot be adopted; MySQL (MariaDB) and PostgreSQL can", parsed.Scheme)
+}
+
+func openMySQL(from *url.URL) (*source, error) {
+	config := mysql.NewConfig()
+	config.User = from.User.Username()
+	config.Passwd, _ = from.User.Password()
+	config.DBName = strings.TrimPrefix(from.Path, "/")
+	config.Net, config.Addr = "tcp", from.Host
+	if from.Port() == "" {
+		config.Addr = net.JoinHostPort(from.Hostname(), "3306")
+	}
+	config.ParseTime, config.Loc, config.Timeout = true, time.UTC, connectWithin
+	config.Collation = "utf8mb4_general_ci"
+	for key, values := range from.Query() {
+		switch key {
+		case "charset":
+		case "unix_socket":
+			config.Net, config.Addr = "unix", values[0]
+		case "ssl_ca":
+			roots, err := authorities(values[0])
+			if err != nil {
+				return nil, err
+			}
+			config.TLS = &tls.Config{RootCAs: roots, ServerName: from.Hostname(), MinVersion: tls.VersionTLS12}
+		default:
+			return nil, cyborg.Errorf(cyborg.Invalid, "the URL of --from has the parameter %q, which is not known; charset, unix_socket and ssl_ca are", key)
+		}
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the URL of --from cannot be used: %w", err)
+	}
+	return &source{
+		db: sql.OpenDB(connector), schema: "table_schema = database()",
+		quote: func(name string) string { return "`" + name + "`" },
+	}, nil
+}
+
+func authorities(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	roots := x509.NewCertPool()
+	if err != nil || !roots.AppendCertsFromPEM(text) {
+		return nil, cyborg.Errorf(cyborg.Invalid, "ssl_ca of --from, %q, is no file of certificates that can be read", file)
+	}
+	return roots, nil
+}
+
+func openPostgreSQL(from *url.URL) (*source, error) {
+	plain := *from
+	plain.Scheme = "postgres"
+	config, err := pgx.ParseConfig(plain.String())
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the URL of --from cannot be used") // pgx repeats the password
+	}
+	config.ConnectTimeout = connectWithin
+	return &source{
+		db: stdlib.OpenDB(*config), schema: "table_schema = current_schema()",
+		quote: func(name string) string { return `"` + name + `"` },
+	}, nil
+}
+
+// connectWithin bounds connecting to the database.
+const connectWithin = 10 * time.Second
+
+// read reads everything as it was at one moment. The errors are of kind Unavailable, and Unsupported for another schema.
+func (s *source) read(ctx context.Context) (*upstream, error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Unavailable, "the database of --from does not answer: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // it was only read
+	if err := s.checkSchema(ctx, tx); err != nil {
+		return nil, err
+	}
+	u := &upstream{}
+	for _, read := range []func() error{
+		func() error {
+			return each(ctx, s, tx, "devices", "id, uuid, type, vendor, model, std_board_info, vendor_board_info, hostname, status, created_at, updated_at",
+				&u.devices, func(d *device) []any {
+					return []any{&d.id, &d.uuid, &d.kind, &d.vendor, &d.model, &d.stdBoardInfo, &d.vendorBoardInfo, &d.hostname, &d.status, &d.created, &d.updated}
+				})
+		},
+		func() error {
+			return each(ctx, s, tx, "deployables", "id, uuid, parent_id, root_id, name, num_accelerators, device_id, rp_uuid, driver_name, bitstream_id, created_at, updated_at",
+				&u.deployables, func(d *deployable) []any {
+					return []any{&d.id, &d.uuid, &d.parent, &d.root, &d.name, &d.accelerators, &d.device, &d.provider, &d.driver, &d.bitstream, &d.created, &d.updated}
+				})
+		},
+		func() error {
+			return each(ctx, s, tx, "attributes", "id, uuid, deployable_id, "+s.quote("key")+", value, created_at, updated_at", &u.attributes, func(a *attribute) []any {
+				return []any{&a.id, &a.uuid, &a.deployable, &a.key, &a.value, &a.created, &a.updated}
+			})
+		},
+		func() error {
+			return each(ctx, s, tx, "controlpath_ids", "id, uuid, device_id, cpid_type, cpid_info, created_at, updated_at", &u.controlPaths, func(c *controlPath) []any {
+				return []any{&c.id, &c.uuid, &c.device, &c.kind, &c.info, &c.created, &c.updated}
+			})
+		},
+		func() error {
+			return each(ctx, s, tx, "attach_handles", "id, uuid, deployable_id, cpid_id, in_use, attach_type, attach_info, created_at, updated_at", &u.handles, func(h *handle) []any {
+				return []any{&h.id, &h.uuid, &h.deployable, &h.controlPath, &h.inUse, &h.kind, &h.info, &h.created, &h.updated}
+			})
+		},
+		func() error {
+			return each(ctx, s, tx, "device_profiles", "id, uuid, name, profile_json, description, created_at, updated_at", &u.profiles, func(p *profile) []any {
+				return []any{&p.id, &p.uuid, &p.name, &p.json, &p.description, &p.created, &p.updated}
+			})
+		},
+		func() error {
+			return each(ctx, s, tx, "extended_accelerator_requests", "id, uuid, project_id, state, device_profile_id, device_profile_group_id, hostname, "+
+				"device_rp_uuid, instance_uuid, attach_handle_id, deployable_id, created_at, updated_at", &u.arqs, func(a *arq) []any {
+				return []any{
+					&a.id, &a.uuid, &a.project, &a.state, &a.profile, &a.group, &a.host, &a.provider, &a.instance, &a.handle, &a.deployable,
+					&a.created, &a.updated,
+				}
+			})
+		},
+	} {
+		if err := read(); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+// each reads a table by its numbers.
+func each[T any](ctx context.Context, s *source, tx *sql.Tx, table, columns string, into *[]T, places func(*T) []any) error {
+	rows, err := tx.QueryContext(ctx, "SELECT "+columns+" FROM "+s.quote(table)+" ORDER BY id") //nolint:gosec // names of ours
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "table %s of --from cannot be read: %w", table, err)
+	}
+	defer func() { _ = rows.Close() }() // rows.Err tells
+	for rows.Next() {
+		var row T
+		if err := rows.Scan(places(&row)...); err != nil {
+			return cyborg.Errorf(cyborg.Unsupported, "table %s of --from has a row that cannot be read: %w", table, err)
+		}
+		*into = append(*into, row)
+	}
+	if err := rows.Err(); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "table %s of --from cannot be read: %w", table, err)
+	}
+	return nil
+}
+
+// checkSchema refuses a schema that is not understood, by name.
+func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
+	rows, err := tx.QueryContext(ctx, "SELECT table_name, column_name FROM information_schema.columns WHERE "+s.schema) //nolint:gosec // words of ours
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the schema of --from cannot be read: %w", err)
+	}
+	defer func() { _ = rows.Close() }() // rows.Err tells
+	found := map[string][]string{}
+	for rows.Next() {
+		var table, column string
+		if err := rows.Scan(&table, &column); err != nil {
+			return cyborg.Errorf(cyborg.Unavailable, "the schema of --from cannot be read: %w", err)
+		}
+		found[table] = append(found[table], column)
+	}
+	if err := rows.Err(); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the schema of --from cannot be read: %w", err)
+	}
+	if len(found["alembic_version"]) == 0 {
+		return cyborg.Errorf(cyborg.Unsupported, "the database of --from is none of OpenStack Cyborg: it has no table alembic_version")
+	}
+	var version string
+	if err := tx.QueryRowContext(ctx, "SELECT version_num FROM alembic_version").Scan(&version); err != nil {
+		return cyborg.Errorf(cyborg.Unsupported, "the version of the schema of --from cannot be read: %w", err)
+	}
+	if version != head {
+		return cyborg.Errorf(cyborg.Unsupported, "the schema of --from has version %s, and only %s is understood", version, head).
+			WithHint("Bring it there with cyborg-dbsync upgrade of an OpenStack Cyborg that has it.")
+	}
+	var wrong []string
+	for _, table := range slices.Sorted(maps.Keys(columnsTable)) {
+		want, got := slices.Sorted(strings.FieldsSeq(columnsTable[table])), slices.Sorted(slices.Values(found[table]))
+		if !slices.Equal(want, got) {
+			wrong = append(wrong, fmt.Sprintf("%s has %s, not %s", table, strings.Join(got, " "), strings.Join(want, " ")))
+		}
+	}
+	if len(wrong) > 0 {
+		return cyborg.Errorf(cyborg.Unsupported, "the schema of --from is not the one of OpenStack Cyborg: %s", strings.Join(wrong, "; "))
+	}
+	return nil
+}

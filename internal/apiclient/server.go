@@ -1,0 +1,77 @@
+package apiclient
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Version is what an API says of itself to everybody.
+type Version struct {
+	Product        string `json:"product"`
+	Release        string `json:"release"`
+	Authentication string `json:"authentication"` // how callers prove who they are
+}
+
+// Version asks what the API is.
+func (c *Client) Version(ctx context.Context) (version Version, err error) {
+	_, err = c.get(ctx, "/v1", nil, &version)
+	return version, err
+}
+
+// Caller is who the API takes this client for.
+type Caller struct {
+	Name string    `json:"name"`
+	Role string    `json:"role"` // reader, member or admin
+	Time time.Time `json:"time"` // by the server's clock
+}
+
+// Caller asks the API who this client is.
+func (c *Client) Caller(ctx context.Context) (caller Caller, err error) {
+	_, err = c.get(ctx, "/v1/caller", nil, &caller)
+	return caller, err
+}
+
+// Check is one thing that the API needs.
+type Check struct {
+	Name   string  `json:"name"`
+	OK     bool    `json:"ok"`
+	TookMS float64 `json:"took_ms"`
+	Detail string  `json:"detail"`
+}
+
+// Readiness lists what the API needs, and whether it answers.
+func (c *Client) Readiness(ctx context.Context) ([]Check, error) {
+	var ready struct {
+		Checks []Check `json:"checks"`
+	}
+	resp, err := c.open(ctx, request{method: http.MethodGet, path: "/readyz", query: url.Values{"verbose": {""}}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer drop(resp)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&ready); err != nil || len(ready.Checks) == 0 {
+		return nil, cyborg.Errorf(cyborg.Internal, "the API does not say whether it is ready: %w", errors.Join(err, errors.New(resp.Status)))
+	}
+	return ready.Checks, nil
+}
+
+// ServerCertificate is the certificate that the API shows; nil without TLS.
+func (c *Client) ServerCertificate(ctx context.Context) (*x509.Certificate, error) {
+	resp, err := c.open(ctx, request{method: http.MethodGet, path: "/healthz"}, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer drop(resp)
+	if resp.TLS == nil || len(resp.TLS.PeerCertificates) == 0 {
+		return nil, nil //nolint:nilnil // no TLS is an answer, too
+	}
+	return resp.TLS.PeerCertificates[0], nil
+}

@@ -1,0 +1,207 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/doctor"
+)
+
+// healthy is an API on which the doctor finds nothing.
+func healthy(t *testing.T) *fakeAPI {
+	t.Helper()
+	api := newAPI(t)
+	api.accelerators = api.accelerators[:1]
+	api.answers("GET /v1", http.StatusOK, map[string]any{
+		"id": "v1", "status": "CURRENT", "product": "cyborg", "release": cyborg.Version, "authentication": "bearer token", "links": []any{},
+	})
+	api.handles("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	api.readiness(http.StatusOK, "ready", true)
+	api.clock(0)
+	api.services(service("api", true), service("conductor", true))
+	api.hosts(cyborg.Host{Name: "h1", AgentVersion: cyborg.Version})
+	api.backends(cyborg.Backend{Host: "h1", Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}})
+	api.openOperation(time.Minute)
+	api.drift()
+	return api
+}
+
+func (f *fakeAPI) drift(found ...apiclient.Drift) {
+	f.answers("GET /v1/drift", http.StatusOK, map[string]any{"drift": append([]apiclient.Drift{}, found...)})
+}
+
+func (f *fakeAPI) readiness(status int, word string, temporal bool) {
+	f.answers("GET /readyz", status, map[string]any{"status": word, "checks": []apiclient.Check{{Name: "database", OK: true}, {Name: "temporal", OK: temporal, Detail: "does not answer"}}})
+}
+
+// clock lets the API's clock be ahead of ours.
+func (f *fakeAPI) clock(ahead time.Duration) {
+	f.handles("GET /v1/caller", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, apiclient.Caller{Name: "alice", Role: "admin", Time: time.Now().Add(ahead)})
+	})
+}
+
+func service(role string, alive bool) cyborg.Service {
+	return cyborg.Service{Role: role, Host: "s1", Instance: "7", Version: cyborg.Version, StartedAt: noon, LastSeen: noon, Alive: alive}
+}
+
+func (f *fakeAPI) services(services ...cyborg.Service) {
+	f.answers("GET /v1/services", http.StatusOK, map[string]any{"service": services})
+}
+
+func (f *fakeAPI) hosts(hosts ...cyborg.Host) {
+	for i := range hosts {
+		hosts[i].LastSeen, hosts[i].RegisteredAt, hosts[i].Backends = noon, noon, []cyborg.Backend{}
+	}
+	f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": append([]cyborg.Host{}, hosts...)})
+}
+
+func (f *fakeAPI) backends(backends ...cyborg.Backend) {
+	f.answers("GET /v1/drivers", http.StatusOK, map[string]any{"driver": backends})
+}
+
+// openOperation lets one operation be in flight, admitted so long ago.
+func (f *fakeAPI) openOperation(age time.Duration) {
+	one := apiclient.Operation{Operation: cyborg.Operation{
+		ID: operation, Kind: cyborg.KindProgram, State: cyborg.Running, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
+		Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: time.Now().Add(-age).UTC(),
+	}}
+	f.onlyOperation("open", "true", one)
+}
+
+// onlyOperation lists one operation where it is asked for in this way, and else none.
+func (f *fakeAPI) onlyOperation(filter, value string, one apiclient.Operation) {
+	one.WorkflowID = one.Operation.WorkflowID()
+	f.handles("GET /v1/operations", func(w http.ResponseWriter, r *http.Request) {
+		found := []apiclient.Operation{}
+		if r.URL.Query().Get(filter) == value {
+			found = append(found, one)
+		}
+		answer(w, http.StatusOK, map[string]any{"operation": found})
+	})
+}
+
+// undoneOperation lets one operation need an operator, admitted so long ago.
+func (f *fakeAPI) undoneOperation(age time.Duration) {
+	f.onlyOperation("state", "needs_operator", apiclient.Operation{Operation: cyborg.Operation{
+		ID: operation, Kind: cyborg.KindProgram, State: cyborg.NeedsOperator, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
+		Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: time.Now().Add(-age).UTC(),
+	}})
+}
+
+func TestTheDoctorForgetsWhatNeededAnOperatorLongAgo(t *testing.T) {
+	t.Parallel()
+	api := healthy(t)
+	api.undoneOperation(8 * 24 * time.Hour)
+	require.NotContains(t, api.cyborg("doctor").out, operation.String())
+}
+
+// TestTheDoctorForgetsWhoWasStartedAgain: a process that was killed is listed for a day, and nobody need do anything.
+func TestTheDoctorForgetsWhoWasStartedAgain(t *testing.T) {
+	t.Parallel()
+	api := healthy(t)
+	killed := service("api", false)
+	killed.LastSeen = noon.Add(-time.Minute)
+	api.services(killed, service("api", true), service("conductor", true))
+	got := api.cyborg("doctor")
+	require.Zero(t, got.code, got.err)
+	require.NotContains(t, got.out, "warning", "its successor lives")
+
+	killed.LastSeen = noon.Add(time.Minute)
+	api.services(killed, service("api", true), service("conductor", true))
+	require.Contains(t, api.cyborg("doctor").out, "ended without a word", "the other one ran beside it")
+}
+
+func TestTheDoctorFindsNothing(t *testing.T) {
+	t.Parallel()
+	got := healthy(t).cyborg("doctor")
+	require.Equal(t, 0, got.code, got.out+got.err)
+	for line := range strings.Lines(got.out) {
+		require.True(t, strings.HasPrefix(line, "ok "), line)
+	}
+	require.Equal(t, 15, strings.Count(got.out, "\n"), got.out)
+}
+
+// Each check fails where its part does, and says what to do.
+func TestTheDoctorFinds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		breaks func(*fakeAPI)
+		check  string
+		state  doctor.State
+		found  string
+	}{
+		"no API": {func(f *fakeAPI) { f.server.Close() }, "api", doctor.Failed, "nothing listens at "},
+		"another release": {func(f *fakeAPI) {
+			f.answers("GET /v1", http.StatusOK, map[string]any{"id": "v1", "status": "CURRENT", "product": "cyborg", "release": "9.9", "authentication": "none", "links": []any{}})
+		}, "release of client and server", doctor.Warning, "the server has 9.9, not " + cyborg.Version},
+		"Temporal": {func(f *fakeAPI) { f.readiness(http.StatusServiceUnavailable, "not ready", false) }, "temporal", doctor.Failed, "does not answer"},
+		"a second agent": {func(f *fakeAPI) {
+			f.hosts(cyborg.Host{
+				Name: "h1", AgentVersion: cyborg.Version, Address: "10.0.0.1", Devices: 1,
+				Rivals: []cyborg.Rival{{Instance: "two", Address: "10.0.0.2"}},
+			})
+		}, "agents", doctor.Failed, "h1 (one at 10.0.0.2, while its own is at 10.0.0.1)"},
+		"no token": {func(f *fakeAPI) {
+			f.handles("GET /v1/caller", func(w http.ResponseWriter, _ *http.Request) {
+				problem(w, http.StatusUnauthorized, cyborg.Errorf(cyborg.Unauthenticated, "the request has no credential"))
+			})
+		}, "caller", doctor.Failed, "the request has no credential"},
+		"a slow clock":   {func(f *fakeAPI) { f.clock(-5 * time.Second) }, "clock of the server", doctor.Warning, "is behind this machine's by "},
+		"a wrong clock":  {func(f *fakeAPI) { f.clock(time.Hour) }, "clock of the server", doctor.Failed, "is ahead of this machine's by "},
+		"no conductor":   {func(f *fakeAPI) { f.services(service("api", true)) }, "services", doctor.Failed, "no conductor lives"},
+		"a service gone": {func(f *fakeAPI) { f.services(service("api", true), service("conductor", true), service("api", false)) }, "services", doctor.Warning, "api on s1 (since 2026-01-31T12:00:00Z) ended without a word"},
+		"no host":        {func(f *fakeAPI) { f.hosts() }, "hosts", doctor.Warning, "none has ever reported"},
+		"a host never heard": {func(f *fakeAPI) {
+			f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{{Name: "h1", Silent: true, RegisteredAt: noon, Backends: []cyborg.Backend{}}}})
+		}, "hosts", doctor.Failed, "1 of 1 silent: h1 (never heard)"},
+		"a silent host": {func(f *fakeAPI) { f.hosts(cyborg.Host{Name: "h1"}, cyborg.Host{Name: "h2", Silent: true}) }, "hosts", doctor.Failed, "1 of 2 silent: h2 (since 2026-01-31T12:00:00Z)"},
+		"an old agent":  {func(f *fakeAPI) { f.hosts(cyborg.Host{Name: "h1", AgentVersion: "0.0.1"}) }, "release of agents", doctor.Warning, "h1 has 0.0.1, not " + cyborg.Version},
+		"a clock that is behind": {func(f *fakeAPI) {
+			f.hosts(cyborg.Host{Name: "h1", AgentVersion: cyborg.Version, ClockOffset: new(-3600.5)}, cyborg.Host{Name: "h2", AgentVersion: cyborg.Version, ClockOffset: new(-9.9)})
+		}, "clocks of agents", doctor.Warning, "differ from the database's by more than 10s on h1 (1h"},
+		"a failed backend": {func(f *fakeAPI) {
+			f.backends(cyborg.Backend{Host: "h1", Name: "pci", State: cyborg.BackendFailed, Error: "no sysfs", Services: []string{}})
+		}, "backends", doctor.Failed, "cannot see their hardware: pci on h1 (no sysfs)"},
+		"a broken card": {func(f *fakeAPI) {
+			f.has(func(a *apiclient.Accelerator) { a.Lifecycle, a.Reason = cyborg.Broken, "no undo" })
+		}, "accelerators", doctor.Failed, "1 in error: fast (no undo)"},
+		"a missing card":                        {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.Missing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
+		"a fenced card":                         {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 kept from new work: fast (dust)"},
+		"an operation that could not be undone": {func(f *fakeAPI) { f.undoneOperation(6 * 24 * time.Hour) }, "needs_operator", doctor.Warning, "1 of the last 7 days could not be undone"},
+		"Placement differs": {func(f *fakeAPI) {
+			f.drift(apiclient.Drift{Drift: cyborg.Drift{Host: "h1", Class: cyborg.DriftNoComputeNode, Detail: "it is not there", FoundAt: noon, LastAt: noon}})
+		}, "placement", doctor.Warning, "differs from the records: no_compute_node on h1"},
+		"a long operation": {func(f *fakeAPI) { f.openOperation(2 * time.Hour) }, "operations", doctor.Warning, "1 in flight for more than 1h0m0s: program " + operation.String()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := healthy(t)
+			test.breaks(api)
+			got := api.cyborg("doctor", "-f", "json")
+			var findings []doctor.Finding
+			require.NoError(t, json.Unmarshal([]byte(got.out), &findings), got.out)
+			var bad []doctor.Finding
+			for _, finding := range findings {
+				if finding.State != doctor.OK {
+					bad = append(bad, finding)
+				}
+			}
+			require.NotEmpty(t, bad, got.out)
+			require.Equal(t, test.check, bad[0].Check)
+			require.Equal(t, test.state, bad[0].State)
+			require.Contains(t, bad[0].Found, test.found)
+			require.NotEmpty(t, bad[0].Do)
+			require.Equal(t, map[doctor.State]int{doctor.Failed: 1, doctor.Warning: 0}[test.state], got.code)
+		})
+	}
+}

@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/commandline"
+	"github.com/cyborg-project/cyborg/internal/profile"
+)
+
+func (s *shell) profileCommand() *cobra.Command {
+	cmd := commandline.Noun("profile", "The APIs that you work with, each under a name",
+		s.profileList(), s.profileShow(), s.profileSet(), s.profileUse(), s.profileDelete())
+	cmd.Aliases = []string{"profiles"}
+	return cmd
+}
+
+// profileView is a profile as it is shown: without its token.
+type profileView struct {
+	Name      string `json:"name"`
+	Current   bool   `json:"current"`
+	URL       string `json:"url"`
+	Token     string `json:"token,omitempty"`
+	TokenFile string `json:"token_file,omitempty"`
+	CACert    string `json:"cacert,omitempty"`
+	Cert      string `json:"cert,omitempty"`
+	Key       string `json:"key,omitempty"`
+}
+
+func viewProfile(book *profile.Book, name string) profileView {
+	p := book.Profiles[name]
+	view := profileView{
+		Name: name, Current: name == book.Current, URL: p.URL,
+		TokenFile: p.TokenFile, CACert: p.CACert, Cert: p.Cert, Key: p.Key,
+	}
+	if p.Token != "" {
+		view.Token = "(hidden)"
+	}
+	return view
+}
+
+func (v profileView) credential() string {
+	var have []string
+	if v.Token != "" || v.TokenFile != "" {
+		have = append(have, "token")
+	}
+	if v.Cert != "" {
+		have = append(have, "certificate")
+	}
+	return strings.Join(have, ", ")
+}
+
+func (s *shell) profileList() *cobra.Command {
+	cmd := &cobra.Command{Use: listVerb, Short: "List profiles", Args: takes()}
+	p := s.printer(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		book, err := s.profiles()
+		if err != nil {
+			return err
+		}
+		views := []profileView{}
+		for _, name := range book.Names() {
+			views = append(views, viewProfile(book, name))
+		}
+		type v = profileView
+		return printList(p, views, []column[v]{
+			{title: nameTitle, key: nameKey, value: func(x v) any { return x.Name }},
+			{title: "Current", key: "current", value: func(x v) any { return x.Current }},
+			{title: "URL", key: "url", value: func(x v) any { return x.URL }},
+			{title: "Credential", key: "credential", value: func(x v) any { return x.credential() }},
+		}, false)
+	}
+	return cmd
+}
+
+func (s *shell) profileShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show [PROFILE]", Short: "Show one profile, or the one in use; never its token",
+		Args: takesAtMost("PROFILE"),
+	}
+	p := s.printer(cmd)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		book, err := s.profiles()
+		if err != nil {
+			return err
+		}
+		name := book.Current
+		if len(args) > 0 {
+			name = args[0]
+		}
+		if name == "" {
+			return cyborg.Errorf(cyborg.NotFound, "no profile is in use").WithHint("Choose one with: cyborg profile use PROFILE")
+		}
+		if _, err := book.Get(name); err != nil {
+			return err
+		}
+		return printShow(p, viewProfile(book, name), []string{nameKey, "current", "url"}, nil)
+	}
+	return cmd
+}
+
+func (s *shell) profileSet() *cobra.Command {
+	var token bool
+	var unset []string
+	cmd := &cobra.Command{
+		Use:   "set PROFILE [--url URL]",
+		Short: "Make a profile, or change what it says",
+		Long: "Keeps what --url, --token-file, --cacert, --cert and --key say under the name, and leaves the rest of a profile that\n" +
+			"exists as it is. The token itself is asked for, or read from standard input, with --token-stdin: a command line is\n" +
+			"public on its host. The first profile is in use at once.",
+		Args: takes("PROFILE"),
+	}
+	cmd.Flags().BoolVar(&token, "token-stdin", false, "ask for the token, or read it from standard input")
+	cmd.Flags().StringSliceVar(&unset, "unset", nil, "forget what it says: token, token-file, cacert, cert, key; repeatable")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		given, err := s.profileGiven(cmd, token)
+		if err != nil {
+			return err
+		}
+		if given == (profile.Profile{}) && len(unset) == 0 {
+			return usageErrorf(cmd, "nothing to set: give --url, or another of the flags of the connection")
+		}
+		for _, setting := range unset {
+			if !forget(&profile.Profile{}, setting) {
+				return usageErrorf(cmd, "--unset %q: there are token, token-file, cacert, cert, key", setting)
+			}
+		}
+		return s.changeProfiles(func(book *profile.Book) error {
+			changed := book.Profiles[args[0]]
+			for _, setting := range unset {
+				forget(&changed, setting)
+			}
+			changed = over(changed, given)
+			if err := usable(cmd, changed); err != nil {
+				return err
+			}
+			first := len(book.Profiles) == 0
+			if err := book.Set(args[0], changed); err != nil {
+				return err
+			}
+			if first {
+				s.sayf("Profile %s is in use now.", args[0])
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// profileGiven is what the flags say of a profile, with its token where that was asked for.
+func (s *shell) profileGiven(cmd *cobra.Command, token bool) (profile.Profile, error) {
+	given, err := s.connection.absolute()
+	switch {
+	case err != nil:
+		return given, err
+	case s.connection.named != "":
+		return given, usageErrorf(cmd, "--profile chooses a profile; the one to set is an argument")
+	case token && given.TokenFile != "":
+		return given, usageErrorf(cmd, "--token-file and --token-stdin exclude each other")
+	case token:
+		given.Token, err = s.askToken()
+	}
+	return given, err
+}
+
+// absolute is what the flags say, with paths that hold from everywhere.
+func (c *connection) absolute() (profile.Profile, error) {
+	given := c.Profile
+	for _, path := range []*string{&given.TokenFile, &given.CACert, &given.Cert, &given.Key} {
+		if *path == "" {
+			continue
+		}
+		whole, err := filepath.Abs(*path)
+		if err != nil {
+			return given, cyborg.Errorf(cyborg.Invalid, "%s cannot be made an absolute path: %w", *path, err)
+		}
+		*path = whole
+	}
+	return given, nil
+}
+
+func forget(p *profile.Profile, setting string) bool {
+	fields := map[string]*string{"token": &p.Token, "token-file": &p.TokenFile, "cacert": &p.CACert, "cert": &p.Cert, "key": &p.Key}
+	field, ok := fields[setting]
+	if ok {
+		*field = ""
+	}
+	return ok
+}
+
+// usable says what is wrong with a profile before it is kept.
+func usable(cmd *cobra.Command, p profile.Profile) error {
+	if p.URL == "" {
+		return usageErrorf(cmd, "--url is missing: a new profile needs one")
+	}
+	token, err := tokenOf(p)
+	if err != nil {
+		return err
+	}
+	client, err := apiclient.New(apiclient.Options{URL: p.URL, Token: token, CACert: p.CACert, Cert: p.Cert, Key: p.Key})
+	if err != nil {
+		return err
+	}
+	client.Close()
+	return nil
+}
+
+func (s *shell) askToken() (string, error) {
+	if s.Secret == nil {
+		return "", cyborg.Errorf(cyborg.Invalid, "there is no standard input to read the token from")
+	}
+	text, err := s.Secret("Token: ")
+	if err != nil {
+		return "", cyborg.Errorf(cyborg.Invalid, "the token cannot be read: %w", err)
+	}
+	return oneToken(text, "standard input")
+}
+
+func (s *shell) profileUse() *cobra.Command {
+	return &cobra.Command{
+		Use: "use PROFILE", Short: "Use this profile where nobody says otherwise", Args: takes("PROFILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return s.changeProfiles(func(book *profile.Book) error {
+				if _, err := book.Get(args[0]); err != nil {
+					return err
+				}
+				book.Current = args[0]
+				return nil
+			})
+		},
+	}
+}
+
+func (s *shell) profileDelete() *cobra.Command {
+	return &cobra.Command{
+		Use: "delete PROFILE", Short: "Forget a profile", Args: takes("PROFILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return s.changeProfiles(func(book *profile.Book) error { return book.Delete(args[0]) })
+		},
+	}
+}
+
+func (s *shell) changeProfiles(change func(*profile.Book) error) error {
+	path, err := profile.Path(s.Env)
+	if err != nil {
+		return err
+	}
+	return profile.Change(path, change)
+}

@@ -1,0 +1,157 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/cli"
+	"github.com/cyborg-project/cyborg/internal/transcript"
+)
+
+// screen is what a watch has written so far.
+type screen struct{ transcript.Text }
+
+// awaits waits until the text is on the screen.
+func (s *screen) awaits(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, time.Minute, 5*time.Millisecond, "%q never came", text)
+}
+
+// watched is a command that watches, and how it ends.
+type watched struct {
+	*fakeAPI
+	screen
+	changed chan string // sent as an event each
+	stop    context.CancelFunc
+	ended   chan int
+}
+
+// watching starts a command against an API whose feed says what the test sends it.
+func watching(t *testing.T, streams cli.Streams, args ...string) *watched {
+	t.Helper()
+	w := &watched{fakeAPI: newAPI(t), changed: make(chan string), ended: make(chan int, 1)}
+	w.handles("GET /v1/events", func(out http.ResponseWriter, r *http.Request) {
+		out.Header().Set("Content-Type", "text/event-stream")
+		for {
+			_ = http.NewResponseController(out).Flush() // a client that has gone ends the context
+			select {
+			case id := <-w.changed:
+				_, _ = io.WriteString(out, "id: "+id+"\ndata: {}\n\n")
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+	var ctx context.Context
+	ctx, w.stop = context.WithCancel(t.Context())
+	t.Cleanup(w.stop)
+	streams.Env, streams.Out, streams.Err = environment("CYBORG_URL", w.server.URL, "NO_COLOR", "1"), &w.screen, &w.screen
+	go func() { w.ended <- cli.Execute(ctx, args, streams) }()
+	return w
+}
+
+// becomes changes the first accelerator's status, and has the feed say so.
+func (w *watched) becomes(status cyborg.Status, cursor string) {
+	w.has(func(a *apiclient.Accelerator) { a.Status = status })
+	w.changed <- cursor
+}
+
+func TestAWatchInAPipeWritesWhatChanged(t *testing.T) {
+	t.Parallel()
+	for format, want := range map[string]string{
+		"value": "fast ready\nh2_gpu0 inactive\n\nfast attached\nh2_gpu0 inactive\n",
+		"csv":   "Name,Status\nfast,ready\nh2_gpu0,inactive\n\nName,Status\nfast,attached\nh2_gpu0,inactive\n",
+		"yaml":  "- name: fast\n  status: ready\n- name: h2_gpu0\n  status: inactive\n---\n- name: fast\n  status: attached\n- name: h2_gpu0\n  status: inactive\n",
+	} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			w := watching(t, cli.Streams{}, "accelerator", "list", "--watch=1h", "-f", format, "-c", "name", "-c", "status")
+			w.awaits(t, "ready")
+			w.changed <- "1-1" // nothing that the list shows
+			w.becomes(cyborg.StatusAttached, "2-1")
+			w.awaits(t, "attached")
+			w.stop()
+			require.Equal(t, 130, <-w.ended)
+			require.Equal(t, want, w.String())
+		})
+	}
+}
+
+func TestAWatchLooksByTheClockWhereNoEventComes(t *testing.T) {
+	t.Parallel()
+	w := watching(t, cli.Streams{}, "accelerator", "show", "fast", "--watch=10ms", "-f", "json", "-c", "status")
+	w.awaits(t, "ready")
+	w.has(func(a *apiclient.Accelerator) { a.Status = cyborg.StatusMissing })
+	w.awaits(t, "missing")
+	w.stop()
+	require.Equal(t, 130, <-w.ended)
+	var seen []string
+	for documents := json.NewDecoder(strings.NewReader(w.String())); documents.More(); {
+		var document struct{ Status string }
+		require.NoError(t, documents.Decode(&document))
+		seen = append(seen, document.Status)
+	}
+	require.Equal(t, []string{"ready", "missing"}, seen)
+}
+
+func TestAWatchIsDrawnInPlace(t *testing.T) {
+	t.Parallel()
+	size := func() (columns, rows int) { return 100, 30 }
+	w := watching(t, cli.Streams{OutWidth: 80, Screen: size}, "accelerator", "list", "--watch=1h")
+	w.awaits(t, "Ctrl-C ends")
+	require.NotContains(t, w.String(), "\x1b[7m", "nothing has changed yet")
+	first := w.String()
+	w.becomes(cyborg.StatusAttached, "1-1")
+	w.awaits(t, "\x1b[7mattached\x1b[0m")
+	again := strings.TrimPrefix(w.String(), first)
+	lines := strings.Count(first, "\n")
+	require.True(t, strings.HasPrefix(again, "\x1b["+string(rune('0'+lines))+"A\r"), "it goes up over what it drew: %q", again)
+	require.Equal(t, lines, strings.Count(again, "\n"))
+	require.Equal(t, 1, strings.Count(again, "\x1b[7m"), "only what differs is marked")
+	for line := range strings.SplitSeq(first, "\n") {
+		require.Less(t, len(strings.NewReplacer("\x1b[0m", "", "\x1b[K", "", "\x1b[J", "", "\r", "").Replace(line)), 100)
+	}
+	w.stop()
+	require.Equal(t, 130, <-w.ended)
+}
+
+func TestAWatchFitsALowScreen(t *testing.T) {
+	t.Parallel()
+	size := func() (columns, rows int) { return 60, 5 }
+	w := watching(t, cli.Streams{OutWidth: 60, Screen: size}, "accelerator", "show", "fast", "-w")
+	w.awaits(t, "lines more do not fit")
+	w.stop()
+	require.Equal(t, 130, <-w.ended)
+	require.Equal(t, 4, strings.Count(w.String(), "\n"))
+}
+
+func TestAWatchWaitsForTheAPI(t *testing.T) {
+	t.Parallel()
+	w := watching(t, cli.Streams{}, "accelerator", "show", fpga.String(), "--watch=10ms", "-f", "value", "-c", "status")
+	w.awaits(t, "ready")
+	w.handles("GET /v1/accelerators/{uuid}", func(out http.ResponseWriter, _ *http.Request) {
+		problem(out, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.Unavailable, "it starts"))
+	})
+	w.awaits(t, "Waiting for the API: it starts\n")
+	w.handles("GET /v1/accelerators/{uuid}", w.show)
+	w.awaits(t, "The API answers again.\n")
+	w.handles("GET /v1/accelerators/{uuid}", func(out http.ResponseWriter, _ *http.Request) {
+		problem(out, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "it is gone"))
+	})
+	require.Equal(t, 3, <-w.ended, "what waiting does not mend ends it")
+}
+
+func TestATimeoutEndsAWatch(t *testing.T) {
+	t.Parallel()
+	got := newAPI(t).cyborg("accelerator", "list", "-w", "--timeout", "2s", "-f", "value", "-c", "name")
+	require.Equal(t, result{0, "fast\nh2_gpu0\n", ""}, got)
+}

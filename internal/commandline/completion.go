@@ -1,0 +1,71 @@
+package commandline
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// shell is one whose command lines can be completed.
+type shell struct {
+	name    string
+	load    string // what loads the completion now; %s is the program
+	install string // what loads it in every session
+	write   func(root *cobra.Command, cmd *cobra.Command) error
+}
+
+func shells() []shell {
+	return []shell{
+		{
+			"bash", "source <(%s completion bash)    # needs the package bash-completion", "%s completion bash > /etc/bash_completion.d/%[1]s",
+			func(root, cmd *cobra.Command) error { return root.GenBashCompletionV2(cmd.OutOrStdout(), true) },
+		},
+		{
+			"zsh", "source <(%s completion zsh)", "%s completion zsh > \"${fpath[1]}/_%[1]s\"",
+			func(root, cmd *cobra.Command) error { return root.GenZshCompletion(cmd.OutOrStdout()) },
+		},
+		{
+			"fish", "%s completion fish | source", "%s completion fish > ~/.config/fish/completions/%[1]s.fish",
+			func(root, cmd *cobra.Command) error { return root.GenFishCompletion(cmd.OutOrStdout(), true) },
+		},
+	}
+}
+
+// Completion is the command that writes what a shell needs to complete command lines of the root command.
+func Completion(root *cobra.Command) *cobra.Command {
+	root.CompletionOptions.DisableDefaultCmd = true // cobra's own command ends well for a shell that it does not know
+	completion := Noun("completion", "Write what a shell needs to complete command lines with the Tab key")
+	for _, sh := range shells() {
+		completion.AddCommand(&cobra.Command{
+			Use:   sh.name,
+			Short: "Write the completion for " + sh.name,
+			Long: fmt.Sprintf("Writes the completion for %s. To load it into this session:\n\n    %s\n\nTo load it in every session, once:\n\n    %s",
+				sh.name, fmt.Sprintf(sh.load, root.Name()), fmt.Sprintf(sh.install, root.Name())),
+			Args: Takes(),
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				if err := sh.write(root, cmd); err != nil {
+					return cyborg.Errorf(cyborg.Unavailable, "the completion cannot be written: %w", err)
+				}
+				return nil
+			},
+		})
+	}
+	return completion
+}
+
+// completeWords completes flags whose values are words of a list.
+func completeWords(cmd *cobra.Command) {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		list, ok := f.Value.(interface{ Words() []string })
+		if _, registered := cmd.GetFlagCompletionFunc(f.Name); !ok || registered || len(list.Words()) == 0 {
+			return
+		}
+		// It fails for a flag that does not exist or is registered already: neither is so.
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return list.Words(), cobra.ShellCompDirectiveNoFileComp
+		})
+	})
+}

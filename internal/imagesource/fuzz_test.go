@@ -1,0 +1,57 @@
+package imagesource
+
+import (
+	"net/url"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/fuzztest"
+)
+
+// FuzzCheck lets through only what lies below the one allowed URL, by whatever spelling it is asked for.
+func FuzzCheck(f *testing.F) {
+	source, err := New(Options{Allow: []string{"https://images.example.org/fpga"}})
+	require.NoError(f, err)
+	f.Cleanup(source.Close)
+	for _, text := range append(fuzztest.Texts(), "https://images.example.org/fpga/a.bin", "https://IMAGES.example.org:443/fpga", "https://images.example.org/fpga/../x",
+		"https://images.example.org/fpga/%2e%2e/x", "https://images.example.org/fpgax", "https://u:p@images.example.org/fpga/a", "https://images.example.org@evil/fpga/a",
+		"https://images.example.org.evil/fpga/a", "https://images.example.org\\@evil/fpga", "http://images.example.org/fpga/a", "https://2130706433/fpga/a", "https://0x7f.1/fpga",
+		"https://[::1]/fpga", "//images.example.org/fpga/a", "https:images.example.org/fpga", "https://images.example.org:0443/fpga", "https://images.example.org./fpga") {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		asked, err := url.Parse(text)
+		if err != nil {
+			return
+		}
+		if err := source.check(asked); err != nil {
+			require.Equal(t, cyborg.Forbidden, cyborg.KindOf(err))
+			return
+		}
+		require.Equal(t, "https", asked.Scheme)
+		require.Equal(t, "images.example.org", strings.ToLower(asked.Hostname()))
+		require.Contains(t, []string{"", "443"}, asked.Port())
+		require.Nil(t, asked.User)
+		clean := path.Clean(asked.Path)
+		require.True(t, clean == "/fpga" || strings.HasPrefix(clean, "/fpga/"), text)
+	})
+}
+
+// FuzzContentRange reads any Content-Range: what is taken is not negative.
+func FuzzContentRange(f *testing.F) {
+	for _, text := range append(fuzztest.Texts(), "bytes 5-9/10", "bytes 5-9/*", "bytes -5-9/10", "bytes 5-9/-7", "bytes 99999999999999999999-1/2", "bytes */10") {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		start, total, err := contentRange(header)
+		if err != nil {
+			return
+		}
+		require.GreaterOrEqual(t, start, int64(0))
+		require.True(t, total == -1 || total > start)
+	})
+}

@@ -1,0 +1,197 @@
+package nova_test
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/openstack"
+	"github.com/cyborg-project/cyborg/internal/openstack/nova"
+	"github.com/cyborg-project/cyborg/internal/openstack/nova/novatest"
+	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
+)
+
+// model is a Nova with one instance, which runs on the host h1.
+func model(t *testing.T) (*nova.Nova, *novatest.Nova, uuid.UUID) {
+	t.Helper()
+	keystone := openstacktest.NewKeystone(t)
+	m := novatest.New(keystone.IsOwn)
+	server := httptest.NewServer(m)
+	t.Cleanup(server.Close)
+	keystone.Serve("compute", server.URL+"/v2.1")
+	session, err := openstack.New(keystone.Config(), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(session.Close)
+	who := uuid.New()
+	m.Set(novatest.Instance{ID: who, Project: "p", Status: novatest.Active, Host: "h1"})
+	return nova.New(session), m, who
+}
+
+func TestInstance(t *testing.T) {
+	t.Parallel()
+	n, m, who := model(t)
+	found, err := n.Instance(t.Context(), who)
+	require.NoError(t, err)
+	require.Equal(t, nova.Instance{ID: who.String(), Project: "p", Status: "ACTIVE", Node: "h1", Compute: nova.Compute{Name: "h1", Told: true}, HostStatus: "UP"}, found)
+	require.True(t, found.On("h1"))
+	require.False(t, found.On("h2"))
+	m.Set(novatest.Instance{ID: who, Status: "SHELVED_OFFLOADED"})
+	found, err = n.Instance(t.Context(), who)
+	require.NoError(t, err)
+	require.True(t, found.On("h2"), "it is on none, and so on no other")
+	m.Delete(who)
+	_, err = n.Instance(t.Context(), who)
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+}
+
+// TestOnNoHost: Nova looks for a host for an instance, or has given that up, only where it certainly is on none.
+func TestOnNoHost(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]struct{ scheduled, stranded bool }{
+		`"status": "BUILD", "OS-EXT-STS:task_state": "scheduling", "OS-EXT-SRV-ATTR:host": null`:             {scheduled: true},
+		`"status": "SHELVED_OFFLOADED", "OS-EXT-STS:task_state": "unshelving", "OS-EXT-SRV-ATTR:host": null`: {scheduled: true},
+		`"status": "SHELVED_OFFLOADED", "OS-EXT-STS:task_state": "spawning", "OS-EXT-SRV-ATTR:host": null`:   {},
+		`"status": "BUILD", "OS-EXT-STS:task_state": "scheduling"`:                                           {},
+		`"status": "BUILD", "OS-EXT-STS:task_state": "scheduling", "OS-EXT-SRV-ATTR:host": "h1"`:             {},
+		`"status": "REBUILD", "OS-EXT-STS:task_state": "rebuilding", "OS-EXT-SRV-ATTR:host": "h1"`:           {},
+		`"status": "ERROR", "OS-EXT-STS:task_state": null, "OS-EXT-SRV-ATTR:host": null`:                     {stranded: true},
+		`"status": "SHELVED_OFFLOADED", "OS-EXT-STS:task_state": null, "OS-EXT-SRV-ATTR:host": null`:         {stranded: true},
+		`"status": "ERROR", "OS-EXT-STS:task_state": null`:                                                   {},
+		`"status": "ERROR", "OS-EXT-STS:task_state": null, "OS-EXT-SRV-ATTR:host": "h1"`:                     {},
+		`"status": "ERROR", "OS-EXT-STS:task_state": "deleting", "OS-EXT-SRV-ATTR:host": null`:               {},
+		`"status": "ACTIVE", "OS-EXT-STS:task_state": null, "OS-EXT-SRV-ATTR:host": null`:                    {},
+		`"status": "UNKNOWN"`: {},
+	} {
+		n, c := setup(t)
+		who := uuid.New()
+		c.answer = says(http.StatusOK, `{"servers": [{"id": "`+who.String()+`", `+text+`}]}`)
+		scheduled, err := n.Scheduled(t.Context(), who)
+		require.NoError(t, err)
+		require.Equal(t, want.scheduled, scheduled, text)
+		stranded, err := n.Stranded(t.Context(), who)
+		require.NoError(t, err)
+		require.Equal(t, want.stranded, stranded, text)
+	}
+}
+
+// TestReboot: we know our own reboots from those of others, and when they are over.
+func TestReboot(t *testing.T) {
+	t.Parallel()
+	n, m, who := model(t)
+	ctx := t.Context()
+	m.Act(who, "reboot", "somebody", time.Now())
+	own, err := n.OwnReboots(ctx, who)
+	require.NoError(t, err)
+	require.Empty(t, own)
+	m.Hold()
+	require.NoError(t, n.RebootHard(ctx, who))
+	own, err = n.OwnReboots(ctx, who)
+	require.NoError(t, err)
+	require.Len(t, own, 1)
+	over, failure, err := n.Rebooted(ctx, who, own[0])
+	require.NoError(t, err)
+	require.False(t, over)
+	require.Empty(t, failure)
+	m.Release("Error")
+	over, failure, err = n.Rebooted(ctx, who, own[0])
+	require.NoError(t, err)
+	require.True(t, over)
+	require.Equal(t, "Nova's compute_reboot_instance ended with Error", failure)
+	require.NoError(t, n.RebootHard(ctx, who))
+	own, err = n.OwnReboots(ctx, who)
+	require.NoError(t, err)
+	require.Len(t, own, 2)
+	m.Release("Success")
+	require.NoError(t, n.RebootHard(ctx, who))
+	own, err = n.OwnReboots(ctx, who)
+	require.NoError(t, err)
+	over, failure, err = n.Rebooted(ctx, who, own[0])
+	require.NoError(t, err)
+	require.True(t, over)
+	require.Empty(t, failure)
+
+	for status, kind := range map[int]cyborg.Kind{
+		http.StatusConflict: cyborg.Busy, http.StatusNotFound: cyborg.NotFound, http.StatusForbidden: cyborg.Unavailable,
+		http.StatusInternalServerError: cyborg.Unavailable,
+	} {
+		m.Disturb(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(status)
+			return true
+		})
+		require.Equal(t, kind, cyborg.KindOf(n.RebootHard(ctx, who)), status)
+	}
+	m.Disturb(nil)
+	m.Delete(who)
+	_, err = n.OwnReboots(ctx, who)
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+}
+
+// TestRecreatedSince: what makes the guest anew counts from when its nova-compute has begun it. A reboot does not: it may have been
+// a soft one.
+func TestRecreatedSince(t *testing.T) {
+	t.Parallel()
+	n, m, who := model(t)
+	boot := time.Now().Add(-time.Hour)
+	recreated := func() bool {
+		done, err := n.RecreatedSince(t.Context(), who, boot)
+		require.NoError(t, err)
+		return done
+	}
+	require.False(t, recreated())
+	m.Act(who, "create", "somebody", boot.Add(-time.Hour))
+	m.Act(who, "start", "somebody", boot.Add(-time.Minute))
+	m.Act(who, "reboot", "somebody", boot.Add(time.Minute))
+	m.Act(who, "stop", "somebody", boot.Add(time.Minute))
+	require.False(t, recreated())
+	m.Act(who, "start", "somebody", boot.Add(time.Minute))
+	require.True(t, recreated())
+}
+
+// TestActionsNotFound: that Nova does not find what was done with an instance does not say that there is no such instance.
+func TestActionsNotFound(t *testing.T) {
+	t.Parallel()
+	n, m, who := model(t)
+	_, _, err := n.Rebooted(t.Context(), who, "req-unknown")
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	m.HideActions()
+	_, err = n.RecreatedSince(t.Context(), who, time.Now())
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	_, err = n.OwnReboots(t.Context(), who)
+	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	m.Delete(who)
+	_, err = n.RecreatedSince(t.Context(), who, time.Now())
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+}
+
+// TestHardReboot: whoever asked for it, a hard reboot is known as one while it goes on, and a soft one is none.
+func TestHardReboot(t *testing.T) {
+	t.Parallel()
+	n, m, who := model(t)
+	hard := func() string {
+		request, err := n.HardReboot(t.Context(), who)
+		require.NoError(t, err)
+		return request
+	}
+	m.Act(who, "reboot", "somebody", time.Now())
+	require.Empty(t, hard())
+	m.Set(novatest.Instance{ID: who, Status: "REBOOT", Task: "reboot_started", Host: "h1"})
+	require.Empty(t, hard())
+	m.Hold()
+	request := m.RebootHard(who, "somebody")
+	require.Equal(t, request, hard())
+	for _, task := range []string{"reboot_pending_hard", "reboot_started_hard"} {
+		m.Set(novatest.Instance{ID: who, Status: "HARD_REBOOT", Task: task, Host: "h1"})
+		require.Equal(t, request, hard())
+	}
+	m.Release("Success")
+	require.Empty(t, hard())
+	m.Delete(who)
+	_, err := n.HardReboot(t.Context(), who)
+	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+}

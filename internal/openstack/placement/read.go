@@ -1,0 +1,215 @@
+package placement
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Request says what to read of a host's tree.
+type Request struct {
+	Host   string
+	Wanted []Provider
+	Marks  Marks
+	// Allocations asks for those of every provider, not only where something would have to go.
+	Allocations bool
+	// Trusting takes wanted providers of which nothing was written for new where they are not in the tree. Where others have
+	// their names or UUIDs, Apply fails, with an error of kind Changed.
+	Trusting bool
+}
+
+// listed is a provider in a list.
+type listedProvider struct {
+	UUID       uuid.UUID  `json:"uuid"`
+	Name       string     `json:"name"`
+	Generation int64      `json:"generation"`
+	Parent     *uuid.UUID `json:"parent_provider_uuid"`
+	Root       uuid.UUID  `json:"root_provider_uuid"`
+}
+
+func (l *listedProvider) node() *Node {
+	node := &Node{UUID: l.UUID, Name: l.Name, Generation: l.Generation, Root: l.Root}
+	if l.Parent != nil {
+		node.Parent = *l.Parent
+	}
+	return node
+}
+
+func (c *Client) list(ctx context.Context, query url.Values) ([]listedProvider, error) {
+	var answer struct {
+		Providers []listedProvider `json:"resource_providers"`
+	}
+	_, err := c.do(ctx, http.MethodGet, "resource_providers?"+query.Encode(), nil, &answer, http.StatusOK)
+	return answer.Providers, err
+}
+
+// Read reads as much of a host's tree as concerns us. The generations in it are from before everything else that was read,
+// so that a change that stands on it is refused where anything of it was changed since.
+func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
+	tree := Tree{Nodes: map[uuid.UUID]*Node{}, taken: map[string]uuid.UUID{}}
+	found, err := c.list(ctx, url.Values{"name": {r.Host}})
+	if err != nil {
+		return tree, err
+	}
+	i := slices.IndexFunc(found, func(l listedProvider) bool { return l.Name == r.Host })
+	if i < 0 {
+		return tree, nil
+	}
+	tree.Root = found[i].node()
+	all, err := c.list(ctx, url.Values{"in_tree": {tree.Root.UUID.String()}})
+	if err != nil {
+		return tree, err
+	}
+	owned, err := c.list(ctx, url.Values{"in_tree": {tree.Root.UUID.String()}, "required": {Owner}})
+	if err != nil {
+		return tree, err
+	}
+	ours := map[uuid.UUID]bool{}
+	for i := range owned {
+		ours[owned[i].UUID] = true
+	}
+	for id := range r.Marks {
+		ours[id] = true
+	}
+	for i := range r.Wanted {
+		ours[r.Wanted[i].UUID] = true
+	}
+	for i := range all {
+		if l := &all[i]; ours[l.UUID] && l.UUID != tree.Root.UUID {
+			tree.Nodes[l.UUID] = l.node()
+		}
+	}
+	if err := c.elsewhere(ctx, r, &tree); err != nil {
+		return tree, err
+	}
+	for id, node := range tree.Nodes {
+		if !node.know(r.Marks[id].Seen) {
+			if err := c.detail(ctx, node); err != nil {
+				return tree, err
+			}
+		}
+		if node.Allocations == nil && (r.Allocations || !sameClasses(r, id, node)) {
+			if node.Allocations, err = c.allocations(ctx, id); err != nil {
+				return tree, err
+			}
+		}
+	}
+	return tree, nil
+}
+
+// sameClasses says that nothing of a provider that somebody could have an allocation of would have to go.
+func sameClasses(r Request, id uuid.UUID, node *Node) bool {
+	i := slices.IndexFunc(r.Wanted, func(w Provider) bool { return w.UUID == id })
+	if i < 0 {
+		return false
+	}
+	return !slices.ContainsFunc(r.Marks[id].Classes, func(class string) bool {
+		_, there := node.Inventories[class]
+		return there && class != r.Wanted[i].Class
+	})
+}
+
+// elsewhere looks for our providers that are not in the tree: in others, or under other UUIDs.
+func (c *Client) elsewhere(ctx context.Context, r Request, tree *Tree) error {
+	ours := map[uuid.UUID]bool{}
+	for id := range r.Marks {
+		ours[id] = true
+	}
+	isNew := func(id uuid.UUID) bool { _, written := r.Marks[id]; return r.Trusting && !written }
+	for i := range r.Wanted {
+		if id := r.Wanted[i].UUID; !isNew(id) {
+			ours[id] = true
+		}
+	}
+	for id := range ours {
+		if tree.Nodes[id] != nil {
+			continue
+		}
+		var found listedProvider
+		status, err := c.do(ctx, http.MethodGet, "resource_providers/"+id.String(), nil, &found, http.StatusOK, http.StatusNotFound)
+		if err != nil {
+			return err
+		}
+		if status == http.StatusOK {
+			tree.Nodes[id] = found.node()
+		}
+	}
+	for i := range r.Wanted {
+		w := &r.Wanted[i]
+		if tree.Nodes[w.UUID] != nil || w.Optional || isNew(w.UUID) {
+			continue
+		}
+		same, err := c.list(ctx, url.Values{"name": {w.Name}})
+		if err != nil {
+			return err
+		}
+		for _, l := range same {
+			tree.taken[l.Name] = l.UUID
+		}
+	}
+	return nil
+}
+
+// detail reads what a provider has. The error is of kind Changed where that was changed since it was listed.
+func (c *Client) detail(ctx context.Context, node *Node) error {
+	base := "resource_providers/" + node.UUID.String()
+	var inventories struct {
+		Generation  int64                `json:"resource_provider_generation"`
+		Inventories map[string]Inventory `json:"inventories"`
+	}
+	if _, err := c.do(ctx, http.MethodGet, base+"/inventories", nil, &inventories, http.StatusOK); err != nil {
+		return vanished(err)
+	}
+	var traits struct {
+		Generation int64    `json:"resource_provider_generation"`
+		Traits     []string `json:"traits"`
+	}
+	if _, err := c.do(ctx, http.MethodGet, base+"/traits", nil, &traits, http.StatusOK); err != nil {
+		return vanished(err)
+	}
+	if inventories.Generation != node.Generation || traits.Generation != node.Generation {
+		return cyborg.Errorf(cyborg.Changed, "resource provider %s (%s) was changed while it was read", node.UUID, node.Name)
+	}
+	slices.Sort(traits.Traits)
+	node.Inventories, node.Traits = inventories.Inventories, traits.Traits
+	return nil
+}
+
+// vanished is the error of a provider that is no longer there, though it was.
+func vanished(err error) error {
+	if cyborg.KindOf(err) == cyborg.NotFound {
+		return cyborg.Errorf(cyborg.Changed, "a resource provider was deleted by somebody else: %w", err)
+	}
+	return err
+}
+
+// Allocations says who has how much of a provider, by consumer and class; nothing where there is no such provider.
+func (c *Client) Allocations(ctx context.Context, provider uuid.UUID) (map[string]map[string]int, error) {
+	found, err := c.allocations(ctx, provider)
+	if cyborg.KindOf(err) == cyborg.Changed {
+		return map[string]map[string]int{}, nil
+	}
+	return found, err
+}
+
+func (c *Client) allocations(ctx context.Context, provider uuid.UUID) (map[string]map[string]int, error) {
+	var answer struct {
+		Allocations map[string]struct {
+			Resources map[string]int `json:"resources"`
+		} `json:"allocations"`
+	}
+	_, err := c.do(ctx, http.MethodGet, "resource_providers/"+provider.String()+"/allocations", nil, &answer, http.StatusOK)
+	if err != nil {
+		return nil, vanished(err)
+	}
+	out := map[string]map[string]int{}
+	for consumer, a := range answer.Allocations {
+		out[consumer] = a.Resources
+	}
+	return out, nil
+}

@@ -1,0 +1,176 @@
+// Package profile keeps what the command line knows of the APIs that a person works with: one file of theirs, with a
+// name for each. It imports nothing of ours but the root package.
+package profile
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Profile is how one API is reached, and how to prove who asks. Empty fields are not set.
+type Profile struct {
+	URL       string `yaml:"url,omitempty"`
+	Token     string `yaml:"token,omitempty"`
+	TokenFile string `yaml:"token_file,omitempty"`
+	CACert    string `yaml:"cacert,omitempty"`
+	Cert      string `yaml:"cert,omitempty"`
+	Key       string `yaml:"key,omitempty"`
+}
+
+// Book is all profiles of a person.
+type Book struct {
+	// Current is the one that is used where nobody names another; empty for none.
+	Current  string             `yaml:"current,omitempty"`
+	Profiles map[string]Profile `yaml:"profiles,omitempty"`
+
+	path string
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// Path is where the file of a person is, by the XDG base directory specification. Env looks a variable up.
+func Path(env func(string) string) (string, error) {
+	if home := env("XDG_CONFIG_HOME"); filepath.IsAbs(home) { // the specification says that a relative path is to be ignored
+		return filepath.Join(home, "cyborg", "profiles.yaml"), nil
+	}
+	if home := env("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".config", "cyborg", "profiles.yaml"), nil
+	}
+	return "", cyborg.Errorf(cyborg.Invalid, "there is no place for profiles: neither XDG_CONFIG_HOME nor HOME is set")
+}
+
+// Open reads the file; one that does not exist holds no profile. A file that others can read is refused, with an error
+// of kind Invalid: it may hold tokens.
+func Open(path string) (*Book, error) {
+	book := &Book{path: path}
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return book, nil
+	}
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the profiles cannot be read: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.Invalid, "the profiles cannot be read: %w", err)
+	}
+	if open := info.Mode().Perm() & 0o077; open != 0 {
+		return nil, cyborg.Errorf(cyborg.Invalid, "others have access to %s (mode %#o), which may hold tokens", path, info.Mode().Perm()).
+			WithHint("chmod 600 %s, and change the tokens if somebody may have read them.", path)
+	}
+	decoder := yaml.NewDecoder(file)
+	decoder.KnownFields(true)
+	if err := decoder.Decode(book); err != nil && !errors.Is(err, io.EOF) {
+		return nil, cyborg.Errorf(cyborg.Invalid, "%s holds no profiles as `cyborg profile` writes them: %w", path, err).
+			WithHint("Mend it, or remove it and make the profiles anew.")
+	}
+	return book, nil
+}
+
+// Names lists the profiles, sorted.
+func (b *Book) Names() []string {
+	names := make([]string, 0, len(b.Profiles))
+	for name := range b.Profiles {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Get returns the profile of that name. The error is of kind NotFound.
+func (b *Book) Get(name string) (Profile, error) {
+	found, ok := b.Profiles[name]
+	if !ok {
+		return found, cyborg.Errorf(cyborg.NotFound, "there is no profile %q", name).
+			WithHint("`cyborg profile list` shows what there is; `cyborg profile set %s --url URL` makes it.", name)
+	}
+	return found, nil
+}
+
+// Change reads the file anew, applies the change, and writes it, so that two commands at once lose nothing. What the
+// change refuses leaves the file as it is.
+func Change(path string, change func(*Book) error) (err error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "the directory of the profiles cannot be made: %w", err)
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		return cyborg.Errorf(cyborg.Invalid, "the directory of the profiles cannot be read: %w", err)
+	}
+	defer lock.Close() // and so gives the lock up
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the directory of the profiles cannot be locked: %w", err)
+	}
+	book, err := Open(path)
+	if err != nil {
+		return err
+	}
+	if err := change(book); err != nil {
+		return err
+	}
+	return book.write(lock)
+}
+
+// Set puts a profile in its place. The first one becomes the current one. The error is of kind Invalid.
+func (b *Book) Set(name string, p Profile) error {
+	if !namePattern.MatchString(name) {
+		return cyborg.Errorf(cyborg.Invalid, "%q is no name for a profile: use letters, digits, dots, hyphens and underscores", name)
+	}
+	if len(b.Profiles) == 0 {
+		b.Profiles = map[string]Profile{}
+		b.Current = name
+	}
+	b.Profiles[name] = p
+	return nil
+}
+
+// Delete forgets a profile. The error is of kind NotFound.
+func (b *Book) Delete(name string) error {
+	if _, err := b.Get(name); err != nil {
+		return err
+	}
+	delete(b.Profiles, name)
+	if b.Current == name {
+		b.Current = ""
+	}
+	return nil
+}
+
+// write replaces the file at once or not at all.
+func (b *Book) write(dir *os.File) (err error) {
+	var text bytes.Buffer
+	encoder := yaml.NewEncoder(&text)
+	encoder.SetIndent(2)
+	if err := errors.Join(encoder.Encode(b), encoder.Close()); err != nil {
+		return cyborg.Errorf(cyborg.Internal, "the profiles cannot be written: %w", err)
+	}
+	part, err := os.CreateTemp(dir.Name(), ".profiles-*") // for its owner only
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the profiles cannot be written: %w", err)
+	}
+	_, err = part.Write(text.Bytes())
+	err = errors.Join(err, part.Sync(), part.Close())
+	if err == nil {
+		err = os.Rename(part.Name(), b.path)
+	}
+	if err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the profiles cannot be written: %w", errors.Join(err, os.Remove(part.Name())))
+	}
+	if err := dir.Sync(); err != nil {
+		return cyborg.Errorf(cyborg.Unavailable, "the profiles cannot be written: %w", err)
+	}
+	return nil
+}

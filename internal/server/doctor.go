@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/openstack"
+	"github.com/cyborg-project/cyborg/internal/openstack/placement"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// databaseLimit bounds the look at the database.
+const databaseLimit = 10 * time.Second
+
+func doctorCommand() *cobra.Command {
+	return doctor.Command("Check a server's set-up on its own machine, and say what to do",
+		"Looks, with the server's configuration, at what a server stands on, whether one runs or not: the configuration, the\n"+
+			"database, Temporal, certificates and ports. It changes nothing.",
+		func(cmd *cobra.Command, f *doctor.Findings) {
+			c, err := config.Load(config.LoadOptions{Process: config.ProcessServer, Flags: cmd.Flags()})
+			if err != nil {
+				f.Error("configuration", err, "Correct it; `cyborg config dump` shows what is in force and where it is from.")
+				return
+			}
+			f.OKf("configuration", "is good")
+			lives := examineDatabase(cmd.Context(), f, c)
+			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
+				Histories: c.Retention.Histories, Attributes: workflows.SearchAttributes(),
+				Queue: workflows.ConductorQueue, Serves: "Start a server with: cyborg server", Lives: lives,
+			})
+			examineListeners(cmd.Context(), f, c)
+			examineCloud(cmd.Context(), f, c)
+			if _, err := newPolicy(c, c.Log.Logger(cmd.ErrOrStderr())); err != nil {
+				f.Error("policy", err, "Correct policy.file.")
+			}
+		})
+}
+
+// examineCloud logs in as the server does, and looks for the services that it speaks to.
+func examineCloud(ctx context.Context, f *doctor.Findings, c *config.Config) {
+	if !c.OpenStack.Enabled() {
+		return
+	}
+	session, err := openstack.New(c.OpenStack, c.Log.Logger(io.Discard))
+	if err != nil {
+		f.Error("openstack", err, "Correct openstack.auth_url and openstack.ca_file, or openstack.cloud.")
+		return
+	}
+	defer session.Close()
+	if err := session.Ping(ctx); err != nil {
+		f.Error("keystone", err, "Start it, or correct openstack.auth_url: "+session.AuthURL())
+		return
+	}
+	f.OKf("keystone", "lets in our own %s", session.Who())
+	for _, service := range []string{"placement", "compute", "image"} {
+		if client, err := session.Service(ctx, service); err != nil {
+			f.Warn("catalog", err.Error(), cyborg.AsError(err).Hint)
+		} else {
+			f.OKf("catalog", "has %s at %s", service, client.Endpoint)
+		}
+	}
+	if c.Placement.Enabled {
+		examinePlacement(ctx, f, placement.New(session))
+	}
+}
+
+// examinePlacement asks for a host that there is not, which needs the same rights as any other.
+func examinePlacement(ctx context.Context, f *doctor.Findings, client *placement.Client) {
+	version, err := client.Negotiate(ctx)
+	if err == nil {
+		_, err = client.Read(ctx, placement.Request{Host: "no host of that name"})
+	}
+	if err != nil {
+		f.Error("placement", err, "Start it, and give the server's own user the roles that it needs.")
+		return
+	}
+	f.OKf("placement", "answers our own user, in version %s", version)
+}
+
+// examineDatabase returns what says, by the records, whether the process lives whose worker has an identity; nil where they
+// cannot be read.
+func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) (lives func(identity string) bool) {
+	ctx, cancel := context.WithTimeout(ctx, databaseLimit)
+	defer cancel()
+	h, err := db.Examine(ctx, c.Database.URL.Reveal())
+	if err != nil {
+		f.Error("database", err, fmt.Sprintf("Start it, or correct database.url: %s", c.Database.URL))
+		return nil
+	}
+	f.OKf("database", "is PostgreSQL %s", h.Release)
+	f.Clock("the database", h.Asked, h.Answered, h.Time)
+	switch {
+	case h.Schema.Current == 0:
+		f.Fail("schema", "there is none", "Run `cyborg migrate`.")
+		return nil
+	case h.Schema.Current < h.Schema.Latest:
+		f.Fail("schema", fmt.Sprintf("has version %d, and this release needs %d", h.Schema.Current, h.Schema.Latest), "Run `cyborg migrate`.")
+	case h.Schema.Current > h.Schema.Latest:
+		f.Fail("schema", fmt.Sprintf("has version %d, and this release knows only %d", h.Schema.Current, h.Schema.Latest), "Run the newer release that migrated it.")
+	default:
+		f.OKf("schema", "has version %d, which this release needs", h.Schema.Current)
+	}
+	if h.ReadOnly {
+		f.Fail("writing", "the database is read-only", "Name the primary in database.url, or set default_transaction_read_only off.")
+	} else if len(h.Denied) > 0 {
+		f.Fail("writing", fmt.Sprintf("the role may not read and write %s", strings.Join(h.Denied, ", ")),
+			"Migrate with the role that the server uses, or GRANT SELECT, INSERT, UPDATE, DELETE on all tables to it.")
+	} else {
+		f.OKf("writing", "the role may read and write all tables")
+	}
+	for _, rival := range h.Rivals {
+		f.Fail("agents", fmt.Sprintf("a second agent speaks for host %s and is refused: one at %s, while the host's is at %s",
+			rival.Host, rival.Address, rival.Known), "Give that machine a name of its own (agent.host), or stop its agent.")
+	}
+	if h.Servers == nil {
+		return nil
+	}
+	return func(identity string) bool {
+		return slices.ContainsFunc(h.Servers, func(s db.Server) bool { return workerIdentity(s.Host, s.Version, s.Instance) == identity })
+	}
+}
+
+// examineListeners looks at ports and certificates. A port that is taken is no failure: the server itself may run.
+func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config) {
+	look := func(setting, address string, given config.ServerTLS) {
+		if _, err := given.Listener(tls.NoClientCert); err != nil {
+			f.Error("certificate of "+setting, err, "Put a certificate and its key there.")
+		} else if given.Cert != "" {
+			f.CertificateFile(setting+".tls.cert", given.Cert, time.Now())
+		}
+		if given.ClientCA != "" {
+			f.CertificateFile(setting+".tls.client_ca", given.ClientCA, time.Now())
+		}
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		switch {
+		case err == nil:
+			f.OKf("port of "+setting, "%s is free", address)
+			listener.Close()
+		case errors.Is(err, syscall.EADDRINUSE):
+			f.Warn("port of "+setting, address+" is in use", "Nothing where the server runs; else stop what uses it, or set "+setting+".listen to another.")
+		default:
+			f.Fail("port of "+setting, err.Error(), "Set "+setting+".listen to an address of this machine.")
+		}
+	}
+	if c.Server.Has(config.RoleAPI) {
+		look("api", c.API.Listen, c.API.TLS)
+	}
+	if c.Server.Has(config.RoleConductor) {
+		look("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS)
+	}
+}

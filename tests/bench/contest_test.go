@@ -1,0 +1,157 @@
+package bench_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// profiled names an address where the standalone can be profiled while the benchmark runs: go tool pprof
+// http://ADDRESS/debug/pprof/profile.
+var profiled = flag.String("pprof", "", "address, on loopback, where the standalone can be profiled meanwhile")
+
+// contestant is one thing that is compared with others: how long each took, what a round of them took together, and what
+// that cost the processors.
+type contestant struct {
+	name string
+	do   func(ctx context.Context, id uuid.UUID) error
+
+	took    samples
+	elapsed time.Duration
+	cpu     time.Duration
+}
+
+func (c *contestant) median() float64 { return c.took.at(50) }
+
+// rate is how many ended in a second.
+func (c *contestant) rate() float64 { return float64(len(c.took.taken)) / c.elapsed.Seconds() }
+
+// work is what one cost of processor time, in milliseconds: of the standalone, of its PostgreSQL, and of the clients here.
+func (c *contestant) work() float64 {
+	return c.cpu.Seconds() * 1000 / float64(len(c.took.taken))
+}
+
+// warmUp is how many of each are done before any is measured, on a host that is there for that alone: a process that has just
+// started makes its connections to the database, and prepares its statements on each.
+const (
+	warmUp   = 32
+	warmHost = "warm"
+)
+
+// BenchmarkContest asks for provisions, attaches and detaches through REST, and runs as many bare workflows in turn with
+// them on the same Temporal, a few of each at a time: what else the machine does falls on all alike, and the ratios hold
+// also where the times do not. One operation of the benchmark is one of each.
+func BenchmarkContest(b *testing.B) {
+	for _, clients := range []int{1, 8, 32} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) { contest(b, clients, hosts, cards/hosts) })
+	}
+}
+
+// BenchmarkContestOneHost is the same with all cards on one host.
+func BenchmarkContestOneHost(b *testing.B) {
+	for _, devices := range []int{8, 250, 500} {
+		for _, clients := range []int{1, 8} {
+			b.Run(fmt.Sprintf("devices=%d/clients=%d", devices, clients), func(b *testing.B) { contest(b, clients, 1, devices) })
+		}
+	}
+}
+
+func contest(b *testing.B, clients, onHosts, cardsEach int) {
+	b.Helper()
+	round := min(4*clients, onHosts*cardsEach) // of each, before it is the next one's turn
+	var all []*contestant
+	b.StopTimer()
+	for left := b.N; left > 0; {
+		s := harness.Start(b, harness.Options{
+			Hosts: append(slices.Repeat([]string{fakeHost(cardsEach)}, onHosts), warmHost+"="+fakeHost(warmUp)),
+			// As many as there are clients shall be in flight, as with the bare workflows.
+			Env: []string{"CYBORG_API_MAX_IN_FLIGHT=64", "CYBORG_SERVER_PPROF_LISTEN=" + *profiled},
+		})
+		bare := newBareEngine(b, s.Temporal)
+		doing := []func(context.Context, uuid.UUID) error{
+			func(ctx context.Context, _ uuid.UUID) error { return bare.run(ctx) },
+			func(ctx context.Context, id uuid.UUID) error { _, err := s.API.MakeReady(ctx, id); return err },
+			func(ctx context.Context, id uuid.UUID) error {
+				_, err := s.API.Attach(ctx, id, cyborg.Holder{})
+				return err
+			},
+			func(ctx context.Context, id uuid.UUID) error {
+				_, err := s.API.Detach(ctx, id, cyborg.Holder{})
+				return err
+			},
+		}
+		for n, name := range []string{"bare", "provision", "attach", "detach"} {
+			if len(all) == n {
+				all = append(all, &contestant{name: name})
+			}
+			all[n].do = doing[n]
+		}
+		var free, warm []uuid.UUID
+		for _, a := range s.Accelerators(b) {
+			if a.Host == warmHost {
+				warm = append(warm, a.UUID)
+			} else {
+				free = append(free, a.UUID)
+			}
+		}
+		require.Len(b, free, onHosts*cardsEach)
+		for _, do := range doing {
+			share(b, clients, len(warm), func(piece int) error { return do(b.Context(), warm[piece]) })
+		}
+		for len(free) > 0 && left > 0 { // nobody provisions an accelerator twice
+			n := min(round, left, len(free))
+			for _, c := range all {
+				c.turn(b, s, clients, free[:n])
+			}
+			free, left = free[n:], left-n
+		}
+		bare.close()
+		require.Equal(b, 0, s.Stop(b))
+	}
+	reportContest(b, all)
+}
+
+// reportContest adds what each took to the benchmark's line, and how that is to what the first took.
+func reportContest(b *testing.B, all []*contestant) {
+	b.Helper()
+	for _, c := range all {
+		b.ReportMetric(c.median(), c.name+"-p50-ms")
+		b.ReportMetric(c.rate(), c.name+"/s")
+		b.ReportMetric(c.work(), c.name+"-cpu-ms")
+		if c != all[0] {
+			b.ReportMetric(c.median()/all[0].median(), c.name+"-p50-x")
+			b.ReportMetric(all[0].rate()/c.rate(), c.name+"-rate-x")
+			b.ReportMetric(c.work()/all[0].work(), c.name+"-cpu-x")
+		}
+	}
+}
+
+// turn has the clients do it once for each of the accelerators.
+func (c *contestant) turn(b *testing.B, s *harness.Standalone, clients int, on []uuid.UUID) {
+	b.Helper()
+	cpu, began := processors(b, s), time.Now()
+	b.StartTimer()
+	share(b, clients, len(on), func(piece int) error {
+		return c.took.measure(func() error { return c.do(b.Context(), on[piece]) })
+	})
+	b.StopTimer()
+	c.elapsed += time.Since(began)
+	c.cpu += processors(b, s) - cpu
+}
+
+// processors is what the standalone, its PostgreSQL and this process have used of the processors so far.
+func processors(b *testing.B, s *harness.Standalone) time.Duration {
+	b.Helper()
+	u := used(b, s)
+	return u.server + u.postgres + processorTime(b, os.Getpid())
+}

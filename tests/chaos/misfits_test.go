@@ -1,0 +1,121 @@
+package chaos_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+)
+
+func TestMain(m *testing.M) { postgrestest.Main(m) }
+
+// The checker finds what a defect in the ends of requests would leave behind, and nothing where there is none.
+func TestCheckerFindsMisfits(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
+		_, _, err := db.Migrate(ctx, url)
+		return err
+	})
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.Background())) })
+	bindOne(t, url)
+	require.NoError(t, misfits(t.Context(), conn))
+	for _, wrong := range []struct{ what, sql string }{
+		{"its handle is not the instance's", "UPDATE attach_handles SET holder_id = gen_random_uuid() WHERE holder_kind IS NOT NULL"},
+		{"is on another provider", "UPDATE arqs SET provider_uuid = gen_random_uuid()"},
+		{"was given away by a bind, and no request has it", "DELETE FROM arqs"},
+		{"is held by an instance", `
+			WITH gone AS (DELETE FROM arqs)
+			UPDATE attach_handles SET operation_id = (SELECT id FROM operations WHERE kind <> 'bind') WHERE holder_kind IS NOT NULL`},
+		{"of which Nova was not told", "UPDATE operations SET untold = true WHERE kind = 'bind'"},
+		{"was lost when its host booted", "UPDATE arqs SET lost_at = now(), lost_boot = 'b'"},
+	} {
+		tx, err := conn.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), wrong.sql)
+		require.NoError(t, err, wrong.sql)
+		require.ErrorContains(t, misfits(t.Context(), tx), wrong.what)
+		require.NoError(t, tx.Rollback(t.Context()))
+	}
+}
+
+// bindOne records a host with an accelerator that is bound to an instance, of which Nova was told.
+func bindOne(t *testing.T, url string) {
+	t.Helper()
+	store, err := db.Open(t.Context(), url, db.Options{}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer store.Close()
+	content := cyborg.Content{
+		Backends: []cyborg.BackendReport{{
+			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: []cyborg.DeviceReport{{
+				Identity: "a", Type: cyborg.FPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
+				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "a"}},
+				Deployables: []cyborg.DeployableReport{{
+					Name: "a.0", Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.FPGA}, ProgramSet: "0",
+					Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
+					Handles:    []cyborg.HandleReport{{Kind: cyborg.HandleTestPCI, Identity: "a.0/0", Info: map[string]string{"function": "0"}}},
+				}},
+			}},
+		}},
+		Attachments: []cyborg.Attachment{},
+	}
+	_, err = store.MergeReports(t.Context(), []cyborg.Report{{
+		Host: "h1", BootID: "b", AgentVersion: "1", Sequence: 1, Digest: content.Digest(), Content: content,
+	}})
+	require.NoError(t, err)
+	alice := cyborg.Actor{Name: "alice"}
+	operate := func(a db.Admission) uuid.UUID {
+		a.ID, a.Actor = uuid.New(), alice
+		_, err := store.Admit(t.Context(), a)
+		require.NoError(t, err)
+		_, err = store.Begin(t.Context(), a.ID)
+		require.NoError(t, err)
+		require.NoError(t, store.End(t.Context(), cyborg.Outcome{Operation: a.ID, State: cyborg.Succeeded}))
+		return a.ID
+	}
+	found, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	operate(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: found[0].UUID}})
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `INSERT INTO device_profiles (name, groups) VALUES ('one', '[{"resources:FPGA": "1"}]')`)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+	arqs, err := store.CreateARQs(t.Context(), "one", alice)
+	require.NoError(t, err)
+	bind := operate(db.Admission{Bind: &cyborg.BindRequest{
+		Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}, Within: time.Minute,
+		ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: found[0].ProviderUUID}},
+	}})
+	require.NoError(t, store.Told(t.Context(), bind))
+}
+
+// It also finds an instance that was rebooted too often, and one that should have been.
+func TestCheckerFindsReboots(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		binding binding
+		reboots int
+		wrong   bool
+	}{
+		{binding{boots: 1, struck: true}, 1, false},
+		{binding{boots: 1, struck: true}, 2, true},
+		{binding{boots: 1, struck: true}, 0, true},
+		{binding{boots: 1}, 0, false}, // it was bound after that
+		{binding{}, 1, true},
+	} {
+		l := ledger{bindings: []*binding{&test.binding}}
+		err := l.unrescued(func(uuid.UUID) int { return test.reboots })
+		require.Equal(t, test.wrong, err != nil, "%+v, %d: %v", test.binding, test.reboots, err)
+	}
+}

@@ -1,0 +1,179 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// pageLimit is how long the commands of a page may take together on a busy machine.
+const pageLimit = 10 * time.Minute
+
+// elsewhereTable has the commands that are not run here, by how they begin, with the reason.
+var elsewhereTable = map[string]string{
+	"createdb cyborg":             "a database server of the reader's own; tests/chaos runs all processes apart",
+	"temporal operator namespace": "a Temporal cluster of the reader's own; tests/chaos runs all processes apart",
+	"export CYBORG_DATABASE_URL":  "that database; tests/chaos runs all processes apart",
+	"CYBORG_DATABASE_URL=":        "it serves until it is stopped, on that database; tests/chaos runs all processes apart",
+	"cyborg migrate":              "on that database; tests/chaos runs all processes apart",
+	"cyborg server":               "it serves until it is stopped; tests/chaos runs all processes apart",
+	"cyborg-agent --temporal":     "it serves until it is stopped; tests/chaos runs all processes apart",
+	"openstack user":              "a cloud of the reader's own; tests/openstack does the same on a real Keystone",
+	"openstack role":              "likewise",
+	"openstack service":           "likewise",
+	"openstack endpoint":          "likewise",
+	"openstack image":             "likewise",
+	"openstack application":       "likewise",
+	"openstack server":            "likewise",
+	"cyborg adopt":                "an OpenStack Cyborg of the reader's own; internal/adopt does it",
+	"export RIG_STATE":            "OpenStack; make test-openstack runs it",
+	"tests/openstack/rig/rig":     "OpenStack; make test-openstack runs it",
+	"eval \"$(tests/openstack":    "OpenStack; make test-openstack runs it",
+	"OPENSTACK_RIG=":              "OpenStack; make test-openstack runs it",
+	"cyborg-standalone --hosts":   "it serves until it is stopped; tests/journey runs one on each kind of host",
+}
+
+// toolTable is what a command asks of the machine beyond Cyborg; where it is missing, the command is left out. CI has all.
+var toolTable = map[string]*regexp.Regexp{"curl": regexp.MustCompile(`\bcurl\b`), "jq": regexp.MustCompile(`\bjq\b`)}
+
+// TestEveryCommandOfThePagesWorks runs each page on a standalone of its own, with the hosts that "make run" has.
+func TestEveryCommandOfThePagesWorks(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	pages := []string{filepath.Join(root, "README.md")}
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		pages = append(pages, found...)
+	}
+	used := map[string]bool{}
+	for _, page := range pages {
+		all := commands(t, page)
+		for _, c := range all {
+			used[isElsewhere(c)] = true
+		}
+		name, err := filepath.Rel(root, page)
+		require.NoError(t, err)
+		if len(all) == 0 {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, root, name, all)
+		})
+	}
+	for prefix, reason := range elsewhereTable {
+		require.True(t, used[prefix], "no page has a command that begins with %q any more (%s)", prefix, reason)
+	}
+}
+
+// isElsewhere returns how the command begins, if it is not to be run here.
+func isElsewhere(c command) string {
+	for prefix := range elsewhereTable {
+		if strings.HasPrefix(c.text, prefix) {
+			return prefix
+		}
+	}
+	return ""
+}
+
+func run(t *testing.T, root, page string, all []command) {
+	t.Helper()
+	dir := harness.Place(t)
+	s := harness.New(t, harness.Options{Dir: dir, Hosts: []string{"fake:8xfpga,2xgpu", "rack1=fake:4xfpga"}, Env: []string{
+		"CYBORG_AGENT_HEARTBEAT=1s", "CYBORG_CONDUCTOR_SILENT_AFTER=10s", // a page that kills an agent waits for that
+		"CYBORG_AGENT_NOVA_CONF_DIR=" + filepath.Join(dir, "nova.conf.d"),
+	}})
+	if slices.ContainsFunc(all, func(c command) bool { return strings.Contains(c.text, "cyborg") || strings.Contains(c.text, "curl") }) {
+		s.Launch(t)
+		s.WaitReady(t)
+	}
+	reader := here(t, s)
+	skip := func(c command) bool {
+		if isElsewhere(c) != "" {
+			return true
+		}
+		for tool, named := range toolTable {
+			if _, err := exec.LookPath(tool); err != nil && named.MatchString(c.text) {
+				t.Logf("%s:%d: left out, because %s is not installed", page, c.line, tool)
+				return true
+			}
+		}
+		return false
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), pageLimit)
+	defer cancel()
+	work := filepath.Join(dir, "reader")
+	require.NoError(t, os.Mkdir(work, 0o755))
+	require.NoError(t, os.Symlink(filepath.Join(root, "bin"), filepath.Join(work, "bin")))
+	shell := exec.CommandContext(ctx, "bash", "-c", reader.Replace(script(all, skip)))
+	shell.Dir = work
+	shell.Env = append(s.Environ(), "REPOSITORY="+root, "HOME="+work,
+		"PATH="+strings.Join([]string{shims(t), filepath.Join(root, "bin"), os.Getenv("PATH")}, ":"))
+	shell.WaitDelay = time.Second
+	output, err := shell.CombinedOutput()
+	require.NoError(t, ctx.Err(), "the commands of %s take too long:\n%s", page, output)
+	require.NoError(t, err, "%s", output)
+	var wrong []string
+	for i, got := range outcomes(t, all, string(output)) {
+		c := all[i]
+		for i, line := range c.output {
+			c.output[i] = reader.Replace(line)
+		}
+		var problem string
+		switch missing := unshown(c, got.output); {
+		case skip(c):
+			continue
+		case !got.ran:
+			problem = "was not reached"
+		case got.code != c.code:
+			problem = fmt.Sprintf("ended with %d, not %d", got.code, c.code)
+		case missing != "":
+			problem = fmt.Sprintf("does not say %q, which the page shows", missing)
+		default:
+			continue
+		}
+		wrong = append(wrong, fmt.Sprintf("%s:%d: %s\n%s; it said:\n%s", page, c.line, c.text, problem, got.output))
+	}
+	require.Empty(t, wrong, "%s", strings.Join(wrong, "\n"))
+}
+
+// here puts this standalone's addresses and directories in place of those that a reader has.
+func here(t *testing.T, s *harness.Standalone) *strings.Replacer {
+	t.Helper()
+	address, err := url.Parse(s.URL)
+	require.NoError(t, err)
+	return strings.NewReplacer(
+		"https://cyborg.lab.example.org:6666", s.URL, "127.0.0.1:6666", address.Host, "localhost:6666", address.Host,
+		"/var/lib/cyborg/", s.StateDir+"/", "/etc/cyborg", filepath.Join(filepath.Dir(s.StateDir), "etc"),
+	)
+}
+
+// shims are a make and a go that only say what they would do: targets, packages and flags must exist.
+func shims(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, arguments := range map[string]string{
+		"make": `-n -C "$REPOSITORY" "$@" >/dev/null`,
+		"go":   `-C "$REPOSITORY" "$1" -n "${@:2}" >/dev/null`,
+	} {
+		program, err := exec.LookPath(name)
+		require.NoError(t, err)
+		text := "#!/bin/bash\nexec " + program + " " + arguments + "\n"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+	}
+	return dir
+}

@@ -1,0 +1,58 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// Server is a `cyborg server` in a process of its own, beside that of a standalone and over the same records and Temporal.
+type Server struct {
+	// URL is its API's.
+	URL string
+	API *apiclient.Client
+
+	process
+}
+
+// StartServer runs a server of these roles over the standalone's PostgreSQL and Temporal, and returns when it is ready.
+// One of the roles is api. The test's cleanup stops it.
+func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
+	t.Helper()
+	database, err := s.DatabaseURL()
+	require.NoError(t, err)
+	ports := freePorts(t, 2)
+	server := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), process: newProcess("cyborg")}
+	server.API, err = apiclient.New(apiclient.Options{URL: server.URL})
+	require.NoError(t, err)
+	env := slices.DeleteFunc(slices.Clone(s.env), func(v string) bool {
+		return strings.HasPrefix(v, "CYBORG_STANDALONE_") || strings.HasPrefix(v, "CYBORG_DATABASE_URL=")
+	})
+	t.Cleanup(func() {
+		server.API.Close()
+		if server.Running() {
+			server.Stop(t)
+		}
+		if t.Failed() {
+			t.Logf("server %s said:\n%s", server.URL, server.output)
+		}
+	})
+	server.start(t, append(env, "CYBORG_DATABASE_URL="+database), "server",
+		"--roles", strings.Join(roles, ","), "--temporal-address", s.Temporal,
+		"--listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "--agent-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]))
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	Until(t, ctx, "ready", func() error {
+		if !server.Running() {
+			t.Fatalf("the server ended instead of getting ready:\n%s", server.output)
+		}
+		return answers(ctx, server.URL+"/readyz")
+	})
+	return server
+}

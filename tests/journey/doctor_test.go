@@ -1,0 +1,43 @@
+package journey_test
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// Temporal goes on for minutes to list workers that are gone. The servers' doctor goes by the records.
+func TestTheDoctorSeesThatNobodyServesTheQueue(t *testing.T) {
+	t.Parallel()
+	c := harness.StartCluster(t, harness.ClusterOptions{})
+	database, err := c.DatabaseURL()
+	require.NoError(t, err)
+	look := func() (said string, healthy bool) {
+		doctor := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg"), "server", "doctor",
+			"--temporal-address", c.Temporal(), "--listen", "127.0.0.1:0", "--agent-listen", "127.0.0.1:0")
+		doctor.Env = append(os.Environ(), "CYBORG_DATABASE_URL="+database)
+		output, err := doctor.CombinedOutput()
+		return string(output), err == nil // a warning is no failure
+	}
+	served := regexp.MustCompile(`(?m)^ok +queue conductor: is served by conductor@`)
+	require.Eventually(t, func() bool { // without hosts, a cluster is ready before Temporal has its namespace
+		said, healthy := look()
+		return healthy && served.MatchString(said)
+	}, 3*time.Minute, 100*time.Millisecond, "the doctor is not content")
+	for _, node := range c.Nodes {
+		if node.Kind == harness.NodeConductor || node.Kind == harness.NodeAPI {
+			code, err := node.Stop()
+			require.NoError(t, err)
+			require.Zero(t, code)
+		}
+	}
+	said, healthy := look()
+	require.True(t, healthy, said)
+	require.Regexp(t, `(?m)^warning +queue conductor: nobody serves it; conductor@\S+, who asked for work \d+s ago, is gone$`, said)
+}

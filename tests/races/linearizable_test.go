@@ -1,0 +1,100 @@
+package races_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// raceHistory lets many clients attach, detach, program, ready, cancel, retry, change specs, maintain, enable and read a
+// few accelerators at once, through three processes. Then it looks for an order of all of it, for each accelerator, in
+// which every answer is what the model says: every refusal names the right operation, no handle has two holders, no
+// change is lost, and nobody reads what never was.
+func (s *system) raceHistory(t *testing.T) {
+	t.Helper()
+	found := s.park(t, "rack", "3xfpga", handles)
+	for _, image := range images() {
+		path := filepath.Join(s.StateDir, "images", "rack", image)
+		require.NoError(t, os.WriteFile(path, fake.MakeImage("FPGA", image, []byte(image)), 0o600))
+	}
+	history, initially := newHistory(), map[uuid.UUID]accelerator{}
+	targets := make([]uuid.UUID, len(found))
+	for i := range found {
+		targets[i] = found[i].UUID
+		initially[targets[i]] = seen(&found[i], 1)
+	}
+	var all sync.WaitGroup
+	budget := newBudget(*operations)
+	for n := range *clients {
+		c := &client{
+			t: t, number: n, random: rand.New(rand.NewPCG(*seed, uint64(n))), doors: s.doors, history: history, targets: targets, host: "rack",
+		}
+		all.Go(func() { c.run(budget) })
+	}
+	all.Wait()
+	raced := time.Since(history.began)
+	require.False(t, t.Failed())
+	recorded := map[uuid.UUID]apiclient.Operation{}
+	for _, op := range s.atRest(t, "rack") {
+		if op.Kind == cyborg.KindConfigure {
+			continue
+		}
+		recorded[op.ID] = op
+		if op.State != cyborg.Succeeded { // the loss of a race
+			require.NotEqual(t, cyborg.NeedsOperator, op.State, "%v", op.Error)
+			require.Contains(t, []cyborg.Kind{cyborg.Changed, cyborg.Cancelled}, op.Error.Kind, "%s %s: %v", op.Kind, op.ID, op.Error)
+		}
+	}
+	reader := &client{t: t, number: *clients, random: rand.New(rand.NewPCG(*seed, 0)), doors: s.doors, history: history}
+	for _, target := range targets {
+		reader.read(target)
+	}
+	moments := history.complete(t, recorded)
+	tally := count(moments)
+	t.Logf("%d moments of %d operations in %s: %v", len(moments), len(recorded), within(raced), tally)
+	for _, name := range []string{"admit claimed", "admit in_use", "end succeeded"} {
+		require.Positive(t, tally[name], "no race: %s", name)
+	}
+	var events []cyborg.Event
+	for id := range recorded {
+		some, err := apiclient.Collect(s.API.OperationHistory(t.Context(), id, apiclient.Page{}))
+		require.NoError(t, err)
+		events = append(events, some...)
+	}
+	for _, target := range targets {
+		some, err := apiclient.Collect(s.API.History(t.Context(), target, apiclient.Page{}))
+		require.NoError(t, err)
+		events = append(events, some...)
+	}
+	requireLinearizable(t, model(initially), moments, history.hints(events))
+}
+
+// requireLinearizable fails the test where no order explains the history, and leaves a drawing of it.
+func requireLinearizable(t *testing.T, m porcupine.Model, moments []porcupine.Operation, hints hints) {
+	t.Helper()
+	began := time.Now()
+	moments = essential(moments)
+	result := porcupine.CheckOperationsTimeout(m, hints.narrowed(moments), decideLimit)
+	t.Logf("%d essential moments with hints: %s, in %s", len(moments), result, within(time.Since(began)))
+	if result == porcupine.Ok {
+		return
+	}
+	result, info := porcupine.CheckOperationsVerbose(m, moments, decideLimit)
+	if result == porcupine.Ok {
+		return
+	}
+	drawing := filepath.Join(t.ArtifactDir(), "history.html")
+	require.NoError(t, porcupine.VisualizePath(m, info, drawing))
+	require.Equal(t, porcupine.Ok, result, "no order of the history explains it; see %s", drawing)
+}

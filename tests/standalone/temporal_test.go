@@ -1,0 +1,26 @@
+package standalone_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// Temporal alone needs to be told its PostgreSQL, and leaves one alone that another Temporal uses.
+func TestTemporalAloneIsRefused(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xfpga"}})
+	free := []string{"temporal", "--temporal-listen", "127.0.0.1:0", "--temporal-ui-listen", "127.0.0.1:0"}
+	_, stderr, code := s.Refused(t, free...)
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "database.url: expected the URL of a PostgreSQL database")
+
+	address, err := s.DatabaseURL()
+	require.NoError(t, err)
+	_, stderr, code = s.Refused(t, append(free, "--database-url", address)...)
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "is used by the Temporal of another process")
+	harness.RequireSound(t, s)
+}

@@ -1,0 +1,75 @@
+package conductor_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/workers/conductor"
+)
+
+// New hardware is admitted when the records wake, all of it, and not asked for more often than is good for the database.
+func TestAdmitter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		var (
+			wake  = make(chan struct{}, 1)
+			looks []time.Time
+			found []int // by the looks to come
+			away  error
+		)
+		admitter := conductor.Admitter{
+			Wake: func(context.Context) <-chan struct{} { return wake },
+			Admit: func(context.Context) (int, error) {
+				looks = append(looks, time.Now())
+				if away != nil || len(found) == 0 {
+					return 0, away
+				}
+				n := found[0]
+				found = found[1:]
+				return n, nil
+			},
+			Log: slog.New(slog.DiscardHandler),
+		}
+		done := make(chan error, 1)
+		go func() { done <- admitter.Run(ctx) }()
+		wait(time.Hour)
+		require.Len(t, looks, 1, "nothing was recorded")
+
+		looks, found = nil, []int{500, 20}
+		recorded := time.Now()
+		wake <- struct{}{}
+		wait(time.Minute)
+		require.Len(t, looks, 3, "until there is nothing left")
+		require.Equal(t, recorded, looks[0])
+
+		looks = nil
+		for range 100 { // a busy feed
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+			wait(10 * time.Millisecond)
+		}
+		require.LessOrEqual(t, len(looks), 7)
+
+		wait(time.Minute)
+		looks, away = nil, errors.New("Temporal does not answer")
+		for range 600 {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+			wait(time.Second)
+		}
+		require.Less(t, len(looks), 30, "ever more seldom")
+		stop()
+		require.NoError(t, <-done)
+	})
+}

@@ -1,0 +1,32 @@
+package conductor_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/mocks"
+
+	"github.com/cyborg-project/cyborg"
+	activities "github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/workers/conductor"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// To cancel an operation whose run is gone does not make it go on: what it had done is undone.
+func TestCancelWithoutARun(t *testing.T) {
+	t.Parallel()
+	for state, abandoned := range map[cyborg.OperationState]bool{cyborg.Admitted: false, cyborg.Running: true} {
+		op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.KindAttach, State: state}
+		temporal := &mocks.Client{}
+		temporal.On("CancelWorkflow", mock.Anything, op.WorkflowID(), "").Return(serviceerror.NewNotFound("it was terminated"))
+		temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, workflows.AttachWorkflow, workflows.OperationInput{
+			Operation: op.ID, Abandoned: abandoned,
+		}).Return(&mocks.WorkflowRun{}, nil).Once()
+		engine := conductor.NewEngine(temporal, &activities.Runs{}, workflows.Limits{})
+		require.NoError(t, engine.Cancel(t.Context(), op), state)
+		temporal.AssertExpectations(t)
+	}
+}

@@ -1,0 +1,40 @@
+package conductor
+
+import (
+	"context"
+	"errors"
+
+	"go.temporal.io/api/operatorservice/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/client"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// EnsureSearchAttributes registers the search attributes that the namespace lacks.
+func EnsureSearchAttributes(ctx context.Context, c client.Client, namespace string) error {
+	fail := func(err error) error {
+		return cyborg.Errorf(cyborg.Unavailable, "search attributes cannot be registered in namespace %s: %w", namespace, err).
+			WithHint("Register them by hand, or give this process the right to: %v.", workflows.SearchAttributes())
+	}
+	known, err := c.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: namespace})
+	if err != nil {
+		return fail(err)
+	}
+	missing := workflows.SearchAttributes()
+	for name := range known.GetCustomAttributes() {
+		delete(missing, name)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	_, err = c.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
+		Namespace: namespace, SearchAttributes: missing,
+	})
+	var exists *serviceerror.AlreadyExists // another replica was faster
+	if err != nil && !errors.As(err, &exists) {
+		return fail(err)
+	}
+	return nil
+}

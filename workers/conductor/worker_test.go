@@ -1,0 +1,131 @@
+package conductor_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	namespacepb "go.temporal.io/api/namespace/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+	temporallog "go.temporal.io/sdk/log"
+	"google.golang.org/grpc"
+
+	activities "github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/workers/conductor"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// temporal is as much of a Temporal server as a worker needs to wait for work.
+type temporal struct {
+	workflowservice.UnimplementedWorkflowServiceServer
+
+	asked  chan struct{} // what it was asked, for the namespace
+	polled chan string   // the queues
+
+	mu    sync.Mutex
+	known bool // the namespace
+}
+
+func (*temporal) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
+	return &workflowservice.GetSystemInfoResponse{Capabilities: &workflowservice.GetSystemInfoResponse_Capabilities{}}, nil
+}
+
+func (s *temporal) DescribeNamespace(
+	_ context.Context, in *workflowservice.DescribeNamespaceRequest,
+) (*workflowservice.DescribeNamespaceResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
+	if !s.known {
+		return nil, serviceerror.NewNamespaceNotFound(in.GetNamespace())
+	}
+	return &workflowservice.DescribeNamespaceResponse{NamespaceInfo: &namespacepb.NamespaceInfo{}}, nil
+}
+
+func (s *temporal) PollWorkflowTaskQueue(
+	ctx context.Context, in *workflowservice.PollWorkflowTaskQueueRequest,
+) (*workflowservice.PollWorkflowTaskQueueResponse, error) {
+	select {
+	case s.polled <- in.GetTaskQueue().GetName():
+	default:
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (*temporal) PollActivityTaskQueue(
+	ctx context.Context, _ *workflowservice.PollActivityTaskQueueRequest,
+) (*workflowservice.PollActivityTaskQueueResponse, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (*temporal) ShutdownWorker(context.Context, *workflowservice.ShutdownWorkerRequest) (*workflowservice.ShutdownWorkerResponse, error) {
+	return &workflowservice.ShutdownWorkerResponse{}, nil
+}
+
+// told passes on that something was logged.
+type told struct{ heard chan struct{} }
+
+func (l told) Write(text []byte) (int, error) {
+	select {
+	case l.heard <- struct{}{}:
+	default:
+	}
+	return len(text), nil
+}
+
+// A server may start before Temporal does, and before Temporal knows the namespace: its worker works as soon as both are
+// there.
+func TestServeWaitsForTemporal(t *testing.T) {
+	t.Parallel()
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	c, err := client.NewLazyClient(client.Options{
+		HostPort: address, WorkerHeartbeatInterval: -1, Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+	})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+
+	ctx, stop := context.WithCancel(t.Context())
+	heard := make(chan struct{}, 1)
+	served := make(chan error, 1)
+	acts := activities.New(nil, c, activities.Policy{}, activities.Cloud{}, slog.New(slog.DiscardHandler))
+	go func() {
+		served <- conductor.Serve(ctx, c, acts, "test", slog.New(slog.NewTextHandler(told{heard}, nil)))
+	}()
+	<-heard // it could not start
+
+	s := &temporal{asked: make(chan struct{}, 1), polled: make(chan string, 100)}
+	server := grpc.NewServer()
+	workflowservice.RegisterWorkflowServiceServer(server, s)
+	listener, err = config.Listen(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	<-s.asked
+	s.mu.Lock()
+	s.known = true
+	s.mu.Unlock()
+	for limit, queue := time.After(time.Minute), ""; queue != workflows.ConductorQueue; { // it has one of its own as well
+		select {
+		case queue = <-s.polled:
+		case <-limit:
+			t.Fatal("the worker does not ask for work")
+		}
+	}
+	stop()
+	require.NoError(t, <-served)
+}

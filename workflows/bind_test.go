@@ -1,0 +1,285 @@
+package workflows_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// plainBind is a bind that has nothing to load, and of which Nova has still to be told when it has begun and ended.
+func plainBind() *world {
+	w := newWorld(cyborg.KindBind)
+	w.work.Loads, w.work.Targets, w.work.Notify = nil, nil, []uuid.UUID{uuid.New()}
+	w.work.Ended, w.outcome = cyborg.Succeeded, &cyborg.Outcome{State: cyborg.Succeeded}
+	return w
+}
+
+// A bind without an image has ended when it has begun, and Nova was told then; where Nova was not, it is told once.
+func TestBindWithoutImage(t *testing.T) {
+	t.Parallel()
+	w := plainBind()
+	w.work.Notify = nil
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, []string{"Begin"}, w.calls)
+
+	w = plainBind()
+	result, err = w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, []string{"Begin", "NotifyNova"}, w.calls)
+	require.Equal(t, cyborg.Succeeded, w.told.State)
+}
+
+// A bind that was only begun, as one that a terminated run leaves is, is not brought to its end but undone.
+func TestBindWithoutImageAbandoned(t *testing.T) {
+	t.Parallel()
+	w := plainBind()
+	w.work.Ended, w.outcome = "", nil
+	var asked workflows.BeginInput
+	result, err := w.play(t, true, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.BeginActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.BeginInput) (cyborg.Work, error) {
+			asked = in
+			return w.work, nil
+		})
+	})
+	require.NoError(t, err)
+	require.Equal(t, workflows.BeginInput{Operation: w.work.Operation, Abandoned: true}, asked)
+	require.Equal(t, cyborg.Stopped, result.State)
+	require.Equal(t, []string{"End", "NotifyNova"}, w.calls)
+	require.Equal(t, cyborg.Stopped, w.told.State)
+}
+
+// L13: that Nova is away undoes nothing, and it is told when it is back, however often that takes.
+func TestL13NovaIsToldLater(t *testing.T) {
+	t.Parallel()
+	w := plainBind()
+	tries := 0
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {
+			if tries++; tries < 5 {
+				return workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "Nova does not answer"))
+			}
+			return nil
+		})
+	})
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, 5, tries)
+	require.Equal(t, cyborg.Succeeded, w.outcome.State)
+}
+
+// L3: a bind that fails, that is cancelled, or that was too late to begin is told to Nova as well.
+func TestL3NovaIsToldOfFailures(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *world){
+		"its step fails":      func(w *world) { w.failAt, w.failure = 3, cyborg.Errorf(cyborg.Hardware, "it broke") },
+		"it does not begin":   func(w *world) { w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Cancelled, "too late") },
+		"somebody cancels it": func(w *world) { w.cancelAt = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(cyborg.KindBind)
+			w.work.Notify = []uuid.UUID{uuid.New()}
+			change(w)
+			if name == "it does not begin" {
+				w.work = cyborg.Work{} // which is what an activity that failed returns
+			}
+			result, err := w.run(t, false)
+			require.NoError(t, err)
+			require.NotEqual(t, cyborg.Succeeded, result.State)
+			require.Len(t, slices.DeleteFunc(w.calls, func(call string) bool { return call != "NotifyNova" }), 1)
+			if len(w.failed) == 0 { // else Nova knows before the end
+				require.Equal(t, result.State, w.told.State)
+			}
+			w.requireUntouched(t, w.String())
+		})
+	}
+}
+
+// slowly has the second image take an hour, and the undo of the first likewise.
+func slowly(w *world, env *testsuite.TestWorkflowEnvironment) {
+	env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.MatchedBy(func(in workflows.ProgramInput) bool { return in.Image.Source == "other.img" })).
+		After(time.Hour).Return(workflows.ProgramResult{}, errors.New("it was cancelled"))
+	env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.Anything).Return(workflows.ProgramResult{BitstreamID: "new"}, nil)
+	env.OnActivity(workflows.RestoreActivity, mock.Anything, mock.Anything).After(time.Hour).
+		Return(func(ctx context.Context, _ workflows.RestoreInput) (workflows.ChangeResult, error) {
+			return workflows.ChangeResult{}, w.call(ctx, "Restore", true, func() {})
+		})
+}
+
+// boundLate is a bind of two images with 30 seconds left.
+func boundLate() *world {
+	w := newWorld(cyborg.KindBind)
+	second := w.work.Targets[0]
+	second.Accelerator, second.Deployable = uuid.New(), "d1"
+	w.work.Targets = append(w.work.Targets, second)
+	w.work.Loads = append(w.work.Loads, cyborg.Load{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+	w.work.Within, w.work.Notify = 30*time.Second, []uuid.UUID{uuid.New()}
+	return w
+}
+
+// L3: a bind that loads an image for too long has failed, and Nova knows when its time is over, once, however long the undo takes
+// then. That Nova deletes the requests then changes nothing.
+func TestL3BindTimeout(t *testing.T) {
+	t.Parallel()
+	for _, cancelled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cancelled then=%v", cancelled), func(t *testing.T) {
+			t.Parallel()
+			w := boundLate()
+			var (
+				began    time.Time
+				toldWhen time.Duration
+			)
+			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+				began = env.Now()
+				slowly(w, env)
+				env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).
+					Return(func(ctx context.Context, _ workflows.NotifyNovaInput) error {
+						toldWhen = env.Now().Sub(began)
+						return w.call(ctx, "NotifyNova", false, func() { w.told = w.outcome })
+					})
+				if cancelled {
+					env.RegisterDelayedCallback(w.cancel, time.Minute)
+				}
+			})
+			require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
+			require.GreaterOrEqual(t, toldWhen, 30*time.Second)
+			require.Less(t, toldWhen, time.Minute, "the undo takes an hour")
+			require.Nil(t, w.told, "the operation had not ended")
+			require.Len(t, w.failed, 1)
+			require.Contains(t, w.failed[0], "not bound within 30s")
+			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, cyborg.Timeout, result.Error.Kind)
+			require.Contains(t, result.Error.Message, "not bound within 30s")
+			require.Contains(t, result.Error.Hint, "arqs.bind_timeout")
+		})
+	}
+}
+
+// A bind that fails for another reason is not told later, either.
+func TestNovaIsToldBeforeTheUndo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindBind)
+	w.work.Notify = []uuid.UUID{uuid.New()}
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.Anything).
+			Return(workflows.ProgramResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Hardware, "it broke")))
+		env.OnActivity(workflows.RestoreActivity, mock.Anything, mock.Anything).After(time.Hour).
+			Return(func(ctx context.Context, _ workflows.RestoreInput) (workflows.ChangeResult, error) {
+				return workflows.ChangeResult{}, w.call(ctx, "Restore", true, func() {})
+			})
+	})
+	require.Equal(t, cyborg.Hardware, result.Error.Kind)
+	require.Equal(t, []string{"it broke"}, w.failed)
+	require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
+}
+
+// Nova is away at the deadline: the operation ends meanwhile, and Nova is told once.
+func TestL3NovaIsToldOfTheTimeoutLater(t *testing.T) {
+	t.Parallel()
+	w := boundLate()
+	tries, taken := 0, 0
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		slowly(w, env)
+		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {
+			if tries++; w.outcome == nil {
+				return workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "Nova does not answer"))
+			}
+			taken++
+			return nil
+		})
+	})
+	require.Equal(t, cyborg.Timeout, result.Error.Kind)
+	require.Greater(t, tries, 10)
+	require.Equal(t, 1, taken)
+}
+
+// The run that told Nova was terminated: another only does that.
+func TestBindUntold(t *testing.T) {
+	t.Parallel()
+	w := plainBind()
+	w.work = cyborg.Work{Operation: w.work.Operation, Kind: cyborg.KindBind, Host: "h1", Ended: cyborg.Failed, Notify: []uuid.UUID{uuid.New()}}
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, []string{"Begin", "NotifyNova"}, w.calls)
+
+	w.calls, w.work.Notify = nil, nil
+	_, err = w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, []string{"Begin"}, w.calls, "Begin has told Nova")
+}
+
+// Two accelerators get their images one after the other, and what a host's journal knows of one is not taken for the other.
+func TestBindWithTwoImages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindBind)
+	second := w.work.Targets[0]
+	second.Accelerator, second.Deployable = uuid.New(), "d1"
+	w.work.Targets = append(w.work.Targets, second)
+	w.work.Loads = append(w.work.Loads, cyborg.Load{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+	var attempts []uuid.UUID
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
+			attempts = append(attempts, in.Operation)
+			return workflows.ProgramResult{BitstreamID: in.Image.Source}, nil
+		})
+	})
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Len(t, attempts, 2)
+	require.Equal(t, w.work.Operation, attempts[0])
+	require.NotEqual(t, attempts[0], attempts[1])
+	require.Equal(t, map[uuid.UUID]string{
+		w.work.Targets[0].Accelerator: "new.img", second.Accelerator: "other.img",
+	}, w.outcome.Bitstreams)
+}
+
+// The undo of an image looks at all that it disturbs, and at nothing that another image of the same bind does: that one is put
+// back by itself.
+func TestBindRestoresAllThatAnImageDisturbs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindBind)
+	first := &w.work.Targets[0]
+	first.ProgramSet = "left"
+	sibling, second, elsewhere := *first, *first, *first
+	sibling.Accelerator, sibling.Deployable = uuid.New(), "d1"
+	second.Accelerator, second.Deployable, second.ProgramSet = uuid.New(), "d2", "right"
+	elsewhere.Accelerator, elsewhere.Deployable, elsewhere.Device = uuid.New(), "d3", "another"
+	w.work.Targets = append(w.work.Targets, sibling, second, elsewhere)
+	w.work.Loads = append(w.work.Loads, cyborg.Load{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+	w.failAt, w.failure = len([]string{"Begin", "Stage", "Record", "Program", "Stage", "Record"}), cyborg.Errorf(cyborg.Hardware, "it broke")
+	restored := map[string][]cyborg.Target{}
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.RestoreActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {
+			restored[in.Target.Deployable] = in.Others
+			return workflows.ChangeResult{}, nil
+		})
+	})
+	require.Equal(t, cyborg.Failed, result.State, w.String())
+	require.Equal(t, map[string][]cyborg.Target{"d0": {sibling}, "d2": nil}, restored)
+}
+
+// An image in Glance that turns out to be what is loaded is not loaded again.
+func TestBindWithLoadedFunction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.KindBind)
+	w.work.Loads[0].Image = cyborg.GlanceFunction("crypto")
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.FindImageActivity, mock.Anything, mock.Anything).
+			Return(workflows.FindImageResult{Image: cyborg.Image{Source: "glance:x", ID: "before"}}, nil)
+	})
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, []string{"Begin", "End"}, w.calls)
+}

@@ -1,0 +1,240 @@
+package workflows_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/mock"
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// toRescue is a rescue of so many instances, and a Nova that says that each must be rebooted, and reboots it.
+type toRescue struct {
+	*world
+
+	mu       sync.Mutex
+	rebooted map[uuid.UUID]int
+	atOnce   int
+	most     int
+}
+
+func newRescue(instances int) *toRescue {
+	w := newWorld(cyborg.KindRescue)
+	w.work.Targets, w.work.Handles, w.work.Within = nil, nil, 30*time.Minute
+	for range instances {
+		w.work.Rescues = append(w.work.Rescues, cyborg.Rescue{Instance: uuid.New(), BootID: "b", BootedAt: time.Unix(1, 0).UTC()})
+	}
+	return &toRescue{world: w, rebooted: map[uuid.UUID]int{}}
+}
+
+func (r *toRescue) play(
+	t *testing.T, look func(in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error), change func(env *testsuite.TestWorkflowEnvironment),
+) workflows.OperationResult {
+	t.Helper()
+	return r.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+		on(workflows.LookAtInstanceActivity, func(_ context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
+			if look != nil {
+				return look(in)
+			}
+			return workflows.LookAtInstanceResult{Before: []string{"req-1"}}, nil
+		})
+		on(workflows.RebootInstanceActivity, func(_ context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.rebooted[in.Instance]++
+			return workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, nil
+		})
+		if change != nil {
+			change(env)
+		}
+	})
+}
+
+func (r *toRescue) outcomes() map[cyborg.RescueOutcome]int {
+	count := map[cyborg.RescueOutcome]int{}
+	for _, i := range r.outcome.Rescued {
+		count[i.Outcome]++
+	}
+	return count
+}
+
+// Every instance is looked at, and rebooted once; the outcome says of each what became of it.
+func TestRescue(t *testing.T) {
+	t.Parallel()
+	r := newRescue(9)
+	result := r.play(t, nil, nil)
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 9}, r.outcomes())
+	for i, who := range r.work.Rescues {
+		require.Equal(t, 1, r.rebooted[who.Instance])
+		require.Equal(t, who, r.outcome.Rescued[i].Rescue, "they are told in their order")
+	}
+	require.Len(t, r.outcome.Steps, 9)
+	require.NotEmpty(t, r.outcome.Result["instances"])
+}
+
+// What needs no reboot, or must not have one, has none; and a rescue that leaves somebody without his accelerators has failed.
+func TestRescueLeavesAlone(t *testing.T) {
+	t.Parallel()
+	for outcome, state := range map[cyborg.RescueOutcome]cyborg.OperationState{
+		cyborg.Recreated: cyborg.Succeeded, cyborg.SwitchOff: cyborg.Succeeded, cyborg.InstanceGone: cyborg.Succeeded,
+		cyborg.InstanceElsewhere: cyborg.Failed, cyborg.InstanceLeft: cyborg.Failed,
+	} {
+		t.Run(string(outcome), func(t *testing.T) {
+			t.Parallel()
+			r := newRescue(2)
+			result := r.play(t, func(in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
+				require.Equal(t, "h1", in.Host)
+				if in.Rescue == r.work.Rescues[0] {
+					return workflows.LookAtInstanceResult{Outcome: outcome, Detail: "so it is"}, nil
+				}
+				return workflows.LookAtInstanceResult{}, nil
+			}, nil)
+			require.Equal(t, state, result.State)
+			require.Equal(t, map[cyborg.RescueOutcome]int{outcome: 1, cyborg.Rebooted: 1}, r.outcomes())
+			require.Zero(t, r.rebooted[r.work.Rescues[0].Instance])
+			if state == cyborg.Failed {
+				require.Contains(t, result.Error.Message, "1 of 2 instances")
+				require.Contains(t, result.Error.Message, "so it is")
+			}
+		})
+	}
+}
+
+// A Nova that is away, or at work, is waited for as long as the operation may take; then it has failed, and nothing is rebooted
+// later.
+func TestRescueWaits(t *testing.T) {
+	t.Parallel()
+	away := func() (workflows.LookAtInstanceResult, error) {
+		return workflows.LookAtInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "Nova does not answer"))
+	}
+	works := func() (workflows.LookAtInstanceResult, error) {
+		return workflows.LookAtInstanceResult{Wait: "it works"}, nil
+	}
+	for name, test := range map[string]struct {
+		times int
+		look  func() (workflows.LookAtInstanceResult, error)
+		state cyborg.OperationState
+		text  string
+	}{
+		"away for a while": {8, away, cyborg.Succeeded, ""},
+		"away":             {never, away, cyborg.Failed, "Nova does not answer"},
+		"at work":          {8, works, cyborg.Succeeded, ""},
+		"always at work":   {never, works, cyborg.Failed, "it works, for longer than 30m"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRescue(1)
+			looked := 0
+			result := r.play(t, func(workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
+				if looked++; looked <= test.times || test.times == never {
+					return test.look()
+				}
+				return workflows.LookAtInstanceResult{}, nil
+			}, nil)
+			require.Equal(t, test.state, result.State)
+			if test.state == cyborg.Failed {
+				require.Contains(t, result.Error.Message, test.text)
+				require.Empty(t, r.rebooted)
+				return
+			}
+			require.Equal(t, 9, looked)
+			require.Len(t, r.rebooted, 1)
+		})
+	}
+}
+
+// A reboot that fails, or whose end nobody knows, is told as that; the others go on.
+func TestRescueRebootFails(t *testing.T) {
+	t.Parallel()
+	for name, reboot := range map[string]func() (workflows.RebootInstanceResult, error){
+		"in Nova": func() (workflows.RebootInstanceResult, error) {
+			return workflows.RebootInstanceResult{Outcome: cyborg.RescueFailed, Detail: "it broke"}, nil
+		},
+		"for good": func() (workflows.RebootInstanceResult, error) {
+			return workflows.RebootInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "it broke"))
+		},
+		"until time is over": func() (workflows.RebootInstanceResult, error) {
+			return workflows.RebootInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "it broke"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRescue(2)
+			result := r.play(t, nil, func(env *testsuite.TestWorkflowEnvironment) {
+				env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.MatchedBy(func(in workflows.RebootInstanceInput) bool {
+					return in.Instance == r.work.Rescues[0].Instance
+				})).Return(func(context.Context, workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
+					return reboot()
+				})
+				env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.Anything).
+					Return(workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, nil)
+			})
+			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
+			require.Contains(t, result.Error.Message, "it broke")
+			require.Equal(t, cyborg.StepFailed, r.outcome.Steps[0].State)
+		})
+	}
+}
+
+// Somebody cancels it: what has been rebooted is told, and nobody else is.
+func TestRescueCancelled(t *testing.T) {
+	t.Parallel()
+	r := newRescue(2)
+	result := r.play(t, func(in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
+		if in.Rescue == r.work.Rescues[0] {
+			return workflows.LookAtInstanceResult{}, nil
+		}
+		return workflows.LookAtInstanceResult{Wait: "it works"}, nil
+	}, func(env *testsuite.TestWorkflowEnvironment) {
+		env.RegisterDelayedCallback(env.CancelWorkflow, time.Minute)
+	})
+	require.Equal(t, cyborg.Stopped, result.State)
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
+	require.Contains(t, r.outcome.Rescued[1].Detail, "cancelled while it waited: it works")
+}
+
+// A run that was terminated is not gone on with: who was to be rebooted may have been, and is told as still in doubt.
+func TestRescueAbandoned(t *testing.T) {
+	t.Parallel()
+	r := newRescue(1)
+	result, err := r.run(t, true)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.Stopped, result.State)
+	require.Equal(t, []string{"Begin", "End"}, r.calls)
+	require.Empty(t, r.outcome.Rescued)
+}
+
+// No more than a few guests of a host are made anew at once.
+func TestRescueIsGentle(t *testing.T) {
+	t.Parallel()
+	r := newRescue(12)
+	count := func(info *activity.Info, by int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if info.ActivityType.Name == workflows.RebootInstanceActivity {
+			r.atOnce += by
+			r.most = max(r.most, r.atOnce)
+		}
+	}
+	result := r.play(t, nil, func(env *testsuite.TestWorkflowEnvironment) {
+		env.SetOnActivityStartedListener(func(info *activity.Info, _ context.Context, _ converter.EncodedValues) { count(info, 1) })
+		env.SetOnActivityCompletedListener(func(info *activity.Info, _ converter.EncodedValue, _ error) { count(info, -1) })
+		env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.Anything).After(time.Minute).
+			Return(workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, nil)
+	})
+	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, 4, r.most)
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 12}, r.outcomes())
+}

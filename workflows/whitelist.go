@@ -1,0 +1,56 @@
+package workflows
+
+import (
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// WhitelistDevices has a host write which of its PCI devices Nova gives out by itself. Until it has ended, those that are
+// added and those that are removed are nobody else's.
+func WhitelistDevices(ctx workflow.Context, in OperationInput) (OperationResult, error) {
+	return runOperation(ctx, in, whitelist)
+}
+
+func whitelist(ctx workflow.Context, o *operation) error {
+	var result WhitelistResult
+	input := WhitelistInput{Operation: o.in.Operation, Host: o.work.Host, Work: *o.work.Whitelist}
+	undo := o.undoCall(call{
+		activity: RestoreWhitelistActivity, summary: "restore the whitelist of " + o.work.Host, input: input, limit: o.in.Limits.Step,
+	})
+	if o.in.Abandoned {
+		return o.abandon("write", undo)
+	}
+	err := o.step(ctx, "write", call{
+		activity: WriteWhitelistActivity, summary: "whitelist on " + o.work.Host, input: input, result: &result, limit: o.in.Limits.Step,
+	}, undo)
+	if err != nil {
+		return err
+	}
+	o.outcome.Result = map[string]any{
+		"file": result.File, "changed": result.Changed, "sha256": result.SHA256, "notes": result.Notes,
+	}
+	return nil
+}
+
+// PreviewWhitelistInput asks a host what a whitelist would change.
+type PreviewWhitelistInput struct {
+	Host string               `json:"host"`
+	Work cyborg.WhitelistWork `json:"work"`
+	// AgentWait is how long to wait for its agent, Limit how long that may take.
+	AgentWait time.Duration `json:"agent_wait"`
+	Limit     time.Duration `json:"limit"`
+}
+
+// PreviewWhitelist says what a whitelist would change on its host, and changes nothing.
+func PreviewWhitelist(ctx workflow.Context, in PreviewWhitelistInput) (cyborg.WhitelistPreview, error) {
+	var out cyborg.WhitelistPreview
+	err := askHost(ctx, in.Host, workflow.ActivityOptions{
+		ScheduleToStartTimeout: in.AgentWait,
+		StartToCloseTimeout:    in.Limit,
+		Summary:                "preview the whitelist of " + in.Host,
+	}, PreviewWhitelistActivity, WhitelistInput{Host: in.Host, Work: in.Work}, &out)
+	return out, err
+}
