@@ -134,3 +134,64 @@ func TestTheCheckerRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestTheModelOfRequestsRefuses is the same for accelerator requests.
+func TestTheModelOfRequestsRefuses(t *testing.T) {
+	t.Parallel()
+	x, y, z, mine, other := uuid.New(), uuid.New(), uuid.New(), uuid.New(), uuid.New()
+	type turns []porcupine.Operation
+	at := func(call, ret int64, name string, request, instance uuid.UUID, what string, held ...uuid.UUID) porcupine.Operation {
+		return porcupine.Operation{
+			Call: call, Return: ret, Input: turn{name: name, request: request, instance: instance}, Output: result{what: what, held: held},
+		}
+	}
+	for name, c := range map[string]struct{ good, bad turns }{
+		"three of two handles": {
+			good: turns{at(1, 2, "bind", x, mine, done), at(3, 4, "bind", y, mine, done), at(5, 6, "bind", z, mine, full)},
+			bad:  turns{at(1, 2, "bind", x, mine, done), at(3, 4, "bind", y, mine, done), at(5, 6, "bind", z, mine, done)},
+		},
+		"refused while a handle is free": {
+			good: turns{at(1, 9, "bind", x, mine, done), at(2, 8, "bind", y, mine, done), at(3, 7, "bind", z, mine, full)},
+			bad:  turns{at(1, 9, "bind", x, mine, done), at(3, 7, "bind", z, mine, full)},
+		},
+		"two winners of one request": {
+			good: turns{at(1, 9, "bind", x, mine, done), at(2, 8, "bind", x, other, taken)},
+			bad:  turns{at(1, 9, "bind", x, mine, done), at(2, 8, "bind", x, other, done)},
+		},
+		"bound after it was deleted": {
+			good: turns{at(1, 4, "delete", x, uuid.Nil, done), at(3, 6, "bind", x, mine, done)},
+			bad:  turns{at(1, 4, "delete", x, uuid.Nil, done), at(5, 6, "bind", x, mine, done)},
+		},
+		"gone though nobody deleted it": {
+			good: turns{at(1, 2, "bind", x, mine, done), at(3, 6, "delete all", x, mine, done), at(4, 7, "bind", x, mine, noRequest)},
+			bad:  turns{at(1, 2, "bind", x, mine, done), at(3, 6, "delete all", x, other, done), at(4, 7, "bind", x, mine, noRequest)},
+		},
+		// The deletion found the request as that of its instance, and made its bind give the handle back before it was gone.
+		"deleted in the middle of a bind": {
+			good: turns{
+				at(1, 6, "delete all", x, mine, done), at(2, 5, "bind", x, mine, done), at(2, 5, "give back", x, mine, cancelled),
+				at(3, 7, "bind", x, mine, noRequest), at(8, 9, "look", uuid.Nil, uuid.Nil, ""),
+			},
+			bad: turns{
+				at(1, 6, "delete all", x, other, done), at(2, 5, "bind", x, mine, done), at(2, 5, "give back", x, mine, cancelled),
+				at(3, 7, "bind", x, mine, noRequest), at(8, 9, "look", uuid.Nil, uuid.Nil, ""),
+			},
+		},
+		"a handle that a cancelled bind kept": {
+			good: turns{
+				at(1, 6, "delete", x, uuid.Nil, done), at(2, 5, "bind", x, mine, done), at(2, 5, "give back", x, mine, cancelled),
+				at(8, 9, "look", uuid.Nil, uuid.Nil, ""),
+			},
+			bad: turns{
+				at(1, 6, "delete", x, uuid.Nil, done), at(2, 5, "bind", x, mine, done), at(2, 5, "give back", x, mine, cancelled),
+				at(8, 9, "look", uuid.Nil, uuid.Nil, "", mine),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.True(t, porcupine.CheckOperations(placeModel(), c.good))
+			require.False(t, porcupine.CheckOperations(placeModel(), c.bad))
+		})
+	}
+}

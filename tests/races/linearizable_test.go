@@ -1,9 +1,13 @@
 package races_test
 
 import (
+	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,7 +84,7 @@ func (s *system) raceHistory(t *testing.T) {
 	requireLinearizable(t, model(initially), moments, history.hints(events))
 }
 
-// requireLinearizable fails the test where no order explains the history, and leaves a drawing of it.
+// requireLinearizable fails the test where no order explains the history, and says where every order ends.
 func requireLinearizable(t *testing.T, m porcupine.Model, moments []porcupine.Operation, hints hints) {
 	t.Helper()
 	began := time.Now()
@@ -94,7 +98,47 @@ func requireLinearizable(t *testing.T, m porcupine.Model, moments []porcupine.Op
 	if result == porcupine.Ok {
 		return
 	}
-	drawing := filepath.Join(t.ArtifactDir(), "history.html")
-	require.NoError(t, porcupine.VisualizePath(m, info, drawing))
-	require.Equal(t, porcupine.Ok, result, "no order of the history explains it; see %s", drawing)
+	require.Equal(t, porcupine.Ok, result, "no order of the history explains it: %s", stuck(m, info, moments))
+}
+
+// stuck tells, of each part of a history that no order explains, where the longest order that explains its beginning ends: its
+// last steps, and what none of which can come next.
+func stuck(m porcupine.Model, info porcupine.LinearizationInfo, history []porcupine.Operation) string {
+	const shown = 12
+	var text strings.Builder
+	parts := m.Partition(history)
+	for _, orders := range info.PartialLinearizationsOperations() {
+		if len(orders) == 0 {
+			continue
+		}
+		longest := slices.MaxFunc(orders, func(a, b []porcupine.Operation) int { return len(a) - len(b) })
+		at := slices.IndexFunc(parts, func(part []porcupine.Operation) bool { return slices.ContainsFunc(part, same(longest[0])) })
+		if len(longest) == len(parts[at]) {
+			continue
+		}
+		var next []porcupine.Operation
+		for _, o := range parts[at] {
+			if !slices.ContainsFunc(longest, same(o)) {
+				next = append(next, o)
+			}
+		}
+		slices.SortFunc(next, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+		fmt.Fprintf(&text, "%d of %d have an order, which ends\n", len(longest), len(parts[at]))
+		tell := func(some []porcupine.Operation) {
+			for _, o := range some {
+				fmt.Fprintf(&text, "  %10.6f–%10.6f %s\n", time.Duration(o.Call).Seconds(), time.Duration(o.Return).Seconds(), m.DescribeOperation(o.Input, o.Output))
+			}
+		}
+		tell(longest[max(0, len(longest)-shown):])
+		text.WriteString("and what is left begins\n")
+		tell(next[:min(shown, len(next))])
+	}
+	return text.String()
+}
+
+// same is whether an operation is that one.
+func same(as porcupine.Operation) func(porcupine.Operation) bool {
+	return func(o porcupine.Operation) bool {
+		return o.Call == as.Call && o.Return == as.Return && o.ClientId == as.ClientId
+	}
 }
