@@ -80,7 +80,7 @@ func (g *Images) client(ctx context.Context) (*gophercloud.ServiceClient, error)
 
 // Find finds an image: by its id, else by its property accel:bitstream_id, or by its accel:function_id. Errors: NotFound;
 // Invalid where there are several; ImageRejected for one without content or without a checksum to verify; TooLarge;
-// Unavailable where Glance or Keystone do not answer, or do not let us in.
+// Unavailable where Glance or Keystone do not answer, do not let us in, or have to do with something else just now.
 func (g *Images) Find(ctx context.Context, query cyborg.GlanceQuery) (Image, error) {
 	client, err := g.client(ctx)
 	if err != nil {
@@ -96,9 +96,20 @@ func (g *Images) Find(ctx context.Context, query cyborg.GlanceQuery) (Image, err
 		}
 	}
 	if err != nil {
-		return Image{}, openstack.Explain(service, err)
+		return Image{}, explain(err)
 	}
 	return g.read(found)
+}
+
+// explain says what went wrong of a question. Nothing of ours can be in conflict, or too large, where we only read: Glance, or
+// what stands before it, has to do with something else (the image is being saved, moved or replaced), and that passes.
+func explain(err error) error {
+	explained := openstack.Explain(service, err)
+	switch kind := cyborg.KindOf(explained); kind {
+	case cyborg.Changed, cyborg.TooLarge:
+		return cyborg.Errorf(cyborg.Unavailable, "%w", explained)
+	}
+	return explained
 }
 
 // only returns the one image that has the property.
@@ -205,7 +216,7 @@ func (g *Images) Open(ctx context.Context, image cyborg.Image, size, offset int6
 		OkCodes: []int{http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable},
 	})
 	if err != nil {
-		return nil, openstack.Explain(service, err)
+		return nil, explain(err)
 	}
 	content, all, err := imagesource.Content(answer, offset, math.MaxInt64)
 	if err == nil && all >= 0 && all != size {

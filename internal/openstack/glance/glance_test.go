@@ -125,7 +125,10 @@ func TestGlanceIsAway(t *testing.T) {
 	g := glancetest.Start(t)
 	images := newImages(g)
 	id := g.Add(content, nil)
-	for _, status := range []int{http.StatusServiceUnavailable, http.StatusInternalServerError, http.StatusForbidden, http.StatusTooManyRequests} {
+	for _, status := range []int{
+		http.StatusServiceUnavailable, http.StatusInternalServerError, http.StatusForbidden, http.StatusTooManyRequests,
+		http.StatusConflict, http.StatusPreconditionFailed, http.StatusRequestEntityTooLarge, http.StatusGone, http.StatusNoContent,
+	} {
 		g.Fail(glancetest.Failure{Status: status})
 		_, err := images.Find(t.Context(), byID(id))
 		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%d: %v", status, err)
@@ -133,10 +136,14 @@ func TestGlanceIsAway(t *testing.T) {
 		_, err = images.Open(t.Context(), cyborg.GlanceImage(id), 10_000, 0)
 		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%d: %v", status, err)
 	}
+	g.Fail(glancetest.Failure{Status: http.StatusBadRequest})
+	_, err := images.Find(t.Context(), cyborg.GlanceQuery{Function: "3AFB"})
+	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "what Glance does not understand now it never will")
+
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	g.Fail(glancetest.Failure{Stall: time.Minute})
-	_, err := images.Find(ctx, byID(id))
+	_, err = images.Find(ctx, byID(id))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	away := glance.New(nowhere{}, glance.Options{Max: 1 << 20})
