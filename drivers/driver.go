@@ -112,7 +112,8 @@ type Meter interface {
 
 // Watcher notices changes that kernel uevents do not tell.
 type Watcher interface {
-	// Watch calls changed, from any goroutine, whenever a new Discover is worth it, until ctx ends.
+	// Watch calls changed, from any goroutine, until ctx ends: once it has begun to look, since what has changed before that
+	// it does not know, and then whenever a new Discover is worth it.
 	Watch(ctx context.Context, changed func()) error
 }
 

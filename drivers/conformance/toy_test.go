@@ -425,13 +425,13 @@ func (d toy) Watch(ctx context.Context, changed func()) error {
 		d.Lock()
 		next := d.changed
 		d.Unlock()
+		if d.defect != "watches nothing" {
+			changed()
+		}
 		select {
 		case <-done:
 			return nil
 		case <-next:
-			if d.defect != "watches nothing" {
-				changed()
-			}
 		}
 	}
 }

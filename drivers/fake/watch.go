@@ -15,13 +15,14 @@ import (
 // are few where many fake hosts share a machine.
 const period = 500 * time.Millisecond
 
-// Watch calls changed when Discover would tell something else than before: a card vanished or returned, somebody else
+// Watch calls changed once it has begun to look, and then when Discover would tell something else than before: a card vanished or returned, somebody else
 // programmed it, the host was booted, Discover is scripted to fail or no longer is. It returns nil when ctx ends.
 func (d *driver) Watch(ctx context.Context, changed func()) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	stamps, boot := d.stamps()
 	view := d.view(ctx)
+	changed()
 	for {
 		select {
 		case <-ctx.Done():

@@ -27,6 +27,8 @@ func TestWatchTellsWhatDiscoverWould(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		told, done := &atomic.Int64{}, make(chan error, 1)
 		go func() { done <- driver.Watch(ctx, func() { told.Add(1) }) }()
+		synctest.Wait()
+		require.EqualValues(t, 1, told.Load(), "what changed before it began to look")
 		edit := func(change func(card *fake.Card)) {
 			require.NoError(t, p.bench.Edit(t.Context(), target.Device.Identity, change))
 		}

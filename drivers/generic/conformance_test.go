@@ -36,7 +36,7 @@ func environment(t testing.TB, host *sysfstest.Host) drivers.Environment {
 
 func simulated(t *testing.T, host *sysfstest.Host) drivers.Driver {
 	t.Helper()
-	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": "*", "simulate": true, "deadline": "10s"})
+	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": "*", "simulate": true, "deadline": "30s"})
 	require.NoError(t, err)
 	return driver
 }
