@@ -460,11 +460,9 @@ func TestAConnectionThatIsClosed(t *testing.T) {
 func TestTheNextConductorIsAsked(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	dead := httptest.NewServer(http.NotFoundHandler())
-	dead.Close()
 	ill := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 	t.Cleanup(ill.Close)
-	h.config.Endpoints = []string{dead.URL, ill.URL + "/", h.conductor.URL + "/"}
+	h.config.Endpoints = []string{"http://127.0.0.1:1", ill.URL + "/", h.conductor.URL + "/"}
 	h.run()
 	h.reports(1)
 	h.eventually(func() bool { return len(h.conductor.heard()) > 2 })

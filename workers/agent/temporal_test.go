@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"testing"
@@ -25,7 +26,7 @@ type temporal struct {
 	workflowservice.UnimplementedWorkflowServiceServer
 	t       *testing.T
 	address string
-	server  *grpc.Server
+	started chan struct{} // closed when it is
 
 	mu      sync.Mutex
 	polled  map[string]string // identity by task queue
@@ -38,34 +39,51 @@ type result struct {
 	failure  *failurepb.Failure
 }
 
-// newTemporal has an address but does not answer there before it is started.
+// newTemporal has an address but hangs up on whoever comes there before it is started.
 func newTemporal(t *testing.T) *temporal {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
-	return &temporal{
-		t: t, address: address, polled: map[string]string{}, results: map[string]chan result{},
+	s := &temporal{
+		t: t, address: listener.Addr().String(), started: make(chan struct{}), polled: map[string]string{}, results: map[string]chan result{},
 		tasks: make(chan *workflowservice.PollActivityTaskQueueResponse, 10),
 	}
-}
-
-func (s *temporal) start() {
-	s.t.Helper()
-	var config net.ListenConfig
-	listener, err := config.Listen(s.t.Context(), "tcp", s.address)
-	require.NoError(s.t, err)
 	server := grpc.NewServer()
 	workflowservice.RegisterWorkflowServiceServer(server, s)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	s.server = server
-	s.t.Cleanup(func() {
+	go func() { served <- server.Serve(lateListener{listener, s.started}) }()
+	t.Cleanup(func() {
 		server.Stop()
-		require.NoError(s.t, <-served)
+		if err := <-served; !errors.Is(err, grpc.ErrServerStopped) { // the test was over before it began to serve
+			require.NoError(t, err)
+		}
 	})
+	return s
 }
+
+// lateListener keeps its port from the beginning on, and takes connections once it is open.
+type lateListener struct {
+	net.Listener
+
+	open <-chan struct{}
+}
+
+func (l lateListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-l.open:
+			return conn, nil
+		default:
+			_ = conn.Close() // whoever it is comes again
+		}
+	}
+}
+
+func (s *temporal) start() { close(s.started) }
 
 // client is a lazy one, as agents get.
 func (s *temporal) client() client.Client {

@@ -73,6 +73,28 @@ func (*temporal) ShutdownWorker(context.Context, *workflowservice.ShutdownWorker
 	return &workflowservice.ShutdownWorkerResponse{}, nil
 }
 
+// lateListener keeps its port from the beginning on, and takes connections once it is open.
+type lateListener struct {
+	net.Listener
+
+	open <-chan struct{}
+}
+
+func (l lateListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-l.open:
+			return conn, nil
+		default:
+			_ = conn.Close() // whoever it is comes again
+		}
+	}
+}
+
 // told passes on that something was logged.
 type told struct{ heard chan struct{} }
 
@@ -88,13 +110,16 @@ func (l told) Write(text []byte) (int, error) {
 // there.
 func TestServeWaitsForTemporal(t *testing.T) {
 	t.Parallel()
-	var config net.ListenConfig
-	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
+	s := &temporal{asked: make(chan struct{}, 1), polled: make(chan string, 100)}
+	server := grpc.NewServer()
+	workflowservice.RegisterWorkflowServiceServer(server, s)
+	open := make(chan struct{})
+	go func() { _ = server.Serve(lateListener{listener, open}) }()
+	t.Cleanup(server.Stop)
 	c, err := client.NewLazyClient(client.Options{
-		HostPort: address, WorkerHeartbeatInterval: -1, Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		HostPort: listener.Addr().String(), WorkerHeartbeatInterval: -1, Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
 	})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
@@ -108,13 +133,7 @@ func TestServeWaitsForTemporal(t *testing.T) {
 	}()
 	<-heard // it could not start
 
-	s := &temporal{asked: make(chan struct{}, 1), polled: make(chan string, 100)}
-	server := grpc.NewServer()
-	workflowservice.RegisterWorkflowServiceServer(server, s)
-	listener, err = config.Listen(t.Context(), "tcp", address)
-	require.NoError(t, err)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
+	close(open)
 	<-s.asked
 	s.mu.Lock()
 	s.known = true
