@@ -32,7 +32,7 @@ func audited(t *testing.T, path string) (*harness, *record) {
 	t.Cleanup(func() { require.NoError(t, trail.Close()) })
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
-	config := api.Config{V1: v1.Config{SyncWait: 10 * time.Second}}
+	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
 	withTokens(&config)
 	handler, err := api.New(config, api.Deps{
 		Store: h.store, Engine: h.engine, Policy: rules, Account: trail.Account, Registry: prometheus.NewRegistry(), Log: log,

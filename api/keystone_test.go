@@ -45,7 +45,7 @@ func setupCloud(t *testing.T) *cloud {
 	require.NoError(t, err)
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
-	config := api.Config{V1: v1.Config{SyncWait: 10 * time.Second}}
+	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
 	withTokens(&config)
 	config.Auth.Keystone = auth.Keystone{
 		Validator: validator, URI: publicKeystone, ServiceRoles: []string{"service"},

@@ -22,7 +22,7 @@ func operationPath(id uuid.UUID, rest ...string) string {
 // ended waits for the operation's end, as a caller would.
 func (h *harness) ended(id uuid.UUID) cyborg.Operation {
 	h.t.Helper()
-	op := as[cyborg.Operation](h.do("GET", operationPath(id), nil, "Prefer", "wait=20").expect(http.StatusOK))
+	op := as[cyborg.Operation](h.do("GET", operationPath(id), nil, "Prefer", "wait=60").expect(http.StatusOK))
 	require.True(h.t, op.State.Ended(), op.State)
 	return op
 }

@@ -30,7 +30,7 @@ func TestTokensAreToldToNobody(t *testing.T) {
 	store, err := db.Open(t.Context(), h.url, db.Options{MaxConns: 4}, log)
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
-	config := api.Config{V1: v1.Config{SyncWait: 10 * time.Second}}
+	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
 	withTokens(&config)
 	handler, err := api.New(config, api.Deps{Store: store, Engine: h.engine, Registry: prometheus.NewRegistry(), Log: log})
 	require.NoError(t, err)

@@ -3,12 +3,12 @@
 package standalone_test
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -84,28 +84,41 @@ func processes(t *testing.T, dir string) []string {
 	entries, err := os.ReadDir("/proc")
 	require.NoError(t, err)
 	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		cwd, err := os.Readlink(filepath.Join("/proc", entry.Name(), "cwd"))
-		if err != nil {
-			continue // it has just ended
-		}
-		command, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
-		if err != nil || len(command) == 0 {
-			continue
+		pid := entry.Name()
+		cwd := workingIn(pid)
+		command, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
+		if cwd == "" || err != nil || len(command) == 0 {
+			continue // no process, or one that has just ended
 		}
 		arguments := strings.Split(string(command), "\x00")
 		below := strings.HasPrefix(cwd+"/", dir+"/")
-		if below && strings.HasPrefix(arguments[0], "postgres:") {
-			continue // a child of the first process of PostgreSQL, which come and go
+		if below && (strings.HasPrefix(arguments[0], "postgres:") || workingIn(parent(pid)) == cwd) {
+			continue // a child of the first process of PostgreSQL: they come and go, and have its name at first
 		}
 		if below || strings.Contains(string(command), dir) {
-			found = append(found, fmt.Sprintf("%d %s", pid, arguments[0]))
+			found = append(found, pid+" "+arguments[0])
 		}
 	}
 	return found
+}
+
+// workingIn is the working directory of a process, empty where it has ended.
+func workingIn(pid string) string {
+	cwd, err := os.Readlink(filepath.Join("/proc", pid, "cwd"))
+	if err != nil {
+		return ""
+	}
+	return cwd
+}
+
+// parent is the process id of a process's parent, empty where it has ended.
+func parent(pid string) string {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return ""
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // its name may hold anything
+	return fields[1]
 }
 
 // What is refused while another process is not running: each time the state stays as it was.
