@@ -17,7 +17,7 @@ import (
 // impatience makes operations give up soon on an agent that is away.
 func impatience() []string {
 	return []string{
-		"CYBORG_OPERATIONS_AGENT_WAIT=3s", "CYBORG_OPERATIONS_UNDO=3s", "CYBORG_OPERATIONS_STEP=30s",
+		"CYBORG_OPERATIONS_AGENT_WAIT=8s", "CYBORG_OPERATIONS_UNDO=3s", "CYBORG_OPERATIONS_STEP=30s",
 	}
 }
 
@@ -63,7 +63,7 @@ func TestAgentAway(t *testing.T) {
 		require.Equal(t, cyborg.HostSilent, op.Error.Kind, op.Error.Message)
 		require.Contains(t, op.Error.Message, "host "+rack+" has been silent since 20")
 		require.Contains(t, op.Error.Hint, rack)
-		require.GreaterOrEqual(t, op.EndedAt.Sub(op.CreatedAt), 3*time.Second, "it waits for the agent")
+		require.GreaterOrEqual(t, op.EndedAt.Sub(op.CreatedAt), 8*time.Second, "it waits for the agent")
 		require.Less(t, op.EndedAt.Sub(op.CreatedAt), 29*time.Second, "but not as long as without the option")
 		c.requireUndone(t, s, cyborg.Failed)
 	}

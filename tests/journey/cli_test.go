@@ -111,20 +111,29 @@ func TestLifeOnTheCommandLine(t *testing.T) { //nolint:tparallel // chapters of 
 
 func lookAround(t *testing.T, p terminal) {
 	t.Helper()
-	var hosts []cyborg.Host
-	p.reads(&hosts, "host", "list")
-	require.Len(t, hosts, 2)
-	require.Equal(t, "north", hosts[0].Name)
-	require.Equal(t, 3, hosts[0].Devices)
-	require.False(t, hosts[0].Silent)
-	var services []cyborg.Service
-	p.reads(&services, "service", "list")
-	roles := map[string]int{}
-	for _, service := range services {
-		require.True(t, service.Alive, "%+v", service)
-		roles[service.Role]++
-	}
-	require.Equal(t, map[string]int{"agent": 2, "api": 1, "conductor": 1}, roles)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	harness.Until(t, ctx, "heard", func() error { // on a busy machine a heartbeat may be late
+		var hosts []cyborg.Host
+		p.reads(&hosts, "host", "list")
+		require.Len(t, hosts, 2)
+		require.Equal(t, "north", hosts[0].Name)
+		require.Equal(t, 3, hosts[0].Devices)
+		if hosts[0].Silent {
+			return cyborg.Errorf(cyborg.Busy, "%+v", hosts[0])
+		}
+		var services []cyborg.Service
+		p.reads(&services, "service", "list")
+		roles := map[string]int{}
+		for _, service := range services {
+			if !service.Alive {
+				return cyborg.Errorf(cyborg.Busy, "%+v", service)
+			}
+			roles[service.Role]++
+		}
+		require.Equal(t, map[string]int{"agent": 2, "api": 1, "conductor": 1}, roles)
+		return nil
+	})
 	var backends []cyborg.Backend
 	p.reads(&backends, "driver", "list")
 	require.Len(t, backends, 2)
