@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
@@ -28,6 +29,8 @@ type driver struct {
 	latency    map[Step]time.Duration
 	bootIDFile string
 	log        *slog.Logger
+	// told is what the last Discover returned, or Watch saw when it last called for one, as text.
+	told atomic.Pointer[string]
 }
 
 var (
@@ -107,6 +110,8 @@ func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			reports = append(reports, s.report(card))
 		}
 	}
+	text := textOf(reports)
+	d.told.Store(&text)
 	return reports, nil
 }
 

@@ -15,13 +15,15 @@ import (
 // are few where many fake hosts share a machine.
 const period = 500 * time.Millisecond
 
-// Watch calls changed once it has begun to look, and then when Discover would tell something else than before: a card vanished or returned, somebody else
-// programmed it, the host was booted, Discover is scripted to fail or no longer is. It returns nil when ctx ends.
+// Watch calls changed once it has begun to look, and then when Discover would tell something else than before: a card vanished
+// or returned, somebody else programmed it, the host was booted, Discover is scripted to fail or no longer is. What Discover
+// told last counts as well as what was seen last: a card may be back before it is missed here. It returns nil when ctx ends.
 func (d *driver) Watch(ctx context.Context, changed func()) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	stamps, boot := d.stamps()
-	view := d.view(ctx)
+	view, _ := d.view(ctx)
+	var told *string // nil: nothing that was told has been looked at
 	changed()
 	for {
 		select {
@@ -30,12 +32,15 @@ func (d *driver) Watch(ctx context.Context, changed func()) error {
 		case <-ticker.C:
 		}
 		newStamps, newBoot := d.stamps()
-		if boot == newBoot && slices.EqualFunc(stamps, newStamps, sameFile) {
+		newTold := d.told.Load()
+		if boot == newBoot && told == newTold && slices.EqualFunc(stamps, newStamps, sameFile) {
 			continue
 		}
-		stamps, boot = newStamps, newBoot
-		if now := d.view(ctx); now != view && ctx.Err() == nil {
-			view = now
+		stamps, boot, told = newStamps, newBoot, newTold
+		now, seen := d.view(ctx)
+		if ctx.Err() == nil && (now != view || told != nil && *told != seen) {
+			view, told = now, &seen
+			d.told.Store(told)
 			changed()
 		}
 	}
@@ -65,21 +70,27 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// view is all that Discover tells at this moment, as text; of a scripted failure it holds only that there is one, since
-// to use one up is no reason to look again.
-func (d *driver) view(ctx context.Context) string {
+// view is all that Discover tells at this moment, as text, and seen is that without its script; of a scripted failure view
+// holds only that there is one, since to use one up is no reason to look again.
+func (d *driver) view(ctx context.Context) (view, seen string) {
 	reports, err := d.reports(ctx)
 	if err != nil {
-		return err.Error()
+		return err.Error(), err.Error()
 	}
+	seen = textOf(reports)
+	view = seen
+	for _, s := range d.slots {
+		if card, err := d.look(ctx, s); err == nil && card.Fail[StepDiscover].Times != 0 {
+			view += s.identity()
+		}
+	}
+	return view, seen
+}
+
+func textOf(reports []cyborg.DeviceReport) string {
 	text, err := json.Marshal(reports)
 	if err != nil {
 		return cyborg.Errorf(cyborg.Internal, "a discovery cannot be written: %w", err).Error()
-	}
-	for _, s := range d.slots {
-		if card, err := d.look(ctx, s); err == nil && card.Fail[StepDiscover].Times != 0 {
-			text = append(text, s.identity()...)
-		}
 	}
 	return string(text)
 }

@@ -71,6 +71,16 @@ func TestWatchTellsWhatDiscoverWould(t *testing.T) {
 			<-time.After(3 * time.Second)
 			require.Equal(t, event.tells, told.Load()-before, event.name)
 		}
+
+		// What somebody has discovered of a card is no longer true, although it is back before the next look.
+		identity, before := target.Device.Identity, told.Load()
+		require.NoError(t, p.bench.Vanish(t.Context(), identity))
+		seen, err := driver.Discover(t.Context())
+		require.NoError(t, err)
+		require.Len(t, seen, 1)
+		require.NoError(t, p.bench.Return(t.Context(), identity))
+		<-time.After(3 * time.Second)
+		require.EqualValues(t, 1, told.Load()-before)
 		cancel()
 		require.NoError(t, <-done)
 	})
