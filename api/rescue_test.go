@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -43,6 +44,48 @@ func TestHardRebootIsNoted(t *testing.T) {
 	require.Equal(t, "req-1", noted(hard))
 	require.Empty(t, noted(soft))
 	require.Empty(t, noted(unknown))
+}
+
+// bootingInstances are instances whose host boots again while Nova is asked about them.
+type bootingInstances struct {
+	instances
+
+	boot func()
+}
+
+func (b bootingInstances) HardReboot(ctx context.Context, instance uuid.UUID) (string, error) {
+	b.boot()
+	return b.instances.HardReboot(ctx, instance)
+}
+
+// TestHardRebootBeforeAnotherBoot: a hard reboot that was asked for before the host booted again, and was seen before that was known,
+// does not count for what that boot has cost.
+func TestHardRebootBeforeAnotherBoot(t *testing.T) {
+	t.Parallel()
+	instance, boots := uuid.New(), func() {}
+	h := setupWith(t, func(deps *api.Deps) {
+		deps.Instances = bootingInstances{instances{instance: {project: "tenant", rebooting: "req-1"}}, func() { boots() }}
+	})
+	accelerator := h.ready("first")
+	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, h.requests("one", 1)...)).expect(http.StatusAccepted)
+	conn, err := pgx.Connect(t.Context(), h.url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	boot := func(id string) {
+		_, err := conn.Exec(t.Context(), "UPDATE arqs SET lost_boot = $1, lost_at = clock_timestamp(), hard_reboot = NULL", id)
+		require.NoError(t, err)
+	}
+	noted := func() string {
+		require.Len(t, h.do("GET", ofInstance(instance), nil).arqs(http.StatusOK), 1)
+		request, err := h.store.HardReboot(t.Context(), cyborg.Rescue{Instance: instance, BootID: "second"})
+		require.NoError(t, err)
+		return request
+	}
+	boot("first")
+	boots = func() { boot("second") }
+	require.Empty(t, noted())
+	boots = func() {}
+	require.Equal(t, "req-1", noted(), "Nova is still, or again, at it, and this boot is known")
 }
 
 // TestRescue: administrators may have Nova reboot what a host's boot may have cost its accelerators, where there is a Nova; what

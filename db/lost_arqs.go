@@ -54,10 +54,11 @@ func clearLost(ctx context.Context, tx pgx.Tx, well []cyborg.Rescue) error {
 }
 
 // NoteHardReboot records that Nova is at a hard reboot of an instance that may be without its accelerators, by Nova's id of the
-// request for it: if it succeeds, the instance has them again.
-func (s *Store) NoteHardReboot(ctx context.Context, instance uuid.UUID, request string) error {
-	_, err := s.pool.Exec(ctx, "UPDATE arqs SET hard_reboot = $2 WHERE instance_uuid = $1 AND lost_at IS NOT NULL AND hard_reboot IS DISTINCT FROM $2",
-		instance, request)
+// request for it: if it succeeds, the instance has them again. It was seen when they were known to be lost by a boot at lostAt,
+// that of the request which was lost last: of a boot since then, of which the caller does not know, nothing is noted.
+func (s *Store) NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error {
+	_, err := s.pool.Exec(ctx, "UPDATE arqs SET hard_reboot = $3 WHERE instance_uuid = $1 AND lost_at <= $2 AND hard_reboot IS DISTINCT FROM $3",
+		instance, lostAt, request)
 	return s.failure(ctx, err)
 }
 

@@ -347,7 +347,7 @@ func (c *compute) rebootHard(who uuid.UUID, result string) {
 	c.t.Helper()
 	c.model.Hold()
 	request := c.model.RebootHard(who, "somebody")
-	require.NoError(c.t, c.NoteHardReboot(c.t.Context(), who, request))
+	require.NoError(c.t, c.NoteHardReboot(c.t.Context(), who, time.Now(), request))
 	c.tidy()
 	require.Equal(c.t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it is not over")
 	c.model.Release(result)

@@ -21,7 +21,7 @@ import (
 type ARQStore interface {
 	ARQs(ctx context.Context, filter db.ARQFilter, listing db.Listing) ([]cyborg.ARQ, error)
 	CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error)
-	NoteHardReboot(ctx context.Context, instance uuid.UUID, request string) error
+	NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Wake(ctx context.Context) <-chan struct{}
@@ -140,16 +140,19 @@ const novaWait = 5 * time.Second
 // noteReboot notes that Nova is at a hard reboot of an instance that may be without its accelerators since its host booted. Its
 // nova-compute asks for them at the start of any reboot, and only now Nova says which sort it is.
 func (a *API) noteReboot(ctx context.Context, arqs []cyborg.ARQ) {
-	lost := slices.IndexFunc(arqs, func(arq cyborg.ARQ) bool { return arq.Health == cyborg.LostAtBoot })
-	if lost < 0 || a.instances == nil {
+	if len(arqs) == 0 || a.instances == nil {
 		return
 	}
-	instance := arqs[lost].Instance
+	lost := slices.MaxFunc(arqs, func(x, y cyborg.ARQ) int { return x.LostAt.Compare(y.LostAt) })
+	if lost.Health != cyborg.LostAtBoot {
+		return
+	}
+	instance := lost.Instance
 	asking, cancel := context.WithTimeout(ctx, novaWait)
 	defer cancel()
 	request, err := a.instances.HardReboot(asking, instance)
 	if err == nil && request != "" {
-		err = a.store.NoteHardReboot(ctx, instance, request)
+		err = a.store.NoteHardReboot(ctx, instance, lost.LostAt, request)
 	}
 	if err != nil {
 		a.log.WarnContext(ctx, "it is not known whether an instance that may be without its accelerators is being rebooted; stop and start it",

@@ -2,6 +2,7 @@ package v2
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -94,8 +95,8 @@ func (s *sharedStore) CreateARQs(ctx context.Context, profile string, actor cybo
 }
 
 // NoteHardReboot is the store's, in turn.
-func (s *sharedStore) NoteHardReboot(ctx context.Context, instance uuid.UUID, request string) error {
-	_, err := through(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.NoteHardReboot(ctx, instance, request) })
+func (s *sharedStore) NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error {
+	_, err := through(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.NoteHardReboot(ctx, instance, lostAt, request) })
 	return err
 }
 
