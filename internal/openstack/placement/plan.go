@@ -83,8 +83,9 @@ func NewPlan(wanted []Provider, tree Tree, marks Marks) *Plan {
 		}
 	}
 	slices.SortFunc(orphans, p.deepestFirst)
+	leaves := known // what is not below its parent any more when this is done
 	for _, node := range orphans {
-		p.abandon(node, marks[node.UUID])
+		leaves[node.UUID] = p.abandon(node, marks[node.UUID], leaves)
 	}
 	return p
 }
@@ -233,23 +234,52 @@ func told(inventories map[string]Inventory) string {
 	return strings.Join(parts, ", ")
 }
 
-// abandon deletes a provider of ours whose deployable is not recorded, unless somebody has an allocation of it: then it is
-// closed, and goes when that has gone.
-func (p *Plan) abandon(node *Node, was Mark) {
-	if node.allocated("") == 0 {
+// abandon deletes a provider of ours whose deployable is not recorded, and says whether it does. While somebody has an allocation
+// of what is ours, or there are providers below it that do not leave, it is closed, and goes when that has gone. One in which others
+// have inventories is left to them.
+func (p *Plan) abandon(node *Node, was Mark, leaves map[uuid.UUID]bool) bool {
+	theirs := maps.Clone(node.Inventories)
+	maps.DeleteFunc(theirs, func(class string, _ Inventory) bool { return was.owns(class) })
+	consumers := node.consumersOf(was.owns)
+	below := slices.ContainsFunc(p.tree.below[node.UUID], func(child uuid.UUID) bool { return !leaves[child] })
+	stays := func(format string, args ...any) {
+		p.differ(false, cyborg.DriftOrphanProvider, node.UUID, node.Name, "no accelerator is recorded for it, and it stays because "+format, args...)
+	}
+	switch {
+	case len(consumers) > 0:
+		stays("%s has an allocation", strings.Join(consumers, ", "))
+	case len(theirs) > 0:
+		stays("others have put %s into it; what was ours is gone from it", told(theirs))
+		p.disown(node, was, theirs)
+		return false
+	case below:
+		stays("others are below it")
+	default:
 		p.differ(true, cyborg.DriftOrphanProvider, node.UUID, node.Name, "no accelerator is recorded for it")
 		p.calls = append(p.calls, call{verb: destroy, provider: node.UUID})
-		return
+		return true
 	}
 	p.Marks[node.UUID] = was
-	p.differ(false, cyborg.DriftOrphanProvider, node.UUID, node.Name, "no accelerator is recorded for it, and it stays because %s has an allocation",
-		strings.Join(node.Consumers(), ", "))
 	closed := maps.Clone(node.Inventories)
 	for class, have := range closed {
-		closed[class] = have.closed()
+		if was.owns(class) {
+			closed[class] = have.closed()
+		}
 	}
 	if !maps.Equal(closed, node.Inventories) {
 		p.calls = append(p.calls, call{verb: supply, provider: node.UUID, inventories: closed})
+	}
+	return false
+}
+
+// disown takes from a provider what is ours, and leaves the rest of it.
+func (p *Plan) disown(node *Node, was Mark, theirs map[string]Inventory) {
+	if !maps.Equal(theirs, node.Inventories) {
+		p.calls = append(p.calls, call{verb: supply, provider: node.UUID, inventories: theirs})
+	}
+	traits := slices.DeleteFunc(slices.Clone(node.Traits), func(trait string) bool { return trait == Owner || was.stale(trait, nil) })
+	if len(traits) < len(node.Traits) {
+		p.calls = append(p.calls, call{verb: mark, provider: node.UUID, traits: traits})
 	}
 }
 

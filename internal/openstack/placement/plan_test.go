@@ -91,15 +91,20 @@ func TestPlanLeadsToTheWantedTree(t *testing.T) {
 				known[w.Name] = true
 				requireAs(t, model, root, w, foreignTraits[w.Name], foreign[w.Name])
 			}
-			for name := range model.Providers() {
-				require.True(t, known[name] || name == "h" || name == "h_numa0", name)
+			for name, p := range model.Providers() {
+				if known[name] || name == "h" || name == "h_numa0" {
+					continue
+				}
+				require.NotEmpty(t, foreign[name], name)
+				require.Equal(t, foreign[name], p.Inventories, name)
+				require.Subset(t, []string{"CUSTOM_FOREIGN"}, p.Traits, name)
 			}
 			gone := func(name string) {
 				delete(foreignTraits, name)
 				delete(foreign, name)
 			}
 			for i := range 3 {
-				if name := fmt.Sprintf("h_d%d", i); !known[name] {
+				if name := fmt.Sprintf("h_d%d", i); !known[name] && foreign[name] == nil {
 					gone(name)
 				}
 			}
@@ -187,6 +192,68 @@ func TestPlanClosesWhatIsInUse(t *testing.T) {
 	require.NotEmpty(t, plan.Differences, "it is told as long as it is so")
 
 	model.Allocate("vm", "h_d0", "FPGA", -1)
+	_, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
+	require.NoError(t, err)
+	require.Nil(t, model.Provider("h_d0"))
+}
+
+// What others keep in a provider of ours stays theirs when it is no longer wanted, and what is ours goes from it: the provider is
+// told of once, and left to them.
+func TestPlanLeavesWhatOthersPutThere(t *testing.T) {
+	t.Parallel()
+	model := placementtest.New()
+	model.AddHost("h")
+	client := placement.New(model)
+	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Traits: []string{"CUSTOM_A", placement.Owner}}
+	plan, err := step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}})
+	require.NoError(t, err)
+	theirs := placementtest.Inventory{Total: 2, MinUnit: 1, MaxUnit: 2, StepSize: 1, AllocationRatio: 1}
+	p := model.Provider("h_d0")
+	p.Inventories["PCI_DEVICE"], p.Traits = theirs, append(p.Traits, "CUSTOM_THEIRS")
+	model.Put(*p)
+	model.Allocate("vm", "h_d0", "FPGA", 1)
+
+	// While somebody has some of what is ours, that is closed, and theirs is not.
+	plan, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
+	require.NoError(t, err)
+	require.Contains(t, plan.Differences[0].Detail, "vm has an allocation")
+	require.Equal(t, 4, model.Provider("h_d0").Inventories["FPGA"].Reserved)
+	require.Equal(t, theirs, model.Provider("h_d0").Inventories["PCI_DEVICE"])
+
+	model.Allocate("vm", "h_d0", "FPGA", -1)
+	model.Allocate("other", "h_d0", "PCI_DEVICE", 1)
+	plan, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
+	require.NoError(t, err)
+	require.Len(t, plan.Differences, 1)
+	require.Equal(t, cyborg.DriftOrphanProvider, plan.Differences[0].Class)
+	require.False(t, plan.Differences[0].Repaired)
+	require.Contains(t, plan.Differences[0].Detail, "2 PCI_DEVICE")
+	require.Equal(t, map[string]placementtest.Inventory{"PCI_DEVICE": theirs}, model.Provider("h_d0").Inventories)
+	require.Equal(t, []string{"CUSTOM_THEIRS"}, model.Provider("h_d0").Traits)
+
+	plan, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
+	require.NoError(t, err)
+	require.True(t, plan.Empty())
+	require.Empty(t, plan.Differences, "it is no longer ours")
+}
+
+// One below which others have providers stays, closed, until they have gone: Placement would not delete it.
+func TestPlanKeepsWhatOthersAreBelow(t *testing.T) {
+	t.Parallel()
+	model := placementtest.New()
+	model.AddHost("h")
+	client := placement.New(model)
+	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Traits: []string{placement.Owner}}
+	plan, err := step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}})
+	require.NoError(t, err)
+	model.Put(placementtest.Provider{UUID: uuid.New(), Name: "theirs", Parent: w.UUID})
+	for range 2 {
+		plan, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
+		require.NoError(t, err)
+		require.Contains(t, plan.Differences[0].Detail, "others are below it")
+		require.Equal(t, 4, model.Provider("h_d0").Inventories["FPGA"].Reserved)
+	}
+	model.Remove("theirs")
 	_, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
 	require.NoError(t, err)
 	require.Nil(t, model.Provider("h_d0"))

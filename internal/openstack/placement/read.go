@@ -51,7 +51,7 @@ func (c *Client) list(ctx context.Context, query url.Values) ([]listedProvider, 
 // Read reads as much of a host's tree as concerns us. The generations in it are from before everything else that was read,
 // so that a change that stands on it is refused where anything of it was changed since.
 func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
-	tree := Tree{Nodes: map[uuid.UUID]*Node{}, taken: map[string]uuid.UUID{}}
+	tree := Tree{Nodes: map[uuid.UUID]*Node{}, taken: map[string]uuid.UUID{}, below: map[uuid.UUID][]uuid.UUID{}}
 	found, err := c.list(ctx, url.Values{"name": {r.Host}})
 	if err != nil {
 		return tree, err
@@ -80,6 +80,9 @@ func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
 		ours[r.Wanted[i].UUID] = true
 	}
 	for i := range all {
+		if l := &all[i]; l.Parent != nil {
+			tree.below[*l.Parent] = append(tree.below[*l.Parent], l.UUID)
+		}
 		if l := &all[i]; ours[l.UUID] && l.UUID != tree.Root.UUID {
 			tree.Nodes[l.UUID] = l.node()
 		}

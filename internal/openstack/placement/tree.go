@@ -127,6 +127,8 @@ type Tree struct {
 	Nodes map[uuid.UUID]*Node
 	// taken are the names of wanted providers that others have.
 	taken map[string]uuid.UUID
+	// below are all providers of the tree, also those of others, by their parents.
+	below map[uuid.UUID][]uuid.UUID
 }
 
 // Node is a provider as Placement has it.
@@ -149,24 +151,27 @@ func (n *Node) has(trait string) bool {
 	return found
 }
 
-// allocated is how much of a class consumers have; of any class where it is empty.
+// allocated is how much of a class consumers have.
 func (n *Node) allocated(class string) int {
 	sum := 0
 	for _, resources := range n.Allocations {
-		for name, amount := range resources {
-			if class == "" || name == class {
-				sum += amount
-			}
-		}
+		sum += resources[class]
 	}
 	return sum
 }
 
 // Consumers lists who has an allocation of the provider, sorted.
 func (n *Node) Consumers() []string {
+	return n.consumersOf(func(string) bool { return true })
+}
+
+// consumersOf lists who has an allocation of such a class, sorted.
+func (n *Node) consumersOf(counts func(class string) bool) []string {
 	out := make([]string, 0, len(n.Allocations))
-	for consumer := range n.Allocations {
-		out = append(out, consumer)
+	for consumer, resources := range n.Allocations {
+		if slices.ContainsFunc(slices.Collect(maps.Keys(resources)), counts) {
+			out = append(out, consumer)
+		}
 	}
 	slices.Sort(out)
 	return out
@@ -183,6 +188,12 @@ func (n *Node) Has(consumer string) int {
 
 // functionTrait begins the traits that say what an FPGA has loaded; there is one at most, and it is always ours.
 const functionTrait = "CUSTOM_FPGA_FUNCTION_ID_"
+
+// owns says that what a provider has of a class is ours: all of it where there is no mark, and only the trait says that the
+// provider is.
+func (m Mark) owns(class string) bool {
+	return m.Traits == nil || slices.Contains(m.Classes, class)
+}
 
 // stale says that a trait was ours and is wanted no longer.
 func (m Mark) stale(trait string, wanted []string) bool {
