@@ -315,6 +315,38 @@ func TestPlanAsksOnlyWhatChanged(t *testing.T) {
 	require.Equal(t, 3, asked, "each once in a day of comparisons")
 }
 
+// A provider that somebody has deleted and made again, with its UUID and come to its generation, is not taken for ours: it does not
+// have our trait, or another name, or another parent.
+func TestPlanKnowsAnotherProviderWithTheSameUUID(t *testing.T) {
+	t.Parallel()
+	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Reserved: 4, Traits: []string{placement.Owner}}
+	open := map[string]placementtest.Inventory{"FPGA": {Total: 4, MinUnit: 1, MaxUnit: 4, StepSize: 1, AllocationRatio: 1}}
+	for name, other := range map[string]placementtest.Provider{
+		"no trait":       {Name: "h_d0", Inventories: open},
+		"another name":   {Name: "theirs", Inventories: open, Traits: []string{placement.Owner}},
+		"another parent": {Name: "h_d0", Inventories: open, Traits: []string{placement.Owner}},
+	} {
+		model := placementtest.New()
+		root := model.AddHost("h")
+		client := placement.New(model)
+		request := placement.Request{Host: "h", Wanted: []placement.Provider{w}}
+		for range 2 { // the second one sees it
+			plan, err := step(t, client, request)
+			require.NoError(t, err)
+			request.Marks = plan.Marks
+		}
+		other.UUID, other.Parent, other.Generation = w.UUID, root.UUID, model.Provider("h_d0").Generation
+		if name == "another parent" {
+			other.Parent = model.Provider("h_numa0").UUID
+		}
+		model.Remove("h_d0")
+		model.Put(other)
+		_, err := step(t, client, request)
+		require.NoError(t, err)
+		requireAs(t, model, root, w, nil, nil)
+	}
+}
+
 // A provider that is thought to be new and is not is found at the next try.
 func TestPlanFindsWhatIsNotNew(t *testing.T) {
 	t.Parallel()

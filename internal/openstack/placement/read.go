@@ -69,9 +69,9 @@ func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
 	if err != nil {
 		return tree, err
 	}
-	ours := map[uuid.UUID]bool{}
+	ours, marked := map[uuid.UUID]bool{}, map[uuid.UUID]bool{}
 	for i := range owned {
-		ours[owned[i].UUID] = true
+		ours[owned[i].UUID], marked[owned[i].UUID] = true, true
 	}
 	for id := range r.Marks {
 		ours[id] = true
@@ -91,7 +91,7 @@ func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
 		return tree, err
 	}
 	for id, node := range tree.Nodes {
-		if !node.know(r.Marks[id].Seen) {
+		if !node.listedAs(r.Wanted, tree.Root.UUID, marked[id]) || !node.know(r.Marks[id].Seen) {
 			if err := c.detail(ctx, node); err != nil {
 				return tree, err
 			}
@@ -103,6 +103,13 @@ func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
 		}
 	}
 	return tree, nil
+}
+
+// listedAs says that a provider is as wanted as far as lists tell, marked with our trait or not. One that is not has been changed, or
+// somebody has deleted it and made another with its UUID, which may have come to the same generation.
+func (n *Node) listedAs(wanted []Provider, root uuid.UUID, marked bool) bool {
+	i := slices.IndexFunc(wanted, func(w Provider) bool { return w.UUID == n.UUID })
+	return i >= 0 && n.Name == wanted[i].Name && n.Parent == root && marked == slices.Contains(wanted[i].Traits, Owner)
 }
 
 // sameClasses says that nothing of a provider that somebody could have an allocation of would have to go.
