@@ -224,7 +224,7 @@ func (s *Session) login(ctx context.Context) error {
 	return nil
 }
 
-// refused explains why we could not log in.
+// refused explains why we could not log in. Whatever Keystone says of that is no fault of whoever asked us for something else.
 func (s *Session) refused(err error) error {
 	said, _ := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	switch {
@@ -232,6 +232,8 @@ func (s *Session) refused(err error) error {
 		said.Actual == http.StatusNotFound && bytes.Contains(said.Body, []byte("Application Credential")): // it was deleted
 		return cyborg.Errorf(cyborg.Unavailable, "Keystone does not let our own %s in", s.own.who).
 			WithHint("The operator of this server corrects who it is: openstack.username, password, project_name and the domains, or the application credential.")
+	case said.Actual != 0:
+		return cyborg.Errorf(cyborg.Unavailable, "%w", Explain("identity", err))
 	}
 	return Explain("identity", err)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -268,6 +269,19 @@ func TestALoginOutlivesItsRequest(t *testing.T) {
 	close(goOn) // the second comes during the login or after it
 	require.NoError(t, <-second)
 	require.Equal(t, 1, k.Logins())
+}
+
+// TestKeystoneRefusesALogin: with whatever status, that may pass, and is not taken for an answer to what was asked of us.
+func TestKeystoneRefusesALogin(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 404, 409, 413, 429, 500, 503} {
+		k := openstacktest.NewKeystone(t)
+		k.Disturb(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		s := session(t, k.Config())
+		_, err := s.Service(t.Context(), "image")
+		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%d: %v", status, err)
+		require.ErrorContains(t, err, strconv.Itoa(status))
+	}
 }
 
 func TestCertificatesAreChecked(t *testing.T) {
