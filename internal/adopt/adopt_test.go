@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -231,6 +232,23 @@ func TestAdoptKnowsOneSchema(t *testing.T) {
 				require.Equal(t, cyborg.Unsupported, cyborg.KindOf(err), statement)
 				require.ErrorContains(t, err, want, statement)
 			}
+		})
+	}
+}
+
+// TestADatabaseThatIsNotThere: the server answers, so the URL is wrong, and trying later would not help.
+func TestADatabaseThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	for name, start := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			from, err := url.Parse(start(t).url)
+			require.NoError(t, err)
+			from.Path = "/nowhere"
+			_, err = adopt.Run(t.Context(), from.String(), nil, false, slog.New(slog.DiscardHandler))
+			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+			require.ErrorContains(t, err, "nowhere")
+			require.Contains(t, cyborg.AsError(err).Hint, "cyborg.conf")
 		})
 	}
 }

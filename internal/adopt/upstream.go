@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/cyborg-project/cyborg"
@@ -188,11 +190,36 @@ func openPostgreSQL(from *url.URL) (*source, error) {
 // connectWithin bounds connecting to the database.
 const connectWithin = 10 * time.Second
 
-// read reads everything as it was at one moment. The errors are of kind Unavailable, and Unsupported for another schema.
+// unopened is why no transaction could be begun: Invalid where the URL names a database, a user or a password that the
+// server does not take, else Unavailable.
+func unopened(err error) error {
+	const (
+		// PostgreSQL's, from Appendix A of its manual.
+		noDatabase, badPassword, badAuthorization, noPrivilege = "3D000", "28P01", "28000", "42501"
+		// MySQL's, from its list of server errors.
+		mysqlBadDB, mysqlAccessDenied, mysqlDBAccessDenied = 1049, 1045, 1044
+	)
+	refused := false
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		refused = slices.Contains([]string{noDatabase, badPassword, badAuthorization, noPrivilege}, pg.Code)
+	}
+	if my, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		refused = slices.Contains([]uint16{mysqlBadDB, mysqlAccessDenied, mysqlDBAccessDenied}, my.Number)
+	}
+	if !refused {
+		return cyborg.Errorf(cyborg.Unavailable, "the database of --from does not answer: %w", err).
+			WithHint("See that its server runs and can be reached from here, and that the URL names the right one.")
+	}
+	return cyborg.Errorf(cyborg.Invalid, "the database of --from cannot be opened: %w", err).
+		WithHint("Correct the URL: [database] connection of that Cyborg's cyborg.conf has it.")
+}
+
+// read reads everything as it was at one moment. The errors are of kind Unavailable, Invalid where the
+// URL is wrong, and Unsupported for another schema.
 func (s *source) read(ctx context.Context) (*upstream, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the database of --from does not answer: %w", err)
+		return nil, unopened(err)
 	}
 	defer func() { _ = tx.Rollback() }() // it was only read
 	if err := s.checkSchema(ctx, tx); err != nil {
