@@ -205,3 +205,14 @@ func TestProviderUUID(t *testing.T) {
 	// python3 -c 'import uuid; print(uuid.uuid3(uuid.NAMESPACE_DNS, "compute-1_0000:3b:00.0"))'
 	require.Equal(t, "4dc17aab-79d3-3f4f-b61f-3cc3f3cb0ef8", cyborg.ProviderUUID("compute-1_0000:3b:00.0").String())
 }
+
+func TestPCIID(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"10de": "10de", "0x10de": "10de", "0X10DE": "10de", "10DE": "10de",
+		"": "", "0x": "0x", "0x10def": "0x10def", "10d": "10d", "NVIDIA": "NVIDIA", "10dg": "10dg",
+	} {
+		require.Equal(t, want, cyborg.PCIID(text), text)
+		require.Equal(t, want == "10de", cyborg.IsPCIID(want), text)
+	}
+}

@@ -2,6 +2,7 @@ package cyborg
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -86,3 +87,18 @@ func (h HandleReport) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.I
 
 // PCIAddress is the function that the handle gives; false where it gives something else.
 func (h *AttachHandle) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.Info) }
+
+// PCIID is a PCI vendor's or product's id as the records have it, four hexadecimal digits in lower case, from a text that may
+// begin with 0x and have capitals. Any other text stays as it is: it may be of a device that is not PCI.
+func PCIID(text string) string {
+	plain := strings.TrimPrefix(strings.ToLower(text), "0x")
+	if !pciID.MatchString(plain) {
+		return text
+	}
+	return plain
+}
+
+// IsPCIID says that the text is a PCI vendor's or product's id as the records have it.
+func IsPCIID(text string) bool { return pciID.MatchString(text) }
+
+var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)

@@ -44,7 +44,7 @@ func TestDevices(t *testing.T) {
 	h.host("h1", 2)
 	h.host("h2", 1)
 	for query, want := range map[string]int{
-		"": 5, "?host=h1": 3, "?type=GPU": 2, "?type=GPU&host=h2": 1, "?vendor_id=1d5c": 5, "?vendor_id=ffff": 0, "?limit=4": 4,
+		"": 5, "?host=h1": 3, "?type=GPU": 2, "?type=GPU&host=h2": 1, "?vendor_id=1d5c": 5, "?vendor_id=0x1D5C": 5, "?vendor_id=ffff": 0, "?limit=4": 4,
 	} {
 		require.Len(t, as[body](h.do("GET", "/v1/devices"+query, nil).expect(http.StatusOK)).Device, want, query)
 	}

@@ -260,6 +260,11 @@ func (o *object) specs(name string) cyborg.SpecsPatch {
 		VendorID:   specs.text("vendor_id", maxName),
 		ProductID:  specs.text("product_id", maxName),
 	}
+	for _, id := range []*string{patch.VendorID, patch.ProductID} {
+		if id != nil {
+			*id = cyborg.PCIID(*id)
+		}
+	}
 	if text := specs.text("device_type", maxName); text != nil {
 		deviceType := cyborg.DeviceType(*text)
 		patch.DeviceType = &deviceType

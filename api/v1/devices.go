@@ -10,7 +10,10 @@ import (
 
 func (a *API) listDevices(w http.ResponseWriter, r *http.Request) error {
 	q := readQuery(r, "uuid_prefix", "host", "type", "vendor_id", "limit", "marker")
-	filter := db.DeviceFilter{Among: q.among("uuid_prefix"), Hosts: q.texts("host"), Vendors: q.texts("vendor_id")}
+	filter := db.DeviceFilter{Among: q.among("uuid_prefix"), Hosts: q.texts("host")}
+	for _, text := range q.texts("vendor_id") {
+		filter.Vendors = append(filter.Vendors, cyborg.PCIID(text))
+	}
 	for _, text := range q.texts("type") {
 		filter.Types = append(filter.Types, cyborg.DeviceType(text))
 	}

@@ -3,8 +3,6 @@ package v2
 import (
 	"bytes"
 	"net/http"
-	"strconv"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -89,7 +87,7 @@ func (a *API) listDevices(w http.ResponseWriter, r *http.Request) error {
 		filter.Types = []cyborg.DeviceType{cyborg.DeviceType(q.text("type"))}
 	}
 	if q.filled("vendor") {
-		filter.Vendors = []string{vendorID(q.text("vendor"))}
+		filter.Vendors = []string{cyborg.PCIID(q.text("vendor"))}
 	}
 	if q.filled("hostname") {
 		filter.Hosts = []string{q.text("hostname")}
@@ -112,17 +110,6 @@ func (a *API) listDevices(w http.ResponseWriter, r *http.Request) error {
 	}
 	out.raw("]}")
 	return a.write(w, out.text)
-}
-
-// vendorID is a PCI vendor's id as the records have it: upstream's drivers write some with 0x and some without.
-func vendorID(text string) string {
-	const digits = 4
-	plain := strings.ToLower(text)
-	plain = strings.TrimPrefix(plain, "0x")
-	if _, err := strconv.ParseUint(plain, 16, 16); err != nil || len(plain) != digits {
-		return text
-	}
-	return plain
 }
 
 func (a *API) showDevice(w http.ResponseWriter, r *http.Request) error {

@@ -74,8 +74,8 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 	flags.StringVar(&pick, "accelerator", "", "take this one (UUID or present name)")
 	flags.StringVar(&host, hostKey, "", "on this host")
 	flags.StringVar(&kind, "device-type", "", "of this type, such as GPU or FPGA")
-	flags.StringVar(&vendor, "vendor-id", "", "of this vendor, such as 10de")
-	flags.StringVar(&product, "product-id", "", "of this product")
+	flags.StringVar(&vendor, "vendor-id", "", "of this vendor, a PCI id such as 10de")
+	flags.StringVar(&product, "product-id", "", "of this product, a PCI id such as 20b0")
 	flags.IntVar(&num, "num", 0, "for at least so many consumers")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
@@ -87,10 +87,14 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 			wish.DeviceType = new(deviceType(kind))
 		}
 		if flags.Changed("vendor-id") {
-			wish.VendorID = &vendor
+			if wish.VendorID, err = pciID(cmd, "vendor-id", vendor); err != nil {
+				return err
+			}
 		}
 		if flags.Changed("product-id") {
-			wish.ProductID = &product
+			if wish.ProductID, err = pciID(cmd, "product-id", product); err != nil {
+				return err
+			}
 		}
 		if flags.Changed("num") {
 			wish.Num = &num

@@ -71,6 +71,15 @@ func emptyFlag(f *pflag.Flag) bool {
 	return f.Value.String() == ""
 }
 
+// pciID reads a flag that is a PCI vendor's or product's id, with 0x or without, in capitals or not.
+func pciID(cmd *cobra.Command, flag, text string) (*string, error) {
+	id := cyborg.PCIID(text)
+	if !cyborg.IsPCIID(id) {
+		return nil, usageErrorf(cmd, "--%s %q is no PCI id; those are four hexadecimal digits, such as 10de or 0x10DE", flag, text)
+	}
+	return &id, nil
+}
+
 // parseTree makes a tree of KEY=VALUE settings: dots in the key go deeper, and the value is JSON where it can be read
 // as such (4, true, [1,2]), else text.
 func parseTree(cmd *cobra.Command, flag string, settings []string) (cyborg.JSONObject, error) {

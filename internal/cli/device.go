@@ -38,17 +38,24 @@ func deviceColumns() []column[apiclient.Device] {
 
 func (s *shell) deviceList() *cobra.Command {
 	var filter apiclient.DeviceFilter
-	var types []string
+	var types, vendors []string
 	cmd := &cobra.Command{Use: listVerb, Short: "List devices", Args: takes()}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringSliceVar(&types, "type", nil, "only of this type, such as GPU or FPGA; repeatable")
-	flags.StringSliceVar(&filter.Vendors, "vendor-id", nil, "only of this vendor, such as 10de; repeatable")
+	flags.StringSliceVar(&vendors, "vendor-id", nil, "only of this vendor, a PCI id such as 10de; repeatable")
 	return list(s, cmd, listing[apiclient.Device]{
 		columns: deviceColumns(), pages: true,
 		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
 		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]apiclient.Device, error) {
-			filter.Types = deviceTypes(types)
+			filter.Types, filter.Vendors = deviceTypes(types), nil
+			for _, text := range vendors {
+				id, err := pciID(cmd, "vendor-id", text)
+				if err != nil {
+					return nil, err
+				}
+				filter.Vendors = append(filter.Vendors, *id)
+			}
 			return apiclient.Collect(client.Devices(ctx, filter, page))
 		},
 	})
