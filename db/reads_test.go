@@ -399,3 +399,23 @@ func TestBackendsOfManyHosts(t *testing.T) {
 	_, err = r.BackendsOf(t.Context(), append(hosts, "nowhere", "h00"), db.Page{})
 	requireKind(t, cyborg.NotFound, err, `"nowhere"`)
 }
+
+// TestAProcessKeepsItsStart: whichever way a sign of life takes, the process started once; its successor under the same name
+// started anew.
+func TestAProcessKeepsItsStart(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	process := cyborg.Service{Role: "api", Host: "m", Instance: "1", StartedAt: time.Now().Add(-time.Hour)}
+	touched := func() time.Time {
+		require.NoError(t, r.Touch(t.Context(), process))
+		all, err := r.Services(t.Context(), db.Page{})
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		return all[0].StartedAt
+	}
+	first := touched()
+	require.WithinDuration(t, process.StartedAt, first, time.Minute)
+	require.Equal(t, first, touched())
+	process.StartedAt = time.Now()
+	require.True(t, touched().After(first.Add(time.Minute)))
+}

@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
@@ -48,14 +49,18 @@ func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, erro
 	return found, s.failure(ctx, err)
 }
 
-// Touch records that a process is alive now; it is called every 10 s or so. LastSeen and Alive are not read.
+// Touch records that a process is alive now; it is called every 10 s or so. LastSeen and Alive are not read. When it started
+// is kept by the database's clock, as LastSeen is: clocks of hosts differ, and who came after whom is asked of both.
 func (s *Store) Touch(ctx context.Context, service cyborg.Service) error {
 	_, err := s.pool.Exec(ctx, `
 		INSERT INTO services (role, host, instance, version, started_at, last_seen)
-		VALUES ($1, $2, $3, $4, $5, clock_timestamp())
+		VALUES ($1, $2, $3, $4, clock_timestamp() - $5::interval, clock_timestamp())
 		ON CONFLICT (role, host, instance) DO UPDATE
-		SET version = EXCLUDED.version, started_at = EXCLUDED.started_at, last_seen = EXCLUDED.last_seen`,
-		service.Role, service.Host, service.Instance, service.Version, service.StartedAt)
+		SET version = EXCLUDED.version, last_seen = EXCLUDED.last_seen, started_at = CASE
+			WHEN EXCLUDED.started_at - services.started_at BETWEEN - interval '1 s' AND interval '1 s'
+			THEN services.started_at -- the same start: only the way here took longer
+			ELSE EXCLUDED.started_at END`,
+		service.Role, service.Host, service.Instance, service.Version, time.Since(service.StartedAt))
 	return s.failure(ctx, err)
 }
 

@@ -137,11 +137,23 @@ func examineReleases(f *doctor.Findings, check, want string, found map[string][]
 	f.OKf("release of "+check, "is %s", want)
 }
 
-// succeeded says whether another process has taken the place of one that ended without a word: it was started again.
-func succeeded(gone cyborg.Service, all []cyborg.Service) bool {
-	return slices.ContainsFunc(all, func(s cyborg.Service) bool {
-		return s.Alive && s.Role == gone.Role && s.Host == gone.Host && s.StartedAt.After(gone.LastSeen)
-	})
+// abandoned are the processes that ended without a word and were not started again. A process takes the place of one of its
+// role and host at most, that had ended before it started: the last such. The database's clock tells both.
+func abandoned(all []cyborg.Service) []cyborg.Service {
+	gone := slices.DeleteFunc(slices.Clone(all), func(s cyborg.Service) bool { return s.Alive })
+	for _, next := range slices.SortedFunc(slices.Values(all), func(a, b cyborg.Service) int { return a.StartedAt.Compare(b.StartedAt) }) {
+		replaced := -1
+		for i, s := range gone {
+			if s.Role == next.Role && s.Host == next.Host && s.LastSeen.Before(next.StartedAt) &&
+				(replaced < 0 || s.LastSeen.After(gone[replaced].LastSeen)) {
+				replaced = i
+			}
+		}
+		if replaced >= 0 {
+			gone = slices.Delete(gone, replaced, replaced+1)
+		}
+	}
+	return gone
 }
 
 func examineServices(ctx context.Context, f *doctor.Findings, client *apiclient.Client, release string) {
@@ -151,21 +163,17 @@ func examineServices(ctx context.Context, f *doctor.Findings, client *apiclient.
 	if !ok {
 		return
 	}
+	services = slices.DeleteFunc(services, func(s cyborg.Service) bool { return s.Role == "agent" }) // it shows in its host
+	name := func(s cyborg.Service) string { return fmt.Sprintf("%s on %s", s.Role, s.Host) }
 	alive, gone, releases := map[string]int{}, []string{}, map[string][]string{}
 	for _, service := range services {
-		if service.Role == "agent" {
-			continue // it shows in its host
+		if service.Alive {
+			alive[service.Role]++
+			releases[service.Version] = append(releases[service.Version], name(service))
 		}
-		name := fmt.Sprintf("%s on %s", service.Role, service.Host)
-		if !service.Alive {
-			if succeeded(service, services) {
-				continue
-			}
-			gone = append(gone, fmt.Sprintf("%s (since %s)", name, timeText(service.LastSeen)))
-			continue
-		}
-		alive[service.Role]++
-		releases[service.Version] = append(releases[service.Version], name)
+	}
+	for _, service := range abandoned(services) {
+		gone = append(gone, fmt.Sprintf("%s (since %s)", name(service), timeText(service.LastSeen)))
 	}
 	for _, role := range []string{"api", "conductor"} {
 		if alive[role] == 0 {
@@ -318,11 +326,11 @@ func examineOperations(ctx context.Context, f *doctor.Findings, client *apiclien
 		}
 	}
 	if len(long) > 0 {
-		f.Warn("operations", fmt.Sprintf("%d in flight for more than %s: %s", len(long), longOperation, some(long)),
+		f.Warn("operations", fmt.Sprintf("%d in flight for more than %s: %s", len(long), durationText(longOperation), some(long)),
 			"`cyborg operation show` says what they wait for; `cyborg operation cancel` ends them.")
 		return
 	}
-	f.OKf("operations", "%d in flight, none for more than %s", len(open), longOperation)
+	f.OKf("operations", "%d in flight, none for more than %s", len(open), durationText(longOperation))
 }
 
 // examineUndone looks for operations of late that could neither be done nor undone.

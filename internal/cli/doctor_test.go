@@ -121,6 +121,26 @@ func TestTheDoctorForgetsWhoWasStartedAgain(t *testing.T) {
 	require.Contains(t, api.cyborg("doctor").out, "ended without a word", "the other one ran beside it")
 }
 
+// TestOneSuccessorIsNotTwo: of two that were killed at once, one may still be missing.
+func TestOneSuccessorIsNotTwo(t *testing.T) {
+	t.Parallel()
+	at := func(instance string, from, to time.Duration, alive bool) cyborg.Service {
+		s := service("api", alive)
+		s.Instance, s.StartedAt, s.LastSeen = instance, noon.Add(from), noon.Add(to)
+		return s
+	}
+	api := healthy(t)
+	api.services(at("1", -time.Hour, -10*time.Minute, false), at("2", -time.Hour, -8*time.Minute, false),
+		at("3", -time.Minute, 0, true), service("conductor", true))
+	got := api.cyborg("doctor")
+	require.Contains(t, got.out, "api on s1 (since 2026-01-31T11:50:00Z) ended without a word", "the other one was started again")
+	require.NotContains(t, got.out, "11:52")
+
+	api.services(at("1", -time.Hour, -10*time.Minute, false), at("2", -9*time.Minute, -8*time.Minute, false),
+		at("3", -time.Minute, 0, true), service("conductor", true))
+	require.NotContains(t, api.cyborg("doctor").out, "warning", "each took the place of the one before")
+}
+
 func TestTheDoctorFindsNothing(t *testing.T) {
 	t.Parallel()
 	got := healthy(t).cyborg("doctor")
