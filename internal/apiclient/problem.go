@@ -135,7 +135,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return cyborg.Errorf(cyborg.Unavailable, "%s does not answer: %w", at, err).WithHint("Check --url or CYBORG_URL.")
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "cannot talk to %s: %w", at, err)
+	return cyborg.Errorf(cyborg.Unavailable, "cannot talk to %s: %w", at, err).WithHint("See that it is Cyborg's API, and check --url or CYBORG_URL.")
 }
 
 func isCertificateError(err error) bool {

@@ -92,6 +92,9 @@ func TestUsageErrors(t *testing.T) {
 		"accelerator list -w=-5s":                                  "--watch=-5s is not a time ahead",
 		"accelerator list --sort nothing":                          `there is no column "nothing"; there are UUID, Name`,
 		"accelerator list --sort name:up":                          `--sort "name:up": a column is sorted asc or desc, not "up"`,
+		"accelerator create x --vendor-id nvidia":                  `--vendor-id "nvidia" is no PCI id; those are four hexadecimal digits`,
+		"accelerator create x --product-id 0x1db":                  `--product-id "0x1db" is no PCI id`,
+		"device list --vendor-id 10de,0x10def":                     `--vendor-id "0x10def" is no PCI id`,
 		"attach-instance " + instance:                              "ACCELERATOR is missing",
 		"detach-instance":                                          "INSTANCE is missing",
 		"driver update h1 fake":                                    "--option or --no-options is missing",
@@ -172,6 +175,10 @@ func TestCreate(t *testing.T) {
 	require.Equal(t, "fast\n", got.out, "the accelerator that the operation took")
 	require.JSONEq(t, `{"name":"new","uuid":"`+gpu.String()+`","host":"h1","acc_specs":{"device_type":"FPGA","num":2,"acc_type":"crypto",
 		"remotable":false,"acc_capability":{"memory":{"gib":16,"kind":"hbm"}}}}`, api.changes()[0].body)
+
+	api = newAPI(t, succeeding()...)
+	require.Zero(t, api.cyborg("accelerator", "create", "new", "--vendor-id", "0x10DE", "--product-id", "20B0").code)
+	require.JSONEq(t, `{"name":"new","acc_specs":{"vendor_id":"10de","product_id":"20b0"}}`, api.changes()[0].body)
 
 	api = newAPI(t, succeeding()...)
 	require.Zero(t, api.cyborg("accelerator", "create", "new").code)
@@ -288,6 +295,7 @@ func TestUsageSaysWhatIsMissingInIt(t *testing.T) {
 	golden(t, "usage.table", got.out)
 	require.Equal(t, result{0, got.out, ""}, api.cyborg("accelerator", "usage", "fast"))
 	require.Contains(t, api.cyborg("usage", "-f", "json").out, `"partial": true`)
+	require.Equal(t, fpga.String()+" fast h1\n", api.cyborg("usage", "-f", "value", "-c", "UUID", "-c", "Name", "-c", "Host").out)
 }
 
 func TestDevicesAndHistory(t *testing.T) {

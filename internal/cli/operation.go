@@ -31,7 +31,7 @@ func operationColumns() []column[apiclient.Operation] {
 		{title: "Kind", key: "kind", value: func(x o) any { return x.Kind }},
 		{title: "State", key: "state", value: func(x o) any { return x.State }},
 		{title: hostTitle, key: hostKey, value: func(x o) any { return x.Host }},
-		{title: "Subjects", key: "subjects", value: func(x o) any { return x.Subjects }, text: func(x o) string { return subjectsText(x.Subjects) }},
+		{title: "Subjects", key: "subjects", value: func(x o) any { return x.Subjects }, text: func(x o) string { return fewSubjects(x.Subjects) }},
 		{title: "Actor", key: "actor", value: func(x o) any { return x.Actor }, text: func(x o) string { return x.Actor.Name }},
 		{title: "Admitted At", key: "admitted_at", value: func(x o) any { return x.CreatedAt }},
 		{title: "Error", key: "error", value: func(x o) any { return x.Error }, text: errorText, long: true},
@@ -44,6 +44,15 @@ func subjectsText(subjects []cyborg.Subject) string {
 		lines[i] = string(subject.Kind) + " " + subject.ID
 	}
 	return strings.Join(lines, "\n")
+}
+
+// fewSubjects are the first subjects: a backend's operation has all accelerators of its host, which a list has no room for.
+func fewSubjects(subjects []cyborg.Subject) string {
+	const few = 3
+	if len(subjects) <= few+1 {
+		return subjectsText(subjects)
+	}
+	return subjectsText(subjects[:few]) + "\nand " + count(len(subjects)-few, "other")
 }
 
 func errorText(operation apiclient.Operation) string {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
@@ -86,9 +87,10 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 		}
 	}
 	return printList(p, rows, []column[usageRow]{
+		{title: "UUID", key: "accelerator", value: func(r usageRow) any { return usedUUID(r.deployable) }, long: true},
 		{title: hostTitle, key: hostKey, value: func(r usageRow) any { return r.host }},
 		{
-			title: "Accelerator", key: "accelerator",
+			title: nameTitle, key: nameKey,
 			value: func(r usageRow) any { return usedName(r.deployable) },
 		},
 		{title: "Handle", key: "handle", value: func(r usageRow) any { return r.handle.Handle }},
@@ -101,6 +103,14 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 			text:  func(r usageRow) string { return metricsText(r.deployable.Metrics) },
 		},
 	}, false)
+}
+
+// usedUUID is empty where the accelerator is not recorded yet.
+func usedUUID(d cyborg.DeployableUsage) string {
+	if d.Accelerator == uuid.Nil {
+		return ""
+	}
+	return d.Accelerator.String()
 }
 
 // usedName is the name of the accelerator, or its driver's where it is not recorded yet.

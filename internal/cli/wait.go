@@ -63,6 +63,9 @@ func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, 
 			return last, &detached{operation: id}
 		}
 		if err != nil {
+			if cyborg.KindOf(err) == cyborg.NotFound {
+				return last, err // nothing goes on
+			}
 			s.sayf("Lost sight of operation %s, which goes on. Return to it with: cyborg operation watch %s", id, id)
 			return last, err
 		}

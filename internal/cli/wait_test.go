@@ -199,6 +199,15 @@ func TestWatchShowsTheEndAndExitsAsItEnded(t *testing.T) {
 	require.Contains(t, got.err, "Error: somebody has it\nAsk them.\n")
 }
 
+func TestNothingGoesOnWhereThereIsNoOperation(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	api.handles("GET /v1/operations/{id}", func(w http.ResponseWriter, _ *http.Request) {
+		problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "there is no operation"))
+	})
+	require.Equal(t, result{3, "", "Error: there is no operation\n"}, api.cyborg("operation", "watch", operation.String()))
+}
+
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	stopped := failing(cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "alice cancelled it"))
