@@ -189,6 +189,7 @@ func (s *shell) root(local []*cobra.Command) *cobra.Command {
 		add(serverGroup, local...)
 	}
 	root.SetHelpCommandGroupID(systemGroup)
+	showExamples(root)
 	s.completes(root)
 	commandline.Prepare(root)
 	return root

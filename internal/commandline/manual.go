@@ -76,6 +76,7 @@ func page(cmd *cobra.Command, section int) string {
 		r.macro("SS", verb.UseLine())
 		r.text(longOf(verb))
 		r.flags(verb.LocalNonPersistentFlags())
+		r.examples(verb)
 	}
 	r.macro("SH", "FLAGS OF ALL COMMANDS")
 	r.flags(cmd.Root().PersistentFlags())
@@ -169,6 +170,20 @@ func (r *roff) text(text string) {
 			r.macro("fi", "")
 		}
 	}
+}
+
+func (r *roff) examples(cmd *cobra.Command) {
+	if !cmd.HasExample() {
+		return
+	}
+	r.macro("PP", "")
+	r.linef("Examples:")
+	r.macro("PP", "")
+	r.macro("nf", "")
+	for line := range strings.SplitSeq(cmd.Example, "\n") {
+		r.linef("%s", escape(line))
+	}
+	r.macro("fi", "")
 }
 
 func (r *roff) flags(flags *pflag.FlagSet) {

@@ -18,7 +18,9 @@ func TestNounsStandBeforeVerbs(t *testing.T) {
 	does := func(use string) *cobra.Command {
 		return &cobra.Command{Use: use, Short: "Do it", Run: func(*cobra.Command, []string) {}}
 	}
-	root := commandline.Noun("program", "A program", does("act"), commandline.Noun("thing", "Things", does("list")))
+	act := does("act")
+	act.Example = commandline.Examples("program act", "program act --twice    # \\o/")
+	root := commandline.Noun("program", "A program", act, commandline.Noun("thing", "Things", does("list")))
 	dir := t.TempDir()
 	root.AddCommand(commandline.Manual(root, 1, nil))
 	root.SetArgs([]string{"man", dir})
@@ -30,5 +32,6 @@ func TestNounsStandBeforeVerbs(t *testing.T) {
 	noun, verb := strings.Index(commands, "see the page program\\-thing"), strings.Index(commands, ".SS \"program act")
 	require.Positive(t, noun)
 	require.Greater(t, verb, noun)
+	require.Contains(t, commands, "Examples:\n.PP\n.nf\n  program act\n  program act \\-\\-twice    # \\eo/\n.fi\n")
 	require.FileExists(t, filepath.Join(dir, "program-thing.1"))
 }

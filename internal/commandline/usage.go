@@ -63,6 +63,9 @@ func Noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// Examples are command lines as a help has them, a line each.
+func Examples(lines ...string) string { return "  " + strings.Join(lines, "\n  ") }
+
 // NoVerb is for commands that hold verbs and take no argument: what stands there is a verb that does not exist.
 func NoVerb(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {

@@ -29,6 +29,10 @@ func adoptCommand() *cobra.Command {
 		Long: "Reads the database of an OpenStack Cyborg, MySQL (MariaDB) or PostgreSQL, and makes its devices, deployables, attach\n" +
 			"handles, device profiles and accelerator requests ours, with their UUIDs. Nothing is changed there, and without --apply\n" +
 			"nothing here either: it reports what it would do. One row that it does not understand keeps it from doing anything.",
+		Example: commandline.Examples(
+			"cyborg adopt --from-file /etc/cyborg/old-database-url            # what it would do",
+			"cyborg adopt --from-file /etc/cyborg/old-database-url --apply",
+			"cyborg adopt --from mysql+pymysql://cyborg@db.example.org/cyborg"),
 		Args: commandline.Takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(config.LoadOptions{Process: config.ProcessMigrate, Flags: cmd.Flags()})

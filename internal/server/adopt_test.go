@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -83,4 +84,23 @@ func TestAdoptCommand(t *testing.T) {
 	require.ErrorContains(t, err, "dry-run")
 	_, err = adopt(t, "--database-url", to, "--from-file", "/nowhere")
 	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+}
+
+// TestExamplesOfAdopt: what the help shows are flags that there are.
+func TestExamplesOfAdopt(t *testing.T) {
+	t.Parallel()
+	for _, cmd := range server.Commands() {
+		if cmd.Name() != "adopt" {
+			continue
+		}
+		lines := strings.Split(cmd.Example, "\n")
+		require.Len(t, lines, 3)
+		for _, line := range lines {
+			typed, _, _ := strings.Cut(line, "#")
+			words := strings.Fields(typed)
+			require.Equal(t, []string{"cyborg", "adopt"}, words[:2])
+			require.NoError(t, cmd.ParseFlags(words[2:]), line)
+			require.Empty(t, cmd.Flags().Args(), line)
+		}
+	}
 }
