@@ -105,8 +105,7 @@ func (g *Images) Find(ctx context.Context, query cyborg.GlanceQuery) (Image, err
 // what stands before it, has to do with something else (the image is being saved, moved or replaced), and that passes.
 func explain(err error) error {
 	explained := openstack.Explain(service, err)
-	switch kind := cyborg.KindOf(explained); kind {
-	case cyborg.Changed, cyborg.TooLarge:
+	if kind := cyborg.KindOf(explained); kind == cyborg.Changed || kind == cyborg.TooLarge {
 		return cyborg.Errorf(cyborg.Unavailable, "%w", explained)
 	}
 	return explained
