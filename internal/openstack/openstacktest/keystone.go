@@ -71,7 +71,7 @@ func NewKeystone(t testing.TB) *Keystone {
 func (k *Keystone) Config() config.OpenStack {
 	c := config.Default().OpenStack
 	c.AuthURL, c.Username, c.Password = k.URL+"/v3", OwnUser, config.Secret(OwnPassword)
-	c.Connect, c.Answer = 5*time.Second, 5*time.Second
+	c.Connect, c.Answer = time.Minute, time.Minute // nothing that a machine may be slow at takes as long
 	return c
 }
 
