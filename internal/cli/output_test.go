@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -136,4 +138,25 @@ func TestALongListSaysWhy(t *testing.T) {
 
 func dust() *cyborg.Maintenance {
 	return &cyborg.Maintenance{Reason: "dust", By: "alice", Until: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+// TestAListNamesFewSubjects: an operation on a backend is about all that its host has; its show names them.
+func TestAListNamesFewSubjects(t *testing.T) {
+	t.Parallel()
+	of := func(n int) string {
+		one := apiclient.Operation{Operation: cyborg.Operation{
+			ID: operation, Kind: cyborg.KindConfigure, State: cyborg.Running, Host: "h1", Actor: cyborg.Actor{Name: "alice"},
+			Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: noon,
+		}}
+		for i := range n {
+			one.Subjects = append(one.Subjects, cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fmt.Sprintf("a%d", i)})
+		}
+		one.WorkflowID = one.Operation.WorkflowID()
+		api := newAPI(t)
+		api.answers("GET /v1/operations", http.StatusOK, map[string]any{"operation": []apiclient.Operation{one}})
+		return api.cyborg("operation", "list").out
+	}
+	require.Contains(t, of(4), "accelerator a3")
+	require.Contains(t, of(5), "and 2 others")
+	require.NotContains(t, of(5), "accelerator a3")
 }
