@@ -52,6 +52,8 @@ type world struct {
 	cancelAt  int
 	cancel    func()
 	busy      int // how often the agent is found without a slot
+	// over says that the run has ended: a local activity that it gave up may still be on its way.
+	over bool
 }
 
 const never = -1
@@ -92,6 +94,9 @@ func newWorld(kind cyborg.OperationKind) *world {
 func (w *world) call(ctx context.Context, name string, undo bool, effect func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.over {
+		return cyborg.Errorf(cyborg.Cancelled, "the run is over")
+	}
 	index := len(w.calls)
 	w.calls = append(w.calls, name)
 	if index == w.cancelAt {
@@ -118,7 +123,15 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 
 func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+	// Activities and local ones run at the same time.
+	note := func(what func()) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		what()
+	}
 	seen := func() workflows.ChangeResult {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		return workflows.ChangeResult{Observation: cyborg.Observation{Sequence: int64(len(w.calls))}}
 	}
 	on(workflows.BeginActivity, func(ctx context.Context, _ workflows.BeginInput) (cyborg.Work, error) {
@@ -131,6 +144,8 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		return w.call(ctx, "End", false, func() { w.outcome = &outcome })
 	})
 	on(workflows.LastSeenActivity, func(context.Context, workflows.LastSeenInput) (workflows.LastSeenResult, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		w.busy--
 		return workflows.LastSeenResult{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Busy: w.busy >= 0}, nil
 	})
@@ -152,11 +167,11 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 			w.call(ctx, "Find", false, func() {})
 	})
 	on(workflows.StageActivity, func(ctx context.Context, in workflows.StageInput) (workflows.StageResult, error) {
-		w.staged = in
+		note(func() { w.staged = in })
 		return workflows.StageResult{SHA256: "abc", Size: 3}, w.call(ctx, "Stage", false, func() {})
 	})
 	on(workflows.ProgramActivity, func(ctx context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
-		w.programmed = in
+		note(func() { w.programmed = in })
 		return workflows.ProgramResult{BitstreamID: "new", Observation: cyborg.Observation{Sequence: 1}},
 			w.call(ctx, "Program", false, func() { w.image = "new" })
 	})
@@ -164,11 +179,11 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		return seen(), w.call(ctx, "Restore", true, func() { w.image = in.Target.BitstreamID })
 	})
 	on(workflows.FencePlacementActivity, func(ctx context.Context, in workflows.FencePlacementInput) error {
-		w.fenced = in
+		note(func() { w.fenced = in })
 		return w.call(ctx, "Fence", false, func() {})
 	})
 	on(workflows.CheckAllocationsActivity, func(ctx context.Context, in workflows.CheckAllocationsInput) error {
-		w.checked = in
+		note(func() { w.checked = in })
 		return w.call(ctx, "CheckAllocations", false, func() {})
 	})
 	on(workflows.FailARQsActivity, func(ctx context.Context, in workflows.FailARQsInput) error {
@@ -228,7 +243,13 @@ func (w *world) play(
 	env.RegisterWorkflowWithOptions(story, workflow.RegisterOptions{Name: string(w.kind)})
 	in := w.input
 	in.Operation, in.Limits, in.Abandoned = w.work.Operation, limits(), abandoned
+	w.mu.Lock()
+	w.over = false
+	w.mu.Unlock()
 	env.ExecuteWorkflow(string(w.kind), in)
+	w.mu.Lock()
+	w.over = true
+	w.mu.Unlock()
 	require.True(t, env.IsWorkflowCompleted())
 	var result workflows.OperationResult
 	if err := env.GetWorkflowError(); err != nil {
