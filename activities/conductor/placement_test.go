@@ -503,8 +503,9 @@ func TestPlacementFenceHoldsAgainstOldPlans(t *testing.T) {
 			}
 			return nil
 		}
-		_ = c.run(workflows.SyncPlacementActivity, workflows.SyncPlacementInput{Host: "h1"}, nil)
+		err = c.run(workflows.SyncPlacementActivity, workflows.SyncPlacementInput{Host: "h1"}, nil) // it may lose to the fence
 		if !fenced {
+			require.NoError(t, err)
 			require.Greater(t, at, 5)
 			return
 		}
