@@ -81,7 +81,7 @@ type Accelerator struct {
 	ID           int64      `json:"-"` // the small integer that /v2 exposes as deployable_id
 	UUID         uuid.UUID  `json:"uuid"`
 	Name         string     `json:"name"` // unique; the deployable's name until somebody gives it one
-	Deployable   string     `json:"deployable"`
+	ProviderName string     `json:"deployable"`
 	LocalName    string     `json:"-"` // the driver's name for it, unique within its host
 	ProviderUUID uuid.UUID  `json:"resource_provider_uuid"`
 	DeviceUUID   uuid.UUID  `json:"device_uuid"`
@@ -117,24 +117,24 @@ type Accelerator struct {
 // (somebody has a handle, and none is free), ready.
 func (a *Accelerator) Status() Status {
 	switch {
-	case a.Presence == Missing:
+	case a.Presence == PresenceMissing:
 		return StatusMissing
-	case a.Lifecycle == Broken:
+	case a.Lifecycle == LifecycleError:
 		return StatusError
 	}
 	if a.Claim != nil {
-		if word := a.Claim.Kind.Word(); word != "" {
+		if word := a.Claim.Kind.Status(); word != "" {
 			return word
 		}
 	}
 	switch {
-	case a.Lifecycle == Installing:
+	case a.Lifecycle == LifecycleInstalling:
 		return StatusInstalling
 	case a.Fence != nil:
 		return StatusFenced
-	case a.Admin == Maintaining:
+	case a.Admin == AdministrationMaintaining:
 		return StatusMaintaining
-	case a.Lifecycle == Inactive:
+	case a.Lifecycle == LifecycleInactive:
 		return StatusInactive
 	case a.FreeHandle() == nil && slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Holder != nil }):
 		return StatusAttached

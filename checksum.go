@@ -43,17 +43,17 @@ func (c Checksum) Value() string {
 	return value
 }
 
-// Hash returns what computes such a checksum. The error is of kind Invalid: the algorithm is not known, or the value has not
+// Hash returns what computes such a checksum. The error is of kind ErrInvalid: the algorithm is not known, or the value has not
 // its length.
 func (c Checksum) Hash() (hash.Hash, error) {
 	begin, ok := checksumTable[c.Algorithm()]
 	if !ok {
-		return nil, Errorf(Invalid, "a checksum of algorithm %q cannot be verified; known are %s",
-			Showable(c.Algorithm(), 80), strings.Join(slices.Sorted(maps.Keys(checksumTable)), ", "))
+		return nil, Errorf(ErrInvalid, "a checksum of algorithm %q cannot be verified; known are %s",
+			Sanitize(c.Algorithm(), 80), strings.Join(slices.Sorted(maps.Keys(checksumTable)), ", "))
 	}
 	h := begin()
 	if value, err := hex.DecodeString(c.Value()); err != nil || len(value) != h.Size() || c.Value() != strings.ToLower(c.Value()) {
-		return nil, Errorf(Invalid, "%q is no checksum: a %s has %d hexadecimal digits", Showable(string(c), 300), c.Algorithm(), 2*h.Size())
+		return nil, Errorf(ErrInvalid, "%q is no checksum: a %s has %d hexadecimal digits", Sanitize(string(c), 300), c.Algorithm(), 2*h.Size())
 	}
 	return h, nil
 }

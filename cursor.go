@@ -5,7 +5,13 @@ import (
 	"strings"
 )
 
-// ParseCursor reads what String wrote; the empty text is the zero Cursor. The error is of kind Invalid.
+// Cursor is a place in the event feed: PostgreSQL transaction id, then event id. The zero Cursor is before the first event.
+type Cursor struct {
+	Transaction uint64
+	Event       int64
+}
+
+// ParseCursor reads what String wrote; the empty text is the zero Cursor. The error is of kind ErrInvalid.
 func ParseCursor(text string) (Cursor, error) {
 	if text == "" {
 		return Cursor{}, nil
@@ -18,7 +24,7 @@ func ParseCursor(text string) (Cursor, error) {
 			return Cursor{Transaction: t, Event: e}, nil
 		}
 	}
-	return Cursor{}, Errorf(Invalid, "%.80q is not an event id; send back the id of the last event you got, such as 4711-42", text)
+	return Cursor{}, Errorf(ErrInvalid, "%.80q is not an event id; send back the id of the last event you got, such as 4711-42", text)
 }
 
 // String is the form that SSE ids carry: transaction-event.

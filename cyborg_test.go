@@ -16,38 +16,38 @@ import (
 
 func TestKinds(t *testing.T) {
 	t.Parallel()
-	seen := map[cyborg.Kind]bool{}
-	for _, kind := range cyborg.Kinds() {
+	seen := map[cyborg.ErrorKind]bool{}
+	for _, kind := range cyborg.ErrorKinds() {
 		seen[kind] = true
 		require.GreaterOrEqual(t, kind.HTTPStatus(), 400, kind)
-		if kind != cyborg.Internal {
+		if kind != cyborg.ErrInternal {
 			require.NotEqual(t, http.StatusInternalServerError, kind.HTTPStatus(), "only a defect of ours is a 500: %s", kind)
 		}
 	}
-	require.True(t, seen[cyborg.Claimed])
-	require.Equal(t, http.StatusInternalServerError, cyborg.Kind("no such kind").HTTPStatus())
-	require.False(t, cyborg.Kind("no such kind").Retryable())
+	require.True(t, seen[cyborg.ErrClaimed])
+	require.Equal(t, http.StatusInternalServerError, cyborg.ErrorKind("no such kind").HTTPStatus())
+	require.False(t, cyborg.ErrorKind("no such kind").Retryable())
 }
 
 func TestErrorKeepsItsCause(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("disk full")
 	id := uuid.New()
-	err := fmt.Errorf("staging: %w", cyborg.Errorf(cyborg.Unavailable, "no room: %w", cause).WithHint("free %d GiB", 2).WithOperation(id))
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	err := fmt.Errorf("staging: %w", cyborg.Errorf(cyborg.ErrUnavailable, "no room: %w", cause).WithHint("free %d GiB", 2).WithOperation(id))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorIs(t, err, cause)
 	e := cyborg.AsError(err)
 	require.Equal(t, "no room: disk full", e.Message)
 	require.Equal(t, "free 2 GiB", e.Hint)
 	require.Equal(t, id, e.Operation)
-	require.Equal(t, cyborg.Internal, cyborg.KindOf(cause))
-	require.Empty(t, cyborg.KindOf(nil))
+	require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(cause))
+	require.Empty(t, cyborg.ErrorKindOf(nil))
 	require.Nil(t, cyborg.AsError(nil))
 }
 
 func TestErrorTravelsAsJSON(t *testing.T) {
 	t.Parallel()
-	want := cyborg.Errorf(cyborg.InUse, "held").WithHint("wait").WithOperation(uuid.New())
+	want := cyborg.Errorf(cyborg.ErrInUse, "held").WithHint("wait").WithOperation(uuid.New())
 	text, err := json.Marshal(want)
 	require.NoError(t, err)
 	var got *cyborg.Error
@@ -62,8 +62,8 @@ func TestMachines(t *testing.T) {
 		require.False(t, tr.From.Ended(), "%s → %s", tr.From, tr.To)
 		require.NotEmpty(t, tr.On)
 	}
-	require.True(t, cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.Inactive, cyborg.Installing))
-	require.False(t, cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.Inactive, cyborg.Ready), "ready only through install")
+	require.True(t, cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.LifecycleInactive, cyborg.LifecycleInstalling))
+	require.False(t, cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.LifecycleInactive, cyborg.LifecycleReady), "ready only through install")
 	require.Equal(t, []cyborg.ARQState{cyborg.ARQBindStarted}, cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBound))
 	requireNoDuplicates(t, cyborg.LifecycleTransitions())
 	requireNoDuplicates(t, cyborg.AdministrationTransitions())
@@ -87,21 +87,21 @@ func TestStatusPrecedence(t *testing.T) {
 	t.Parallel()
 	held := &cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i"}
 	a := cyborg.Accelerator{
-		Presence: cyborg.Missing, Lifecycle: cyborg.Broken, Admin: cyborg.Maintaining,
-		Claim:   &cyborg.Claim{Kind: cyborg.KindDetach},
+		Presence: cyborg.PresenceMissing, Lifecycle: cyborg.LifecycleError, Admin: cyborg.AdministrationMaintaining,
+		Claim:   &cyborg.Claim{Kind: cyborg.OperationDetach},
 		Fence:   &cyborg.Fence{Reason: "x"},
-		Handles: []cyborg.AttachHandle{{Presence: cyborg.Present, Holder: held}},
+		Handles: []cyborg.AttachHandle{{Presence: cyborg.PresencePresent, Holder: held}},
 	}
 	for _, step := range []struct {
 		want   cyborg.Status
 		change func()
 	}{
-		{cyborg.StatusMissing, func() { a.Presence = cyborg.Present }},
-		{cyborg.StatusError, func() { a.Lifecycle = cyborg.Inactive }},
+		{cyborg.StatusMissing, func() { a.Presence = cyborg.PresencePresent }},
+		{cyborg.StatusError, func() { a.Lifecycle = cyborg.LifecycleInactive }},
 		{cyborg.StatusDetaching, func() { a.Claim = nil }},
 		{cyborg.StatusFenced, func() { a.Fence = nil }},
-		{cyborg.StatusMaintaining, func() { a.Admin = cyborg.Enabled }},
-		{cyborg.StatusInactive, func() { a.Lifecycle = cyborg.Ready }},
+		{cyborg.StatusMaintaining, func() { a.Admin = cyborg.AdministrationEnabled }},
+		{cyborg.StatusInactive, func() { a.Lifecycle = cyborg.LifecycleReady }},
 		{cyborg.StatusAttached, func() { a.Handles[0].Holder = nil }},
 		{cyborg.StatusReady, func() { a.Handles = nil }},
 		{cyborg.StatusReady, func() {}},
@@ -149,7 +149,7 @@ func TestCursor(t *testing.T) {
 	require.Zero(t, zero)
 	for _, text := range []string{"x", "1", "1-", "-1", "1--1", "1-2-3", "18446744073709551616-1"} {
 		_, err := cyborg.ParseCursor(text)
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), text)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
 		require.ErrorContains(t, err, text)
 	}
 }
@@ -157,12 +157,12 @@ func TestCursor(t *testing.T) {
 func TestSpecsMismatches(t *testing.T) {
 	t.Parallel()
 	have := cyborg.Specs{
-		Num: 4, DeviceType: cyborg.FPGA, Type: "crypto", VendorID: "8086", ProductID: "09c4",
+		Num: 4, DeviceType: cyborg.DeviceTypeFPGA, Type: "crypto", VendorID: "8086", ProductID: "09c4",
 		Capability: cyborg.JSONObject{"memory": map[string]any{"gib": 8.0, "ecc": true}, "algorithms": []any{"aes"}},
 	}
 	require.Empty(t, have.Mismatches(cyborg.SpecsPatch{}), "no wish, no mismatch")
 	require.Empty(t, have.Mismatches(cyborg.SpecsPatch{
-		Num: new(2), DeviceType: new(cyborg.FPGA), Type: new("crypto"), VendorID: new("8086"), ProductID: new("09c4"),
+		Num: new(2), DeviceType: new(cyborg.DeviceTypeFPGA), Type: new("crypto"), VendorID: new("8086"), ProductID: new("09c4"),
 		Remote: new(false), Remotable: new(false),
 		Capability: cyborg.JSONObject{"memory": map[string]any{"gib": 4.0, "ecc": true}, "algorithms": []any{"aes"}},
 	}))
@@ -170,23 +170,23 @@ func TestSpecsMismatches(t *testing.T) {
 		"remote is false, not true", "num is 4, less than 5", "device_type is FPGA, not GPU", `acc_type is "crypto", not "ai"`,
 		"acc_capability.fans is absent", "acc_capability.memory.gib is 8, less than 16",
 	}, have.Mismatches(cyborg.SpecsPatch{
-		Remote: new(true), Num: new(5), DeviceType: new(cyborg.GPU), Type: new("ai"),
+		Remote: new(true), Num: new(5), DeviceType: new(cyborg.DeviceTypeGPU), Type: new("ai"),
 		Capability: cyborg.JSONObject{"fans": 1.0, "memory": map[string]any{"gib": 16.0}},
 	}))
 }
 
 func TestSpecsWith(t *testing.T) {
 	t.Parallel()
-	have := cyborg.Specs{Num: 1, DeviceType: cyborg.GPU, VendorID: "10de"}
+	have := cyborg.Specs{Num: 1, DeviceType: cyborg.DeviceTypeGPU, VendorID: "10de"}
 	got, err := have.With(cyborg.SpecsPatch{
-		Remotable: new(true), Type: new("ai"), Capability: cyborg.JSONObject{"a": 1.0}, DeviceType: new(cyborg.GPU),
+		Remotable: new(true), Type: new("ai"), Capability: cyborg.JSONObject{"a": 1.0}, DeviceType: new(cyborg.DeviceTypeGPU),
 	})
 	require.NoError(t, err)
 	require.Equal(t, cyborg.Specs{
-		Num: 1, DeviceType: cyborg.GPU, VendorID: "10de", Remotable: true, Type: "ai", Capability: cyborg.JSONObject{"a": 1.0},
+		Num: 1, DeviceType: cyborg.DeviceTypeGPU, VendorID: "10de", Remotable: true, Type: "ai", Capability: cyborg.JSONObject{"a": 1.0},
 	}, got)
 	_, err = have.With(cyborg.SpecsPatch{VendorID: new("8086")})
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "vendor_id cannot be set to 8086: the hardware says 10de")
 }
 

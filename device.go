@@ -11,13 +11,13 @@ type DeviceType string
 
 // The device types of OpenStack Cyborg, and PCI for a function of no class we know.
 const (
-	GPU    DeviceType = "GPU"
-	FPGA   DeviceType = "FPGA"
-	AIChip DeviceType = "AICHIP"
-	QAT    DeviceType = "QAT"
-	NIC    DeviceType = "NIC"
-	SSD    DeviceType = "SSD"
-	PCI    DeviceType = "PCI"
+	DeviceTypeGPU    DeviceType = "GPU"
+	DeviceTypeFPGA   DeviceType = "FPGA"
+	DeviceTypeAIChip DeviceType = "AICHIP"
+	DeviceTypeQAT    DeviceType = "QAT"
+	DeviceTypeNIC    DeviceType = "NIC"
+	DeviceTypeSSD    DeviceType = "SSD"
+	DeviceTypePCI    DeviceType = "PCI"
 )
 
 // HandleKind is the kind of an attach handle.
@@ -65,7 +65,7 @@ type Host struct {
 	Devices     int       `json:"devices"`
 	Backends    []Backend `json:"backends"`
 	// Rivals are other agents that speak for it now, and are refused.
-	Rivals []Rival `json:"rivals,omitempty"`
+	DuplicateAgents []DuplicateAgent `json:"rivals,omitempty"`
 }
 
 // SilentSince says that a host is silent whose agent was last heard at this time; the zero time, and the epoch, mean never.
@@ -78,7 +78,7 @@ func SilentSince(heard time.Time) string {
 
 // Rival is an agent that speaks for a host which has another one, such as that of a cloned machine whose configuration was
 // not changed.
-type Rival struct {
+type DuplicateAgent struct {
 	Instance     string    `json:"instance"`
 	BootID       string    `json:"boot_id"`
 	Address      string    `json:"agent_address,omitempty"`
@@ -155,7 +155,7 @@ type AttachHandle struct {
 	Holder   *Holder           `json:"holder,omitempty"`
 	// Left is who had it when it was taken back by force, or its host's own software where that came back with it after it
 	// was forgotten: the host may still have it attached, and has not settled that yet. Nobody gets it.
-	Left *Holder `json:"left,omitempty"`
+	Unconfirmed *Holder `json:"left,omitempty"`
 	// Operation took the handle for its holder.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	// AttachedAt is when the attach was confirmed; zero while it is in progress or in doubt.
@@ -166,7 +166,7 @@ type AttachHandle struct {
 
 // Free says that the handle is there, that nobody holds it, and that nobody may still have it.
 func (h *AttachHandle) Free() bool {
-	return h.Presence == Present && h.Holder == nil && h.Left == nil
+	return h.Presence == PresencePresent && h.Holder == nil && h.Unconfirmed == nil
 }
 
 // Attribute is one fact about a deployable; keys "rc" and "trait…" have a meaning for Placement.

@@ -12,91 +12,91 @@ import (
 
 // Kind says what sort of failure an error is. HTTP status, Temporal retryability, log level and metric label all
 // derive from it; nothing else in the tree decides those.
-type Kind string
+type ErrorKind string
 
 // The kinds. Each has exactly one row in the table below.
 const (
-	Invalid         Kind = "invalid"         // the request is malformed or contradicts itself
-	Unauthenticated Kind = "unauthenticated" // no credential, or an unknown one
-	Forbidden       Kind = "forbidden"       // the credential does not allow this
-	NotFound        Kind = "not_found"       // the subject does not exist
-	Changed         Kind = "changed"         // the record is not in the state or version the caller expected
-	NameTaken       Kind = "name_taken"      // another accelerator has that name
-	NoFit           Kind = "no_fit"          // no accelerator satisfies the request
-	Claimed         Kind = "claimed"         // another operation works on it; Error.Operation names that operation
-	InUse           Kind = "in_use"          // someone really uses the device
-	TooLarge        Kind = "too_large"       // body or image exceeds its limit
-	Unsupported     Kind = "unsupported"     // the driver of this device cannot do this
-	ImageRejected   Kind = "image_rejected"  // checksum, header or target of the image do not match
-	Protected       Kind = "protected"       // the host itself lives on this function
-	Overloaded      Kind = "overloaded"      // too much work in flight
-	Cancelled       Kind = "cancelled"       // someone cancelled the operation
-	Busy            Kind = "busy"            // the device is busy for a moment
-	HostSilent      Kind = "host_silent"     // the agent of the host does not answer
-	Unavailable     Kind = "unavailable"     // a service we need does not answer
-	Timeout         Kind = "timeout"         // a step took longer than its limit
-	Hardware        Kind = "hardware"        // the device or its kernel driver failed
-	Internal        Kind = "internal"        // a defect of ours
+	ErrInvalid         ErrorKind = "invalid"         // the request is malformed or contradicts itself
+	ErrUnauthenticated ErrorKind = "unauthenticated" // no credential, or an unknown one
+	ErrForbidden       ErrorKind = "forbidden"       // the credential does not allow this
+	ErrNotFound        ErrorKind = "not_found"       // the subject does not exist
+	ErrChanged         ErrorKind = "changed"         // the record is not in the state or version the caller expected
+	ErrNameTaken       ErrorKind = "name_taken"      // another accelerator has that name
+	ErrNoFit           ErrorKind = "no_fit"          // no accelerator satisfies the request
+	ErrClaimed         ErrorKind = "claimed"         // another operation works on it; Error.Operation names that operation
+	ErrInUse           ErrorKind = "in_use"          // someone really uses the device
+	ErrTooLarge        ErrorKind = "too_large"       // body or image exceeds its limit
+	ErrUnsupported     ErrorKind = "unsupported"     // the driver of this device cannot do this
+	ErrImageRejected   ErrorKind = "image_rejected"  // checksum, header or target of the image do not match
+	ErrProtected       ErrorKind = "protected"       // the host itself lives on this function
+	ErrOverloaded      ErrorKind = "overloaded"      // too much work in flight
+	ErrCancelled       ErrorKind = "cancelled"       // someone cancelled the operation
+	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
+	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
+	ErrUnavailable     ErrorKind = "unavailable"     // a service we need does not answer
+	ErrTimeout         ErrorKind = "timeout"         // a step took longer than its limit
+	ErrHardware        ErrorKind = "hardware"        // the device or its kernel driver failed
+	ErrInternal        ErrorKind = "internal"        // a defect of ours
 )
 
-type kindRow struct {
+type errorKindRow struct {
 	http  int
 	retry bool
 	level slog.Level
 }
 
-var kindTable = map[Kind]kindRow{
-	Invalid:         {http.StatusBadRequest, false, slog.LevelInfo},
-	Unauthenticated: {http.StatusUnauthorized, false, slog.LevelInfo},
-	Forbidden:       {http.StatusForbidden, false, slog.LevelWarn},
-	NotFound:        {http.StatusNotFound, false, slog.LevelInfo},
-	Changed:         {http.StatusConflict, false, slog.LevelInfo},
-	NameTaken:       {http.StatusConflict, false, slog.LevelInfo},
-	NoFit:           {http.StatusConflict, false, slog.LevelInfo},
-	Claimed:         {http.StatusConflict, false, slog.LevelInfo},
-	InUse:           {http.StatusConflict, false, slog.LevelWarn},
-	TooLarge:        {http.StatusRequestEntityTooLarge, false, slog.LevelInfo},
-	Unsupported:     {http.StatusUnprocessableEntity, false, slog.LevelInfo},
-	ImageRejected:   {http.StatusUnprocessableEntity, false, slog.LevelWarn},
-	Protected:       {http.StatusConflict, false, slog.LevelWarn},
-	Overloaded:      {http.StatusTooManyRequests, true, slog.LevelInfo},
-	Cancelled:       {http.StatusConflict, false, slog.LevelInfo},
-	Busy:            {http.StatusConflict, true, slog.LevelInfo},
-	HostSilent:      {http.StatusServiceUnavailable, false, slog.LevelWarn},
-	Unavailable:     {http.StatusServiceUnavailable, true, slog.LevelWarn},
-	Timeout:         {http.StatusGatewayTimeout, true, slog.LevelWarn},
-	Hardware:        {http.StatusBadGateway, false, slog.LevelError},
-	Internal:        {http.StatusInternalServerError, false, slog.LevelError},
+var errorKindTable = map[ErrorKind]errorKindRow{
+	ErrInvalid:         {http.StatusBadRequest, false, slog.LevelInfo},
+	ErrUnauthenticated: {http.StatusUnauthorized, false, slog.LevelInfo},
+	ErrForbidden:       {http.StatusForbidden, false, slog.LevelWarn},
+	ErrNotFound:        {http.StatusNotFound, false, slog.LevelInfo},
+	ErrChanged:         {http.StatusConflict, false, slog.LevelInfo},
+	ErrNameTaken:       {http.StatusConflict, false, slog.LevelInfo},
+	ErrNoFit:           {http.StatusConflict, false, slog.LevelInfo},
+	ErrClaimed:         {http.StatusConflict, false, slog.LevelInfo},
+	ErrInUse:           {http.StatusConflict, false, slog.LevelWarn},
+	ErrTooLarge:        {http.StatusRequestEntityTooLarge, false, slog.LevelInfo},
+	ErrUnsupported:     {http.StatusUnprocessableEntity, false, slog.LevelInfo},
+	ErrImageRejected:   {http.StatusUnprocessableEntity, false, slog.LevelWarn},
+	ErrProtected:       {http.StatusConflict, false, slog.LevelWarn},
+	ErrOverloaded:      {http.StatusTooManyRequests, true, slog.LevelInfo},
+	ErrCancelled:       {http.StatusConflict, false, slog.LevelInfo},
+	ErrBusy:            {http.StatusConflict, true, slog.LevelInfo},
+	ErrHostSilent:      {http.StatusServiceUnavailable, false, slog.LevelWarn},
+	ErrUnavailable:     {http.StatusServiceUnavailable, true, slog.LevelWarn},
+	ErrTimeout:         {http.StatusGatewayTimeout, true, slog.LevelWarn},
+	ErrHardware:        {http.StatusBadGateway, false, slog.LevelError},
+	ErrInternal:        {http.StatusInternalServerError, false, slog.LevelError},
 }
 
 // Kinds returns every kind, sorted by name.
-func Kinds() []Kind {
-	kinds := make([]Kind, 0, len(kindTable))
-	for k := range kindTable {
+func ErrorKinds() []ErrorKind {
+	kinds := make([]ErrorKind, 0, len(errorKindTable))
+	for k := range errorKindTable {
 		kinds = append(kinds, k)
 	}
 	slices.Sort(kinds)
 	return kinds
 }
 
-func (k Kind) row() kindRow {
-	if row, ok := kindTable[k]; ok {
+func (k ErrorKind) row() errorKindRow {
+	if row, ok := errorKindTable[k]; ok {
 		return row
 	}
-	return kindTable[Internal]
+	return errorKindTable[ErrInternal]
 }
 
 // HTTPStatus is the status code of an answer that carries this kind.
-func (k Kind) HTTPStatus() int { return k.row().http }
+func (k ErrorKind) HTTPStatus() int { return k.row().http }
 
 // Retryable says whether trying the same again can succeed without anybody changing anything.
-func (k Kind) Retryable() bool { return k.row().retry }
+func (k ErrorKind) Retryable() bool { return k.row().retry }
 
 // Refusal says that a host's agent answers with this kind only where it refused a step before it touched anything, so
 // that there is nothing to undo. Agents keep to it; see activities/agent.
-func (k Kind) Refusal() bool {
+func (k ErrorKind) Refusal() bool {
 	switch k {
-	case InUse, Protected, Unsupported, NotFound, Invalid, Changed, ImageRejected, TooLarge:
+	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge:
 		return true
 	default:
 		return false
@@ -104,23 +104,23 @@ func (k Kind) Refusal() bool {
 }
 
 // LogLevel is the level at which a failure of this kind is logged.
-func (k Kind) LogLevel() slog.Level { return k.row().level }
+func (k ErrorKind) LogLevel() slog.Level { return k.row().level }
 
 // Error is a failure with its kind, a message for the person who caused or meets it, and what to do next.
 type Error struct {
-	Kind    Kind   `json:"kind"`
-	Message string `json:"message"`
+	Kind    ErrorKind `json:"kind"`
+	Message string    `json:"message"`
 	// Hint says what to do next, as a full sentence; empty where the message already does.
 	Hint string `json:"hint,omitempty"`
 	// Operation is the operation that failed, or the one that was faster: it works on the accelerator (Claimed), took
-	// its handle for the present holder (InUse), or brought it to the state that is not the expected one (Changed,
-	// NameTaken, NoFit). The zero UUID where no operation did.
+	// its handle for the present holder (ErrInUse), or brought it to the state that is not the expected one (Changed,
+	// ErrNameTaken, ErrNoFit). The zero UUID where no operation did.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	cause     error
 }
 
 // Errorf makes an Error; the format and its arguments are those of fmt.Errorf, and %w keeps the cause for errors.Is.
-func Errorf(kind Kind, format string, args ...any) *Error {
+func Errorf(kind ErrorKind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Kind: kind, Message: err.Error(), cause: errors.Unwrap(err)}
 }
@@ -145,18 +145,18 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap returns the cause, if any.
 func (e *Error) Unwrap() error { return e.cause }
 
-// KindOf returns the kind of the first Error in err's chain: Internal for any other error, "" for nil.
-func KindOf(err error) Kind {
+// ErrorKindOf returns the kind of the first Error in err's chain: Internal for any other error, "" for nil.
+func ErrorKindOf(err error) ErrorKind {
 	if err == nil {
 		return ""
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
-	return Internal
+	return ErrInternal
 }
 
-// AsError returns err as an *Error: the first one in its chain, or a new one of kind Internal. Nil stays nil.
+// AsError returns err as an *Error: the first one in its chain, or a new one of kind ErrInternal. Nil stays nil.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil
@@ -164,5 +164,5 @@ func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	return Errorf(Internal, "%w", err)
+	return Errorf(ErrInternal, "%w", err)
 }

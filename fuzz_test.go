@@ -76,12 +76,12 @@ func FuzzShowable(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string, longest int) {
 		longest = max(1, longest%fuzztest.LongestMessage)
-		shown := cyborg.Showable(text, longest)
-		fuzztest.RequireShowable(t, shown)
+		shown := cyborg.Sanitize(text, longest)
+		fuzztest.RequireSanitized(t, shown)
 		require.LessOrEqual(t, utf8.RuneCountInString(shown), longest)
-		require.Equal(t, shown, cyborg.Showable(shown, longest))
+		require.Equal(t, shown, cyborg.Sanitize(shown, longest))
 		if cyborg.IsName(text) {
-			require.Equal(t, text, cyborg.Showable(text, 255))
+			require.Equal(t, text, cyborg.Sanitize(text, 255))
 		}
 	})
 }

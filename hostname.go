@@ -5,7 +5,7 @@ import "strings"
 // maxHostName is the longest name of a host in the DNS (RFC 1035, section 2.3.4, as text without the final dot).
 const maxHostName = 253
 
-// CheckHostName returns an error of kind Invalid unless the text can be the name of a host, which Nova, Placement and a
+// CheckHostName returns an error of kind ErrInvalid unless the text can be the name of a host, which Nova, Placement and a
 // task queue's name must all be able to carry: what RFC 1123 allows, and underscores, which some names have.
 func CheckHostName(name string) error {
 	wrong := name == "" || len(name) > maxHostName
@@ -15,7 +15,7 @@ func CheckHostName(name string) error {
 		wrong = wrong || !alphanumeric && (!inside || !strings.ContainsRune("-._", rune(c)))
 	}
 	if wrong {
-		return Errorf(Invalid,
+		return Errorf(ErrInvalid,
 			"%.300q cannot be the name of a host: it takes at most %d letters, digits, dots, hyphens and underscores, the first and the last a letter or digit",
 			name, maxHostName)
 	}

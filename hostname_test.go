@@ -17,6 +17,6 @@ func TestCheckHostName(t *testing.T) {
 	for _, bad := range []string{
 		"", "-a", "a-", ".", "a.", "a b", "a/b", "a:b", "ä", "a\n", "a\x00b", strings.Repeat("a", 254),
 	} {
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(cyborg.CheckHostName(bad)), "%q", bad)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(cyborg.CheckHostName(bad)), "%q", bad)
 	}
 }

@@ -41,7 +41,7 @@ type GlanceQuery struct {
 // InGlance says whether the image is in Glance.
 func (i Image) InGlance() bool { return strings.HasPrefix(i.Source, glanceScheme) }
 
-// GlanceQuery is what the source of an image in Glance asks for. The error is of kind Invalid and quotes the source.
+// GlanceQuery is what the source of an image in Glance asks for. The error is of kind ErrInvalid and quotes the source.
 func (i Image) GlanceQuery() (GlanceQuery, error) {
 	text, ok := strings.CutPrefix(i.Source, glanceScheme)
 	if function, is := strings.CutPrefix(text, glanceFunction); is && ok {
@@ -51,5 +51,5 @@ func (i Image) GlanceQuery() (GlanceQuery, error) {
 	} else if id, err := uuid.Parse(text); ok && err == nil && len(text) == len(uuid.Nil.String()) && id != uuid.Nil {
 		return GlanceQuery{ID: id}, nil
 	}
-	return GlanceQuery{}, Errorf(Invalid, "the image source %q is neither glance:UUID nor glance:function:ID", Showable(i.Source, 200))
+	return GlanceQuery{}, Errorf(ErrInvalid, "the image source %q is neither glance:UUID nor glance:function:ID", Sanitize(i.Source, 200))
 }

@@ -29,7 +29,7 @@ func TestGlanceSources(t *testing.T) {
 		"glance:" + uuid.Nil.String(), "glance:function:" + strings.Repeat("x", 256), id.String(), "glance://" + id.String(),
 	} {
 		_, err := cyborg.Image{Source: source}.GlanceQuery()
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), source)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), source)
 	}
 }
 
@@ -51,10 +51,10 @@ func TestChecksums(t *testing.T) {
 		require.Equal(t, algorithm, sum.Algorithm())
 		require.Equal(t, empty, sum.Value())
 		_, err = cyborg.MakeChecksum(algorithm, empty[2:]).Hash()
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "it is too short")
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "it is too short")
 	}
 	for _, bad := range []cyborg.Checksum{"", "sha512", "sha512:", "crc32:00000000", "sha256:zz", ":00", "sha512:" + cyborg.Checksum(strings.Repeat("AB", 64))} {
 		_, err := bad.Hash()
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), string(bad))
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), string(bad))
 	}
 }

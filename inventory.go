@@ -124,7 +124,7 @@ type HeartbeatReply struct {
 	// Report asks for a full report.
 	Report bool `json:"report"`
 	// Rivals is where other agents speak for the same host, and are refused.
-	Rivals []string `json:"rivals,omitempty"`
+	DuplicateAgents []string `json:"rivals,omitempty"`
 }
 
 // MaxSequence is the highest number of a report: the largest one that every reader of JSON reads exactly. Numbers begin at

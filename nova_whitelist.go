@@ -31,21 +31,21 @@ func pciClasses() []string {
 	return []string{"FPGA", "PCI_DEVICE", "PGPU", "SRIOV_NET_VF", "VGPU"}
 }
 
-// Check refuses what Nova or Placement would not take, or would take for something else. The error is of kind Invalid.
+// Check refuses what Nova or Placement would not take, or would take for something else. The error is of kind ErrInvalid.
 func (s NovaSpec) Check() error {
 	if s.PhysicalNetwork != "" && !physicalNetworkPattern.MatchString(s.PhysicalNetwork) {
-		return Errorf(Invalid, "physical_network is %.80q; it is up to 64 letters, digits, and _ . : -", s.PhysicalNetwork)
+		return Errorf(ErrInvalid, "physical_network is %.80q; it is up to 64 letters, digits, and _ . : -", s.PhysicalNetwork)
 	}
 	if s.ResourceClass != "" && !slices.Contains(pciClasses(), s.ResourceClass) && !customPattern.MatchString(s.ResourceClass) {
-		return Errorf(Invalid, "resource_class is %.80q; it is %s, or CUSTOM_ and then A-Z, 0-9 and _", s.ResourceClass,
+		return Errorf(ErrInvalid, "resource_class is %.80q; it is %s, or CUSTOM_ and then A-Z, 0-9 and _", s.ResourceClass,
 			strings.Join(pciClasses(), ", "))
 	}
 	for i, trait := range s.Traits {
 		if !customPattern.MatchString(trait) && !hardwareTraitPattern.MatchString(trait) {
-			return Errorf(Invalid, "traits has %.80q; a trait is CUSTOM_ or HW_ and then A-Z, 0-9 and _", trait)
+			return Errorf(ErrInvalid, "traits has %.80q; a trait is CUSTOM_ or HW_ and then A-Z, 0-9 and _", trait)
 		}
 		if slices.Contains(s.Traits[:i], trait) {
-			return Errorf(Invalid, "traits has %s twice", trait)
+			return Errorf(ErrInvalid, "traits has %s twice", trait)
 		}
 	}
 	return nil

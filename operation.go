@@ -11,43 +11,43 @@ type OperationKind string
 
 // The operation kinds.
 const (
-	KindProvision OperationKind = "provision"
-	KindProgram   OperationKind = "program"
-	KindAttach    OperationKind = "attach"
-	KindDetach    OperationKind = "detach"
-	KindConfigure OperationKind = "configure" // install, uninstall or update a driver's backend on a host
-	KindRetire    OperationKind = "retire"    // the opposite of provision
-	KindBind      OperationKind = "bind"      // give accelerator requests of OpenStack their handles
-	KindUnbind    OperationKind = "unbind"    // take them back, once the host says that they are not in use
-	KindWhitelist OperationKind = "whitelist" // which PCI devices of a host its Nova gives out by itself
-	KindRescue    OperationKind = "rescue"    // have Nova reboot the instances that a boot of their host cost their accelerators
+	OperationProvision OperationKind = "provision"
+	OperationProgram   OperationKind = "program"
+	OperationAttach    OperationKind = "attach"
+	OperationDetach    OperationKind = "detach"
+	OperationConfigure OperationKind = "configure" // install, uninstall or update a driver's backend on a host
+	OperationRetire    OperationKind = "retire"    // the opposite of provision
+	OperationBind      OperationKind = "bind"      // give accelerator requests of OpenStack their handles
+	OperationUnbind    OperationKind = "unbind"    // take them back, once the host says that they are not in use
+	OperationWhitelist OperationKind = "whitelist" // which PCI devices of a host its Nova gives out by itself
+	OperationRescue    OperationKind = "rescue"    // have Nova reboot the instances that a boot of their host cost their accelerators
 )
 
 // OperationKinds lists every kind.
 func OperationKinds() []OperationKind {
 	return []OperationKind{
-		KindProvision, KindProgram, KindAttach, KindDetach, KindConfigure, KindRetire, KindBind, KindUnbind, KindWhitelist, KindRescue,
+		OperationProvision, OperationProgram, OperationAttach, OperationDetach, OperationConfigure, OperationRetire, OperationBind, OperationUnbind, OperationWhitelist, OperationRescue,
 	}
 }
 
 // Word is the status that an accelerator shows while an operation of this kind has claimed it.
-func (k OperationKind) Word() Status {
+func (k OperationKind) Status() Status {
 	switch k {
-	case KindProvision:
+	case OperationProvision:
 		return StatusInstalling
-	case KindProgram:
+	case OperationProgram:
 		return StatusProgramming
-	case KindAttach:
+	case OperationAttach:
 		return StatusAttaching
-	case KindDetach:
+	case OperationDetach:
 		return StatusDetaching
-	case KindConfigure, KindWhitelist:
+	case OperationConfigure, OperationWhitelist:
 		return StatusConfiguring
-	case KindRetire:
+	case OperationRetire:
 		return StatusRetiring
-	case KindBind: // it claims only what it programs
+	case OperationBind: // it claims only what it programs
 		return StatusProgramming
-	case KindUnbind:
+	case OperationUnbind:
 		return StatusDetaching
 	default:
 		return ""
@@ -136,40 +136,3 @@ type Operation struct {
 
 // WorkflowID is the id of its workflow: <kind>/<operation id>.
 func (o *Operation) WorkflowID() string { return string(o.Kind) + "/" + o.ID.String() }
-
-// Event is one recorded change; see docs/architecture.md for the order of the feed.
-type Event struct {
-	Cursor    Cursor     `json:"cursor"`
-	Subject   Subject    `json:"subject"`
-	Host      string     `json:"host,omitempty"`
-	Axis      string     `json:"axis"` // what changed: lifecycle, administration, presence, holder, fence, claim, name, specs, state…
-	From      string     `json:"from"`
-	To        string     `json:"to"`
-	Operation uuid.UUID  `json:"operation_id,omitzero"`
-	Actor     string     `json:"actor,omitempty"`
-	RequestID string     `json:"request_id,omitempty"`
-	Data      JSONObject `json:"data,omitempty"`
-	Time      time.Time  `json:"time"`
-}
-
-// Cursor is a place in the event feed: PostgreSQL transaction id, then event id. The zero Cursor is before the first event.
-type Cursor struct {
-	Transaction uint64
-	Event       int64
-}
-
-// Service is a running process of the system.
-type Service struct {
-	Role      string    `json:"role"` // agent, conductor, api
-	Host      string    `json:"host"`
-	Instance  string    `json:"instance"` // tells two processes of one role on one host apart
-	Version   string    `json:"version"`
-	StartedAt time.Time `json:"started_at"`
-	LastSeen  time.Time `json:"last_seen,omitzero"` // zero where it is the agent of a host that was never heard
-	Alive     bool      `json:"alive"`
-	// Refused says that it is an agent whose host has another one; see Rival.
-	Refused bool `json:"refused,omitempty"`
-}
-
-// Key is what lists call it: the marker of the page after it.
-func (s Service) Key() string { return s.Role + "/" + s.Host + "/" + s.Instance }

@@ -15,10 +15,10 @@ type PCIAddress struct {
 	Function uint8 // 0–7
 }
 
-// ParsePCIAddress reads dddd:bb:dd.f or bb:dd.f (domain 0), hexadecimal. The error is of kind Invalid and quotes the text.
+// ParsePCIAddress reads dddd:bb:dd.f or bb:dd.f (domain 0), hexadecimal. The error is of kind ErrInvalid and quotes the text.
 func ParsePCIAddress(text string) (PCIAddress, error) {
 	bad := func() (PCIAddress, error) {
-		return PCIAddress{}, Errorf(Invalid, "%.80q is not a PCI address; write it as 0000:3b:00.0", text)
+		return PCIAddress{}, Errorf(ErrInvalid, "%.80q is not a PCI address; write it as 0000:3b:00.0", text)
 	}
 	parts := strings.Split(text, ":")
 	if len(parts) == 2 {

@@ -17,10 +17,10 @@ import (
 // the plain table of pairs.
 func TestNoPathLeavesTheTable(t *testing.T) {
 	t.Parallel()
-	walk(t, "lifecycle", cyborg.LifecycleTransitions(), cyborg.Inactive)
-	walk(t, "administration", cyborg.AdministrationTransitions(), cyborg.Enabled)
-	walk(t, "presence", cyborg.PresenceTransitions(), cyborg.Present)
-	walk(t, "operation", cyborg.OperationTransitions(), cyborg.Admitted)
+	walk(t, "lifecycle", cyborg.LifecycleTransitions(), cyborg.LifecycleInactive)
+	walk(t, "administration", cyborg.AdministrationTransitions(), cyborg.AdministrationEnabled)
+	walk(t, "presence", cyborg.PresenceTransitions(), cyborg.PresencePresent)
+	walk(t, "operation", cyborg.OperationTransitions(), cyborg.OperationAdmitted)
 	walk(t, "accelerator request", cyborg.ARQTransitions(), cyborg.ARQInitial)
 }
 
@@ -67,7 +67,7 @@ func specs() *rapid.Generator[cyborg.Specs] {
 	return rapid.Custom(func(t *rapid.T) cyborg.Specs {
 		return cyborg.Specs{
 			Remote: rapid.Bool().Draw(t, "remote"), Remotable: rapid.Bool().Draw(t, "remotable"), Num: rapid.IntRange(0, 3).Draw(t, "num"),
-			DeviceType: rapid.SampledFrom([]cyborg.DeviceType{cyborg.FPGA, cyborg.GPU}).Draw(t, "device_type"),
+			DeviceType: rapid.SampledFrom([]cyborg.DeviceType{cyborg.DeviceTypeFPGA, cyborg.DeviceTypeGPU}).Draw(t, "device_type"),
 			Type:       rapid.SampledFrom([]string{"", "crypto"}).Draw(t, "acc_type"),
 			VendorID:   rapid.SampledFrom([]string{"8086", "10de"}).Draw(t, "vendor_id"),
 			ProductID:  rapid.SampledFrom([]string{"0001", "0002"}).Draw(t, "product_id"),
@@ -155,7 +155,7 @@ func TestWhatIsLaidOverIsThere(t *testing.T) {
 		have, change := specs().Draw(t, "have"), wish().Draw(t, "change")
 		got, err := have.With(change)
 		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.Equal(t, have, got)
 			return
 		}

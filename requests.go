@@ -53,7 +53,7 @@ type BindRequest struct {
 	Project string    `json:"project,omitempty"` // to whom they shall belong; empty: as before
 	// Within is how long after its admission it may still succeed; later it is undone, and has failed.
 	Within time.Duration `json:"within"`
-	// LookFirst has it refused with NoFit, and not recorded, where all handles are held: whoever asks looks first whether the
+	// LookFirst has it refused with ErrNoFit, and not recorded, where all handles are held: whoever asks looks first whether the
 	// holders still exist.
 	LookFirst bool `json:"-"`
 }
@@ -97,9 +97,9 @@ type ConfigureAction string
 
 // The configure actions.
 const (
-	InstallDriver   ConfigureAction = "install"
-	UninstallDriver ConfigureAction = "uninstall" // refused while one of its devices is in use
-	UpdateDriver    ConfigureAction = "update"
+	ConfigureInstall   ConfigureAction = "install"
+	ConfigureUninstall ConfigureAction = "uninstall" // refused while one of its devices is in use
+	ConfigureUpdate    ConfigureAction = "update"
 )
 
 // ConfigureRequest enables, disables or reconfigures a backend of a compiled-in driver on a host.

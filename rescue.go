@@ -9,9 +9,9 @@ import (
 // ARQHealth says that the holder of an accelerator request may be without what it was given.
 type ARQHealth string
 
-// LostAtBoot is the health of a request whose host has booted since it was bound: Nova starts the instances of such a host
+// HealthLostAtBoot is the health of a request whose host has booted since it was bound: Nova starts the instances of such a host
 // again without asking for their accelerators (nova/virt/libvirt/driver.py, resume_state_on_host_boot).
-const LostAtBoot ARQHealth = "lost_at_boot"
+const HealthLostAtBoot ARQHealth = "lost_at_boot"
 
 // Rescue is an instance that may be without its accelerators since a boot of its host.
 type Rescue struct {
@@ -25,18 +25,20 @@ type RescueOutcome string
 
 // The outcomes. After those of the first group the instance has its accelerators, or will when it is started.
 const (
-	Rebooted  RescueOutcome = "rebooted"  // Nova has rebooted it hard
-	Recreated RescueOutcome = "recreated" // somebody else had it started or rebuilt since the boot
-	SwitchOff RescueOutcome = "off"       // it does not run; Nova asks for its accelerators when it is started
+	RescueRebooted  RescueOutcome = "rebooted"  // Nova has rebooted it hard
+	RescueRecreated RescueOutcome = "recreated" // somebody else had it started or rebuilt since the boot
+	RescueOff       RescueOutcome = "off"       // it does not run; Nova asks for its accelerators when it is started
 
-	InstanceGone      RescueOutcome = "gone"      // Nova has no such instance any more
-	InstanceElsewhere RescueOutcome = "elsewhere" // it is on another host than its accelerators
-	InstanceLeft      RescueOutcome = "left"      // it is in a state in which a reboot could do harm
-	RescueFailed      RescueOutcome = "failed"    // Nova failed, or did not answer in time
+	RescueGone      RescueOutcome = "gone"      // Nova has no such instance any more
+	RescueElsewhere RescueOutcome = "elsewhere" // it is on another host than its accelerators
+	RescueSkipped   RescueOutcome = "left"      // it is in a state in which a reboot could do harm
+	RescueFailed    RescueOutcome = "failed"    // Nova failed, or did not answer in time
 )
 
 // Well says that the instance has its accelerators, or will when it is started.
-func (o RescueOutcome) Well() bool { return o == Rebooted || o == Recreated || o == SwitchOff }
+func (o RescueOutcome) Well() bool {
+	return o == RescueRebooted || o == RescueRecreated || o == RescueOff
+}
 
 // RescuedInstance is what became of one instance.
 type RescuedInstance struct {

@@ -88,10 +88,10 @@ func asNumber(v any) (float64, bool) {
 }
 
 // With lays an operator's change over the specs. What the hardware says (num, device_type, vendor_id, product_id) can be
-// repeated but not changed: that is an error of kind Invalid that names the property and both values.
+// repeated but not changed: that is an error of kind ErrInvalid that names the property and both values.
 func (s Specs) With(change SpecsPatch) (Specs, error) {
 	fixed := func(name string, want, have any) error {
-		return Errorf(Invalid, "acc_specs.%s cannot be set to %v: the hardware says %v", name, want, have).
+		return Errorf(ErrInvalid, "acc_specs.%s cannot be set to %v: the hardware says %v", name, want, have).
 			WithHint("Leave %s out, or repeat the present value.", name)
 	}
 	switch {

@@ -5,10 +5,10 @@ type Lifecycle string
 
 // The lifecycle states.
 const (
-	Inactive   Lifecycle = "inactive"   // found, not in service
-	Installing Lifecycle = "installing" // a Provision runs
-	Ready      Lifecycle = "ready"      // in service
-	Broken     Lifecycle = "error"      // an operation left it in doubt or its driver failed; see the reason
+	LifecycleInactive   Lifecycle = "inactive"   // found, not in service
+	LifecycleInstalling Lifecycle = "installing" // a Provision runs
+	LifecycleReady      Lifecycle = "ready"      // in service
+	LifecycleError      Lifecycle = "error"      // an operation left it in doubt or its driver failed; see the reason
 )
 
 // Administration says whether an operator has taken the accelerator out of use for a while.
@@ -16,8 +16,8 @@ type Administration string
 
 // The administration states.
 const (
-	Enabled     Administration = "enabled"
-	Maintaining Administration = "maintaining"
+	AdministrationEnabled     Administration = "enabled"
+	AdministrationMaintaining Administration = "maintaining"
 )
 
 // Presence says whether the host's bus still shows the device.
@@ -25,8 +25,8 @@ type Presence string
 
 // The presence states.
 const (
-	Present Presence = "present"
-	Missing Presence = "missing"
+	PresencePresent Presence = "present"
+	PresenceMissing Presence = "missing"
 )
 
 // OperationState is where an operation stands.
@@ -34,17 +34,17 @@ type OperationState string
 
 // The operation states. The last four are terminal.
 const (
-	Admitted      OperationState = "admitted"       // recorded with its claims; the workflow may not have started
-	Running       OperationState = "running"        // its first step has run
-	Succeeded     OperationState = "succeeded"      //
-	Failed        OperationState = "failed"         // and everything it had done is undone
-	NeedsOperator OperationState = "needs_operator" // failed, and the undo failed too: the accelerator is in error
-	Stopped       OperationState = "cancelled"      // someone cancelled it, and everything it had done is undone
+	OperationAdmitted      OperationState = "admitted"       // recorded with its claims; the workflow may not have started
+	OperationRunning       OperationState = "running"        // its first step has run
+	OperationSucceeded     OperationState = "succeeded"      //
+	OperationFailed        OperationState = "failed"         // and everything it had done is undone
+	OperationNeedsOperator OperationState = "needs_operator" // failed, and the undo failed too: the accelerator is in error
+	OperationCancelled     OperationState = "cancelled"      // someone cancelled it, and everything it had done is undone
 )
 
 // Ended says whether the state is terminal.
 func (s OperationState) Ended() bool {
-	return s == Succeeded || s == Failed || s == NeedsOperator || s == Stopped
+	return s == OperationSucceeded || s == OperationFailed || s == OperationNeedsOperator || s == OperationCancelled
 }
 
 // ARQState is the state of an accelerator request, as OpenStack clients see it.
@@ -71,45 +71,45 @@ type Transition[S ~string] struct {
 // LifecycleTransitions is the whole lifecycle machine; SQL guards, docs and metrics derive from it.
 func LifecycleTransitions() []Transition[Lifecycle] {
 	return []Transition[Lifecycle]{
-		{Inactive, Installing, "provision starts"},
-		{Installing, Ready, "provision succeeds"},
-		{Installing, Inactive, "provision is undone"},
-		{Installing, Broken, "provision cannot be undone"},
-		{Ready, Inactive, "retire succeeds"},
-		{Ready, Broken, "an operation cannot be undone"},
-		{Inactive, Broken, "reconcile finds it in doubt"},
-		{Broken, Installing, "provision starts"},
-		{Broken, Inactive, "retire succeeds"},
-		{Broken, Ready, "reconcile settles what was in doubt"},
+		{LifecycleInactive, LifecycleInstalling, "provision starts"},
+		{LifecycleInstalling, LifecycleReady, "provision succeeds"},
+		{LifecycleInstalling, LifecycleInactive, "provision is undone"},
+		{LifecycleInstalling, LifecycleError, "provision cannot be undone"},
+		{LifecycleReady, LifecycleInactive, "retire succeeds"},
+		{LifecycleReady, LifecycleError, "an operation cannot be undone"},
+		{LifecycleInactive, LifecycleError, "reconcile finds it in doubt"},
+		{LifecycleError, LifecycleInstalling, "provision starts"},
+		{LifecycleError, LifecycleInactive, "retire succeeds"},
+		{LifecycleError, LifecycleReady, "reconcile settles what was in doubt"},
 	}
 }
 
 // AdministrationTransitions is the administration machine.
 func AdministrationTransitions() []Transition[Administration] {
 	return []Transition[Administration]{
-		{Enabled, Maintaining, "maintain"},
-		{Maintaining, Enabled, "enable, or the maintenance expires"},
+		{AdministrationEnabled, AdministrationMaintaining, "maintain"},
+		{AdministrationMaintaining, AdministrationEnabled, "enable, or the maintenance expires"},
 	}
 }
 
 // PresenceTransitions is the presence machine.
 func PresenceTransitions() []Transition[Presence] {
 	return []Transition[Presence]{
-		{Present, Missing, "a report no longer shows it"},
-		{Missing, Present, "a report shows it again"},
+		{PresencePresent, PresenceMissing, "a report no longer shows it"},
+		{PresenceMissing, PresencePresent, "a report shows it again"},
 	}
 }
 
 // OperationTransitions is the machine of operations.
 func OperationTransitions() []Transition[OperationState] {
 	return []Transition[OperationState]{
-		{Admitted, Running, "the first step begins"},
-		{Admitted, Failed, "a guard fails, or the workflow cannot run"},
-		{Admitted, Stopped, "cancelled before the first step"},
-		{Running, Succeeded, "the last step is recorded"},
-		{Running, Failed, "a step fails and all is undone"},
-		{Running, NeedsOperator, "a step fails and the undo fails"},
-		{Running, Stopped, "cancelled and undone"},
+		{OperationAdmitted, OperationRunning, "the first step begins"},
+		{OperationAdmitted, OperationFailed, "a guard fails, or the workflow cannot run"},
+		{OperationAdmitted, OperationCancelled, "cancelled before the first step"},
+		{OperationRunning, OperationSucceeded, "the last step is recorded"},
+		{OperationRunning, OperationFailed, "a step fails and all is undone"},
+		{OperationRunning, OperationNeedsOperator, "a step fails and the undo fails"},
+		{OperationRunning, OperationCancelled, "cancelled and undone"},
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 type HandleUsage struct {
 	Handle   string `json:"handle"` // the handle's identity
 	Attached bool   `json:"attached"`
-	// InUse says that something really uses it: an open VFIO group, a process, a mount.
+	// ErrInUse says that something really uses it: an open VFIO group, a process, a mount.
 	InUse bool `json:"in_use"`
 	// By says who, as far as the host can tell.
 	By string `json:"by,omitempty"`

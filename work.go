@@ -71,7 +71,7 @@ type Observation struct {
 // Outcome is how an operation ended. It is recorded with its claims released, in one transaction.
 type Outcome struct {
 	Operation uuid.UUID `json:"operation"`
-	// State is terminal: Succeeded, Failed or Stopped (all undone), or NeedsOperator (the undo failed).
+	// State is terminal: Succeeded, Failed or Stopped (all undone), or OperationNeedsOperator (the undo failed).
 	State        OperationState `json:"state"`
 	Error        *Error         `json:"error,omitempty"` // nil only where State is Succeeded
 	Steps        []Step         `json:"steps"`

@@ -143,12 +143,12 @@ func TestProvisionChoosesAndConflicts(t *testing.T) {
 
 	created := provision(map[string]any{"name": "alpha", "acc_specs": map[string]any{"device_type": "GPU"}, "host": "h1"}).expect(http.StatusCreated)
 	shown := as[acceleratorBody](h.do("GET", created.header.Get("Location"), nil).expect(http.StatusOK))
-	require.Equal(t, cyborg.GPU, shown.DeviceType)
+	require.Equal(t, cyborg.DeviceTypeGPU, shown.DeviceType)
 	require.Equal(t, "alpha", shown.Name)
 
-	problem := provision(map[string]any{"name": "beta", "acc_specs": map[string]any{"device_type": "GPU"}}).problem(cyborg.NoFit)
+	problem := provision(map[string]any{"name": "beta", "acc_specs": map[string]any{"device_type": "GPU"}}).problem(cyborg.ErrNoFit)
 	require.NotEmpty(t, problem.Detail)
-	provision(map[string]any{"name": "beta", "acc_specs": map[string]any{"num": 99}}).problem(cyborg.NoFit)
+	provision(map[string]any{"name": "beta", "acc_specs": map[string]any{"num": 99}}).problem(cyborg.ErrNoFit)
 	require.Equal(t, http.StatusConflict, provision(map[string]any{"name": "alpha", "acc_specs": map[string]any{"device_type": "FPGA"}}).status,
 		"the name is taken by one that is in service")
 }
@@ -179,7 +179,7 @@ func TestMakeReady(t *testing.T) {
 	shown := as[acceleratorBody](h.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.StatusReady, shown.Status)
 	require.Equal(t, accelerator.Name, shown.Name)
-	h.do("POST", path(accelerator, "/ready"), "{}").problem(cyborg.Changed)
+	h.do("POST", path(accelerator, "/ready"), "{}").problem(cyborg.ErrChanged)
 }
 
 // Retire is the opposite of provision: for admins, and for what nobody holds. The name stays.
@@ -188,11 +188,11 @@ func TestRetire(t *testing.T) {
 	h := setup(t, withTokens)
 	ada, mia := h.as(adminToken), h.as(memberToken)
 	accelerator := ada.ready("alpha")
-	mia.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.Forbidden)
-	ada.do("POST", path(accelerator, "/retire"), `{"force": true}`).problem(cyborg.Invalid)
-	ada.do("POST", path(accelerator, "/retire")+"?force=true", nil).problem(cyborg.Invalid)
+	mia.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.ErrForbidden)
+	ada.do("POST", path(accelerator, "/retire"), `{"force": true}`).problem(cyborg.ErrInvalid)
+	ada.do("POST", path(accelerator, "/retire")+"?force=true", nil).problem(cyborg.ErrInvalid)
 	ada.do("PUT", path(accelerator), nil).expect(http.StatusOK)
-	require.NotEmpty(t, ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.InUse).Hint)
+	require.NotEmpty(t, ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.ErrInUse).Hint)
 	ada.do("DELETE", path(accelerator), nil).expect(http.StatusNoContent)
 
 	key := []string{"Idempotency-Key", "k1"}
@@ -201,11 +201,11 @@ func TestRetire(t *testing.T) {
 	require.Equal(t, cyborg.StatusInactive, shown.Status)
 	require.Equal(t, "alpha", shown.Name)
 	op := as[cyborg.Operation](ada.do("GET", "/v1/operations/"+answer.header.Get("Cyborg-Operation"), nil).expect(http.StatusOK))
-	require.Equal(t, cyborg.KindRetire, op.Kind)
+	require.Equal(t, cyborg.OperationRetire, op.Kind)
 	again := ada.do("POST", path(accelerator, "/retire"), nil, key...).expect(http.StatusOK)
 	require.Equal(t, op.ID.String(), again.header.Get("Cyborg-Operation"))
-	ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.Changed)
-	ada.do("PUT", path(accelerator), nil).problem(cyborg.Changed)
+	ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.ErrChanged)
+	ada.do("PUT", path(accelerator), nil).problem(cyborg.ErrChanged)
 	ada.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK)
 }
 
@@ -223,7 +223,7 @@ func TestUpdateSpecs(t *testing.T) {
 	require.InDelta(t, 100, shown.Specs.Capability["gbps"], 0)
 	require.NotEqual(t, tag, changed.header.Get("ETag"))
 
-	h.do("PUT", path(accelerator), body, "If-Match", tag).problem(cyborg.Changed)
+	h.do("PUT", path(accelerator), body, "If-Match", tag).problem(cyborg.ErrChanged)
 	h.do("PUT", path(accelerator), body, "If-Match", changed.header.Get("ETag")).expect(http.StatusOK)
 	h.do("PUT", path(accelerator), body).expect(http.StatusOK)
 	h.do("PUT", path(accelerator), body, "If-Match", "*").expect(http.StatusOK)
@@ -240,7 +240,7 @@ func TestMaintainAndEnable(t *testing.T) {
 	require.Equal(t, "local", shown.Maintenance.By)
 	require.False(t, shown.Maintenance.Until.IsZero())
 
-	h.do("PUT", path(accelerator), nil).problem(cyborg.Changed)
+	h.do("PUT", path(accelerator), nil).problem(cyborg.ErrChanged)
 
 	shown = as[acceleratorBody](h.do("POST", path(accelerator, "/maintain"), `{"reason": "still", "until": "2099-01-01T00:00:00Z"}`).expect(http.StatusOK))
 	require.Equal(t, "still", shown.Maintenance.Reason)
@@ -259,11 +259,11 @@ func TestProgram(t *testing.T) {
 	require.Equal(t, accelerator.UUID, as[acceleratorBody](answer).UUID)
 
 	op := as[cyborg.Operation](h.do("GET", "/v1/operations/"+answer.header.Get("Cyborg-Operation"), nil).expect(http.StatusOK))
-	require.Equal(t, cyborg.KindProgram, op.Kind)
+	require.Equal(t, cyborg.OperationProgram, op.Kind)
 	require.Equal(t, sum, op.Input["image"].(map[string]any)["sha256"])
 
 	h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
-	h.do("PATCH", path(accelerator, "/program"), image).problem(cyborg.InUse)
+	h.do("PATCH", path(accelerator, "/program"), image).problem(cyborg.ErrInUse)
 }
 
 // The one who attached first has it; the one who comes meanwhile is told which operation is in the way.
@@ -274,7 +274,7 @@ func TestConflictNamesTheOperation(t *testing.T) {
 	release := h.engine.block()
 	defer release()
 	accepted := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
-	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.Claimed)
+	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.ErrClaimed)
 	require.Equal(t, accepted.ID, problem.Operation)
 	shown := as[acceleratorBody](h.do("GET", path(accelerator), nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.StatusAttaching, shown.Status)
@@ -285,7 +285,7 @@ func TestAttachExpectsTheName(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
-	problem := h.do("PUT", path(accelerator), map[string]any{"name": "beta"}).problem(cyborg.Changed)
+	problem := h.do("PUT", path(accelerator), map[string]any{"name": "beta"}).problem(cyborg.ErrChanged)
 	require.Contains(t, problem.Detail, "alpha")
 	h.do("PUT", path(accelerator), map[string]any{"name": "alpha", "uuid": accelerator.UUID, "host": "h1"}).expect(http.StatusOK)
 }
@@ -302,8 +302,8 @@ func TestADeviceIsMaintainedAsAWhole(t *testing.T) {
 	require.Len(t, shown.Accelerators, 1)
 	require.Equal(t, cyborg.StatusMaintaining, shown.Accelerators[0].Status)
 	require.Equal(t, "a new fan", h.accelerator(accelerator.UUID).Maintenance.Reason)
-	h.do("PUT", path(accelerator), nil).problem(cyborg.Changed)
-	h.do("POST", device+"/maintain", `{}`).problem(cyborg.Invalid)
+	h.do("PUT", path(accelerator), nil).problem(cyborg.ErrChanged)
+	h.do("POST", device+"/maintain", `{}`).problem(cyborg.ErrInvalid)
 	shown = as[body](h.do("POST", device+"/enable", nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.StatusReady, shown.Accelerators[0].Status)
 	h.do("POST", device+"/enable", nil).expect(http.StatusOK)
@@ -380,7 +380,7 @@ func TestHistory(t *testing.T) {
 		"/v1/devices/" + accelerator.DeviceUUID.String(): func(e cyborg.Event) bool { return e.Subject.Kind == cyborg.SubjectDevice },
 		"/v1/hosts/h1": func(e cyborg.Event) bool { return e.Axis == "boot" },
 		operationPath(attach): func(e cyborg.Event) bool {
-			return e.Subject.Kind == cyborg.SubjectOperation && e.To == string(cyborg.Succeeded)
+			return e.Subject.Kind == cyborg.SubjectOperation && e.To == string(cyborg.OperationSucceeded)
 		},
 	} {
 		events := read(path)
@@ -388,5 +388,5 @@ func TestHistory(t *testing.T) {
 		require.True(t, slices.ContainsFunc(events, also), path)
 	}
 	require.False(t, slices.ContainsFunc(read(operationPath(attach)), func(e cyborg.Event) bool { return e.Operation != attach }))
-	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/history", nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/history", nil).problem(cyborg.ErrNotFound)
 }

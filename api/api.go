@@ -97,7 +97,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	}
 	if deps.Policy != nil {
 		s.v2 = v2.New(config.V2, v2.Deps{
-			Store: deps.Store, Turns: first.Turns(), Operator: first, Canceller: deps.Engine, Instances: deps.Instances, Log: deps.Log, Policy: deps.Policy, Authenticator: authenticator, Document: documentV2,
+			Store: deps.Store, Limiter: first.Limiter(), Operator: first, Canceller: deps.Engine, Instances: deps.Instances, Log: deps.Log, Policy: deps.Policy, Authenticator: authenticator, Document: documentV2,
 		})
 	}
 	return web.Observe(deps.Log, metrics, deps.Account)(s.handler()), nil

@@ -23,12 +23,12 @@ func TestRoles(t *testing.T) {
 			t.Parallel()
 			target := "/v1" + fill(route.Pattern, accelerator)
 			problem := at(h, t).do(route.Method, target, nil)
-			problem.problem(cyborg.Unauthenticated)
+			problem.problem(cyborg.ErrUnauthenticated)
 			require.Contains(t, problem.header.Get("WWW-Authenticate"), "Bearer")
-			at(h, t).as("wrong").do(route.Method, target, nil).problem(cyborg.Unauthenticated)
+			at(h, t).as("wrong").do(route.Method, target, nil).problem(cyborg.ErrUnauthenticated)
 			for role, token := range tokens {
 				if !role.Includes(route.Role) {
-					problem := at(h, t).as(token).do(route.Method, target, nil).problem(cyborg.Forbidden)
+					problem := at(h, t).as(token).do(route.Method, target, nil).problem(cyborg.ErrForbidden)
 					require.Contains(t, problem.Detail, string(route.Role))
 				}
 			}
@@ -65,11 +65,11 @@ func TestCredentials(t *testing.T) {
 		if ok {
 			answer.expect(http.StatusOK)
 		} else {
-			problem := answer.problem(cyborg.Unauthenticated)
+			problem := answer.problem(cyborg.ErrUnauthenticated)
 			require.NotContains(t, problem.Detail+problem.Hint, "secret")
 		}
 	}
-	h.do("GET", "/metrics", nil).problem(cyborg.Unauthenticated)
+	h.do("GET", "/metrics", nil).problem(cyborg.ErrUnauthenticated)
 	h.as(readerToken).do("GET", "/metrics", nil).expect(http.StatusOK)
 	for _, open := range []string{"/", "/v1", "/healthz", "/readyz", "/openapi.json"} {
 		h.do("GET", open, nil).expect(http.StatusOK)
@@ -82,27 +82,27 @@ func TestMembers(t *testing.T) {
 	h := setup(t, withTokens)
 	ada, mia, otto := h.as(adminToken), h.as(memberToken), h.as(otherToken)
 	accelerator := ada.ready("alpha")
-	mia.do("PUT", path(accelerator), map[string]any{"acc_specs": map[string]any{"acc_type": "x"}}).problem(cyborg.Forbidden)
+	mia.do("PUT", path(accelerator), map[string]any{"acc_specs": map[string]any{"acc_type": "x"}}).problem(cyborg.ErrForbidden)
 	mia.do("PUT", path(accelerator), nil).expect(http.StatusOK)
 
-	mia.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "no") })
-	failed := mia.do("DELETE", path(accelerator), nil).problem(cyborg.Hardware).Operation
+	mia.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
+	failed := mia.do("DELETE", path(accelerator), nil).problem(cyborg.ErrHardware).Operation
 	mia.engine.set(func(e *engine) { e.fail = nil })
 	op := as[cyborg.Operation](mia.do("GET", operationPath(failed), nil).expect(http.StatusOK))
 	require.Equal(t, "mia", op.Actor.Name)
 	require.True(t, strings.HasPrefix(op.Actor.RequestID, "req-"))
 
-	otto.do("POST", operationPath(failed, "/retry"), nil).problem(cyborg.Forbidden)
-	otto.do("POST", operationPath(failed, "/cancel"), nil).problem(cyborg.Forbidden)
+	otto.do("POST", operationPath(failed, "/retry"), nil).problem(cyborg.ErrForbidden)
+	otto.do("POST", operationPath(failed, "/cancel"), nil).problem(cyborg.ErrForbidden)
 	again := as[cyborg.Operation](mia.do("POST", operationPath(failed, "/retry"), nil).expect(http.StatusAccepted))
-	require.Equal(t, cyborg.Succeeded, mia.ended(again.ID).State)
+	require.Equal(t, cyborg.OperationSucceeded, mia.ended(again.ID).State)
 
 	release := h.engine.block()
 	defer release()
 	running := as[cyborg.Operation](mia.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
-	otto.do("POST", operationPath(running.ID, "/cancel"), nil).problem(cyborg.Forbidden)
+	otto.do("POST", operationPath(running.ID, "/cancel"), nil).problem(cyborg.ErrForbidden)
 	ada.do("POST", operationPath(running.ID, "/cancel"), nil).expect(http.StatusAccepted)
-	require.Equal(t, cyborg.Stopped, mia.ended(running.ID).State)
+	require.Equal(t, cyborg.OperationCancelled, mia.ended(running.ID).State)
 }
 
 // Idempotency keys are each caller's own.
@@ -120,9 +120,9 @@ func TestBrowsers(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
-	h.do("POST", path(accelerator, "/ready"), nil, "Origin", "https://evil.example.org").problem(cyborg.Forbidden)
-	h.do("POST", path(accelerator, "/ready"), nil, "Sec-Fetch-Site", "cross-site").problem(cyborg.Forbidden)
-	require.Equal(t, cyborg.Inactive, h.accelerator(accelerator.UUID).Lifecycle)
+	h.do("POST", path(accelerator, "/ready"), nil, "Origin", "https://evil.example.org").problem(cyborg.ErrForbidden)
+	h.do("POST", path(accelerator, "/ready"), nil, "Sec-Fetch-Site", "cross-site").problem(cyborg.ErrForbidden)
+	require.Equal(t, cyborg.LifecycleInactive, h.accelerator(accelerator.UUID).Lifecycle)
 
 	// DNS rebinding: the browser believes that this machine is evil.example.org.
 	for host, ok := range map[string]bool{

@@ -16,12 +16,12 @@ func (s *server) guardBrowsers(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.auth.Open() && !s.names[hostName(r.Host)] {
-			web.WriteError(w, r, cyborg.Errorf(cyborg.Forbidden, "this server is not called %q", r.Host).
+			web.WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "this server is not called %q", r.Host).
 				WithHint("Call it 127.0.0.1 or localhost, or configure tokens."))
 			return
 		}
 		if err := crossOrigin.Check(r); err != nil {
-			web.WriteError(w, r, cyborg.Errorf(cyborg.Forbidden, "a web page of another origin may not do this: %w", err))
+			web.WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "a web page of another origin may not do this: %w", err))
 			return
 		}
 		next.ServeHTTP(w, r)

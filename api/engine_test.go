@@ -43,7 +43,7 @@ func (r *run) Wait(ctx context.Context) error {
 	case <-r.ended:
 		return nil
 	case <-ctx.Done():
-		return cyborg.Errorf(cyborg.Timeout, "not yet: %w", ctx.Err())
+		return cyborg.Errorf(cyborg.ErrTimeout, "not yet: %w", ctx.Err())
 	}
 }
 
@@ -72,7 +72,7 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.away || e.refuse {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "connection refused at 10.0.0.7")
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "connection refused at 10.0.0.7")
 	}
 	if r, ok := e.runs[op.ID]; ok {
 		return r, nil
@@ -90,7 +90,7 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 }
 
 func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold <-chan struct{}, fail *cyborg.Error, result cyborg.JSONObject, loads string) {
-	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.Succeeded, Result: result, BitstreamID: loads, Steps: []cyborg.Step{
+	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.OperationSucceeded, Result: result, BitstreamID: loads, Steps: []cyborg.Step{
 		{Name: "work", State: cyborg.StepDone, At: time.Now()},
 	}}
 	end := func(state cyborg.OperationState, err *cyborg.Error) {
@@ -99,10 +99,10 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 	}
 	work, err := e.store.Begin(ctx, op.ID)
 	switch {
-	case err != nil && cyborg.KindOf(err) == cyborg.Cancelled:
-		end(cyborg.Stopped, cyborg.AsError(err))
+	case err != nil && cyborg.ErrorKindOf(err) == cyborg.ErrCancelled:
+		end(cyborg.OperationCancelled, cyborg.AsError(err))
 	case err != nil:
-		end(cyborg.Failed, cyborg.AsError(err))
+		end(cyborg.OperationFailed, cyborg.AsError(err))
 	case work.Ended != "":
 		return
 	}
@@ -110,11 +110,11 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 		select {
 		case <-hold:
 		case <-r.canceled:
-			end(cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled"))
+			end(cyborg.OperationCancelled, cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled"))
 		}
 	}
-	if fail != nil && outcome.State == cyborg.Succeeded {
-		end(cyborg.Failed, fail)
+	if fail != nil && outcome.State == cyborg.OperationSucceeded {
+		end(cyborg.OperationFailed, fail)
 	}
 	if err := e.store.End(ctx, outcome); err != nil {
 		e.t.Errorf("operation %s (%s) cannot end: %v", op.ID, op.Kind, err)
@@ -126,7 +126,7 @@ func (e *engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	r, away := e.runs[op.ID], e.away
 	e.mu.Unlock()
 	if away {
-		return cyborg.Errorf(cyborg.Unavailable, "connection refused at 10.0.0.7")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "connection refused at 10.0.0.7")
 	}
 	if r == nil {
 		_, err := e.Start(ctx, op)
@@ -165,7 +165,7 @@ func (e *engine) Ping(context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.away {
-		return cyborg.Errorf(cyborg.Unavailable, "connection refused at 10.0.0.7")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "connection refused at 10.0.0.7")
 	}
 	return nil
 }

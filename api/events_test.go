@@ -182,7 +182,7 @@ func (h *harness) marker(accelerator cyborg.Accelerator) cyborg.Cursor {
 		}
 		last := events[len(events)-1]
 		at = last.Cursor
-		return last.Actor == "marker" && last.From == string(cyborg.Maintaining)
+		return last.Actor == "marker" && last.From == string(cyborg.AdministrationMaintaining)
 	}, waitLimit, poll)
 	return at
 }
@@ -286,7 +286,7 @@ func TestEventStreamLimit(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.MaxStreams = 1 })
 	open := h.stream("/v1/events")
-	h.do("GET", "/v1/events", nil).problem(cyborg.Overloaded)
+	h.do("GET", "/v1/events", nil).problem(cyborg.ErrOverloaded)
 	open.close()
 	require.Eventually(t, func() bool {
 		s := h.stream("/v1/events")

@@ -19,9 +19,9 @@ func TestDetachByForce(t *testing.T) {
 	accelerator := ada.ready("alpha")
 	instance := "5f5f5f5f-0000-4000-8000-00000000000f"
 	mia.do("PUT", path(accelerator), map[string]any{"instance": instance}).expect(http.StatusOK)
-	mia.do("DELETE", path(accelerator)+"?force=true", nil).problem(cyborg.Forbidden)
-	ada.do("DELETE", path(accelerator)+"?force=maybe", nil).problem(cyborg.Invalid)
-	problem := ada.do("DELETE", path(accelerator)+"?force=true", nil).problem(cyborg.Changed)
+	mia.do("DELETE", path(accelerator)+"?force=true", nil).problem(cyborg.ErrForbidden)
+	ada.do("DELETE", path(accelerator)+"?force=maybe", nil).problem(cyborg.ErrInvalid)
+	problem := ada.do("DELETE", path(accelerator)+"?force=true", nil).problem(cyborg.ErrChanged)
 	require.Contains(t, problem.Detail, "can be detached without force")
 	require.NotEmpty(t, problem.Hint)
 
@@ -32,7 +32,7 @@ func TestDetachByForce(t *testing.T) {
 	done := ada.do("DELETE", path(accelerator)+"?force=true&instance="+instance, nil, key...).expect(http.StatusNoContent)
 	again := ada.do("DELETE", path(accelerator)+"?force=true&instance="+instance, nil, key...).expect(http.StatusNoContent)
 	require.Equal(t, done.header.Get("Cyborg-Operation"), again.header.Get("Cyborg-Operation"))
-	ada.do("DELETE", path(accelerator)+"?instance="+instance, nil, key...).problem(cyborg.Invalid)
+	ada.do("DELETE", path(accelerator)+"?instance="+instance, nil, key...).problem(cyborg.ErrInvalid)
 	after := h.accelerator(accelerator.UUID)
 	require.Empty(t, after.Holders())
 	require.Equal(t, done.header.Get("Cyborg-Operation"), after.Fence.Operation.String())
@@ -47,14 +47,14 @@ func TestRetryNeedsTheRoleOfTheRequest(t *testing.T) {
 	mias := cyborg.Actor{Name: "mia"}
 	for _, request := range []db.Admission{
 		{ID: uuid.New(), Actor: mias, Provision: &cyborg.ProvisionRequest{Accelerator: accelerator.UUID}},
-		{ID: uuid.New(), Actor: mias, Configure: &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.UninstallDriver}},
+		{ID: uuid.New(), Actor: mias, Configure: &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUninstall}},
 	} {
 		_, err := h.store.Admit(t.Context(), request)
 		require.NoError(t, err)
-		failed := cyborg.Errorf(cyborg.Hardware, "no")
-		require.NoError(t, h.store.End(t.Context(), cyborg.Outcome{Operation: request.ID, State: cyborg.Failed, Error: failed}))
-		mia.do("POST", operationPath(request.ID, "/retry"), nil).problem(cyborg.Forbidden)
+		failed := cyborg.Errorf(cyborg.ErrHardware, "no")
+		require.NoError(t, h.store.End(t.Context(), cyborg.Outcome{Operation: request.ID, State: cyborg.OperationFailed, Error: failed}))
+		mia.do("POST", operationPath(request.ID, "/retry"), nil).problem(cyborg.ErrForbidden)
 		again := as[cyborg.Operation](ada.do("POST", operationPath(request.ID, "/retry"), nil).expect(http.StatusAccepted))
-		require.Equal(t, cyborg.Succeeded, ada.ended(again.ID).State)
+		require.Equal(t, cyborg.OperationSucceeded, ada.ended(again.ID).State)
 	}
 }

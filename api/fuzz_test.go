@@ -157,10 +157,10 @@ func requireProblem(t testing.TB, response *http.Response, body []byte, what str
 	var problem web.Problem
 	require.NoError(t, json.Unmarshal(body, &problem), what)
 	require.Equal(t, response.StatusCode, problem.Status, what)
-	require.Contains(t, cyborg.Kinds(), problem.Kind, what)
+	require.Contains(t, cyborg.ErrorKinds(), problem.Kind, what)
 	require.NotEmpty(t, problem.Detail, what)
-	fuzztest.RequireShowable(t, problem.Detail)
-	fuzztest.RequireShowable(t, problem.Hint)
+	fuzztest.RequireSanitized(t, problem.Detail)
+	fuzztest.RequireSanitized(t, problem.Hint)
 }
 
 // fuzzedAnswer is an answer whose connection takes everything at once.

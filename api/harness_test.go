@@ -160,7 +160,7 @@ func report(host string, sequence int64, fpgas int) cyborg.Report {
 		}
 		for n := range handles {
 			address := cyborg.PCIAddress{Bus: uint8(i + 1), Function: uint8(n)}
-			if kind == cyborg.GPU {
+			if kind == cyborg.DeviceTypeGPU {
 				address.Domain = 1
 			}
 			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
@@ -174,9 +174,9 @@ func report(host string, sequence int64, fpgas int) cyborg.Report {
 		})
 	}
 	for i := range fpgas {
-		add(cyborg.FPGA, i, 2)
+		add(cyborg.DeviceTypeFPGA, i, 2)
 	}
-	add(cyborg.GPU, fpgas, 1)
+	add(cyborg.DeviceTypeGPU, fpgas, 1)
 	content := cyborg.Content{
 		Backends: []cyborg.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"install", "attach", "program"}, Devices: devices,
@@ -278,7 +278,7 @@ func (r *reply) expect(status int) *reply {
 }
 
 // problem expects an error of the kind, with the status that the table of kinds has for it.
-func (r *reply) problem(kind cyborg.Kind) web.Problem {
+func (r *reply) problem(kind cyborg.ErrorKind) web.Problem {
 	r.t.Helper()
 	r.expect(kind.HTTPStatus())
 	require.Equal(r.t, "application/problem+json", r.header.Get("Content-Type"), r.what)

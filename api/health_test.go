@@ -57,7 +57,7 @@ func TestMetrics(t *testing.T) {
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	h.do("GET", "/accelerator/"+accelerator.UUID.String()+"/", nil).expect(http.StatusOK)
-	h.do("GET", "/v1/nothing/"+accelerator.UUID.String(), nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/nothing/"+accelerator.UUID.String(), nil).problem(cyborg.ErrNotFound)
 	text := string(h.do("GET", "/metrics", nil).expect(http.StatusOK).body)
 	require.Contains(t, text, `cyborg_http_request_duration_seconds_count{listener="api",method="GET",route="/v1/accelerators/{uuid}",status="200"} 1`)
 	require.Contains(t, text, `cyborg_http_request_duration_seconds_count{listener="api",method="GET",route="unmatched",status="404"} 1`)

@@ -29,8 +29,8 @@ func TestHosts(t *testing.T) {
 	require.Equal(t, 3, host.Devices)
 	require.False(t, host.Silent)
 	require.Len(t, host.Backends, 1)
-	h.do("GET", "/v1/hosts/h3", nil).problem(cyborg.NotFound)
-	h.do("GET", "/v1/hosts/a%2Fb", nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/hosts/h3", nil).problem(cyborg.ErrNotFound)
+	h.do("GET", "/v1/hosts/a%2Fb", nil).problem(cyborg.ErrNotFound)
 }
 
 func TestDevices(t *testing.T) {
@@ -52,7 +52,7 @@ func TestDevices(t *testing.T) {
 	shown := as[device](h.do("GET", "/v1/devices/"+first.UUID.String(), nil).expect(http.StatusOK))
 	require.Len(t, shown.Accelerators, 1)
 	require.Equal(t, cyborg.StatusInactive, shown.Accelerators[0].Status)
-	h.do("GET", "/v1/devices/"+uuid.NewString(), nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/devices/"+uuid.NewString(), nil).problem(cyborg.ErrNotFound)
 }
 
 func TestServices(t *testing.T) {
@@ -67,7 +67,7 @@ func TestServices(t *testing.T) {
 	offered := as[map[string][]cyborg.Backend](h.do("GET", "/v1/hosts/h1/services", nil).expect(http.StatusOK))["service"]
 	require.Len(t, offered, 1)
 	require.ElementsMatch(t, []string{"install", "attach", "program"}, offered[0].Services)
-	h.do("GET", "/v1/hosts/h9/services", nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/hosts/h9/services", nil).problem(cyborg.ErrNotFound)
 }
 
 func TestDiscover(t *testing.T) {
@@ -82,7 +82,7 @@ func TestDiscover(t *testing.T) {
 	h.do("POST", "/v1/hosts/h1/discover", nil).expect(http.StatusOK).json(&found)
 	require.Equal(t, "h1", found.Host)
 	require.Equal(t, map[string]int{"fake": 2}, found.Devices)
-	h.do("POST", "/v1/hosts/h9/discover", nil).problem(cyborg.NotFound)
+	h.do("POST", "/v1/hosts/h9/discover", nil).problem(cyborg.ErrNotFound)
 	h.engine.set(func(e *engine) { e.away = true })
 	require.Eventually(t, func() bool { // it is remembered for a moment that Temporal answered
 		return h.do("POST", "/v1/hosts/h1/discover", nil).status == http.StatusServiceUnavailable
@@ -98,29 +98,29 @@ func TestDrivers(t *testing.T) {
 	require.Len(t, as[body](h.do("GET", "/v1/drivers", nil).expect(http.StatusOK)).Driver, 2)
 	require.Len(t, as[body](h.do("GET", "/v1/drivers?host=h2&host=h2", nil).expect(http.StatusOK)).Driver, 1)
 	require.Len(t, as[body](h.do("GET", "/v1/hosts/h1/drivers", nil).expect(http.StatusOK)).Driver, 1)
-	h.do("GET", "/v1/drivers?host=h9", nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/drivers?host=h9", nil).problem(cyborg.ErrNotFound)
 	first := h.do("GET", "/v1/drivers?limit=1", nil).expect(http.StatusOK)
 	next := as[map[string][]map[string]any](first)["driver_links"][0]["href"]
 	require.Equal(t, "/v1/drivers?limit=1&marker=h1%2Ffake", next)
 	second := as[body](h.do("GET", "/v1/drivers?limit=1&marker=h1%2Ffake", nil).expect(http.StatusOK)).Driver
 	require.Len(t, second, 1)
 	require.Equal(t, "h2", second[0].Host)
-	h.do("GET", "/v1/drivers?marker=h1", nil).problem(cyborg.Invalid)
-	h.do("GET", "/v1/services?marker=h1", nil).problem(cyborg.Invalid)
+	h.do("GET", "/v1/drivers?marker=h1", nil).problem(cyborg.ErrInvalid)
+	h.do("GET", "/v1/services?marker=h1", nil).problem(cyborg.ErrInvalid)
 	require.Equal(t, "fake", as[cyborg.Backend](h.do("GET", "/v1/hosts/h1/drivers/fake", nil).expect(http.StatusOK)).Driver)
-	h.do("GET", "/v1/hosts/h1/drivers/none", nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/hosts/h1/drivers/none", nil).problem(cyborg.ErrNotFound)
 
 	h.engine.set(func(e *engine) { e.result = cyborg.JSONObject{"state": "ok", "devices": 3} })
 	created := h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "fake-2", "driver": "fake", "options": map[string]any{"cards": 3}})
 	op := as[cyborg.Operation](created.expect(http.StatusCreated))
 	require.Equal(t, "/v1/hosts/h1/drivers/fake-2", created.header.Get("Location"))
-	require.Equal(t, cyborg.KindConfigure, op.Kind)
+	require.Equal(t, cyborg.OperationConfigure, op.Kind)
 	require.Equal(t, "ok", op.Result["state"])
 	require.InDelta(t, 3, op.Input["options"].(map[string]any)["cards"], 0)
 
 	named := h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"driver": "generic"}).expect(http.StatusCreated)
 	require.Equal(t, "/v1/hosts/h1/drivers/generic", named.header.Get("Location"), "by its driver, where it has no name of its own")
-	h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"options": map[string]any{}}).problem(cyborg.Invalid)
+	h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"options": map[string]any{}}).problem(cyborg.ErrInvalid)
 
 	h.do("PUT", "/v1/hosts/h1/drivers/fake", map[string]any{"options": map[string]any{"cards": 4}}).expect(http.StatusOK)
 	h.do("DELETE", "/v1/hosts/h2/drivers/fake", nil).expect(http.StatusNoContent)
@@ -128,7 +128,7 @@ func TestDrivers(t *testing.T) {
 	accelerator := found["fpga-0"]
 	h.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK)
 	h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
-	h.do("DELETE", "/v1/hosts/h1/drivers/fake", nil).problem(cyborg.InUse)
+	h.do("DELETE", "/v1/hosts/h1/drivers/fake", nil).problem(cyborg.ErrInUse)
 }
 
 func TestUsage(t *testing.T) {
@@ -172,12 +172,12 @@ func TestUsage(t *testing.T) {
 	require.Equal(t, accelerator.UUID, usage.Deployables[0].Accelerator)
 	require.Equal(t, "h1_fpga-0", usage.Deployables[0].Name, "as the lists have it, not as the driver")
 
-	h.do("GET", "/v1/usage?host=h9", nil).problem(cyborg.NotFound)
-	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/usage", nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/usage?host=h9", nil).problem(cyborg.ErrNotFound)
+	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/usage", nil).problem(cyborg.ErrNotFound)
 	h.engine.set(func(e *engine) {
 		e.census = func([]string, []string) (cyborg.Census, error) {
-			return cyborg.Census{}, cyborg.Errorf(cyborg.Timeout, "no answer within the time of the request")
+			return cyborg.Census{}, cyborg.Errorf(cyborg.ErrTimeout, "no answer within the time of the request")
 		}
 	})
-	h.do("GET", "/v1/usage", nil).problem(cyborg.Timeout)
+	h.do("GET", "/v1/usage", nil).problem(cyborg.ErrTimeout)
 }

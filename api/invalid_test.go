@@ -46,23 +46,23 @@ func TestBadInput(t *testing.T) {
 			for name, body := range bodies {
 				t.Run(route.Method+" "+route.Pattern+"/"+name, func(t *testing.T) {
 					t.Parallel()
-					at(h, t).do(route.Method, path, body).problem(cyborg.Invalid)
+					at(h, t).do(route.Method, path, body).problem(cyborg.ErrInvalid)
 				})
 			}
 			t.Run(route.Method+" "+route.Pattern+"/too large", func(t *testing.T) {
 				t.Parallel()
-				at(h, t).do(route.Method, path, `{"name": "`+strings.Repeat("a", 1<<20)+`"}`).problem(cyborg.TooLarge)
+				at(h, t).do(route.Method, path, `{"name": "`+strings.Repeat("a", 1<<20)+`"}`).problem(cyborg.ErrTooLarge)
 			})
 		}
 		t.Run(route.Method+" "+route.Pattern+"/unknown parameter", func(t *testing.T) {
 			t.Parallel()
-			problem := at(h, t).do(route.Method, path+"?colour=red", validBody(route.Method, route.Pattern)).problem(cyborg.Invalid)
+			problem := at(h, t).do(route.Method, path+"?colour=red", validBody(route.Method, route.Pattern)).problem(cyborg.ErrInvalid)
 			require.Contains(t, problem.Detail, "colour")
 			require.Contains(t, problem.Detail, "red")
 		})
 		t.Run(route.Method+" "+route.Pattern+"/bad query", func(t *testing.T) {
 			t.Parallel()
-			at(h, t).do(route.Method, path+"?host=%zz", validBody(route.Method, route.Pattern)).problem(cyborg.Invalid)
+			at(h, t).do(route.Method, path+"?host=%zz", validBody(route.Method, route.Pattern)).problem(cyborg.ErrInvalid)
 		})
 		if parameterPattern.MatchString(route.Pattern) {
 			t.Run(route.Method+" "+route.Pattern+"/bad path", func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestBadInput(t *testing.T) {
 			t.Run(route.Method+" "+route.Pattern+"/nobody there", func(t *testing.T) {
 				t.Parallel()
 				absent := "/v1" + parameterPattern.ReplaceAllString(route.Pattern, uuid.NewString())
-				at(h, t).do(route.Method, absent, validBody(route.Method, route.Pattern)).problem(cyborg.NotFound)
+				at(h, t).do(route.Method, absent, validBody(route.Method, route.Pattern)).problem(cyborg.ErrNotFound)
 			})
 		}
 	}
@@ -155,11 +155,11 @@ func TestBadParameters(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			problem := at(h, t).do("GET", path, nil).problem(cyborg.Invalid)
+			problem := at(h, t).do("GET", path, nil).problem(cyborg.ErrInvalid)
 			require.Contains(t, problem.Detail+problem.Hint, named)
 		})
 	}
-	problem := h.do("GET", "/v1/accelerators?colour=red", nil).problem(cyborg.Invalid)
+	problem := h.do("GET", "/v1/accelerators?colour=red", nil).problem(cyborg.ErrInvalid)
 	require.Contains(t, problem.Hint, "device_type", "it lists the known ones")
 }
 
@@ -167,11 +167,11 @@ func TestBadHeaders(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
-	h.do("PUT", path(accelerator), "{}", "Prefer", "wait=soon").problem(cyborg.Invalid)
-	h.do("PUT", path(accelerator), "{}", "Idempotency-Key", strings.Repeat("k", 256)).problem(cyborg.Invalid)
-	h.do("PUT", path(accelerator, "/acc_specs"), `{"acc_specs":{}}`, "If-Match", "12").problem(cyborg.Invalid)
-	h.do("PUT", path(accelerator, "/acc_specs"), `{"acc_specs":{}}`, "If-Match", `"x"`).problem(cyborg.Invalid)
-	h.do("GET", "/v1/events", nil, "Last-Event-ID", "x").problem(cyborg.Invalid)
+	h.do("PUT", path(accelerator), "{}", "Prefer", "wait=soon").problem(cyborg.ErrInvalid)
+	h.do("PUT", path(accelerator), "{}", "Idempotency-Key", strings.Repeat("k", 256)).problem(cyborg.ErrInvalid)
+	h.do("PUT", path(accelerator, "/acc_specs"), `{"acc_specs":{}}`, "If-Match", "12").problem(cyborg.ErrInvalid)
+	h.do("PUT", path(accelerator, "/acc_specs"), `{"acc_specs":{}}`, "If-Match", `"x"`).problem(cyborg.ErrInvalid)
+	h.do("GET", "/v1/events", nil, "Last-Event-ID", "x").problem(cyborg.ErrInvalid)
 }
 
 // A wrong body names the property and shows the value.
@@ -220,7 +220,7 @@ func TestMessagesNamePropertyAndValue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			problem := at(h, t).do(test.method, test.path, test.body).problem(cyborg.Invalid)
+			problem := at(h, t).do(test.method, test.path, test.body).problem(cyborg.ErrInvalid)
 			for _, want := range test.wants {
 				require.Contains(t, problem.Detail, want)
 			}

@@ -145,15 +145,15 @@ func TestNamesakes(t *testing.T) {
 		return c.keystone.Issue(openstacktest.Token{UserID: id, User: "mia", System: true, Roles: []string{"operator"}})
 	}
 	one, two := namesake("u-one"), namesake("u-two")
-	c.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "no") })
+	c.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
 	for asks, other := range map[string][]string{memberToken: {one, two}, one: {memberToken, two}} {
-		failed := c.ask(asks, "PUT", path(accelerator), map[string]any{}, "Idempotency-Key", "k").problem(cyborg.Hardware).Operation
+		failed := c.ask(asks, "PUT", path(accelerator), map[string]any{}, "Idempotency-Key", "k").problem(cyborg.ErrHardware).Operation
 		require.Equal(t, "mia", c.as(adminToken).ended(failed).Actor.Name)
 		for _, token := range other {
-			c.ask(token, "POST", operationPath(failed, "/retry"), nil).problem(cyborg.Forbidden)
-			c.ask(token, "POST", operationPath(failed, "/cancel"), nil).problem(cyborg.Forbidden)
+			c.ask(token, "POST", operationPath(failed, "/retry"), nil).problem(cyborg.ErrForbidden)
+			c.ask(token, "POST", operationPath(failed, "/cancel"), nil).problem(cyborg.ErrForbidden)
 		}
-		again := c.ask(asks, "PUT", path(accelerator), map[string]any{}, "Idempotency-Key", "k").problem(cyborg.Hardware).Operation
+		again := c.ask(asks, "PUT", path(accelerator), map[string]any{}, "Idempotency-Key", "k").problem(cyborg.ErrHardware).Operation
 		require.Equal(t, failed, again)
 		retried := as[cyborg.Operation](c.ask(asks, "POST", operationPath(failed, "/retry"), nil).expect(http.StatusAccepted))
 		c.as(adminToken).ended(retried.ID)
@@ -194,7 +194,7 @@ func TestKeystoneAwayForCallers(t *testing.T) {
 	require.Contains(t, answer.fault(http.StatusServiceUnavailable), "Keystone does not answer")
 	require.Equal(t, "5", answer.header.Get("Retry-After"))
 	require.NotContains(t, string(answer.body), c.keystone.URL)
-	c.ask(other, "GET", "/v1/accelerators", nil).problem(cyborg.Unavailable)
+	c.ask(other, "GET", "/v1/accelerators", nil).problem(cyborg.ErrUnavailable)
 	c.ask(known, "GET", profiles, nil).expect(http.StatusOK)
 	c.ask(adminToken, "GET", profiles, nil).expect(http.StatusOK)
 }
@@ -205,16 +205,16 @@ func TestKeystoneCallersOnV1(t *testing.T) {
 	c := setupCloud(t)
 	accelerator := c.host("h1", 1)["fpga-0"]
 	const list = "/v1/accelerators"
-	problem := c.ask(c.user("member", "reader"), "GET", list, nil).problem(cyborg.Forbidden)
+	problem := c.ask(c.user("member", "reader"), "GET", list, nil).problem(cyborg.ErrForbidden)
 	require.Equal(t, "alice has the Keystone roles [member reader], and none of them may GET /v1/accelerators", problem.Detail)
 	require.Contains(t, problem.Hint, "keystone.reader_roles")
 	c.ask(c.user("auditor"), "GET", list, nil).expect(http.StatusOK)
 	c.as(c.user("auditor")).do("GET", list, nil).expect(http.StatusOK) // as the command line sends it
-	c.ask(c.user("auditor"), "POST", path(accelerator, "/ready"), nil).problem(cyborg.Forbidden)
+	c.ask(c.user("auditor"), "POST", path(accelerator, "/ready"), nil).problem(cyborg.ErrForbidden)
 	c.ask(c.keystone.Issue(openstacktest.Token{UserID: "u1", User: "root", System: true, Roles: []string{"admin"}}), "GET", list, nil).expect(http.StatusOK)
-	c.ask(c.keystone.Issue(openstacktest.Token{UserID: "u1", User: "root", DomainID: "d1", Roles: []string{"admin"}}), "GET", list, nil).problem(cyborg.Forbidden)
+	c.ask(c.keystone.Issue(openstacktest.Token{UserID: "u1", User: "root", DomainID: "d1", Roles: []string{"admin"}}), "GET", list, nil).problem(cyborg.ErrForbidden)
 	unknown := c.ask("made-up", "GET", list, nil)
-	unknown.problem(cyborg.Unauthenticated)
+	unknown.problem(cyborg.ErrUnauthenticated)
 	require.Equal(t, []string{`Keystone uri="` + publicKeystone + `"`, `Bearer realm="cyborg"`}, unknown.header.Values("WWW-Authenticate"))
 
 	id := "req-" + uuid.NewString()
@@ -224,7 +224,7 @@ func TestKeystoneCallersOnV1(t *testing.T) {
 
 	// A member cancels and retries its own, and not those of its namesake in another project.
 	member := c.keystone.Issue(openstacktest.Token{UserID: "u2", User: "alice", ProjectID: "p2", Roles: []string{"operator"}})
-	c.ask(member, "POST", "/v1/operations/"+operations[0].ID.String()+"/cancel", nil).problem(cyborg.Forbidden)
+	c.ask(member, "POST", "/v1/operations/"+operations[0].ID.String()+"/cancel", nil).problem(cyborg.ErrForbidden)
 }
 
 // Each route of /v2 asks for the rule that OpenStack Cyborg has for it, under its name.

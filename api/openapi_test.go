@@ -95,9 +95,9 @@ func TestRouteAliases(t *testing.T) {
 		list := as[map[string]json.RawMessage](h.do("GET", path, nil).expect(http.StatusOK))
 		require.Contains(t, list, "accelerator")
 	}
-	h.do("GET", "/v1/v1/accelerators", nil).problem(cyborg.NotFound)
-	h.do("GET", "/v1/healthz", nil).problem(cyborg.NotFound)
-	h.do("GET", "/accelerator-s", nil).problem(cyborg.NotFound)
+	h.do("GET", "/v1/v1/accelerators", nil).problem(cyborg.ErrNotFound)
+	h.do("GET", "/v1/healthz", nil).problem(cyborg.ErrNotFound)
+	h.do("GET", "/accelerator-s", nil).problem(cyborg.ErrNotFound)
 }
 
 var parameterPattern = regexp.MustCompile(`\{[a-z]+\}`)
@@ -120,7 +120,7 @@ func fill(path string, accelerator cyborg.Accelerator) string {
 func TestUnknownPathAndMethod(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	problem := h.do("GET", "/v1/gadgets", nil).problem(cyborg.NotFound)
+	problem := h.do("GET", "/v1/gadgets", nil).problem(cyborg.ErrNotFound)
 	require.Contains(t, problem.Detail, "/v1/gadgets")
 
 	answer := h.do("PATCH", "/v1/accelerators", "{}").expect(http.StatusMethodNotAllowed)
@@ -167,7 +167,7 @@ func TestDocumentation(t *testing.T) {
 		served[route.Method+" "+route.Pattern] = string(route.Role)
 	}
 	require.Equal(t, served, documented)
-	for _, kind := range cyborg.Kinds() {
+	for _, kind := range cyborg.ErrorKinds() {
 		require.Regexp(t, fmt.Sprintf("(?m)^\\| %d \\|.*`%s`", kind.HTTPStatus(), kind), string(text))
 	}
 	h := setup(t)

@@ -39,11 +39,11 @@ func TestRespondAsync(t *testing.T) {
 	require.Equal(t, op.ID.String(), answer.header.Get("Cyborg-Operation"))
 	require.Equal(t, "respond-async", answer.header.Get("Preference-Applied"))
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
-	require.Equal(t, cyborg.KindAttach, op.Kind)
+	require.Equal(t, cyborg.OperationAttach, op.Kind)
 	require.Equal(t, "local", op.Actor.Name)
 	require.False(t, op.State.Ended())
 	release()
-	require.Equal(t, cyborg.Succeeded, h.ended(op.ID).State)
+	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
 // A request that waits longer than it may answers with the operation, which goes on.
@@ -56,7 +56,7 @@ func TestLongCallAnswersAccepted(t *testing.T) {
 	op := as[cyborg.Operation](h.do("POST", path(accelerator), map[string]any{"name": "alpha"}).expect(http.StatusAccepted))
 	require.False(t, op.State.Ended()) // on a busy machine it may not even run yet
 	release()
-	require.Equal(t, cyborg.Succeeded, as[cyborg.Operation](h.eventually(op.ID)).State)
+	require.Equal(t, cyborg.OperationSucceeded, as[cyborg.Operation](h.eventually(op.ID)).State)
 }
 
 // eventually reads the operation until it has ended, for harnesses that wait only briefly.
@@ -80,7 +80,7 @@ func TestPreferWait(t *testing.T) {
 	shown := as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil, "Prefer", "wait=0").expect(http.StatusOK))
 	require.False(t, shown.State.Ended())
 	time.AfterFunc(20*time.Millisecond, release)
-	require.Equal(t, cyborg.Succeeded, h.ended(op.ID).State)
+	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
 // An operation that failed answers with its error, under its status, and names itself.
@@ -88,8 +88,8 @@ func TestFailedOperation(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
-	for kind, status := range map[cyborg.Kind]int{
-		cyborg.HostSilent: http.StatusServiceUnavailable, cyborg.Hardware: http.StatusBadGateway, cyborg.InUse: http.StatusConflict,
+	for kind, status := range map[cyborg.ErrorKind]int{
+		cyborg.ErrHostSilent: http.StatusServiceUnavailable, cyborg.ErrHardware: http.StatusBadGateway, cyborg.ErrInUse: http.StatusConflict,
 	} {
 		h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(kind, "it does not work").WithHint("Look at h1.") })
 		answer := h.do("PUT", path(accelerator), nil).expect(status)
@@ -98,12 +98,12 @@ func TestFailedOperation(t *testing.T) {
 		require.Equal(t, "Look at h1.", problem.Hint)
 		require.Equal(t, answer.header.Get("Cyborg-Operation"), problem.Operation.String())
 		op := h.ended(problem.Operation)
-		require.Equal(t, cyborg.Failed, op.State)
+		require.Equal(t, cyborg.OperationFailed, op.State)
 		require.Equal(t, kind, op.Error.Kind)
 	}
-	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Internal, "nil pointer at db.go:17") })
+	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrInternal, "nil pointer at db.go:17") })
 	h.defects.wanted.Store(true)
-	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.Internal)
+	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.ErrInternal)
 	require.NotContains(t, problem.Detail, "db.go")
 }
 
@@ -129,7 +129,7 @@ func TestListOperations(t *testing.T) {
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
-	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "no") })
+	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
 	h.do("DELETE", path(accelerator), nil).expect(http.StatusBadGateway)
 	for query, want := range map[string]int{
 		"":                         3,
@@ -148,8 +148,8 @@ func TestListOperations(t *testing.T) {
 		require.Len(t, as[body](h.do("GET", "/v1/operations"+query, nil).expect(http.StatusOK)).Operation, want, query)
 	}
 	newest := as[body](h.do("GET", "/v1/operations", nil)).Operation
-	require.Equal(t, cyborg.KindDetach, newest[0].Kind)
-	require.Equal(t, cyborg.KindProvision, newest[2].Kind)
+	require.Equal(t, cyborg.OperationDetach, newest[0].Kind)
+	require.Equal(t, cyborg.OperationProvision, newest[2].Kind)
 	rest := as[body](h.do("GET", "/v1/operations?marker="+newest[0].ID.String(), nil).expect(http.StatusOK)).Operation
 	require.Equal(t, newest[1].ID, rest[0].ID)
 }
@@ -165,11 +165,11 @@ func TestCancel(t *testing.T) {
 	require.Equal(t, operationPath(op.ID), answer.header.Get("Location"))
 	require.False(t, as[cyborg.Operation](answer).CancelAt.IsZero())
 	ended := h.ended(op.ID)
-	require.Equal(t, cyborg.Stopped, ended.State)
-	require.Equal(t, cyborg.Cancelled, ended.Error.Kind)
+	require.Equal(t, cyborg.OperationCancelled, ended.State)
+	require.Equal(t, cyborg.ErrCancelled, ended.Error.Kind)
 	require.Empty(t, as[acceleratorBody](h.do("GET", path(accelerator), nil)).Holders)
 
-	h.do("POST", operationPath(op.ID, "/cancel"), nil).problem(cyborg.Changed)
+	h.do("POST", operationPath(op.ID, "/cancel"), nil).problem(cyborg.ErrChanged)
 }
 
 // A cancel while Temporal is away is recorded and says that it must be sent again.
@@ -181,25 +181,25 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 	defer release()
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
 	require.Eventually(t, func() bool { // one that has not begun would end by itself at a cancel
-		return as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).State == cyborg.Running
+		return as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).State == cyborg.OperationRunning
 	}, waitLimit, poll)
 	h.engine.set(func(e *engine) { e.away = true })
 	answer := h.do("POST", operationPath(op.ID, "/cancel"), nil)
-	problem := answer.problem(cyborg.Unavailable)
+	problem := answer.problem(cyborg.ErrUnavailable)
 	require.NotContains(t, problem.Detail, "10.0.0.7")
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
 	require.False(t, as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).CancelAt.IsZero())
 	h.engine.set(func(e *engine) { e.away = false })
 	h.do("POST", operationPath(op.ID, "/cancel"), nil).expect(http.StatusAccepted)
-	require.Equal(t, cyborg.Stopped, h.ended(op.ID).State)
+	require.Equal(t, cyborg.OperationCancelled, h.ended(op.ID).State)
 }
 
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
-	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "no") })
-	failed := h.do("PUT", path(accelerator), map[string]any{"service": "ovs"}).problem(cyborg.Hardware).Operation
+	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
+	failed := h.do("PUT", path(accelerator), map[string]any{"service": "ovs"}).problem(cyborg.ErrHardware).Operation
 	h.engine.set(func(e *engine) { e.fail = nil })
 
 	answer := h.do("POST", operationPath(failed, "/retry"), nil).expect(http.StatusAccepted)
@@ -207,10 +207,10 @@ func TestRetry(t *testing.T) {
 	require.NotEqual(t, failed, op.ID)
 	require.Equal(t, failed, op.RetryOf)
 	require.Equal(t, operationPath(op.ID), answer.header.Get("Location"))
-	require.Equal(t, cyborg.Succeeded, h.ended(op.ID).State)
+	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderService, ID: "ovs"}}, as[acceleratorBody](h.do("GET", path(accelerator), nil)).Holders)
 
-	h.do("POST", operationPath(op.ID, "/retry"), nil).problem(cyborg.Changed)
+	h.do("POST", operationPath(op.ID, "/retry"), nil).problem(cyborg.ErrChanged)
 }
 
 // Every kind of operation can be retried from its record.
@@ -232,12 +232,12 @@ func TestRetryOfEachKind(t *testing.T) {
 		{"PATCH", path(free.Accelerator, "/program"), map[string]any{"image": map[string]any{"source": "a.bin", "whole_device": true}}},
 		{"PUT", "/v1/hosts/h2/drivers/fake", map[string]any{"options": map[string]any{"cards": 3}}},
 	} {
-		h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "no") })
-		failed := h.do(ask.method, ask.path, ask.body).problem(cyborg.Hardware).Operation
+		h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
+		failed := h.do(ask.method, ask.path, ask.body).problem(cyborg.ErrHardware).Operation
 		h.engine.set(func(e *engine) { e.fail = nil })
 		op := as[cyborg.Operation](h.do("POST", operationPath(failed, "/retry"), nil).expect(http.StatusAccepted))
 		again := h.ended(op.ID)
-		require.Equal(t, cyborg.Succeeded, again.State, "%s %s: %+v", ask.method, ask.path, again.Error)
+		require.Equal(t, cyborg.OperationSucceeded, again.State, "%s %s: %+v", ask.method, ask.path, again.Error)
 		before := h.ended(failed)
 		require.Equal(t, before.Input, again.Input)
 	}
@@ -258,14 +258,14 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 	require.Len(t, as[acceleratorBody](h.do("GET", path(accelerator), nil)).Holders, 1)
 
-	problem := h.do("PUT", path(accelerator), map[string]any{"service": "other"}, "Idempotency-Key", "k1").problem(cyborg.Invalid)
+	problem := h.do("PUT", path(accelerator), map[string]any{"service": "other"}, "Idempotency-Key", "k1").problem(cyborg.ErrInvalid)
 	require.NotEmpty(t, problem.Detail)
-	h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k1").problem(cyborg.Invalid)
+	h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k1").problem(cyborg.ErrInvalid)
 
-	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "no") })
-	failed := h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k2").problem(cyborg.Hardware)
+	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
+	failed := h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k2").problem(cyborg.ErrHardware)
 	h.engine.set(func(e *engine) { e.fail = nil })
-	require.Equal(t, failed.Operation, h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k2").problem(cyborg.Hardware).Operation)
+	require.Equal(t, failed.Operation, h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k2").problem(cyborg.ErrHardware).Operation)
 	h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k3").expect(http.StatusNoContent)
 }
 
@@ -292,7 +292,7 @@ func TestTemporalAway(t *testing.T) {
 	accelerator := h.host("h1", 1)["fpga-0"]
 	h.engine.set(func(e *engine) { e.away = true })
 	answer := h.do("POST", path(accelerator), map[string]any{"name": "alpha"})
-	problem := answer.problem(cyborg.Unavailable)
+	problem := answer.problem(cyborg.ErrUnavailable)
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
 	require.NotContains(t, string(answer.body), "10.0.0.7", "where it is, is nobody's business")
 	require.NotEmpty(t, problem.Hint)
@@ -309,21 +309,21 @@ func TestStartFails(t *testing.T) {
 	h.engine.set(func(e *engine) { e.refuse = true })
 	answer := h.do("POST", path(accelerator), map[string]any{"name": "alpha"}).expect(http.StatusAccepted)
 	op := as[cyborg.Operation](answer)
-	require.Equal(t, cyborg.Admitted, op.State)
+	require.Equal(t, cyborg.OperationAdmitted, op.State)
 	require.Contains(t, op.Progress.Note, "Temporal")
 	require.Equal(t, op.ID, h.accelerator(accelerator.UUID).Claim.Operation)
 
 	h.engine.set(func(e *engine) { e.refuse = false })
 	_, err := h.engine.Start(t.Context(), op) // as reconcile does
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, h.ended(op.ID).State)
+	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
 // Work in flight is bounded; the rest waits briefly and is then told to come back. Reads go on.
 func TestInFlightLimit(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
-		c.V1.MaxInFlight, c.V1.QueueWait, c.V1.SlotHold = 1, 50*time.Millisecond, time.Hour
+		c.V1.MaxInFlight, c.V1.QueueWait, c.V1.InFlightHold = 1, 50*time.Millisecond, time.Hour
 	})
 	found := h.host("h1", 2)
 	release := h.engine.block()
@@ -334,7 +334,7 @@ func TestInFlightLimit(t *testing.T) {
 	require.Eventually(t, func() bool { return h.accelerator(found["fpga-0"].UUID).Claim != nil }, waitLimit, poll)
 
 	answer := h.do("POST", path(found["fpga-1"], "/ready"), nil)
-	answer.problem(cyborg.Overloaded)
+	answer.problem(cyborg.ErrOverloaded)
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
 	h.do("GET", "/v1/accelerators", nil).expect(http.StatusOK)
 
@@ -348,7 +348,7 @@ func TestInFlightLimit(t *testing.T) {
 func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
-		c.V1.MaxInFlight, c.V1.QueueWait, c.V1.SlotHold = 1, time.Millisecond, 200*time.Millisecond
+		c.V1.MaxInFlight, c.V1.QueueWait, c.V1.InFlightHold = 1, time.Millisecond, 200*time.Millisecond
 	})
 	found := h.host("h1", 2)
 	release := h.engine.block()
@@ -359,7 +359,7 @@ func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	started := time.Now()
 	async("fpga-0").expect(http.StatusAccepted)
 	if refused := async("fpga-1"); refused.status != http.StatusAccepted {
-		refused.problem(cyborg.Overloaded)
+		refused.problem(cyborg.ErrOverloaded)
 	} else {
 		require.Greater(t, time.Since(started), 200*time.Millisecond, "taken only because the machine was slow")
 		return
@@ -389,12 +389,12 @@ func TestCallerLeaves(t *testing.T) {
 	leave()
 	<-gone
 	release()
-	require.Equal(t, cyborg.Succeeded, h.ended(op).State)
+	require.Equal(t, cyborg.OperationSucceeded, h.ended(op).State)
 }
 
 func TestDefaultsDependOnTheMachine(t *testing.T) {
 	t.Parallel()
-	h := setup(t, func(c *api.Config) { c.V1.QueueWait, c.V1.SlotHold = 50*time.Millisecond, time.Hour })
+	h := setup(t, func(c *api.Config) { c.V1.QueueWait, c.V1.InFlightHold = 50*time.Millisecond, time.Hour })
 	count := 5*runtime.NumCPU() + 1
 	h.host("h1", count)
 	release := h.engine.block()

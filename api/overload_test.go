@@ -30,7 +30,7 @@ func (r *reply) retryAfter() int {
 func TestSlowOperationsAreShed(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(config *api.Config) {
-		config.V1.MaxInFlight, config.V1.QueueWait, config.V1.SlotHold = 2, 50*time.Millisecond, time.Minute
+		config.V1.MaxInFlight, config.V1.QueueWait, config.V1.InFlightHold = 2, 50*time.Millisecond, time.Minute
 	})
 	accelerators := h.host("h1", 4)
 	release := h.engine.block()
@@ -42,10 +42,10 @@ func TestSlowOperationsAreShed(t *testing.T) {
 	provision("fpga-1").expect(http.StatusAccepted)
 	for range 3 {
 		refused := provision("fpga-2")
-		problem := refused.problem(cyborg.Overloaded)
+		problem := refused.problem(cyborg.ErrOverloaded)
 		require.Contains(t, problem.Hint, "Retry-After")
 		refused.retryAfter()
-		require.Equal(t, cyborg.Inactive, h.accelerator(accelerators["fpga-2"].UUID).Lifecycle)
+		require.Equal(t, cyborg.LifecycleInactive, h.accelerator(accelerators["fpga-2"].UUID).Lifecycle)
 	}
 	h.isReady()
 	for _, read := range []string{"/healthz", "/v1/accelerators", "/v1/operations", path(accelerators["fpga-2"]), operationPath(first.ID)} {
@@ -97,7 +97,7 @@ func TestSlowReadsAreShed(t *testing.T) {
 				served.Add(1)
 				return
 			}
-			answer.problem(cyborg.Overloaded)
+			answer.problem(cyborg.ErrOverloaded)
 			answer.retryAfter()
 		})
 	}
@@ -106,7 +106,7 @@ func TestSlowReadsAreShed(t *testing.T) {
 
 	h.do("GET", "/healthz", nil).expect(http.StatusOK)
 	h.isReady()
-	h.do("GET", path(accelerator), nil).problem(cyborg.Overloaded) // reads share one fate
+	h.do("GET", path(accelerator), nil).problem(cyborg.ErrOverloaded) // reads share one fate
 	stream := h.stream("/v1/events?after=0-0")
 	_, ok := stream.next()
 	require.True(t, ok)

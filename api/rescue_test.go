@@ -95,17 +95,17 @@ func TestRescue(t *testing.T) {
 	const rescue = "/v1/hosts/h1/rescue"
 	without := setup(t, withTokens)
 	without.as(adminToken).ready("first")
-	require.Contains(t, without.as(adminToken).do("POST", rescue, nil).problem(cyborg.Unsupported).Detail, "no Nova")
-	without.as(memberToken).do("POST", rescue, nil).problem(cyborg.Forbidden)
+	require.Contains(t, without.as(adminToken).do("POST", rescue, nil).problem(cyborg.ErrUnsupported).Detail, "no Nova")
+	without.as(memberToken).do("POST", rescue, nil).problem(cyborg.ErrForbidden)
 
 	h := setup(t, func(c *api.Config) { c.V1.RescueWithin = time.Minute })
 	accelerator, instance := h.ready("first"), uuid.New()
 	made := h.requests("one", 1)
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, made...)).expect(http.StatusAccepted)
 	h.do("POST", rescue, nil).expect(http.StatusNoContent)
-	h.do("POST", "/v1/hosts/h9/rescue", nil).problem(cyborg.NotFound)
-	h.do("POST", rescue+"?force=1", nil).problem(cyborg.Invalid)
-	h.do("POST", rescue, map[string]any{"force": true}).problem(cyborg.Invalid)
+	h.do("POST", "/v1/hosts/h9/rescue", nil).problem(cyborg.ErrNotFound)
+	h.do("POST", rescue+"?force=1", nil).problem(cyborg.ErrInvalid)
+	h.do("POST", rescue, map[string]any{"force": true}).problem(cyborg.ErrInvalid)
 
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestRescue(t *testing.T) {
 	require.Equal(t, "lost_at_boot", shown["health"])
 	for _, handle := range as[acceleratorBody](h.do("GET", path(accelerator), nil).expect(http.StatusOK)).Handles {
 		if handle.Holder != nil {
-			require.Equal(t, cyborg.LostAtBoot, handle.Health)
+			require.Equal(t, cyborg.HealthLostAtBoot, handle.Health)
 		} else {
 			require.Empty(t, handle.Health)
 		}
@@ -127,7 +127,7 @@ func TestRescue(t *testing.T) {
 	require.Empty(t, as[map[string]any](h.do("GET", "/v1/drift?marker="+drift[0].Key(), nil).expect(http.StatusOK))["drift"])
 
 	op := as[apiclient.Operation](h.do("POST", rescue, nil).expect(http.StatusOK))
-	require.Equal(t, cyborg.KindRescue, op.Kind)
+	require.Equal(t, cyborg.OperationRescue, op.Kind)
 	require.Equal(t, "h1", op.Host)
 	require.Contains(t, op.Subjects, cyborg.Subject{Kind: cyborg.SubjectARQ, ID: made[0].UUID.String()})
 }

@@ -77,7 +77,7 @@ func (s *server) router() *chi.Mux {
 		}
 	}
 	router.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		web.WriteError(w, r, cyborg.Errorf(cyborg.NotFound, "there is nothing at %s", r.URL.Path).
+		web.WriteError(w, r, cyborg.Errorf(cyborg.ErrNotFound, "there is nothing at %s", r.URL.Path).
 			WithHint("GET /openapi.json lists what there is."))
 	})
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {

@@ -46,7 +46,7 @@ type Endpoint struct {
 // authentication; a port may be taken.
 func (e Endpoint) Listen(ctx context.Context) (net.Listener, error) {
 	if !onLoopback(e.Address) && (e.TLS == nil || !e.Authenticated) {
-		return nil, cyborg.Errorf(cyborg.Invalid,
+		return nil, cyborg.Errorf(cyborg.ErrInvalid,
 			"%s is %s, which others can reach, and that needs TLS and authentication", e.Setting, e.Address).
 			WithHint("Configure both, or listen on 127.0.0.1.")
 	}
@@ -54,13 +54,13 @@ func (e Endpoint) Listen(ctx context.Context) (net.Listener, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, cyborg.Errorf(cyborg.Unavailable, "%s: another process listens on %s already", e.Setting, e.Address).
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "%s: another process listens on %s already", e.Setting, e.Address).
 			WithHint("Stop it, or set %s to another port.", e.Setting)
 	case errors.Is(err, syscall.EACCES):
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s: this user may not listen on %s", e.Setting, e.Address).
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: this user may not listen on %s", e.Setting, e.Address).
 			WithHint("Set %s to a port above 1023.", e.Setting)
 	default:
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s: cannot listen on %s: %w", e.Setting, e.Address, err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: cannot listen on %s: %w", e.Setting, e.Address, err)
 	}
 	if e.TLS != nil {
 		listener = tls.NewListener(listener, withProtocols(e.TLS))

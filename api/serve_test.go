@@ -26,21 +26,21 @@ func TestListenRefuses(t *testing.T) {
 	some := &tls.Config{MinVersion: tls.VersionTLS12}
 	for name, test := range map[string]struct {
 		endpoint api.Endpoint
-		kind     cyborg.Kind
+		kind     cyborg.ErrorKind
 		says     string
 	}{
-		"busy":               {api.Endpoint{Address: busy.Addr().String()}, cyborg.Unavailable, "listens on " + busy.Addr().String()},
-		"everywhere":         {api.Endpoint{Address: "0.0.0.0:0"}, cyborg.Invalid, "TLS and authentication"},
-		"everywhere, short":  {api.Endpoint{Address: ":0"}, cyborg.Invalid, "TLS and authentication"},
-		"everywhere, no TLS": {api.Endpoint{Address: "[::]:0", Authenticated: true}, cyborg.Invalid, "TLS and authentication"},
-		"everywhere, open":   {api.Endpoint{Address: "0.0.0.0:0", TLS: some}, cyborg.Invalid, "TLS and authentication"},
-		"a name":             {api.Endpoint{Address: "cyborg.example.org:6666"}, cyborg.Invalid, "TLS and authentication"},
-		"no port":            {api.Endpoint{Address: "127.0.0.1"}, cyborg.Invalid, "127.0.0.1"},
-		"not ours":           {api.Endpoint{Address: "192.0.2.7:6666", TLS: some, Authenticated: true}, cyborg.Invalid, "192.0.2.7"},
+		"busy":               {api.Endpoint{Address: busy.Addr().String()}, cyborg.ErrUnavailable, "listens on " + busy.Addr().String()},
+		"everywhere":         {api.Endpoint{Address: "0.0.0.0:0"}, cyborg.ErrInvalid, "TLS and authentication"},
+		"everywhere, short":  {api.Endpoint{Address: ":0"}, cyborg.ErrInvalid, "TLS and authentication"},
+		"everywhere, no TLS": {api.Endpoint{Address: "[::]:0", Authenticated: true}, cyborg.ErrInvalid, "TLS and authentication"},
+		"everywhere, open":   {api.Endpoint{Address: "0.0.0.0:0", TLS: some}, cyborg.ErrInvalid, "TLS and authentication"},
+		"a name":             {api.Endpoint{Address: "cyborg.example.org:6666"}, cyborg.ErrInvalid, "TLS and authentication"},
+		"no port":            {api.Endpoint{Address: "127.0.0.1"}, cyborg.ErrInvalid, "127.0.0.1"},
+		"not ours":           {api.Endpoint{Address: "192.0.2.7:6666", TLS: some, Authenticated: true}, cyborg.ErrInvalid, "192.0.2.7"},
 	} {
 		test.endpoint.Setting = "api.listen"
 		_, err := test.endpoint.Listen(t.Context())
-		require.Equal(t, test.kind, cyborg.KindOf(err), "%s: %v", name, err)
+		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%s: %v", name, err)
 		require.Contains(t, err.Error(), test.says, name)
 		require.Contains(t, err.Error(), "api.listen", name)
 		require.NotContains(t, err.Error(), "\n", name)

@@ -50,7 +50,7 @@ func (h *harness) requests(profile string, fpgas int) []arqBody {
 	_, err := h.store.CreateDeviceProfile(h.t.Context(), cyborg.DeviceProfile{
 		Name: profile, Groups: []map[string]string{{"resources:FPGA": fmt.Sprint(fpgas)}},
 	}, cyborg.Actor{})
-	if cyborg.KindOf(err) != cyborg.NameTaken {
+	if cyborg.ErrorKindOf(err) != cyborg.ErrNameTaken {
 		require.NoError(h.t, err)
 	}
 	return h.do("POST", requestsPath, map[string]any{"device_profile_name": profile}).arqs(http.StatusCreated)
@@ -270,7 +270,7 @@ func TestL34NothingKeepsAListFromBeingRead(t *testing.T) {
 	gone.Digest = gone.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{gone})
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Missing, h.accelerator(accelerator.UUID).Presence)
+	require.Equal(t, cyborg.PresenceMissing, h.accelerator(accelerator.UUID).Presence)
 	found := h.do("GET", requestsPath, nil).arqs(http.StatusOK)
 	require.Len(t, found, 2)
 	require.Equal(t, cyborg.ARQBound, found[0].State)
@@ -312,7 +312,7 @@ func TestBindFailsAtOnce(t *testing.T) {
 	refused := h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, arqs...))
 	require.Contains(t, refused.fault(http.StatusNotFound), "no free attach handle")
 	operation := as[cyborg.Operation](h.do("GET", "/v1/operations/"+refused.header.Get("Cyborg-Operation"), nil).expect(http.StatusOK))
-	require.Equal(t, cyborg.Failed, operation.State, "it is recorded, and the answer says where")
+	require.Equal(t, cyborg.OperationFailed, operation.State, "it is recorded, and the answer says where")
 	failed := h.do("GET", requestsPath, nil).arqs(http.StatusOK)
 	require.Len(t, failed, 3)
 	for _, arq := range failed {
@@ -323,7 +323,7 @@ func TestBindFailsAtOnce(t *testing.T) {
 	require.Empty(t, h.do("GET", ofInstance(instance), nil).arqs(http.StatusOK), "Nova would count them as resolved")
 	require.Empty(t, h.holders(accelerator))
 
-	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.Hardware, "it smoked") })
+	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "it smoked") })
 	arqs = h.requests("one", 1)
 	require.Contains(t, h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...)).fault(http.StatusBadGateway), "it smoked")
 	require.Empty(t, h.holders(accelerator))
@@ -489,7 +489,7 @@ func TestL3BindTimeout(t *testing.T) {
 func TestL3BindTimeoutInAFullProcess(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
-		c.V1.MaxInFlight, c.V1.SlotHold, c.V2.BindTimeout = 1, time.Hour, 3*time.Second
+		c.V1.MaxInFlight, c.V1.InFlightHold, c.V2.BindTimeout = 1, time.Hour, 3*time.Second
 	})
 	accelerator := h.ready("first")
 	release := h.engine.block()
@@ -559,7 +559,7 @@ func TestUnbindARQ(t *testing.T) {
 	arq := h.requests("one", 1)[0]
 	one := requestsPath + "/" + arq.UUID.String()
 	h.do("PATCH", one, toBind("h1", accelerator.ProviderUUID, uuid.New(), arq)).expect(http.StatusAccepted)
-	h.do("DELETE", path(accelerator), nil).problem(cyborg.InUse)
+	h.do("DELETE", path(accelerator), nil).problem(cyborg.ErrInUse)
 	for _, named := range []string{"hostname", "/hostname"} { // unbound already is as it was asked for
 		remove := map[string]any{arq.UUID.String(): []map[string]string{{"path": named, "op": "remove"}}}
 		h.do("PATCH", one, remove).expect(http.StatusAccepted)
@@ -595,7 +595,7 @@ func (known instances) missing(instance uuid.UUID) error {
 	if _, ok := known[instance]; ok {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.NotFound, "there is no instance %s", instance)
+	return cyborg.Errorf(cyborg.ErrNotFound, "there is no instance %s", instance)
 }
 
 // L4: the tenant keeps its requests when an administrator binds them, and gets those that Nova made in the administrator's

@@ -60,7 +60,7 @@ func TestL19DevicesAreWhatTheyAre(t *testing.T) {
 	h := setup(t)
 	r := report("h1", 1, 0)
 	device := &r.Content.Backends[0].Devices[0]
-	device.Type = cyborg.PCI
+	device.Type = cyborg.DeviceTypePCI
 	device.BoardInfo, device.Model = cyborg.JSONObject{"pci_class": "030200"}, "Tésla \"T4\""
 	r.Digest = r.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{r})
@@ -152,7 +152,7 @@ func TestL5Disable(t *testing.T) {
 	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 	require.NoError(t, err)
 	for _, accelerator := range accelerators {
-		require.Equal(t, accelerator.DeviceUUID == device, accelerator.Admin == cyborg.Maintaining, accelerator.Name)
+		require.Equal(t, accelerator.DeviceUUID == device, accelerator.Admin == cyborg.AdministrationMaintaining, accelerator.Name)
 	}
 	require.Equal(t, "local", h.accelerator(parts["fpga-1"].UUID).Maintenance.By)
 	h.do("POST", "/v2/devices/"+device.String()+"/enable", `{"ignored": true}`).expect(http.StatusNoContent)
@@ -268,14 +268,14 @@ func TestLongProgramDeployable(t *testing.T) {
 	answer := h.do("PATCH", "/v2/deployables/"+accelerator.UUID.String()+"/program", programPatch).expect(http.StatusAccepted)
 	require.Empty(t, answer.body)
 	release()
-	require.Equal(t, cyborg.Succeeded, h.ended(uuid.MustParse(answer.header.Get("Cyborg-Operation"))).State)
+	require.Equal(t, cyborg.OperationSucceeded, h.ended(uuid.MustParse(answer.header.Get("Cyborg-Operation"))).State)
 }
 
 func TestProgramDeployableFails(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
-	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ImageRejected, "image aes is for another region") })
+	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrImageRejected, "image aes is for another region") })
 	answer := h.do("PATCH", "/v2/deployables/"+accelerator.UUID.String()+"/program", programPatch)
 	require.Equal(t, "image aes is for another region", answer.fault(http.StatusUnprocessableEntity))
 }

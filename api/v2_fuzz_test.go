@@ -129,18 +129,18 @@ func requireFault(t testing.TB, response *http.Response, body []byte, what strin
 	}
 	require.NoError(t, json.Unmarshal(body, &shapes), what)
 	if response.StatusCode == http.StatusUnauthorized {
-		fuzztest.RequireShowable(t, shapes.Error.Message)
+		fuzztest.RequireSanitized(t, shapes.Error.Message)
 		return
 	}
 	require.NotEmpty(t, shapes.Message, what)
 	if !strings.HasPrefix(shapes.Message, "{") {
-		fuzztest.RequireShowable(t, strings.ReplaceAll(shapes.Message, "\n", " "))
+		fuzztest.RequireSanitized(t, strings.ReplaceAll(shapes.Message, "\n", " "))
 		return
 	}
 	var fault struct{ Faultcode, Faultstring string }
 	require.NoError(t, json.Unmarshal([]byte(shapes.Message), &fault), what)
 	require.NotEmpty(t, fault.Faultstring, what)
-	fuzztest.RequireShowable(t, fault.Faultstring)
+	fuzztest.RequireSanitized(t, fault.Faultstring)
 }
 
 // fullBodyV2 is a body with every member that a route knows, or an empty object.

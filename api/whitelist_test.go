@@ -50,45 +50,45 @@ func TestNovaWhitelist(t *testing.T) {
 		}},
 	}}
 	op := as[cyborg.Operation](h.do("POST", path, apply).expect(http.StatusOK))
-	require.Equal(t, cyborg.KindWhitelist, op.Kind)
+	require.Equal(t, cyborg.OperationWhitelist, op.Kind)
 	require.Equal(t, []string{gpu.Name}, list())
 	h.do("GET", "/v1/accelerators/"+gpu.UUID.String(), nil).expect(http.StatusOK)
 	require.Equal(t, "PGPU", h.accelerator(gpu.UUID).Nova.ResourceClass)
-	h.do("POST", "/v1/accelerators/"+gpu.UUID.String()+"/ready", nil).problem(cyborg.InUse)
+	h.do("POST", "/v1/accelerators/"+gpu.UUID.String()+"/ready", nil).problem(cyborg.ErrInUse)
 	h.do("POST", path, `{"devices": [], "apply": true}`).expect(http.StatusOK)
 	require.Empty(t, list())
 	h.do("POST", "/v1/accelerators/"+gpu.UUID.String()+"/ready", nil).expect(http.StatusOK)
 
-	for body, kind := range map[string]cyborg.Kind{
-		`{}`:                              cyborg.Invalid, // no device at all must be said
-		`{"apply": true}`:                 cyborg.Invalid,
-		`{"devices": {}}`:                 cyborg.Invalid,
-		`{"devices": ["0000:01:00.0"]}`:   cyborg.Invalid,
-		`{"devices": [{}]}`:               cyborg.Invalid,
-		`{"devices": [], "apply": "yes"}`: cyborg.Invalid,
-		`{"devices": [{"device": ""}]}`:   cyborg.Invalid,
-		`{"devices": [{"device": "a", "colour": "red"}]}`:                                          cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"colour": "red"}}]}`:                           cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"resource_class": "VCPU"}}]}`:                  cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"resource_class": "CUSTOM_lower"}}]}`:          cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"traits": "HW_A"}}]}`:                          cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"traits": [1]}}]}`:                             cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"traits": ["HW_A,HW_B"]}}]}`:                   cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"physical_network": "$my_ip"}}]}`:              cyborg.Invalid,
-		`{"devices": [{"device": "fpga-0", "spec": {"physical_network": "../../etc"}}]}`:           cyborg.Invalid,
-		`{"devices": [{"device": "` + fpga.UUID.String() + `"}, {"device": "01:00.0"}]}`:           cyborg.Invalid,
-		`{"devices": [{"device": "` + fpga.Name + `", "spec": {"physical_network": "physnet1"}}]}`: cyborg.Invalid,
-		`{"devices": [{"device": "../../etc/passwd"}]}`:                                            cyborg.NotFound,
-		`{"devices": [{"device": "0000:ff:00.0"}]}`:                                                cyborg.NotFound,
-		`{"devices": [{"device": "` + uuid.NewString() + `"}]}`:                                    cyborg.NotFound,
-		`{"devices": [{"device": "h2_fpga-0"}]}`:                                                   cyborg.NotFound,
-		`{"devices": [{"device": "` + gpu.Name + `"}]}`:                                            cyborg.Changed,
-		`{"devices": [{"device": "` + gpu.Name + `"}], "apply": true}`:                             cyborg.Changed,
+	for body, kind := range map[string]cyborg.ErrorKind{
+		`{}`:                              cyborg.ErrInvalid, // no device at all must be said
+		`{"apply": true}`:                 cyborg.ErrInvalid,
+		`{"devices": {}}`:                 cyborg.ErrInvalid,
+		`{"devices": ["0000:01:00.0"]}`:   cyborg.ErrInvalid,
+		`{"devices": [{}]}`:               cyborg.ErrInvalid,
+		`{"devices": [], "apply": "yes"}`: cyborg.ErrInvalid,
+		`{"devices": [{"device": ""}]}`:   cyborg.ErrInvalid,
+		`{"devices": [{"device": "a", "colour": "red"}]}`:                                          cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"colour": "red"}}]}`:                           cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"resource_class": "VCPU"}}]}`:                  cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"resource_class": "CUSTOM_lower"}}]}`:          cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"traits": "HW_A"}}]}`:                          cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"traits": [1]}}]}`:                             cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"traits": ["HW_A,HW_B"]}}]}`:                   cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"physical_network": "$my_ip"}}]}`:              cyborg.ErrInvalid,
+		`{"devices": [{"device": "fpga-0", "spec": {"physical_network": "../../etc"}}]}`:           cyborg.ErrInvalid,
+		`{"devices": [{"device": "` + fpga.UUID.String() + `"}, {"device": "01:00.0"}]}`:           cyborg.ErrInvalid,
+		`{"devices": [{"device": "` + fpga.Name + `", "spec": {"physical_network": "physnet1"}}]}`: cyborg.ErrInvalid,
+		`{"devices": [{"device": "../../etc/passwd"}]}`:                                            cyborg.ErrNotFound,
+		`{"devices": [{"device": "0000:ff:00.0"}]}`:                                                cyborg.ErrNotFound,
+		`{"devices": [{"device": "` + uuid.NewString() + `"}]}`:                                    cyborg.ErrNotFound,
+		`{"devices": [{"device": "h2_fpga-0"}]}`:                                                   cyborg.ErrNotFound,
+		`{"devices": [{"device": "` + gpu.Name + `"}]}`:                                            cyborg.ErrChanged,
+		`{"devices": [{"device": "` + gpu.Name + `"}], "apply": true}`:                             cyborg.ErrChanged,
 	} {
 		t.Run(body, func(t *testing.T) {
 			t.Parallel()
 			at(h, t).do("POST", path, body).problem(kind)
 		})
 	}
-	h.do("POST", "/v1/hosts/h3/nova-whitelist", `{"devices": []}`).problem(cyborg.NotFound)
+	h.do("POST", "/v1/hosts/h3/nova-whitelist", `{"devices": []}`).problem(cyborg.ErrNotFound)
 }

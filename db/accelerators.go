@@ -70,7 +70,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 		lost        cyborg.LostImage
 	)
 	r.handles = r.handles[:0]
-	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.Deployable, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
+	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
 		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
 		(*string)(&a.Lifecycle), &a.Reason, (*string)(&a.errorKind), (*zeronull.UUID)(&a.movedBy), (*string)(&a.Admin),
 		&maintenance.Reason, &maintenance.By,
@@ -84,7 +84,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 	if a.Specs, err = r.specs.value.With(r.set.value); err != nil {
 		return a, fmt.Errorf("the specs set for accelerator %s: %w", a.UUID, err)
 	}
-	if a.Admin == cyborg.Maintaining {
+	if a.Admin == cyborg.AdministrationMaintaining {
 		a.Maintenance = &maintenance
 	}
 	if lost.Image = r.image.value; !lost.FoundAt.IsZero() {
@@ -131,10 +131,10 @@ func (r *handleRecords) ScanIndexType() any { return new(handleRecord) }
 // handleRecord is one handle, field by field as selectAccelerators has it.
 type handleRecord struct {
 	cyborg.AttachHandle
-	holder cyborg.Holder
-	left   cyborg.Holder
-	lost   bool // at a boot
-	info   parsed[map[string]string]
+	holder      cyborg.Holder
+	unconfirmed cyborg.Holder
+	lost        bool // at a boot
+	info        parsed[map[string]string]
 }
 
 // ScanNull refuses a handle that is none.
@@ -164,9 +164,9 @@ func (h *handleRecord) ScanIndex(i int) any {
 	case 9:
 		return (*zeronull.Timestamptz)(&h.AttachedAt)
 	case 10:
-		return (*zeronull.Text)(&h.left.Kind)
+		return (*zeronull.Text)(&h.unconfirmed.Kind)
 	case 11:
-		return (*zeronull.Text)(&h.left.ID)
+		return (*zeronull.Text)(&h.unconfirmed.ID)
 	default:
 		return &h.lost
 	}
@@ -176,11 +176,11 @@ func (h *handleRecord) handle() cyborg.AttachHandle {
 	if h.holder.Kind != "" {
 		h.Holder = &cyborg.Holder{Kind: h.holder.Kind, ID: h.holder.ID}
 	}
-	if h.left.Kind != "" {
-		h.Left = &cyborg.Holder{Kind: h.left.Kind, ID: h.left.ID}
+	if h.unconfirmed.Kind != "" {
+		h.Unconfirmed = &cyborg.Holder{Kind: h.unconfirmed.Kind, ID: h.unconfirmed.ID}
 	}
 	if h.lost {
-		h.Health = cyborg.LostAtBoot
+		h.Health = cyborg.HealthLostAtBoot
 	}
 	h.Info = h.info.value
 	return h.AttachHandle
@@ -248,7 +248,7 @@ func public(in []accelerator) []cyborg.Accelerator {
 	return out
 }
 
-// Accelerator reads one. The error is of kind NotFound where there is none.
+// Accelerator reads one. The error is of kind ErrNotFound where there is none.
 func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error) {
 	found, err := readAccelerators(ctx, s.pool, " WHERE d.uuid = $1", id)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // Maintain takes an accelerator out of use until it is enabled or the maintenance expires: nothing new is attached to
-// it, and what is attached stays. Again, it replaces the reason and the time. The error is of kind Invalid where there
-// is no reason or the time is over, NotFound where there is no such accelerator.
+// it, and what is attached stays. Again, it replaces the reason and the time. The error is of kind ErrInvalid where there
+// is no reason or the time is over, ErrNotFound where there is no such accelerator.
 func (s *Store) Maintain(ctx context.Context, id uuid.UUID, m cyborg.Maintenance, actor cyborg.Actor) (cyborg.Accelerator, error) {
 	return s.administer(ctx, id, actor, func(tx pgx.Tx) error { return maintain(ctx, tx, m, actor, "uuid = $5", id) })
 }
@@ -25,7 +25,7 @@ func (s *Store) MaintainDevice(ctx context.Context, id uuid.UUID, m cyborg.Maint
 
 func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg.Actor, condition string, id uuid.UUID) error {
 	if m.Reason == "" {
-		return cyborg.Errorf(cyborg.Invalid, "maintenance needs a reason; others will wonder")
+		return cyborg.Errorf(cyborg.ErrInvalid, "maintenance needs a reason; others will wonder")
 	}
 	var (
 		until *time.Time
@@ -41,7 +41,7 @@ func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg
 		UPDATE deployables SET administration = $1, maintain_reason = $2, maintain_by = $3,
 			maintain_until = coalesce($4, clock_timestamp() + $6::interval)
 		WHERE ($4::timestamptz IS NULL OR $4 > clock_timestamp()) AND `+condition,
-		string(cyborg.Maintaining), m.Reason, cmp.Or(m.By, actor.Name), until, id, span)
+		string(cyborg.AdministrationMaintaining), m.Reason, cmp.Or(m.By, actor.Name), until, id, span)
 	if err != nil || tag.RowsAffected() > 0 || until == nil {
 		return err
 	}
@@ -49,11 +49,11 @@ func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg
 	if err := tx.QueryRow(ctx, "SELECT $1 <= clock_timestamp()", until).Scan(&over); err != nil || !over {
 		return err
 	}
-	return cyborg.Errorf(cyborg.Invalid, "maintenance until %s would be over already", until.UTC().Format(time.RFC3339))
+	return cyborg.Errorf(cyborg.ErrInvalid, "maintenance until %s would be over already", until.UTC().Format(time.RFC3339))
 }
 
 // Enable ends the maintenance of an accelerator; of one that is in none it changes nothing. The error is of kind
-// NotFound where there is no such accelerator.
+// ErrNotFound where there is no such accelerator.
 func (s *Store) Enable(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error) {
 	return s.administer(ctx, id, actor, func(tx pgx.Tx) error {
 		_, err := enable(ctx, tx, "uuid = $4", id)
@@ -70,10 +70,10 @@ func (s *Store) EnableDevice(ctx context.Context, id uuid.UUID, actor cyborg.Act
 }
 
 func enable(ctx context.Context, tx pgx.Tx, condition string, values ...any) (int, error) {
-	from := texts(cyborg.Sources(cyborg.AdministrationTransitions(), cyborg.Enabled))
+	from := texts(cyborg.Sources(cyborg.AdministrationTransitions(), cyborg.AdministrationEnabled))
 	tag, err := tx.Exec(ctx, `
 		UPDATE deployables SET administration = $1, maintain_reason = $3, maintain_by = $3, maintain_until = NULL
-		WHERE administration = ANY($2) AND `+condition, append([]any{string(cyborg.Enabled), from, ""}, values...)...)
+		WHERE administration = ANY($2) AND `+condition, append([]any{string(cyborg.AdministrationEnabled), from, ""}, values...)...)
 	return int(tag.RowsAffected()), err
 }
 

@@ -15,7 +15,7 @@ import (
 
 // story is what one kind of operation does to the records: what it claims, and its first and its last change. There is
 // one file for each.
-type story interface {
+type operationHandler interface {
 	kind() cyborg.OperationKind
 	// choose locks the host, finds what the operation is about, and guards it as it is then.
 	choose(ctx context.Context, tx pgx.Tx) (choice, error)
@@ -34,16 +34,16 @@ type story interface {
 
 // choice is what an operation is about. Its targets will be claimed; the first is the one it was asked for.
 type choice struct {
-	operation uuid.UUID
-	host      string
-	targets   []accelerator
-	uses      []accelerator // what it is about besides them, without a claim
-	arqs      []uuid.UUID   // the accelerator requests that it is about
-	takes     []taking      // the handles that they get
-	backend   string        // set where the operation is about a backend
-	before    before
-	nothing   bool // there is nothing to do
-	untold    bool // Nova will have to be told how it ends
+	operation           uuid.UUID
+	host                string
+	targets             []accelerator
+	uses                []accelerator // what it is about besides them, without a claim
+	arqs                []uuid.UUID   // the accelerator requests that it is about
+	takes               []taking      // the handles that they get
+	backend             string        // set where the operation is about a backend
+	before              before
+	nothing             bool // there is nothing to do
+	notificationPending bool // Nova will have to be told how it ends
 	// failed is why it cannot be done, where that is recorded: the operation has failed with its admission.
 	failed error
 }
@@ -51,7 +51,7 @@ type choice struct {
 // failedWith is the choice of an operation that fails with its admission, and touches nothing but its own subjects.
 func (c *choice) failedWith(err error) choice {
 	out := *c
-	out.targets, out.takes, out.before, out.untold, out.failed = nil, nil, before{}, false, err
+	out.targets, out.takes, out.before, out.notificationPending, out.failed = nil, nil, before{}, false, err
 	return out
 }
 
@@ -102,9 +102,9 @@ func (c *choice) subjects() []cyborg.Subject {
 }
 
 // story returns what the admission asks for, and its request, which is recorded as the operation's input.
-func (s *Store) story(a *Admission) (story, any, error) {
+func (s *Store) handler(a *Admission) (operationHandler, any, error) {
 	var (
-		stories []story
+		stories []operationHandler
 		request any
 	)
 	if a.Provision != nil {
@@ -138,20 +138,20 @@ func (s *Store) story(a *Admission) (story, any, error) {
 		stories, request = append(stories, rescue{*a.Rescue}), a.Rescue
 	}
 	if len(stories) != 1 || a.ID == uuid.Nil {
-		return nil, nil, cyborg.Errorf(cyborg.Invalid, "an admission has an id and exactly one request")
+		return nil, nil, cyborg.Errorf(cyborg.ErrInvalid, "an admission has an id and exactly one request")
 	}
 	return stories[0], request, nil
 }
 
-// Admit records an operation with its claims, all or none, or says why it cannot be: Invalid, NotFound, Claimed (the
-// error names the operation in the way), InUse, Changed, NameTaken, NoFit, Protected. The workflow is started after it. A
+// Admit records an operation with its claims, all or none, or says why it cannot be: Invalid, ErrNotFound, Claimed (the
+// error names the operation in the way), ErrInUse, Changed, ErrNameTaken, ErrNoFit, Protected. The workflow is started after it. A
 // bind that is refused because of the accelerator that it asks for is recorded as one that has failed: then there is an
 // operation beside the error.
 //
 // Admitting the same id again, or the same idempotency key for the same actor and project, returns what was admitted
 // first.
 func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
-	story, request, err := s.story(&a)
+	story, request, err := s.handler(&a)
 	if err != nil {
 		return Admitted{}, err
 	}
@@ -185,8 +185,8 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 			return err
 		}
 		refused = cyborg.AsError(chosen.failed).WithOperation(a.ID)
-		return (&running{id: a.ID, state: cyborg.Admitted, host: chosen.host, story: story}).conclude(ctx, tx,
-			&cyborg.Outcome{Operation: a.ID, State: cyborg.Failed, Error: cyborg.AsError(refused)})
+		return (&running{id: a.ID, state: cyborg.OperationAdmitted, host: chosen.host, handler: story}).conclude(ctx, tx,
+			&cyborg.Outcome{Operation: a.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(refused)})
 	})
 	if err != nil || out.Nothing {
 		// The same request, sent twice, may have been in our way, or have left nothing to do.
@@ -221,7 +221,7 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 		return Admitted{}, s.failure(ctx, err)
 	}
 	if fingerprint != nil && *fingerprint != a.Fingerprint {
-		return Admitted{}, cyborg.Errorf(cyborg.Invalid, "idempotency key %q was used for another request", a.IdempotencyKey).
+		return Admitted{}, cyborg.Errorf(cyborg.ErrInvalid, "idempotency key %q was used for another request", a.IdempotencyKey).
 			WithOperation(id).WithHint("Use a new key for each request.")
 	}
 	op, err := s.Operation(ctx, id)
@@ -250,7 +250,7 @@ func insertOperation(
 		INSERT INTO operations (id, kind, host, input, before, actor, project, request_id, idempotency_key, fingerprint, retry_of,
 		    untold, actor_id)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (SELECT id FROM operations WHERE id = $11), $12, $13)`,
-		a.ID, string(kind), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint, a.RetryOf, c.untold, a.Actor.ID)
+		a.ID, string(kind), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint, a.RetryOf, c.notificationPending, a.Actor.ID)
 	batch.Queue(`
 		INSERT INTO operation_subjects (operation_id, position, kind, subject_id)
 		SELECT $1, position - 1, kind, id FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS s (kind, id, position)`,

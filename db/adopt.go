@@ -126,7 +126,7 @@ type Adopted struct {
 }
 
 // errRehearsed ends the transaction of an adoption that was only tried.
-var errRehearsed error = cyborg.Errorf(cyborg.Cancelled, "the adoption was only tried")
+var errRehearsed error = cyborg.Errorf(cyborg.ErrCancelled, "the adoption was only tried")
 
 // Adopt makes what another cloud's records have ours, all or nothing, and says what it did. With any conflict, and where it
 // is not to be applied, it changes nothing. What was adopted once is never adopted again, whatever has become of it.

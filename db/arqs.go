@@ -42,7 +42,7 @@ func scanARQ(row pgx.CollectableRow) (a cyborg.ARQ, err error) {
 		(*zeronull.UUID)(&a.Claim), &a.CreatedAt, (*zeronull.Timestamptz)(&a.UpdatedAt), (*zeronull.Timestamptz)(&a.LostAt), (*zeronull.UUID)(&h.UUID), &h.Kind, &h.Info,
 		&h.Identity, &h.Presence, (*zeronull.Timestamptz)(&h.AttachedAt), &network)
 	if !a.LostAt.IsZero() {
-		a.Health = cyborg.LostAtBoot
+		a.Health = cyborg.HealthLostAtBoot
 	}
 	if err != nil || h.UUID == uuid.Nil {
 		return a, err
@@ -89,7 +89,7 @@ func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing Listing) ([]
 	return found, s.failure(ctx, err)
 }
 
-// ARQ reads one. The error is of kind NotFound where there is none.
+// ARQ reads one. The error is of kind ErrNotFound where there is none.
 func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
 	found, err := readARQs(ctx, s.pool, " WHERE a.uuid = $1", id)
 	if err != nil {
@@ -102,14 +102,14 @@ func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
 }
 
 func noARQ(id uuid.UUID) error {
-	return cyborg.Errorf(cyborg.NotFound, "there is no accelerator request %s", id)
+	return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator request %s", id)
 }
 
 // mostARQs is how many requests one profile may ask for.
 const mostARQs = 1000
 
 // CreateARQs makes the accelerator requests that a device profile asks for, all of them in one transaction; each keeps its
-// own copy of the profile's group. They belong to the actor's project. The error is of kind NotFound where there is no
+// own copy of the profile's group. They belong to the actor's project. The error is of kind ErrNotFound where there is no
 // such profile, and Invalid where it asks for what cannot be.
 func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error) {
 	var created []cyborg.ARQ
@@ -120,7 +120,7 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 		)
 		err := tx.QueryRow(ctx, "SELECT uuid, groups FROM device_profiles WHERE name = $1 FOR KEY SHARE", profile).Scan(&id, &groups)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return cyborg.Errorf(cyborg.NotFound, "there is no device profile %q", profile)
+			return cyborg.Errorf(cyborg.ErrNotFound, "there is no device profile %q", profile)
 		}
 		if err != nil {
 			return err
@@ -129,7 +129,7 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 		for i, group := range groups {
 			count, err := requestsOf(group)
 			if err == nil && count > mostARQs-len(indexes) {
-				err = cyborg.Errorf(cyborg.Invalid, "device profile %q asks for more than %d accelerators", profile, mostARQs)
+				err = cyborg.Errorf(cyborg.ErrInvalid, "device profile %q asks for more than %d accelerators", profile, mostARQs)
 			}
 			if err != nil {
 				return err
@@ -168,7 +168,7 @@ func requestsOf(group map[string]string) (int, error) {
 		}
 		amount, err := strconv.Atoi(strings.TrimSpace(value))
 		if err != nil || amount < 0 {
-			return 0, cyborg.Errorf(cyborg.Invalid, "the profile's group has %s=%q, which is no amount", key, value)
+			return 0, cyborg.Errorf(cyborg.ErrInvalid, "the profile's group has %s=%q, which is no amount", key, value)
 		}
 		if key == "resources:FPGA" && group["trait:CUSTOM_FPGA_XILINX"] == "required" && amount <= mostARQs {
 			amount *= 2

@@ -41,10 +41,10 @@ func TestL2OneBindWins(t *testing.T) {
 				who = vm()
 			}
 			_, err := store.Admit(t.Context(), toBind("h1", who, provider, arqs...))
-			switch cyborg.KindOf(err) {
+			switch cyborg.ErrorKindOf(err) {
 			case "":
 				won.Add(1)
-			case cyborg.Claimed:
+			case cyborg.ErrClaimed:
 			default:
 				t.Error(err)
 			}
@@ -74,10 +74,10 @@ func TestL2OneBindOfAnInstance(t *testing.T) {
 		}
 		wg.Go(func() {
 			_, err := r.Admit(t.Context(), toBind(host, who, provider, arq))
-			switch cyborg.KindOf(err) {
+			switch cyborg.ErrorKindOf(err) {
 			case "":
 				won.Add(1)
-			case cyborg.Invalid, cyborg.NotFound: // it has some already
+			case cyborg.ErrInvalid, cyborg.ErrNotFound: // it has some already
 			default:
 				t.Error(err)
 			}
@@ -176,9 +176,9 @@ func (l life) run() bool {
 
 func (l life) bind(arqs []cyborg.ARQ) bool {
 	out, err := l.store.Admit(l.t.Context(), toBind(l.on.Host, l.holder, l.on.ProviderUUID, arqs...))
-	switch cyborg.KindOf(err) {
+	switch cyborg.ErrorKindOf(err) {
 	case "":
-	case cyborg.NotFound, cyborg.Claimed: // none is free, or somebody unbinds
+	case cyborg.ErrNotFound, cyborg.ErrClaimed: // none is free, or somebody unbinds
 		return false
 	default:
 		l.t.Error(err)
@@ -190,20 +190,20 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 			l.t.Error(err)
 		}
 	}
-	state := cyborg.Succeeded
+	state := cyborg.OperationSucceeded
 	work, err := []func(context.Context, uuid.UUID) (cyborg.Work, error){l.store.Begin, l.store.Complete}[rand.N(2)](l.t.Context(), out.Operation.ID)
 	if err != nil {
-		state = cyborg.Stopped
+		state = cyborg.OperationCancelled
 	}
 	if work.Ended == "" {
 		l.end(out.Operation.ID, state)
 	}
-	return state == cyborg.Succeeded && (!deleted || l.holder.Kind == cyborg.HolderService) // the deletion was of the instance's
+	return state == cyborg.OperationSucceeded && (!deleted || l.holder.Kind == cyborg.HolderService) // the deletion was of the instance's
 }
 
 func (l life) unbind(arqs []cyborg.ARQ) {
 	out, err := l.store.Admit(l.t.Context(), toUnbind(arqs...))
-	if cyborg.KindOf(err) == cyborg.Claimed { // another instance is being unbound from the same card
+	if cyborg.ErrorKindOf(err) == cyborg.ErrClaimed { // another instance is being unbound from the same card
 		return
 	}
 	if err == nil {
@@ -213,13 +213,13 @@ func (l life) unbind(arqs []cyborg.ARQ) {
 		l.t.Error(err)
 		return
 	}
-	l.end(out.Operation.ID, cyborg.Succeeded)
+	l.end(out.Operation.ID, cyborg.OperationSucceeded)
 }
 
 func (l life) end(operation uuid.UUID, state cyborg.OperationState) {
 	outcome := cyborg.Outcome{Operation: operation, State: state}
-	if state != cyborg.Succeeded {
-		outcome.Error = cyborg.Errorf(cyborg.Cancelled, "it was deleted")
+	if state != cyborg.OperationSucceeded {
+		outcome.Error = cyborg.Errorf(cyborg.ErrCancelled, "it was deleted")
 	}
 	if err := l.store.End(l.t.Context(), outcome); err != nil {
 		l.t.Error(err)
@@ -236,7 +236,7 @@ func TestBindsShareTheirHost(t *testing.T) {
 	r.profile(t, "one", one())
 	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
 	bound := r.request(t, "one")[0]
-	r.do(t, toBind("h1", vm(), busy.ProviderUUID, bound), cyborg.Succeeded)
+	r.do(t, toBind("h1", vm(), busy.ProviderUUID, bound), cyborg.OperationSucceeded)
 
 	tx, err := r.sql.Begin(t.Context()) // somebody binds on card0, and takes his time
 	require.NoError(t, err)
@@ -277,8 +277,8 @@ func TestBindsShareTheirHost(t *testing.T) {
 	require.Empty(t, ended)
 	require.NoError(t, tx.Rollback(t.Context()))
 	for range len(waiting) + 1 {
-		switch err := <-ended; cyborg.KindOf(err) {
-		case "", cyborg.NotFound, cyborg.Claimed, cyborg.InUse, cyborg.Changed: // one was faster than another
+		switch err := <-ended; cyborg.ErrorKindOf(err) {
+		case "", cyborg.ErrNotFound, cyborg.ErrClaimed, cyborg.ErrInUse, cyborg.ErrChanged: // one was faster than another
 		default:
 			require.NoError(t, err)
 		}

@@ -90,15 +90,15 @@ func TestCreateARQs(t *testing.T) {
 	require.Equal(t, "required", made[0].Group["trait:CUSTOM_X"])
 
 	_, err := r.CreateARQs(t.Context(), "nosuch", alice())
-	requireKind(t, cyborg.NotFound, err, "nosuch")
+	requireKind(t, cyborg.ErrNotFound, err, "nosuch")
 	r.profile(t, "nothing", map[string]string{"trait:CUSTOM_Y": "required"})
 	require.Empty(t, r.request(t, "nothing"))
 	r.profile(t, "much", one(), map[string]string{"resources:FPGA": "99999999999"})
 	_, err = r.CreateARQs(t.Context(), "much", alice())
-	requireKind(t, cyborg.Invalid, err)
+	requireKind(t, cyborg.ErrInvalid, err)
 	r.profile(t, "less", map[string]string{"resources:FPGA": "-1"})
 	_, err = r.CreateARQs(t.Context(), "less", alice())
-	requireKind(t, cyborg.Invalid, err, `resources:FPGA="-1"`)
+	requireKind(t, cyborg.ErrInvalid, err, `resources:FPGA="-1"`)
 	require.Len(t, made, scalar[int](t, r, "SELECT count(*) FROM arqs"), "nothing is half-made")
 
 	r.exec(t, "UPDATE device_profiles SET groups = $1 WHERE name = 'mixed'", `[{"resources:GPU": "1"}]`)
@@ -126,7 +126,7 @@ func TestBind(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, work.Loads)
 	require.Equal(t, []uuid.UUID{arqs[0].UUID, arqs[1].UUID}, work.Notify)
-	r.end(t, work, cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
 	handles := map[uuid.UUID]bool{}
 	for _, arq := range arqs {
 		bound := r.arq(t, arq.UUID)
@@ -149,13 +149,13 @@ func TestBind(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, again.Nothing, "the same request again finds it done")
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, arqs...))
-	requireKind(t, cyborg.Changed, err, "is Bound")
+	requireKind(t, cyborg.ErrChanged, err, "is Bound")
 	_, err = r.Admit(t.Context(), toDetach(a.UUID, nil))
-	requireKind(t, cyborg.InUse, err, arqs[0].UUID.String())
+	requireKind(t, cyborg.ErrInUse, err, arqs[0].UUID.String())
 	_, err = r.Admit(t.Context(), toDetach(a.UUID, &who))
-	requireKind(t, cyborg.InUse, err)
+	requireKind(t, cyborg.ErrInUse, err)
 	_, err = r.Admit(t.Context(), toProgram(a.UUID))
-	requireKind(t, cyborg.InUse, err)
+	requireKind(t, cyborg.ErrInUse, err)
 }
 
 // TestL11BindRefused: what is known at once fails the whole bind. Where the request itself is wrong nothing changes; where the
@@ -170,17 +170,17 @@ func TestL11BindRefused(t *testing.T) {
 	_, err := r.Maintain(t.Context(), maintained.UUID, cyborg.Maintenance{Reason: "cleaning", By: "bob"}, alice())
 	require.NoError(t, err)
 	for range 2 {
-		r.do(t, toAttach(full.UUID, vm()), cyborg.Succeeded)
+		r.do(t, toAttach(full.UUID, vm()), cyborg.OperationSucceeded)
 	}
 	devices := h.content.Backends[0].Devices
 	h.content.Backends[0].Devices = append(append([]cyborg.DeviceReport{}, devices[:2]...), devices[3:]...)
 	h.report(t)
 	r.profile(t, "one", one())
 	taken, takenBy := r.request(t, "one")[0], vm()
-	r.do(t, toBind("h1", takenBy, good.ProviderUUID, taken), cyborg.Succeeded)
+	r.do(t, toBind("h1", takenBy, good.ProviderUUID, taken), cyborg.OperationSucceeded)
 
 	for name, test := range map[string]struct {
-		kind     cyborg.Kind
+		kind     cyborg.ErrorKind
 		host     string
 		holder   cyborg.Holder
 		provider uuid.UUID
@@ -188,15 +188,15 @@ func TestL11BindRefused(t *testing.T) {
 		recorded bool
 		says     string
 	}{
-		"unknown provider": {kind: cyborg.NotFound, provider: uuid.New(), says: "resource provider"},
-		"other host":       {kind: cyborg.Invalid, provider: other.ProviderUUID, says: `on host "h2"`},
-		"unknown request":  {kind: cyborg.NotFound, arq: &cyborg.ARQ{UUID: uuid.New()}, says: "no accelerator request"},
-		"instance has one": {kind: cyborg.Invalid, holder: takenBy, says: "already has accelerator requests"},
-		"a host":           {kind: cyborg.Invalid, holder: onHost("h1"), says: "an instance or a service"},
-		"not in service":   {kind: cyborg.Changed, provider: inactive.ProviderUUID, recorded: true, says: "not ready"},
-		"in maintenance":   {kind: cyborg.Changed, provider: maintained.ProviderUUID, recorded: true, says: "cleaning"},
-		"missing":          {kind: cyborg.Changed, provider: missing.ProviderUUID, recorded: true, says: "missing"},
-		"no free handle":   {kind: cyborg.NotFound, provider: full.ProviderUUID, recorded: true, says: "no free attach handle"},
+		"unknown provider": {kind: cyborg.ErrNotFound, provider: uuid.New(), says: "resource provider"},
+		"other host":       {kind: cyborg.ErrInvalid, provider: other.ProviderUUID, says: `on host "h2"`},
+		"unknown request":  {kind: cyborg.ErrNotFound, arq: &cyborg.ARQ{UUID: uuid.New()}, says: "no accelerator request"},
+		"instance has one": {kind: cyborg.ErrInvalid, holder: takenBy, says: "already has accelerator requests"},
+		"a host":           {kind: cyborg.ErrInvalid, holder: onHost("h1"), says: "an instance or a service"},
+		"not in service":   {kind: cyborg.ErrChanged, provider: inactive.ProviderUUID, recorded: true, says: "not ready"},
+		"in maintenance":   {kind: cyborg.ErrChanged, provider: maintained.ProviderUUID, recorded: true, says: "cleaning"},
+		"missing":          {kind: cyborg.ErrChanged, provider: missing.ProviderUUID, recorded: true, says: "missing"},
+		"no free handle":   {kind: cyborg.ErrNotFound, provider: full.ProviderUUID, recorded: true, says: "no free attach handle"},
 	} {
 		arqs := []cyborg.ARQ{r.request(t, "one")[0], r.request(t, "one")[0]}
 		holder := test.holder
@@ -224,7 +224,7 @@ func TestL11BindRefused(t *testing.T) {
 			require.Equal(t, holder, now.Holder(), name)
 			op, err := r.Operation(t.Context(), now.Operation)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.Failed, op.State, name)
+			require.Equal(t, cyborg.OperationFailed, op.State, name)
 		}
 	}
 	r.exec(t, "UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL WHERE deployable_uuid = $1", full.UUID)
@@ -240,29 +240,29 @@ func TestBindWaitsForAHandle(t *testing.T) {
 	r.profile(t, "one", one())
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	held := r.request(t, "two")
-	r.do(t, toBind("h1", vm(), a.ProviderUUID, held...), cyborg.Succeeded)
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, held...), cyborg.OperationSucceeded)
 	arq := r.request(t, "one")[0]
 	looks := toBind("h1", vm(), a.ProviderUUID, arq)
 	looks.Bind.LookFirst = true
 	_, err := r.Admit(t.Context(), looks)
-	requireKind(t, cyborg.NoFit, err)
+	requireKind(t, cyborg.ErrNoFit, err)
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, arq.UUID).State)
 
 	unbind := r.begin(t, toUnbind(held[0]))
 	r.exec(t, "DELETE FROM claims") // as of an operation on another accelerator
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, arq))
-	requireKind(t, cyborg.Claimed, err, unbind.Operation.String())
+	requireKind(t, cyborg.ErrClaimed, err, unbind.Operation.String())
 	require.Equal(t, unbind.Operation, cyborg.AsError(err).Operation)
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, arq.UUID).State)
-	r.end(t, unbind, cyborg.Succeeded)
-	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.Succeeded)
+	r.end(t, unbind, cyborg.OperationSucceeded)
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	r.requireAgreed(t)
 }
 
 // TestBindFails: a bind that fails after it began frees what it had taken.
 func TestBindFails(t *testing.T) {
 	t.Parallel()
-	for _, state := range []cyborg.OperationState{cyborg.Failed, cyborg.Stopped} {
+	for _, state := range []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationCancelled} {
 		r := newRecords(t)
 		a := r.addHost(t, "h1", 1).ready(t, "card0")
 		r.profile(t, "one", one())
@@ -283,12 +283,12 @@ func TestBindPassesWhatIsLeft(t *testing.T) {
 	r.exec(t, "UPDATE attach_handles SET left_kind = 'host', left_id = 'h1', left_operation = $2 WHERE uuid = $1", a.Handles[0].UUID, uuid.New())
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
-	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.Succeeded)
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	require.Equal(t, a.Handles[1].UUID, r.arq(t, arq.UUID).Handle.UUID)
 
 	second := r.request(t, "one")[0]
 	_, err := r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, second))
-	requireKind(t, cyborg.NotFound, err, "no free attach handle")
+	requireKind(t, cyborg.ErrNotFound, err, "no free attach handle")
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, second.UUID).State)
 }
 
@@ -302,9 +302,9 @@ func TestL3BindTooLate(t *testing.T) {
 	request.Bind.Within = time.Nanosecond
 	op := r.admit(t, request)
 	_, err := r.Begin(t.Context(), op.ID)
-	requireKind(t, cyborg.Cancelled, err, "within 1ns")
+	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 	_, err = r.Complete(t.Context(), op.ID)
-	requireKind(t, cyborg.Cancelled, err, "within 1ns")
+	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 }
 
 // TestCompleteBind: a bind without an image has ended when it has begun, in one transaction, and says again whom to tell.
@@ -319,7 +319,7 @@ func TestCompleteBind(t *testing.T) {
 		work, err := r.Complete(t.Context(), op.ID)
 		require.NoError(t, err)
 		require.Equal(t, cyborg.Work{
-			Operation: op.ID, Kind: cyborg.KindBind, Host: "h1", Ended: cyborg.Succeeded, Notify: []uuid.UUID{arqs[0].UUID, arqs[1].UUID},
+			Operation: op.ID, Kind: cyborg.OperationBind, Host: "h1", Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{arqs[0].UUID, arqs[1].UUID},
 		}, work)
 	}
 	for _, arq := range arqs {
@@ -329,7 +329,7 @@ func TestCompleteBind(t *testing.T) {
 	r.requireAgreed(t)
 	done, err := r.Operation(t.Context(), op.ID)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, done.State)
+	require.Equal(t, cyborg.OperationSucceeded, done.State)
 	require.Equal(t, "admitted running succeeded", scalar[string](t, r, `
 		SELECT string_agg(to_value, ' ' ORDER BY id) FROM events WHERE operation_id = $1 AND subject_kind = 'operation'`, op.ID))
 	require.Equal(t, 2, scalar[int](t, r, "SELECT count(DISTINCT transaction) FROM events WHERE operation_id = $1", op.ID),
@@ -354,10 +354,10 @@ func TestCompleteCancelledBind(t *testing.T) {
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, Held: true}, alice())
 	require.NoError(t, err)
 	_, err = r.Complete(t.Context(), op.ID)
-	requireKind(t, cyborg.Cancelled, err)
-	r.end(t, cyborg.Work{Operation: op.ID}, cyborg.Stopped)
+	requireKind(t, cyborg.ErrCancelled, err)
+	r.end(t, cyborg.Work{Operation: op.ID}, cyborg.OperationCancelled)
 	_, err = r.ARQ(t.Context(), arq.UUID)
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 	r.requireAgreed(t)
 }
 
@@ -412,35 +412,35 @@ func TestBindWithImage(t *testing.T) {
 	r.profile(t, "one", one())
 	waiting := toBind("h1", vm(), a.ProviderUUID, r.request(t, "one")[0])
 	_, err := r.Admit(t.Context(), waiting)
-	requireKind(t, cyborg.Claimed, err, work.Operation.String())
+	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, Bitstreams: map[uuid.UUID]string{a.UUID: image},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, Bitstreams: map[uuid.UUID]string{a.UUID: image},
 	}))
 	require.Equal(t, cyborg.ARQBound, r.arq(t, arq.UUID).State)
 	require.Equal(t, image, r.accelerator(t, a.UUID).BitstreamID)
 	require.Nil(t, r.accelerator(t, sibling.UUID).Fence)
 
 	second := r.request(t, "image")[0]
-	require.Empty(t, r.do(t, toBind("h1", vm(), a.ProviderUUID, second), cyborg.Succeeded).Loads, "it is loaded")
+	require.Empty(t, r.do(t, toBind("h1", vm(), a.ProviderUUID, second), cyborg.OperationSucceeded).Loads, "it is loaded")
 	third := r.request(t, "another")[0]
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), sibling.ProviderUUID, third))
-	requireKind(t, cyborg.InUse, err) // L24: somebody uses what the image would disturb
+	requireKind(t, cyborg.ErrInUse, err) // L24: somebody uses what the image would disturb
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, third.UUID).State)
 	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID, second.UUID, third.UUID}, Held: true}, alice())
 	require.NoError(t, err)
 
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0]))
-	requireKind(t, cyborg.Invalid, err, "accel:bitstream_id and accel:function_id")
+	requireKind(t, cyborg.ErrInvalid, err, "accel:bitstream_id and accel:function_id")
 	work = r.begin(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, "function")[0]))
 	require.Equal(t, []cyborg.Load{{Accelerator: a.UUID, Image: cyborg.GlanceFunction("crypto")}}, work.Loads)
-	r.end(t, work, cyborg.NeedsOperator)
+	r.end(t, work, cyborg.OperationNeedsOperator)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 	require.NotNil(t, r.accelerator(t, a.UUID).Fence)
 	_, err = r.Admit(t.Context(), toAttach(a.UUID, vm()))
-	requireKind(t, cyborg.Changed, err, "is in error")
+	requireKind(t, cyborg.ErrChanged, err, "is in error")
 	require.Equal(t, "Program it with an image that works, or make it ready again.", cyborg.AsError(err).Hint)
 	r.requireAgreed(t)
-	r.do(t, toProgram(a.UUID), cyborg.Succeeded)
+	r.do(t, toProgram(a.UUID), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "an image that works cures it")
 }
 
@@ -466,7 +466,7 @@ func TestBindWithImageBesideOthers(t *testing.T) {
 		r.profile(t, name, groups...)
 		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, name)...))
 		require.Equal(t, []cyborg.Load{{Accelerator: a.UUID, Image: cyborg.GlanceImage(uuid.MustParse(image))}}, work.Loads)
-		r.end(t, work, cyborg.Failed)
+		r.end(t, work, cyborg.OperationFailed)
 	}
 	for i, test := range []struct {
 		groups []map[string]string
@@ -483,7 +483,7 @@ func TestBindWithImageBesideOthers(t *testing.T) {
 		request := toBind("h1", vm(), a.ProviderUUID, arqs...)
 		request.Bind.ARQs[1].Provider = test.second.ProviderUUID
 		_, err := r.Admit(t.Context(), request)
-		requireKind(t, cyborg.Invalid, err, test.says)
+		requireKind(t, cyborg.ErrInvalid, err, test.says)
 		require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arqs[0].UUID).State)
 	}
 	r.requireAgreed(t)
@@ -492,7 +492,7 @@ func TestBindWithImageBesideOthers(t *testing.T) {
 // TestVanishedDuringABind: a card that goes away after its image was loaded for a bind, and before the bind's end, is fenced then.
 func TestVanishedDuringABind(t *testing.T) {
 	t.Parallel()
-	for _, end := range []cyborg.OperationState{cyborg.Succeeded, cyborg.Failed} {
+	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed} {
 		r := newRecords(t)
 		h := r.addHost(t, "h1", 2)
 		a := h.ready(t, "card0")
@@ -503,7 +503,7 @@ func TestVanishedDuringABind(t *testing.T) {
 		h.content.Backends[0].Devices = devices[1:]
 		h.report(t)
 		r.end(t, work, end)
-		if now := r.accelerator(t, a.UUID); end == cyborg.Succeeded {
+		if now := r.accelerator(t, a.UUID); end == cyborg.OperationSucceeded {
 			require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, now.Fence)
 		} else {
 			require.Nil(t, now.Fence)
@@ -521,26 +521,26 @@ func TestL10Unbind(t *testing.T) {
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	arqs := r.request(t, "two")
-	r.do(t, toBind("h1", vm(), a.ProviderUUID, arqs...), cyborg.Succeeded)
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, arqs...), cyborg.OperationSucceeded)
 
 	work := r.begin(t, toUnbind(arqs...))
 	require.Len(t, work.Handles, 2)
 	require.Equal(t, a.UUID, work.Handles[0].Accelerator)
 	require.Equal(t, cyborg.StatusDetaching, r.accelerator(t, a.UUID).Status())
 	_, err := r.Admit(t.Context(), toUnbind(arqs[0]))
-	requireKind(t, cyborg.Claimed, err)
+	requireKind(t, cyborg.ErrClaimed, err)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.InUse, "qemu has it"),
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrInUse, "qemu has it"),
 	}))
 	require.Equal(t, cyborg.ARQBound, r.arq(t, arqs[0].UUID).State, "the instance has it as before")
 
-	r.end(t, r.begin(t, toUnbind(arqs...)), cyborg.Failed)
+	r.end(t, r.begin(t, toUnbind(arqs...)), cyborg.OperationFailed)
 	failed := r.arq(t, arqs[0].UUID)
 	require.Equal(t, cyborg.ARQUnbindFailed, failed.State)
 	require.Equal(t, "it smoked", failed.Reason)
 	require.NotEmpty(t, r.accelerator(t, a.UUID).Holders(), "nobody else gets it")
 
-	r.do(t, toUnbind(arqs...), cyborg.Succeeded)
+	r.do(t, toUnbind(arqs...), cyborg.OperationSucceeded)
 	for _, arq := range arqs {
 		free := r.arq(t, arq.UUID)
 		require.Equal(t, cyborg.ARQUnbound, free.State)
@@ -552,7 +552,7 @@ func TestL10Unbind(t *testing.T) {
 	nothing, err := r.Admit(t.Context(), toUnbind(arqs...))
 	require.NoError(t, err)
 	require.True(t, nothing.Nothing)
-	r.do(t, toBind("h1", vm(), a.ProviderUUID, arqs...), cyborg.Succeeded)
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, arqs...), cyborg.OperationSucceeded)
 	r.requireAgreed(t)
 }
 
@@ -566,12 +566,12 @@ func TestL37Delete(t *testing.T) {
 	r.profile(t, "one", one())
 	bound, initial, unknown := r.request(t, "one")[0], r.request(t, "one")[0], uuid.New()
 	who := uuid.New()
-	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, bound), cyborg.Succeeded)
+	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, bound), cyborg.OperationSucceeded)
 	h.fall(t)
 
 	all := db.ARQDeletion{UUIDs: []uuid.UUID{unknown, bound.UUID, initial.UUID}}
 	_, err := r.DeleteARQs(t.Context(), all, alice())
-	requireKind(t, cyborg.Forbidden, err, "requires a service token", bound.UUID.String())
+	requireKind(t, cyborg.ErrForbidden, err, "requires a service token", bound.UUID.String())
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, initial.UUID).State, "nothing is half-done")
 	all.Held = true
 	all.Projects = []string{"another"}
@@ -586,7 +586,7 @@ func TestL37Delete(t *testing.T) {
 	r.requireAgreed(t)
 
 	again := r.request(t, "one")[0]
-	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, again), cyborg.Succeeded)
+	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, again), cyborg.OperationSucceeded)
 	for range 2 {
 		gone, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
 		require.NoError(t, err)
@@ -599,7 +599,7 @@ func TestL37Delete(t *testing.T) {
 // TestL9DeleteDuringBind: a deletion during a bind cancels it, and the request goes with its end, whatever that is.
 func TestL9DeleteDuringBind(t *testing.T) {
 	t.Parallel()
-	for _, state := range []cyborg.OperationState{cyborg.Succeeded, cyborg.Stopped, cyborg.Failed} {
+	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationCancelled, cyborg.OperationFailed} {
 		r := newRecords(t)
 		a := r.addHost(t, "h1", 1).ready(t, "card0")
 		r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
@@ -613,8 +613,8 @@ func TestL9DeleteDuringBind(t *testing.T) {
 		require.Equal(t, cyborg.ARQDeleting, r.arq(t, arqs[0].UUID).State)
 		r.end(t, work, state)
 		_, err = r.ARQ(t.Context(), arqs[0].UUID)
-		requireKind(t, cyborg.NotFound, err)
-		if state == cyborg.Succeeded {
+		requireKind(t, cyborg.ErrNotFound, err)
+		if state == cyborg.OperationSucceeded {
 			require.Equal(t, cyborg.ARQBound, r.arq(t, arqs[1].UUID).State)
 		} else {
 			require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arqs[1].UUID).State)
@@ -632,7 +632,7 @@ func TestServiceHolder(t *testing.T) {
 	target := cyborg.Holder{Kind: cyborg.HolderService, ID: "spdk-target"}
 	for range 2 {
 		arq := r.request(t, "one")[0]
-		work := r.do(t, toBind("h1", target, a.ProviderUUID, arq), cyborg.Succeeded)
+		work := r.do(t, toBind("h1", target, a.ProviderUUID, arq), cyborg.OperationSucceeded)
 		require.Empty(t, work.Notify, "Nova does not know it")
 		bound := r.arq(t, arq.UUID)
 		require.Equal(t, target, bound.Holder())
@@ -649,7 +649,7 @@ func TestARQLists(t *testing.T) {
 	r.profile(t, "other", one())
 	who := uuid.New()
 	first, second, third := r.request(t, "one")[0], r.request(t, "other")[0], r.request(t, "one")[0]
-	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, second), cyborg.Succeeded)
+	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, second), cyborg.OperationSucceeded)
 	list := func(f db.ARQFilter, page db.Listing) []uuid.UUID {
 		found, err := r.ARQs(t.Context(), f, page)
 		require.NoError(t, err)
@@ -667,7 +667,7 @@ func TestARQLists(t *testing.T) {
 	require.Equal(t, []uuid.UUID{second.UUID}, list(db.ARQFilter{States: []cyborg.ARQState{cyborg.ARQBound}}, db.Listing{}))
 	require.Empty(t, list(db.ARQFilter{Projects: []string{"q"}}, db.Listing{}))
 	_, err := r.ARQs(t.Context(), db.ARQFilter{}, db.Listing{Marker: uuid.New()})
-	requireKind(t, cyborg.Invalid, err)
+	requireKind(t, cyborg.ErrInvalid, err)
 }
 
 // TestPhysicalNetwork: the info of a network function's handle says what it is connected to, where its driver knows.
@@ -681,7 +681,7 @@ func TestPhysicalNetwork(t *testing.T) {
 	a := h.ready(t, "card0")
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
-	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.Succeeded)
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	require.Equal(t, map[string]string{"function": "0", "physical_network": "physnet1"}, r.arq(t, arq.UUID).Handle.Info)
 }
 
@@ -694,17 +694,17 @@ func TestL46StaleARQs(t *testing.T) {
 	r.profile(t, "one", one())
 	old, fresh, bound := r.request(t, "one")[0], r.request(t, "one")[0], r.request(t, "one")[0]
 	who := uuid.New()
-	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, bound), cyborg.Succeeded)
+	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, bound), cyborg.OperationSucceeded)
 	r.exec(t, "UPDATE arqs SET created_at = now() - interval '2 hours' WHERE uuid = $1", old.UUID)
 	adopted := r.request(t, "one")[0] // its bind had failed before it had an instance
 	r.exec(t, "UPDATE arqs SET state = 'BindFailed', reason = 'it failed' WHERE uuid = $1", adopted.UUID)
 	r.exec(t, "UPDATE arqs SET updated_at = now() - interval '2 hours' WHERE uuid = $1", adopted.UUID)
 	service := cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}
 	infrastructure, held, recent := r.request(t, "one")[0], r.request(t, "one")[0], r.request(t, "one")[0]
-	r.do(t, toBind("h1", service, a.ProviderUUID, held), cyborg.Succeeded)
+	r.do(t, toBind("h1", service, a.ProviderUUID, held), cyborg.OperationSucceeded)
 	for _, arq := range []cyborg.ARQ{infrastructure, recent} { // there is no handle left
 		_, err := r.Admit(t.Context(), toBind("h1", service, a.ProviderUUID, arq))
-		requireKind(t, cyborg.NotFound, err)
+		requireKind(t, cyborg.ErrNotFound, err)
 		failed := r.arq(t, arq.UUID)
 		require.Equal(t, service, failed.Holder())
 	}
@@ -716,7 +716,7 @@ func TestL46StaleARQs(t *testing.T) {
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, recent.UUID).State)
 	for _, gone := range []cyborg.ARQ{old, adopted, infrastructure} {
 		_, err = r.ARQ(t.Context(), gone.UUID)
-		requireKind(t, cyborg.NotFound, err)
+		requireKind(t, cyborg.ErrNotFound, err)
 	}
 	r.arq(t, fresh.UUID)
 
@@ -757,14 +757,14 @@ func TestARQPlans(t *testing.T) {
 	past := &records{Store: store, url: r.url, sql: r.sql}
 	who := uuid.New()
 	arq := past.request(t, "one")[0]
-	past.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, arq), cyborg.Succeeded)
+	past.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	_, err := store.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
 	require.NoError(t, err)
 	past.arq(t, arq.UUID)
 	_, err = store.ARQs(t.Context(), db.ARQFilter{Projects: []string{"p7"}}, db.Listing{})
 	require.NoError(t, err)
-	past.do(t, toUnbind(arq), cyborg.Succeeded)
-	past.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, arq), cyborg.Succeeded)
+	past.do(t, toUnbind(arq), cyborg.OperationSucceeded)
+	past.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
 	require.NoError(t, err)
 	_, err = store.CollectUnbound(t.Context(), time.Hour, 100)

@@ -13,17 +13,17 @@ import (
 // attachment: it cannot be given to anybody else, and whoever reads it sees that it is in doubt.
 type attach struct{ request cyborg.AttachRequest }
 
-func (attach) kind() cyborg.OperationKind { return cyborg.KindAttach }
+func (attach) kind() cyborg.OperationKind { return cyborg.OperationAttach }
 
 func (a attach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	holder := a.request.Holder
 	switch holder.Kind {
 	case cyborg.HolderHost, cyborg.HolderInstance, cyborg.HolderService:
 	default:
-		return choice{}, cyborg.Errorf(cyborg.Invalid, "%q is no kind of holder; they are instance, host and service", holder.Kind)
+		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "%q is no kind of holder; they are instance, host and service", holder.Kind)
 	}
 	if holder.ID == "" {
-		return choice{}, cyborg.Errorf(cyborg.Invalid, "the %s to attach to has no name", holder.Kind)
+		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "the %s to attach to has no name", holder.Kind)
 	}
 	found, err := lockOne(ctx, tx, a.request.Accelerator)
 	if err != nil {
@@ -41,7 +41,7 @@ func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 		return err
 	}
 	if holder.Kind == cyborg.HolderHost && holder.ID != t.Host && !t.Specs.Remotable {
-		return cyborg.Errorf(cyborg.Invalid, "accelerator %q is on host %s and cannot be used from %s: it is not remotable",
+		return cyborg.Errorf(cyborg.ErrInvalid, "accelerator %q is on host %s and cannot be used from %s: it is not remotable",
 			t.Name, t.Host, holder.ID)
 	}
 	if err := t.notHeldBy(holder); err != nil {
@@ -53,7 +53,7 @@ func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	if err := t.unheld(); err != nil {
 		return err
 	}
-	return cyborg.Errorf(cyborg.NoFit, "accelerator %q has nothing to attach: its host shows no handle of it", t.Name)
+	return cyborg.Errorf(cyborg.ErrNoFit, "accelerator %q has nothing to attach: its host shows no handle of it", t.Name)
 }
 
 func (a attach) begin(ctx context.Context, tx pgx.Tx, o *running) error {
@@ -82,10 +82,10 @@ func workHandle(h cyborg.AttachHandle) cyborg.WorkHandle {
 func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	const taken = "operation_id = $1 AND deployable_uuid = ANY($2) AND attached_at IS NULL"
 	switch outcome.State {
-	case cyborg.Succeeded:
+	case cyborg.OperationSucceeded:
 		_, err := tx.Exec(ctx, "UPDATE attach_handles SET attached_at = now() WHERE "+taken, o.id, ids(o.targets))
 		return err
-	case cyborg.NeedsOperator: // the handle stays in doubt with its holder, so that nobody else gets it
+	case cyborg.OperationNeedsOperator: // the handle stays in doubt with its holder, so that nobody else gets it
 		return leaveInError(ctx, tx, o, outcome)
 	default:
 		return release(ctx, tx, taken, o.id, ids(o.targets))

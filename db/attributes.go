@@ -69,7 +69,7 @@ func (s *Store) Attributes(ctx context.Context, filter DeployableFilter) ([]Depl
 	return found, s.failure(ctx, err)
 }
 
-// Attribute reads one. The error is of kind NotFound where there is none.
+// Attribute reads one. The error is of kind ErrNotFound where there is none.
 func (s *Store) Attribute(ctx context.Context, id uuid.UUID) (DeployableAttribute, error) {
 	found, err := findAttribute(ctx, s.pool, id)
 	return found.DeployableAttribute, s.failure(ctx, err)
@@ -96,7 +96,7 @@ func findAttribute(ctx context.Context, q querier, id uuid.UUID) (foundAttribute
 	if i := slices.IndexFunc(found, func(a foundAttribute) bool { return a.UUID == id }); i >= 0 {
 		return found[i], nil
 	}
-	return foundAttribute{}, cyborg.Errorf(cyborg.NotFound, "there is no attribute %s", id)
+	return foundAttribute{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no attribute %s", id)
 }
 
 func readAttributes(ctx context.Context, q querier, c *clause) ([]DeployableAttribute, error) {
@@ -142,7 +142,7 @@ func expandAttributes(ctx context.Context, q querier, c *clause) ([]foundAttribu
 }
 
 // CreateAttribute sets an attribute of the one deployable that the filter chooses; reports leave it alone. The error is of
-// kind NotFound where there is no such deployable, and of kind Changed where it has that key already.
+// kind ErrNotFound where there is no such deployable, and of kind ErrChanged where it has that key already.
 func (s *Store) CreateAttribute(
 	ctx context.Context, filter DeployableFilter, attribute cyborg.Attribute, actor cyborg.Actor,
 ) (DeployableAttribute, error) {
@@ -160,11 +160,11 @@ func (s *Store) CreateAttribute(
 		}
 		isSet := func(a DeployableAttribute) bool { return !a.Reported }
 		if slices.ContainsFunc(present, func(a DeployableAttribute) bool { return a.Key == attribute.Key }) {
-			return cyborg.Errorf(cyborg.Changed, "the deployable has an attribute %q already", attribute.Key).
+			return cyborg.Errorf(cyborg.ErrChanged, "the deployable has an attribute %q already", attribute.Key).
 				WithHint("Delete it first, or choose another key; keys of traits begin with trait.")
 		}
 		if count := len(slices.DeleteFunc(present, func(a DeployableAttribute) bool { return !isSet(a) })); count >= mostAttributesSet {
-			return cyborg.Errorf(cyborg.Changed, "the deployable has %d attributes that were set, which is the most", count)
+			return cyborg.Errorf(cyborg.ErrChanged, "the deployable has %d attributes that were set, which is the most", count)
 		}
 		set := setAttribute{Attribute: attribute, UUID: uuid.New()}
 		if err := tx.QueryRow(ctx, "SELECT now()").Scan(&set.CreatedAt); err != nil {
@@ -193,7 +193,7 @@ func lockDeployable(ctx context.Context, tx pgx.Tx, filter DeployableFilter) (id
 	case err != nil:
 		return id, err
 	case len(found) == 0:
-		return id, cyborg.Errorf(cyborg.NotFound, "there is no deployable %s", filter)
+		return id, cyborg.Errorf(cyborg.ErrNotFound, "there is no deployable %s", filter)
 	}
 	return found[0], lockHostOf(ctx, tx, found[0])
 }
@@ -210,7 +210,7 @@ func (f DeployableFilter) String() string {
 	return strings.Join(words, ", ")
 }
 
-// DeleteAttribute takes away an attribute that was set. The error is of kind NotFound where there is none, and of kind
+// DeleteAttribute takes away an attribute that was set. The error is of kind ErrNotFound where there is none, and of kind
 // Changed where the driver reports it: it would be back with the next report.
 func (s *Store) DeleteAttribute(ctx context.Context, id uuid.UUID, actor cyborg.Actor) error {
 	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -219,7 +219,7 @@ func (s *Store) DeleteAttribute(ctx context.Context, id uuid.UUID, actor cyborg.
 			return err
 		}
 		if found.Reported {
-			return cyborg.Errorf(cyborg.Changed, "the driver reports the attribute %q of this deployable", found.Key).
+			return cyborg.Errorf(cyborg.ErrChanged, "the driver reports the attribute %q of this deployable", found.Key).
 				WithHint("Only attributes that were made here can be deleted.")
 		}
 		if err := lockHostOf(ctx, tx, found.accelerator); err != nil {
@@ -231,7 +231,7 @@ func (s *Store) DeleteAttribute(ctx context.Context, id uuid.UUID, actor cyborg.
 				FROM jsonb_array_elements(attributes_set) WITH ORDINALITY AS e (value, position) WHERE e.value->>'uuid' <> $2)
 			WHERE uuid = $1 AND attributes_set @> $3`, found.accelerator, id.String(), []map[string]uuid.UUID{{"uuid": id}})
 		if err == nil && tag.RowsAffected() == 0 { // another one was faster
-			return cyborg.Errorf(cyborg.NotFound, "there is no attribute %s", id)
+			return cyborg.Errorf(cyborg.ErrNotFound, "there is no attribute %s", id)
 		}
 		return err
 	})

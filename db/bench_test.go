@@ -106,8 +106,8 @@ func BenchmarkOperation(b *testing.B) {
 			for b.Loop() {
 				id := ids[i%len(ids)]
 				i++
-				r.do(b, toAttach(id, instance("vm")), cyborg.Succeeded)
-				r.do(b, toDetach(id, nil), cyborg.Succeeded)
+				r.do(b, toAttach(id, instance("vm")), cyborg.OperationSucceeded)
+				r.do(b, toDetach(id, nil), cyborg.OperationSucceeded)
 			}
 		})
 		b.Run("attach and detach, 16 at once", func(b *testing.B) {
@@ -118,8 +118,8 @@ func BenchmarkOperation(b *testing.B) {
 			for range 16 {
 				wg.Go(func() {
 					for id := range next {
-						r.do(b, toAttach(id, instance("vm")), cyborg.Succeeded)
-						r.do(b, toDetach(id, nil), cyborg.Succeeded)
+						r.do(b, toAttach(id, instance("vm")), cyborg.OperationSucceeded)
+						r.do(b, toDetach(id, nil), cyborg.OperationSucceeded)
 					}
 				})
 			}
@@ -133,13 +133,13 @@ func BenchmarkOperation(b *testing.B) {
 			for b.Loop() {
 				out, err := r.Admit(b.Context(), toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(2)}}))
 				require.NoError(b, err)
-				require.NoError(b, r.End(b.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.Failed}))
+				require.NoError(b, r.End(b.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationFailed}))
 			}
 		})
 		b.Run("nothing fits", func(b *testing.B) {
 			for b.Loop() {
 				_, err := r.Admit(b.Context(), toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(200)}}))
-				requireKind(b, cyborg.NoFit, err)
+				requireKind(b, cyborg.ErrNoFit, err)
 			}
 		})
 	})
@@ -157,7 +157,7 @@ func BenchmarkBeat(b *testing.B) {
 		}
 		b.Run(fmt.Sprint(len(beats)), func(b *testing.B) {
 			for b.Loop() {
-				_, err := r.Beat(b.Context(), beats)
+				_, err := r.RecordHeartbeats(b.Context(), beats)
 				require.NoError(b, err)
 			}
 		})

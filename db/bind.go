@@ -27,22 +27,22 @@ var ErrOtherARQs = errors.New("accelerator requests")
 // taking is the handle that a request gets.
 type taking struct{ arq, provider, handle uuid.UUID }
 
-func (bind) kind() cyborg.OperationKind { return cyborg.KindBind }
+func (bind) kind() cyborg.OperationKind { return cyborg.OperationBind }
 
 // valid refuses what contradicts itself.
 func (b bind) valid() error {
 	r := b.request
 	switch {
 	case r.Host == "":
-		return cyborg.Errorf(cyborg.Invalid, "a bind needs the name of a host")
+		return cyborg.Errorf(cyborg.ErrInvalid, "a bind needs the name of a host")
 	case r.Holder.Kind != cyborg.HolderInstance && r.Holder.Kind != cyborg.HolderService || r.Holder.ID == "":
-		return cyborg.Errorf(cyborg.Invalid, "accelerator requests are bound to an instance or a service, not to %s %q", r.Holder.Kind, r.Holder.ID)
+		return cyborg.Errorf(cyborg.ErrInvalid, "accelerator requests are bound to an instance or a service, not to %s %q", r.Holder.Kind, r.Holder.ID)
 	case len(r.ARQs) == 0:
-		return cyborg.Errorf(cyborg.Invalid, "a bind needs an accelerator request")
+		return cyborg.Errorf(cyborg.ErrInvalid, "a bind needs an accelerator request")
 	}
 	if r.Holder.Kind == cyborg.HolderInstance {
 		if _, err := uuid.Parse(r.Holder.ID); err != nil {
-			return cyborg.Errorf(cyborg.Invalid, "instance %q is no UUID", r.Holder.ID)
+			return cyborg.Errorf(cyborg.ErrInvalid, "instance %q is no UUID", r.Holder.ID)
 		}
 	}
 	return nil
@@ -97,7 +97,7 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return choice{}, err
 	}
-	out := choice{host: b.request.Host, arqs: b.arqs(), uses: uses, untold: b.request.Holder.Kind == cyborg.HolderInstance}
+	out := choice{host: b.request.Host, arqs: b.arqs(), uses: uses, notificationPending: b.request.Holder.Kind == cyborg.HolderInstance}
 	byUUID := map[uuid.UUID]*cyborg.ARQ{}
 	for i := range found {
 		byUUID[found[i].UUID] = &found[i]
@@ -139,17 +139,17 @@ func (b bind) free(arqs map[uuid.UUID]*cyborg.ARQ, other uuid.UUID) error {
 		case !ok:
 			return noARQ(want.UUID)
 		case seen[want.UUID]:
-			return cyborg.Errorf(cyborg.Invalid, "accelerator request %s is named twice", want.UUID)
+			return cyborg.Errorf(cyborg.ErrInvalid, "accelerator request %s is named twice", want.UUID)
 		case a.Claim != uuid.Nil:
 			return claimedARQ(a)
 		case !slices.Contains(sources, a.State):
-			return cyborg.Errorf(cyborg.Changed, "accelerator request %s is %s and cannot be bound", a.UUID, a.State).
+			return cyborg.Errorf(cyborg.ErrChanged, "accelerator request %s is %s and cannot be bound", a.UUID, a.State).
 				WithOperation(a.Operation).WithHint("Unbind it first, or make a new one.")
 		}
 		seen[want.UUID] = true
 	}
 	if other != uuid.Nil {
-		return cyborg.Errorf(cyborg.Invalid, "Instance %s already has %w. Cannot bind additional ARQs.", b.request.Holder.ID, ErrOtherARQs).
+		return cyborg.Errorf(cyborg.ErrInvalid, "Instance %s already has %w. Cannot bind additional ARQs.", b.request.Holder.ID, ErrOtherARQs).
 			WithHint("Bind all requests of an instance together; it has %s.", other)
 	}
 	return nil
@@ -161,9 +161,9 @@ func (b bind) provided(uses []accelerator) error {
 		i := slices.IndexFunc(uses, func(a accelerator) bool { return a.ProviderUUID == want.Provider })
 		switch {
 		case i < 0:
-			return cyborg.Errorf(cyborg.NotFound, "there is no accelerator with resource provider %s", want.Provider)
+			return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator with resource provider %s", want.Provider)
 		case uses[i].Host != b.request.Host:
-			return cyborg.Errorf(cyborg.Invalid, "resource provider %s is on host %q, not on %q", want.Provider, uses[i].Host, b.request.Host)
+			return cyborg.Errorf(cyborg.ErrInvalid, "resource provider %s is on host %q, not on %q", want.Provider, uses[i].Host, b.request.Host)
 		}
 	}
 	return nil
@@ -199,7 +199,7 @@ func (b bind) take(ctx context.Context, tx pgx.Tx, out choice, arqs map[uuid.UUI
 			continue
 		}
 		if other, ok := wishes[a.UUID]; ok && other != wish {
-			return out.failedWith(cyborg.Errorf(cyborg.Invalid, "accelerator %q cannot have two images at once", a.Name)), nil
+			return out.failedWith(cyborg.Errorf(cyborg.ErrInvalid, "accelerator %q cannot have two images at once", a.Name)), nil
 		}
 		wishes[a.UUID], loads[a.UUID] = wish, load
 	}
@@ -223,14 +223,14 @@ func (b bind) full(ctx context.Context, tx pgx.Tx, out choice, a *accelerator) (
 		WHERE h.deployable_uuid = $1 AND a.claimed_by IS NOT NULL AND a.state <> 'BindStarted' ORDER BY a.id LIMIT 1`, a.UUID).Scan(&freeing)
 	switch {
 	case err == nil:
-		return b.inLine(out, cyborg.Errorf(cyborg.Claimed, "accelerator %q has no free attach handle before operation %s has ended", a.Name, freeing).
+		return b.inLine(out, cyborg.Errorf(cyborg.ErrClaimed, "accelerator %q has no free attach handle before operation %s has ended", a.Name, freeing).
 			WithOperation(freeing))
 	case !errors.Is(err, pgx.ErrNoRows):
 		return out, err
 	case b.request.LookFirst:
-		return out, cyborg.Errorf(cyborg.NoFit, "all attach handles of accelerator %q are held", a.Name)
+		return out, cyborg.Errorf(cyborg.ErrNoFit, "all attach handles of accelerator %q are held", a.Name)
 	}
-	return out.failedWith(cyborg.Errorf(cyborg.NotFound, "accelerator %q has no free attach handle", a.Name).
+	return out.failedWith(cyborg.Errorf(cyborg.ErrNotFound, "accelerator %q has no free attach handle", a.Name).
 		WithHint("Placement believes that it has one: Reconcile compares the two.")), nil
 }
 
@@ -241,7 +241,7 @@ func (b bind) inLine(out choice, claimed error) (choice, error) {
 		return out, claimed
 	}
 	e := cyborg.AsError(claimed)
-	return out.failedWith(cyborg.Errorf(cyborg.Timeout, "%s; the bind has waited for that as long as it may", e.Message).
+	return out.failedWith(cyborg.Errorf(cyborg.ErrTimeout, "%s; the bind has waited for that as long as it may", e.Message).
 		WithOperation(e.Operation).WithHint("arqs.bind_timeout is the limit.")), nil
 }
 
@@ -257,7 +257,7 @@ func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish str
 	bitstream, function := group[bitstreamProperty], group[functionProperty]
 	switch {
 	case bitstream != "" && function != "":
-		return load, "", cyborg.Errorf(cyborg.Invalid, "the profile asks for %s and %s; one of them says which image", bitstreamProperty, functionProperty)
+		return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile asks for %s and %s; one of them says which image", bitstreamProperty, functionProperty)
 	case function != "":
 		load = cyborg.Load{Accelerator: a.UUID, Image: cyborg.GlanceFunction(function)}
 	case bitstream == "":
@@ -267,7 +267,7 @@ func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish str
 	default:
 		id, err := uuid.Parse(bitstream)
 		if err != nil {
-			return load, "", cyborg.Errorf(cyborg.Invalid, "the profile's %s is %q, not the UUID of an image", bitstreamProperty, bitstream)
+			return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile's %s is %q, not the UUID of an image", bitstreamProperty, bitstream)
 		}
 		if id.String() == a.BitstreamID {
 			return load, a.BitstreamID, nil
@@ -304,7 +304,7 @@ func (b bind) disturb(ctx context.Context, tx pgx.Tx, out choice, wishes map[uui
 			continue
 		}
 		if other, ok := images[set{t.DeviceUUID, t.ProgramSet}]; ok {
-			return out.failedWith(cyborg.Errorf(cyborg.Invalid, "an image for accelerator %q would replace that of %q", t.Name, other)), nil
+			return out.failedWith(cyborg.Errorf(cyborg.ErrInvalid, "an image for accelerator %q would replace that of %q", t.Name, other)), nil
 		}
 		images[set{t.DeviceUUID, t.ProgramSet}] = t.Name
 	}
@@ -368,7 +368,7 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	if o.age >= b.request.Within {
 		// Of a kind that is not tried again; the operation is cancelled by the clock.
-		return cyborg.Errorf(cyborg.Cancelled, "the accelerator requests were not bound within %s", b.request.Within).
+		return cyborg.Errorf(cyborg.ErrCancelled, "the accelerator requests were not bound within %s", b.request.Within).
 			WithHint("arqs.bind_timeout is the limit.")
 	}
 	var gone string
@@ -379,7 +379,7 @@ func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	case err != nil:
 		return err
 	case gone != "":
-		return cyborg.Errorf(cyborg.Changed, "host %s no longer shows handle %s", o.host, gone)
+		return cyborg.Errorf(cyborg.ErrChanged, "host %s no longer shows handle %s", o.host, gone)
 	case len(o.targets) == 0:
 		return nil
 	}
@@ -411,7 +411,7 @@ func (b bind) notified() []uuid.UUID {
 func (bind) nothingToLoad(o *running) bool { return len(o.before.Loads) == 0 }
 
 func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
-	if outcome.State == cyborg.Succeeded {
+	if outcome.State == cyborg.OperationSucceeded {
 		if err := b.loaded(ctx, tx, o, outcome); err != nil {
 			return err
 		}
@@ -420,7 +420,7 @@ func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	if err := concludeARQs(ctx, tx, o, cyborg.ARQBindFailed, outcome.Error.Message); err != nil || len(o.targets) == 0 {
 		return err
 	}
-	if outcome.State == cyborg.NeedsOperator {
+	if outcome.State == cyborg.OperationNeedsOperator {
 		return leaveUnprogrammed(ctx, tx, o, outcome)
 	}
 	return restoreFences(ctx, tx, o)

@@ -84,6 +84,6 @@ func (p Page) place(ctx context.Context, q querier, sql string, columns ...any) 
 }
 
 func badMarker(marker string) error {
-	return cyborg.Errorf(cyborg.Invalid, "marker %q is not in this list", marker).
+	return cyborg.Errorf(cyborg.ErrInvalid, "marker %q is not in this list", marker).
 		WithHint("Give the id of the last item of the page before, or no marker for the first page.")
 }

@@ -15,12 +15,12 @@ import (
 // configure enables, disables or reconfigures a backend. It claims every deployable of the backend.
 type configure struct{ request cyborg.ConfigureRequest }
 
-func (configure) kind() cyborg.OperationKind { return cyborg.KindConfigure }
+func (configure) kind() cyborg.OperationKind { return cyborg.OperationConfigure }
 
 func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	r := c.request
 	if r.Backend == "" {
-		return choice{}, cyborg.Errorf(cyborg.Invalid, "the backend has no name")
+		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "the backend has no name")
 	}
 	if err := lockHosts(ctx, tx, r.Host); err != nil {
 		return choice{}, err
@@ -73,20 +73,20 @@ func (c configure) alone(ctx context.Context, tx pgx.Tx) error {
 	case err != nil:
 		return err
 	}
-	return cyborg.Errorf(cyborg.Claimed, "operation %s (%s) works on backend %q of host %s", other, c.kind(), c.request.Backend, c.request.Host).
+	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on backend %q of host %s", other, c.kind(), c.request.Backend, c.request.Host).
 		WithOperation(other).WithHint("Wait until it has ended, or cancel it.")
 }
 
 // after adds to a refusal which operation made the backend what it is, if one did.
 func (c configure) after(ctx context.Context, tx pgx.Tx, refusal error) error {
-	if cyborg.KindOf(refusal) != cyborg.Changed {
+	if cyborg.ErrorKindOf(refusal) != cyborg.ErrChanged {
 		return refusal
 	}
 	var by uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT o.id FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
 		WHERE s.kind = $1 AND s.subject_id = $2 AND o.state = $3 ORDER BY o.ended_at DESC LIMIT 1`,
-		string(cyborg.SubjectBackend), c.subject(), string(cyborg.Succeeded)).Scan(&by)
+		string(cyborg.SubjectBackend), c.subject(), string(cyborg.OperationSucceeded)).Scan(&by)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
@@ -98,26 +98,26 @@ func (c configure) after(ctx context.Context, tx pgx.Tx, refusal error) error {
 func (c configure) possible(driver *string, state *cyborg.BackendState, same bool) error {
 	r := c.request
 	switch r.Action {
-	case cyborg.InstallDriver:
+	case cyborg.ConfigureInstall:
 		switch {
 		case driver == nil && r.Driver == "":
-			return cyborg.Errorf(cyborg.Invalid, "host %s has no backend %q yet; say which driver it is to run", r.Host, r.Backend)
+			return cyborg.Errorf(cyborg.ErrInvalid, "host %s has no backend %q yet; say which driver it is to run", r.Host, r.Backend)
 		case driver != nil && *state != cyborg.BackendDisabled && r.Driver != "" && r.Driver != *driver:
-			return cyborg.Errorf(cyborg.Changed, "backend %q of host %s runs driver %q already", r.Backend, r.Host, *driver).
+			return cyborg.Errorf(cyborg.ErrChanged, "backend %q of host %s runs driver %q already", r.Backend, r.Host, *driver).
 				WithHint("Uninstall it first, or install %q under another name.", r.Driver)
 		case driver != nil && *state != cyborg.BackendDisabled && !same:
-			return cyborg.Errorf(cyborg.Changed, "backend %q of host %s is installed already, with other options", r.Backend, r.Host).
+			return cyborg.Errorf(cyborg.ErrChanged, "backend %q of host %s is installed already, with other options", r.Backend, r.Host).
 				WithHint("Change its options with `cyborg driver update`, or install the driver under another name.")
 		}
-	case cyborg.UninstallDriver, cyborg.UpdateDriver:
+	case cyborg.ConfigureUninstall, cyborg.ConfigureUpdate:
 		switch {
 		case driver == nil:
-			return cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q", r.Host, r.Backend)
-		case *state == cyborg.BackendDisabled && r.Action == cyborg.UninstallDriver:
-			return cyborg.Errorf(cyborg.Changed, "backend %q of host %s is uninstalled already", r.Backend, r.Host)
+			return cyborg.Errorf(cyborg.ErrNotFound, "host %s has no backend %q", r.Host, r.Backend)
+		case *state == cyborg.BackendDisabled && r.Action == cyborg.ConfigureUninstall:
+			return cyborg.Errorf(cyborg.ErrChanged, "backend %q of host %s is uninstalled already", r.Backend, r.Host)
 		}
 	default:
-		return cyborg.Errorf(cyborg.Invalid, "%q is no action; they are install, uninstall and update", r.Action)
+		return cyborg.Errorf(cyborg.ErrInvalid, "%q is no action; they are install, uninstall and update", r.Action)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (c configure) guard(targets []accelerator, operation uuid.UUID) error {
 		}
 	}
 	for i := range targets {
-		if err := targets[i].unheld(); c.request.Action == cyborg.UninstallDriver && err != nil {
+		if err := targets[i].unheld(); c.request.Action == cyborg.ConfigureUninstall && err != nil {
 			return err
 		}
 	}
@@ -144,10 +144,10 @@ func (c configure) describe(_ *running, work *cyborg.Work) { work.Configure = &c
 
 // end records the backend as the agent says that it is now; its devices come with the next report.
 func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
-	if outcome.State == cyborg.NeedsOperator {
+	if outcome.State == cyborg.OperationNeedsOperator {
 		return leaveInError(ctx, tx, o, outcome)
 	}
-	if outcome.State != cyborg.Succeeded {
+	if outcome.State != cyborg.OperationSucceeded {
 		return nil
 	}
 	var result struct {
@@ -160,7 +160,7 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		return err
 	}
 	if err := json.Unmarshal(text, &result); err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the result of configuring backend %q is not one: %w", c.request.Backend, err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the result of configuring backend %q is not one: %w", c.request.Backend, err)
 	}
 	switch result.State {
 	case cyborg.BackendOK:

@@ -16,38 +16,38 @@ func TestConfigure(t *testing.T) {
 	request := func(action cyborg.ConfigureAction, backend, driver string) cyborg.ConfigureRequest {
 		return cyborg.ConfigureRequest{Host: "h1", Backend: backend, Action: action, Driver: driver}
 	}
-	refused := func(kind cyborg.Kind, request cyborg.ConfigureRequest, text ...string) {
+	refused := func(kind cyborg.ErrorKind, request cyborg.ConfigureRequest, text ...string) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), toConfigure(request))
 		requireKind(t, kind, err, text...)
 	}
-	refused(cyborg.NotFound, cyborg.ConfigureRequest{Host: "h9", Backend: "b", Action: cyborg.InstallDriver, Driver: "d"}, "h9")
-	refused(cyborg.Invalid, request(cyborg.InstallDriver, "", "fake"))
-	refused(cyborg.Invalid, request("explode", "fake", ""), "explode")
-	refused(cyborg.Invalid, request(cyborg.InstallDriver, "new", ""), "driver")
-	refused(cyborg.Changed, request(cyborg.InstallDriver, "fake", "generic"), "fake")
-	refused(cyborg.NotFound, request(cyborg.UninstallDriver, "new", ""), "new")
+	refused(cyborg.ErrNotFound, cyborg.ConfigureRequest{Host: "h9", Backend: "b", Action: cyborg.ConfigureInstall, Driver: "d"}, "h9")
+	refused(cyborg.ErrInvalid, request(cyborg.ConfigureInstall, "", "fake"))
+	refused(cyborg.ErrInvalid, request("explode", "fake", ""), "explode")
+	refused(cyborg.ErrInvalid, request(cyborg.ConfigureInstall, "new", ""), "driver")
+	refused(cyborg.ErrChanged, request(cyborg.ConfigureInstall, "fake", "generic"), "fake")
+	refused(cyborg.ErrNotFound, request(cyborg.ConfigureUninstall, "new", ""), "new")
 
 	h.content.Backends[0].Options = map[string]any{"park": "2xfpga", "more": map[string]any{"a": 1.0}}
 	h.report(t)
-	again := request(cyborg.InstallDriver, "fake", "fake")
+	again := request(cyborg.ConfigureInstall, "fake", "fake")
 	again.Options = cyborg.JSONObject{"park": "4xfpga"}
 	_, err := r.Admit(t.Context(), toConfigure(again))
-	requireKind(t, cyborg.Changed, err, "with other options")
+	requireKind(t, cyborg.ErrChanged, err, "with other options")
 	require.Contains(t, cyborg.AsError(err).Hint, "driver update")
 	for _, options := range []cyborg.JSONObject{nil, {"more": map[string]any{"a": 1}, "park": "2xfpga"}} {
 		again.Options = options
-		r.do(t, toConfigure(again), cyborg.Succeeded)
+		r.do(t, toConfigure(again), cyborg.OperationSucceeded)
 	}
 
-	work := r.begin(t, toConfigure(request(cyborg.InstallDriver, "new", "generic")))
+	work := r.begin(t, toConfigure(request(cyborg.ConfigureInstall, "new", "generic")))
 	require.Equal(t, "generic", work.Configure.Driver)
 	require.Empty(t, work.Targets)
 	op, err := r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.Subject{{Kind: cyborg.SubjectBackend, ID: "h1/new"}, {Kind: cyborg.SubjectHost, ID: "h1"}}, op.Subjects)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded,
+		Operation: work.Operation, State: cyborg.OperationSucceeded,
 		Result: cyborg.JSONObject{"state": "failed", "error": "", "services": []string{"discover"}, "devices": 0},
 	}))
 	backends, err := r.Backends(t.Context(), "h1")
@@ -57,22 +57,22 @@ func TestConfigure(t *testing.T) {
 	require.Equal(t, cyborg.BackendFailed, backends[1].State)
 	require.Equal(t, []string{"discover"}, backends[1].Services)
 
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
-	refused(cyborg.InUse, request(cyborg.UninstallDriver, "fake", ""), "host h1")
-	work = r.begin(t, toConfigure(request(cyborg.UpdateDriver, "fake", "")))
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	refused(cyborg.ErrInUse, request(cyborg.ConfigureUninstall, "fake", ""), "host h1")
+	work = r.begin(t, toConfigure(request(cyborg.ConfigureUpdate, "fake", "")))
 	require.Len(t, work.Targets, 2)
 	require.Equal(t, cyborg.StatusConfiguring, r.accelerator(t, a.UUID).Status())
-	r.end(t, work, cyborg.Succeeded)
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 
-	work = r.begin(t, toConfigure(request(cyborg.UninstallDriver, "fake", "")))
+	work = r.begin(t, toConfigure(request(cyborg.ConfigureUninstall, "fake", "")))
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, Result: cyborg.JSONObject{"state": "disabled"},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": "disabled"},
 	}))
 	backends, err = r.Backends(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Equal(t, cyborg.BackendDisabled, backends[0].State)
-	refused(cyborg.Changed, request(cyborg.UninstallDriver, "fake", ""), "already")
+	refused(cyborg.ErrChanged, request(cyborg.ConfigureUninstall, "fake", ""), "already")
 	h.content.Backends[0].State, h.content.Backends[0].Devices = cyborg.BackendDisabled, nil
 	h.report(t)
 	require.Equal(t, cyborg.StatusMissing, r.accelerator(t, a.UUID).Status())
@@ -84,14 +84,14 @@ func TestConfigureAfterAReport(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
-	work := r.begin(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.UpdateDriver}))
+	work := r.begin(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUpdate}))
 	h.content.Backends[0].Services = []string{"attach", "more"}
 	base := h.next()
 	require.True(t, h.tell(t, base).Accepted)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, Result: cyborg.JSONObject{"state": "ok", "services": []string{"attach"}},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": "ok", "services": []string{"attach"}},
 	}))
-	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report)
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]

@@ -17,9 +17,9 @@ func TestIllegalStatesAreRefused(t *testing.T) {
 	h := r.addHost(t, "h1", 2)
 	other := r.addHost(t, "h2", 1).accelerator(t, "card0")
 	a, b := h.ready(t, "card0"), h.accelerator(t, "card1")
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	open := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: b.UUID}))
-	ended := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.Failed)
+	ended := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationFailed)
 	const check, unique, foreign, integrity = "23514", "23505", "23503", "23000"
 	held := r.accelerator(t, a.UUID).Handles[0].UUID
 
@@ -38,7 +38,7 @@ func TestIllegalStatesAreRefused(t *testing.T) {
 		{"an accelerator on another host than its device", foreign, "UPDATE deployables SET device_uuid = $2 WHERE uuid = $1", []any{b.UUID, other.DeviceUUID}},
 		{"two accelerators of one name", unique, "UPDATE deployables SET accelerator = $2 WHERE uuid = $1", []any{b.UUID, a.Name}},
 		{"an accelerator without name", check, "UPDATE deployables SET accelerator = '' WHERE uuid = $1", []any{b.UUID}},
-		{"two providers of one name", unique, "UPDATE deployables SET name = $2 WHERE uuid = $1", []any{b.UUID, a.Deployable}},
+		{"two providers of one name", unique, "UPDATE deployables SET name = $2 WHERE uuid = $1", []any{b.UUID, a.ProviderName}},
 		{"an unknown lifecycle", check, "UPDATE deployables SET lifecycle = 'lost' WHERE uuid = $1", []any{a.UUID}},
 		{"an error without reason", check, "UPDATE deployables SET lifecycle = 'error' WHERE uuid = $1", []any{a.UUID}},
 		{"a reason without error", check, "UPDATE deployables SET reason = 'x' WHERE uuid = $1", []any{a.UUID}},

@@ -32,7 +32,7 @@ type DeletedARQs struct {
 
 // DeleteARQs deletes accelerator requests in one transaction, and their handles are free. It needs nothing of a host: the
 // instance is gone, and its host perhaps, too. One that is being bound is marked, and the bind cancelled. Where one may not be
-// deleted, the error is of kind Forbidden, and none is.
+// deleted, the error is of kind ErrForbidden, and none is.
 func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Actor) (DeletedARQs, error) {
 	var out DeletedARQs
 	err := s.changeByKey(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -52,7 +52,7 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 		for i := range found {
 			a := &found[i]
 			if holder := a.Holder(); !d.Held && holder.ID != "" {
-				return cyborg.Errorf(cyborg.Forbidden, "ARQ %s is bound to %s %s. This operation requires a service token. "+
+				return cyborg.Errorf(cyborg.ErrForbidden, "ARQ %s is bound to %s %s. This operation requires a service token. "+
 					"Use the Compute API to manage instance accelerators.", a.UUID, holder.Kind, holder.ID)
 			}
 			if a.Claim != uuid.Nil {

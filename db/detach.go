@@ -21,7 +21,7 @@ type detach struct {
 	silentAfter time.Duration
 }
 
-func (detach) kind() cyborg.OperationKind { return cyborg.KindDetach }
+func (detach) kind() cyborg.OperationKind { return cyborg.OperationDetach }
 
 func (d detach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	found, err := lockOne(ctx, tx, d.request.Accelerator)
@@ -71,24 +71,24 @@ func (d detach) unrequested(ctx context.Context, tx pgx.Tx, a *accelerator) erro
 	case err != nil:
 		return err
 	}
-	return cyborg.Errorf(cyborg.InUse, "accelerator %q is bound to accelerator request %s of OpenStack", a.Name, arq).WithOperation(by).
+	return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is bound to accelerator request %s of OpenStack", a.Name, arq).WithOperation(by).
 		WithHint("Delete the instance that has it; or unbind or delete the request.")
 }
 
-// stuck is why the host cannot be asked to take the handles back. Where it can, that is an error of kind Changed.
+// stuck is why the host cannot be asked to take the handles back. Where it can, that is an error of kind ErrChanged.
 func (d detach) stuck(ctx context.Context, tx pgx.Tx, a *accelerator) (string, error) {
-	if a.Presence == cyborg.Missing {
+	if a.Presence == cyborg.PresenceMissing {
 		return fmt.Sprintf("host %s has not shown the accelerator since %s", a.Host, a.MissingAt.Format(time.RFC3339)), nil
 	}
 	for _, h := range d.held(a) {
 		switch {
-		case h.Presence == cyborg.Missing:
+		case h.Presence == cyborg.PresenceMissing:
 			return fmt.Sprintf("host %s no longer shows handle %s", a.Host, h.Identity), nil
 		case h.AttachedAt.IsZero():
 			return fmt.Sprintf("handle %s is in doubt since operation %s", h.Identity, h.Operation), nil
 		}
 	}
-	if a.Lifecycle == cyborg.Broken && a.errorKind == cyborg.KindDetach {
+	if a.Lifecycle == cyborg.LifecycleError && a.errorKind == cyborg.OperationDetach {
 		return "it is in error: " + a.Reason, nil
 	}
 	var (
@@ -109,7 +109,7 @@ func (d detach) stuck(ctx context.Context, tx pgx.Tx, a *accelerator) (string, e
 	case state != cyborg.BackendOK:
 		return fmt.Sprintf("backend %s of host %s is %s: %s", a.Backend, a.Host, state, cmp.Or(problem, "by an operator")), nil
 	}
-	return "", cyborg.Errorf(cyborg.Changed,
+	return "", cyborg.Errorf(cyborg.ErrChanged,
 		"accelerator %q can be detached without force: host %s was heard at %s, and nothing of it is in doubt",
 		a.Name, a.Host, seen.Format(time.RFC3339)).
 		WithHint("Detach it without force: its host then takes it back. If that fails for good, force it.")
@@ -139,19 +139,19 @@ func (d detach) describe(o *running, work *cyborg.Work) {
 
 func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
-	case cyborg.Succeeded:
+	case cyborg.OperationSucceeded:
 		var handles []uuid.UUID
 		for _, h := range d.held(&o.targets[0]) {
 			handles = append(handles, h.UUID)
 		}
 		if d.request.Force {
-			return leave(ctx, tx, o, handles)
+			return markUnconfirmed(ctx, tx, o, handles)
 		}
 		if err := release(ctx, tx, "uuid = ANY($1)", handles); err != nil {
 			return err
 		}
 		return settle(ctx, tx, ids(o.targets))
-	case cyborg.NeedsOperator:
+	case cyborg.OperationNeedsOperator:
 		return leaveInError(ctx, tx, o, outcome)
 	default: // its holder has it as before
 		return nil

@@ -55,7 +55,7 @@ func (s *Store) DeviceProfiles(ctx context.Context, filter DeviceProfileFilter, 
 // order in which they happened. It must come before the first write.
 const lockProfiles = "SELECT pg_advisory_xact_lock(hashtextextended('device profiles', 1))" // hosts have the seed 0
 
-// CreateDeviceProfile records a profile, under a UUID of ours where it has none. The error is of kind NameTaken where
+// CreateDeviceProfile records a profile, under a UUID of ours where it has none. The error is of kind ErrNameTaken where
 // another one has its name or its UUID.
 func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error) {
 	profile.UUID = cmp.Or(profile.UUID, uuid.New())
@@ -68,10 +68,10 @@ func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DevicePr
 			profile.UUID, profile.Name, profile.Description, profile.Groups).Scan(&profile.CreatedAt)
 		switch {
 		case violates(err, "device_profiles_name_key"):
-			return cyborg.Errorf(cyborg.NameTaken, "there is a device profile named %q already", profile.Name).
+			return cyborg.Errorf(cyborg.ErrNameTaken, "there is a device profile named %q already", profile.Name).
 				WithHint("Choose another name, or delete that one first.")
 		case violates(err, "device_profiles_pkey"):
-			return cyborg.Errorf(cyborg.NameTaken, "there is a device profile with the UUID %s already", profile.UUID).
+			return cyborg.Errorf(cyborg.ErrNameTaken, "there is a device profile with the UUID %s already", profile.UUID).
 				WithHint("Leave the UUID out, and the new profile gets one of its own.")
 		}
 		return err
@@ -79,8 +79,8 @@ func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DevicePr
 	return profile, err
 }
 
-// DeleteDeviceProfiles deletes one profile for each of the filters, all or none. The error is of kind NotFound where one
-// chooses none, and of kind InUse where an accelerator request was made from it: to evacuate or unshelve its instance,
+// DeleteDeviceProfiles deletes one profile for each of the filters, all or none. The error is of kind ErrNotFound where one
+// chooses none, and of kind ErrInUse where an accelerator request was made from it: to evacuate or unshelve its instance,
 // Nova asks for the profile again.
 func (s *Store) DeleteDeviceProfiles(ctx context.Context, profiles []DeviceProfileFilter, actor cyborg.Actor) error {
 	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -94,7 +94,7 @@ func (s *Store) DeleteDeviceProfiles(ctx context.Context, profiles []DeviceProfi
 				return usedProfile(err, filter)
 			}
 			if tag.RowsAffected() == 0 {
-				return cyborg.Errorf(cyborg.NotFound, "there is no device profile %s", filter)
+				return cyborg.Errorf(cyborg.ErrNotFound, "there is no device profile %s", filter)
 			}
 		}
 		return nil
@@ -117,6 +117,6 @@ func usedProfile(err error, filter DeviceProfileFilter) error {
 	if !ok || pg.Code != foreignKeyViolation {
 		return err
 	}
-	return cyborg.Errorf(cyborg.InUse, "accelerator requests were made from the device profile %s", filter).
+	return cyborg.Errorf(cyborg.ErrInUse, "accelerator requests were made from the device profile %s", filter).
 		WithHint("Delete them first, which Nova does with their instances.")
 }

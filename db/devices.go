@@ -51,7 +51,7 @@ func (f *DeviceFilter) clause(alias string) *clause {
 	return c
 }
 
-// Device reads one with its accelerators. The error is of kind NotFound where there is none.
+// Device reads one with its accelerators. The error is of kind ErrNotFound where there is none.
 func (s *Store) Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error) {
 	found, err := readDevice(ctx, s.pool, id)
 	return found, s.failure(ctx, err)
@@ -63,7 +63,7 @@ func readDevice(ctx context.Context, q querier, id uuid.UUID) (cyborg.Device, er
 		return cyborg.Device{}, err
 	}
 	if len(found) == 0 {
-		return cyborg.Device{}, cyborg.Errorf(cyborg.NotFound, "there is no device %s", id).
+		return cyborg.Device{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no device %s", id).
 			WithHint("List the devices that there are; one that has left the records still has its history.")
 	}
 	parts, err := readAccelerators(ctx, q, " WHERE d.device_uuid = $1 ORDER BY d.id", id)

@@ -88,7 +88,7 @@ func TestDifferencesLeadToTheSameRecords(t *testing.T) {
 			require.True(t, parts.reply.Accepted)
 			require.Equal(t, whole.inventory(t), parts.inventory(t), "seed %d, step %d", seed, step)
 			require.Equal(t, whole.reply.Generation, parts.reply.Generation, "seed %d, step %d", seed, step)
-			replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{whole.beat(), parts.beat()})
+			replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{whole.beat(), parts.beat()})
 			require.NoError(t, err)
 			require.Equal(t, replies[0].Report, replies[1].Report, "seed %d, step %d", seed, step)
 			base = now
@@ -183,7 +183,7 @@ func TestADifferenceAfterAnOperation(t *testing.T) {
 	seen := device("card0")
 	seen.Deployables[0].BitstreamID = "new"
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "new",
+		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "new",
 		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: seen}},
 	}))
 	require.Equal(t, "new", h.accelerator(t, "card0").BitstreamID)
@@ -193,7 +193,7 @@ func TestADifferenceAfterAnOperation(t *testing.T) {
 	require.Equal(t, "new", h.accelerator(t, "card0").BitstreamID)
 	require.True(t, h.tell(t, since(base, h.next(), "card0")).Accepted)
 	require.Empty(t, h.accelerator(t, "card0").BitstreamID)
-	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, replies[0].Report)
 }

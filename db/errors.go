@@ -76,19 +76,19 @@ func explain(err error) *cyborg.Error {
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), isPg && pg.Code == queryCanceled:
-		return cyborg.Errorf(cyborg.Timeout, "the database did not answer in time")
+		return cyborg.Errorf(cyborg.ErrTimeout, "the database did not answer in time")
 	case errors.Is(err, context.Canceled):
-		return cyborg.Errorf(cyborg.Unavailable, "the call ended before the database answered: %w", context.Canceled)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the call ended before the database answered: %w", context.Canceled)
 	case collided(err):
-		return cyborg.Errorf(cyborg.Busy, "too many others change the same records now").WithHint("Try again in a moment.")
+		return cyborg.Errorf(cyborg.ErrBusy, "too many others change the same records now").WithHint("Try again in a moment.")
 	case isPg && passing(pg):
-		return cyborg.Errorf(cyborg.Unavailable, "the database takes no work now: %s", pg.Message)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the database takes no work now: %s", pg.Message)
 	case isPg:
-		return cyborg.Errorf(cyborg.Internal, "the database refused a change (SQLSTATE %s); the server's log has the details", pg.Code)
+		return cyborg.Errorf(cyborg.ErrInternal, "the database refused a change (SQLSTATE %s); the server's log has the details", pg.Code)
 	case isNet, isConnect, pgconn.SafeToRetry(err), pgconn.Timeout(err), errors.Is(err, net.ErrClosed), isBroken(err):
-		return cyborg.Errorf(cyborg.Unavailable, "the database does not answer")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer")
 	default:
-		return cyborg.Errorf(cyborg.Internal, "the store failed; the server's log has the details")
+		return cyborg.Errorf(cyborg.ErrInternal, "the store failed; the server's log has the details")
 	}
 }
 
@@ -103,14 +103,14 @@ func isBroken(err error) bool {
 }
 
 func noAccelerator(id uuid.UUID) *cyborg.Error {
-	return cyborg.Errorf(cyborg.NotFound, "there is no accelerator %s", id).
+	return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator %s", id).
 		WithHint("List the accelerators that there are; one that has left the records still has its history.")
 }
 
 func noOperation(id uuid.UUID) *cyborg.Error {
-	return cyborg.Errorf(cyborg.NotFound, "there is no operation %s; it may be older than the retention", id)
+	return cyborg.Errorf(cyborg.ErrNotFound, "there is no operation %s; it may be older than the retention", id)
 }
 
 func noHost(name string) *cyborg.Error {
-	return cyborg.Errorf(cyborg.NotFound, "there is no host %q; hosts appear with the first report of their agent", name)
+	return cyborg.Errorf(cyborg.ErrNotFound, "there is no host %q; hosts appear with the first report of their agent", name)
 }

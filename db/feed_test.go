@@ -21,7 +21,7 @@ func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, er
 	var (
 		seen   []cyborg.Event
 		cursor cyborg.Cursor
-		wake   = store.Wake(ctx)
+		wake   = store.Notify(ctx)
 	)
 	for {
 		events, err := store.Events(ctx, db.EventFilter{}, cursor, limit)
@@ -102,18 +102,18 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		store, id := pick(random)
 		a := []db.Admission{toAttach(id, instance(uuid.NewString())), toDetach(id, nil), toProgram(id)}[random.IntN(3)]
 		out, err := store.Admit(ctx, a)
-		switch cyborg.KindOf(err) {
-		case cyborg.Claimed, cyborg.InUse, cyborg.Changed:
+		switch cyborg.ErrorKindOf(err) {
+		case cyborg.ErrClaimed, cyborg.ErrInUse, cyborg.ErrChanged:
 			return nil
 		}
 		if err != nil || out.Nothing {
 			return err
 		}
 		outcome := cyborg.Outcome{
-			Operation: out.Operation.ID, State: cyborg.Succeeded, BitstreamID: fmt.Sprint(random.IntN(1000)),
+			Operation: out.Operation.ID, State: cyborg.OperationSucceeded, BitstreamID: fmt.Sprint(random.IntN(1000)),
 		}
 		if _, err := store.Begin(ctx, out.Operation.ID); err != nil || random.IntN(4) == 0 {
-			outcome.State = cyborg.Failed
+			outcome.State = cyborg.OperationFailed
 		}
 		return store.End(ctx, outcome)
 	})
@@ -124,7 +124,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		}
 		kind := fmt.Sprint(random.IntN(1000))
 		_, err := store.UpdateSpecs(ctx, id, cyborg.SpecsPatch{Type: &kind}, 0, alice())
-		if err != nil && cyborg.KindOf(err) != cyborg.Changed {
+		if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrChanged {
 			return err
 		}
 		_, err = store.Enable(ctx, id, alice())
@@ -238,7 +238,7 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 			r := newRecords(t)
 			a := r.addHost(t, "h1", 1).accelerator(t, "card0")
 			cursor := r.endOfFeed(t)
-			wake := r.Wake(t.Context())
+			wake := r.Notify(t.Context())
 			old, err := r.sql.Begin(t.Context())
 			require.NoError(t, err)
 			defer old.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // no error once it is over
@@ -290,7 +290,7 @@ func TestEventsSayWhoAndWhy(t *testing.T) {
 	a := h.ready(t, "card0")
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	require.NoError(t, r.Record(t.Context(), work.Operation, []cyborg.Step{{Name: "attach"}}))
-	r.end(t, work, cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
 	r.endOfFeed(t)
 	list := func(f db.EventFilter) []cyborg.Event {
 		events, err := r.Events(t.Context(), f, cyborg.Cursor{}, 0)
@@ -333,7 +333,7 @@ func TestWakeAfterLostConnection(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
-	wake := r.Wake(t.Context())
+	wake := r.Notify(t.Context())
 	listeners := "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%NOT transaction <%' AND pid <> pg_backend_pid()"
 	require.Eventually(t, func() bool { return scalar[int](t, r, "SELECT count(*) "+listeners) == 1 }, time.Minute, 10*time.Millisecond)
 	r.exec(t, "SELECT pg_terminate_backend(pid) "+listeners)
@@ -351,5 +351,5 @@ func TestWakeAfterLostConnection(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NotNil(t, r.Wake(gone))
+	require.NotNil(t, r.Notify(gone))
 }

@@ -49,8 +49,8 @@ func (p provision) fit(ctx context.Context, tx pgx.Tx) (accelerator, error) {
 // conditions are those that SQL can decide; the capability tree is left to Specs.Mismatches.
 func (p provision) conditions() (conditions []string, values []any, err error) {
 	c := clause{}
-	c.and(is("d.lifecycle", cyborg.Inactive))
-	c.and(is("d.presence", cyborg.Present))
+	c.and(is("d.lifecycle", cyborg.LifecycleInactive))
+	c.and(is("d.presence", cyborg.PresencePresent))
 	c.and("NOT " + maintained)
 	c.and("d.fence_reason IS NULL")
 	c.and("d.protected = ''")
@@ -190,7 +190,7 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 		return err
 	}
 	if len(nearest) == 0 {
-		return cyborg.Errorf(cyborg.NoFit, "there is no accelerator yet").
+		return cyborg.Errorf(cyborg.ErrNoFit, "there is no accelerator yet").
 			WithHint("Start cyborg-agent on a host that has some.")
 	}
 	best, least := 0, math.MaxInt
@@ -207,7 +207,7 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 	if len(why) == 0 {
 		return errCollision // it has just become free
 	}
-	return cyborg.Errorf(cyborg.NoFit, "nothing fits; %q on host %s came nearest: %s", nearest[best].Name, nearest[best].Host,
+	return cyborg.Errorf(cyborg.ErrNoFit, "nothing fits; %q on host %s came nearest: %s", nearest[best].Name, nearest[best].Host,
 		strings.Join(why, "; ")).
 		WithOperation(by).WithHint("Ask for less, or for another host. What can be had has the status inactive, and is not protected.")
 }
@@ -215,7 +215,7 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 // shortcomings says, a phrase each, why fit does not take the accelerator, and which operation got it first, if one did.
 func (p provision) shortcomings(a *accelerator) (misses []string, by uuid.UUID) {
 	misses = p.misses(a)
-	if a.Lifecycle == cyborg.Broken { // which only who names it gets
+	if a.Lifecycle == cyborg.LifecycleError { // which only who names it gets
 		return append(misses, "it is in error: "+a.Reason), a.movedBy
 	}
 	if err := cyborg.AsError(first(p.guard([]accelerator{*a}, uuid.Nil), a.unfenced())); err != nil {

@@ -15,7 +15,7 @@ import (
 // ForgetHost deletes a host that will not come back, with its backends, devices and accelerators. Its history stays: the
 // events, and the operations. If it reports again, it is a new one; what it then still has attached is left.go's.
 //
-// Errors: NotFound; Changed for a host that is heard; Claimed, with the operation, where one is open; InUse, with the
+// Errors: ErrNotFound; Changed for a host that is heard; Claimed, with the operation, where one is open; ErrInUse, with the
 // accelerators and their holders, where somebody holds something there.
 func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor) error {
 	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -55,7 +55,7 @@ func (s *Store) deserted(ctx context.Context, tx pgx.Tx, name string) error {
 	case err != nil:
 		return err
 	case !silent:
-		return cyborg.Errorf(cyborg.Changed, "host %q was heard at %s", name, seen.Format(time.RFC3339)).
+		return cyborg.Errorf(cyborg.ErrChanged, "host %q was heard at %s", name, seen.Format(time.RFC3339)).
 			WithHint("Stop its cyborg-agent for good first: a host that reports is known.")
 	}
 	var (
@@ -65,7 +65,7 @@ func (s *Store) deserted(ctx context.Context, tx pgx.Tx, name string) error {
 	err = tx.QueryRow(ctx, "SELECT id, kind FROM operations WHERE host = $1 AND open ORDER BY admitted_at LIMIT 1", name).
 		Scan(&operation, &kind)
 	if err == nil {
-		return cyborg.Errorf(cyborg.Claimed, "operation %s (%s) works on host %q", operation, kind, name).
+		return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on host %q", operation, kind, name).
 			WithOperation(operation).WithHint("Wait until it has ended, or cancel it.")
 	}
 	if !errors.Is(err, pgx.ErrNoRows) {
@@ -83,7 +83,7 @@ func (s *Store) deserted(ctx context.Context, tx pgx.Tx, name string) error {
 	if err != nil || len(held) == 0 {
 		return err
 	}
-	return cyborg.Errorf(cyborg.InUse, "%d accelerators of host %q are attached: %s", len(held), name,
+	return cyborg.Errorf(cyborg.ErrInUse, "%d accelerators of host %q are attached: %s", len(held), name,
 		strings.Join(held[:min(len(held), most)], "; ")).
 		WithHint("Detach them by force first: the host is silent, and cannot take them back.")
 }

@@ -15,29 +15,29 @@ func TestForgetHost(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	other := r.addHost(t, "h2", 1)
-	requireKind(t, cyborg.NotFound, r.ForgetHost(t.Context(), "h9", alice()))
-	requireKind(t, cyborg.Changed, r.ForgetHost(t.Context(), "h1", alice()), "was heard at")
+	requireKind(t, cyborg.ErrNotFound, r.ForgetHost(t.Context(), "h9", alice()))
+	requireKind(t, cyborg.ErrChanged, r.ForgetHost(t.Context(), "h1", alice()), "was heard at")
 	a := h.ready(t, "card0")
-	attached := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.Succeeded)
+	attached := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
 	h.fall(t)
 	open := r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card1"}))
 	err := r.ForgetHost(t.Context(), "h1", alice())
-	requireKind(t, cyborg.Claimed, err, open.ID.String())
+	requireKind(t, cyborg.ErrClaimed, err, open.ID.String())
 	require.Equal(t, open.ID, cyborg.AsError(err).Operation)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: open.ID, State: cyborg.Failed}))
-	requireKind(t, cyborg.InUse, r.ForgetHost(t.Context(), "h1", alice()), "1 accelerators", "h1_card0 (instance vm1)")
-	r.do(t, toForce(a.UUID, nil), cyborg.Succeeded)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: open.ID, State: cyborg.OperationFailed}))
+	requireKind(t, cyborg.ErrInUse, r.ForgetHost(t.Context(), "h1", alice()), "1 accelerators", "h1_card0 (instance vm1)")
+	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
 
 	// Heard again at the last moment, it stays.
 	h.hear(t)
-	requireKind(t, cyborg.Changed, r.ForgetHost(t.Context(), "h1", alice()))
+	requireKind(t, cyborg.ErrChanged, r.ForgetHost(t.Context(), "h1", alice()))
 	h.fall(t)
 	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
 	_, err = r.Host(t.Context(), "h1")
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 	_, err = r.Accelerator(t.Context(), a.UUID)
-	requireKind(t, cyborg.NotFound, err)
-	requireKind(t, cyborg.NotFound, r.ForgetHost(t.Context(), "h1", alice()))
+	requireKind(t, cyborg.ErrNotFound, err)
+	requireKind(t, cyborg.ErrNotFound, r.ForgetHost(t.Context(), "h1", alice()))
 	require.Len(t, other.accelerators(t), 1)
 
 	// What happened there can still be read.
@@ -58,7 +58,7 @@ func TestForgetHost(t *testing.T) {
 	}, ends)
 
 	// Its next heartbeat is that of an unknown host, and its next report that of a new one.
-	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report)
 	require.True(t, h.report(t).Accepted)
@@ -82,7 +82,7 @@ func TestForgottenHostComesBackWithAnAttachment(t *testing.T) {
 		a := h.accelerator(t, name)
 		require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
 		_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
-		requireKind(t, cyborg.Changed, err, unsettled)
+		requireKind(t, cyborg.ErrChanged, err, unsettled)
 	}
 	found := r.disagreements(t)
 	require.Len(t, found, 2)
@@ -90,7 +90,7 @@ func TestForgottenHostComesBackWithAnAttachment(t *testing.T) {
 	require.Equal(t, onHost("h1"), found["card0"].Handle.Holder)
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["card1"]}))
 	h.ready(t, "card0")
-	r.do(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")), cyborg.OperationSucceeded)
 	h.report(t) // which still says what the journal had before
 	require.Nil(t, h.accelerator(t, "card0").Fence, "only what is new was left")
 }

@@ -49,7 +49,7 @@ func lockOne(ctx context.Context, tx pgx.Tx, id uuid.UUID) (accelerator, error) 
 }
 
 func claimed(name string, claim cyborg.Claim) error {
-	return cyborg.Errorf(cyborg.Claimed, "operation %s (%s) works on accelerator %q", claim.Operation, claim.Kind, name).
+	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on accelerator %q", claim.Operation, claim.Kind, name).
 		WithOperation(claim.Operation).
 		WithHint("Wait until it has ended, or cancel it.")
 }
@@ -64,8 +64,8 @@ func (a *accelerator) unclaimed(operation uuid.UUID) error {
 
 // there refuses what has vanished.
 func (a *accelerator) there() error {
-	if a.Presence == cyborg.Missing {
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q is missing: host %s has not shown it since %s",
+	if a.Presence == cyborg.PresenceMissing {
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is missing: host %s has not shown it since %s",
 			a.Name, a.Host, a.MissingAt.Format(time.RFC3339)).
 			WithHint("Look at the device; it is present again with the next report that shows it.")
 	}
@@ -75,21 +75,21 @@ func (a *accelerator) there() error {
 // unprotected refuses what the host lives on.
 func (a *accelerator) unprotected() error {
 	if a.Protected != "" {
-		return cyborg.Errorf(cyborg.Protected, "accelerator %q must not be touched: %s", a.Name, a.Protected)
+		return cyborg.Errorf(cyborg.ErrProtected, "accelerator %q must not be touched: %s", a.Name, a.Protected)
 	}
 	return nil
 }
 
 // enabled refuses what is in maintenance.
 func (a *accelerator) enabled() error {
-	if a.Admin != cyborg.Maintaining {
+	if a.Admin != cyborg.AdministrationMaintaining {
 		return nil
 	}
 	until := ""
 	if !a.Maintenance.Until.IsZero() {
 		until = " until " + a.Maintenance.Until.Format(time.RFC3339)
 	}
-	return cyborg.Errorf(cyborg.Changed, "accelerator %q is in maintenance%s: %s", a.Name, until, a.Maintenance.Reason).
+	return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is in maintenance%s: %s", a.Name, until, a.Maintenance.Reason).
 		WithHint("Enable it first.")
 }
 
@@ -103,7 +103,7 @@ func (a *accelerator) unfenced() error {
 
 // fenced is what keeps new work off for that reason. What is left may lie below the fence of a Program.
 func (a *accelerator) fenced(reason string) error {
-	out := cyborg.Errorf(cyborg.Changed, "accelerator %q is fenced: %s", a.Name, reason)
+	out := cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is fenced: %s", a.Name, reason)
 	if a.Fence != nil && a.Fence.Operation != uuid.Nil {
 		out = out.WithOperation(a.Fence.Operation)
 	}
@@ -119,13 +119,13 @@ func (a *accelerator) fenced(reason string) error {
 // ready refuses what is not in service.
 func (a *accelerator) ready() error {
 	switch a.Lifecycle {
-	case cyborg.Ready:
+	case cyborg.LifecycleReady:
 		return nil
-	case cyborg.Broken:
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q is in error: %s", a.Name, a.Reason).
+	case cyborg.LifecycleError:
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is in error: %s", a.Name, a.Reason).
 			WithOperation(a.movedBy).WithHint("%s", a.wayOut())
 	default:
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q is %s, not ready", a.Name, a.Lifecycle).
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s, not ready", a.Name, a.Lifecycle).
 			WithOperation(a.movedBy).WithHint("Make it ready first.")
 	}
 }
@@ -135,7 +135,7 @@ func (a *accelerator) wayOut() string {
 	switch {
 	case slices.Contains(doubtful(), string(a.errorKind)):
 		return "Its host settles it when it answers; else detach it by force."
-	case a.errorKind == cyborg.KindProgram, a.errorKind == cyborg.KindBind:
+	case a.errorKind == cyborg.OperationProgram, a.errorKind == cyborg.OperationBind:
 		return "Program it with an image that works, or make it ready again."
 	}
 	return "Make it ready again once the reason is gone."
@@ -151,7 +151,7 @@ func (a *accelerator) unheldBut(operation uuid.UUID) error {
 	}
 	for _, h := range a.Handles {
 		if h.Holder != nil && (operation == uuid.Nil || h.Operation != operation) {
-			return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s", a.Name, nameHolders(a.Holders())).
+			return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is attached to %s", a.Name, nameHolders(a.Holders())).
 				WithOperation(h.Operation).WithHint("Detach it first.")
 		}
 	}
@@ -162,7 +162,7 @@ func (a *accelerator) unheldBut(operation uuid.UUID) error {
 func (a *accelerator) notHeldBy(holder cyborg.Holder) error {
 	for _, h := range a.Handles {
 		if h.Holder != nil && *h.Holder == holder {
-			return cyborg.Errorf(cyborg.InUse, "accelerator %q is attached to %s %s already", a.Name, holder.Kind, holder.ID).
+			return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is attached to %s %s already", a.Name, holder.Kind, holder.ID).
 				WithOperation(h.Operation)
 		}
 	}

@@ -19,7 +19,7 @@ type Health struct {
 	// Denied are tables of the schema that the role may not read or write.
 	Denied []string
 	// Rivals are agents that were refused in the last half minute, because their host has another one.
-	Rivals []RefusedAgent
+	DuplicateAgents []RefusedAgent
 	// Servers are the processes of servers that said in the last half minute that they live, one for each of their roles; nil where
 	// the schema is not ours.
 	Servers []Server
@@ -35,17 +35,17 @@ type RefusedAgent struct {
 // Server is a process of a server.
 type Server struct{ Host, Instance, Version string }
 
-// Examine looks at a database and changes nothing. The error is of kind Unavailable where it does not answer, and
+// Examine looks at a database and changes nothing. The error is of kind ErrUnavailable where it does not answer, and
 // Invalid where it is too old.
 func Examine(ctx context.Context, url string) (Health, error) {
 	var h Health
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
-		return h, cyborg.Errorf(cyborg.Invalid, "the database URL cannot be used: %w", err)
+		return h, cyborg.Errorf(cyborg.ErrInvalid, "the database URL cannot be used: %w", err)
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return h, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
 	defer conn.Close(ctx) //nolint:errcheck // it was only read from
 	if h.Schema, err = schemaStatus(ctx, conn); err != nil {
@@ -57,7 +57,7 @@ func Examine(ctx context.Context, url string) (Health, error) {
 			pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool`).Scan(&h.Release, &h.Time, &h.ReadOnly)
 	h.Answered = time.Now()
 	if err != nil {
-		return h, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
 	rows, err := conn.Query(ctx, `
 		SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -69,7 +69,7 @@ func Examine(ctx context.Context, url string) (Health, error) {
 		h.Denied, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
 	if err != nil {
-		return h, cyborg.Errorf(cyborg.Unavailable, "the database's privileges cannot be read: %w", err)
+		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database's privileges cannot be read: %w", err)
 	}
 	if h.Schema.Current != h.Schema.Latest || len(h.Denied) > 0 {
 		return h, nil
@@ -78,10 +78,10 @@ func Examine(ctx context.Context, url string) (Health, error) {
 		SELECT r.host, r.address, h.agent_address FROM rivals r JOIN hosts h ON h.name = r.host
 		WHERE r.last_seen >= clock_timestamp() - interval '30 s' ORDER BY r.host, r.address`)
 	if err == nil {
-		h.Rivals, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RefusedAgent])
+		h.DuplicateAgents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RefusedAgent])
 	}
 	if err != nil {
-		return h, cyborg.Errorf(cyborg.Unavailable, "the hosts' agents cannot be read: %w", err)
+		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the hosts' agents cannot be read: %w", err)
 	}
 	rows, err = conn.Query(ctx, `
 		SELECT host, instance, version FROM services WHERE last_seen >= clock_timestamp() - interval '30 s' ORDER BY host, instance`)
@@ -89,7 +89,7 @@ func Examine(ctx context.Context, url string) (Health, error) {
 		h.Servers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Server])
 	}
 	if err != nil {
-		return h, cyborg.Errorf(cyborg.Unavailable, "the servers' processes cannot be read: %w", err)
+		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the servers' processes cannot be read: %w", err)
 	}
 	return h, nil
 }

@@ -31,7 +31,7 @@ func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cy
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h cyborg.Host, err error) {
 		err = row.Scan(&h.Name, &h.BootID, &h.Instance, &h.Address, &h.AgentVersion, &h.Generation, &h.RegisteredAt, (*zeronull.Timestamptz)(&h.LastSeen),
-			&h.Silent, &h.ClockOffset, &h.Devices, &h.Backends, &h.Rivals)
+			&h.Silent, &h.ClockOffset, &h.Devices, &h.Backends, &h.DuplicateAgents)
 		return h, err
 	})
 }
@@ -50,7 +50,7 @@ func (s *Store) Hosts(ctx context.Context, page Page) ([]cyborg.Host, error) {
 	return found, s.failure(ctx, err)
 }
 
-// Host reads one. The error is of kind NotFound where there is none.
+// Host reads one. The error is of kind ErrNotFound where there is none.
 func (s *Store) Host(ctx context.Context, name string) (cyborg.Host, error) {
 	found, err := s.readHosts(ctx, " WHERE h.name = $2", name)
 	if err != nil {
@@ -77,7 +77,7 @@ func scanBackend(row pgx.CollectableRow) (b cyborg.Backend, err error) {
 	return b, err
 }
 
-// Backends lists the backends of a host by name. The error is of kind NotFound where there is no such host.
+// Backends lists the backends of a host by name. The error is of kind ErrNotFound where there is no such host.
 func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, error) {
 	found, err := s.readBackends(ctx, " WHERE host = $1 ORDER BY name", host)
 	if err == nil && len(found) == 0 {
@@ -87,7 +87,7 @@ func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, er
 }
 
 // BackendsOf lists the backends of these hosts, or of all where there are none, by host and name. The page's marker is the
-// Key of the last one; that it is recorded no longer does no harm. The error is of kind NotFound where one of the hosts is not
+// Key of the last one; that it is recorded no longer does no harm. The error is of kind ErrNotFound where one of the hosts is not
 // there.
 func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cyborg.Backend, error) {
 	var c clause

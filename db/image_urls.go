@@ -25,7 +25,7 @@ type ImageURL struct {
 }
 
 // GrantImage makes the URL with that secret the one of its operation and accelerator; an earlier one is void. The error is
-// of kind Changed where no such operation runs on the host.
+// of kind ErrChanged where no such operation runs on the host.
 func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) error {
 	hash := sha256.Sum256([]byte(secret))
 	tag, err := s.pool.Exec(ctx, `
@@ -36,13 +36,13 @@ func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) err
 		    size = EXCLUDED.size, valid = EXCLUDED.valid, expires_at = EXCLUDED.expires_at`,
 		url.Operation, url.Accelerator, hash[:], url.Host, url.Image, url.Size, url.Valid)
 	if err == nil && tag.RowsAffected() == 0 {
-		err = cyborg.Errorf(cyborg.Changed, "operation %s does not run on host %q", url.Operation, url.Host)
+		err = cyborg.Errorf(cyborg.ErrChanged, "operation %s does not run on host %q", url.Operation, url.Host)
 	}
 	return s.failure(ctx, err)
 }
 
 // UseImage begins a use of the URL with that secret, or goes on with one, and makes it valid for longer. The error is of
-// kind Changed where there is none: it never was, is over, was given back, or its operation no longer runs.
+// kind ErrChanged where there is none: it never was, is over, was given back, or its operation no longer runs.
 func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string) (ImageURL, error) {
 	hash := sha256.Sum256([]byte(secret))
 	url := ImageURL{Operation: operation}
@@ -53,7 +53,7 @@ func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string
 		RETURNING u.deployable_uuid, u.host, u.image, u.size, u.valid`, operation, hash[:]).
 		Scan(&url.Accelerator, &url.Host, &url.Image, &url.Size, &url.Valid)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return url, cyborg.Errorf(cyborg.Changed, "the URL of an image for operation %s is used up, or over, or never was one", operation).
+		return url, cyborg.Errorf(cyborg.ErrChanged, "the URL of an image for operation %s is used up, or over, or never was one", operation).
 			WithHint("Retry the operation: it makes another URL.")
 	}
 	return url, s.failure(ctx, err)

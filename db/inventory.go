@@ -18,8 +18,8 @@ import (
 
 // MergeReports records what hosts report, all in one transaction and with as many statements for a thousand hosts as for
 // one. A reply is Accepted unless something newer was recorded of its host. A report that cannot be recorded leaves its
-// host as it was and does not keep the others from being recorded: the error then is of kind Invalid and names each such
-// host, and the replies to the others hold. Likewise one of an agent whose host has another one, with kind Claimed.
+// host as it was and does not keep the others from being recorded: the error then is of kind ErrInvalid and names each such
+// host, and the replies to the others hold. Likewise one of an agent whose host has another one, with kind ErrClaimed.
 func (s *Store) MergeReports(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
 	replies, errs := s.mergeEach(ctx, reports)
 	return replies, errors.Join(errs...)
@@ -50,7 +50,7 @@ func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cybor
 	if len(valid) == 0 {
 		return replies, errs
 	}
-	if err := merge(valid); err == nil || len(valid) == 1 || cyborg.KindOf(err).Retryable() {
+	if err := merge(valid); err == nil || len(valid) == 1 || cyborg.ErrorKindOf(err).Retryable() {
 		return replies, errs
 	}
 	for _, i := range valid { // one by one, so that only the bad ones fail; merge keeps their errors
@@ -62,7 +62,7 @@ func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cybor
 // checkReport refuses what no record can hold. Single devices that are wrong only lead to a complaint; see inventory.
 func checkReport(r *cyborg.Report) error {
 	bad := func(format string, args ...any) error {
-		return cyborg.Errorf(cyborg.Invalid, "the report of host %.300q cannot be recorded: %s", r.Host, fmt.Sprintf(format, args...))
+		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %.300q cannot be recorded: %s", r.Host, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case cyborg.CheckHostName(r.Host) != nil:
@@ -138,17 +138,17 @@ type hostRow struct {
 
 // merge records reports that were checked. Those of rivals are not; their refusals say so.
 func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []cyborg.ReportReply, refusals []error, err error) {
-	var fresh, successors []rival
+	var fresh, successors []duplicateAgent
 	err = s.change(ctx, cyborg.Actor{Name: agentRole}, uuid.Nil, func(tx pgx.Tx) error {
 		var (
-			rivals []rival
+			rivals []duplicateAgent
 			err    error
 		)
 		replies, refusals = make([]cyborg.ReportReply, len(reports)), make([]error, len(reports))
 		if rivals, err = s.lockReported(ctx, tx, reports); err != nil {
 			return err
 		}
-		if fresh, err = s.noteRivals(ctx, tx, rivals); err != nil {
+		if fresh, err = s.recordDuplicateAgents(ctx, tx, rivals); err != nil {
 			return err
 		}
 		for i := range rivals {
@@ -174,7 +174,7 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 		}
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23")) {
 			s.log.ErrorContext(ctx, "reports cannot be recorded", slog.String("error", err.Error()), slog.String("detail", pg.Detail))
-			return cyborg.Errorf(cyborg.Invalid, "the report of host %q cannot be recorded: %s", part[0].Host, pg.Message)
+			return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q cannot be recorded: %s", part[0].Host, pg.Message)
 		}
 		if err != nil {
 			return err
@@ -186,23 +186,23 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 		return err
 	})
 	if err == nil {
-		s.tellRivals(ctx, fresh)
-		s.tellSuccessors(ctx, successors)
+		s.logDuplicateAgents(ctx, fresh)
+		s.logSuccessors(ctx, successors)
 	}
 	return replies, refusals, err
 }
 
 // lockReported locks the hosts of reports, and finds the rivals among those who send them.
-func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (rivals []rival, err error) {
-	names, speakers := make([]string, len(reports)), make([]speaker, len(reports))
+func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (rivals []duplicateAgent, err error) {
+	names, speakers := make([]string, len(reports)), make([]agentIdentity, len(reports))
 	for i := range reports {
 		r := &reports[i]
 		names[i] = r.Host
-		speakers[i] = speaker{host: r.Host, boot: r.BootID, instance: r.Instance, version: r.AgentVersion, address: r.Address}
+		speakers[i] = agentIdentity{host: r.Host, boot: r.BootID, instance: r.Instance, version: r.AgentVersion, address: r.Address}
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(lockAll, names)
-	s.queueRivals(batch, &rivals, speakers)
+	s.queueDuplicateAgents(batch, &rivals, speakers)
 	return rivals, tx.SendBatch(ctx, batch).Close()
 }
 
@@ -382,7 +382,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		}
 		if host.Whitelist = nil; r.Content.Whitelist != nil {
 			w := r.Content.Whitelist
-			host.Whitelist = &cyborg.WhitelistFile{SHA256: cyborg.Showable(w.SHA256, longestError), Foreign: cyborg.Showable(w.Foreign, longestError)}
+			host.Whitelist = &cyborg.WhitelistFile{SHA256: cyborg.Sanitize(w.SHA256, longestError), Foreign: cyborg.Sanitize(w.Foreign, longestError)}
 		}
 		written[r.Host] = host
 		rows = append(rows, host)
@@ -393,7 +393,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 	if err := loseAtBoot(ctx, tx, boots); err != nil {
 		return nil, err
 	}
-	return written, leaveNew(ctx, tx, rows, diff.handles.inserts)
+	return written, markNewUnconfirmed(ctx, tx, rows, diff.handles.inserts)
 }
 
 // observed is the base of what is no report: of a host, only what is seen is loaded.
@@ -435,7 +435,7 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 		if err := write(ctx, tx, nil, &diff); err != nil {
 			return false, err
 		}
-		if err := leaveObserved(ctx, tx, host, diff.handles.inserts); err != nil {
+		if err := markObservedUnconfirmed(ctx, tx, host, diff.handles.inserts); err != nil {
 			return false, err
 		}
 		// The records are no longer what the host reported last: even the same report would now change something.

@@ -25,18 +25,18 @@ func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecyc
 // later, and can still be cured after a Retire that failed.
 func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	var from []string
-	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.Broken), cyborg.Broken) {
-		if state != cyborg.Inactive {
+	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.LifecycleError), cyborg.LifecycleError) {
+		if state != cyborg.LifecycleInactive {
 			from = append(from, string(state))
 		}
 	}
-	reason := fmt.Sprintf("%s %s needs an operator: %s", o.story.kind(), o.id, outcome.Error.Message)
+	reason := fmt.Sprintf("%s %s needs an operator: %s", o.handler.kind(), o.id, outcome.Error.Message)
 	_, err := tx.Exec(ctx, `
 		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4,
 		    error_kind = CASE WHEN $5 = ANY($7) AND lifecycle = $2 THEN error_kind ELSE $5 END
 		WHERE uuid = ANY($1) AND lifecycle = ANY($6)`,
-		ids(o.targets), string(cyborg.Broken), reason, o.id, string(o.story.kind()), from,
-		append(doubtful(), string(cyborg.KindRetire)))
+		ids(o.targets), string(cyborg.LifecycleError), reason, o.id, string(o.handler.kind()), from,
+		append(doubtful(), string(cyborg.OperationRetire)))
 	return err
 }
 
@@ -48,12 +48,14 @@ func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
 		WHERE uuid = ANY($1) AND lifecycle = $3 AND error_kind = ANY($4) AND NOT EXISTS (
 			SELECT FROM attach_handles
 			WHERE deployable_uuid = d.uuid AND (holder_kind IS NOT NULL AND attached_at IS NULL OR left_kind IS NOT NULL))`,
-		targets, string(cyborg.Ready), string(cyborg.Broken), doubtful())
+		targets, string(cyborg.LifecycleReady), string(cyborg.LifecycleError), doubtful())
 	return err
 }
 
 // doubtful are the kinds of operations that leave a handle in doubt where they fail.
-func doubtful() []string { return []string{string(cyborg.KindAttach), string(cyborg.KindDetach)} }
+func doubtful() []string {
+	return []string{string(cyborg.OperationAttach), string(cyborg.OperationDetach)}
+}
 
 // release takes handles back from their holders, and lifts the fences of devices that had vanished under them.
 func release(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {

@@ -17,9 +17,9 @@ import (
 // in which they were found.
 type Listing struct {
 	Limit int // 0 means all
-	// Marker is the item after which the part begins; one that the store does not know is an error of kind Invalid.
+	// Marker is the item after which the part begins; one that the store does not know is an error of kind ErrInvalid.
 	Marker uuid.UUID
-	// SortKey is what it is sorted by; one that the list does not have is an error of kind Invalid.
+	// SortKey is what it is sorted by; one that the list does not have is an error of kind ErrInvalid.
 	SortKey    string
 	Descending bool
 }
@@ -38,7 +38,7 @@ func (l Listing) order(ctx context.Context, q querier, c *clause, list sorted) (
 	if l.SortKey != "" && l.SortKey != "id" {
 		column, ok := list.keys[l.SortKey]
 		if !ok {
-			return "", cyborg.Errorf(cyborg.Invalid, "the list cannot be sorted by %q", l.SortKey).
+			return "", cyborg.Errorf(cyborg.ErrInvalid, "the list cannot be sorted by %q", l.SortKey).
 				WithHint("It can by %s.", strings.Join(slices.Sorted(maps.Keys(list.keys)), ", "))
 		}
 		columns = []string{column, list.id}

@@ -91,6 +91,6 @@ func queueLockARQs(batch *pgx.Batch, found *[]cyborg.ARQ, where string, values .
 }
 
 func claimedARQ(a *cyborg.ARQ) error {
-	return cyborg.Errorf(cyborg.Claimed, "operation %s works on accelerator request %s", a.Claim, a.UUID).WithOperation(a.Claim).
+	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s works on accelerator request %s", a.Claim, a.UUID).WithOperation(a.Claim).
 		WithHint("Wait until it has ended, or cancel it.")
 }

@@ -16,14 +16,14 @@ func TestLosersAreToldToWhom(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 7)
-	refused := func(t *testing.T, a db.Admission, kind cyborg.Kind, by uuid.UUID) {
+	refused := func(t *testing.T, a db.Admission, kind cyborg.ErrorKind, by uuid.UUID) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), a)
 		requireKind(t, kind, err)
 		require.Equal(t, by, cyborg.AsError(err).Operation, "%v", err)
 	}
 	provision := func(local, name string) cyborg.Work {
-		return r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, local).UUID, Name: name}), cyborg.Succeeded)
+		return r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, local).UUID, Name: name}), cyborg.OperationSucceeded)
 	}
 	named := func(local, name string) db.Admission {
 		return toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, local).UUID, Name: name})
@@ -32,34 +32,34 @@ func TestLosersAreToldToWhom(t *testing.T) {
 	// In service already, under this name or another.
 	first := provision("card0", "first")
 	a := h.accelerator(t, "card0")
-	refused(t, toProvision(cyborg.ProvisionRequest{Name: "first"}), cyborg.NameTaken, first.Operation)
-	refused(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.Changed, first.Operation)
-	refused(t, named("card1", "first"), cyborg.NameTaken, first.Operation)
+	refused(t, toProvision(cyborg.ProvisionRequest{Name: "first"}), cyborg.ErrNameTaken, first.Operation)
+	refused(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.ErrChanged, first.Operation)
+	refused(t, named("card1", "first"), cyborg.ErrNameTaken, first.Operation)
 
 	// A name that is still being given.
 	giving := r.begin(t, named("card1", "second"))
-	refused(t, named("card2", "second"), cyborg.NameTaken, giving.Operation)
-	refused(t, toProvision(cyborg.ProvisionRequest{Name: "second"}), cyborg.Claimed, giving.Operation)
-	r.end(t, giving, cyborg.Failed)
-	refused(t, toAttach(h.accelerator(t, "card1").UUID, onHost("h1")), cyborg.Changed, giving.Operation) // which left it inactive
-	refused(t, named("card2", h.accelerator(t, "card1").Name), cyborg.NameTaken, giving.Operation)       // gave it back
-	refused(t, named("card2", h.accelerator(t, "card3").Name), cyborg.NameTaken, uuid.Nil)               // was never given
+	refused(t, named("card2", "second"), cyborg.ErrNameTaken, giving.Operation)
+	refused(t, toProvision(cyborg.ProvisionRequest{Name: "second"}), cyborg.ErrClaimed, giving.Operation)
+	r.end(t, giving, cyborg.OperationFailed)
+	refused(t, toAttach(h.accelerator(t, "card1").UUID, onHost("h1")), cyborg.ErrChanged, giving.Operation) // which left it inactive
+	refused(t, named("card2", h.accelerator(t, "card1").Name), cyborg.ErrNameTaken, giving.Operation)       // gave it back
+	refused(t, named("card2", h.accelerator(t, "card3").Name), cyborg.ErrNameTaken, uuid.Nil)               // was never given
 
 	// Held: the last handle, the second one for the same holder, all for a program.
-	one := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.Succeeded)
-	two := r.do(t, toAttach(a.UUID, instance("vm2")), cyborg.Succeeded)
-	refused(t, toAttach(a.UUID, instance("vm3")), cyborg.InUse, one.Operation)
-	refused(t, toAttach(a.UUID, instance("vm2")), cyborg.InUse, two.Operation)
-	refused(t, toProgram(a.UUID), cyborg.InUse, one.Operation)
+	one := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
+	two := r.do(t, toAttach(a.UUID, instance("vm2")), cyborg.OperationSucceeded)
+	refused(t, toAttach(a.UUID, instance("vm3")), cyborg.ErrInUse, one.Operation)
+	refused(t, toAttach(a.UUID, instance("vm2")), cyborg.ErrInUse, two.Operation)
+	refused(t, toProgram(a.UUID), cyborg.ErrInUse, one.Operation)
 	vm1 := instance("vm1")
-	r.do(t, toDetach(a.UUID, &vm1), cyborg.Succeeded)
-	refused(t, toProgram(a.UUID), cyborg.InUse, two.Operation)
-	refused(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.UninstallDriver}), cyborg.InUse, two.Operation)
+	r.do(t, toDetach(a.UUID, &vm1), cyborg.OperationSucceeded)
+	refused(t, toProgram(a.UUID), cyborg.ErrInUse, two.Operation)
+	refused(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUninstall}), cyborg.ErrInUse, two.Operation)
 
 	// Left in error, and fenced.
 	provision("card4", "broken")
-	broken := r.do(t, toProgram(h.accelerator(t, "card4").UUID), cyborg.NeedsOperator)
-	refused(t, toAttach(h.accelerator(t, "card4").UUID, onHost("h1")), cyborg.Changed, broken.Operation)
+	broken := r.do(t, toProgram(h.accelerator(t, "card4").UUID), cyborg.OperationNeedsOperator)
+	refused(t, toAttach(h.accelerator(t, "card4").UUID, onHost("h1")), cyborg.ErrChanged, broken.Operation)
 
 	// Nothing that fits is left: what came nearest went to somebody.
 	want := cyborg.DeviceType("GPU")
@@ -67,9 +67,9 @@ func TestLosersAreToldToWhom(t *testing.T) {
 	h.report(t)
 	best := r.begin(t, toProvision(cyborg.ProvisionRequest{Name: "gpu", Specs: cyborg.SpecsPatch{DeviceType: &want}}))
 	another := toProvision(cyborg.ProvisionRequest{Name: "gpu2", Specs: cyborg.SpecsPatch{DeviceType: &want}})
-	refused(t, another, cyborg.NoFit, best.Operation)
-	r.end(t, best, cyborg.Succeeded)
-	refused(t, another, cyborg.NoFit, best.Operation)
+	refused(t, another, cyborg.ErrNoFit, best.Operation)
+	r.end(t, best, cyborg.OperationSucceeded)
+	refused(t, another, cyborg.ErrNoFit, best.Operation)
 }
 
 // TestOneNameManyTakers: of many who give the same name to different accelerators at once, one wins, and the others are
@@ -106,7 +106,7 @@ func TestOneNameManyTakers(t *testing.T) {
 	require.NotEqual(t, uuid.Nil, winner)
 	for i, err := range errs {
 		if err != nil {
-			require.Contains(t, []cyborg.Kind{cyborg.NameTaken, cyborg.Claimed}, cyborg.KindOf(err), "request %d: %v", i, err)
+			require.Contains(t, []cyborg.ErrorKind{cyborg.ErrNameTaken, cyborg.ErrClaimed}, cyborg.ErrorKindOf(err), "request %d: %v", i, err)
 			require.Equal(t, winner, cyborg.AsError(err).Operation, "request %d: %v", i, err)
 		}
 	}

@@ -20,7 +20,7 @@ func (r *records) bound(t testing.TB, a *cyborg.Accelerator, who uuid.UUID) []cy
 	for range a.Handles {
 		arqs = append(arqs, r.request(t, "one")[0])
 	}
-	r.do(t, toBind(a.Host, instance(who.String()), a.ProviderUUID, arqs...), cyborg.Succeeded)
+	r.do(t, toBind(a.Host, instance(who.String()), a.ProviderUUID, arqs...), cyborg.OperationSucceeded)
 	return arqs
 }
 
@@ -55,7 +55,7 @@ func TestLostAtBoot(t *testing.T) {
 	who := uuid.New()
 	lost := r.bound(t, h.ready(t, "card0"), who)
 	service := r.request(t, "one")[0]
-	r.do(t, toBind("h1", cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}, h.ready(t, "card1").ProviderUUID, service), cyborg.Succeeded)
+	r.do(t, toBind("h1", cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}, h.ready(t, "card1").ProviderUUID, service), cyborg.OperationSucceeded)
 	elsewhere := r.bound(t, other.ready(t, "card0"), uuid.New())
 
 	h.report(t) // again, from the same boot
@@ -65,12 +65,12 @@ func TestLostAtBoot(t *testing.T) {
 	h.report(t)
 	for _, arq := range lost {
 		now := r.arq(t, arq.UUID)
-		require.Equal(t, cyborg.LostAtBoot, now.Health)
+		require.Equal(t, cyborg.HealthLostAtBoot, now.Health)
 		require.WithinDuration(t, time.Now(), now.LostAt, time.Minute)
 		require.Equal(t, []string{">lost_at_boot"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
 		require.Equal(t, []string{">lost_at_boot"}, r.healthEvents(t, cyborg.SubjectHandle, now.Handle.UUID))
 		for _, handle := range h.accelerator(t, "card0").Handles {
-			require.Equal(t, cyborg.LostAtBoot, handle.Health)
+			require.Equal(t, cyborg.HealthLostAtBoot, handle.Health)
 		}
 	}
 	require.Empty(t, h.accelerator(t, "card2").Handles[0].Health)
@@ -107,7 +107,7 @@ func TestLostOnlyWhatWasBoundBefore(t *testing.T) {
 	since := r.bound(t, h.ready(t, "card1"), uuid.New())
 	r.exec(t, "UPDATE attach_handles SET attached_at = now() - interval '2 hours' WHERE uuid IN (SELECT handle_uuid FROM arqs WHERE uuid = $1)", before[0].UUID)
 	h.reboot(t, time.Hour)
-	require.Equal(t, cyborg.LostAtBoot, r.arq(t, before[0].UUID).Health)
+	require.Equal(t, cyborg.HealthLostAtBoot, r.arq(t, before[0].UUID).Health)
 	require.WithinDuration(t, time.Now().Add(-time.Hour), r.arq(t, before[0].UUID).LostAt, time.Minute)
 	require.Empty(t, r.arq(t, before[1].UUID).Health)
 	require.Empty(t, r.arq(t, since[0].UUID).Health)
@@ -134,7 +134,7 @@ func TestUnbindEndsALoss(t *testing.T) {
 	arq := r.bound(t, h.ready(t, "card0"), uuid.New())[0]
 	h.reboot(t, 0)
 	h.report(t)
-	r.do(t, toUnbind(arq), cyborg.Succeeded)
+	r.do(t, toUnbind(arq), cyborg.OperationSucceeded)
 	require.Empty(t, r.arq(t, arq.UUID).Health)
 	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
 }

@@ -13,7 +13,7 @@ import (
 // which has the same one now. What becomes of it is a trigger's: where a later boot of the host shows something else, it is lost. What was
 // loaded again is only its target's: what others have lost is still to be loaded into them.
 func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
-	told, ok := o.story.(program)
+	told, ok := o.handler.(program)
 	reloads := ok && told.request.Reload
 	batch := &pgx.Batch{}
 	for loaded, image := range outcome.Images {

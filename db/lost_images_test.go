@@ -23,7 +23,7 @@ func (r *records) loads(t *testing.T, h *host, card int, a *cyborg.Accelerator, 
 	h.shows(t, card, image.ID)
 	h.report(t)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
 	}))
 }
 
@@ -78,7 +78,7 @@ func TestLostImage(t *testing.T) {
 	h.report(t)
 	require.Empty(t, lost())
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.Timeout, "too slow"),
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrTimeout, "too slow"),
 	}))
 	require.NotNil(t, r.accelerator(t, a.UUID).LostImage, "it is as it was,")
 	require.Empty(t, lost(), "and nobody tries a second time on his own")
@@ -87,7 +87,7 @@ func TestLostImage(t *testing.T) {
 	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
 	require.Equal(t, []string{">lost_image", "lost_image>"}, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
 	_, err = r.Admit(t.Context(), toReload(a.UUID, aes()))
-	requireKind(t, cyborg.Changed, err, "has not lost its image")
+	requireKind(t, cyborg.ErrChanged, err, "has not lost its image")
 	r.requireAgreed(t)
 }
 
@@ -119,7 +119,7 @@ func TestReloadWhatAnInstanceHolds(t *testing.T) {
 	r.profile(t, "one", one())
 	who := uuid.New()
 	r.bound(t, held, who)
-	r.do(t, toAttach(own.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}), cyborg.Succeeded)
+	r.do(t, toAttach(own.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}), cyborg.OperationSucceeded)
 	h.shows(t, 0, "")
 	h.shows(t, 1, "factory")
 	h.reboot(t, 0)
@@ -134,17 +134,17 @@ func TestReloadWhatAnInstanceHolds(t *testing.T) {
 
 	another := r.begin(t, toLoad(held.UUID, cyborg.Image{Source: "another.img"}))
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: another.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.InUse, "qemu uses it"),
+		Operation: another.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrInUse, "qemu uses it"),
 	}))
 	_, err = r.Admit(t.Context(), toReload(own.UUID, aes()))
-	requireKind(t, cyborg.InUse, err, "host h1")
+	requireKind(t, cyborg.ErrInUse, err, "host h1")
 	work := r.begin(t, toReload(held.UUID, aes()))
 	require.Len(t, work.Handles, 2, "Placement may have it allocated to its holder")
 	require.Equal(t, who.String(), work.Handles[0].Holder.ID)
 	h.shows(t, 0, "aes")
 	h.report(t)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{held.UUID: aes()},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{held.UUID: aes()},
 	}))
 	mine, err = r.LostImagesOf(t.Context(), who, "h1")
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestReloadWhatAnInstanceHolds(t *testing.T) {
 	require.Nil(t, r.accelerator(t, held.UUID).Fence)
 	require.Len(t, r.accelerator(t, held.UUID).Holders(), 1)
 	_, err = r.Admit(t.Context(), toLoad(held.UUID, aes()))
-	requireKind(t, cyborg.InUse, err, who.String())
+	requireKind(t, cyborg.ErrInUse, err, who.String())
 }
 
 // regions gives the host's first card two regions.
@@ -175,7 +175,7 @@ func (h *host) have(t *testing.T, east, west string) {
 func (r *records) loaded(t *testing.T, work cyborg.Work, a *cyborg.Accelerator, image cyborg.Image) {
 	t.Helper()
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
 	}))
 }
 
@@ -241,12 +241,12 @@ func TestReloadSparesWhatIsThere(t *testing.T) {
 	found, err := r.LostImages(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	r.do(t, toAttach(east.UUID, cyborg.Holder{Kind: cyborg.HolderInstance, ID: who.String()}), cyborg.Succeeded)
+	r.do(t, toAttach(east.UUID, cyborg.Holder{Kind: cyborg.HolderInstance, ID: who.String()}), cyborg.OperationSucceeded)
 	found, err = r.LostImages(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, found)
 	_, err = r.Admit(t.Context(), toReload(west.UUID, shell()))
-	requireKind(t, cyborg.InUse, err, who.String())
+	requireKind(t, cyborg.ErrInUse, err, who.String())
 }
 
 // TestImageThatSurvivesABoot: who changes it after that has not lost it.
@@ -304,7 +304,7 @@ func TestImageThatIsReplacedMeanwhile(t *testing.T) {
 		h.shows(t, 0, shown)
 		h.report(t)
 		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-			Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{a.UUID: aes()},
+			Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{a.UUID: aes()},
 			Observations: []cyborg.Observation{saw},
 		}))
 		h.shows(t, 0, "")

@@ -108,7 +108,7 @@ func content(devices int) cyborg.Content {
 // device is a card with one deployable of the same name, and two handles.
 func device(name string) cyborg.DeviceReport {
 	return cyborg.DeviceReport{
-		Identity: name, Type: cyborg.FPGA, VendorID: "1234", ProductID: "0001", Vendor: "Acme", Model: "F1",
+		Identity: name, Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "0001", Vendor: "Acme", Model: "F1",
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": name}},
 		Deployables: []cyborg.DeployableReport{deployable(name, 2)},
 	}
@@ -117,7 +117,7 @@ func device(name string) cyborg.DeviceReport {
 func deployable(name string, handles int) cyborg.DeployableReport {
 	d := cyborg.DeployableReport{
 		Name:       name,
-		Specs:      cyborg.Specs{Num: handles, DeviceType: cyborg.FPGA, VendorID: "1234", ProductID: "0001"},
+		Specs:      cyborg.Specs{Num: handles, DeviceType: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "0001"},
 		Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
 	}
 	for i := range handles {
@@ -232,8 +232,8 @@ func (r *records) begin(t testing.TB, a db.Admission) cyborg.Work {
 func (r *records) end(t testing.TB, work cyborg.Work, state cyborg.OperationState) {
 	t.Helper()
 	outcome := cyborg.Outcome{Operation: work.Operation, State: state}
-	if state != cyborg.Succeeded {
-		outcome.Error = cyborg.Errorf(cyborg.Hardware, "it smoked")
+	if state != cyborg.OperationSucceeded {
+		outcome.Error = cyborg.Errorf(cyborg.ErrHardware, "it smoked")
 	}
 	require.NoError(t, r.End(t.Context(), outcome))
 }
@@ -250,7 +250,7 @@ func (r *records) do(t testing.TB, a db.Admission, state cyborg.OperationState) 
 func (h *host) ready(t testing.TB, local string) *cyborg.Accelerator {
 	t.Helper()
 	a := h.accelerator(t, local)
-	h.records.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.Succeeded)
+	h.records.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.OperationSucceeded)
 	return h.accelerator(t, local)
 }
 
@@ -261,10 +261,10 @@ func (r *records) accelerator(t testing.TB, id uuid.UUID) *cyborg.Accelerator {
 	return &a
 }
 
-func requireKind(t testing.TB, kind cyborg.Kind, err error, text ...string) {
+func requireKind(t testing.TB, kind cyborg.ErrorKind, err error, text ...string) {
 	t.Helper()
 	require.Error(t, err)
-	require.Equal(t, kind, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, kind, cyborg.ErrorKindOf(err), "%v", err)
 	for _, part := range text {
 		require.ErrorContains(t, err, part)
 	}

@@ -118,7 +118,7 @@ func (v *inventory) takesFromOthers(r cyborg.Report, told map[string]bool) bool 
 		for _, d := range b.Devices {
 			for _, part := range d.Deployables {
 				p, ok := v.deployables[part.Name]
-				if ok && p.row.Presence == cyborg.Present && untold[p.row.DeviceUUID] {
+				if ok && p.row.Presence == cyborg.PresencePresent && untold[p.row.DeviceUUID] {
 					return true
 				}
 			}
@@ -129,7 +129,7 @@ func (v *inventory) takesFromOthers(r cyborg.Report, told map[string]bool) bool 
 
 // report merges everything that the host's backends see.
 func (v *inventory) report(r cyborg.Report) error {
-	if err := v.recognise(r); err != nil {
+	if err := v.matchAdopted(r); err != nil {
 		return err
 	}
 	shown := map[string]bool{} // devices, by identity
@@ -182,7 +182,7 @@ func abridge(texts []string) string {
 	if len(texts) > most {
 		texts = append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
 	}
-	return cyborg.Showable(strings.Join(texts, "; "), longestError)
+	return cyborg.Sanitize(strings.Join(texts, "; "), longestError)
 }
 
 // observation merges what an agent saw of one device after it changed it.
@@ -201,7 +201,7 @@ func (v *inventory) observation(o cyborg.Observation) error {
 }
 
 func (v *inventory) complain(backend, format string, args ...any) {
-	v.complaints[backend] = append(v.complaints[backend], cyborg.Showable(fmt.Sprintf(format, args...), longestComplaint))
+	v.complaints[backend] = append(v.complaints[backend], cyborg.Sanitize(fmt.Sprintf(format, args...), longestComplaint))
 }
 
 func (v *inventory) backend(r cyborg.BackendReport) error {
@@ -215,7 +215,7 @@ func (v *inventory) backend(r cyborg.BackendReport) error {
 		v.backends[r.Name] = b
 	}
 	b.row = backendRow{
-		Host: v.host, Name: r.Name, Driver: r.Driver, Options: options, State: r.State, Error: cyborg.Showable(r.Error, longestError),
+		Host: v.host, Name: r.Name, Driver: r.Driver, Options: options, State: r.State, Error: cyborg.Sanitize(r.Error, longestError),
 		Services: r.Services, Reported: true,
 	}
 	if b.row.Services == nil {
@@ -267,7 +267,7 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		return err
 	}
 	row := &d.row
-	row.Backend, row.Driver, row.Type, row.Presence = backend, driver, r.Type, cyborg.Present
+	row.Backend, row.Driver, row.Type, row.Presence = backend, driver, r.Type, cyborg.PresencePresent
 	row.VendorID, row.ProductID, row.Vendor, row.Model, row.NUMANode = r.VendorID, r.ProductID, r.Vendor, r.Model, r.NUMANode
 	row.BoardInfo, row.ControlPathKind, row.ControlPathInfo = board, r.ControlPath.Kind, path
 
@@ -311,7 +311,7 @@ func (v *inventory) held(deployable uuid.UUID) bool {
 
 func (v *inventory) mergedName(local string) bool {
 	p, ok := v.deployables[local]
-	return ok && p.row.Presence == cyborg.Present && v.merged[p.row.UUID]
+	return ok && p.row.Presence == cyborg.PresencePresent && v.merged[p.row.UUID]
 }
 
 func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.DeployableReport, sequence int64) error {
@@ -339,7 +339,7 @@ func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.D
 		return err
 	}
 	row := &p.row
-	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.Present
+	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.PresencePresent
 	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, r.Protected
 	if row.ProgramSet = r.ProgramSet; row.ProgramSet == "" {
 		row.ProgramSet = d.row.Identity
@@ -375,12 +375,12 @@ func (v *inventory) newDeployable(backend, local string) *tracked[deployableRow]
 // administration is how something new on a device begins: in maintenance where all others of the device are, since then it
 // was the device that somebody took out of use.
 func (v *inventory) administration(device uuid.UUID) administrationRow {
-	enabled := administrationRow{Administration: cyborg.Enabled}
+	enabled := administrationRow{Administration: cyborg.AdministrationEnabled}
 	var first *deployableRow
 	for _, p := range v.deployables {
 		switch {
 		case p.row.DeviceUUID != device:
-		case p.row.Administration != cyborg.Maintaining:
+		case p.row.Administration != cyborg.AdministrationMaintaining:
 			return enabled
 		case first == nil || p.row.Name < first.Name:
 			first = &p.row
@@ -406,7 +406,7 @@ func (v *inventory) deviceMissing(d *tracked[deviceRow], sequence int64) {
 		v.unsettled = true
 		return
 	}
-	d.row.Presence = cyborg.Missing
+	d.row.Presence = cyborg.PresenceMissing
 	for _, p := range v.deployables {
 		if p.row.DeviceUUID == d.row.UUID {
 			v.deployableMissing(p)
@@ -415,7 +415,7 @@ func (v *inventory) deviceMissing(d *tracked[deviceRow], sequence int64) {
 }
 
 func (v *inventory) deployableMissing(p *tracked[deployableRow]) {
-	p.row.Presence = cyborg.Missing
+	p.row.Presence = cyborg.PresenceMissing
 	v.merged[p.row.UUID] = true
 }
 

@@ -38,7 +38,7 @@ func (v *inventory) finish() error {
 	}
 	for key, h := range v.handles {
 		if v.merged[h.row.DeployableUUID] && own[key] != h.row.DeployableUUID {
-			h.row.Presence = cyborg.Missing
+			h.row.Presence = cyborg.PresenceMissing
 		}
 	}
 	for _, w := range v.wanted {
@@ -69,7 +69,7 @@ func (v *inventory) handle(w wantedHandle, shown map[handleKey]bool) error {
 		h = &tracked[handleRow]{row: handleRow{UUID: uuid.New(), Host: v.host, Kind: key.kind, Identity: key.identity}}
 		v.handles[key] = h
 	case h.row.DeployableUUID == deployable.UUID:
-	case h.row.Holder != "" || h.row.Presence == cyborg.Present:
+	case h.row.Holder != "" || h.row.Presence == cyborg.PresencePresent:
 		v.unsettled = true
 		v.complain(w.backend, "handle %s %s of %q is left out: it belongs to %q%s", key.kind, key.identity, deployable.LocalName,
 			v.localName(h.row.DeployableUUID), holding(h.row.Holder))
@@ -79,7 +79,7 @@ func (v *inventory) handle(w wantedHandle, shown map[handleKey]bool) error {
 	if err != nil {
 		return err
 	}
-	h.row.DeployableUUID, h.row.Info, h.row.Presence = deployable.UUID, info, cyborg.Present
+	h.row.DeployableUUID, h.row.Info, h.row.Presence = deployable.UUID, info, cyborg.PresencePresent
 	return nil
 }
 
@@ -103,7 +103,7 @@ func (v *inventory) localName(deployable uuid.UUID) string {
 func (v *inventory) fences() {
 	lost := map[uuid.UUID]bool{}
 	for _, h := range v.handles {
-		if h.row.Holder != "" && h.row.Presence == cyborg.Missing {
+		if h.row.Holder != "" && h.row.Presence == cyborg.PresenceMissing {
 			lost[h.row.DeployableUUID] = true
 		}
 	}

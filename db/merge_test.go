@@ -57,7 +57,7 @@ func TestFirstReport(t *testing.T) {
 	a := one.Deployables[0]
 	require.Equal(t, h.devices()[0].Deployables[0].Specs, a.Specs)
 	require.Equal(t, []cyborg.Attribute{{Key: "rc", Value: "FPGA"}}, a.Attributes)
-	require.Equal(t, cyborg.FPGA, a.DeviceType)
+	require.Equal(t, cyborg.DeviceTypeFPGA, a.DeviceType)
 	require.Equal(t, "fake", a.Driver)
 	require.Len(t, a.Handles, 2)
 	require.Equal(t, map[string]string{"function": "0"}, a.Handles[0].Info)
@@ -119,11 +119,11 @@ func TestBackAndForth(t *testing.T) {
 	require.Empty(t, h.accelerator(t, "card0").BitstreamID)
 	require.Equal(t, int64(3), h.record(t).Generation)
 
-	replies, err := other.Beat(t.Context(), []cyborg.Heartbeat{beatOfA})
+	replies, err := other.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{beatOfA})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report, "the digest is the same, but what was acknowledged with it is not what is recorded")
 	h.reply = reply
-	replies, err = other.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err = other.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, replies[0].Report)
 }
@@ -163,7 +163,7 @@ func TestL12ReportsAtOnce(t *testing.T) {
 	shown := 0
 	for local, a := range h.accelerators(t) {
 		require.Len(t, a.Handles, 2, local)
-		if a.Presence == cyborg.Present {
+		if a.Presence == cyborg.PresencePresent {
 			shown++
 		}
 	}
@@ -175,7 +175,7 @@ func TestVanishingAndReturning(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
 	held := h.ready(t, "card0")
-	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	all := h.devices()
 	h.content.Backends[0].Devices = all[1:2]
 	h.report(t)
@@ -184,7 +184,7 @@ func TestVanishingAndReturning(t *testing.T) {
 	require.Equal(t, cyborg.StatusMissing, a.Status())
 	require.NotZero(t, a.MissingAt)
 	require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, a.Fence)
-	require.Equal(t, cyborg.Missing, a.Handles[0].Presence)
+	require.Equal(t, cyborg.PresenceMissing, a.Handles[0].Presence)
 	require.Equal(t, onHost("h1"), *a.Handles[0].Holder)
 	require.Nil(t, h.accelerator(t, "card2").Fence, "nobody holds it")
 	require.Equal(t, cyborg.StatusMissing, h.accelerator(t, "card2").Status())
@@ -202,12 +202,12 @@ func TestVanishingAndReturning(t *testing.T) {
 	all[0].Deployables[0].Handles = handles[1:]
 	h.report(t)
 	a = h.accelerator(t, "card0")
-	require.Equal(t, cyborg.Present, a.Presence)
+	require.Equal(t, cyborg.PresencePresent, a.Presence)
 	require.Equal(t, "vanished while in use", a.Fence.Reason)
-	require.Equal(t, cyborg.Missing, a.Handles[0].Presence)
+	require.Equal(t, cyborg.PresenceMissing, a.Handles[0].Presence)
 	_, err := r.Admit(t.Context(), toAttach(a.UUID, instance("vm")))
-	requireKind(t, cyborg.Changed, err, "vanished while in use")
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	requireKind(t, cyborg.ErrChanged, err, "vanished while in use")
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	require.Nil(t, h.accelerator(t, "card0").Fence)
 	work := r.begin(t, toAttach(a.UUID, instance("vm")))
 	require.Equal(t, "card0.1", work.Handles[0].Identity, "not the one that is missing")
@@ -311,7 +311,7 @@ func TestL7TheHandleThatVanishes(t *testing.T) {
 	byIdentity := func() map[string]uuid.UUID {
 		out := map[string]uuid.UUID{}
 		for _, handle := range h.accelerator(t, "card0").Handles {
-			if handle.Presence == cyborg.Present {
+			if handle.Presence == cyborg.PresencePresent {
 				out[handle.Identity] = handle.UUID
 			}
 		}
@@ -335,7 +335,7 @@ func TestHandleThatMoves(t *testing.T) {
 	handles := &h.devices()[0].Deployables[0].Handles
 	moved := (*handles)[0]
 	id := a.Handles[0].UUID
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 
 	*handles = (*handles)[1:]
 	other := &h.devices()[1].Deployables[0]
@@ -344,18 +344,18 @@ func TestHandleThatMoves(t *testing.T) {
 	require.Len(t, h.accelerator(t, "card1").Handles, 2, "it is held where it was")
 	require.Equal(t, "vanished while in use", h.accelerator(t, "card0").Fence.Reason)
 	require.Contains(t, h.record(t).Backends[0].Error, "held by host h1")
-	beat, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	beat, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, beat[0].Report, "the agent is asked until it can be recorded")
 
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	h.report(t)
 	require.Len(t, h.accelerator(t, "card0").Handles, 1)
 	found := h.accelerator(t, "card1").Handles
 	require.Len(t, found, 3)
 	require.Contains(t, []uuid.UUID{found[0].UUID, found[1].UUID, found[2].UUID}, id)
 	require.Empty(t, h.record(t).Backends[0].Error)
-	beat, err = r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	beat, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, beat[0].Report)
 }
@@ -365,14 +365,14 @@ func TestDeviceThatMoves(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	shown := h.devices()
 	h.content.Backends[0] = cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed, Error: "no"}
 	h.content.Backends = append(h.content.Backends, cyborg.BackendReport{Name: "new", Driver: "generic", State: cyborg.BackendOK, Devices: shown})
 	h.report(t)
 	require.Equal(t, "fake", h.accelerator(t, "card0").Backend)
 	require.Contains(t, h.record(t).Backends[1].Error, "card0 stays with backend fake")
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	h.report(t)
 	require.Equal(t, "new", h.accelerator(t, "card0").Backend)
 	require.Equal(t, a.UUID, h.accelerator(t, "card0").UUID)
@@ -437,9 +437,9 @@ func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID, Name: "h2_card0"}), cyborg.Succeeded)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID, Name: "h2_card0"}), cyborg.OperationSucceeded)
 	late := r.addHost(t, "h2", 1).accelerator(t, "card0")
-	require.Equal(t, "h2_card0", late.Deployable)
+	require.Equal(t, "h2_card0", late.ProviderName)
 	require.Contains(t, late.Name, "h2_card0~")
 }
 
@@ -469,7 +469,7 @@ func TestBadReportsDoNotKeepOthersOut(t *testing.T) {
 	} {
 		sequence := fine.sequence
 		replies, err := r.MergeReports(t.Context(), []cyborg.Report{fine.next(), report})
-		requireKind(t, cyborg.Invalid, errors.Unwrap(unjoin(err)), "report of host")
+		requireKind(t, cyborg.ErrInvalid, errors.Unwrap(unjoin(err)), "report of host")
 		require.Equal(t, cyborg.ReportReply{Generation: 1, Accepted: true}, replies[0], "%d", i)
 		require.Zero(t, replies[1])
 		require.Equal(t, sequence+1, scalar[int64](t, r, "SELECT report_seq FROM hosts WHERE name = 'fine'"))
@@ -504,7 +504,7 @@ func TestSilence(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, true}, []bool{services[0].Alive, services[1].Alive})
 	unknown := cyborg.Heartbeat{Host: "c"}
-	replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{a.beat(), b.beat(), unknown, {Host: "\x00"}})
+	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{a.beat(), b.beat(), unknown, {Host: "\x00"}})
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.HeartbeatReply{{}, {}, {Report: true}, {Report: true}}, replies)
 	overdue, err = r.OverdueHosts(t.Context(), 0)
@@ -514,14 +514,14 @@ func TestSilence(t *testing.T) {
 
 	early, late := a.beat(), b.beat()
 	early.SentAt, late.SentAt = time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
-	_, err = r.Beat(t.Context(), []cyborg.Heartbeat{early, late})
+	_, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{early, late})
 	require.NoError(t, err)
 	for name, want := range map[string]float64{"a": 3600, "b": -3600} {
 		host, err := r.Host(t.Context(), name)
 		require.NoError(t, err)
 		require.InDelta(t, want, *host.ClockOffset, 60)
 	}
-	_, err = r.Beat(t.Context(), []cyborg.Heartbeat{a.beat()}) // of an earlier release
+	_, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{a.beat()}) // of an earlier release
 	require.NoError(t, err)
 	host, err := r.Host(t.Context(), "a")
 	require.NoError(t, err)

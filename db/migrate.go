@@ -34,7 +34,7 @@ type SchemaStatus struct {
 }
 
 // Migrate brings the schema to the version that this binary knows, and says from where to where it went. Of several
-// processes one migrates, and the others wait. A newer schema is an error of kind Invalid, and is left alone.
+// processes one migrates, and the others wait. A newer schema is an error of kind ErrInvalid, and is left alone.
 func Migrate(ctx context.Context, url string) (from, to int64, err error) {
 	provider, err := migrator(url)
 	if err != nil {
@@ -50,7 +50,7 @@ func Migrate(ctx context.Context, url string) (from, to int64, err error) {
 	}
 	results, err := provider.Up(ctx)
 	if err != nil {
-		return status.Current, status.Current, cyborg.Errorf(cyborg.Internal, "migrating the database failed: %w", err)
+		return status.Current, status.Current, cyborg.Errorf(cyborg.ErrInternal, "migrating the database failed: %w", err)
 	}
 	if len(results) == 0 { // another process was faster
 		return status.Latest, status.Latest, nil
@@ -62,7 +62,7 @@ func Migrate(ctx context.Context, url string) (from, to int64, err error) {
 func MigrationStatus(ctx context.Context, url string) (SchemaStatus, error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		return SchemaStatus{}, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+		return SchemaStatus{}, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
 	defer conn.Close(ctx) //nolint:errcheck // it was only read from
 	return schemaStatus(ctx, conn)
@@ -74,10 +74,10 @@ func schemaStatus(ctx context.Context, conn *pgx.Conn) (SchemaStatus, error) {
 		server int
 	)
 	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&server); err != nil {
-		return status, cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+		return status, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
 	if server < oldestPostgres {
-		return status, cyborg.Errorf(cyborg.Invalid, "the database is PostgreSQL %d; Cyborg needs %d or newer",
+		return status, cyborg.Errorf(cyborg.ErrInvalid, "the database is PostgreSQL %d; Cyborg needs %d or newer",
 			server/10000, oldestPostgres/10000)
 	}
 	err := conn.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&status.Current)
@@ -85,7 +85,7 @@ func schemaStatus(ctx context.Context, conn *pgx.Conn) (SchemaStatus, error) {
 		err = nil
 	}
 	if err != nil {
-		return status, cyborg.Errorf(cyborg.Unavailable, "the schema's version cannot be read: %w", err)
+		return status, cyborg.Errorf(cyborg.ErrUnavailable, "the schema's version cannot be read: %w", err)
 	}
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
@@ -115,14 +115,14 @@ func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	case status.Current > status.Latest:
 		return tooNew(status)
 	case status.Current < status.Latest:
-		return cyborg.Errorf(cyborg.Invalid, "the database's schema has version %d and this binary needs %d",
+		return cyborg.Errorf(cyborg.ErrInvalid, "the database's schema has version %d and this binary needs %d",
 			status.Current, status.Latest).WithHint("Run `cyborg migrate`.")
 	}
 	return nil
 }
 
 func tooNew(status SchemaStatus) error {
-	return cyborg.Errorf(cyborg.Invalid, "the database's schema has version %d, and this binary knows only %d",
+	return cyborg.Errorf(cyborg.ErrInvalid, "the database's schema has version %d, and this binary knows only %d",
 		status.Current, status.Latest).WithHint("Run the newer release that migrated it.")
 }
 
@@ -130,7 +130,7 @@ func tooNew(status SchemaStatus) error {
 func migrator(url string) (*goose.Provider, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the database URL cannot be used: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the database URL cannot be used: %w", err)
 	}
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {

@@ -130,10 +130,10 @@ func TestMigrateRecords(t *testing.T) {
 	work, err := r.Begin(t.Context(), open)
 	require.NoError(t, err)
 	require.Len(t, work.Handles, 1)
-	r.end(t, work, cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, accelerator).Status())
 	a = r.accelerator(t, accelerator)
-	r.do(t, toRetire(a), cyborg.Succeeded)
+	r.do(t, toRetire(a), cyborg.OperationSucceeded)
 	h.fall(t)
 	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
 	_, err = r.Operation(t.Context(), done)
@@ -170,7 +170,7 @@ func TestOpenRefusesAnotherSchema(t *testing.T) {
 		return err
 	}
 	err := open()
-	requireKind(t, cyborg.Invalid, err, "version 0")
+	requireKind(t, cyborg.ErrInvalid, err, "version 0")
 	require.Contains(t, cyborg.AsError(err).Hint, "cyborg migrate")
 	_, latest, err := db.Migrate(t.Context(), url)
 	require.NoError(t, err)
@@ -179,9 +179,9 @@ func TestOpenRefusesAnotherSchema(t *testing.T) {
 	pool := newPool(t, url)
 	_, err = pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)", latest+1)
 	require.NoError(t, err)
-	requireKind(t, cyborg.Invalid, open(), "knows only")
+	requireKind(t, cyborg.ErrInvalid, open(), "knows only")
 	_, _, err = db.Migrate(t.Context(), url)
-	requireKind(t, cyborg.Invalid, err, "knows only")
+	requireKind(t, cyborg.ErrInvalid, err, "knows only")
 }
 
 func TestOpenWithoutDatabase(t *testing.T) {
@@ -189,12 +189,12 @@ func TestOpenWithoutDatabase(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	const nobody = "postgres://cyborg:secret@127.0.0.1:1/cyborg?connect_timeout=2"
 	_, err := db.Open(t.Context(), nobody, db.Options{}, log)
-	requireKind(t, cyborg.Unavailable, err)
+	requireKind(t, cyborg.ErrUnavailable, err)
 	require.NotContains(t, err.Error(), "secret")
 	_, _, err = db.Migrate(t.Context(), nobody)
-	requireKind(t, cyborg.Unavailable, err)
+	requireKind(t, cyborg.ErrUnavailable, err)
 	_, err = db.Open(t.Context(), "postgres://%", db.Options{}, log)
-	requireKind(t, cyborg.Invalid, err)
+	requireKind(t, cyborg.ErrInvalid, err)
 }
 
 func TestFailuresHaveKinds(t *testing.T) {
@@ -204,12 +204,12 @@ func TestFailuresHaveKinds(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := r.Services(gone, db.Page{})
-	requireKind(t, cyborg.Unavailable, err)
+	requireKind(t, cyborg.ErrUnavailable, err)
 	require.ErrorIs(t, err, context.Canceled)
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	_, err = r.Services(late, db.Page{})
-	requireKind(t, cyborg.Timeout, err)
+	requireKind(t, cyborg.ErrTimeout, err)
 	r.Close()
-	requireKind(t, cyborg.Unavailable, r.Ping(t.Context()))
+	requireKind(t, cyborg.ErrUnavailable, r.Ping(t.Context()))
 }

@@ -86,21 +86,21 @@ func andStates(c *clause, states []cyborg.OperationState) {
 	switch {
 	case rare:
 		c.and("o.open")
-	case len(states) == 1 && states[0] == cyborg.NeedsOperator:
-		c.and(is("o.state", cyborg.NeedsOperator))
+	case len(states) == 1 && states[0] == cyborg.OperationNeedsOperator:
+		c.and(is("o.state", cyborg.OperationNeedsOperator))
 		return
 	}
 	andAny(c, "o.state", texts(states))
 }
 
-// Operation reads one. The error is of kind NotFound where there is none.
+// Operation reads one. The error is of kind ErrNotFound where there is none.
 func (s *Store) Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error) {
 	found, err := readOperation(ctx, s.pool, id)
 	return found, s.failure(ctx, err)
 }
 
 // RequestCancel records that someone wants the operation cancelled; asking again changes nothing. The error is of kind
-// Changed where it has ended, and NotFound where there is none.
+// Changed where it has ended, and ErrNotFound where there is none.
 func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error) {
 	var out cyborg.Operation
 	err := s.changeByKey(ctx, actor, id, func(tx pgx.Tx) error {
@@ -115,7 +115,7 @@ func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Ac
 			return err
 		}
 		if out.State.Ended() {
-			return cyborg.Errorf(cyborg.Changed, "the operation has ended already, as %s", out.State).WithOperation(id)
+			return cyborg.Errorf(cyborg.ErrChanged, "the operation has ended already, as %s", out.State).WithOperation(id)
 		}
 		return nil
 	})

@@ -16,7 +16,7 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	h := r.addHost(t, "h1", 2)
 	a := h.accelerator(t, "card0")
 	require.Equal(t, "h1_card0", a.Name)
-	require.Equal(t, "h1_card0", a.Deployable)
+	require.Equal(t, "h1_card0", a.ProviderName)
 	require.Equal(t, cyborg.ProviderUUID("h1_card0"), a.ProviderUUID)
 	require.Equal(t, "card0", a.ProgramSet)
 	require.Equal(t, cyborg.StatusInactive, a.Status())
@@ -31,11 +31,11 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	again, err := r.Begin(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, work, again)
-	r.end(t, work, cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
 	ended, err := r.Begin(t.Context(), work.Operation)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, ended.Ended)
+	require.Equal(t, cyborg.OperationSucceeded, ended.Ended)
 
 	work = r.begin(t, toAttach(a.UUID, instance("vm1")))
 	require.Len(t, work.Handles, 1)
@@ -43,18 +43,18 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	again, err = r.Begin(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, work, again)
-	r.end(t, work, cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
 	a = h.accelerator(t, "card0")
 	require.Equal(t, cyborg.StatusReady, a.Status(), "one of two handles is free")
 	require.Equal(t, []cyborg.Holder{instance("vm1")}, a.Holders())
 	require.NotZero(t, a.Handles[0].AttachedAt)
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusAttached, h.accelerator(t, "card0").Status())
 
 	holder := instance("vm1")
-	r.do(t, toDetach(a.UUID, &holder), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, &holder), cyborg.OperationSucceeded)
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, h.accelerator(t, "card0").Holders())
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	require.Empty(t, h.accelerator(t, "card0").Holders())
 	out, err := r.Admit(t.Context(), toDetach(a.UUID, nil))
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	require.Equal(t, cyborg.StatusProgramming, a.Status())
 	require.Equal(t, work.Operation, a.Fence.Operation)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "image-1",
+		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1",
 		Steps:  []cyborg.Step{{Name: "program", State: cyborg.StepDone}},
 		Result: cyborg.JSONObject{"bitstream_id": "image-1"},
 	}))
@@ -76,7 +76,7 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 
 	op, err := r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, op.State)
+	require.Equal(t, cyborg.OperationSucceeded, op.State)
 	require.Equal(t, alice(), op.Actor)
 	require.Equal(t, []cyborg.Subject{
 		{Kind: cyborg.SubjectAccelerator, ID: a.UUID.String()},
@@ -95,9 +95,9 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 // TestUndone ends each kind in each way of not succeeding, before and after it began, and looks at what is left.
 func TestUndone(t *testing.T) {
 	t.Parallel()
-	for _, state := range []cyborg.OperationState{cyborg.Failed, cyborg.Stopped, cyborg.NeedsOperator} {
+	for _, state := range []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationCancelled, cyborg.OperationNeedsOperator} {
 		for _, began := range []bool{false, true} {
-			if !began && state == cyborg.NeedsOperator {
+			if !began && state == cyborg.OperationNeedsOperator {
 				continue // the machine does not go there
 			}
 			t.Run(string(state)+map[bool]string{true: " running", false: " admitted"}[began], func(t *testing.T) {
@@ -115,7 +115,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 	fresh := h.accelerator(t, "card0")
 	ready := h.ready(t, "card1")
 	held := h.ready(t, "card2")
-	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	held = h.accelerator(t, "card2")
 	programmed := h.ready(t, "card3")
 	ended := func(a db.Admission) uuid.UUID {
@@ -124,14 +124,14 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 			_, err := r.Begin(t.Context(), op.ID)
 			require.NoError(t, err)
 		}
-		outcome := cyborg.Outcome{Operation: op.ID, State: state, Error: cyborg.Errorf(cyborg.Hardware, "it smoked")}
+		outcome := cyborg.Outcome{Operation: op.ID, State: state, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")}
 		require.NoError(t, r.End(t.Context(), outcome))
-		outcome.State = cyborg.Succeeded
+		outcome.State = cyborg.OperationSucceeded
 		require.NoError(t, r.End(t.Context(), outcome), "of an ended one it changes nothing")
 		after, err := r.Operation(t.Context(), op.ID)
 		require.NoError(t, err)
 		require.Equal(t, state, after.State)
-		require.Equal(t, cyborg.Hardware, after.Error.Kind)
+		require.Equal(t, cyborg.ErrHardware, after.Error.Kind)
 		return op.ID
 	}
 	broken := func(before *cyborg.Accelerator, op uuid.UUID) *cyborg.Accelerator {
@@ -152,7 +152,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 	detach := ended(toDetach(held.UUID, nil))
 	program := ended(toProgram(programmed.UUID))
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM claims"))
-	if state != cyborg.NeedsOperator {
+	if state != cyborg.OperationNeedsOperator {
 		same(fresh)
 		same(ready)
 		same(held)
@@ -169,18 +169,18 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 	require.Equal(t, program, after.Fence.Operation)
 
 	// All of them can be brought back.
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: fresh.UUID}), cyborg.Succeeded)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: fresh.UUID}), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, fresh.UUID).Status())
 	for _, a := range []*cyborg.Accelerator{ready, held} {
-		r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+		r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 		require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "nothing is in doubt any more")
 		require.Empty(t, r.accelerator(t, a.UUID).Holders())
 	}
-	failed := r.do(t, toProgram(programmed.UUID), cyborg.Failed)
+	failed := r.do(t, toProgram(programmed.UUID), cyborg.OperationFailed)
 	after = r.accelerator(t, programmed.UUID)
 	require.Equal(t, program, after.Fence.Operation, "the fence from before %s is back", failed.Operation)
 	require.Equal(t, cyborg.StatusError, after.Status())
-	r.do(t, toProgram(programmed.UUID), cyborg.Succeeded)
+	r.do(t, toProgram(programmed.UUID), cyborg.OperationSucceeded)
 	after = r.accelerator(t, programmed.UUID)
 	require.Equal(t, cyborg.StatusReady, after.Status())
 	require.Nil(t, after.Fence)
@@ -193,17 +193,17 @@ func TestNameOfAFailedProvision(t *testing.T) {
 	first, second := h.accelerator(t, "card0"), h.accelerator(t, "card1")
 	op := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: first.UUID, Name: "mine"}))
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: second.UUID, Name: "mine"}))
-	requireKind(t, cyborg.NameTaken, err, "mine")
+	requireKind(t, cyborg.ErrNameTaken, err, "mine")
 	// Somebody takes the name that the first one had before.
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: second.UUID, Name: "h1_card0"}), cyborg.Succeeded)
-	r.end(t, op, cyborg.Failed)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: second.UUID, Name: "h1_card0"}), cyborg.OperationSucceeded)
+	r.end(t, op, cyborg.OperationFailed)
 	require.Equal(t, "mine", r.accelerator(t, first.UUID).Name)
 	require.Equal(t, cyborg.StatusInactive, r.accelerator(t, first.UUID).Status())
 
 	third := h.accelerator(t, "card2")
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: third.UUID, Name: "short"}), cyborg.Failed)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: third.UUID, Name: "short"}), cyborg.OperationFailed)
 	require.Equal(t, "h1_card2", r.accelerator(t, third.UUID).Name)
-	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "short"}), cyborg.Succeeded)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "short"}), cyborg.OperationSucceeded)
 }
 
 func TestGuards(t *testing.T) {
@@ -213,39 +213,39 @@ func TestGuards(t *testing.T) {
 	h.content.Backends[0].Devices[2].Deployables[0].Protected = "a mounted disk"
 	h.report(t)
 	inactive, protected := h.accelerator(t, "card0"), h.accelerator(t, "card2")
-	refused := func(kind cyborg.Kind, a db.Admission, text ...string) {
+	refused := func(kind cyborg.ErrorKind, a db.Admission, text ...string) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), a)
 		requireKind(t, kind, err, text...)
 		_, err = r.Operation(t.Context(), a.ID)
-		requireKind(t, cyborg.NotFound, err)
+		requireKind(t, cyborg.ErrNotFound, err)
 	}
 
 	unknown := uuid.New()
-	refused(cyborg.NotFound, toProvision(cyborg.ProvisionRequest{Accelerator: unknown}), unknown.String())
-	refused(cyborg.NotFound, toAttach(unknown, onHost("h1")))
-	refused(cyborg.NotFound, toDetach(unknown, nil))
-	refused(cyborg.NotFound, toProgram(unknown))
-	refused(cyborg.Invalid, admission())
-	refused(cyborg.Invalid, toAttach(inactive.UUID, cyborg.Holder{Kind: "nobody", ID: "x"}), "nobody")
-	refused(cyborg.Invalid, toAttach(inactive.UUID, onHost("")))
-	refused(cyborg.Protected, toProvision(cyborg.ProvisionRequest{Accelerator: protected.UUID}), "a mounted disk")
-	refused(cyborg.Changed, toAttach(inactive.UUID, onHost("h1")), "inactive")
-	refused(cyborg.Changed, toProgram(inactive.UUID), "inactive")
+	refused(cyborg.ErrNotFound, toProvision(cyborg.ProvisionRequest{Accelerator: unknown}), unknown.String())
+	refused(cyborg.ErrNotFound, toAttach(unknown, onHost("h1")))
+	refused(cyborg.ErrNotFound, toDetach(unknown, nil))
+	refused(cyborg.ErrNotFound, toProgram(unknown))
+	refused(cyborg.ErrInvalid, admission())
+	refused(cyborg.ErrInvalid, toAttach(inactive.UUID, cyborg.Holder{Kind: "nobody", ID: "x"}), "nobody")
+	refused(cyborg.ErrInvalid, toAttach(inactive.UUID, onHost("")))
+	refused(cyborg.ErrProtected, toProvision(cyborg.ProvisionRequest{Accelerator: protected.UUID}), "a mounted disk")
+	refused(cyborg.ErrChanged, toAttach(inactive.UUID, onHost("h1")), "inactive")
+	refused(cyborg.ErrChanged, toProgram(inactive.UUID), "inactive")
 
 	ready := h.ready(t, "card1")
-	refused(cyborg.Changed, toProvision(cyborg.ProvisionRequest{Accelerator: ready.UUID}), "ready already")
-	refused(cyborg.NameTaken, toProvision(cyborg.ProvisionRequest{Name: ready.Name}), ready.Name)
-	refused(cyborg.NameTaken, toProvision(cyborg.ProvisionRequest{Accelerator: inactive.UUID, Name: ready.Name}), ready.Name)
-	refused(cyborg.Invalid, toAttach(ready.UUID, onHost("h2")), "h2", "remotable")
+	refused(cyborg.ErrChanged, toProvision(cyborg.ProvisionRequest{Accelerator: ready.UUID}), "ready already")
+	refused(cyborg.ErrNameTaken, toProvision(cyborg.ProvisionRequest{Name: ready.Name}), ready.Name)
+	refused(cyborg.ErrNameTaken, toProvision(cyborg.ProvisionRequest{Accelerator: inactive.UUID, Name: ready.Name}), ready.Name)
+	refused(cyborg.ErrInvalid, toAttach(ready.UUID, onHost("h2")), "h2", "remotable")
 	remotable := true
 	_, err := r.UpdateSpecs(t.Context(), ready.UUID, cyborg.SpecsPatch{Remotable: &remotable}, 0, alice())
 	require.NoError(t, err)
-	r.do(t, toAttach(ready.UUID, onHost("h2")), cyborg.Succeeded)
-	refused(cyborg.InUse, toAttach(ready.UUID, onHost("h2")), "host h2 already")
-	refused(cyborg.InUse, toProgram(ready.UUID), "host h2")
-	r.do(t, toAttach(ready.UUID, instance("vm1")), cyborg.Succeeded)
-	refused(cyborg.InUse, toAttach(ready.UUID, instance("vm2")), "host h2, instance vm1")
+	r.do(t, toAttach(ready.UUID, onHost("h2")), cyborg.OperationSucceeded)
+	refused(cyborg.ErrInUse, toAttach(ready.UUID, onHost("h2")), "host h2 already")
+	refused(cyborg.ErrInUse, toProgram(ready.UUID), "host h2")
+	r.do(t, toAttach(ready.UUID, instance("vm1")), cyborg.OperationSucceeded)
+	refused(cyborg.ErrInUse, toAttach(ready.UUID, instance("vm2")), "host h2, instance vm1")
 
 	running := r.begin(t, toDetach(ready.UUID, nil))
 	for _, a := range []db.Admission{
@@ -253,31 +253,31 @@ func TestGuards(t *testing.T) {
 		toProvision(cyborg.ProvisionRequest{Accelerator: ready.UUID}),
 	} {
 		_, err := r.Admit(t.Context(), a)
-		requireKind(t, cyborg.Claimed, err, running.Operation.String(), "detach")
+		requireKind(t, cyborg.ErrClaimed, err, running.Operation.String(), "detach")
 		require.Equal(t, running.Operation, cyborg.AsError(err).Operation)
 	}
-	r.end(t, running, cyborg.Succeeded)
+	r.end(t, running, cyborg.OperationSucceeded)
 
 	_, err = r.Maintain(t.Context(), ready.UUID, cyborg.Maintenance{Reason: "new fan"}, alice())
 	require.NoError(t, err)
-	refused(cyborg.Changed, toAttach(ready.UUID, instance("vm1")), "maintenance", "new fan")
-	r.do(t, toProgram(ready.UUID), cyborg.Succeeded)
+	refused(cyborg.ErrChanged, toAttach(ready.UUID, instance("vm1")), "maintenance", "new fan")
+	r.do(t, toProgram(ready.UUID), cyborg.OperationSucceeded)
 	_, err = r.Maintain(t.Context(), inactive.UUID, cyborg.Maintenance{Reason: "new fan"}, alice())
 	require.NoError(t, err)
-	refused(cyborg.Changed, toProvision(cyborg.ProvisionRequest{Accelerator: inactive.UUID}), "maintenance")
+	refused(cyborg.ErrChanged, toProvision(cyborg.ProvisionRequest{Accelerator: inactive.UUID}), "maintenance")
 	_, err = r.Enable(t.Context(), ready.UUID, alice())
 	require.NoError(t, err)
 
-	r.do(t, toAttach(ready.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(ready.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	h.content.Backends[0].Devices = nil
 	h.report(t)
 	for _, a := range []db.Admission{
 		toAttach(ready.UUID, instance("vm1")), toProgram(ready.UUID), toProvision(cyborg.ProvisionRequest{Accelerator: ready.UUID}),
 	} {
-		refused(cyborg.Changed, a, "missing")
+		refused(cyborg.ErrChanged, a, "missing")
 	}
 	require.Equal(t, "vanished while in use", r.accelerator(t, ready.UUID).Fence.Reason)
-	r.do(t, toDetach(ready.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(ready.UUID, nil), cyborg.OperationSucceeded)
 	require.Nil(t, r.accelerator(t, ready.UUID).Fence)
 }
 
@@ -290,8 +290,8 @@ func TestGuardsHoldWhenItBegins(t *testing.T) {
 	h.content.Backends[0].Devices = nil
 	h.report(t)
 	_, err := r.Begin(t.Context(), op.ID)
-	requireKind(t, cyborg.Changed, err, "missing")
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Failed, Error: cyborg.AsError(err)}))
+	requireKind(t, cyborg.ErrChanged, err, "missing")
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
 	require.Nil(t, r.accelerator(t, a.UUID).Claim)
 }
 
@@ -308,10 +308,10 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, asked.CancelAt, again.CancelAt)
 	_, err = r.Begin(t.Context(), op.ID)
-	requireKind(t, cyborg.Cancelled, err)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Stopped, Error: cyborg.AsError(err)}))
+	requireKind(t, cyborg.ErrCancelled, err)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationCancelled, Error: cyborg.AsError(err)}))
 	_, err = r.RequestCancel(t.Context(), op.ID, alice())
-	requireKind(t, cyborg.Changed, err, "cancelled")
+	requireKind(t, cyborg.ErrChanged, err, "cancelled")
 
 	work := r.begin(t, toProgram(b.UUID))
 	_, err = r.RequestCancel(t.Context(), work.Operation, alice())
@@ -320,7 +320,7 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, err, "what runs must be told what to undo")
 	require.Equal(t, work, again2)
 	_, err = r.RequestCancel(t.Context(), uuid.New(), alice())
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 }
 
 func TestIllegalEnds(t *testing.T) {
@@ -328,19 +328,19 @@ func TestIllegalEnds(t *testing.T) {
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
 	op := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
-	for _, state := range []cyborg.OperationState{cyborg.Succeeded, cyborg.NeedsOperator} {
-		requireKind(t, cyborg.Changed, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: state}), "admitted")
+	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationNeedsOperator} {
+		requireKind(t, cyborg.ErrChanged, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: state}), "admitted")
 	}
-	for _, state := range []cyborg.OperationState{cyborg.Admitted, cyborg.Running, "done"} {
-		requireKind(t, cyborg.Invalid, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: state}))
+	for _, state := range []cyborg.OperationState{cyborg.OperationAdmitted, cyborg.OperationRunning, "done"} {
+		requireKind(t, cyborg.ErrInvalid, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: state}))
 	}
-	requireKind(t, cyborg.NotFound, r.End(t.Context(), cyborg.Outcome{Operation: uuid.New(), State: cyborg.Failed}))
+	requireKind(t, cyborg.ErrNotFound, r.End(t.Context(), cyborg.Outcome{Operation: uuid.New(), State: cyborg.OperationFailed}))
 	_, err := r.Begin(t.Context(), uuid.New())
-	requireKind(t, cyborg.NotFound, err)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Failed}))
+	requireKind(t, cyborg.ErrNotFound, err)
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
 	ended, err := r.Operation(t.Context(), op.ID)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Internal, ended.Error.Kind, "a failure always says something")
+	require.Equal(t, cyborg.ErrInternal, ended.Error.Kind, "a failure always says something")
 }
 
 func TestRecord(t *testing.T) {
@@ -353,7 +353,7 @@ func TestRecord(t *testing.T) {
 	op, err := r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, steps, op.Steps)
-	r.end(t, work, cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
 	require.NoError(t, r.Record(t.Context(), work.Operation, nil))
 	op, err = r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
@@ -376,10 +376,10 @@ func TestIdempotency(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, again.Repeated)
 		require.Equal(t, op.ID, again.Operation.ID)
-		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Failed}))
+		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
 	}
 	_, err := r.Admit(t.Context(), keyed(alice(), "card0", "another"))
-	requireKind(t, cyborg.Invalid, err, "key")
+	requireKind(t, cyborg.ErrInvalid, err, "key")
 	same, err := r.Admit(t.Context(), request)
 	require.NoError(t, err)
 	require.True(t, same.Repeated, "the same id, sent again")

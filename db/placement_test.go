@@ -191,13 +191,16 @@ func TestPlacementIsToldOfWhatMatters(t *testing.T) {
 		matters bool
 		do      func()
 	}{
-		{"heartbeat", false, func() { _, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()}); require.NoError(t, err) }},
+		{"heartbeat", false, func() {
+			_, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+			require.NoError(t, err)
+		}},
 		{"same report", false, func() { h.report(t) }},
 		{"provision", true, func() {
-			r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID, Name: "mine"}), cyborg.Succeeded)
+			r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID, Name: "mine"}), cyborg.OperationSucceeded)
 		}},
-		{"attach", true, func() { r.do(t, toAttach(a.UUID, vm), cyborg.Succeeded) }},
-		{"detach", true, func() { r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded) }},
+		{"attach", true, func() { r.do(t, toAttach(a.UUID, vm), cyborg.OperationSucceeded) }},
+		{"detach", true, func() { r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded) }},
 		{"maintain", true, func() {
 			_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 			require.NoError(t, err)
@@ -208,7 +211,7 @@ func TestPlacementIsToldOfWhatMatters(t *testing.T) {
 		}},
 		{"enable", true, func() { _, err := r.Enable(t.Context(), a.UUID, alice()); require.NoError(t, err) }},
 		{"program begins", true, func() { work = r.begin(t, toProgram(a.UUID)) }},
-		{"program ends", true, func() { r.end(t, work, cyborg.Failed) }},
+		{"program ends", true, func() { r.end(t, work, cyborg.OperationFailed) }},
 		{"vanishes", true, func() { h.content.Backends[0].Devices = nil; h.report(t) }},
 		{"comes back with another trait", true, func() {
 			h.content = content(1)
@@ -239,14 +242,14 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
 	vm := instance(uuid.NewString())
-	r.do(t, toAttach(a.UUID, vm), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, vm), cyborg.OperationSucceeded)
 	got, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Len(t, got.Deployables, 1)
 	require.Equal(t, 1, got.Deployables[0].Outside)
 	require.False(t, got.Deployables[0].Untouched)
 	require.Equal(t, map[string]int{vm.ID: 0}, got.Deployables[0].Instances)
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 
 	r.profile(t, "one", one())
 
@@ -259,13 +262,13 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 		outside int
 	}{{instance(uuid.NewString()), 0}, {cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}, 1}} {
 		arqs := r.request(t, "one")
-		r.do(t, toBind("h1", test.holder, a.ProviderUUID, arqs...), cyborg.Succeeded)
+		r.do(t, toBind("h1", test.holder, a.ProviderUUID, arqs...), cyborg.OperationSucceeded)
 		got, err := r.Placement(t.Context(), "h1")
 		require.NoError(t, err)
 		require.Equal(t, test.outside, got.Deployables[0].Outside)
 		require.Len(t, r.due(t), test.outside)
 		r.inStep(t, "h1")
-		r.do(t, toUnbind(arqs...), cyborg.Succeeded)
+		r.do(t, toUnbind(arqs...), cyborg.OperationSucceeded)
 		require.Len(t, r.due(t), test.outside)
 		r.inStep(t, "h1")
 	}
@@ -343,7 +346,7 @@ func TestPlacementSilence(t *testing.T) {
 	got, err := r.Placement(t.Context(), "h2")
 	require.NoError(t, err)
 	require.True(t, got.Silent)
-	_, err = r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	_, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	changed, err = r.PlacementSilence(t.Context(), time.Minute)
 	require.NoError(t, err)

@@ -73,12 +73,12 @@ func TestPlans(t *testing.T) {
 		{"end of the feed", func(t *testing.T) { t.Helper(); _, err := store.LastCursor(t.Context()); require.NoError(t, err) }},
 		{"provision", func(t *testing.T) {
 			t.Helper()
-			past.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: fresh, Name: "new"}), cyborg.Succeeded)
+			past.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: fresh, Name: "new"}), cyborg.OperationSucceeded)
 		}},
-		{"attach", func(t *testing.T) { t.Helper(); past.do(t, toAttach(id, instance("vm")), cyborg.Succeeded) }},
-		{"detach", func(t *testing.T) { t.Helper(); past.do(t, toDetach(id, nil), cyborg.Succeeded) }},
-		{"program", func(t *testing.T) { t.Helper(); past.do(t, toProgram(id), cyborg.Succeeded) }},
-		{"undone", func(t *testing.T) { t.Helper(); past.do(t, toProgram(id), cyborg.Failed) }},
+		{"attach", func(t *testing.T) { t.Helper(); past.do(t, toAttach(id, instance("vm")), cyborg.OperationSucceeded) }},
+		{"detach", func(t *testing.T) { t.Helper(); past.do(t, toDetach(id, nil), cyborg.OperationSucceeded) }},
+		{"program", func(t *testing.T) { t.Helper(); past.do(t, toProgram(id), cyborg.OperationSucceeded) }},
+		{"undone", func(t *testing.T) { t.Helper(); past.do(t, toProgram(id), cyborg.OperationFailed) }},
 		{"bind", func(t *testing.T) {
 			t.Helper()
 			host := past.accelerator(t, id)
@@ -100,7 +100,7 @@ func TestPlans(t *testing.T) {
 		}},
 		{"heartbeat", func(t *testing.T) {
 			t.Helper()
-			_, err := store.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+			_, err := store.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 			require.NoError(t, err)
 		}},
 		{"maintain", func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestPlans(t *testing.T) {
 			require.NoError(t, err)
 			_, err = store.Unprovisioned(t.Context(), 100)
 			require.NoError(t, err)
-			_, err = store.Orphans(t.Context(), cyborg.Running, time.Minute, db.OperationPlace{}, 100)
+			_, err = store.Orphans(t.Context(), cyborg.OperationRunning, time.Minute, db.OperationPlace{}, 100)
 			require.NoError(t, err)
 			_, err = store.Prune(t.Context(), db.Retention{Events: time.Hour, Operations: time.Hour, Idempotency: time.Hour})
 			require.NoError(t, err)
@@ -191,9 +191,9 @@ func TestOperationPlans(t *testing.T) {
 		index  string
 		count  int
 	}{
-		{[]cyborg.OperationState{cyborg.NeedsOperator}, "operations_in_need", 4},
-		{[]cyborg.OperationState{cyborg.Running}, "operations_open", 10},
-		{[]cyborg.OperationState{cyborg.Admitted, cyborg.Running}, "operations_open", 10},
+		{[]cyborg.OperationState{cyborg.OperationNeedsOperator}, "operations_in_need", 4},
+		{[]cyborg.OperationState{cyborg.OperationRunning}, "operations_open", 10},
+		{[]cyborg.OperationState{cyborg.OperationAdmitted, cyborg.OperationRunning}, "operations_open", 10},
 	} {
 		found, err := store.Operations(t.Context(), db.OperationFilter{States: test.states}, db.Page{Limit: 100})
 		require.NoError(t, err)
@@ -202,7 +202,7 @@ func TestOperationPlans(t *testing.T) {
 			require.Contains(t, plan, test.index, "%v", test.states)
 		}
 	}
-	found, err := store.Operations(t.Context(), db.OperationFilter{States: []cyborg.OperationState{cyborg.Running, cyborg.NeedsOperator}}, db.Page{})
+	found, err := store.Operations(t.Context(), db.OperationFilter{States: []cyborg.OperationState{cyborg.OperationRunning, cyborg.OperationNeedsOperator}}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, found, 14)
 }

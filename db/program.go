@@ -15,7 +15,7 @@ import (
 // program loads an image. It claims and fences every deployable that the image disturbs.
 type program struct{ request cyborg.ProgramRequest }
 
-func (program) kind() cyborg.OperationKind { return cyborg.KindProgram }
+func (program) kind() cyborg.OperationKind { return cyborg.OperationProgram }
 
 func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := lockHostOf(ctx, tx, p.request.Accelerator); err != nil {
@@ -48,7 +48,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 		return err
 	}
 	if p.request.Reload && t.LostImage == nil {
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q has not lost its image", t.Name)
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q has not lost its image", t.Name)
 	}
 	if err := t.ready(); err != nil && !t.curable() {
 		return err
@@ -72,7 +72,7 @@ func (a *accelerator) withoutUse() error {
 
 // curable says that what an image left in error another one may cure.
 func (a *accelerator) curable() bool {
-	return a.Lifecycle == cyborg.Broken && (a.errorKind == cyborg.KindProgram || a.errorKind == cyborg.KindBind)
+	return a.Lifecycle == cyborg.LifecycleError && (a.errorKind == cyborg.OperationProgram || a.errorKind == cyborg.OperationBind)
 }
 
 func (program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
@@ -105,7 +105,7 @@ func (p program) describe(o *running, work *cyborg.Work) {
 
 func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
-	case cyborg.Succeeded:
+	case cyborg.OperationSucceeded:
 		if outcome.BitstreamID != "" {
 			_, err := tx.Exec(ctx, "UPDATE deployables SET bitstream_id = $2 WHERE uuid = $1 AND bitstream_id <> $2",
 				o.targets[0].UUID, outcome.BitstreamID)
@@ -119,14 +119,14 @@ func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.O
 				cured = append(cured, t.UUID)
 			}
 		}
-		if _, err := move(ctx, tx, cured, cyborg.Ready); err != nil {
+		if _, err := move(ctx, tx, cured, cyborg.LifecycleReady); err != nil {
 			return err
 		}
 		if err := recordImages(ctx, tx, o, outcome); err != nil {
 			return err
 		}
 		return unfenceTargets(ctx, tx, o)
-	case cyborg.NeedsOperator:
+	case cyborg.OperationNeedsOperator:
 		return leaveUnprogrammed(ctx, tx, o, outcome)
 	default:
 		return restoreFences(ctx, tx, o)

@@ -28,20 +28,20 @@ func TestProgramSets(t *testing.T) {
 	require.NotNil(t, r.accelerator(t, r0.UUID).Fence)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, r2.UUID).Status())
 	require.Equal(t, cyborg.StatusInactive, h.accelerator(t, "card1").Status())
-	r.do(t, toAttach(r2.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(r2.UUID, onHost("h1")), cyborg.OperationSucceeded)
 
 	whole := toProgram(r1.UUID)
 	whole.Program.Image.WholeDevice = true
 	_, err := r.Admit(t.Context(), whole)
-	requireKind(t, cyborg.Claimed, err, work.Operation.String())
-	r.end(t, work, cyborg.Succeeded)
+	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
+	r.end(t, work, cyborg.OperationSucceeded)
 	require.Nil(t, r.accelerator(t, r0.UUID).Fence)
 	_, err = r.Admit(t.Context(), whole)
-	requireKind(t, cyborg.InUse, err, "host h1")
-	r.do(t, toDetach(r2.UUID, nil), cyborg.Succeeded)
+	requireKind(t, cyborg.ErrInUse, err, "host h1")
+	r.do(t, toDetach(r2.UUID, nil), cyborg.OperationSucceeded)
 	work = r.begin(t, whole)
 	require.Len(t, work.Targets, 4, "also card0, which was there before and may come back")
-	r.end(t, work, cyborg.Failed)
+	r.end(t, work, cyborg.OperationFailed)
 	for _, a := range []uuid.UUID{r0.UUID, r1.UUID, r2.UUID} {
 		require.Equal(t, cyborg.StatusReady, r.accelerator(t, a).Status())
 		require.Nil(t, r.accelerator(t, a).Fence)
@@ -64,13 +64,13 @@ func TestObservations(t *testing.T) {
 	before, err := r.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
 	}))
 	require.Equal(t, "image-1", r.accelerator(t, a.UUID).BitstreamID)
 	after, err := r.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Greater(t, after.Generation, before.Generation)
-	beat, err := r.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	beat, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, beat[0].Report, "the records are no longer what the agent had reported")
 
@@ -99,7 +99,7 @@ func TestObservationOlderThanAReport(t *testing.T) {
 	h.content.Backends[0].Devices[0].Deployables[0].BitstreamID = "what is there now"
 	h.report(t)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
+		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
 	}))
 	require.Equal(t, "what is there now", r.accelerator(t, a.UUID).BitstreamID)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
@@ -120,24 +120,24 @@ func TestFailedWholeDeviceProgram(t *testing.T) {
 	one, other := h.ready(t, "r0").UUID, h.accelerator(t, "r1").UUID
 	whole := toProgram(one)
 	whole.Program.Image.WholeDevice = true
-	failed := r.do(t, whole, cyborg.NeedsOperator)
+	failed := r.do(t, whole, cyborg.OperationNeedsOperator)
 	fence := &cyborg.Fence{Reason: "programming failed, and what is loaded now is not known", Operation: failed.Operation}
 	require.Equal(t, fence, r.accelerator(t, one).Fence)
 	require.Equal(t, fence, r.accelerator(t, other).Fence)
 	require.Equal(t, cyborg.StatusFenced, r.accelerator(t, other).Status())
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "any"}))
-	requireKind(t, cyborg.NoFit, err, "programming failed")
+	requireKind(t, cyborg.ErrNoFit, err, "programming failed")
 
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: other}), cyborg.Succeeded)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: other}), cyborg.OperationSucceeded)
 	require.Equal(t, fence, r.accelerator(t, other).Fence, "nobody gets it before it has an image that works")
 	_, err = r.Admit(t.Context(), toAttach(other, instance("vm")))
-	requireKind(t, cyborg.Changed, err, "programming failed")
+	requireKind(t, cyborg.ErrChanged, err, "programming failed")
 	require.Contains(t, cyborg.AsError(err).Hint, "Program it again")
-	r.do(t, toProgram(other), cyborg.Succeeded)
+	r.do(t, toProgram(other), cyborg.OperationSucceeded)
 	require.Nil(t, r.accelerator(t, other).Fence)
-	r.do(t, toAttach(other, instance("vm")), cyborg.Succeeded)
+	r.do(t, toAttach(other, instance("vm")), cyborg.OperationSucceeded)
 
-	r.do(t, toProgram(one), cyborg.Succeeded)
+	r.do(t, toProgram(one), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, one).Status())
 	require.Nil(t, r.accelerator(t, one).Fence)
 }

@@ -61,7 +61,7 @@ func shown(last bool) *rapid.Generator[cyborg.Content] {
 		cards := [3]*cyborg.DeviceReport{}
 		for i := range cards {
 			cards[i] = &cyborg.DeviceReport{
-				Identity: fmt.Sprint("card", i), Type: cyborg.FPGA, Model: rapid.SampledFrom([]string{"m1", "m2"}).Draw(t, "model"),
+				Identity: fmt.Sprint("card", i), Type: cyborg.DeviceTypeFPGA, Model: rapid.SampledFrom([]string{"m1", "m2"}).Draw(t, "model"),
 				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{}},
 			}
 		}
@@ -76,7 +76,7 @@ func shown(last bool) *rapid.Generator[cyborg.Content] {
 			if on := place("part", 3); on >= 0 {
 				parts[on] = append(parts[on], cyborg.DeployableReport{
 					Name: fmt.Sprint("p", i), Handles: held[i], BitstreamID: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "image"),
-					Specs: cyborg.Specs{Num: rapid.IntRange(1, 2).Draw(t, "num"), DeviceType: cyborg.FPGA},
+					Specs: cyborg.Specs{Num: rapid.IntRange(1, 2).Draw(t, "num"), DeviceType: cyborg.DeviceTypeFPGA},
 				})
 			}
 		}
@@ -103,19 +103,19 @@ func (r *records) view(t *rapid.T, host string) string {
 	identities := map[uuid.UUID]string{}
 	for _, d := range devices {
 		identities[d.UUID] = d.Identity
-		if d.Presence == cyborg.Present {
+		if d.Presence == cyborg.PresencePresent {
 			lines = append(lines, fmt.Sprintf("device %s %s of %s", d.Identity, d.Model, d.Backend))
 		}
 	}
 	accelerators, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{host}}, db.Page{})
 	require.NoError(t, err)
 	for _, a := range accelerators {
-		if a.Presence != cyborg.Present {
+		if a.Presence != cyborg.PresencePresent {
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("accelerator %s %q %d of %s, %s, %v", a.LocalName, a.BitstreamID, a.Specs.Num, identities[a.DeviceUUID], a.Lifecycle, a.Fence))
 		for _, h := range a.Handles {
-			if h.Presence == cyborg.Present {
+			if h.Presence == cyborg.PresencePresent {
 				lines = append(lines, fmt.Sprintf("handle %s of %s", h.Identity, a.LocalName))
 			}
 		}
@@ -127,7 +127,7 @@ func (r *records) view(t *rapid.T, host string) string {
 // settleAsAgent sends the newest report again, as an agent does, until heartbeats no longer ask for one.
 func (r *records) settleAsAgent(t *rapid.T, report cyborg.Report, generation int64) {
 	for try := 0; ; try++ {
-		replies, err := r.Beat(t.Context(), []cyborg.Heartbeat{{
+		replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{{
 			Host: report.Host, BootID: report.BootID, AgentVersion: "1", StartedAt: time.Unix(1, 0), Digest: report.Digest, Generation: generation,
 		}})
 		require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestGuardsAgreeWithTheTables(t *testing.T) {
 	r := newRecords(t)
 	run := 0
 	states := []cyborg.OperationState{
-		cyborg.Admitted, cyborg.Running, cyborg.Succeeded, cyborg.Failed, cyborg.NeedsOperator, cyborg.Stopped,
+		cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
@@ -234,42 +234,42 @@ func TestGuardsAgreeWithTheTables(t *testing.T) {
 				}[rapid.IntRange(0, 3).Draw(rt, "request")]
 				out, err := r.Admit(t.Context(), a)
 				if err == nil && !out.Nothing {
-					ops, now[a.ID] = append(ops, a.ID), cyborg.Admitted
+					ops, now[a.ID] = append(ops, a.ID), cyborg.OperationAdmitted
 				}
-				require.NotEqual(rt, cyborg.Internal, cyborg.KindOf(err), "%v", err)
+				require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)
 			},
 			"begin": func(*rapid.T) {
 				id := operation()
 				work, err := r.Begin(t.Context(), id)
 				switch {
 				case err != nil:
-					require.NotEqual(rt, cyborg.Internal, cyborg.KindOf(err), "%v", err)
-					require.Equal(rt, cyborg.Admitted, now[id], "%v", err)
+					require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)
+					require.Equal(rt, cyborg.OperationAdmitted, now[id], "%v", err)
 				case now[id].Ended():
 					require.Equal(rt, now[id], work.Ended)
 				default:
-					now[id] = cyborg.Running
+					now[id] = cyborg.OperationRunning
 				}
 			},
 			"end": func(rt *rapid.T) {
 				id, to := operation(), rapid.SampledFrom(states).Draw(rt, "to")
-				err := r.End(t.Context(), cyborg.Outcome{Operation: id, State: to, Error: cyborg.Errorf(cyborg.Hardware, "it smoked")})
+				err := r.End(t.Context(), cyborg.Outcome{Operation: id, State: to, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")})
 				switch {
 				case !to.Ended():
-					require.Equal(rt, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+					require.Equal(rt, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 				case now[id].Ended():
 					require.NoError(rt, err)
 				case cyborg.Allowed(cyborg.OperationTransitions(), now[id], to):
 					require.NoError(rt, err)
 					now[id] = to
 				default:
-					require.Equal(rt, cyborg.Changed, cyborg.KindOf(err), "%v", err)
+					require.Equal(rt, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
 				}
 			},
 			"cancel": func(*rapid.T) {
 				id := operation()
 				_, err := r.RequestCancel(t.Context(), id, alice())
-				require.Equal(rt, now[id].Ended(), cyborg.KindOf(err) == cyborg.Changed, "%v", err)
+				require.Equal(rt, now[id].Ended(), cyborg.ErrorKindOf(err) == cyborg.ErrChanged, "%v", err)
 			},
 			"maintain": func(*rapid.T) {
 				_, err := r.Maintain(t.Context(), target(), cyborg.Maintenance{Reason: "x"}, alice())
@@ -329,7 +329,7 @@ func (r *records) requireWithinTables(t *rapid.T, host string) {
 func TestFitTakesTheBest(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	types := []cyborg.DeviceType{cyborg.FPGA, cyborg.GPU}
+	types := []cyborg.DeviceType{cyborg.DeviceTypeFPGA, cyborg.DeviceTypeGPU}
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
@@ -367,7 +367,7 @@ func TestFitTakesTheBest(t *testing.T) {
 			fitting := slices.DeleteFunc(slices.Clone(free), func(a cyborg.Accelerator) bool { return len(a.Specs.Mismatches(request.Specs)) > 0 })
 			out, err := r.Admit(t.Context(), toProvision(request))
 			if len(fitting) == 0 {
-				require.Equal(rt, cyborg.NoFit, cyborg.KindOf(err), "%v", err)
+				require.Equal(rt, cyborg.ErrNoFit, cyborg.ErrorKindOf(err), "%v", err)
 				continue
 			}
 			require.NoError(rt, err)

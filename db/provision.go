@@ -23,7 +23,7 @@ type provision struct {
 // nameTaken is the constraint by which no two accelerators have one name.
 const nameTaken = "deployables_accelerator_key"
 
-func (provision) kind() cyborg.OperationKind { return cyborg.KindProvision }
+func (provision) kind() cyborg.OperationKind { return cyborg.OperationProvision }
 
 func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	id := p.request.Accelerator
@@ -48,7 +48,7 @@ func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return choice{}, err
 	}
 	if misses := p.misses(&found); len(misses) > 0 {
-		return choice{}, cyborg.Errorf(cyborg.NoFit, "accelerator %q does not fit: %s", found.Name, strings.Join(misses, "; "))
+		return choice{}, cyborg.Errorf(cyborg.ErrNoFit, "accelerator %q does not fit: %s", found.Name, strings.Join(misses, "; "))
 	}
 	return p.chosen(found), nil
 }
@@ -79,10 +79,10 @@ func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
 		return err
 	}
 	by := has[0].movedBy
-	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.KindProvision {
+	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
 		by = claim.Operation
 	}
-	return cyborg.Errorf(cyborg.NameTaken, "another accelerator is called %q", name).
+	return cyborg.Errorf(cyborg.ErrNameTaken, "another accelerator is called %q", name).
 		WithOperation(by).WithHint("Choose another name.")
 }
 
@@ -92,11 +92,11 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 		return err
 	}
 	switch {
-	case t.Lifecycle == cyborg.Ready && p.request.Name == t.Name:
-		return cyborg.Errorf(cyborg.NameTaken, "accelerator %q is ready already", t.Name).
+	case t.Lifecycle == cyborg.LifecycleReady && p.request.Name == t.Name:
+		return cyborg.Errorf(cyborg.ErrNameTaken, "accelerator %q is ready already", t.Name).
 			WithOperation(t.movedBy).WithHint("Choose another name.")
-	case !cyborg.Allowed(cyborg.LifecycleTransitions(), t.Lifecycle, cyborg.Installing):
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
+	case !cyborg.Allowed(cyborg.LifecycleTransitions(), t.Lifecycle, cyborg.LifecycleInstalling):
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
 	}
 	if err := first(t.unprotected(), t.notNovas(), t.enabled(), t.settled()); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 }
 
 func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	moved, err := move(ctx, tx, ids(o.targets), cyborg.Installing)
+	moved, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInstalling)
 	if err == nil && moved == 0 {
 		return errCollision
 	}
@@ -119,17 +119,17 @@ func (provision) describe(*running, *cyborg.Work) {}
 
 func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
-	case cyborg.Succeeded:
-		moved, err := move(ctx, tx, ids(o.targets), cyborg.Ready)
+	case cyborg.OperationSucceeded:
+		moved, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleReady)
 		if err == nil && moved == 0 {
-			return cyborg.Errorf(cyborg.Internal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)
+			return cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)
 		}
 		return err
-	case cyborg.NeedsOperator:
+	case cyborg.OperationNeedsOperator:
 		return leaveInError(ctx, tx, o, outcome)
 	default:
-		if o.state == cyborg.Running {
-			if _, err := move(ctx, tx, ids(o.targets), cyborg.Inactive); err != nil {
+		if o.state == cyborg.OperationRunning {
+			if _, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInactive); err != nil {
 				return err
 			}
 		}

@@ -19,9 +19,9 @@ func TestProvisionByName(t *testing.T) {
 	require.Equal(t, h.accelerator(t, "card1").UUID.String(), op.Subjects[0].ID)
 	two := 2
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Host: "h2"}))
-	requireKind(t, cyborg.NoFit, err, "host is h1, not h2")
+	requireKind(t, cyborg.ErrNoFit, err, "host is h1, not h2")
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Specs: cyborg.SpecsPatch{Num: new(3)}}))
-	requireKind(t, cyborg.NoFit, err, "num is 2, less than 3")
+	requireKind(t, cyborg.ErrNoFit, err, "num is 2, less than 3")
 	r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Host: "h1", Specs: cyborg.SpecsPatch{Num: &two}}))
 }
 
@@ -29,7 +29,7 @@ func TestProvisionWhatFits(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "any"}))
-	requireKind(t, cyborg.NoFit, err, "no accelerator yet")
+	requireKind(t, cyborg.ErrNoFit, err, "no accelerator yet")
 
 	silent := r.addHost(t, "a-silent", 1)
 	h1, h2 := r.addHost(t, "h1", 3), r.addHost(t, "h2", 1)
@@ -46,8 +46,8 @@ func TestProvisionWhatFits(t *testing.T) {
 		if request.Name != "" {
 			require.Equal(t, request.Name, a.Name)
 		}
-		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Failed}))
-		return a.Deployable
+		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
+		return a.ProviderName
 	}
 	crypto := "crypto"
 	tree := func(gbps any) cyborg.SpecsPatch {
@@ -61,10 +61,10 @@ func TestProvisionWhatFits(t *testing.T) {
 	require.Equal(t, "h1_card2", chosen(cyborg.ProvisionRequest{Specs: tree(30)}))
 
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Specs: tree(50)}))
-	requireKind(t, cyborg.NoFit, err, "h1_card2", "gbps is 40, less than 50")
-	gpu := cyborg.GPU
+	requireKind(t, cyborg.ErrNoFit, err, "h1_card2", "gbps is 40, less than 50")
+	gpu := cyborg.DeviceTypeGPU
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Host: "h2", Specs: cyborg.SpecsPatch{DeviceType: &gpu}}))
-	requireKind(t, cyborg.NoFit, err, "h2_card0", "device_type is FPGA, not GPU")
+	requireKind(t, cyborg.ErrNoFit, err, "h2_card0", "device_type is FPGA, not GPU")
 	require.NotEmpty(t, cyborg.AsError(err).Hint)
 
 	// What an operator said of an accelerator counts as what it is.
@@ -74,7 +74,7 @@ func TestProvisionWhatFits(t *testing.T) {
 
 	h2.ready(t, "card0")
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Host: "h2", Specs: cyborg.SpecsPatch{Num: new(2)}}))
-	requireKind(t, cyborg.NoFit, err, "h2_card0", "ready already")
+	requireKind(t, cyborg.ErrNoFit, err, "h2_card0", "ready already")
 }
 
 // TestWhatIsNearestIsOfTheTypeThatWasAskedFor, also where there are many others that nobody uses.
@@ -83,11 +83,11 @@ func TestWhatIsNearestIsOfTheTypeThatWasAskedFor(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 30)
 	last := &h.content.Backends[0].Devices[29].Deployables[0]
-	last.Specs.DeviceType, last.Protected = cyborg.GPU, "the boot display"
+	last.Specs.DeviceType, last.Protected = cyborg.DeviceTypeGPU, "the boot display"
 	h.report(t)
-	gpu := cyborg.GPU
+	gpu := cyborg.DeviceTypeGPU
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Specs: cyborg.SpecsPatch{DeviceType: &gpu}}))
-	requireKind(t, cyborg.NoFit, err, "h1_card29", "the boot display")
+	requireKind(t, cyborg.ErrNoFit, err, "h1_card29", "the boot display")
 }
 
 // TestConcurrentProvisionsTakeDifferentOnes asks for more accelerators than there are, all at once and on several hosts.
@@ -117,7 +117,7 @@ func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 			switch {
 			case err == nil:
 				taken[out.Operation.Subjects[0].ID]++
-			case cyborg.KindOf(err) == cyborg.NoFit:
+			case cyborg.ErrorKindOf(err) == cyborg.ErrNoFit:
 				noFit++
 			default:
 				t.Error(err)
@@ -151,7 +151,7 @@ func TestOneName(t *testing.T) {
 			defer mu.Unlock()
 			if err == nil {
 				won++
-			} else if kind := cyborg.KindOf(err); kind != cyborg.NameTaken && kind != cyborg.Claimed {
+			} else if kind := cyborg.ErrorKindOf(err); kind != cyborg.ErrNameTaken && kind != cyborg.ErrClaimed {
 				t.Error(err)
 			}
 		})
@@ -166,13 +166,13 @@ func TestProvisionAfterFailureIsFree(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	a := h.accelerator(t, "card0")
 	for range 3 {
-		r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.Failed)
+		r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.OperationFailed)
 	}
 	require.Equal(t, a.Name, h.accelerator(t, "card0").Name)
-	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.NeedsOperator)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.OperationNeedsOperator)
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{}))
-	requireKind(t, cyborg.NoFit, err, "in error")
-	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.Succeeded)
+	requireKind(t, cyborg.ErrNoFit, err, "in error")
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
 }
 
@@ -191,7 +191,7 @@ func TestUnprovisioned(t *testing.T) {
 	}
 	a, b, c := h.accelerator(t, "card0"), h.accelerator(t, "card1"), h.accelerator(t, "card2")
 	require.Equal(t, []uuid.UUID{a.UUID, b.UUID, c.UUID}, list())
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.Failed)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.OperationFailed)
 	require.Equal(t, []uuid.UUID{b.UUID, c.UUID}, list(), "one that failed waits for somebody who knows why")
 	_, err := r.Maintain(t.Context(), b.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 	require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 )
 
 // Page asks for a part of a list. Lists are read by key: Marker is the id (for hosts the name) of the last item of the
-// page before. One that the store does not know is an error of kind Invalid.
+// page before. One that the store does not know is an error of kind ErrInvalid.
 type Page struct {
 	Limit  int // 1–1000; 0 and more than that mean 1000
 	Marker string
@@ -65,7 +65,7 @@ type Admission struct {
 	ID    uuid.UUID // minted by the caller
 	Actor cyborg.Actor
 	// IdempotencyKey, where given, makes a repeat by the same actor return the operation admitted first; Fingerprint
-	// is of the request, and a repeat with another one is an error of kind Invalid.
+	// is of the request, and a repeat with another one is an error of kind ErrInvalid.
 	IdempotencyKey string
 	Fingerprint    string
 	RetryOf        uuid.UUID
@@ -121,7 +121,7 @@ type Disagreement struct {
 	Journal     cyborg.AttachmentState // "" where the journal has no such entry
 	Recorded    string                 // attached, in_doubt, left (taken back by force), or "" for free
 	// Left is the operation that attached what is left; zero where nothing is.
-	Left uuid.UUID
+	Unconfirmed uuid.UUID
 	// Attach says what the records decide: the handle should be attached (true) or not (false).
 	Attach bool
 }

@@ -47,7 +47,7 @@ func TestOneWinner(t *testing.T) {
 			_, err := store.Admit(t.Context(), request)
 			if err == nil {
 				won.Add(1)
-			} else if cyborg.KindOf(err) != cyborg.Claimed {
+			} else if cyborg.ErrorKindOf(err) != cyborg.ErrClaimed {
 				t.Error(err)
 			}
 		})
@@ -75,7 +75,7 @@ func TestLastHandle(t *testing.T) {
 			vm := instance(fmt.Sprint("vm", w))
 			for range rounds {
 				switch raceOne(t, r, toAttach(a.UUID, vm)) {
-				case cyborg.Succeeded:
+				case cyborg.OperationSucceeded:
 					attached.Add(1)
 					if n := held.Add(1); n > 2 {
 						t.Errorf("%d hold two handles", n)
@@ -85,7 +85,7 @@ func TestLastHandle(t *testing.T) {
 					continue
 				}
 				held.Add(-1)
-				for raceOne(t, r, toDetach(a.UUID, &vm)) != cyborg.Succeeded {
+				for raceOne(t, r, toDetach(a.UUID, &vm)) != cyborg.OperationSucceeded {
 					if t.Failed() {
 						return
 					}
@@ -104,9 +104,9 @@ func TestLastHandle(t *testing.T) {
 func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 	t.Helper()
 	out, err := r.Admit(t.Context(), a)
-	switch cyborg.KindOf(err) {
+	switch cyborg.ErrorKindOf(err) {
 	case "":
-	case cyborg.Claimed, cyborg.InUse:
+	case cyborg.ErrClaimed, cyborg.ErrInUse:
 		return ""
 	default:
 		t.Error(err)
@@ -117,13 +117,13 @@ func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 		t.Error(err)
 		return ""
 	}
-	if work.Kind == cyborg.KindAttach && (len(work.Handles) != 1 || work.Handles[0].Holder != a.Attach.Holder) {
+	if work.Kind == cyborg.OperationAttach && (len(work.Handles) != 1 || work.Handles[0].Holder != a.Attach.Holder) {
 		t.Errorf("told to attach %v", work.Handles)
 	}
-	if err := r.End(t.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.Succeeded}); err != nil {
+	if err := r.End(t.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationSucceeded}); err != nil {
 		t.Error(err)
 	}
-	return cyborg.Succeeded
+	return cyborg.OperationSucceeded
 }
 
 // TestSameKeyAtOnce sends one request many times at once: one operation, and everybody learns of it.
@@ -179,7 +179,7 @@ func TestBeginAndEndAtOnce(t *testing.T) {
 	for _, work := range handles {
 		require.Equal(t, handles[0], work)
 	}
-	states := []cyborg.OperationState{cyborg.Succeeded, cyborg.Failed}
+	states := []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed}
 	for i := range 10 {
 		wg.Go(func() {
 			if err := r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: states[i%2]}); err != nil {
@@ -191,7 +191,7 @@ func TestBeginAndEndAtOnce(t *testing.T) {
 	ended, err := r.Operation(t.Context(), op.ID)
 	require.NoError(t, err)
 	found := r.accelerator(t, a.UUID)
-	require.Equal(t, ended.State == cyborg.Succeeded, len(found.Holders()) == 1)
+	require.Equal(t, ended.State == cyborg.OperationSucceeded, len(found.Holders()) == 1)
 }
 
 // TestOneBackendManyInstalls: a backend that has no devices yet, whose claims could keep others away, is configured by one
@@ -210,7 +210,7 @@ func TestOneBackendManyInstalls(t *testing.T) {
 		errs     [20]error
 	)
 	for i := range requests {
-		requests[i] = request(cyborg.InstallDriver)
+		requests[i] = request(cyborg.ConfigureInstall)
 		wg.Go(func() { _, errs[i] = stores[i%2].Admit(t.Context(), requests[i]) })
 	}
 	wg.Wait()
@@ -218,7 +218,7 @@ func TestOneBackendManyInstalls(t *testing.T) {
 	require.GreaterOrEqual(t, won, 0)
 	for i, err := range errs {
 		if i != won {
-			requireKind(t, cyborg.Claimed, err, `backend "new"`)
+			requireKind(t, cyborg.ErrClaimed, err, `backend "new"`)
 			require.Equal(t, requests[won].ID, cyborg.AsError(err).Operation)
 		}
 	}
@@ -226,13 +226,13 @@ func TestOneBackendManyInstalls(t *testing.T) {
 		_, err := r.Begin(t.Context(), id)
 		require.NoError(t, err)
 		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-			Operation: id, State: cyborg.Succeeded, Result: cyborg.JSONObject{"state": string(state)},
+			Operation: id, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": string(state)},
 		}))
 	}
 	configured(requests[won].ID, cyborg.BackendOK)
-	uninstall := r.admit(t, request(cyborg.UninstallDriver))
+	uninstall := r.admit(t, request(cyborg.ConfigureUninstall))
 	configured(uninstall.ID, cyborg.BackendDisabled)
-	_, err := r.Admit(t.Context(), request(cyborg.UninstallDriver))
-	requireKind(t, cyborg.Changed, err, "uninstalled already")
+	_, err := r.Admit(t.Context(), request(cyborg.ConfigureUninstall))
+	requireKind(t, cyborg.ErrChanged, err, "uninstalled already")
 	require.Equal(t, uninstall.ID, cyborg.AsError(err).Operation)
 }

@@ -76,17 +76,17 @@ func TestPages(t *testing.T) {
 	for _, marker := range []string{"nonsense", uuid.NewString()} {
 		page := db.Page{Marker: marker}
 		_, err := r.BackendsOf(t.Context(), nil, page)
-		requireKind(t, cyborg.Invalid, err, marker)
+		requireKind(t, cyborg.ErrInvalid, err, marker)
 		_, err = r.Services(t.Context(), page)
-		requireKind(t, cyborg.Invalid, err, marker)
+		requireKind(t, cyborg.ErrInvalid, err, marker)
 		_, err = r.Accelerators(t.Context(), db.AcceleratorFilter{}, page)
-		requireKind(t, cyborg.Invalid, err, marker)
+		requireKind(t, cyborg.ErrInvalid, err, marker)
 		_, err = r.Devices(t.Context(), db.DeviceFilter{}, page)
-		requireKind(t, cyborg.Invalid, err, marker)
+		requireKind(t, cyborg.ErrInvalid, err, marker)
 		_, err = r.Hosts(t.Context(), page)
-		requireKind(t, cyborg.Invalid, err, marker)
+		requireKind(t, cyborg.ErrInvalid, err, marker)
 		_, err = r.Operations(t.Context(), db.OperationFilter{}, page)
-		requireKind(t, cyborg.Invalid, err, marker)
+		requireKind(t, cyborg.ErrInvalid, err, marker)
 	}
 }
 
@@ -95,13 +95,13 @@ func TestFilters(t *testing.T) {
 	r := newRecords(t)
 	h1, h2 := r.addHost(t, "h1", 2), r.addHost(t, "h2", 1)
 	gpu := device("gpu0")
-	gpu.Type, gpu.VendorID = cyborg.GPU, "10de"
+	gpu.Type, gpu.VendorID = cyborg.DeviceTypeGPU, "10de"
 	h2.content.Backends = append(h2.content.Backends, cyborg.BackendReport{
 		Name: "gpus", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{gpu},
 	})
 	h2.report(t)
 	a, b := h1.ready(t, "card0"), h2.accelerator(t, "gpu0")
-	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.OperationSucceeded)
 	vm, nobody := instance("vm"), instance("nobody")
 	for name, test := range map[string]struct {
 		filter db.AcceleratorFilter
@@ -113,7 +113,7 @@ func TestFilters(t *testing.T) {
 		"hosts":        {db.AcceleratorFilter{Hosts: []string{"h2", "h9"}}, []string{"h2_card0", "h2_gpu0"}},
 		"driver":       {db.AcceleratorFilter{Drivers: []string{"generic"}}, []string{"h2_gpu0"}},
 		"backend":      {db.AcceleratorFilter{Backends: []string{"gpus"}}, []string{"h2_gpu0"}},
-		"type":         {db.AcceleratorFilter{DeviceTypes: []cyborg.DeviceType{cyborg.GPU}}, []string{"h2_gpu0"}},
+		"type":         {db.AcceleratorFilter{DeviceTypes: []cyborg.DeviceType{cyborg.DeviceTypeGPU}}, []string{"h2_gpu0"}},
 		"device":       {db.AcceleratorFilter{Devices: []uuid.UUID{a.DeviceUUID}}, []string{"h1_card0"}},
 		"holder":       {db.AcceleratorFilter{Holder: &vm}, []string{"h1_card0"}},
 		"other holder": {db.AcceleratorFilter{Holder: &nobody}, nil},
@@ -130,17 +130,17 @@ func TestFilters(t *testing.T) {
 		}
 		require.Equal(t, test.want, names, name)
 	}
-	devices, err := r.Devices(t.Context(), db.DeviceFilter{Hosts: []string{"h2"}, Types: []cyborg.DeviceType{cyborg.GPU}, Vendors: []string{"10de"}}, db.Page{})
+	devices, err := r.Devices(t.Context(), db.DeviceFilter{Hosts: []string{"h2"}, Types: []cyborg.DeviceType{cyborg.DeviceTypeGPU}, Vendors: []string{"10de"}}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, devices, 1)
 	_, err = r.Device(t.Context(), uuid.New())
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 	_, err = r.Accelerator(t.Context(), uuid.New())
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 	_, err = r.Host(t.Context(), "h9")
-	requireKind(t, cyborg.NotFound, err, "h9")
+	requireKind(t, cyborg.ErrNotFound, err, "h9")
 	_, err = r.Backends(t.Context(), "h9")
-	requireKind(t, cyborg.NotFound, err, "h9")
+	requireKind(t, cyborg.ErrNotFound, err, "h9")
 	backends, err := r.BackendsOf(t.Context(), nil, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, backends, 3)
@@ -155,8 +155,8 @@ func TestFilters(t *testing.T) {
 	require.Equal(t, 3, count(db.OperationFilter{}))
 	require.Equal(t, 1, count(db.OperationFilter{Open: &open}))
 	require.Equal(t, 2, count(db.OperationFilter{Open: &closed}))
-	require.Equal(t, 2, count(db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindProvision}}))
-	require.Equal(t, 2, count(db.OperationFilter{States: []cyborg.OperationState{cyborg.Succeeded}}))
+	require.Equal(t, 2, count(db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationProvision}}))
+	require.Equal(t, 2, count(db.OperationFilter{States: []cyborg.OperationState{cyborg.OperationSucceeded}}))
 	require.Equal(t, 1, count(db.OperationFilter{Hosts: []string{"h2"}}))
 	require.Equal(t, 2, count(db.OperationFilter{Subject: &cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: a.UUID.String()}}))
 	newest, err := r.Operations(t.Context(), db.OperationFilter{}, db.Page{Limit: 1})
@@ -251,23 +251,23 @@ func TestUpdateSpecs(t *testing.T) {
 	require.Equal(t, "crypto", changed.Specs.Type)
 	require.Equal(t, a.SpecVersion+1, changed.SpecVersion)
 	_, err = r.UpdateSpecs(t.Context(), a.UUID, cyborg.SpecsPatch{Remotable: &yes}, a.SpecVersion, alice())
-	requireKind(t, cyborg.Changed, err)
+	requireKind(t, cyborg.ErrChanged, err)
 	changed, err = r.UpdateSpecs(t.Context(), a.UUID, cyborg.SpecsPatch{Remotable: &yes, Capability: cyborg.JSONObject{}}, 0, alice())
 	require.NoError(t, err)
 	require.Equal(t, "crypto", changed.Specs.Type, "what was set before stays")
 	require.True(t, changed.Specs.Remotable)
 	require.Equal(t, cyborg.JSONObject{}, changed.Specs.Capability)
 	_, err = r.UpdateSpecs(t.Context(), a.UUID, cyborg.SpecsPatch{Num: new(9)}, 0, alice())
-	requireKind(t, cyborg.Invalid, err, "num")
+	requireKind(t, cyborg.ErrInvalid, err, "num")
 	_, err = r.UpdateSpecs(t.Context(), uuid.New(), cyborg.SpecsPatch{}, 0, alice())
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 
 	// What the hardware says goes on to count, below what the operator set.
-	h.content.Backends[0].Devices[0].Deployables[0].Specs = cyborg.Specs{Num: 5, DeviceType: cyborg.GPU, Type: "other", Remote: true}
+	h.content.Backends[0].Devices[0].Deployables[0].Specs = cyborg.Specs{Num: 5, DeviceType: cyborg.DeviceTypeGPU, Type: "other", Remote: true}
 	h.report(t)
 	found := h.accelerator(t, "card0")
 	require.Equal(t, cyborg.Specs{
-		Num: 5, DeviceType: cyborg.GPU, Type: "crypto", Remote: true, Remotable: true, Capability: cyborg.JSONObject{},
+		Num: 5, DeviceType: cyborg.DeviceTypeGPU, Type: "crypto", Remote: true, Remotable: true, Capability: cyborg.JSONObject{},
 	}, found.Specs)
 }
 
@@ -287,7 +287,7 @@ func TestMaintenanceOfADevice(t *testing.T) {
 	over := cyborg.Maintenance{Reason: "dust", Until: now.Add(-time.Minute)}
 	for _, d := range found {
 		_, err := r.MaintainDevice(t.Context(), d.UUID, over, alice())
-		requireKind(t, cyborg.Invalid, err, "would be over already")
+		requireKind(t, cyborg.ErrInvalid, err, "would be over already")
 	}
 	ahead := cyborg.Maintenance{Reason: "dust", Until: now.Add(time.Hour)}
 	two, err := r.MaintainDevice(t.Context(), found[0].UUID, ahead, alice())
@@ -300,7 +300,7 @@ func TestMaintenanceOfADevice(t *testing.T) {
 	two, err = r.EnableDevice(t.Context(), found[0].UUID, alice())
 	require.NoError(t, err)
 	for _, a := range two.Deployables {
-		require.Equal(t, cyborg.Enabled, a.Admin)
+		require.Equal(t, cyborg.AdministrationEnabled, a.Admin)
 	}
 	_, err = r.Forget(t.Context(), 0)
 	require.NoError(t, err)
@@ -308,7 +308,7 @@ func TestMaintenanceOfADevice(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, none.Deployables)
 	_, err = r.MaintainDevice(t.Context(), found[1].UUID, over, alice())
-	requireKind(t, cyborg.Invalid, err, "would be over already")
+	requireKind(t, cyborg.ErrInvalid, err, "would be over already")
 }
 
 func TestMaintenance(t *testing.T) {
@@ -317,11 +317,11 @@ func TestMaintenance(t *testing.T) {
 	h := r.addHost(t, "h1", 3)
 	a, b, c := h.ready(t, "card0"), h.accelerator(t, "card1"), h.accelerator(t, "card2")
 	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{}, alice())
-	requireKind(t, cyborg.Invalid, err, "reason")
+	requireKind(t, cyborg.ErrInvalid, err, "reason")
 	_, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x", Until: time.Now().Add(-time.Hour)}, alice())
-	requireKind(t, cyborg.Invalid, err, "over already")
+	requireKind(t, cyborg.ErrInvalid, err, "over already")
 	_, err = r.Maintain(t.Context(), uuid.New(), cyborg.Maintenance{Reason: "x"}, alice())
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 	until := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	found, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fan", Until: until}, alice())
 	require.NoError(t, err)
@@ -344,7 +344,7 @@ func TestMaintenance(t *testing.T) {
 		require.Nil(t, found.Maintenance)
 	}
 	_, err = r.Enable(t.Context(), uuid.New(), alice())
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 
 	for _, id := range []uuid.UUID{b.UUID, c.UUID} {
 		_, err = r.Maintain(t.Context(), id, cyborg.Maintenance{Reason: "x", Until: until}, alice())
@@ -357,7 +357,7 @@ func TestMaintenance(t *testing.T) {
 	over := r.accelerator(t, b.UUID)
 	require.Equal(t, cyborg.StatusInactive, over.Status(), "its time is over, whatever Reconcile does")
 	require.Nil(t, over.Maintenance)
-	r.do(t, toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{}, Name: "fits"}), cyborg.Succeeded)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{}, Name: "fits"}), cyborg.OperationSucceeded)
 	require.Equal(t, "fits", r.accelerator(t, b.UUID).Name)
 	enabled, err = r.EnableExpired(t.Context())
 	require.NoError(t, err)
@@ -397,7 +397,7 @@ func TestBackendsOfManyHosts(t *testing.T) {
 	require.Len(t, found, 30)
 	require.Equal(t, int64(2), count.statements.Load()-before)
 	_, err = r.BackendsOf(t.Context(), append(hosts, "nowhere", "h00"), db.Page{})
-	requireKind(t, cyborg.NotFound, err, `"nowhere"`)
+	requireKind(t, cyborg.ErrNotFound, err, `"nowhere"`)
 }
 
 // TestAProcessKeepsItsStart: whichever way a sign of life takes, the process started once; its successor under the same name

@@ -48,8 +48,8 @@ func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (strin
 // What Disagreement.Recorded says of a handle that has a holder and is not known to be attached, and of one that was
 // taken back without its host.
 const (
-	inDoubt = "in_doubt"
-	left    = "left"
+	inDoubt     = "in_doubt"
+	unconfirmed = "left"
 )
 
 // selectDisagreements compares journals with records: of the hosts after $1 and up to $5, and where $7 is not empty, of $1
@@ -117,7 +117,7 @@ func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo s
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
 		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Left))
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed))
 		return d, err
 	})
 	return found, s.failure(ctx, err)
@@ -150,8 +150,8 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 			targets = append(targets, d.Accelerator)
 		}
 		switch {
-		case d.Recorded == left:
-			leftovers, leftBy = append(leftovers, d.Handle.UUID), append(leftBy, d.Left)
+		case d.Recorded == unconfirmed:
+			leftovers, leftBy = append(leftovers, d.Handle.UUID), append(leftBy, d.Unconfirmed)
 		case !d.Attach && d.Recorded == inDoubt:
 			handles, operations = append(handles, d.Handle.UUID), append(operations, d.Operation)
 		}
@@ -167,7 +167,7 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		if err != nil {
 			return err
 		}
-		_, err = collect(ctx, tx, `
+		_, err = clearUnconfirmed(ctx, tx, `
 			host = $1 AND (uuid, left_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, leftovers, leftBy)
 		if err != nil {
 			return err
@@ -233,7 +233,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			return err
 		}
 		// Hardware that is gone for so long keeps nothing attached.
-		targets, err := collect(ctx, tx, missing+"true", host, missingFor)
+		targets, err := clearUnconfirmed(ctx, tx, missing+"true", host, missingFor)
 		if err != nil {
 			return err
 		}

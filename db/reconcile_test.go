@@ -52,13 +52,13 @@ func TestDisagreements(t *testing.T) {
 		if name == "instance" {
 			holder = instance("vm")
 		}
-		r.do(t, toAttach(h.accelerator(t, name).UUID, holder), cyborg.Succeeded)
+		r.do(t, toAttach(h.accelerator(t, name).UUID, holder), cyborg.OperationSucceeded)
 	}
 	claimed := r.begin(t, toAttach(h.accelerator(t, "claimed").UUID, onHost("h1")))
 	for _, name := range []string{"doubt", "doubt-journal"} {
-		r.do(t, toAttach(h.accelerator(t, name).UUID, onHost("h1")), cyborg.NeedsOperator)
+		r.do(t, toAttach(h.accelerator(t, name).UUID, onHost("h1")), cyborg.OperationNeedsOperator)
 	}
-	r.do(t, toDetach(h.accelerator(t, "broken").UUID, nil), cyborg.NeedsOperator)
+	r.do(t, toDetach(h.accelerator(t, "broken").UUID, nil), cyborg.OperationNeedsOperator)
 	for _, name := range []string{"agreed", "broken", "unrecorded", "instance", "doubt-journal", "claimed"} {
 		h.journal(name, cyborg.AttachmentDone)
 	}
@@ -140,7 +140,7 @@ func TestDisagreements(t *testing.T) {
 	}
 	h.report(t)
 	require.Empty(t, r.disagreements(t))
-	r.end(t, claimed, cyborg.Succeeded)
+	r.end(t, claimed, cyborg.OperationSucceeded)
 	require.Empty(t, r.disagreements(t))
 	h.content.Attachments = nil
 	h.report(t)
@@ -158,7 +158,7 @@ func TestJournalOlderThanTheRecords(t *testing.T) {
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	h.sequence++
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Succeeded,
+		Operation: work.Operation, State: cyborg.OperationSucceeded,
 		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: device("card0")}},
 	}))
 	require.Empty(t, r.disagreements(t))
@@ -173,15 +173,15 @@ func TestSettledMeanwhile(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.NeedsOperator)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationNeedsOperator)
 	found, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "h1", 0)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	require.NoError(t, r.RecordSettled(t.Context(), found))
 	require.Len(t, r.accelerator(t, a.UUID).Holders(), 1)
-	r.end(t, work, cyborg.NeedsOperator)
+	r.end(t, work, cyborg.OperationNeedsOperator)
 	require.NoError(t, r.RecordSettled(t.Context(), found))
 	require.Len(t, r.accelerator(t, a.UUID).Holders(), 1, "this doubt is another operation's")
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
@@ -194,14 +194,14 @@ func TestASettledDoubtCuresNothingElse(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
-	r.do(t, toDetach(a.UUID, nil), cyborg.NeedsOperator)
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.NeedsOperator)
-	r.do(t, toDetach(a.UUID, nil), cyborg.NeedsOperator)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationNeedsOperator)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.OperationNeedsOperator)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationNeedsOperator)
 	require.Empty(t, r.disagreements(t))
-	r.do(t, toDetach(a.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
-	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.Succeeded)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 }
 
@@ -218,21 +218,21 @@ func TestOrphans(t *testing.T) {
 		return found
 	}
 	none := db.OperationPlace{}
-	require.Empty(t, orphans(cyborg.Admitted, time.Hour, none, 10))
-	found := orphans(cyborg.Admitted, 0, none, 10)
+	require.Empty(t, orphans(cyborg.OperationAdmitted, time.Hour, none, 10))
+	found := orphans(cyborg.OperationAdmitted, 0, none, 10)
 	require.Len(t, found, 1)
 	require.Equal(t, admitted.ID, found[0].Operation)
-	require.Equal(t, cyborg.Admitted, found[0].State)
-	require.Equal(t, cyborg.KindProvision, found[0].Kind)
-	found = orphans(cyborg.Running, 0, none, 10)
+	require.Equal(t, cyborg.OperationAdmitted, found[0].State)
+	require.Equal(t, cyborg.OperationProvision, found[0].Kind)
+	found = orphans(cyborg.OperationRunning, 0, none, 10)
 	require.Len(t, found, 1)
 	require.Equal(t, running.Operation, found[0].Operation)
-	require.Empty(t, orphans(cyborg.Running, 0, found[0].Place, 10))
+	require.Empty(t, orphans(cyborg.OperationRunning, 0, found[0].Place, 10))
 
 	second := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card3").UUID}))
-	found = orphans(cyborg.Running, 0, none, 1)
+	found = orphans(cyborg.OperationRunning, 0, none, 1)
 	require.Equal(t, running.Operation, found[0].Operation)
-	found = orphans(cyborg.Running, 0, found[0].Place, 1)
+	found = orphans(cyborg.OperationRunning, 0, found[0].Place, 1)
 	require.Equal(t, second.Operation, found[0].Operation)
 }
 
@@ -302,7 +302,7 @@ func TestForget(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 4)
 	held, claimed := h.ready(t, "card0"), h.ready(t, "card1")
-	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	r.admit(t, toAttach(claimed.UUID, onHost("h1")))
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[3:]
 	h.content.Backends[0].Devices[0].Deployables[0].Handles = nil
@@ -320,7 +320,7 @@ func TestForget(t *testing.T) {
 	require.Len(t, found, 3)
 	require.Len(t, found["card0"].Handles, 1)
 	require.Len(t, found["card1"].Handles, 2)
-	r.do(t, toDetach(held.UUID, nil), cyborg.Succeeded)
+	r.do(t, toDetach(held.UUID, nil), cyborg.OperationSucceeded)
 	require.Equal(t, 3, forget(0))
 	r.endOfFeed(t)
 	events, err := r.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{{Kind: cyborg.SubjectAccelerator, ID: held.UUID.String()}}}, cyborg.Cursor{}, 0)
@@ -342,7 +342,7 @@ func TestPrune(t *testing.T) {
 	h := r.addHost(t, "h1", 2)
 	request := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID})
 	request.IdempotencyKey, request.Fingerprint = "k", "f"
-	old := r.do(t, request, cyborg.Succeeded)
+	old := r.do(t, request, cyborg.OperationSucceeded)
 	retry := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID})
 	retry.RetryOf = old.Operation
 	open := r.begin(t, retry)
@@ -364,12 +364,12 @@ func TestPrune(t *testing.T) {
 	require.Equal(t, db.Pruned{Events: events, Services: 1, Keys: 1}, pruned)
 	request.ID = uuid.New()
 	_, err = r.Admit(t.Context(), request)
-	requireKind(t, cyborg.Changed, err, "ready already")
+	requireKind(t, cyborg.ErrChanged, err, "ready already")
 	pruned, err = r.Prune(t.Context(), db.Retention{Operations: time.Hour})
 	require.NoError(t, err)
 	require.Equal(t, db.Pruned{Operations: 1}, pruned)
 	_, err = r.Operation(t.Context(), old.Operation)
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 	left, err := r.Operation(t.Context(), open.Operation)
 	require.NoError(t, err)
 	require.Zero(t, left.RetryOf)

@@ -15,7 +15,7 @@ import (
 // at the same moment, is a row of rescues.
 type rescue struct{ request cyborg.RescueRequest }
 
-func (rescue) kind() cyborg.OperationKind { return cyborg.KindRescue }
+func (rescue) kind() cyborg.OperationKind { return cyborg.OperationRescue }
 
 func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	out := choice{host: r.request.Host}
@@ -53,7 +53,7 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	case !known:
 		return out, noHost(r.request.Host)
 	case len(out.arqs) == 0 && working != uuid.Nil:
-		return out, cyborg.Errorf(cyborg.Claimed, "operation %s has Nova reboot the instances of host %s", working, r.request.Host).
+		return out, cyborg.Errorf(cyborg.ErrClaimed, "operation %s has Nova reboot the instances of host %s", working, r.request.Host).
 			WithOperation(working).WithHint("Wait until it has ended, or cancel it.")
 	}
 	out.nothing = len(out.arqs) == 0

@@ -47,15 +47,15 @@ func TestRescue(t *testing.T) {
 	require.Contains(t, op.Subjects, cyborg.Subject{Kind: cyborg.SubjectHost, ID: "h1"})
 
 	_, err = r.Admit(t.Context(), toRescue("h1", false))
-	requireKind(t, cyborg.Claimed, err, work.Operation.String())
+	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	again, err := r.Admit(t.Context(), toRescue("h1", true))
 	require.NoError(t, err)
 	require.True(t, again.Nothing)
 
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.Changed, "one is left"),
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "one is left"),
 		Rescued: []cyborg.RescuedInstance{
-			{Rescue: work.Rescues[0], Outcome: cyborg.Rebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.InstanceLeft},
+			{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueSkipped},
 		},
 	}))
 	counted, err := r.DriftOfInstances(t.Context())
@@ -70,13 +70,13 @@ func TestRescue(t *testing.T) {
 	require.Len(t, second.Rescues, 1, "but somebody may want it")
 	require.Equal(t, instances[1], second.Rescues[0].Instance)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: second.Operation, State: cyborg.Succeeded, Rescued: []cyborg.RescuedInstance{{Rescue: second.Rescues[0], Outcome: cyborg.Rebooted}},
+		Operation: second.Operation, State: cyborg.OperationSucceeded, Rescued: []cyborg.RescuedInstance{{Rescue: second.Rescues[0], Outcome: cyborg.RescueRebooted}},
 	}))
 	nothing, err := r.Admit(t.Context(), toRescue("h1", false))
 	require.NoError(t, err)
 	require.True(t, nothing.Nothing)
 	_, err = r.Admit(t.Context(), toRescue("h9", false))
-	requireKind(t, cyborg.NotFound, err, "h9")
+	requireKind(t, cyborg.ErrNotFound, err, "h9")
 }
 
 // TestRescueOfAnEarlierBoot: a host that has booted again since an instance was rebooted may have cost it its accelerators again.
@@ -85,8 +85,8 @@ func TestRescueOfAnEarlierBoot(t *testing.T) {
 	r, h, _ := rescuable(t)
 	work := r.begin(t, toRescue("h1", true))
 	h.reboot(t, 0)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.Succeeded, Rescued: []cyborg.RescuedInstance{
-		{Rescue: work.Rescues[0], Outcome: cyborg.Rebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.Rebooted},
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded, Rescued: []cyborg.RescuedInstance{
+		{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueRebooted},
 	}}))
 	require.Len(t, r.begin(t, toRescue("h1", true)).Rescues, 2)
 }
@@ -125,8 +125,8 @@ func TestRescuesAreForgotten(t *testing.T) {
 	r, _, _ := rescuable(t)
 	work := r.begin(t, toRescue("h1", true))
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.Changed, "one is left"),
-		Rescued: []cyborg.RescuedInstance{{Rescue: work.Rescues[0], Outcome: cyborg.Rebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.InstanceLeft}},
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "one is left"),
+		Rescued: []cyborg.RescuedInstance{{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueSkipped}},
 	}))
 	r.exec(t, "UPDATE rescues SET asked_at = now() - interval '2 hours'")
 	_, err := r.Prune(t.Context(), db.Retention{Operations: time.Hour})

@@ -13,7 +13,7 @@ import (
 // name, and what had fenced it.
 type retire struct{ request cyborg.RetireRequest }
 
-func (retire) kind() cyborg.OperationKind { return cyborg.KindRetire }
+func (retire) kind() cyborg.OperationKind { return cyborg.OperationRetire }
 
 func (r retire) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	found, err := lockOne(ctx, tx, r.request.Accelerator)
@@ -31,8 +31,8 @@ func (retire) guard(targets []accelerator, operation uuid.UUID) error {
 	if err := t.unclaimed(operation); err != nil {
 		return err
 	}
-	if t.Lifecycle == cyborg.Inactive {
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
+	if t.Lifecycle == cyborg.LifecycleInactive {
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
 	}
 	return first(t.unprotected(), t.unheld(), t.settled())
 }
@@ -43,10 +43,10 @@ func (retire) describe(*running, *cyborg.Work) {}
 
 func (retire) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
-	case cyborg.Succeeded:
-		_, err := move(ctx, tx, ids(o.targets), cyborg.Inactive)
+	case cyborg.OperationSucceeded:
+		_, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInactive)
 		return err
-	case cyborg.NeedsOperator:
+	case cyborg.OperationNeedsOperator:
 		return leaveInError(ctx, tx, o, outcome)
 	default: // it is in service, or in error, as before
 		return nil

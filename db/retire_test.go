@@ -20,8 +20,8 @@ func TestRetire(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	_, err := r.Admit(t.Context(), toRetire(h.accelerator(t, "card0")))
-	requireKind(t, cyborg.Changed, err, "inactive already")
-	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.Succeeded)
+	requireKind(t, cyborg.ErrChanged, err, "inactive already")
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.OperationSucceeded)
 	a := h.accelerator(t, "card0")
 
 	// While it is under way nobody gets it, and nobody else retires it.
@@ -32,19 +32,19 @@ func TestRetire(t *testing.T) {
 	require.Len(t, listed, 1)
 	for _, request := range []db.Admission{toRetire(a), toAttach(a.UUID, instance("vm")), toProgram(a.UUID)} {
 		_, err := r.Admit(t.Context(), request)
-		requireKind(t, cyborg.Claimed, err, work.Operation.String())
+		requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	}
-	r.end(t, work, cyborg.Failed)
+	r.end(t, work, cyborg.OperationFailed)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 
-	r.do(t, toRetire(a), cyborg.Succeeded)
+	r.do(t, toRetire(a), cyborg.OperationSucceeded)
 	after := r.accelerator(t, a.UUID)
 	require.Equal(t, cyborg.StatusInactive, after.Status())
 	require.Equal(t, "mine", after.Name)
 	found, err := r.Unprovisioned(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, found, "what was retired is not new hardware")
-	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.Succeeded)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.OperationSucceeded)
 }
 
 func TestRetireWhatIsHeld(t *testing.T) {
@@ -52,13 +52,13 @@ func TestRetireWhatIsHeld(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.OperationSucceeded)
 	_, err := r.Admit(t.Context(), toRetire(a))
-	requireKind(t, cyborg.InUse, err, "instance vm")
+	requireKind(t, cyborg.ErrInUse, err, "instance vm")
 	h.fall(t)
-	r.do(t, toForce(a.UUID, nil), cyborg.Succeeded)
+	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
 	_, err = r.Admit(t.Context(), toRetire(a))
-	requireKind(t, cyborg.Changed, err, unsettled)
+	requireKind(t, cyborg.ErrChanged, err, unsettled)
 }
 
 // TestRetireInEveryState: what is in error, in maintenance or gone can be retired, and comes back as it is.
@@ -67,18 +67,18 @@ func TestRetireInEveryState(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	r.do(t, toProgram(a.UUID), cyborg.NeedsOperator)
-	r.do(t, toRetire(a), cyborg.NeedsOperator)
+	r.do(t, toProgram(a.UUID), cyborg.OperationNeedsOperator)
+	r.do(t, toRetire(a), cyborg.OperationNeedsOperator)
 	broken := r.accelerator(t, a.UUID)
 	require.Equal(t, cyborg.StatusError, broken.Status())
 	require.Contains(t, broken.Reason, "retire")
-	r.do(t, toProgram(a.UUID), cyborg.Succeeded)
+	r.do(t, toProgram(a.UUID), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "an image that works still cures it")
-	r.do(t, toRetire(a), cyborg.NeedsOperator)
+	r.do(t, toRetire(a), cyborg.OperationNeedsOperator)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
-	r.do(t, toRetire(a), cyborg.Failed)
+	r.do(t, toRetire(a), cyborg.OperationFailed)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
-	r.do(t, toRetire(a), cyborg.Succeeded)
+	r.do(t, toRetire(a), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusInactive, r.accelerator(t, a.UUID).Status())
 	require.Empty(t, r.accelerator(t, a.UUID).Reason)
 
@@ -87,9 +87,9 @@ func TestRetireInEveryState(t *testing.T) {
 	require.NoError(t, err)
 	h.content.Backends[0].Devices = nil
 	h.report(t)
-	r.do(t, toRetire(a), cyborg.Succeeded)
+	r.do(t, toRetire(a), cyborg.OperationSucceeded)
 	gone := r.accelerator(t, a.UUID)
-	require.Equal(t, cyborg.Inactive, gone.Lifecycle)
+	require.Equal(t, cyborg.LifecycleInactive, gone.Lifecycle)
 	require.Equal(t, cyborg.StatusMissing, gone.Status())
-	require.Equal(t, cyborg.Maintaining, gone.Admin)
+	require.Equal(t, cyborg.AdministrationMaintaining, gone.Admin)
 }

@@ -83,8 +83,8 @@ func TestBusy(t *testing.T) {
 		BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'serialization_failure'; END $$`)
 	r.exec(t, "CREATE TRIGGER quarrel BEFORE INSERT ON operations FOR EACH ROW EXECUTE FUNCTION quarrel()")
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
-	requireKind(t, cyborg.Busy, err)
-	require.True(t, cyborg.KindOf(err).Retryable())
+	requireKind(t, cyborg.ErrBusy, err)
+	require.True(t, cyborg.ErrorKindOf(err).Retryable())
 }
 
 // TestPassingFailures: what the server says when it takes no work now, and nothing is wrong with the work, passes. None of
@@ -97,18 +97,18 @@ func TestPassingFailures(t *testing.T) {
 	r.exec(t, `CREATE FUNCTION complain() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN RAISE EXCEPTION 'no' USING ERRCODE = (SELECT code FROM complaint); END $$`)
 	r.exec(t, "CREATE TRIGGER complain BEFORE INSERT ON operations FOR EACH ROW EXECUTE FUNCTION complain()")
-	for code, kind := range map[string]cyborg.Kind{
-		"08006": cyborg.Unavailable, // connection_failure
-		"25006": cyborg.Unavailable, // read_only_sql_transaction
-		"53100": cyborg.Unavailable, // disk_full
-		"53200": cyborg.Unavailable, // out_of_memory
-		"53300": cyborg.Unavailable, // too_many_connections
-		"57014": cyborg.Timeout,     // query_canceled, by statement_timeout
-		"57P01": cyborg.Unavailable, // admin_shutdown
-		"57P02": cyborg.Unavailable, // crash_shutdown
-		"57P03": cyborg.Unavailable, // cannot_connect_now
-		"58030": cyborg.Unavailable, // io_error
-		"23514": cyborg.Internal,    // check_violation: a guard of ours that should have spoken before
+	for code, kind := range map[string]cyborg.ErrorKind{
+		"08006": cyborg.ErrUnavailable, // connection_failure
+		"25006": cyborg.ErrUnavailable, // read_only_sql_transaction
+		"53100": cyborg.ErrUnavailable, // disk_full
+		"53200": cyborg.ErrUnavailable, // out_of_memory
+		"53300": cyborg.ErrUnavailable, // too_many_connections
+		"57014": cyborg.ErrTimeout,     // query_canceled, by statement_timeout
+		"57P01": cyborg.ErrUnavailable, // admin_shutdown
+		"57P02": cyborg.ErrUnavailable, // crash_shutdown
+		"57P03": cyborg.ErrUnavailable, // cannot_connect_now
+		"58030": cyborg.ErrUnavailable, // io_error
+		"23514": cyborg.ErrInternal,    // check_violation: a guard of ours that should have spoken before
 	} {
 		r.exec(t, "DELETE FROM complaint")
 		r.exec(t, "INSERT INTO complaint VALUES ($1)", code)
@@ -127,7 +127,7 @@ func TestFailover(t *testing.T) {
 	r.exec(t, "ALTER DATABASE "+name+" SET default_transaction_read_only = on")
 	store := openStore(t, r.url, db.Options{}) // whose connections get that
 	_, err := store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
-	requireKind(t, cyborg.Unavailable, err)
+	requireKind(t, cyborg.ErrUnavailable, err)
 	r.exec(t, "ALTER DATABASE "+name+" RESET default_transaction_read_only")
 	if _, err = store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID})); err != nil { // on the connection with which the refusal was looked into
 		_, err = store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))

@@ -22,7 +22,7 @@ type running struct {
 	before    before
 	cancelled bool
 	age       time.Duration // since its admission
-	story     story
+	handler   operationHandler
 	targets   []accelerator // claimed by it; the first is the one it was asked for
 
 	replaced map[uuid.UUID]bool // targets of which a later report has shown something else than what was loaded
@@ -71,45 +71,45 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 	}
 	o.targets = asked(o.targets, first)
 	var err error
-	if o.story, err = s.recordedStory(kind, input); err != nil {
+	if o.handler, err = s.recordedHandler(kind, input); err != nil {
 		return nil, fmt.Errorf("the input of operation %s: %w", id, err)
 	}
 	return &o, nil
 }
 
-// recordedStory is the inverse of story.
-func (s *Store) recordedStory(kind cyborg.OperationKind, input []byte) (story, error) {
+// recordedHandler is the inverse of story.
+func (s *Store) recordedHandler(kind cyborg.OperationKind, input []byte) (operationHandler, error) {
 	var a Admission
 	var request any
 	switch kind {
-	case cyborg.KindProvision:
+	case cyborg.OperationProvision:
 		a.Provision = new(cyborg.ProvisionRequest)
 		request = a.Provision
-	case cyborg.KindProgram:
+	case cyborg.OperationProgram:
 		a.Program = new(cyborg.ProgramRequest)
 		request = a.Program
-	case cyborg.KindAttach:
+	case cyborg.OperationAttach:
 		a.Attach = new(cyborg.AttachRequest)
 		request = a.Attach
-	case cyborg.KindDetach:
+	case cyborg.OperationDetach:
 		a.Detach = new(cyborg.DetachRequest)
 		request = a.Detach
-	case cyborg.KindConfigure:
+	case cyborg.OperationConfigure:
 		a.Configure = new(cyborg.ConfigureRequest)
 		request = a.Configure
-	case cyborg.KindRetire:
+	case cyborg.OperationRetire:
 		a.Retire = new(cyborg.RetireRequest)
 		request = a.Retire
-	case cyborg.KindBind:
+	case cyborg.OperationBind:
 		a.Bind = new(cyborg.BindRequest)
 		request = a.Bind
-	case cyborg.KindUnbind:
+	case cyborg.OperationUnbind:
 		a.Unbind = new(cyborg.UnbindRequest)
 		request = a.Unbind
-	case cyborg.KindWhitelist:
+	case cyborg.OperationWhitelist:
 		a.Whitelist = new(cyborg.WhitelistRequest)
 		request = a.Whitelist
-	case cyborg.KindRescue:
+	case cyborg.OperationRescue:
 		a.Rescue = new(cyborg.RescueRequest)
 		request = a.Rescue
 	default:
@@ -119,13 +119,13 @@ func (s *Store) recordedStory(kind cyborg.OperationKind, input []byte) (story, e
 		return nil, err
 	}
 	a.ID = uuid.Max // any: it was admitted with one
-	told, _, err := s.story(&a)
+	told, _, err := s.handler(&a)
 	return told, err
 }
 
 // Begin moves an admitted operation to running, with the first change of its kind, and says what there is to do. Again,
 // it says the same; of an operation that has ended, only that, and who is to be told. Where the guards no longer hold, the
-// error is that of Admit; where someone cancelled it before it began, it is of kind Cancelled.
+// error is that of Admit; where someone cancelled it before it began, it is of kind ErrCancelled.
 func (s *Store) Begin(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
 	return s.begin(ctx, id, false)
 }
@@ -143,21 +143,21 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 		if err != nil {
 			return err
 		}
-		work = cyborg.Work{Operation: id, Kind: o.story.kind(), Host: o.host}
-		if o.state == cyborg.Admitted {
+		work = cyborg.Work{Operation: id, Kind: o.handler.kind(), Host: o.host}
+		if o.state == cyborg.OperationAdmitted {
 			if err := o.start(ctx, tx); err != nil {
 				return err
 			}
-			if short, ok := o.story.(bind); ok && complete && short.nothingToLoad(o) {
-				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.Succeeded}); err != nil {
+			if short, ok := o.handler.(bind); ok && complete && short.nothingToLoad(o) {
+				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.OperationSucceeded}); err != nil {
 					return err
 				}
-				o.state = cyborg.Succeeded
+				o.state = cyborg.OperationSucceeded
 			}
 		}
 		if o.state.Ended() {
 			work.Ended = o.state
-			if told, ok := o.story.(bind); ok {
+			if told, ok := o.handler.(bind); ok {
 				work.Notify = told.notified()
 			}
 			return nil
@@ -165,7 +165,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 		for i := range o.targets {
 			work.Targets = append(work.Targets, o.targets[i].target())
 		}
-		o.story.describe(o, &work)
+		o.handler.describe(o, &work)
 		work.HostSilentSince, err = s.silentSince(ctx, tx, o.host)
 		return err
 	})
@@ -185,18 +185,18 @@ func (a *accelerator) target() cyborg.Target {
 // start makes the operation run.
 func (o *running) start(ctx context.Context, tx pgx.Tx) error {
 	if o.cancelled {
-		return cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled before it began").WithOperation(o.id)
+		return cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled before it began").WithOperation(o.id)
 	}
-	if err := o.story.guard(o.targets, o.id); err != nil {
+	if err := o.handler.guard(o.targets, o.id); err != nil {
 		return err
 	}
-	if err := o.story.begin(ctx, tx, o); err != nil {
+	if err := o.handler.begin(ctx, tx, o); err != nil {
 		return err
 	}
 	first := o.targets
 	batch := &pgx.Batch{}
 	batch.Queue("UPDATE operations SET state = $2, started_at = now(), before = $3 WHERE id = $1 AND state = ANY($4)",
-		o.id, string(cyborg.Running), o.before, texts(cyborg.Sources(cyborg.OperationTransitions(), cyborg.Running)))
+		o.id, string(cyborg.OperationRunning), o.before, texts(cyborg.Sources(cyborg.OperationTransitions(), cyborg.OperationRunning)))
 	if len(first) > 0 {
 		queueLockAccelerators(batch, &o.targets, "d.uuid = ANY($1)", ids(first))
 	}
@@ -226,13 +226,13 @@ func (s *Store) Record(ctx context.Context, id uuid.UUID, steps []cyborg.Step) e
 // claims released; and its state, all in one transaction. Of an operation that has ended already it changes nothing.
 func (s *Store) End(ctx context.Context, outcome cyborg.Outcome) error {
 	if !outcome.State.Ended() {
-		return cyborg.Errorf(cyborg.Invalid, "operation %s cannot end as %q", outcome.Operation, outcome.State)
+		return cyborg.Errorf(cyborg.ErrInvalid, "operation %s cannot end as %q", outcome.Operation, outcome.State)
 	}
 	switch {
-	case outcome.State == cyborg.Succeeded:
+	case outcome.State == cyborg.OperationSucceeded:
 		outcome.Error = nil
 	case outcome.Error == nil:
-		outcome.Error = cyborg.Errorf(cyborg.Internal, "the operation ended as %s without saying why", outcome.State)
+		outcome.Error = cyborg.Errorf(cyborg.ErrInternal, "the operation ended as %s without saying why", outcome.State)
 	}
 	return s.changeByKey(ctx, cyborg.Actor{}, outcome.Operation, func(tx pgx.Tx) error {
 		o, err := s.lockOperation(ctx, tx, outcome.Operation)
@@ -240,7 +240,7 @@ func (s *Store) End(ctx context.Context, outcome cyborg.Outcome) error {
 			return err
 		}
 		if !cyborg.Allowed(cyborg.OperationTransitions(), o.state, outcome.State) {
-			return cyborg.Errorf(cyborg.Changed, "operation %s has the state %s and cannot end as %s", o.id, o.state, outcome.State)
+			return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s and cannot end as %s", o.id, o.state, outcome.State)
 		}
 		superseded, err := s.observe(ctx, tx, o.host, outcome.Observations)
 		if err != nil {
@@ -270,7 +270,7 @@ func (o *running) findReplaced(outcome *cyborg.Outcome) {
 
 // conclude makes the last change, and ends the operation.
 func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome) error {
-	if err := o.story.end(ctx, tx, o, outcome); err != nil {
+	if err := o.handler.end(ctx, tx, o, outcome); err != nil {
 		return err
 	}
 	return o.finish(ctx, tx, outcome)

@@ -10,8 +10,8 @@ import (
 )
 
 // UpdateSpecs lays an operator's change over the specs of an accelerator. ifVersion is the version that the operator
-// saw; with 0 it is the one that this call reads first. The error is of kind Changed where somebody else changed the
-// specs since then, Invalid where the patch contradicts the hardware, NotFound where there is no such accelerator.
+// saw; with 0 it is the one that this call reads first. The error is of kind ErrChanged where somebody else changed the
+// specs since then, Invalid where the patch contradicts the hardware, ErrNotFound where there is no such accelerator.
 func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.SpecsPatch, ifVersion int64, actor cyborg.Actor) (cyborg.Accelerator, error) {
 	seen, err := s.Accelerator(ctx, id)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.Spec
 		case len(found) == 0: // forgotten while we waited for the host
 			return noAccelerator(id)
 		case tag.RowsAffected() == 0:
-			return cyborg.Errorf(cyborg.Changed, "somebody else changed the specs of accelerator %q meanwhile: they are at version %d, not %d",
+			return cyborg.Errorf(cyborg.ErrChanged, "somebody else changed the specs of accelerator %q meanwhile: they are at version %d, not %d",
 				found[0].Name, found[0].SpecVersion, ifVersion).
 				WithHint("Read it again, and repeat the change if it still makes sense.")
 		}

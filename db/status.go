@@ -14,15 +14,15 @@ func statusSQL() string {
 	when := func(condition string, status cyborg.Status) {
 		fmt.Fprintf(&text, " WHEN %s THEN '%s'", condition, status)
 	}
-	when(is("d.presence", cyborg.Missing), cyborg.StatusMissing)
-	when(is("d.lifecycle", cyborg.Broken), cyborg.StatusError)
+	when(is("d.presence", cyborg.PresenceMissing), cyborg.StatusMissing)
+	when(is("d.lifecycle", cyborg.LifecycleError), cyborg.StatusError)
 	for _, kind := range cyborg.OperationKinds() {
-		when(is("o.kind", kind), kind.Word())
+		when(is("o.kind", kind), kind.Status())
 	}
-	when(is("d.lifecycle", cyborg.Installing), cyborg.StatusInstalling)
+	when(is("d.lifecycle", cyborg.LifecycleInstalling), cyborg.StatusInstalling)
 	when("d.fence_reason IS NOT NULL", cyborg.StatusFenced)
 	when(maintained, cyborg.StatusMaintaining)
-	when(is("d.lifecycle", cyborg.Inactive), cyborg.StatusInactive)
+	when(is("d.lifecycle", cyborg.LifecycleInactive), cyborg.StatusInactive)
 	when("h.held > 0 AND h.free = 0", cyborg.StatusAttached)
 	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
 }
@@ -39,25 +39,25 @@ func statusNeeds(statuses []cyborg.Status) string {
 	for _, status := range statuses {
 		switch status {
 		case cyborg.StatusMissing:
-			need(is("d.presence", cyborg.Missing))
+			need(is("d.presence", cyborg.PresenceMissing))
 		case cyborg.StatusError:
-			need(is("d.lifecycle", cyborg.Broken))
+			need(is("d.lifecycle", cyborg.LifecycleError))
 		case cyborg.StatusProgramming, cyborg.StatusAttaching, cyborg.StatusDetaching, cyborg.StatusConfiguring,
 			cyborg.StatusRetiring:
 			need("c.operation_id IS NOT NULL")
 		case cyborg.StatusInstalling:
 			need("c.operation_id IS NOT NULL")
-			need(is("d.lifecycle", cyborg.Installing))
+			need(is("d.lifecycle", cyborg.LifecycleInstalling))
 		case cyborg.StatusFenced:
 			need("d.fence_reason IS NOT NULL")
 		case cyborg.StatusMaintaining:
-			need(is("d.administration", cyborg.Maintaining))
+			need(is("d.administration", cyborg.AdministrationMaintaining))
 		case cyborg.StatusInactive:
-			need(is("d.lifecycle", cyborg.Inactive))
+			need(is("d.lifecycle", cyborg.LifecycleInactive))
 		case cyborg.StatusAttached:
 			need("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL)")
 		case cyborg.StatusReady:
-			need(is("d.lifecycle", cyborg.Ready))
+			need(is("d.lifecycle", cyborg.LifecycleReady))
 		default:
 			need("false")
 		}

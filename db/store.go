@@ -34,14 +34,14 @@ type Options struct {
 
 // Store keeps the records in PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool  *pgxpool.Pool
-	opts  Options
-	log   *slog.Logger
-	waker *waker
+	pool     *pgxpool.Pool
+	opts     Options
+	log      *slog.Logger
+	notifier *notifier
 }
 
-// Open connects to a database that Migrate has prepared. The error is of kind Unavailable where the database does not
-// answer, and of kind Invalid where its schema is older or newer than this binary's.
+// Open connects to a database that Migrate has prepared. The error is of kind ErrUnavailable where the database does not
+// answer, and of kind ErrInvalid where its schema is older or newer than this binary's.
 func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Store, error) {
 	opts.MaxConns = cmp.Or(opts.MaxConns, 16)
 	opts.SilentAfter = cmp.Or(opts.SilentAfter, 25*time.Second)
@@ -50,7 +50,7 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the database URL cannot be used: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the database URL cannot be used: %w", err)
 	}
 	config.MaxConns = opts.MaxConns
 	session(config.ConnConfig)
@@ -60,9 +60,9 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the database URL cannot be used: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the database URL cannot be used: %w", err)
 	}
-	s := &Store{pool: pool, opts: opts, log: log, waker: newWaker(listener, log)}
+	s := &Store{pool: pool, opts: opts, log: log, notifier: newNotifier(listener, log)}
 	if err := s.check(ctx); err != nil {
 		pool.Close()
 		return nil, err
@@ -96,13 +96,13 @@ func scanTimesAsUTC(_ context.Context, conn *pgx.Conn) error {
 func (s *Store) check(ctx context.Context) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the database does not answer: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
 	defer conn.Release()
 	return checkSchema(ctx, conn.Conn())
 }
 
-// Ping asks the database for a sign of life. The error is of kind Unavailable or Timeout.
+// Ping asks the database for a sign of life. The error is of kind ErrUnavailable or ErrTimeout.
 func (s *Store) Ping(ctx context.Context) error { return s.failure(ctx, s.pool.Ping(ctx)) }
 
 // Now is the time by the database's clock, by which everything that is recorded has its time.
@@ -113,7 +113,7 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 
 // Close ends all connections and the channels of Wake; calls in progress fail.
 func (s *Store) Close() {
-	s.waker.close()
+	s.notifier.close()
 	s.pool.Close()
 }
 

@@ -14,7 +14,7 @@ import (
 // perhaps with it; see delete_arqs.go.
 type unbind struct{ request cyborg.UnbindRequest }
 
-func (unbind) kind() cyborg.OperationKind { return cyborg.KindUnbind }
+func (unbind) kind() cyborg.OperationKind { return cyborg.OperationUnbind }
 
 func (u unbind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	found, err := lockARQs(ctx, tx, false, nil, "a.uuid = ANY(?)", u.request.ARQs)
@@ -37,7 +37,7 @@ func (u unbind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		case a.State == cyborg.ARQInitial || a.State == cyborg.ARQUnbound:
 			continue
 		case out.host != "" && a.Host != out.host:
-			return out, cyborg.Errorf(cyborg.Invalid, "accelerator requests of hosts %s and %s cannot be unbound together", out.host, a.Host)
+			return out, cyborg.Errorf(cyborg.ErrInvalid, "accelerator requests of hosts %s and %s cannot be unbound together", out.host, a.Host)
 		}
 		out.host, out.arqs = a.Host, append(out.arqs, a.UUID)
 	}
@@ -92,9 +92,9 @@ func (unbind) describe(o *running, work *cyborg.Work) {
 
 func (unbind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch {
-	case outcome.State == cyborg.Succeeded:
+	case outcome.State == cyborg.OperationSucceeded:
 		return concludeARQs(ctx, tx, o, cyborg.ARQUnbound, "")
-	case outcome.State == cyborg.Stopped, outcome.Error.Kind.Refusal(), outcome.Error.Kind == cyborg.HostSilent:
+	case outcome.State == cyborg.OperationCancelled, outcome.Error.Kind.Refusal(), outcome.Error.Kind == cyborg.ErrHostSilent:
 		return concludeARQs(ctx, tx, o, "", "") // nobody touched anything: its holder has it as before
 	default:
 		return concludeARQs(ctx, tx, o, cyborg.ARQUnbindFailed, outcome.Error.Message)

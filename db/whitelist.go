@@ -15,7 +15,7 @@ import (
 // is removed until it has succeeded. It claims both, and what stays.
 type whitelist struct{ request cyborg.WhitelistRequest }
 
-func (whitelist) kind() cyborg.OperationKind { return cyborg.KindWhitelist }
+func (whitelist) kind() cyborg.OperationKind { return cyborg.OperationWhitelist }
 
 func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := lockHosts(ctx, tx, w.request.Host); err != nil {
@@ -23,7 +23,7 @@ func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	}
 	wanted := w.wanted()
 	if len(wanted) < len(w.request.Devices) {
-		return choice{}, cyborg.Errorf(cyborg.Invalid, "an accelerator is named twice")
+		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "an accelerator is named twice")
 	}
 	if err := w.alone(ctx, tx); err != nil {
 		return choice{}, err
@@ -37,7 +37,7 @@ func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	}
 	for _, d := range w.request.Devices {
 		if _, unknown := wanted[d.Accelerator]; unknown {
-			return choice{}, cyborg.Errorf(cyborg.NotFound, "host %s has no accelerator %s", w.request.Host, d.Accelerator)
+			return choice{}, cyborg.Errorf(cyborg.ErrNotFound, "host %s has no accelerator %s", w.request.Host, d.Accelerator)
 		}
 	}
 	return choice{host: w.request.Host, targets: targets}, w.guard(targets, uuid.Nil)
@@ -74,7 +74,7 @@ func (w whitelist) alone(ctx context.Context, tx pgx.Tx) error {
 	case !known:
 		return noHost(w.request.Host)
 	case other != nil:
-		return cyborg.Errorf(cyborg.Claimed, "operation %s (%s) works on the whitelist of host %s", *other, w.kind(), w.request.Host).
+		return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on the whitelist of host %s", *other, w.kind(), w.request.Host).
 			WithOperation(*other).WithHint("Wait until it has ended, or cancel it.")
 	}
 	return nil
@@ -112,22 +112,22 @@ func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
 	if err := first(a.there(), a.unprotected(), spec.Check()); err != nil {
 		return err
 	}
-	if a.DeviceType != cyborg.NIC && spec.Network() {
-		return cyborg.Errorf(cyborg.Invalid, "accelerator %q is a %s; physical_network, trusted and remote_managed are for NICs", a.Name, a.DeviceType)
+	if a.DeviceType != cyborg.DeviceTypeNIC && spec.Network() {
+		return cyborg.Errorf(cyborg.ErrInvalid, "accelerator %q is a %s; physical_network, trusted and remote_managed are for NICs", a.Name, a.DeviceType)
 	}
 	for _, h := range a.Handles {
 		if _, isPCI := h.PCIAddress(); !isPCI {
-			return cyborg.Errorf(cyborg.Unsupported, "accelerator %q is no PCI device: its handle %s is of kind %s", a.Name, h.Identity, h.Kind)
+			return cyborg.Errorf(cyborg.ErrUnsupported, "accelerator %q is no PCI device: its handle %s is of kind %s", a.Name, h.Identity, h.Kind)
 		}
 	}
 	if len(a.Handles) == 0 {
-		return cyborg.Errorf(cyborg.Unsupported, "accelerator %q has no handle that could be given out", a.Name)
+		return cyborg.Errorf(cyborg.ErrUnsupported, "accelerator %q has no handle that could be given out", a.Name)
 	}
 	if a.Nova != nil { // it is Nova's already
 		return nil
 	}
-	if a.Lifecycle != cyborg.Inactive {
-		return cyborg.Errorf(cyborg.Changed, "accelerator %q is %s, not inactive: Nova and Cyborg would both give it out", a.Name, a.Lifecycle).
+	if a.Lifecycle != cyborg.LifecycleInactive {
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s, not inactive: Nova and Cyborg would both give it out", a.Name, a.Lifecycle).
 			WithOperation(a.movedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
 	return first(a.unheld(), a.settled(), a.unfenced())
@@ -173,12 +173,12 @@ func (w whitelist) describe(o *running, work *cyborg.Work) {
 
 func (w whitelist) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch {
-	case outcome.State == cyborg.Succeeded:
+	case outcome.State == cyborg.OperationSucceeded:
 		if err := recordFile(ctx, tx, o.host, outcome); err != nil {
 			return err
 		}
 		return setNovaSpecs(ctx, tx, ids(o.targets), w.wanted())
-	case outcome.State == cyborg.NeedsOperator || o.state != cyborg.Running:
+	case outcome.State == cyborg.OperationNeedsOperator || o.state != cyborg.OperationRunning:
 		return nil // nobody knows which of them Nova has; or nothing had begun
 	default:
 		return setNovaSpecs(ctx, tx, ids(o.targets), o.before.Whitelist)
@@ -200,7 +200,7 @@ func (a *accelerator) notNovas() error {
 	if a.Nova == nil {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.InUse, "accelerator %q is in the whitelist of Nova on host %s", a.Name, a.Host).
+	return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is in the whitelist of Nova on host %s", a.Name, a.Host).
 		WithHint("Take it out first, with cyborg host whitelist, and restart nova-compute.")
 }
 

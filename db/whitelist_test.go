@@ -78,14 +78,14 @@ func TestWhitelist(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, work.Whitelist, again.Whitelist)
 	_, err = r.Admit(t.Context(), toWhitelist("h1", third))
-	requireKind(t, cyborg.Claimed, err, work.Operation.String())
+	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	require.Equal(t, work.Operation, cyborg.AsError(err).Operation)
-	r.end(t, work, cyborg.Succeeded)
+	r.end(t, work, cyborg.OperationSucceeded)
 	require.Equal(t, request.Whitelist.Devices[1].Spec, *r.accelerator(t, second.UUID).Nova)
 
 	// The next one is the whole of it. What it removes is Nova's until it has succeeded.
 	for state, after := range map[cyborg.OperationState][]string{
-		cyborg.Failed: {"card0", "card1"}, cyborg.Stopped: {"card0", "card1"},
+		cyborg.OperationFailed: {"card0", "card1"}, cyborg.OperationCancelled: {"card0", "card1"},
 	} {
 		work = r.begin(t, toWhitelist("h1", first, third))
 		require.Equal(t, []string{"card0", "card1", "card2"}, r.novas(t, "h1"))
@@ -97,15 +97,15 @@ func TestWhitelist(t *testing.T) {
 		require.Equal(t, after, r.novas(t, "h1"))
 		require.Equal(t, request.Whitelist.Devices[1].Spec, *r.accelerator(t, second.UUID).Nova)
 	}
-	r.do(t, toWhitelist("h1", first, third), cyborg.NeedsOperator)
+	r.do(t, toWhitelist("h1", first, third), cyborg.OperationNeedsOperator)
 	require.Equal(t, []string{"card0", "card1", "card2"}, r.novas(t, "h1"), "nobody knows which of them Nova has")
-	require.Equal(t, cyborg.Inactive, r.accelerator(t, third.UUID).Lifecycle)
-	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	require.Equal(t, cyborg.LifecycleInactive, r.accelerator(t, third.UUID).Lifecycle)
+	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 	require.Empty(t, r.novas(t, "h1"))
-	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 
 	op := r.admit(t, toWhitelist("h1", first))
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Stopped, Error: cyborg.Errorf(cyborg.Cancelled, "no")}))
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationCancelled, Error: cyborg.Errorf(cyborg.ErrCancelled, "no")}))
 	require.Empty(t, r.novas(t, "h1"), "one that never began")
 }
 
@@ -149,7 +149,7 @@ func TestWhitelistDrift(t *testing.T) {
 		work := r.begin(t, toWhitelist("h1", accelerators...))
 		require.Empty(t, open(), "it is being written")
 		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
-			Operation: work.Operation, State: cyborg.Succeeded, Result: map[string]any{"sha256": sha256, "changed": true},
+			Operation: work.Operation, State: cyborg.OperationSucceeded, Result: map[string]any{"sha256": sha256, "changed": true},
 		}))
 	}
 	require.Empty(t, open(), "an agent that does not tell")
@@ -190,7 +190,7 @@ func TestWhitelistDrift(t *testing.T) {
 	require.Len(t, open(), 1)
 	work := r.begin(t, toWhitelist("h1"))
 	require.Len(t, open(), 1, "while it is written, nothing is known")
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.Succeeded, Result: map[string]any{"sha256": ""}}))
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded, Result: map[string]any{"sha256": ""}}))
 	h.fileSays(t, "", "")
 	require.Empty(t, open())
 	h.fileSays(t, "one", "")
@@ -271,7 +271,7 @@ func TestWhitelistsAtOnce(t *testing.T) {
 			admitted++
 			continue
 		}
-		requireKind(t, cyborg.Claimed, err, "the whitelist of host h1")
+		requireKind(t, cyborg.ErrClaimed, err, "the whitelist of host h1")
 		require.NotZero(t, cyborg.AsError(err).Operation)
 	}
 	require.Equal(t, 1, admitted)
@@ -284,21 +284,21 @@ func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	h := r.addPCIHost(t, "h1", 2)
 	a := h.accelerator(t, "card0")
 	beside := h.ready(t, "card1")
-	r.do(t, toWhitelist("h1", a), cyborg.Succeeded)
-	refused := func(kind cyborg.Kind, request db.Admission) {
+	r.do(t, toWhitelist("h1", a), cyborg.OperationSucceeded)
+	refused := func(kind cyborg.ErrorKind, request db.Admission) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, kind, err, "")
 	}
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
-	requireKind(t, cyborg.InUse, err, "card0", "in the whitelist of Nova on host h1")
+	requireKind(t, cyborg.ErrInUse, err, "card0", "in the whitelist of Nova on host h1")
 	require.Contains(t, cyborg.AsError(err).Hint, "cyborg host whitelist")
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "any"}))
-	requireKind(t, cyborg.NoFit, err, "in the whitelist of Nova")
-	refused(cyborg.Changed, toAttach(a.UUID, instance("vm")))
-	refused(cyborg.Changed, toProgram(a.UUID))
-	refused(cyborg.Changed, toRetire(a))
-	refused(cyborg.InUse, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.UninstallDriver}))
+	requireKind(t, cyborg.ErrNoFit, err, "in the whitelist of Nova")
+	refused(cyborg.ErrChanged, toAttach(a.UUID, instance("vm")))
+	refused(cyborg.ErrChanged, toProgram(a.UUID))
+	refused(cyborg.ErrChanged, toRetire(a))
+	refused(cyborg.ErrInUse, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUninstall}))
 	found, err := r.Unprovisioned(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, found)
@@ -310,11 +310,11 @@ func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	part := &h.content.Backends[0].Devices[1].Deployables[1].Handles[0]
 	part.Info = cyborg.PCIAddress{Bus: 9}.HandleInfo()
 	h.report(t)
-	r.do(t, toWhitelist("h1", a, h.accelerator(t, "part")), cyborg.Succeeded)
+	r.do(t, toWhitelist("h1", a, h.accelerator(t, "part")), cyborg.OperationSucceeded)
 	whole := toProgram(beside.UUID)
 	whole.Program.Image.WholeDevice = true
 	_, err = r.Admit(t.Context(), whole)
-	requireKind(t, cyborg.InUse, err, "part")
+	requireKind(t, cyborg.ErrInUse, err, "part")
 
 	// What vanishes is not forgotten: if it comes back it is still Nova's.
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]
@@ -323,7 +323,7 @@ func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, forgotten)
 	require.NotNil(t, r.accelerator(t, a.UUID).Nova)
-	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 	forgotten, err = r.Forget(t.Context(), 0)
 	require.NoError(t, err)
 	require.Equal(t, 4, forgotten)
@@ -342,7 +342,7 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 	devices[4].Deployables[0].Handles[0].Kind = cyborg.HandleMDEV
 	h.content.Backends[0].Devices = slices.Delete(devices, 2, 3)
 	h.report(t)
-	refused := func(kind cyborg.Kind, request db.Admission, text ...string) {
+	refused := func(kind cyborg.ErrorKind, request db.Admission, text ...string) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, kind, err, text...)
@@ -350,31 +350,31 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 		requireKind(t, kind, err, text...)
 		require.Empty(t, r.novas(t, "h1"))
 	}
-	refused(cyborg.NotFound, toWhitelist("h9"), "h9")
-	refused(cyborg.NotFound, toWhitelist("h1", &cyborg.Accelerator{UUID: uuid.Max}), uuid.Max.String())
-	refused(cyborg.NotFound, toWhitelist("h1", foreign), foreign.UUID.String())
-	refused(cyborg.Invalid, toWhitelist("h1", inactive, inactive), "twice")
-	refused(cyborg.Changed, toWhitelist("h1", ready), "ready, not inactive")
-	refused(cyborg.Changed, toWhitelist("h1", missing), "missing")
-	refused(cyborg.Protected, toWhitelist("h1", protected), "root file system")
-	refused(cyborg.Unsupported, toWhitelist("h1", odd), "MDEV")
-	refused(cyborg.Changed, toWhitelist("h1", inactive, ready, protected), "2 of 3 devices", ready.Name, protected.Name)
+	refused(cyborg.ErrNotFound, toWhitelist("h9"), "h9")
+	refused(cyborg.ErrNotFound, toWhitelist("h1", &cyborg.Accelerator{UUID: uuid.Max}), uuid.Max.String())
+	refused(cyborg.ErrNotFound, toWhitelist("h1", foreign), foreign.UUID.String())
+	refused(cyborg.ErrInvalid, toWhitelist("h1", inactive, inactive), "twice")
+	refused(cyborg.ErrChanged, toWhitelist("h1", ready), "ready, not inactive")
+	refused(cyborg.ErrChanged, toWhitelist("h1", missing), "missing")
+	refused(cyborg.ErrProtected, toWhitelist("h1", protected), "root file system")
+	refused(cyborg.ErrUnsupported, toWhitelist("h1", odd), "MDEV")
+	refused(cyborg.ErrChanged, toWhitelist("h1", inactive, ready, protected), "2 of 3 devices", ready.Name, protected.Name)
 	network := toWhitelist("h1", gpu)
 	network.Whitelist.Devices[0].Spec.PhysicalNetwork = "physnet1"
-	refused(cyborg.Invalid, network, "for NICs")
+	refused(cyborg.ErrInvalid, network, "for NICs")
 	class := toWhitelist("h1", gpu)
 	class.Whitelist.Devices[0].Spec.ResourceClass = "gpu"
-	refused(cyborg.Invalid, class, "gpu")
+	refused(cyborg.ErrInvalid, class, "gpu")
 
 	// Maintenance does not matter, but what we have given away does, wherever its lifecycle has got to meanwhile.
 	_, err := r.Maintain(t.Context(), inactive.UUID, cyborg.Maintenance{Reason: "fan", By: "alice"}, alice())
 	require.NoError(t, err)
-	r.do(t, toAttach(ready.UUID, instance("vm")), cyborg.Succeeded)
+	r.do(t, toAttach(ready.UUID, instance("vm")), cyborg.OperationSucceeded)
 	h.fall(t)
-	r.do(t, toForce(ready.UUID, nil), cyborg.Succeeded)
+	r.do(t, toForce(ready.UUID, nil), cyborg.OperationSucceeded)
 	r.exec(t, "UPDATE deployables SET lifecycle = 'inactive' WHERE uuid = $1", ready.UUID)
-	refused(cyborg.Changed, toWhitelist("h1", ready), "fenced")
-	r.do(t, toWhitelist("h1", inactive), cyborg.Succeeded)
+	refused(cyborg.ErrChanged, toWhitelist("h1", ready), "fenced")
+	r.do(t, toWhitelist("h1", inactive), cyborg.OperationSucceeded)
 	require.Equal(t, []string{"card0"}, r.novas(t, "h1"))
 }
 
@@ -385,7 +385,7 @@ func TestPlacementOfWhatIsNovas(t *testing.T) {
 	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
 	h := r.addPCIHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	r.do(t, toRetire(a), cyborg.Succeeded)
+	r.do(t, toRetire(a), cyborg.OperationSucceeded)
 	providers := func() (wanted int, recorded []uuid.UUID) {
 		t.Helper()
 		placement, err := r.Placement(t.Context(), "h1")
@@ -399,13 +399,13 @@ func TestPlacementOfWhatIsNovas(t *testing.T) {
 	require.Len(t, recorded, 1)
 	r.inStep(t, "h1")
 	require.Empty(t, r.due(t))
-	r.do(t, toWhitelist("h1", a), cyborg.Succeeded)
+	r.do(t, toWhitelist("h1", a), cyborg.OperationSucceeded)
 	require.Equal(t, []string{"h1"}, r.due(t))
 	wanted, recorded = providers()
 	require.Zero(t, wanted)
 	require.Empty(t, recorded)
 	r.inStep(t, "h1")
-	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 	require.Equal(t, []string{"h1"}, r.due(t))
 }
 
@@ -415,11 +415,11 @@ func TestHistoryOfTheWhitelist(t *testing.T) {
 	r := newRecords(t)
 	h := r.addPCIHost(t, "h1", 1)
 	a := h.accelerator(t, "card0")
-	first := r.do(t, toWhitelist("h1", a), cyborg.Succeeded)
+	first := r.do(t, toWhitelist("h1", a), cyborg.OperationSucceeded)
 	tagged := toWhitelist("h1", a)
 	tagged.Whitelist.Devices[0].Spec.ResourceClass = "PGPU"
-	r.do(t, tagged, cyborg.Succeeded)
-	r.do(t, toWhitelist("h1"), cyborg.Succeeded)
+	r.do(t, tagged, cyborg.OperationSucceeded)
+	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 	rows, err := r.sql.Query(t.Context(), `
 		SELECT from_value || '>' || to_value || ' ' || data::text FROM events
 		WHERE axis = 'nova_whitelist' AND subject_id = $1 ORDER BY transaction, id`, a.UUID.String())

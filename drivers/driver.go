@@ -16,7 +16,7 @@ import (
 // calls that change the same device overlap.
 //
 // Every call that changes hardware must be idempotent: it may be repeated after the agent died at any point of it. An
-// error should be a *cyborg.Error; any other counts as kind Hardware.
+// error should be a *cyborg.Error; any other counts as kind ErrHardware.
 type Driver interface {
 	// Discover lists what is there now, in a stable order. It changes nothing. Devices of a driver whose Discover
 	// fails stay recorded as they were.
@@ -25,7 +25,7 @@ type Driver interface {
 
 // Inspector looks at one device, for much less than a Discover where a host has many.
 type Inspector interface {
-	// Inspect tells of the device what Discover would tell of it now. The error is of kind NotFound where Discover would
+	// Inspect tells of the device what Discover would tell of it now. The error is of kind ErrNotFound where Discover would
 	// not show it.
 	Inspect(ctx context.Context, identity string) (cyborg.DeviceReport, error)
 }
@@ -72,7 +72,7 @@ type DetachRequest struct {
 type Attacher interface {
 	// Attach makes the handle usable on its host. An attach of what is attached already succeeds.
 	Attach(ctx context.Context, request AttachRequest) error
-	// Detach brings back the state before Attach. It fails with kind InUse, having changed nothing, while something
+	// Detach brings back the state before Attach. It fails with kind ErrInUse, having changed nothing, while something
 	// really uses the handle. A detach of what is not attached succeeds.
 	Detach(ctx context.Context, request DetachRequest) error
 	// Attached says whether the hardware is in the state that Attach leaves.
@@ -91,7 +91,7 @@ type ProgramRequest struct {
 
 // Programmer loads images (bitstreams, firmware) into a deployable.
 type Programmer interface {
-	// CheckImage reads the staged file's header and says with kind ImageRejected why it cannot go into the target.
+	// CheckImage reads the staged file's header and says with kind ErrImageRejected why it cannot go into the target.
 	// It changes nothing.
 	CheckImage(ctx context.Context, target Target, path string, image cyborg.Image) error
 	// Program loads the image and verifies it by reading back. Discover tells the new state afterwards.
@@ -100,7 +100,7 @@ type Programmer interface {
 
 // Users says who really uses a handle.
 type Users interface {
-	// InUse returns who uses the handle ("" for nobody), as far as the host can tell.
+	// ErrInUse returns who uses the handle ("" for nobody), as far as the host can tell.
 	InUse(ctx context.Context, target Target, handle cyborg.HandleReport) (string, error)
 }
 

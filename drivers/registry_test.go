@@ -20,7 +20,7 @@ func (plain) Discover(context.Context) ([]cyborg.DeviceReport, error) { return n
 
 func newPlain(env drivers.Environment, options map[string]any) (drivers.Driver, error) {
 	if _, ok := options["wrong"]; ok {
-		return nil, cyborg.Errorf(cyborg.Invalid, "there is no option wrong")
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "there is no option wrong")
 	}
 	return plain{env, options}, nil
 }
@@ -40,7 +40,7 @@ func TestRegistryMakesDrivers(t *testing.T) {
 	require.Equal(t, plain{env, map[string]any{"speed": 3}}, driver)
 
 	_, err = registry.New("xpu", env, map[string]any{"wrong": true})
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
 func TestRegistryTakesNameOnce(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRegistryTakesNameOnce(t *testing.T) {
 	registry := drivers.NewRegistry()
 	require.NoError(t, registry.Register("fake", newPlain))
 	err := registry.Register("fake", newPlain)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, `"fake"`)
 	require.Equal(t, []string{"fake"}, registry.Names())
 }
@@ -61,7 +61,7 @@ func TestRegistryTellsKnownDrivers(t *testing.T) {
 	require.NoError(t, registry.Register("generic", newPlain))
 	require.NoError(t, registry.Register("fake", newPlain))
 	_, err := registry.New("faek", drivers.Environment{}, nil)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 	require.EqualError(t, err, `there is no driver "faek"; this agent has: fake, generic`)
 }
 

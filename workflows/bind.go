@@ -26,7 +26,7 @@ func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) 
 	}
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	if o.telling != nil && o.telling.Get(ctx, nil) == nil {
+	if o.notification != nil && o.notification.Get(ctx, nil) == nil {
 		return result, nil
 	}
 	return result, o.notify(ctx)
@@ -35,7 +35,7 @@ func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) 
 func bind(ctx workflow.Context, o *operation) error {
 	if len(o.work.Loads) == 0 {
 		if o.in.Abandoned {
-			return cyborg.Errorf(cyborg.Cancelled, "the run was terminated from outside; what it had done is undone")
+			return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
 		}
 		return nil
 	}
@@ -66,7 +66,7 @@ func (o *operation) tooLate(step error) error {
 	if step != nil {
 		text += ": " + FromFailure(step).Message
 	}
-	return cyborg.Errorf(cyborg.Timeout, "%s", text).
+	return cyborg.Errorf(cyborg.ErrTimeout, "%s", text).
 		WithHint("Load the image before, or give binds more time (arqs.bind_timeout).")
 }
 
@@ -77,7 +77,7 @@ func (o *operation) giveUp(ctx workflow.Context, cause error) {
 	}
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	telling, told := workflow.NewFuture(ctx)
-	o.telling = telling
+	o.notification = telling
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		defer cancel()
 		err := local(ctx, FailARQsActivity, FailARQsInput{Operation: o.in.Operation, Reason: FromFailure(cause).Message}, nil)
@@ -89,7 +89,7 @@ func (o *operation) giveUp(ctx workflow.Context, cause error) {
 }
 
 // gaveUp says that the requests have failed before the end of the operation.
-func (o *operation) gaveUp() bool { return o.telling != nil }
+func (o *operation) gaveUp() bool { return o.notification != nil }
 
 // loadAll loads the images, one after the other.
 func (o *operation) loadAll(ctx workflow.Context) error {
@@ -103,7 +103,7 @@ func (o *operation) loadAll(ctx workflow.Context) error {
 	for i, want := range o.work.Loads {
 		at := slices.IndexFunc(o.work.Targets, func(t cyborg.Target) bool { return t.Accelerator == want.Accelerator })
 		if at < 0 {
-			return cyborg.Errorf(cyborg.Internal, "the bind does not have accelerator %s, for which it has an image", want.Accelerator)
+			return cyborg.Errorf(cyborg.ErrInternal, "the bind does not have accelerator %s, for which it has an image", want.Accelerator)
 		}
 		l := load{
 			operation: o, target: o.work.Targets[at], others: o.besides(at), image: want.Image, attempt: o.part(i, want.Accelerator),
@@ -128,7 +128,7 @@ func (o *operation) loadAll(ctx workflow.Context) error {
 		o.outcome.Images[want.Accelerator] = l.again()
 	}
 	if o.in.Abandoned {
-		return cyborg.Errorf(cyborg.Cancelled, "the run was terminated from outside; what it had done is undone")
+		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
 	}
 	return nil
 }

@@ -19,9 +19,9 @@ import (
 
 // plainBind is a bind that has nothing to load, and of which Nova has still to be told when it has begun and ended.
 func plainBind() *world {
-	w := newWorld(cyborg.KindBind)
+	w := newWorld(cyborg.OperationBind)
 	w.work.Loads, w.work.Targets, w.work.Notify = nil, nil, []uuid.UUID{uuid.New()}
-	w.work.Ended, w.outcome = cyborg.Succeeded, &cyborg.Outcome{State: cyborg.Succeeded}
+	w.work.Ended, w.outcome = cyborg.OperationSucceeded, &cyborg.Outcome{State: cyborg.OperationSucceeded}
 	return w
 }
 
@@ -32,15 +32,15 @@ func TestBindWithoutImage(t *testing.T) {
 	w.work.Notify = nil
 	result, err := w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, []string{"Begin"}, w.calls)
 
 	w = plainBind()
 	result, err = w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, []string{"Begin", "NotifyNova"}, w.calls)
-	require.Equal(t, cyborg.Succeeded, w.told.State)
+	require.Equal(t, cyborg.OperationSucceeded, w.told.State)
 }
 
 // A bind that was only begun, as one that a terminated run leaves is, is not brought to its end but undone.
@@ -57,9 +57,9 @@ func TestBindWithoutImageAbandoned(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, workflows.BeginInput{Operation: w.work.Operation, Abandoned: true}, asked)
-	require.Equal(t, cyborg.Stopped, result.State)
+	require.Equal(t, cyborg.OperationCancelled, result.State)
 	require.Equal(t, []string{"End", "NotifyNova"}, w.calls)
-	require.Equal(t, cyborg.Stopped, w.told.State)
+	require.Equal(t, cyborg.OperationCancelled, w.told.State)
 }
 
 // L13: that Nova is away undoes nothing, and it is told when it is back, however often that takes.
@@ -70,27 +70,27 @@ func TestL13NovaIsToldLater(t *testing.T) {
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {
 			if tries++; tries < 5 {
-				return workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "Nova does not answer"))
+				return workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer"))
 			}
 			return nil
 		})
 	})
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, 5, tries)
-	require.Equal(t, cyborg.Succeeded, w.outcome.State)
+	require.Equal(t, cyborg.OperationSucceeded, w.outcome.State)
 }
 
 // L3: a bind that fails, that is cancelled, or that was too late to begin is told to Nova as well.
 func TestL3NovaIsToldOfFailures(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
-		"its step fails":      func(w *world) { w.failAt, w.failure = 3, cyborg.Errorf(cyborg.Hardware, "it broke") },
-		"it does not begin":   func(w *world) { w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Cancelled, "too late") },
+		"its step fails":      func(w *world) { w.failAt, w.failure = 3, cyborg.Errorf(cyborg.ErrHardware, "it broke") },
+		"it does not begin":   func(w *world) { w.failAt, w.failure = 0, cyborg.Errorf(cyborg.ErrCancelled, "too late") },
 		"somebody cancels it": func(w *world) { w.cancelAt = 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(cyborg.KindBind)
+			w := newWorld(cyborg.OperationBind)
 			w.work.Notify = []uuid.UUID{uuid.New()}
 			change(w)
 			if name == "it does not begin" {
@@ -98,7 +98,7 @@ func TestL3NovaIsToldOfFailures(t *testing.T) {
 			}
 			result, err := w.run(t, false)
 			require.NoError(t, err)
-			require.NotEqual(t, cyborg.Succeeded, result.State)
+			require.NotEqual(t, cyborg.OperationSucceeded, result.State)
 			require.Len(t, slices.DeleteFunc(w.calls, func(call string) bool { return call != "NotifyNova" }), 1)
 			if len(w.failed) == 0 { // else Nova knows before the end
 				require.Equal(t, result.State, w.told.State)
@@ -121,7 +121,7 @@ func slowly(w *world, env *testsuite.TestWorkflowEnvironment) {
 
 // boundLate is a bind of two images with 30 seconds left.
 func boundLate() *world {
-	w := newWorld(cyborg.KindBind)
+	w := newWorld(cyborg.OperationBind)
 	second := w.work.Targets[0]
 	second.Accelerator, second.Deployable = uuid.New(), "d1"
 	w.work.Targets = append(w.work.Targets, second)
@@ -160,8 +160,8 @@ func TestL3BindTimeout(t *testing.T) {
 			require.Nil(t, w.told, "the operation had not ended")
 			require.Len(t, w.failed, 1)
 			require.Contains(t, w.failed[0], "not bound within 30s")
-			require.Equal(t, cyborg.Failed, result.State)
-			require.Equal(t, cyborg.Timeout, result.Error.Kind)
+			require.Equal(t, cyborg.OperationFailed, result.State)
+			require.Equal(t, cyborg.ErrTimeout, result.Error.Kind)
 			require.Contains(t, result.Error.Message, "not bound within 30s")
 			require.Contains(t, result.Error.Hint, "arqs.bind_timeout")
 		})
@@ -171,17 +171,17 @@ func TestL3BindTimeout(t *testing.T) {
 // A bind that fails for another reason is not told later, either.
 func TestNovaIsToldBeforeTheUndo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindBind)
+	w := newWorld(cyborg.OperationBind)
 	w.work.Notify = []uuid.UUID{uuid.New()}
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.Anything).
-			Return(workflows.ProgramResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Hardware, "it broke")))
+			Return(workflows.ProgramResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrHardware, "it broke")))
 		env.OnActivity(workflows.RestoreActivity, mock.Anything, mock.Anything).After(time.Hour).
 			Return(func(ctx context.Context, _ workflows.RestoreInput) (workflows.ChangeResult, error) {
 				return workflows.ChangeResult{}, w.call(ctx, "Restore", true, func() {})
 			})
 	})
-	require.Equal(t, cyborg.Hardware, result.Error.Kind)
+	require.Equal(t, cyborg.ErrHardware, result.Error.Kind)
 	require.Equal(t, []string{"it broke"}, w.failed)
 	require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
 }
@@ -195,13 +195,13 @@ func TestL3NovaIsToldOfTheTimeoutLater(t *testing.T) {
 		slowly(w, env)
 		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {
 			if tries++; w.outcome == nil {
-				return workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "Nova does not answer"))
+				return workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer"))
 			}
 			taken++
 			return nil
 		})
 	})
-	require.Equal(t, cyborg.Timeout, result.Error.Kind)
+	require.Equal(t, cyborg.ErrTimeout, result.Error.Kind)
 	require.Greater(t, tries, 10)
 	require.Equal(t, 1, taken)
 }
@@ -210,10 +210,10 @@ func TestL3NovaIsToldOfTheTimeoutLater(t *testing.T) {
 func TestBindUntold(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
-	w.work = cyborg.Work{Operation: w.work.Operation, Kind: cyborg.KindBind, Host: "h1", Ended: cyborg.Failed, Notify: []uuid.UUID{uuid.New()}}
+	w.work = cyborg.Work{Operation: w.work.Operation, Kind: cyborg.OperationBind, Host: "h1", Ended: cyborg.OperationFailed, Notify: []uuid.UUID{uuid.New()}}
 	result, err := w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, cyborg.OperationFailed, result.State)
 	require.Equal(t, []string{"Begin", "NotifyNova"}, w.calls)
 
 	w.calls, w.work.Notify = nil, nil
@@ -225,7 +225,7 @@ func TestBindUntold(t *testing.T) {
 // Two accelerators get their images one after the other, and what a host's journal knows of one is not taken for the other.
 func TestBindWithTwoImages(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindBind)
+	w := newWorld(cyborg.OperationBind)
 	second := w.work.Targets[0]
 	second.Accelerator, second.Deployable = uuid.New(), "d1"
 	w.work.Targets = append(w.work.Targets, second)
@@ -237,7 +237,7 @@ func TestBindWithTwoImages(t *testing.T) {
 			return workflows.ProgramResult{BitstreamID: in.Image.Source}, nil
 		})
 	})
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Len(t, attempts, 2)
 	require.Equal(t, w.work.Operation, attempts[0])
 	require.NotEqual(t, attempts[0], attempts[1])
@@ -250,7 +250,7 @@ func TestBindWithTwoImages(t *testing.T) {
 // back by itself.
 func TestBindRestoresAllThatAnImageDisturbs(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindBind)
+	w := newWorld(cyborg.OperationBind)
 	first := &w.work.Targets[0]
 	first.ProgramSet = "left"
 	sibling, second, elsewhere := *first, *first, *first
@@ -259,7 +259,7 @@ func TestBindRestoresAllThatAnImageDisturbs(t *testing.T) {
 	elsewhere.Accelerator, elsewhere.Deployable, elsewhere.Device = uuid.New(), "d3", "another"
 	w.work.Targets = append(w.work.Targets, sibling, second, elsewhere)
 	w.work.Loads = append(w.work.Loads, cyborg.Load{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
-	w.failAt, w.failure = len([]string{"Begin", "Stage", "Record", "Program", "Stage", "Record"}), cyborg.Errorf(cyborg.Hardware, "it broke")
+	w.failAt, w.failure = len([]string{"Begin", "Stage", "Record", "Program", "Stage", "Record"}), cyborg.Errorf(cyborg.ErrHardware, "it broke")
 	restored := map[string][]cyborg.Target{}
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.RestoreActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {
@@ -267,19 +267,19 @@ func TestBindRestoresAllThatAnImageDisturbs(t *testing.T) {
 			return workflows.ChangeResult{}, nil
 		})
 	})
-	require.Equal(t, cyborg.Failed, result.State, w.String())
+	require.Equal(t, cyborg.OperationFailed, result.State, w.String())
 	require.Equal(t, map[string][]cyborg.Target{"d0": {sibling}, "d2": nil}, restored)
 }
 
 // An image in Glance that turns out to be what is loaded is not loaded again.
 func TestBindWithLoadedFunction(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindBind)
+	w := newWorld(cyborg.OperationBind)
 	w.work.Loads[0].Image = cyborg.GlanceFunction("crypto")
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.FindImageActivity, mock.Anything, mock.Anything).
 			Return(workflows.FindImageResult{Image: cyborg.Image{Source: "glance:x", ID: "before"}}, nil)
 	})
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }

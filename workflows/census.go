@@ -65,7 +65,7 @@ func ask(ctx workflow.Context, host string, in CensusInput, left time.Duration) 
 	if err == nil {
 		return usage
 	}
-	if failure := FromFailure(err); failure.Kind != cyborg.Timeout && failure.Kind != cyborg.HostSilent {
+	if failure := FromFailure(err); failure.Kind != cyborg.ErrTimeout && failure.Kind != cyborg.ErrHostSilent {
 		mute.Error = failure.Message
 	}
 	return mute

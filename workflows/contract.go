@@ -109,7 +109,7 @@ type OperationResult struct {
 
 // Run is the run of an operation's workflow.
 type Run interface {
-	// Wait returns when it is recorded how the operation ended, or with an error of kind Timeout when ctx ends before. It is
+	// Wait returns when it is recorded how the operation ended, or with an error of kind ErrTimeout when ctx ends before. It is
 	// called once.
 	Wait(ctx context.Context) error
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Detach takes handles back from their holders. It changes nothing and fails with kind InUse while one of them is
+// Detach takes handles back from their holders. It changes nothing and fails with kind ErrInUse while one of them is
 // really in use on the host, or its holder is an instance that has it allocated in Placement. A run that was terminated goes forward again: each handle is then either back, or still
 // with its holder. By force it does nothing on the host, which has to settle that when it is heard again.
 func Detach(ctx workflow.Context, in OperationInput) (OperationResult, error) {

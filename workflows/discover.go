@@ -37,8 +37,8 @@ func askHost(ctx workflow.Context, host string, options workflow.ActivityOptions
 		return nil
 	}
 	failure := FromFailure(err)
-	if failure.Kind == cyborg.HostSilent {
-		failure = cyborg.Errorf(cyborg.HostSilent, "the agent of host %s did not answer within %s", host, options.ScheduleToStartTimeout).
+	if failure.Kind == cyborg.ErrHostSilent {
+		failure = cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s did not answer within %s", host, options.ScheduleToStartTimeout).
 			WithHint("Start cyborg-agent on %s.", host)
 	}
 	return ToFailure(failure)

@@ -21,7 +21,7 @@ func ToFailure(err error) error {
 		return nil
 	case temporal.IsApplicationError(err):
 		return err
-	case temporal.IsCanceledError(err), errors.Is(err, context.Canceled) && cyborg.KindOf(err) == cyborg.Internal:
+	case temporal.IsCanceledError(err), errors.Is(err, context.Canceled) && cyborg.ErrorKindOf(err) == cyborg.ErrInternal:
 		return temporal.NewCanceledError(began)
 	}
 	e := cyborg.AsError(err)
@@ -43,25 +43,25 @@ func FromFailure(err error) *cyborg.Error {
 		if e.HasDetails() && e.Details(&original) == nil && original != nil && original.Kind != "" {
 			return original
 		}
-		return cyborg.Errorf(cyborg.Internal, "%s", e.Message())
+		return cyborg.Errorf(cyborg.ErrInternal, "%s", e.Message())
 	}
 	if e, ok := errors.AsType[*temporal.TimeoutError](err); ok {
 		switch {
 		case startTimeout(e):
-			return cyborg.Errorf(cyborg.HostSilent, "the agent of the host did not take the step in time")
+			return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of the host did not take the step in time")
 		case e.TimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT:
-			return cyborg.Errorf(cyborg.Timeout, "the agent of the host fell silent in the middle of the step")
+			return cyborg.Errorf(cyborg.ErrTimeout, "the agent of the host fell silent in the middle of the step")
 		}
-		return cyborg.Errorf(cyborg.Timeout, "the step took longer than its limit")
+		return cyborg.Errorf(cyborg.ErrTimeout, "the step took longer than its limit")
 	}
 	if temporal.IsCanceledError(err) {
-		return cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled")
+		return cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled")
 	}
 	if temporal.IsTerminatedError(err) {
-		return cyborg.Errorf(cyborg.Cancelled, "the run was terminated from outside; Reconcile undoes what it had done")
+		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; Reconcile undoes what it had done")
 	}
 	if e, ok := errors.AsType[*temporal.PanicError](err); ok {
-		return cyborg.Errorf(cyborg.Internal, "a step panicked: %s", e.Error())
+		return cyborg.Errorf(cyborg.ErrInternal, "a step panicked: %s", e.Error())
 	}
 	return cyborg.AsError(err)
 }

@@ -20,7 +20,7 @@ func TestEveryKindSurvivesTemporal(t *testing.T) {
 	t.Parallel()
 	wire := temporal.GetDefaultFailureConverter()
 	require.NotNil(t, converter.GetDefaultDataConverter())
-	for _, kind := range cyborg.Kinds() {
+	for _, kind := range cyborg.ErrorKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			want := cyborg.Errorf(kind, "it is %s", kind).WithHint("do this").WithOperation(uuid.New())
@@ -40,9 +40,9 @@ func TestFailureOfForeignErrors(t *testing.T) {
 	require.NoError(t, workflows.ToFailure(nil))
 	require.Nil(t, workflows.FromFailure(nil))
 	require.True(t, temporal.IsCanceledError(workflows.ToFailure(context.Canceled)))
-	require.Equal(t, cyborg.Cancelled, workflows.FromFailure(temporal.NewCanceledError()).Kind)
+	require.Equal(t, cyborg.ErrCancelled, workflows.FromFailure(temporal.NewCanceledError()).Kind)
 	plain := workflows.FromFailure(workflows.ToFailure(errors.New("something")))
-	require.Equal(t, cyborg.Internal, plain.Kind)
+	require.Equal(t, cyborg.ErrInternal, plain.Kind)
 	require.Equal(t, "something", plain.Message)
-	require.Equal(t, cyborg.Internal, workflows.FromFailure(temporal.NewApplicationError("no details", "x")).Kind)
+	require.Equal(t, cyborg.ErrInternal, workflows.FromFailure(temporal.NewApplicationError("no details", "x")).Kind)
 }

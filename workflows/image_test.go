@@ -13,7 +13,7 @@ import (
 
 // fromGlance is a world that loads an image from Glance.
 func fromGlance() *world {
-	w := newWorld(cyborg.KindProgram)
+	w := newWorld(cyborg.OperationProgram)
 	w.work.Program.Image = cyborg.GlanceImage(uuid.MustParse("5c2bd7a4-9e2f-4c44-9c5f-2f1b4cf0c0de"))
 	return w
 }
@@ -27,7 +27,7 @@ func TestImageFromGlance(t *testing.T) {
 	w := fromGlance()
 	result, err := w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, glanceCalls(), w.calls)
 	require.Equal(t, workflows.ImageFetch(w.work.Operation, "secret"), w.staged.Fetch)
 	require.Equal(t, cyborg.Checksum("sha512:00"), w.staged.Image.Checksum)
@@ -44,15 +44,15 @@ func TestImageFromGlanceFails(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/after=%v", name, after), func(t *testing.T) {
 				t.Parallel()
 				w := fromGlance()
-				w.failAt, w.failAfter, w.failure = at, after, cyborg.Errorf(cyborg.ImageRejected, "step %d refused", at)
+				w.failAt, w.failAfter, w.failure = at, after, cyborg.Errorf(cyborg.ErrImageRejected, "step %d refused", at)
 				result, err := w.run(t, false)
 				if name == "End" {
 					require.Error(t, err)
 					return
 				}
 				require.NoError(t, err)
-				require.Equal(t, cyborg.Failed, result.State)
-				require.Equal(t, cyborg.ImageRejected, w.outcome.Error.Kind)
+				require.Equal(t, cyborg.OperationFailed, result.State)
+				require.Equal(t, cyborg.ErrImageRejected, w.outcome.Error.Kind)
 				if name != "Program" { // an agent that refuses has not loaded it
 					w.requireUntouched(t, w.String())
 				}
@@ -61,10 +61,10 @@ func TestImageFromGlanceFails(t *testing.T) {
 		t.Run(name+"/passes", func(t *testing.T) {
 			t.Parallel()
 			w := fromGlance()
-			w.failAt, w.failure = at, cyborg.Errorf(cyborg.Unavailable, "away for a moment")
+			w.failAt, w.failure = at, cyborg.Errorf(cyborg.ErrUnavailable, "away for a moment")
 			result, err := w.run(t, false)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.Succeeded, result.State)
+			require.Equal(t, cyborg.OperationSucceeded, result.State)
 		})
 		t.Run(name+"/cancelled", func(t *testing.T) {
 			t.Parallel()
@@ -73,10 +73,10 @@ func TestImageFromGlanceFails(t *testing.T) {
 			result, err := w.run(t, false)
 			require.NoError(t, err)
 			if name == "End" {
-				require.Equal(t, cyborg.Succeeded, result.State)
+				require.Equal(t, cyborg.OperationSucceeded, result.State)
 				return
 			}
-			require.Equal(t, cyborg.Stopped, result.State)
+			require.Equal(t, cyborg.OperationCancelled, result.State)
 			w.requireUntouched(t, w.String())
 		})
 	}

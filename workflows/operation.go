@@ -23,8 +23,8 @@ type operation struct {
 	undos   []undo
 	seen    LastSeenResult // of the host's agent, as far as somebody asked
 	// Of a bind: its time was over before anybody cancelled it, and Nova is being told that it has failed.
-	late    bool
-	telling workflow.Future
+	late         bool
+	notification workflow.Future
 }
 
 // undo is the compensation of one step.
@@ -34,11 +34,11 @@ type undo struct {
 }
 
 // story is what one kind of operation does between begin and end.
-type story func(ctx workflow.Context, o *operation) error
+type steps func(ctx workflow.Context, o *operation) error
 
 // runOperation runs a story. The error is non-nil only where the outcome could not be recorded, which Temporal's retries
 // of End make a matter of someone terminating the run.
-func runOperation(ctx workflow.Context, in OperationInput, tell story) (OperationResult, error) {
+func runOperation(ctx workflow.Context, in OperationInput, tell steps) (OperationResult, error) {
 	return newOperation(in).run(ctx, tell)
 }
 
@@ -46,7 +46,7 @@ func newOperation(in OperationInput) *operation {
 	return &operation{in: in, outcome: cyborg.Outcome{Operation: in.Operation}}
 }
 
-func (o *operation) run(ctx workflow.Context, tell story) (OperationResult, error) {
+func (o *operation) run(ctx workflow.Context, tell steps) (OperationResult, error) {
 	in := o.in
 	err := local(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned}, &o.work)
 	if err == nil && o.work.Ended != "" {
@@ -54,7 +54,7 @@ func (o *operation) run(ctx workflow.Context, tell story) (OperationResult, erro
 		o.describe(ctx)
 		return OperationResult{State: o.work.Ended}, nil
 	}
-	if in.Abandoned && err != nil && FromFailure(err).Kind == cyborg.Internal {
+	if in.Abandoned && err != nil && FromFailure(err).Kind == cyborg.ErrInternal {
 		// Nobody knows what the earlier run had done: to end here would free it. Reconcile starts another run.
 		return OperationResult{}, err
 	}
@@ -63,19 +63,19 @@ func (o *operation) run(ctx workflow.Context, tell story) (OperationResult, erro
 		err = tell(ctx, o)
 	}
 	if err == nil {
-		o.outcome.State = cyborg.Succeeded
+		o.outcome.State = cyborg.OperationSucceeded
 		return o.end(ctx)
 	}
 	cause := FromFailure(err)
-	if ctx.Err() != nil && cause.Kind != cyborg.Cancelled && !o.late {
-		cause = cyborg.Errorf(cyborg.Cancelled, "the operation was cancelled; its step ended with: %s", cause.Message)
+	if ctx.Err() != nil && cause.Kind != cyborg.ErrCancelled && !o.late {
+		cause = cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled; its step ended with: %s", cause.Message)
 	}
-	o.outcome.State, o.outcome.Error = cyborg.Failed, cause
-	if cause.Kind == cyborg.Cancelled {
-		o.outcome.State = cyborg.Stopped
+	o.outcome.State, o.outcome.Error = cyborg.OperationFailed, cause
+	if cause.Kind == cyborg.ErrCancelled {
+		o.outcome.State = cyborg.OperationCancelled
 	}
 	if failures := o.compensate(ctx); len(failures) > 0 {
-		o.outcome.State = cyborg.NeedsOperator
+		o.outcome.State = cyborg.OperationNeedsOperator
 		o.outcome.Error = cyborg.Errorf(cause.Kind, "%s; undoing it failed as well: %s", cause.Message, strings.Join(failures, "; ")).
 			WithHint("%s", o.wayOut())
 	}
@@ -85,11 +85,11 @@ func (o *operation) run(ctx workflow.Context, tell story) (OperationResult, erro
 // wayOut says what an operator does where the undo has failed; docs/data.md, "Ways out", is the same.
 func (o *operation) wayOut() string {
 	switch o.work.Kind {
-	case cyborg.KindAttach, cyborg.KindDetach:
+	case cyborg.OperationAttach, cyborg.OperationDetach:
 		return "The accelerator is in error. Reconcile settles it when its host answers; where that fails, detach it by force."
-	case cyborg.KindProgram, cyborg.KindBind:
+	case cyborg.OperationProgram, cyborg.OperationBind:
 		return "The accelerator is in error. Program it with an image that works, or make it ready again."
-	case cyborg.KindWhitelist:
+	case cyborg.OperationWhitelist:
 		return "What it was to add or to remove stays Nova's in the records. Look at the file on its host, then whitelist again."
 	default: // of provision and retire; configure has nothing to undo
 		return "The accelerator is in error. Look at its host, then make it ready again, or retire it."
@@ -249,15 +249,15 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 		since = o.seen.At
 	}
 	if o.seen.Busy {
-		return cyborg.Errorf(cyborg.HostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.activity).
+		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.activity).
 			WithHint("Retry the operation when others on the host have ended, or give its agent more slots (agent.slots).")
 	}
 	if workflow.Now(ctx).Sub(since) < wait {
-		return cyborg.Errorf(cyborg.HostSilent, "host %s was heard at %s, but its agent did not take %q within %s",
+		return cyborg.Errorf(cyborg.ErrHostSilent, "host %s was heard at %s, but its agent did not take %q within %s",
 			o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
 			WithHint("Look into the agent's log: it may have no slot left (agent.slots), or not reach Temporal. Then retry the operation.")
 	}
-	return cyborg.Errorf(cyborg.HostSilent, "host %s has been %s; its agent did not take %q within %s",
+	return cyborg.Errorf(cyborg.ErrHostSilent, "host %s has been %s; its agent did not take %q within %s",
 		o.work.Host, cyborg.SilentSince(since), c.activity, wait).
 		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
 }
@@ -305,7 +305,7 @@ func mayPass(err error) bool {
 // one of these kinds only then.
 func refused(err error) bool {
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
-	return ok && cyborg.Kind(application.Type()).Refusal()
+	return ok && cyborg.ErrorKind(application.Type()).Refusal()
 }
 
 // startTimeout says that nobody took the activity in time.

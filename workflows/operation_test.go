@@ -20,16 +20,16 @@ import (
 func TestOperationsSucceed(t *testing.T) {
 	t.Parallel()
 	want := map[cyborg.OperationKind][]string{
-		cyborg.KindProvision: {"Begin", "Install", "End"},
-		cyborg.KindAttach:    {"Begin", "Attach", "End"},
-		cyborg.KindDetach:    {"Begin", "Detach", "End"},
-		cyborg.KindProgram:   {"Begin", "Stage", "Record", "Program", "End"},
-		cyborg.KindConfigure: {"Begin", "Configure", "End"},
-		cyborg.KindRetire:    {"Begin", "Uninstall", "End"},
-		cyborg.KindBind:      {"Begin", "Stage", "Record", "Program", "End"},
-		cyborg.KindUnbind:    {"Begin", "Detach", "End"},
-		cyborg.KindWhitelist: {"Begin", "WriteWhitelist", "End"},
-		cyborg.KindRescue:    {"Begin", "End"}, // of nobody; see TestRescue
+		cyborg.OperationProvision: {"Begin", "Install", "End"},
+		cyborg.OperationAttach:    {"Begin", "Attach", "End"},
+		cyborg.OperationDetach:    {"Begin", "Detach", "End"},
+		cyborg.OperationProgram:   {"Begin", "Stage", "Record", "Program", "End"},
+		cyborg.OperationConfigure: {"Begin", "Configure", "End"},
+		cyborg.OperationRetire:    {"Begin", "Uninstall", "End"},
+		cyborg.OperationBind:      {"Begin", "Stage", "Record", "Program", "End"},
+		cyborg.OperationUnbind:    {"Begin", "Detach", "End"},
+		cyborg.OperationWhitelist: {"Begin", "WriteWhitelist", "End"},
+		cyborg.OperationRescue:    {"Begin", "End"}, // of nobody; see TestRescue
 	}
 	for _, kind := range cyborg.OperationKinds() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -37,14 +37,14 @@ func TestOperationsSucceed(t *testing.T) {
 			w := newWorld(kind)
 			result, err := w.run(t, false)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.Succeeded, result.State)
+			require.Equal(t, cyborg.OperationSucceeded, result.State)
 			require.Equal(t, want[kind], w.calls)
-			require.Equal(t, cyborg.Succeeded, w.outcome.State)
+			require.Equal(t, cyborg.OperationSucceeded, w.outcome.State)
 			require.Nil(t, w.outcome.Error)
 			for _, step := range w.outcome.Steps {
 				require.Equal(t, cyborg.StepDone, step.State, step.Name)
 			}
-			if kind != cyborg.KindConfigure && kind != cyborg.KindWhitelist && kind != cyborg.KindRescue { // which see no device
+			if kind != cyborg.OperationConfigure && kind != cyborg.OperationWhitelist && kind != cyborg.OperationRescue { // which see no device
 				require.NotEmpty(t, w.outcome.Observations, "what the agent saw is recorded")
 			}
 		})
@@ -63,15 +63,15 @@ func TestEachStepFails(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/after=%v", kind, name, after), func(t *testing.T) {
 					t.Parallel()
 					w := newWorld(kind)
-					w.failAt, w.failAfter, w.failure = at, after, cyborg.Errorf(cyborg.Hardware, "step %d broke", at)
+					w.failAt, w.failAfter, w.failure = at, after, cyborg.Errorf(cyborg.ErrHardware, "step %d broke", at)
 					result, err := w.run(t, false)
 					if name == "End" {
 						require.Error(t, err, "an outcome that cannot be recorded is the only failure of a workflow")
 						return
 					}
 					require.NoError(t, err)
-					require.Equal(t, cyborg.Failed, result.State, w)
-					require.Equal(t, cyborg.Hardware, w.outcome.Error.Kind)
+					require.Equal(t, cyborg.OperationFailed, result.State, w)
+					require.Equal(t, cyborg.ErrHardware, w.outcome.Error.Kind)
 					require.Equal(t, w.work.Operation, w.outcome.Error.Operation)
 					w.requireUntouched(t, w.String())
 				})
@@ -91,10 +91,10 @@ func TestRetryableFailuresPass(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", kind, name), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(kind)
-				w.failAt, w.failure = at, cyborg.Errorf(cyborg.Unavailable, "away for a moment")
+				w.failAt, w.failure = at, cyborg.Errorf(cyborg.ErrUnavailable, "away for a moment")
 				result, err := w.run(t, false)
 				require.NoError(t, err)
-				require.Equal(t, cyborg.Succeeded, result.State, w)
+				require.Equal(t, cyborg.OperationSucceeded, result.State, w)
 			})
 		}
 	}
@@ -119,10 +119,10 @@ func TestCancelDuringEachStep(t *testing.T) {
 				require.NotNil(t, w.outcome, "a terminal state is always written")
 				require.Equal(t, result.State, w.outcome.State)
 				if name == "End" {
-					require.Equal(t, cyborg.Succeeded, result.State, "it was too late")
+					require.Equal(t, cyborg.OperationSucceeded, result.State, "it was too late")
 					return
 				}
-				require.Equal(t, cyborg.Stopped, result.State, w)
+				require.Equal(t, cyborg.OperationCancelled, result.State, w)
 				w.requireUntouched(t, w.String())
 			})
 		}
@@ -133,14 +133,14 @@ func TestCancelDuringEachStep(t *testing.T) {
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
 	out := map[cyborg.OperationKind]string{
-		cyborg.KindProvision: "make it ready again, or retire it", cyborg.KindRetire: "make it ready again, or retire it",
-		cyborg.KindAttach: "detach it by force", cyborg.KindDetach: "detach it by force",
-		cyborg.KindProgram: "Program it with an image that works", cyborg.KindBind: "Program it with an image that works",
-		cyborg.KindWhitelist: "stays Nova's in the records",
+		cyborg.OperationProvision: "make it ready again, or retire it", cyborg.OperationRetire: "make it ready again, or retire it",
+		cyborg.OperationAttach: "detach it by force", cyborg.OperationDetach: "detach it by force",
+		cyborg.OperationProgram: "Program it with an image that works", cyborg.OperationBind: "Program it with an image that works",
+		cyborg.OperationWhitelist: "stays Nova's in the records",
 	}
 	for kind, step := range map[cyborg.OperationKind]string{
-		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
-		cyborg.KindRetire: "Uninstall", cyborg.KindBind: "Program", cyborg.KindWhitelist: "WriteWhitelist",
+		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
+		cyborg.OperationRetire: "Uninstall", cyborg.OperationBind: "Program", cyborg.OperationWhitelist: "WriteWhitelist",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -148,7 +148,7 @@ func TestUndoFails(t *testing.T) {
 			_, err := clean.run(t, false)
 			require.NoError(t, err)
 			w := newWorld(kind)
-			w.failAfter, w.failUndo, w.failure = true, true, cyborg.Errorf(cyborg.Hardware, "it broke")
+			w.failAfter, w.failUndo, w.failure = true, true, cyborg.Errorf(cyborg.ErrHardware, "it broke")
 			for i, name := range clean.calls {
 				if name == step {
 					w.failAt = i
@@ -156,7 +156,7 @@ func TestUndoFails(t *testing.T) {
 			}
 			result, err := w.run(t, false)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.NeedsOperator, result.State)
+			require.Equal(t, cyborg.OperationNeedsOperator, result.State)
 			require.Contains(t, w.outcome.Error.Message, "it broke")
 			require.Contains(t, w.outcome.Error.Message, "undo broke")
 			require.Contains(t, w.outcome.Error.Hint, out[kind], "the way out")
@@ -169,16 +169,16 @@ func TestUndoFails(t *testing.T) {
 func TestRefusedDetach(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []*cyborg.Error{
-		cyborg.Errorf(cyborg.InUse, "/dev/vfio/7 is open by qemu (4711)"),
-		cyborg.Errorf(cyborg.Changed, "backend fake of host h1 is disabled"),
+		cyborg.Errorf(cyborg.ErrInUse, "/dev/vfio/7 is open by qemu (4711)"),
+		cyborg.Errorf(cyborg.ErrChanged, "backend fake of host h1 is disabled"),
 	} {
 		t.Run(string(failure.Kind), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(cyborg.KindDetach)
+			w := newWorld(cyborg.OperationDetach)
 			w.failAt, w.failure, w.failUndo = 1, failure, true
 			result, err := w.run(t, false)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, cyborg.OperationFailed, result.State)
 			require.Equal(t, failure.Kind, result.Error.Kind)
 			require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
 			w.requireUntouched(t, w.String())
@@ -190,8 +190,8 @@ func TestRefusedDetach(t *testing.T) {
 func TestRefusedLater(t *testing.T) {
 	t.Parallel()
 	for kind, step := range map[cyborg.OperationKind]string{
-		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
-		cyborg.KindRetire: "Uninstall", cyborg.KindBind: "Program", cyborg.KindWhitelist: "WriteWhitelist",
+		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
+		cyborg.OperationRetire: "Uninstall", cyborg.OperationBind: "Program", cyborg.OperationWhitelist: "WriteWhitelist",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -200,11 +200,11 @@ func TestRefusedLater(t *testing.T) {
 			require.NoError(t, err)
 			w := newWorld(kind)
 			w.failAt, w.failAfter = slices.Index(clean.calls, step), true
-			w.failure, w.refuse = cyborg.Errorf(cyborg.Unavailable, "the agent was killed"), cyborg.Errorf(cyborg.NotFound, "what image?")
+			w.failure, w.refuse = cyborg.Errorf(cyborg.ErrUnavailable, "the agent was killed"), cyborg.Errorf(cyborg.ErrNotFound, "what image?")
 			result, err := w.run(t, false)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.Failed, result.State)
-			require.Equal(t, cyborg.NotFound, result.Error.Kind)
+			require.Equal(t, cyborg.OperationFailed, result.State)
+			require.Equal(t, cyborg.ErrNotFound, result.Error.Kind)
 			w.requireUntouched(t, w.String())
 		})
 	}
@@ -213,11 +213,11 @@ func TestRefusedLater(t *testing.T) {
 // An instance gets its handle without any work on the host.
 func TestAttachToInstance(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindAttach)
+	w := newWorld(cyborg.OperationAttach)
 	w.work.Handles[0].Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"}
 	result, err := w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }
 
@@ -225,13 +225,13 @@ func TestAttachToInstance(t *testing.T) {
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[cyborg.OperationKind][]string{
-		cyborg.KindProvision: {"Begin", "Uninstall", "End"},
-		cyborg.KindAttach:    {"Begin", "Detach", "End"},
-		cyborg.KindProgram:   {"Begin", "Restore", "End"},
-		cyborg.KindDetach:    {"Begin", "Detach", "End"},
-		cyborg.KindRetire:    {"Begin", "Uninstall", "End"},
-		cyborg.KindBind:      {"Begin", "Restore", "End"},
-		cyborg.KindWhitelist: {"Begin", "RestoreWhitelist", "End"},
+		cyborg.OperationProvision: {"Begin", "Uninstall", "End"},
+		cyborg.OperationAttach:    {"Begin", "Detach", "End"},
+		cyborg.OperationProgram:   {"Begin", "Restore", "End"},
+		cyborg.OperationDetach:    {"Begin", "Detach", "End"},
+		cyborg.OperationRetire:    {"Begin", "Uninstall", "End"},
+		cyborg.OperationBind:      {"Begin", "Restore", "End"},
+		cyborg.OperationWhitelist: {"Begin", "RestoreWhitelist", "End"},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -241,18 +241,18 @@ func TestAbandoned(t *testing.T) {
 			require.NoError(t, err)
 			calls := slices.DeleteFunc(w.calls, func(name string) bool { return name == "FailARQs" }) // beside the undo
 			require.Equal(t, want, calls)
-			if kind == cyborg.KindDetach || kind == cyborg.KindRetire {
-				require.Equal(t, cyborg.Succeeded, result.State)
+			if kind == cyborg.OperationDetach || kind == cyborg.OperationRetire {
+				require.Equal(t, cyborg.OperationSucceeded, result.State)
 				return
 			}
-			require.Equal(t, cyborg.Stopped, result.State)
-			if kind == cyborg.KindProvision {
+			require.Equal(t, cyborg.OperationCancelled, result.State)
+			if kind == cyborg.OperationProvision {
 				require.False(t, w.installed)
 			}
-			if kind == cyborg.KindProgram || kind == cyborg.KindBind {
+			if kind == cyborg.OperationProgram || kind == cyborg.OperationBind {
 				require.Equal(t, "before", w.image)
 			}
-			require.Equal(t, kind != cyborg.KindWhitelist, w.whitelisted)
+			require.Equal(t, kind != cyborg.OperationWhitelist, w.whitelisted)
 		})
 	}
 }
@@ -261,9 +261,9 @@ func TestAbandoned(t *testing.T) {
 // earlier run may have attached.
 func TestAbandonedAndUnreadable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindAttach)
+	w := newWorld(cyborg.OperationAttach)
 	w.attached = true
-	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Internal, "the record cannot be read")
+	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.ErrInternal, "the record cannot be read")
 	_, err := w.run(t, true)
 	require.Error(t, err, "Reconcile finds a closed run, and starts another")
 	require.Equal(t, []string{"Begin"}, w.calls)
@@ -273,22 +273,22 @@ func TestAbandonedAndUnreadable(t *testing.T) {
 // An operation that has ended already is left alone: a second start does no harm.
 func TestEndedIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindAttach)
-	w.work.Ended = cyborg.Succeeded
+	w := newWorld(cyborg.OperationAttach)
+	w.work.Ended = cyborg.OperationSucceeded
 	result, err := w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, []string{"Begin"}, w.calls)
 }
 
 // A cancel that was asked for before the first step ends the operation without touching anything.
 func TestCancelledBeforeTheFirstStep(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindProvision)
-	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Cancelled, "cancelled before it began")
+	w := newWorld(cyborg.OperationProvision)
+	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.ErrCancelled, "cancelled before it began")
 	result, err := w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Stopped, result.State)
+	require.Equal(t, cyborg.OperationCancelled, result.State)
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }
 
@@ -299,15 +299,15 @@ func TestAgentAway(t *testing.T) {
 		activity string
 		nothing  any
 	}{
-		cyborg.KindProvision: {workflows.InstallActivity, workflows.ChangeResult{}},
-		cyborg.KindAttach:    {workflows.AttachActivity, workflows.ChangeResult{}},
-		cyborg.KindDetach:    {workflows.DetachActivity, workflows.ChangeResult{}},
-		cyborg.KindProgram:   {workflows.StageActivity, workflows.StageResult{}},
-		cyborg.KindConfigure: {workflows.ConfigureActivity, workflows.ConfigureResult{}},
-		cyborg.KindRetire:    {workflows.UninstallActivity, workflows.ChangeResult{}},
-		cyborg.KindBind:      {workflows.StageActivity, workflows.StageResult{}},
-		cyborg.KindUnbind:    {workflows.DetachActivity, workflows.ChangeResult{}},
-		cyborg.KindWhitelist: {workflows.WriteWhitelistActivity, workflows.WhitelistResult{}},
+		cyborg.OperationProvision: {workflows.InstallActivity, workflows.ChangeResult{}},
+		cyborg.OperationAttach:    {workflows.AttachActivity, workflows.ChangeResult{}},
+		cyborg.OperationDetach:    {workflows.DetachActivity, workflows.ChangeResult{}},
+		cyborg.OperationProgram:   {workflows.StageActivity, workflows.StageResult{}},
+		cyborg.OperationConfigure: {workflows.ConfigureActivity, workflows.ConfigureResult{}},
+		cyborg.OperationRetire:    {workflows.UninstallActivity, workflows.ChangeResult{}},
+		cyborg.OperationBind:      {workflows.StageActivity, workflows.StageResult{}},
+		cyborg.OperationUnbind:    {workflows.DetachActivity, workflows.ChangeResult{}},
+		cyborg.OperationWhitelist: {workflows.WriteWhitelistActivity, workflows.WhitelistResult{}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -316,8 +316,8 @@ func TestAgentAway(t *testing.T) {
 				env.OnActivity(step.activity, mock.Anything, mock.Anything).
 					Return(step.nothing, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
 			})
-			require.Equal(t, cyborg.Failed, result.State)
-			require.Equal(t, cyborg.HostSilent, result.Error.Kind)
+			require.Equal(t, cyborg.OperationFailed, result.State)
+			require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 			require.Contains(t, result.Error.Message, "host h1 has been silent since 2026-01-02T03:04:05Z")
 			require.Contains(t, result.Error.Hint, "Start cyborg-agent on h1")
 			require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
@@ -328,13 +328,13 @@ func TestAgentAway(t *testing.T) {
 // An agent that is heard and does not take the step is not called silent.
 func TestAgentBusy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindAttach)
+	w := newWorld(cyborg.OperationAttach)
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.SetStartTime(time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)) // 5 s before the host was last heard
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
 			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
 	})
-	require.Equal(t, cyborg.HostSilent, result.Error.Kind)
+	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 	require.Contains(t, result.Error.Message, "host h1 was heard at 2026-01-02T03:04:05Z, but its agent did not take")
 	require.Contains(t, result.Error.Hint, "agent.slots")
 }
@@ -343,7 +343,7 @@ func TestAgentBusy(t *testing.T) {
 func TestAgentWithoutASlot(t *testing.T) {
 	t.Parallel()
 	play := func(busy int) (*world, workflows.OperationResult) {
-		w := newWorld(cyborg.KindAttach)
+		w := newWorld(cyborg.OperationAttach)
 		w.busy = busy
 		return w, w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 			env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
@@ -356,21 +356,21 @@ func TestAgentWithoutASlot(t *testing.T) {
 		})
 	}
 	w, result := play(7) // more often than a step is tried
-	require.Equal(t, cyborg.Succeeded, result.State, "%+v", result.Error)
+	require.Equal(t, cyborg.OperationSucceeded, result.State, "%+v", result.Error)
 	require.Equal(t, cyborg.StepDone, w.outcome.Steps[0].State)
 }
 
 // It is not waited for without end.
 func TestAgentNeverHasASlot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindAttach)
+	w := newWorld(cyborg.OperationAttach)
 	w.busy = 1 << 20
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).After(10*time.Second).
 			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
 	})
-	require.Equal(t, cyborg.Failed, result.State)
-	require.Equal(t, cyborg.HostSilent, result.Error.Kind)
+	require.Equal(t, cyborg.OperationFailed, result.State)
+	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 	require.Contains(t, result.Error.Message, `the agent of host h1 had no slot left for "AttachHandle"`)
 	require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
 }
@@ -378,7 +378,7 @@ func TestAgentNeverHasASlot(t *testing.T) {
 // The agent took the step and then fell silent: what it may have done is undone once it is back.
 func TestAgentDiesDuringAStep(t *testing.T) {
 	t.Parallel()
-	w := newWorld(cyborg.KindAttach)
+	w := newWorld(cyborg.OperationAttach)
 	w.attached = true // the first try got that far
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
@@ -386,8 +386,8 @@ func TestAgentDiesDuringAStep(t *testing.T) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
 			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil)).Once()
 	})
-	require.Equal(t, cyborg.Failed, result.State)
-	require.Equal(t, cyborg.HostSilent, result.Error.Kind)
+	require.Equal(t, cyborg.OperationFailed, result.State)
+	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 	require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
 	require.False(t, w.attached)
 }
@@ -396,8 +396,8 @@ func TestAgentDiesDuringAStep(t *testing.T) {
 func TestCancelBetweenTwoTries(t *testing.T) {
 	t.Parallel()
 	for kind, activity := range map[cyborg.OperationKind]string{
-		cyborg.KindProvision: "Install", cyborg.KindAttach: "Attach", cyborg.KindDetach: "Detach", cyborg.KindProgram: "Program",
-		cyborg.KindRetire: "Uninstall", cyborg.KindBind: "Program", cyborg.KindWhitelist: "WriteWhitelist",
+		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
+		cyborg.OperationRetire: "Uninstall", cyborg.OperationBind: "Program", cyborg.OperationWhitelist: "WriteWhitelist",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -406,11 +406,11 @@ func TestCancelBetweenTwoTries(t *testing.T) {
 			require.NoError(t, err)
 			w := newWorld(kind)
 			w.failAt, w.failAfter = slices.Index(clean.calls, activity), true
-			w.failure = cyborg.Errorf(cyborg.Unavailable, "the agent stops")
+			w.failure = cyborg.Errorf(cyborg.ErrUnavailable, "the agent stops")
 			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 				env.SetOnTimerScheduledListener(func(string, time.Duration) { env.CancelWorkflow() })
 			})
-			require.Equal(t, cyborg.Stopped, result.State, w)
+			require.Equal(t, cyborg.OperationCancelled, result.State, w)
 			w.requireUntouched(t, w.String())
 		})
 	}
@@ -431,14 +431,14 @@ func TestForcedDetach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(cyborg.KindDetach)
+			w := newWorld(cyborg.OperationDetach)
 			w.work.Forced = "host h1 is silent since noon"
 			w.work.Handles = append(w.work.Handles, cyborg.WorkHandle{
 				Identity: "0000:01:00.1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"},
 			})
 			result, err := play(t, w)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.Succeeded, result.State)
+			require.Equal(t, cyborg.OperationSucceeded, result.State)
 			require.Equal(t, []string{"Begin", "End"}, w.calls)
 			require.Equal(t, cyborg.JSONObject{
 				"forced": "host h1 is silent since noon",
@@ -451,10 +451,10 @@ func TestForcedDetach(t *testing.T) {
 		})
 	}
 	// It begins when its host has come back: it fails, and nothing has happened.
-	w := newWorld(cyborg.KindDetach)
-	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.Changed, "it can be detached without force")
+	w := newWorld(cyborg.OperationDetach)
+	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.ErrChanged, "it can be detached without force")
 	result, err := w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Failed, result.State)
+	require.Equal(t, cyborg.OperationFailed, result.State)
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }

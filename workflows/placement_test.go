@@ -20,7 +20,7 @@ import (
 func withPlacement(kind cyborg.OperationKind) *world {
 	w := newWorld(kind)
 	w.work.Placement = true
-	if kind == cyborg.KindDetach {
+	if kind == cyborg.OperationDetach {
 		w.work.Handles[0].Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: "vm"}
 	}
 	return w
@@ -29,9 +29,9 @@ func withPlacement(kind cyborg.OperationKind) *world {
 // asking are the kinds that ask Placement, with what they do, in order.
 func asking() map[cyborg.OperationKind][]string {
 	return map[cyborg.OperationKind][]string{
-		cyborg.KindProgram: {"Begin", "Fence", "Stage", "Record", "Program", "End"},
-		cyborg.KindRetire:  {"Begin", "Fence", "Uninstall", "End"},
-		cyborg.KindDetach:  {"Begin", "CheckAllocations", "Detach", "End"},
+		cyborg.OperationProgram: {"Begin", "Fence", "Stage", "Record", "Program", "End"},
+		cyborg.OperationRetire:  {"Begin", "Fence", "Uninstall", "End"},
+		cyborg.OperationDetach:  {"Begin", "CheckAllocations", "Detach", "End"},
 	}
 }
 
@@ -46,9 +46,9 @@ func TestPlacementIsAskedFirst(t *testing.T) {
 			w.work.Targets = append(w.work.Targets, other)
 			result, err := w.run(t, false)
 			require.NoError(t, err)
-			require.Equal(t, cyborg.Succeeded, result.State)
+			require.Equal(t, cyborg.OperationSucceeded, result.State)
 			require.Equal(t, calls, w.calls)
-			if kind == cyborg.KindDetach {
+			if kind == cyborg.OperationDetach {
 				require.Equal(t, workflows.CheckAllocationsInput{Accelerator: w.work.Targets[0].Accelerator, Consumers: []string{"vm"}}, w.checked)
 				return
 			}
@@ -67,9 +67,9 @@ func TestPlacementRefusesAnOperation(t *testing.T) {
 			change func(w *world)
 			state  cyborg.OperationState
 		}{
-			"in use": {func(w *world) { w.failAt, w.failure = 1, cyborg.Errorf(cyborg.InUse, "allocated to vm") }, cyborg.Failed},
-			"passes": {func(w *world) { w.failAt, w.failure = 1, cyborg.Errorf(cyborg.Unavailable, "away") }, cyborg.Succeeded},
-			"cancel": {func(w *world) { w.cancelAt = 1 }, cyborg.Stopped},
+			"in use": {func(w *world) { w.failAt, w.failure = 1, cyborg.Errorf(cyborg.ErrInUse, "allocated to vm") }, cyborg.OperationFailed},
+			"passes": {func(w *world) { w.failAt, w.failure = 1, cyborg.Errorf(cyborg.ErrUnavailable, "away") }, cyborg.OperationSucceeded},
+			"cancel": {func(w *world) { w.cancelAt = 1 }, cyborg.OperationCancelled},
 		} {
 			t.Run(fmt.Sprintf("%s/%s", kind, name), func(t *testing.T) {
 				t.Parallel()
@@ -78,7 +78,7 @@ func TestPlacementRefusesAnOperation(t *testing.T) {
 				result, err := w.run(t, false)
 				require.NoError(t, err)
 				require.Equal(t, test.state, result.State, w)
-				if test.state != cyborg.Succeeded {
+				if test.state != cyborg.OperationSucceeded {
 					require.Len(t, w.calls, 3, "begin, ask, end")
 					w.requireUntouched(t, w.String())
 				}
@@ -95,11 +95,11 @@ func TestPlacementIsAway(t *testing.T) {
 			t.Parallel()
 			w := withPlacement(kind)
 			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
-				away := workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "Placement does not answer"))
+				away := workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "Placement does not answer"))
 				env.OnActivity(workflows.FencePlacementActivity, mock.Anything, mock.Anything).Return(away)
 				env.OnActivity(workflows.CheckAllocationsActivity, mock.Anything, mock.Anything).Return(away)
 			})
-			require.Equal(t, cyborg.Failed, result.State)
+			require.Equal(t, cyborg.OperationFailed, result.State)
 			require.Contains(t, result.Error.Message, "Placement does not answer")
 			require.Equal(t, []string{"Begin", "End"}, w.calls)
 		})
@@ -117,7 +117,7 @@ func TestPlacementSyncSeesEveryChange(t *testing.T) {
 		require.Equal(t, "h1", in.Host)
 		switch synced++; synced {
 		case 1: // away for a moment
-			return workflows.SyncPlacementResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "away"))
+			return workflows.SyncPlacementResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "away"))
 		case 2: // two changes while it works are one more time
 			env.SignalWorkflow("changed", nil)
 			env.SignalWorkflow("changed", nil)
@@ -149,7 +149,7 @@ func TestReconcileComparesPlacement(t *testing.T) {
 		})
 		on(workflows.ComparePlacementActivity, func(_ context.Context, in workflows.ComparePlacementInput) (workflows.ComparePlacementResult, error) {
 			if away {
-				return workflows.ComparePlacementResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "broken"))
+				return workflows.ComparePlacementResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "broken"))
 			}
 			return workflows.ComparePlacementResult{Compared: in.Hosts, Failed: []string{"host h9: away"}, Drift: map[cyborg.DriftClass]int{cyborg.DriftTraits: 1}}, nil
 		})

@@ -37,6 +37,6 @@ func provision(ctx workflow.Context, o *operation) error {
 // abandon leaves only the undo to do, for a run that was terminated before it could.
 func (o *operation) abandon(step string, run func(ctx workflow.Context) error) error {
 	o.undos = append(o.undos, undo{step: step, run: run})
-	return cyborg.Errorf(cyborg.Cancelled, "the run was terminated from outside; what it had done is undone").
+	return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone").
 		WithHint("Retry the operation.")
 }

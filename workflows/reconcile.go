@@ -38,11 +38,11 @@ type Findings struct {
 type Place struct {
 	Host string `json:"host,omitempty"`
 	// Deployable and Handle are the last of that host, where not all of it was looked at.
-	Deployable string         `json:"deployable,omitempty"`
-	Handle     string         `json:"handle,omitempty"`
-	Admitted   OperationPlace `json:"admitted,omitzero"` // of the operations that have not begun,
-	Running    OperationPlace `json:"running,omitzero"`  // and of those that run,
-	Untold     OperationPlace `json:"untold,omitzero"`   // and of the binds of which Nova was not told
+	Deployable          string         `json:"deployable,omitempty"`
+	Handle              string         `json:"handle,omitempty"`
+	Admitted            OperationPlace `json:"admitted,omitzero"` // of the operations that have not begun,
+	Running             OperationPlace `json:"running,omitzero"`  // and of those that run,
+	NotificationPending OperationPlace `json:"untold,omitzero"`   // and of the binds of which Nova was not told
 }
 
 // OperationPlace is an operation's place in the order of admission.
@@ -62,8 +62,8 @@ type Orphan struct {
 	Operation uuid.UUID `json:"operation"`
 	// Abandoned says that it had a run, which was closed from outside; else none was ever started.
 	Abandoned bool `json:"abandoned"`
-	// Untold says that it is a bind that has ended, and that Nova does not know.
-	Untold bool `json:"untold,omitempty"`
+	// UnnotifiedBinds says that it is a bind that has ended, and that Nova does not know.
+	NotificationPending bool `json:"untold,omitempty"`
 }
 
 // Disagreement is an attachment to settle, with what the records decided.
@@ -74,7 +74,7 @@ type Disagreement struct {
 	Recorded    string                 `json:"recorded"` // attached, in_doubt, left (taken back by force), "" for free
 	Entry       SettleEntry            `json:"entry"`
 	// Left is the operation that attached what is left; zero where nothing is.
-	Left uuid.UUID `json:"left_operation,omitzero"`
+	Unconfirmed uuid.UUID `json:"left_operation,omitzero"`
 }
 
 // InspectInput is the input of the Inspect activity.

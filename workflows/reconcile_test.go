@@ -154,7 +154,7 @@ func TestReconcileTidiesThoughOrphansFail(t *testing.T) {
 	r := &records{found: workflows.Findings{Orphans: []workflows.Orphan{{Operation: uuid.New()}}}}
 	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.AdoptActivity, mock.Anything, mock.Anything).
-			Return(workflows.AdoptResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "broken record")))
+			Return(workflows.AdoptResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "broken record")))
 	})
 	require.NoError(t, err)
 	require.Equal(t, 1, r.tidied)
@@ -167,7 +167,7 @@ func TestReconcileTidiesThoughItCannotInspect(t *testing.T) {
 	r := &records{}
 	_, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.InspectActivity, mock.Anything, mock.Anything).
-			Return(workflows.Findings{}, workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "broken record")))
+			Return(workflows.Findings{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "broken record")))
 	})
 	require.ErrorContains(t, err, "broken record")
 	require.Equal(t, 1, r.tidied)
@@ -182,7 +182,7 @@ func TestCensusMarksWhoDoesNotAnswer(t *testing.T) {
 		case "mute":
 			return cyborg.HostUsage{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, nil)
 		case "broken":
-			return cyborg.HostUsage{}, workflows.ToFailure(cyborg.Errorf(cyborg.Hardware, "bus error"))
+			return cyborg.HostUsage{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrHardware, "bus error"))
 		}
 		return cyborg.HostUsage{Host: in.Host, Deployables: []cyborg.DeployableUsage{{Deployable: "d"}}}, nil
 	}
@@ -220,7 +220,7 @@ func TestDiscoverSaysWhichHostIsSilent(t *testing.T) {
 	env.RegisterWorkflowWithOptions(workflows.Discover, workflow.RegisterOptions{Name: workflows.DiscoverWorkflow})
 	env.ExecuteWorkflow(workflows.DiscoverWorkflow, workflows.DiscoverHostInput{Host: "h1", AgentWait: time.Second, Limit: time.Second})
 	failure := workflows.FromFailure(env.GetWorkflowError())
-	require.Equal(t, cyborg.HostSilent, failure.Kind)
+	require.Equal(t, cyborg.ErrHostSilent, failure.Kind)
 	require.Contains(t, failure.Message, "host h1 did not answer within 1s")
 	require.Contains(t, failure.Hint, "Start cyborg-agent on h1")
 }

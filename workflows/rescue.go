@@ -46,7 +46,7 @@ type RebootInstanceInput struct {
 	Before   []string  `json:"before,omitempty"`
 }
 
-// RebootInstanceResult is how it ended: Rebooted, InstanceGone, or RescueFailed with the reason.
+// RebootInstanceResult is how it ended: Rebooted, RescueGone, or RescueFailed with the reason.
 type RebootInstanceResult struct {
 	Outcome cyborg.RescueOutcome `json:"outcome"`
 	Detail  string               `json:"detail,omitempty"`
@@ -68,7 +68,7 @@ func RescueInstances(ctx workflow.Context, in OperationInput) (OperationResult, 
 
 func rescue(ctx workflow.Context, o *operation) error {
 	if o.in.Abandoned {
-		return cyborg.Errorf(cyborg.Cancelled, "the run was terminated from outside; whom Nova was asked to reboot is rebooted")
+		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; whom Nova was asked to reboot is rebooted")
 	}
 	ends := workflow.Now(ctx).Add(o.work.Within)
 	places := workflow.NewSemaphore(ctx, rebootsAtOnce)
@@ -104,7 +104,7 @@ func unrescued(rescued []cyborg.RescuedInstance) error {
 		first  cyborg.RescuedInstance
 	)
 	for _, i := range rescued {
-		if i.Outcome.Well() || i.Outcome == cyborg.InstanceGone {
+		if i.Outcome.Well() || i.Outcome == cyborg.RescueGone {
 			continue
 		}
 		if failed == 0 {
@@ -115,7 +115,7 @@ func unrescued(rescued []cyborg.RescuedInstance) error {
 	if failed == 0 {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.Changed, "%d of %d instances may still be without their accelerators; the first is %s (%s): %s",
+	return cyborg.Errorf(cyborg.ErrChanged, "%d of %d instances may still be without their accelerators; the first is %s (%s): %s",
 		failed, len(rescued), first.Instance, first.Outcome, first.Detail).
 		WithHint("The operation's result says why, for each. Mend that, and rescue the host again.")
 }
@@ -130,7 +130,7 @@ func (o *operation) rescueOne(ctx workflow.Context, who cyborg.Rescue, ends time
 		state = cyborg.StepFailed
 	}
 	note := detail
-	if outcome != cyborg.Rebooted {
+	if outcome != cyborg.RescueRebooted {
 		note = string(outcome)
 		if detail != "" {
 			note += ": " + detail

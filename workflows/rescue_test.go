@@ -28,7 +28,7 @@ type toRescue struct {
 }
 
 func newRescue(instances int) *toRescue {
-	w := newWorld(cyborg.KindRescue)
+	w := newWorld(cyborg.OperationRescue)
 	w.work.Targets, w.work.Handles, w.work.Within = nil, nil, 30*time.Minute
 	for range instances {
 		w.work.Rescues = append(w.work.Rescues, cyborg.Rescue{Instance: uuid.New(), BootID: "b", BootedAt: time.Unix(1, 0).UTC()})
@@ -52,7 +52,7 @@ func (r *toRescue) play(
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.rebooted[in.Instance]++
-			return workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, nil
+			return workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil
 		})
 		if change != nil {
 			change(env)
@@ -73,8 +73,8 @@ func TestRescue(t *testing.T) {
 	t.Parallel()
 	r := newRescue(9)
 	result := r.play(t, nil, nil)
-	require.Equal(t, cyborg.Succeeded, result.State)
-	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 9}, r.outcomes())
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 9}, r.outcomes())
 	for i, who := range r.work.Rescues {
 		require.Equal(t, 1, r.rebooted[who.Instance])
 		require.Equal(t, who, r.outcome.Rescued[i].Rescue, "they are told in their order")
@@ -87,8 +87,8 @@ func TestRescue(t *testing.T) {
 func TestRescueLeavesAlone(t *testing.T) {
 	t.Parallel()
 	for outcome, state := range map[cyborg.RescueOutcome]cyborg.OperationState{
-		cyborg.Recreated: cyborg.Succeeded, cyborg.SwitchOff: cyborg.Succeeded, cyborg.InstanceGone: cyborg.Succeeded,
-		cyborg.InstanceElsewhere: cyborg.Failed, cyborg.InstanceLeft: cyborg.Failed,
+		cyborg.RescueRecreated: cyborg.OperationSucceeded, cyborg.RescueOff: cyborg.OperationSucceeded, cyborg.RescueGone: cyborg.OperationSucceeded,
+		cyborg.RescueElsewhere: cyborg.OperationFailed, cyborg.RescueSkipped: cyborg.OperationFailed,
 	} {
 		t.Run(string(outcome), func(t *testing.T) {
 			t.Parallel()
@@ -101,9 +101,9 @@ func TestRescueLeavesAlone(t *testing.T) {
 				return workflows.LookAtInstanceResult{}, nil
 			}, nil)
 			require.Equal(t, state, result.State)
-			require.Equal(t, map[cyborg.RescueOutcome]int{outcome: 1, cyborg.Rebooted: 1}, r.outcomes())
+			require.Equal(t, map[cyborg.RescueOutcome]int{outcome: 1, cyborg.RescueRebooted: 1}, r.outcomes())
 			require.Zero(t, r.rebooted[r.work.Rescues[0].Instance])
-			if state == cyborg.Failed {
+			if state == cyborg.OperationFailed {
 				require.Contains(t, result.Error.Message, "1 of 2 instances")
 				require.Contains(t, result.Error.Message, "so it is")
 			}
@@ -116,7 +116,7 @@ func TestRescueLeavesAlone(t *testing.T) {
 func TestRescueWaits(t *testing.T) {
 	t.Parallel()
 	away := func() (workflows.LookAtInstanceResult, error) {
-		return workflows.LookAtInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "Nova does not answer"))
+		return workflows.LookAtInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer"))
 	}
 	works := func() (workflows.LookAtInstanceResult, error) {
 		return workflows.LookAtInstanceResult{Wait: "it works"}, nil
@@ -127,10 +127,10 @@ func TestRescueWaits(t *testing.T) {
 		state cyborg.OperationState
 		text  string
 	}{
-		"away for a while": {8, away, cyborg.Succeeded, ""},
-		"away":             {never, away, cyborg.Failed, "Nova does not answer"},
-		"at work":          {8, works, cyborg.Succeeded, ""},
-		"always at work":   {never, works, cyborg.Failed, "it works, for longer than 30m"},
+		"away for a while": {8, away, cyborg.OperationSucceeded, ""},
+		"away":             {never, away, cyborg.OperationFailed, "Nova does not answer"},
+		"at work":          {8, works, cyborg.OperationSucceeded, ""},
+		"always at work":   {never, works, cyborg.OperationFailed, "it works, for longer than 30m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -143,7 +143,7 @@ func TestRescueWaits(t *testing.T) {
 				return workflows.LookAtInstanceResult{}, nil
 			}, nil)
 			require.Equal(t, test.state, result.State)
-			if test.state == cyborg.Failed {
+			if test.state == cyborg.OperationFailed {
 				require.Contains(t, result.Error.Message, test.text)
 				require.Empty(t, r.rebooted)
 				return
@@ -162,10 +162,10 @@ func TestRescueRebootFails(t *testing.T) {
 			return workflows.RebootInstanceResult{Outcome: cyborg.RescueFailed, Detail: "it broke"}, nil
 		},
 		"for good": func() (workflows.RebootInstanceResult, error) {
-			return workflows.RebootInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "it broke"))
+			return workflows.RebootInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "it broke"))
 		},
 		"until time is over": func() (workflows.RebootInstanceResult, error) {
-			return workflows.RebootInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.Unavailable, "it broke"))
+			return workflows.RebootInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "it broke"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,10 +178,10 @@ func TestRescueRebootFails(t *testing.T) {
 					return reboot()
 				})
 				env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.Anything).
-					Return(workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, nil)
+					Return(workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil)
 			})
-			require.Equal(t, cyborg.Failed, result.State)
-			require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
+			require.Equal(t, cyborg.OperationFailed, result.State)
+			require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
 			require.Contains(t, result.Error.Message, "it broke")
 			require.Equal(t, cyborg.StepFailed, r.outcome.Steps[0].State)
 		})
@@ -200,8 +200,8 @@ func TestRescueCancelled(t *testing.T) {
 	}, func(env *testsuite.TestWorkflowEnvironment) {
 		env.RegisterDelayedCallback(env.CancelWorkflow, time.Minute)
 	})
-	require.Equal(t, cyborg.Stopped, result.State)
-	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
+	require.Equal(t, cyborg.OperationCancelled, result.State)
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
 	require.Contains(t, r.outcome.Rescued[1].Detail, "cancelled while it waited: it works")
 }
 
@@ -211,7 +211,7 @@ func TestRescueAbandoned(t *testing.T) {
 	r := newRescue(1)
 	result, err := r.run(t, true)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Stopped, result.State)
+	require.Equal(t, cyborg.OperationCancelled, result.State)
 	require.Equal(t, []string{"Begin", "End"}, r.calls)
 	require.Empty(t, r.outcome.Rescued)
 }
@@ -232,9 +232,9 @@ func TestRescueIsGentle(t *testing.T) {
 		env.SetOnActivityStartedListener(func(info *activity.Info, _ context.Context, _ converter.EncodedValues) { count(info, 1) })
 		env.SetOnActivityCompletedListener(func(info *activity.Info, _ converter.EncodedValue, _ error) { count(info, -1) })
 		env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.Anything).After(time.Minute).
-			Return(workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, nil)
+			Return(workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil)
 	})
-	require.Equal(t, cyborg.Succeeded, result.State)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, 4, r.most)
-	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.Rebooted: 12}, r.outcomes())
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 12}, r.outcomes())
 }

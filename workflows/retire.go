@@ -5,7 +5,7 @@ import (
 )
 
 // Retire takes an accelerator out of service: its driver uninstalls it, and it is inactive. It changes nothing and fails
-// with kind InUse while a handle of it is really in use on the host, or somebody has it allocated in Placement. A run that
+// with kind ErrInUse while a handle of it is really in use on the host, or somebody has it allocated in Placement. A run that
 // was terminated goes forward again.
 func Retire(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, retire)

@@ -16,20 +16,20 @@ import (
 // typeOf is the workflow of each kind of operation.
 func typeOf(kind cyborg.OperationKind) (string, error) {
 	types := map[cyborg.OperationKind]string{
-		cyborg.KindProvision: ProvisionWorkflow,
-		cyborg.KindProgram:   ProgramWorkflow,
-		cyborg.KindAttach:    AttachWorkflow,
-		cyborg.KindDetach:    DetachWorkflow,
-		cyborg.KindConfigure: ConfigureWorkflow,
-		cyborg.KindRetire:    RetireWorkflow,
-		cyborg.KindBind:      BindWorkflow,
-		cyborg.KindUnbind:    UnbindWorkflow,
-		cyborg.KindWhitelist: WhitelistWorkflow,
-		cyborg.KindRescue:    RescueWorkflow,
+		cyborg.OperationProvision: ProvisionWorkflow,
+		cyborg.OperationProgram:   ProgramWorkflow,
+		cyborg.OperationAttach:    AttachWorkflow,
+		cyborg.OperationDetach:    DetachWorkflow,
+		cyborg.OperationConfigure: ConfigureWorkflow,
+		cyborg.OperationRetire:    RetireWorkflow,
+		cyborg.OperationBind:      BindWorkflow,
+		cyborg.OperationUnbind:    UnbindWorkflow,
+		cyborg.OperationWhitelist: WhitelistWorkflow,
+		cyborg.OperationRescue:    RescueWorkflow,
 	}
 	name, ok := types[kind]
 	if !ok {
-		return "", cyborg.Errorf(cyborg.Internal, "operation kind %q has no workflow", kind)
+		return "", cyborg.Errorf(cyborg.ErrInternal, "operation kind %q has no workflow", kind)
 	}
 	return name, nil
 }
@@ -63,8 +63,8 @@ func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, l
 	return start(ctx, c, op, reuse, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
 }
 
-// StartTelling starts a run that tells Nova of a bind that has ended, unless an open one does already.
-func StartTelling(ctx context.Context, c client.Client, op cyborg.Operation) (client.WorkflowRun, error) {
+// StartNotification starts a run that tells Nova of a bind that has ended, unless an open one does already.
+func StartNotification(ctx context.Context, c client.Client, op cyborg.Operation) (client.WorkflowRun, error) {
 	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, OperationInput{Operation: op.ID})
 }
 
@@ -95,7 +95,7 @@ func start(
 
 // Unavailable is the error of a Temporal that does not answer.
 func Unavailable(err error) error {
-	return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err).
+	return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer: %w", err).
 		WithHint("Look at the Temporal server; what is recorded already goes on when it is back.")
 }
 

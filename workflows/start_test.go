@@ -13,7 +13,7 @@ import (
 // A backend may have hundreds of accelerators; an operation about all of them must start.
 func TestSearchAttributesFit(t *testing.T) {
 	t.Parallel()
-	op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.KindConfigure, Host: "h1"}
+	op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationConfigure, Host: "h1"}
 	for range 300 {
 		op.Subjects = append(op.Subjects, cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()})
 	}

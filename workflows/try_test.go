@@ -24,7 +24,7 @@ func TestNeverTaken(t *testing.T) {
 		"cancelled by the agent at work":     {ToFailure(temporal.NewCanceledError()), false},
 		"the agent fell silent":              {temporal.NewHeartbeatTimeoutError(), false},
 		"took too long":                      {temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_START_TO_CLOSE, nil), false},
-		"failed":                             {ToFailure(cyborg.Errorf(cyborg.Unavailable, "the agent stops")), false},
+		"failed":                             {ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "the agent stops")), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

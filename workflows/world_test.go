@@ -69,21 +69,21 @@ func newWorld(kind cyborg.OperationKind) *world {
 		},
 	}
 	switch kind {
-	case cyborg.KindDetach:
+	case cyborg.OperationDetach:
 		w.attached = true
-	case cyborg.KindRetire:
+	case cyborg.OperationRetire:
 		w.installed = true
-	case cyborg.KindProgram:
+	case cyborg.OperationProgram:
 		w.work.Program = &cyborg.ProgramRequest{Image: cyborg.Image{Source: "new.img"}}
-	case cyborg.KindBind:
+	case cyborg.OperationBind:
 		w.work.Loads, w.work.Within = []cyborg.Load{{Accelerator: w.work.Targets[0].Accelerator, Image: cyborg.Image{Source: "new.img"}}}, time.Hour
-	case cyborg.KindUnbind:
+	case cyborg.OperationUnbind:
 		w.work.Handles[0].Accelerator = w.work.Targets[0].Accelerator
 		w.work.Handles[0].Holder.Kind = cyborg.HolderInstance
-	case cyborg.KindWhitelist:
+	case cyborg.OperationWhitelist:
 		w.work.Whitelist = &cyborg.WhitelistWork{Entries: []cyborg.WhitelistEntry{{Target: w.work.Targets[0]}}}
-	case cyborg.KindConfigure:
-		w.work.Configure = &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.InstallDriver}
+	case cyborg.OperationConfigure:
+		w.work.Configure = &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureInstall}
 	default:
 	}
 	return w
@@ -95,7 +95,7 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.over {
-		return cyborg.Errorf(cyborg.Cancelled, "the run is over")
+		return cyborg.Errorf(cyborg.ErrCancelled, "the run is over")
 	}
 	index := len(w.calls)
 	w.calls = append(w.calls, name)
@@ -106,7 +106,7 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 		}
 	}
 	if undo && w.failUndo {
-		return workflows.ToFailure(cyborg.Errorf(cyborg.Hardware, "undo broke"))
+		return workflows.ToFailure(cyborg.Errorf(cyborg.ErrHardware, "undo broke"))
 	}
 	if index == w.failAt && !w.failAfter {
 		return workflows.ToFailure(w.failure)
@@ -156,7 +156,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		return seen(), w.call(ctx, "Uninstall", in.Undo, func() { w.installed = false })
 	})
 	on(workflows.AttachActivity, func(ctx context.Context, _ workflows.AttachInput) (workflows.ChangeResult, error) {
-		return seen(), w.call(ctx, "Attach", w.kind == cyborg.KindDetach, func() { w.attached = true })
+		return seen(), w.call(ctx, "Attach", w.kind == cyborg.OperationDetach, func() { w.attached = true })
 	})
 	on(workflows.DetachActivity, func(ctx context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Detach", in.Undo, func() { w.attached = false })
@@ -235,10 +235,10 @@ func (w *world) play(
 	w.register(env)
 	change(env)
 	story := map[cyborg.OperationKind]func(workflow.Context, workflows.OperationInput) (workflows.OperationResult, error){
-		cyborg.KindProvision: workflows.Provision, cyborg.KindProgram: workflows.Program, cyborg.KindAttach: workflows.Attach,
-		cyborg.KindDetach: workflows.Detach, cyborg.KindConfigure: workflows.Configure, cyborg.KindRetire: workflows.Retire,
-		cyborg.KindBind: workflows.BindARQs, cyborg.KindUnbind: workflows.UnbindARQs, cyborg.KindWhitelist: workflows.WhitelistDevices,
-		cyborg.KindRescue: workflows.RescueInstances,
+		cyborg.OperationProvision: workflows.Provision, cyborg.OperationProgram: workflows.Program, cyborg.OperationAttach: workflows.Attach,
+		cyborg.OperationDetach: workflows.Detach, cyborg.OperationConfigure: workflows.Configure, cyborg.OperationRetire: workflows.Retire,
+		cyborg.OperationBind: workflows.BindARQs, cyborg.OperationUnbind: workflows.UnbindARQs, cyborg.OperationWhitelist: workflows.WhitelistDevices,
+		cyborg.OperationRescue: workflows.RescueInstances,
 	}[w.kind]
 	env.RegisterWorkflowWithOptions(story, workflow.RegisterOptions{Name: string(w.kind)})
 	in := w.input

@@ -36,8 +36,8 @@ type Journal interface {
 	Lost(attachment journal.Attachment) bool
 }
 
-// Uplink is the way to the conductor.
-type Uplink interface {
+// Reporter is the way to the conductor.
+type Reporter interface {
 	// Report tells the conductor what the inventory knows now, and returns when that is acknowledged.
 	Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error)
 }
@@ -47,14 +47,14 @@ type Activities struct {
 	Inventory *inventory.Inventory
 	Journal   Journal
 	Images    *images.Store
-	Uplink    Uplink
+	Reporter  Reporter
 	Log       *slog.Logger
 	// UsageTimeout bounds the answer to a census.
 	UsageTimeout time.Duration
 	// Nova is the file of its whitelist on this host.
 	Nova novaconf.File
 	// Ended, where set, is told of each activity that ended, with the kind of its error ("" for none).
-	Ended func(name string, kind cyborg.Kind, took time.Duration)
+	Ended func(name string, kind cyborg.ErrorKind, took time.Duration)
 	// Now is the time of day; time.Now where nil.
 	Now func() time.Time
 
@@ -146,9 +146,9 @@ func serve[In, Out any](
 			})
 		}
 		err = explain(work, name, a.Inventory.Host(), err)
-		kind := cyborg.KindOf(err)
+		kind := cyborg.ErrorKindOf(err)
 		if temporal.IsCanceledError(err) {
-			kind = cyborg.Cancelled
+			kind = cyborg.ErrCancelled
 		}
 		took := time.Since(begin)
 		if err != nil {
@@ -177,12 +177,12 @@ func bounded(ctx context.Context, started, deadline time.Time) (context.Context,
 	}
 }
 
-// recovered turns a panic into an error of kind Internal.
+// recovered turns a panic into an error of kind ErrInternal.
 func recovered(log *slog.Logger, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			log.Error("a step panicked", "panic", p, "stack", string(debug.Stack()))
-			err = cyborg.Errorf(cyborg.Internal, "the agent panicked: %v", p).WithHint("The agent's log has the stack.")
+			err = cyborg.Errorf(cyborg.ErrInternal, "the agent panicked: %v", p).WithHint("The agent's log has the stack.")
 		}
 	}()
 	return do()
@@ -196,11 +196,11 @@ func explain(ctx context.Context, name, host string, err error) error {
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return cyborg.Errorf(cyborg.Timeout, "%s on host %s took longer than its limit; it was at: %w", name, host, err)
+		return cyborg.Errorf(cyborg.ErrTimeout, "%s on host %s took longer than its limit; it was at: %w", name, host, err)
 	case temporal.IsCanceledError(cause), cause == context.Canceled: //nolint:errorlint // the bare one is a cancel without reason
 		return temporal.NewCanceledError()
 	default: // the agent stops, or the server has given the try up
-		return cyborg.Errorf(cyborg.Unavailable, "%s on host %s was interrupted: %w", name, host, cause).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%s on host %s was interrupted: %w", name, host, cause).
 			WithHint("It is tried again when the agent is back.")
 	}
 }

@@ -22,7 +22,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	var result workflows.ChangeResult
 	identity := in.Handle.Identity
 	if in.Handle.Holder.Kind != cyborg.HolderHost {
-		return result, cyborg.Errorf(cyborg.Invalid, "handle %s is for %s %s, and an agent attaches to its host only",
+		return result, cyborg.Errorf(cyborg.ErrInvalid, "handle %s is for %s %s, and an agent attaches to its host only",
 			identity, in.Handle.Holder.Kind, in.Handle.Holder.ID)
 	}
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.AttachActivity, in.Operation))
@@ -117,7 +117,7 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 			return attachPlan{}, err
 		}
 		if who != "" {
-			return attachPlan{}, cyborg.Errorf(cyborg.InUse, "handle %s is in use by %s, since operation %s", key.Handle, who, plan.before.Operation)
+			return attachPlan{}, cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s, since operation %s", key.Handle, who, plan.before.Operation)
 		}
 	}
 	if plan.before != nil && plan.before.BootID == a.Journal.BootID() {

@@ -51,7 +51,7 @@ func TestAttachIsForTheHostOnly(t *testing.T) {
 	h.ready()
 	in := attach(uuid.New(), handle)
 	in.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
-	h.refused(cyborg.Invalid, workflows.AttachActivity, in)
+	h.refused(cyborg.ErrInvalid, workflows.AttachActivity, in)
 	require.Empty(t, h.attachments())
 }
 
@@ -60,31 +60,31 @@ func TestWhatIsNotThere(t *testing.T) {
 	h := newHost(t)
 	in := attach(uuid.New(), handle)
 	in.Target.Deployable = "fake_fpga_9"
-	err := h.refused(cyborg.NotFound, workflows.AttachActivity, in)
+	err := h.refused(cyborg.ErrNotFound, workflows.AttachActivity, in)
 	require.Contains(t, err.Message, region, "the message names what there is")
 
 	in = attach(uuid.New(), "00fa:09:00.0")
-	err = h.refused(cyborg.NotFound, workflows.AttachActivity, in)
+	err = h.refused(cyborg.ErrNotFound, workflows.AttachActivity, in)
 	require.Contains(t, err.Message, handle+", "+second)
 
 	in = attach(uuid.New(), handle)
 	in.Target.Backend = "nothing"
-	err = h.refused(cyborg.NotFound, workflows.AttachActivity, in)
+	err = h.refused(cyborg.ErrNotFound, workflows.AttachActivity, in)
 	require.Contains(t, err.Message, "it has: fake, off")
 
 	in.Target.Backend = "off"
-	h.refused(cyborg.Changed, workflows.AttachActivity, in)
+	h.refused(cyborg.ErrChanged, workflows.AttachActivity, in)
 
 	in = attach(uuid.New(), handle)
 	in.Target.Device = "00fa:02:00.0"
-	err = h.refused(cyborg.Changed, workflows.AttachActivity, in)
+	err = h.refused(cyborg.ErrChanged, workflows.AttachActivity, in)
 	require.Contains(t, err.Message, "is now on device "+card)
 
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.Hardware, When: fake.Before, Message: "the bus is stuck"}
+		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.Before, Message: "the bus is stuck"}
 	})
 	h.start()
-	err = h.refused(cyborg.Unavailable, workflows.AttachActivity, attach(uuid.New(), handle))
+	err = h.refused(cyborg.ErrUnavailable, workflows.AttachActivity, attach(uuid.New(), handle))
 	require.Contains(t, err.Message, "the bus is stuck")
 	require.True(t, err.Kind.Retryable())
 	require.Empty(t, h.attachments())
@@ -96,17 +96,17 @@ func TestRefusedAttach(t *testing.T) {
 	h := newHost(t)
 	h.ready()
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: fake.Before}
+		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: fake.Before}
 	})
 	op := uuid.New()
-	h.refused(cyborg.Unsupported, workflows.AttachActivity, attach(op, handle))
+	h.refused(cyborg.ErrUnsupported, workflows.AttachActivity, attach(op, handle))
 	require.Empty(t, h.attachments())
 	require.False(t, h.attachedNow(handle))
 
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: fake.After}
+		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: fake.After}
 	})
-	h.refused(cyborg.Hardware, workflows.AttachActivity, attach(op, handle))
+	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(op, handle))
 	require.True(t, h.attachedNow(handle), "the fake driver says so after it has attached")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
@@ -120,14 +120,14 @@ func TestAttachRefusedHalfway(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
-	h.fate.refuse = cyborg.NotFound
-	h.refused(cyborg.NotFound, workflows.AttachActivity, attach(uuid.New(), handle))
+	h.fate.refuse = cyborg.ErrNotFound
+	h.refused(cyborg.ErrNotFound, workflows.AttachActivity, attach(uuid.New(), handle))
 	require.Equal(t, []string{"", `{"touched":true}`}, h.fate.priors, "the undo gets the note")
 	require.Empty(t, h.attachments())
 
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "somebody"), "which a detach refuses")
 	op := uuid.New()
-	h.refused(cyborg.Hardware, workflows.AttachActivity, attach(op, handle))
+	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(op, handle))
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments(), "what could not be undone stays in doubt")
 }
 
@@ -140,7 +140,7 @@ func TestUndoBeforeTheAttachBegan(t *testing.T) {
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.Zero(t, h.fate.count("detach"), "nothing was done, so there is nothing to undo")
 	h.start()
-	err := h.refused(cyborg.Cancelled, workflows.AttachActivity, attach(op, handle))
+	err := h.refused(cyborg.ErrCancelled, workflows.AttachActivity, attach(op, handle))
 	require.Contains(t, err.Message, "comes too late")
 	require.False(t, h.attachedNow(handle))
 	require.Empty(t, h.attachments())
@@ -158,7 +158,7 @@ func TestNoneIsDetachedWhileOneIsInUse(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(uuid.New(), second), nil)
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu (pid 42)"))
 	op := uuid.New()
-	err := h.refused(cyborg.InUse, workflows.DetachActivity, detach(op, handle, second))
+	err := h.refused(cyborg.ErrInUse, workflows.DetachActivity, detach(op, handle, second))
 	require.Contains(t, err.Message, "handle "+second+" is in use by qemu (pid 42)")
 	require.True(t, h.attachedNow(handle))
 	require.Zero(t, h.fate.count("detach"))
@@ -178,7 +178,7 @@ func TestDetachOfAnInstance(t *testing.T) {
 	h.must(workflows.DetachActivity, in, nil)
 	in.Operation = uuid.New()
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
-	h.refused(cyborg.InUse, workflows.DetachActivity, in)
+	h.refused(cyborg.ErrInUse, workflows.DetachActivity, in)
 	require.Zero(t, h.fate.count("detach"))
 }
 
@@ -194,9 +194,9 @@ func TestDetachThatGotStuck(t *testing.T) {
 			h.must(workflows.AttachActivity, attach(first, handle), nil)
 			h.must(workflows.AttachActivity, attach(first, second), nil)
 			h.edit(func(c *fake.Card) {
-				c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: when}
+				c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: when}
 			})
-			h.refused(cyborg.Hardware, workflows.DetachActivity, detach(op, handle, second))
+			h.refused(cyborg.ErrHardware, workflows.DetachActivity, detach(op, handle, second))
 			require.Equal(t, cyborg.AttachmentInDoubt, h.attachments()[handle])
 
 			h.start()
@@ -209,7 +209,7 @@ func TestDetachThatGotStuck(t *testing.T) {
 				require.Equal(t, cyborg.AttachmentDone, a.State)
 				require.Equal(t, first, a.Operation, "it is still the attachment of the operation that made it")
 			}
-			h.refused(cyborg.Cancelled, workflows.DetachActivity, detach(op, handle, second))
+			h.refused(cyborg.ErrCancelled, workflows.DetachActivity, detach(op, handle, second))
 			require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
 			h.must(workflows.DetachActivity, detach(uuid.New(), handle, second), nil)
 			require.Empty(t, h.attachments())
@@ -225,12 +225,12 @@ func TestBusyDetachThatIsThenInUse(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 	op := uuid.New()
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.Busy, When: fake.Before}
+		c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}
 	})
-	err := h.refused(cyborg.Busy, workflows.DetachActivity, detach(op, handle))
+	err := h.refused(cyborg.ErrBusy, workflows.DetachActivity, detach(op, handle))
 	require.True(t, err.Kind.Retryable())
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
-	h.refused(cyborg.InUse, workflows.DetachActivity, detach(op, handle))
+	h.refused(cyborg.ErrInUse, workflows.DetachActivity, detach(op, handle))
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 }
 
@@ -285,7 +285,7 @@ func TestASurprise(t *testing.T) {
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.Empty(t, h.attachments(), "what is gone holds nothing")
 	h.must(workflows.UninstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()}, nil)
-	h.refused(cyborg.NotFound, workflows.AttachActivity, attach(uuid.New(), handle))
+	h.refused(cyborg.ErrNotFound, workflows.AttachActivity, attach(uuid.New(), handle))
 
 	require.NoError(t, h.bench.Return(t.Context(), card))
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
@@ -296,7 +296,7 @@ func TestADriverThatCannotAttach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
-		Host: hostName, Backend: "plain", Action: cyborg.InstallDriver, Driver: "plain",
+		Host: hostName, Backend: "plain", Action: cyborg.ConfigureInstall, Driver: "plain",
 	}}, nil)
 	in := workflows.AttachInput{Operation: uuid.New(), Target: plainTarget("plain_0"), Handle: workHandle("/dev/plain")}
 	h.must(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: in.Target}, nil)
@@ -314,7 +314,7 @@ func TestWhatTheHostLivesOn(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
-		Backend: "plain", Action: cyborg.InstallDriver, Driver: "plain",
+		Backend: "plain", Action: cyborg.ConfigureInstall, Driver: "plain",
 	}}, nil)
 	protected := plainTarget("plain_1")
 	for name, in := range map[string]any{
@@ -324,7 +324,7 @@ func TestWhatTheHostLivesOn(t *testing.T) {
 		workflows.StageActivity:     workflows.StageInput{Operation: uuid.New(), Target: protected},
 		workflows.ProgramActivity:   workflows.ProgramInput{Operation: uuid.New(), Target: protected},
 	} {
-		err := h.refused(cyborg.Protected, name, in)
+		err := h.refused(cyborg.ErrProtected, name, in)
 		require.Contains(t, err.Message, "it has the root file system")
 	}
 }

@@ -16,7 +16,7 @@ const toldWithin = 10 * time.Second
 // happened or nothing.
 func (a *Activities) configure(ctx context.Context, t *try, in workflows.ConfigureInput) (workflows.ConfigureResult, error) {
 	if in.Request.Host != "" && in.Request.Host != a.Inventory.Host() {
-		return workflows.ConfigureResult{}, cyborg.Errorf(cyborg.Invalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Request.Host)
+		return workflows.ConfigureResult{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Request.Host)
 	}
 	configured, err := a.Inventory.Configure(ctx, in.Request)
 	if err != nil {
@@ -24,7 +24,7 @@ func (a *Activities) configure(ctx context.Context, t *try, in workflows.Configu
 	}
 	short, cancel := context.WithTimeout(ctx, toldWithin)
 	defer cancel()
-	if _, _, err := a.Uplink.Report(short); err != nil {
+	if _, _, err := a.Reporter.Report(short); err != nil {
 		t.log.WarnContext(ctx, "the conductor does not know of the changed backend yet", "backend", in.Request.Backend, "error", err)
 	}
 	return workflows.ConfigureResult{State: configured.State, Services: configured.Services, Devices: configured.Devices}, nil

@@ -34,7 +34,7 @@ func TestConfigure(t *testing.T) {
 	h.inventory.Scan(t.Context())
 	gpus := cyborg.JSONObject{"park": "2xgpu", "park_dir": filepath.Join(h.dir, "gpus")}
 	var result workflows.ConfigureResult
-	h.must(workflows.ConfigureActivity, configure(cyborg.InstallDriver, "gpus", "fake", gpus), &result)
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureInstall, "gpus", "fake", gpus), &result)
 	require.Equal(t, cyborg.BackendOK, result.State)
 	require.Equal(t, 2, result.Devices)
 	require.Contains(t, result.Services, "program")
@@ -46,19 +46,19 @@ func TestConfigure(t *testing.T) {
 	require.Equal(t, map[string]cyborg.BackendState{"fake": "ok", "gpus": "ok", "off": "disabled"}, h.backends(), "it is kept over restarts")
 
 	gpus["park"] = "3xgpu"
-	h.must(workflows.ConfigureActivity, configure(cyborg.UpdateDriver, "gpus", "", gpus), &result)
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUpdate, "gpus", "", gpus), &result)
 	require.Equal(t, 3, result.Devices)
-	h.must(workflows.ConfigureActivity, configure(cyborg.UpdateDriver, "gpus", "", gpus), &result)
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUpdate, "gpus", "", gpus), &result)
 	require.Equal(t, 3, result.Devices, "it may be repeated")
 
-	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "gpus", "", nil), &result)
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "gpus", "", nil), &result)
 	require.Equal(t, cyborg.BackendDisabled, result.State)
-	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "gpus", "", nil), &result)
-	h.must(workflows.ConfigureActivity, configure(cyborg.InstallDriver, "gpus", "", nil), &result)
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "gpus", "", nil), &result)
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureInstall, "gpus", "", nil), &result)
 	require.Equal(t, 3, result.Devices, "with the options that it had")
 
-	h.uplink.failure = cyborg.Errorf(cyborg.Unavailable, "away")
-	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "gpus", "", nil), &result)
+	h.uplink.failure = cyborg.Errorf(cyborg.ErrUnavailable, "away")
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "gpus", "", nil), &result)
 }
 
 func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
@@ -75,21 +75,21 @@ func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
 	}
 	for _, test := range []struct {
 		in   workflows.ConfigureInput
-		kind cyborg.Kind
+		kind cyborg.ErrorKind
 		text string
 	}{
-		{configure(cyborg.UpdateDriver, "fake", "", cyborg.JSONObject{"colour": "red"}), cyborg.Invalid, "colour"},
-		{configure(cyborg.InstallDriver, "new", "quantum", nil), cyborg.NotFound, "fake, odd, plain"},
-		{configure(cyborg.InstallDriver, "new", "", nil), cyborg.Invalid, "a driver must be named"},
-		{configure(cyborg.InstallDriver, "fake", "plain", nil), cyborg.Changed, "is one of driver fake"},
-		{configure(cyborg.UpdateDriver, "new", "", nil), cyborg.NotFound, "it has: fake, off"},
-		{configure(cyborg.UpdateDriver, "off", "", nil), cyborg.Changed, "disabled"},
-		{configure(cyborg.InstallDriver, "../x", "fake", nil), cyborg.Invalid, "../x"},
-		{configure("explode", "fake", "", nil), cyborg.Invalid, "explode"},
-		{configure(cyborg.UninstallDriver, "fake", "", nil), cyborg.InUse, "is attached to host"},
-		{configure(cyborg.UpdateDriver, "fake", "", park("1xgpu")), cyborg.InUse, "would lose sight of handle " + handle},
-		{configure(cyborg.InstallDriver, "twin", "fake", park("1xfpga")), cyborg.Invalid, "also seen by backend fake"},
-		{workflows.ConfigureInput{Request: cyborg.ConfigureRequest{Host: "x"}}, cyborg.Invalid, "not of x"},
+		{configure(cyborg.ConfigureUpdate, "fake", "", cyborg.JSONObject{"colour": "red"}), cyborg.ErrInvalid, "colour"},
+		{configure(cyborg.ConfigureInstall, "new", "quantum", nil), cyborg.ErrNotFound, "fake, odd, plain"},
+		{configure(cyborg.ConfigureInstall, "new", "", nil), cyborg.ErrInvalid, "a driver must be named"},
+		{configure(cyborg.ConfigureInstall, "fake", "plain", nil), cyborg.ErrChanged, "is one of driver fake"},
+		{configure(cyborg.ConfigureUpdate, "new", "", nil), cyborg.ErrNotFound, "it has: fake, off"},
+		{configure(cyborg.ConfigureUpdate, "off", "", nil), cyborg.ErrChanged, "disabled"},
+		{configure(cyborg.ConfigureInstall, "../x", "fake", nil), cyborg.ErrInvalid, "../x"},
+		{configure("explode", "fake", "", nil), cyborg.ErrInvalid, "explode"},
+		{configure(cyborg.ConfigureUninstall, "fake", "", nil), cyborg.ErrInUse, "is attached to host"},
+		{configure(cyborg.ConfigureUpdate, "fake", "", park("1xgpu")), cyborg.ErrInUse, "would lose sight of handle " + handle},
+		{configure(cyborg.ConfigureInstall, "twin", "fake", park("1xfpga")), cyborg.ErrInvalid, "also seen by backend fake"},
+		{workflows.ConfigureInput{Request: cyborg.ConfigureRequest{Host: "x"}}, cyborg.ErrInvalid, "not of x"},
 	} {
 		err := h.refused(test.kind, workflows.ConfigureActivity, test.in)
 		require.Contains(t, err.Message, test.text)
@@ -104,11 +104,11 @@ func TestUninstallOfADriverInUse(t *testing.T) {
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
-	err := h.refused(cyborg.InUse, workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "fake", "", nil))
+	err := h.refused(cyborg.ErrInUse, workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "fake", "", nil))
 	require.Contains(t, err.Message, second+" of backend fake is in use by qemu")
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
-	h.must(workflows.ConfigureActivity, configure(cyborg.UninstallDriver, "fake", "", nil), nil)
-	h.refused(cyborg.Changed, workflows.AttachActivity, attach(uuid.New(), handle))
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "fake", "", nil), nil)
+	h.refused(cyborg.ErrChanged, workflows.AttachActivity, attach(uuid.New(), handle))
 
 	text, err2 := os.ReadFile(filepath.Join(h.dir, "backends.json"))
 	require.NoError(t, err2)

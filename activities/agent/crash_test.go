@@ -136,7 +136,7 @@ func killedAt(t *testing.T, c crash, how string, point int) bool {
 	require.Nil(t, h.do(c.undo, c.undoing, nil), at)
 	c.undone(t, h)
 	if c.late {
-		h.refused(cyborg.Cancelled, c.activity, c.input)
+		h.refused(cyborg.ErrCancelled, c.activity, c.input)
 	}
 	c.undone(t, h)
 	h.start()

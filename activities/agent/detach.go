@@ -68,7 +68,7 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 	return finish(ctx, a, s, *found, recording(change))
 }
 
-// planDetach finds the handles that the driver has to detach and refuses with kind InUse where one of all is in use. It
+// planDetach finds the handles that the driver has to detach and refuses with kind ErrInUse where one of all is in use. It
 // changes nothing. Found is nil where the device is gone.
 func (a *Activities) planDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput,
@@ -109,7 +109,7 @@ func (a *Activities) planDetach(
 		}
 	}
 	if len(used) > 0 {
-		err := cyborg.Errorf(cyborg.InUse, "%s", strings.Join(used, "; ")).WithHint("Stop its user, then detach again.")
+		err := cyborg.Errorf(cyborg.ErrInUse, "%s", strings.Join(used, "; ")).WithHint("Stop its user, then detach again.")
 		if s.begun {
 			return nil, nil, a.failedDetach(ctx, t, s, in, found, handles, nil, err)
 		}
@@ -136,7 +136,7 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 	if !s.begun {
 		text, err := json.Marshal(note)
 		if err != nil {
-			return cyborg.Errorf(cyborg.Internal, "the note of a detach cannot be kept: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "the note of a detach cannot be kept: %w", err)
 		}
 		s.prior.Note = text
 	}
@@ -278,7 +278,7 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 }
 
 // detachUnknown takes back a handle that nobody should have and that the journal does not know, which may have been lost.
-// It asks the hardware, and refuses with kind InUse what somebody uses.
+// It asks the hardware, and refuses with kind ErrInUse what somebody uses.
 func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
 	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
 		return err

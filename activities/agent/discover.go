@@ -10,7 +10,7 @@ import (
 // discover looks at all hardware now, and returns when the conductor has recorded what it saw.
 func (a *Activities) discover(ctx context.Context, t *try, in workflows.DiscoverInput) (workflows.DiscoverResult, error) {
 	if in.Host != "" && in.Host != a.Inventory.Host() {
-		return workflows.DiscoverResult{}, cyborg.Errorf(cyborg.Invalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
+		return workflows.DiscoverResult{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
 	}
 	result := workflows.DiscoverResult{Devices: map[string]int{}}
 	t.beat.tell(-1, "looking")
@@ -25,7 +25,7 @@ func (a *Activities) discover(ctx context.Context, t *try, in workflows.Discover
 		return workflows.DiscoverResult{}, context.Cause(ctx)
 	}
 	t.beat.tell(-1, "reporting")
-	report, reply, err := a.Uplink.Report(ctx)
+	report, reply, err := a.Reporter.Report(ctx)
 	if err != nil {
 		return workflows.DiscoverResult{}, err
 	}

@@ -72,7 +72,7 @@ type fate struct {
 	calls  []string
 	priors []string // notes that the driver was given
 	// refuse makes an attach fail with this kind after its note.
-	refuse cyborg.Kind
+	refuse cyborg.ErrorKind
 }
 
 var errDead = errors.New("the process is dead")
@@ -264,7 +264,7 @@ func (h *host) startAs(f *fate) {
 	require.NoError(h.t, err)
 	h.uplink = &uplink{inventory: h.inventory}
 	h.served = (&agent.Activities{
-		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Uplink: h.uplink, Log: log, UsageTimeout: h.usageTimeout,
+		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.uplink, Log: log, UsageTimeout: h.usageTimeout,
 		Nova: nova,
 		Now: func() time.Time {
 			if h.late.Load() {
@@ -313,7 +313,7 @@ func (h *host) must(name string, in, out any) {
 type failure = cyborg.Error
 
 // refused expects an activity to fail with a kind, and returns what it said.
-func (h *host) refused(kind cyborg.Kind, name string, in any) failure {
+func (h *host) refused(kind cyborg.ErrorKind, name string, in any) failure {
 	h.t.Helper()
 	err := h.do(name, in, nil)
 	require.NotNil(h.t, err)

@@ -72,7 +72,7 @@ func (a *Activities) retreat(ctx context.Context, t *try, s step, installer driv
 	return cause
 }
 
-// uninstall takes a deployable out of service, also a half installed one and one that is gone. It refuses with kind InUse
+// uninstall takes a deployable out of service, also a half installed one and one that is gone. It refuses with kind ErrInUse
 // what is attached or in use, unless it undoes an install, which then does not begin any more.
 func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.InstallInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
@@ -117,12 +117,12 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 	return finish(ctx, a, s, found, recording(journal.Change{}))
 }
 
-// idle refuses with kind InUse a deployable of which a handle is attached or in use.
+// idle refuses with kind ErrInUse a deployable of which a handle is attached or in use.
 func (a *Activities) idle(ctx context.Context, t *try, found inventory.Found) error {
 	for _, handle := range found.Deployable.Handles {
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
 		if known && !a.Journal.Lost(entry) {
-			return cyborg.Errorf(cyborg.InUse, "handle %s is attached since operation %s", handle.Identity, entry.Operation).
+			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is attached since operation %s", handle.Identity, entry.Operation).
 				WithHint("Detach it first.")
 		}
 		who, err := a.inUse(ctx, t, found, handle)
@@ -130,7 +130,7 @@ func (a *Activities) idle(ctx context.Context, t *try, found inventory.Found) er
 			return err
 		}
 		if who != "" {
-			return cyborg.Errorf(cyborg.InUse, "handle %s is in use by %s", handle.Identity, who).WithHint("Stop its user first.")
+			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s", handle.Identity, who).WithHint("Stop its user first.")
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func TestInstall(t *testing.T) {
 	h.must(workflows.UninstallActivity, asUndo(in), &undone)
 	require.False(t, h.installed())
 	require.Greater(t, undone.Observation.Sequence, first.Observation.Sequence)
-	h.refused(cyborg.Cancelled, workflows.InstallActivity, in)
+	h.refused(cyborg.ErrCancelled, workflows.InstallActivity, in)
 	require.False(t, h.installed(), "a try that comes after the undo changes nothing")
 }
 
@@ -42,7 +42,7 @@ func TestUninstallOfWhatNeverBegan(t *testing.T) {
 	h := newHost(t)
 	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
 	h.must(workflows.UninstallActivity, asUndo(in), nil)
-	h.refused(cyborg.Cancelled, workflows.InstallActivity, in)
+	h.refused(cyborg.ErrCancelled, workflows.InstallActivity, in)
 	require.False(t, h.installed())
 	h.ready()
 }
@@ -56,10 +56,10 @@ func TestRefusedInstall(t *testing.T) {
 			h := newHost(t)
 			h.inventory.Scan(t.Context())
 			h.edit(func(c *fake.Card) {
-				c.Fail[fake.StepInstall] = fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: when}
+				c.Fail[fake.StepInstall] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: when}
 			})
 			in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
-			h.refused(cyborg.Unsupported, workflows.InstallActivity, in)
+			h.refused(cyborg.ErrUnsupported, workflows.InstallActivity, in)
 			require.False(t, h.installed())
 			require.Equal(t, 1, h.fate.count("uninstall"))
 			h.must(workflows.InstallActivity, in, nil)
@@ -73,13 +73,13 @@ func TestRefusedAfterATryThatMayHaveChanged(t *testing.T) {
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepInstall] = fake.Failure{Times: 1, Kind: cyborg.Busy, When: fake.After}
+		c.Fail[fake.StepInstall] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.After}
 	})
 	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
-	h.refused(cyborg.Busy, workflows.InstallActivity, in)
+	h.refused(cyborg.ErrBusy, workflows.InstallActivity, in)
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	h.start()
-	err := h.refused(cyborg.Hardware, workflows.InstallActivity, in)
+	err := h.refused(cyborg.ErrHardware, workflows.InstallActivity, in)
 	require.Contains(t, err.Message, "has no deployable")
 	require.Contains(t, err.Message, "something may have been changed before")
 }
@@ -100,7 +100,7 @@ func TestRetire(t *testing.T) {
 	h.must(workflows.InstallActivity, asUndo(in), &undone)
 	require.True(t, h.installed())
 	require.Greater(t, undone.Observation.Sequence, first.Observation.Sequence)
-	h.refused(cyborg.Cancelled, workflows.UninstallActivity, in)
+	h.refused(cyborg.ErrCancelled, workflows.UninstallActivity, in)
 	require.True(t, h.installed(), "a try that comes after the undo changes nothing")
 }
 
@@ -111,11 +111,11 @@ func TestRetireWhatIsInUse(t *testing.T) {
 	h.ready()
 	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
-	require.Contains(t, h.refused(cyborg.InUse, workflows.UninstallActivity, in).Message, "in use by qemu")
+	require.Contains(t, h.refused(cyborg.ErrInUse, workflows.UninstallActivity, in).Message, "in use by qemu")
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
 	attached := uuid.New()
 	h.must(workflows.AttachActivity, attach(attached, handle), nil)
-	require.Contains(t, h.refused(cyborg.InUse, workflows.UninstallActivity, in).Message, attached.String())
+	require.Contains(t, h.refused(cyborg.ErrInUse, workflows.UninstallActivity, in).Message, attached.String())
 	require.True(t, h.installed())
 	require.True(t, h.attachedNow(handle))
 }
@@ -129,10 +129,10 @@ func TestRetireThatFails(t *testing.T) {
 			h := newHost(t)
 			h.ready()
 			h.edit(func(c *fake.Card) {
-				c.Fail[fake.StepUninstall] = fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: when}
+				c.Fail[fake.StepUninstall] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: when}
 			})
 			in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
-			h.refused(cyborg.Hardware, workflows.UninstallActivity, in)
+			h.refused(cyborg.ErrHardware, workflows.UninstallActivity, in)
 			h.must(workflows.InstallActivity, asUndo(in), nil)
 			require.True(t, h.installed())
 		})

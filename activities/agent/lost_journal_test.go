@@ -76,7 +76,7 @@ func TestJournalLostBeforeAnUndo(t *testing.T) {
 	h.lose()
 	require.Empty(t, h.attachments())
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
-	h.refused(cyborg.Hardware, workflows.DetachActivity, undo(detach(op, handle)))
+	h.refused(cyborg.ErrHardware, workflows.DetachActivity, undo(detach(op, handle)))
 	require.True(t, h.attachedNow(handle))
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, ""))
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
@@ -98,11 +98,11 @@ func TestJournalLostWithinADetach(t *testing.T) {
 	require.True(t, h.attachedNow(second))
 	h.lose()
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
-	h.refused(cyborg.InUse, workflows.DetachActivity, detach(op, handle, second))
+	h.refused(cyborg.ErrInUse, workflows.DetachActivity, detach(op, handle, second))
 	h.must(workflows.AttachActivity, again(op, handle), nil)
 	h.must(workflows.AttachActivity, again(op, second), nil)
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone, second: cyborg.AttachmentDone}, h.attachments())
-	h.refused(cyborg.Cancelled, workflows.DetachActivity, detach(op, handle, second))
+	h.refused(cyborg.ErrCancelled, workflows.DetachActivity, detach(op, handle, second))
 }
 
 // TestJournalLostWithinAProgram: nobody knows any more what was loaded before, so nothing is loaded, and the undo believes
@@ -117,22 +117,22 @@ func TestJournalLostWithinAProgram(t *testing.T) {
 			op := uuid.New()
 			in := h.stage(op, region, "new")
 			h.edit(func(c *fake.Card) {
-				c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.Unavailable, When: when}
+				c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrUnavailable, When: when}
 			})
-			h.refused(cyborg.Unavailable, workflows.ProgramActivity, in)
+			h.refused(cyborg.ErrUnavailable, workflows.ProgramActivity, in)
 			before := h.loaded()["r0"]
 			h.lose()
 			h.stage(uuid.New(), region, "new") // by another operation, so that the image is there
-			err := h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
+			err := h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
 			require.Contains(t, err.Message, "lost its journal")
 			require.Equal(t, before, h.loaded()["r0"], "it is not touched")
 			restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}
 			if before == "old" {
 				h.must(workflows.RestoreActivity, restore, nil)
 			} else {
-				h.refused(cyborg.Hardware, workflows.RestoreActivity, restore)
+				h.refused(cyborg.ErrHardware, workflows.RestoreActivity, restore)
 			}
-			h.refused(cyborg.Cancelled, workflows.ProgramActivity, in)
+			h.refused(cyborg.ErrCancelled, workflows.ProgramActivity, in)
 			last := uuid.New()
 			h.must(workflows.ProgramActivity, h.stage(last, region, "new"), nil)
 			require.Equal(t, "new", h.loaded()["r0"])

@@ -84,7 +84,7 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 	}
 	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {
 		// An earlier try may have begun, so nobody knows any more what was there before.
-		return result, cyborg.Errorf(cyborg.Hardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
+		return result, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
 			WithHint("Somebody emptied the agent's state directory, or it is not on a disk that stays. Then program again.")
 	}
 	note, err := a.beginProgram(&s, found, in.Image.WholeDevice)
@@ -117,7 +117,7 @@ func recordProgram(
 		}
 	}
 	if result.BitstreamID == "" {
-		return result, change, cyborg.Errorf(cyborg.Hardware, "%s is gone after the image was loaded", found.Deployable.Name)
+		return result, change, cyborg.Errorf(cyborg.ErrHardware, "%s is gone after the image was loaded", found.Deployable.Name)
 	}
 	found.Device = seen.Device
 	change.DropStaged = []uuid.UUID{in.Operation}
@@ -136,7 +136,7 @@ func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.Progr
 	}
 	for _, one := range disturbed(found, in.Image.WholeDevice) {
 		if one.Protected != "" {
-			return drivers.ProgramRequest{}, found, cyborg.Errorf(cyborg.Protected,
+			return drivers.ProgramRequest{}, found, cyborg.Errorf(cyborg.ErrProtected,
 				"the image would change %s as well, which is not touched, because the host lives on it: %s", one.Name, one.Protected)
 		}
 	}
@@ -161,7 +161,7 @@ func (a *Activities) unusedBy(ctx context.Context, t *try, found inventory.Found
 		part.Deployable = one
 		for _, handle := range one.Handles {
 			if err := a.unused(ctx, t, part, handle); err != nil {
-				return cyborg.Errorf(cyborg.KindOf(err), "an image for %s would change %s: %w", found.Deployable.Name, handle.Identity, err).
+				return cyborg.Errorf(cyborg.ErrorKindOf(err), "an image for %s would change %s: %w", found.Deployable.Name, handle.Identity, err).
 					WithHint("Stop its user first.")
 			}
 		}
@@ -174,14 +174,14 @@ func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bo
 	var note before
 	if s.begun {
 		if err := json.Unmarshal(s.prior.Note, &note); err != nil {
-			return note, cyborg.Errorf(cyborg.Internal, "the journal's note of a program step cannot be read: %w", err)
+			return note, cyborg.Errorf(cyborg.ErrInternal, "the journal's note of a program step cannot be read: %w", err)
 		}
 		return note, nil
 	}
 	note = a.rememberBefore(found, wholeDevice)
 	text, err := json.Marshal(note)
 	if err != nil {
-		return note, cyborg.Errorf(cyborg.Internal, "the note of a program step cannot be kept: %w", err)
+		return note, cyborg.Errorf(cyborg.ErrInternal, "the note of a program step cannot be kept: %w", err)
 	}
 	s.prior.Note = text
 	for _, loaded := range note.Images {

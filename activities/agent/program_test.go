@@ -74,9 +74,9 @@ func TestAFailedProgramBringsBackTheImageBefore(t *testing.T) {
 	op := uuid.New()
 	in := h.stage(op, region, "new")
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}
 	})
-	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
+	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
 	require.Empty(t, h.loaded()["r0"], "the image did not take, and the one before is gone")
 	h.start()
 	var restored workflows.ChangeResult
@@ -84,7 +84,7 @@ func TestAFailedProgramBringsBackTheImageBefore(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"])
 	require.Equal(t, "old", restored.Observation.Device.Deployables[0].BitstreamID)
 	require.Positive(t, restored.Observation.Sequence)
-	h.refused(cyborg.Cancelled, workflows.ProgramActivity, in)
+	h.refused(cyborg.ErrCancelled, workflows.ProgramActivity, in)
 
 	h.load(uuid.New(), region, "newer") // the journal knows what is loaded again
 	last := uuid.New()
@@ -102,7 +102,7 @@ func TestRestoreOfWhatNeverBegan(t *testing.T) {
 	in := h.stage(op, region, "new")
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
 	require.Equal(t, 1, h.fate.count("program"), "nothing had been changed")
-	h.refused(cyborg.Cancelled, workflows.ProgramActivity, in)
+	h.refused(cyborg.ErrCancelled, workflows.ProgramActivity, in)
 	require.Equal(t, "old", h.loaded()["r0"])
 }
 
@@ -114,9 +114,9 @@ func TestRestoreOfAnImageThatNobodyKnows(t *testing.T) {
 	op := uuid.New()
 	in := h.stage(op, region, "new")
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.Before}
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.Before}
 	})
-	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
+	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
 	restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "from-flash")}
 	h.must(workflows.RestoreActivity, restore, nil)
 	require.Equal(t, "from-flash", h.loaded()["r0"], "it had not been changed")
@@ -124,7 +124,7 @@ func TestRestoreOfAnImageThatNobodyKnows(t *testing.T) {
 	restore.Operation = uuid.New()
 	in = h.stage(restore.Operation, region, "new")
 	h.must(workflows.ProgramActivity, in, nil)
-	err := h.refused(cyborg.Hardware, workflows.RestoreActivity, restore)
+	err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, restore)
 	require.Contains(t, err.Message, region+" had from-flash and has new")
 	require.Contains(t, err.Hint, "Program it")
 }
@@ -138,7 +138,7 @@ func TestSomebodyElseProgrammed(t *testing.T) {
 	h.start()
 	op := uuid.New()
 	h.must(workflows.ProgramActivity, h.stage(op, region, "new"), nil)
-	err := h.refused(cyborg.Hardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "by-hand")})
+	err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "by-hand")})
 	require.Contains(t, err.Message, "had by-hand and has new")
 	require.Equal(t, "new", h.loaded()["r0"], "it does not load what was not there")
 }
@@ -179,7 +179,7 @@ func TestALostJournalAndAnImageForTheWholeDevice(t *testing.T) {
 			h.must(workflows.RestoreActivity, restore, nil)
 			continue
 		}
-		err := h.refused(cyborg.Hardware, workflows.RestoreActivity, restore)
+		err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, restore)
 		require.Contains(t, err.Message, other+" had right and has all")
 	}
 }
@@ -191,16 +191,16 @@ func TestRefusedProgram(t *testing.T) {
 	op := uuid.New()
 	in := h.stage(op, region, "new")
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.Before}
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrImageRejected, When: fake.Before}
 	})
-	h.refused(cyborg.ImageRejected, workflows.ProgramActivity, in)
+	h.refused(cyborg.ErrImageRejected, workflows.ProgramActivity, in)
 	require.Equal(t, "old", h.loaded()["r0"])
 
 	h.stage(op, region, "new")
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.After}
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrImageRejected, When: fake.After}
 	})
-	h.refused(cyborg.Hardware, workflows.ProgramActivity, in)
+	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
 	require.Empty(t, h.loaded()["r0"])
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
 	require.Equal(t, "old", h.loaded()["r0"], "the refused try before had not forgotten it")
@@ -212,7 +212,7 @@ func TestProgramOfADamagedImage(t *testing.T) {
 	op := uuid.New()
 	in := h.stage(op, region, "new")
 	require.NoError(t, os.WriteFile(filepath.Join(h.dir, "cache", in.SHA256), fpgaImage("evil"), 0o600))
-	err := h.refused(cyborg.NotFound, workflows.ProgramActivity, in)
+	err := h.refused(cyborg.ErrNotFound, workflows.ProgramActivity, in)
 	require.Contains(t, err.Message, "was damaged")
 	require.Zero(t, h.fate.count("program"))
 	h.load(op, region, "new")
@@ -221,14 +221,14 @@ func TestProgramOfADamagedImage(t *testing.T) {
 func TestStageChecksTheTarget(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	gpu := h.image("gpu", fake.MakeImage(cyborg.GPU, "gpu", []byte("x")))
-	err := h.refused(cyborg.ImageRejected, workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: target(), Image: gpu})
+	gpu := h.image("gpu", fake.MakeImage(cyborg.DeviceTypeGPU, "gpu", []byte("x")))
+	err := h.refused(cyborg.ErrImageRejected, workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: target(), Image: gpu})
 	require.Contains(t, err.Message, "is for a card of type GPU")
 
 	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
-		Backend: "plain", Action: cyborg.InstallDriver, Driver: "plain",
+		Backend: "plain", Action: cyborg.ConfigureInstall, Driver: "plain",
 	}}, nil)
-	h.refused(cyborg.Unsupported, workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: plainTarget("plain_0"), Image: gpu})
+	h.refused(cyborg.ErrUnsupported, workflows.StageActivity, workflows.StageInput{Operation: uuid.New(), Target: plainTarget("plain_0"), Image: gpu})
 }
 
 func TestStageFromTheConductor(t *testing.T) {
@@ -262,7 +262,7 @@ func TestProgramWhatSomebodyUses(t *testing.T) {
 		})
 	}
 	use("qemu")
-	refused := h.refused(cyborg.InUse, workflows.ProgramActivity, in)
+	refused := h.refused(cyborg.ErrInUse, workflows.ProgramActivity, in)
 	require.Contains(t, refused.Message, "in use by qemu")
 	require.Zero(t, h.fate.count("program"))
 	require.Equal(t, map[string]string{"r0": "", "r1": ""}, h.loaded())

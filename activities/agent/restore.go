@@ -20,7 +20,7 @@ import (
 
 // restore brings back the images that were there before the operation's program step, wherever that stopped, also where
 // it never began: it must not begin after this. Where it is not known what was there, or the image is no longer on this
-// host, it is an error of kind Hardware, unless the hardware reads back as before.
+// host, it is an error of kind ErrHardware, unless the hardware reads back as before.
 func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.RestoreActivity, in.Operation))
@@ -42,7 +42,7 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	if begun && prior.Note != nil {
 		note = before{}
 		if err := json.Unmarshal(prior.Note, &note); err != nil {
-			return result, cyborg.Errorf(cyborg.Internal, "the journal's note of a program step cannot be read: %w", err)
+			return result, cyborg.Errorf(cyborg.ErrInternal, "the journal's note of a program step cannot be read: %w", err)
 		}
 	}
 	restoring := s.at(journal.Started)
@@ -58,7 +58,7 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	}
 	var missing []string
 	for _, image := range slices.SortedFunc(slices.Values(note.Images), byReach) {
-		if err := a.loadAgain(ctx, t, found, image); cyborg.KindOf(err) == cyborg.NotFound {
+		if err := a.loadAgain(ctx, t, found, image); cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 			missing = append(missing, err.Error())
 		} else if err != nil {
 			return result, err
@@ -67,7 +67,7 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	return finish(ctx, a, s, found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 		change := journal.Change{Loaded: note.Images, DropStaged: []uuid.UUID{in.Operation}}
 		if different := differences(seen.Device, note); len(different) > 0 {
-			return result, change, cyborg.Errorf(cyborg.Hardware, "what was loaded before is not back: %s", strings.Join(append(different, missing...), "; ")).
+			return result, change, cyborg.Errorf(cyborg.ErrHardware, "what was loaded before is not back: %s", strings.Join(append(different, missing...), "; ")).
 				WithHint("Program it with an image of your choice, then make it ready.")
 		}
 		return workflows.ChangeResult{Observation: seen}, change, nil
@@ -86,7 +86,7 @@ func byReach(x, y journal.Loaded) int {
 }
 
 // loadAgain loads an image that this agent had loaded before. Where it, or what it was loaded through, is not here any
-// more, the error is of kind NotFound.
+// more, the error is of kind ErrNotFound.
 func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Found, loaded journal.Loaded) error {
 	target := drivers.Target{Device: found.Device}
 	for _, one := range found.Device.Deployables {
@@ -95,10 +95,10 @@ func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Foun
 		}
 	}
 	if target.Deployable.Name == "" {
-		return cyborg.Errorf(cyborg.NotFound, "%s, through which image %s had been loaded, is gone", loaded.Deployable, loaded.SHA256)
+		return cyborg.Errorf(cyborg.ErrNotFound, "%s, through which image %s had been loaded, is gone", loaded.Deployable, loaded.SHA256)
 	}
 	if why := target.Deployable.Protected; why != "" {
-		return cyborg.Errorf(cyborg.Protected, "%s is not touched, because the host lives on it: %s", loaded.Deployable, why)
+		return cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", loaded.Deployable, why)
 	}
 	programmer, err := programmerOf(found)
 	if err != nil {

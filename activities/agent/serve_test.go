@@ -122,7 +122,7 @@ func TestAStepThatYieldsToAStop(t *testing.T) {
 	close(stop)
 	_, err := env.ExecuteActivity(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName})
 	failure := workflows.FromFailure(err)
-	require.Equal(t, cyborg.Unavailable, failure.Kind, "%v", failure)
+	require.Equal(t, cyborg.ErrUnavailable, failure.Kind, "%v", failure)
 	require.Contains(t, failure.Message, "the agent stops")
 }
 
@@ -142,8 +142,8 @@ func TestAStepThatFinishes(t *testing.T) {
 func TestAnOddDriverHarmsNobodyElse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	err := h.refused(cyborg.Internal, workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
-		Backend: "odd", Action: cyborg.InstallDriver, Driver: "odd",
+	err := h.refused(cyborg.ErrInternal, workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
+		Backend: "odd", Action: cyborg.ConfigureInstall, Driver: "odd",
 	}})
 	require.Contains(t, err.Message, "panicked: what a day")
 	h.ready()

@@ -41,7 +41,7 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 		device = found.Device.Identity
 	}
 	if device == "" {
-		if entry.Want == workflows.WantDetached && cyborg.KindOf(err) == cyborg.NotFound && a.Inventory.Enabled(entry.Backend) {
+		if entry.Want == workflows.WantDetached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
 			return nil
 		}
 		return err
@@ -53,7 +53,7 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	defer unlock()
 	known, isKnown := a.Journal.Attachment(key)
 	if isKnown && known.Operation != entry.Operation && entry.Want == workflows.WantDetached {
-		return cyborg.Errorf(cyborg.Changed, "operation %s has attached it since", known.Operation)
+		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
 	}
 	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
 	switch entry.Want {
@@ -62,7 +62,7 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	case workflows.WantDetached:
 		return a.settleDetached(ctx, t, entry, target, known, isKnown)
 	default:
-		return cyborg.Errorf(cyborg.Invalid, "an attachment cannot be %q", entry.Want)
+		return cyborg.Errorf(cyborg.ErrInvalid, "an attachment cannot be %q", entry.Want)
 	}
 }
 
@@ -134,7 +134,7 @@ func (a *Activities) settleDetached(
 func (a *Activities) unused(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
 	who, err := a.inUse(ctx, t, found, handle)
 	if err == nil && who != "" {
-		err = cyborg.Errorf(cyborg.InUse, "it is in use by %s", who)
+		err = cyborg.Errorf(cyborg.ErrInUse, "it is in use by %s", who)
 	}
 	return err
 }

@@ -29,9 +29,9 @@ func TestSettle(t *testing.T) {
 	one, two := uuid.New(), uuid.New()
 	h.must(workflows.AttachActivity, attach(one, handle), nil)
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
+		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}
 	})
-	h.refused(cyborg.Hardware, workflows.AttachActivity, attach(two, second))
+	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(two, second))
 
 	// The records gave the first back and keep the second, which is in doubt.
 	entries := []workflows.SettleEntry{entry(one, handle, workflows.WantDetached), entry(two, second, workflows.WantAttached)}

@@ -29,7 +29,7 @@ func (s *source) Image(_ context.Context, _ string, offset int64) (images.Downlo
 	defer s.mu.Unlock()
 	s.asked++
 	if s.image == nil {
-		return images.Download{}, cyborg.Errorf(cyborg.NotFound, "there is no such image")
+		return images.Download{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no such image")
 	}
 	return images.Download{ReadCloser: io.NopCloser(bytes.NewReader(s.image[offset:])), Offset: offset, Size: int64(len(s.image))}, nil
 }
@@ -41,7 +41,9 @@ func sum(image []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
-func fpgaImage(id string) []byte { return fake.MakeImage(cyborg.FPGA, id, []byte("payload of "+id)) }
+func fpgaImage(id string) []byte {
+	return fake.MakeImage(cyborg.DeviceTypeFPGA, id, []byte("payload of "+id))
+}
 
 // image puts an image into the host's image directory and returns how to ask for it.
 func (h *host) image(name string, content []byte) cyborg.Image {

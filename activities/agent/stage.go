@@ -60,7 +60,7 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 func programmerOf(found inventory.Found) (drivers.Programmer, error) {
 	programmer, ok := found.Driver.(drivers.Programmer)
 	if !ok {
-		return nil, cyborg.Errorf(cyborg.Unsupported, "the driver of %s cannot load images", found.Deployable.Name)
+		return nil, cyborg.Errorf(cyborg.ErrUnsupported, "the driver of %s cannot load images", found.Deployable.Name)
 	}
 	return programmer, nil
 }

@@ -30,7 +30,7 @@ type step struct {
 }
 
 // stepOf reads the step. Where it is done, result gets what it returned and done is true. A step that has been undone
-// must not begin any more: this try is late, and an error of kind Cancelled.
+// must not begin any more: this try is late, and an error of kind ErrCancelled.
 func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s step, done bool, err error) {
 	s.key = journal.StepKey{Operation: operation, Name: name}
 	prior, known := a.Journal.Step(s.key)
@@ -41,11 +41,11 @@ func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s ste
 	switch prior.State {
 	case journal.Done:
 		if err := json.Unmarshal(prior.Result, result); err != nil {
-			return s, false, cyborg.Errorf(cyborg.Internal, "the journal's result of %s cannot be read: %w", attemptOf(name, operation), err)
+			return s, false, cyborg.Errorf(cyborg.ErrInternal, "the journal's result of %s cannot be read: %w", attemptOf(name, operation), err)
 		}
 		return s, true, nil
 	case journal.Undone:
-		return s, false, cyborg.Errorf(cyborg.Cancelled, "%s has been undone; this try comes too late", attemptOf(name, operation))
+		return s, false, cyborg.Errorf(cyborg.ErrCancelled, "%s has been undone; this try comes too late", attemptOf(name, operation))
 	case journal.Started:
 		s.begun = true
 	}
@@ -70,7 +70,7 @@ func finish[Out any](
 		}
 		text, err := json.Marshal(made)
 		if err != nil {
-			return cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "a result cannot be kept: %w", err)
 		}
 		done := s.at(journal.Done)
 		done.Result = text
@@ -96,38 +96,38 @@ func recording(change journal.Change) func(cyborg.Observation) (workflows.Change
 }
 
 // find returns the target as it is now. A deployable that is on another device than the operation knows is an error of
-// kind Changed.
+// kind ErrChanged.
 func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, fresh)
 	if err != nil {
 		return inventory.Found{}, err
 	}
 	if found.Device.Identity != target.Device {
-		return inventory.Found{}, cyborg.Errorf(cyborg.Changed, "%s is now on device %s and not on %s",
+		return inventory.Found{}, cyborg.Errorf(cyborg.ErrChanged, "%s is now on device %s and not on %s",
 			target.Deployable, found.Device.Identity, target.Device)
 	}
 	return found, nil
 }
 
-// findToChange is find for a step that changes the deployable. One that the host lives on is an error of kind Protected.
+// findToChange is find for a step that changes the deployable. One that the host lives on is an error of kind ErrProtected.
 func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.find(ctx, target, fresh)
 	if err != nil {
 		return inventory.Found{}, err
 	}
 	if why := found.Deployable.Protected; why != "" {
-		return inventory.Found{}, cyborg.Errorf(cyborg.Protected, "%s is not touched, because the host lives on it: %s", target.Deployable, why)
+		return inventory.Found{}, cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", target.Deployable, why)
 	}
 	return found, nil
 }
 
 // gone says that the error of find means that the hardware is no longer there, rather than that nobody can tell.
 func (a *Activities) gone(target cyborg.Target, err error) bool {
-	return cyborg.KindOf(err) == cyborg.NotFound && a.Inventory.Enabled(target.Backend)
+	return cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(target.Backend)
 }
 
 // refuses says that an error's kind tells the workflow that nothing was changed, so that it undoes nothing.
-func refuses(err error) bool { return cyborg.KindOf(err).Refusal() }
+func refuses(err error) bool { return cyborg.ErrorKindOf(err).Refusal() }
 
 // doubt makes sure that an error does not tell the workflow that nothing was changed.
 func doubt(err error) error {
@@ -135,5 +135,5 @@ func doubt(err error) error {
 		return err
 	}
 	e := cyborg.AsError(err)
-	return cyborg.Errorf(cyborg.Hardware, "%w, and something may have been changed before", err).WithHint("%s", e.Hint)
+	return cyborg.Errorf(cyborg.ErrHardware, "%w, and something may have been changed before", err).WithHint("%s", e.Hint)
 }

@@ -20,7 +20,7 @@ const usageWidth = 16
 // usage asks how the deployables are used at this moment. What does not answer in time, or fails, says so in its place.
 func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput) (cyborg.HostUsage, error) {
 	if in.Host != "" && in.Host != a.Inventory.Host() {
-		return cyborg.HostUsage{}, cyborg.Errorf(cyborg.Invalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
+		return cyborg.HostUsage{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
 	}
 	limited, cancel := context.WithTimeout(ctx, a.UsageTimeout)
 	defer cancel()

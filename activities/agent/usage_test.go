@@ -38,7 +38,7 @@ func TestUsage(t *testing.T) {
 	require.Contains(t, usage.Deployables[1].Error, "no such deployable")
 
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepUsage] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.Before, Message: "no sensor"}
+		c.Fail[fake.StepUsage] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.Before, Message: "no sensor"}
 	})
 	h.must(workflows.UsageActivity, workflows.UsageInput{Deployables: []string{region}}, &usage)
 	require.Contains(t, usage.Deployables[0].Error, "no sensor")
@@ -62,7 +62,7 @@ func TestUsageOfAFailedBackend(t *testing.T) {
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.Hardware, When: fake.Before, Message: "the bus is stuck"}
+		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.Before, Message: "the bus is stuck"}
 	})
 	h.inventory.Scan(t.Context())
 	var usage cyborg.HostUsage
@@ -87,12 +87,12 @@ func TestDiscover(t *testing.T) {
 	require.Empty(t, h.uplink.reports[0].Content.Backends[0].Devices)
 
 	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.Hardware, When: fake.Before, Message: "the bus is stuck"}
+		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.Before, Message: "the bus is stuck"}
 	})
 	h.must(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName}, &result)
 	require.Equal(t, []string{"backend fake: the bus is stuck"}, result.Errors)
 
-	h.uplink.failure = cyborg.Errorf(cyborg.Unavailable, "the conductor is away")
-	h.refused(cyborg.Unavailable, workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName})
-	h.refused(cyborg.Invalid, workflows.DiscoverActivity, workflows.DiscoverInput{Host: "node-2"})
+	h.uplink.failure = cyborg.Errorf(cyborg.ErrUnavailable, "the conductor is away")
+	h.refused(cyborg.ErrUnavailable, workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName})
+	h.refused(cyborg.ErrInvalid, workflows.DiscoverActivity, workflows.DiscoverInput{Host: "node-2"})
 }

@@ -68,7 +68,7 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 		return result, err
 	}
 	if why := novaconf.Foreign(a.Inventory.Host(), before); why != "" && !in.Work.Force {
-		return result, cyborg.Errorf(cyborg.Changed, "%s of host %s is not as Cyborg left it: %s", a.Nova.Path(), a.Inventory.Host(), why).
+		return result, cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is not as Cyborg left it: %s", a.Nova.Path(), a.Inventory.Host(), why).
 			WithHint("Look at the difference, move what is needed to another file, then ask with force.")
 	}
 	if s.begun {
@@ -77,7 +77,7 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 		}
 	} else {
 		if s.prior.Note, err = json.Marshal(whitelistBefore{Content: before}); err != nil {
-			return result, cyborg.Errorf(cyborg.Internal, "%w", err)
+			return result, cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 		}
 		if err := a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started)}}); err != nil {
 			return result, err
@@ -93,7 +93,7 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 	}
 	ended := s.at(journal.Done)
 	if ended.Result, err = json.Marshal(result); err != nil {
-		return result, cyborg.Errorf(cyborg.Internal, "a result cannot be kept: %w", err)
+		return result, cyborg.Errorf(cyborg.ErrInternal, "a result cannot be kept: %w", err)
 	}
 	return result, a.Journal.Write(journal.Change{Steps: []journal.Step{ended}})
 }
@@ -130,7 +130,7 @@ func (a *Activities) bringWhitelistBack(written journal.Step) error {
 		return err
 	}
 	if why := novaconf.Foreign(a.Inventory.Host(), now); why != "" {
-		return cyborg.Errorf(cyborg.Changed, "%s of host %s cannot be brought back to what it was: %s", a.Nova.Path(), a.Inventory.Host(), why)
+		return cyborg.Errorf(cyborg.ErrChanged, "%s of host %s cannot be brought back to what it was: %s", a.Nova.Path(), a.Inventory.Host(), why)
 	}
 	return a.Nova.Write(before)
 }
@@ -166,7 +166,7 @@ func (a *Activities) forgottenWhitelist(ctx context.Context, work cyborg.Whiteli
 func whitelistNote(s journal.Step) ([]byte, error) {
 	var before whitelistBefore
 	if err := json.Unmarshal(s.Note, &before); err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "what Nova's whitelist was before cannot be read in the journal: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "what Nova's whitelist was before cannot be read in the journal: %w", err)
 	}
 	return before.Content, nil
 }
@@ -189,7 +189,7 @@ func functions(devices []whitelisted) []novaconf.Device {
 // gone or in use, and what Nova would not take; and to give up what Nova's guests have. It names all that it refuses.
 func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.WhitelistInput) ([]whitelisted, error) {
 	if in.Host != a.Inventory.Host() {
-		return nil, cyborg.Errorf(cyborg.Invalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
 	}
 	var (
 		out      []whitelisted
@@ -235,7 +235,7 @@ func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, e
 	for _, handle := range found.Deployable.Handles {
 		address, isPCI := handle.PCIAddress()
 		if !isPCI {
-			return nil, cyborg.Errorf(cyborg.Unsupported, "%s is no PCI device: its handle %s is of kind %s", found.Deployable.Name, handle.Identity, handle.Kind)
+			return nil, cyborg.Errorf(cyborg.ErrUnsupported, "%s is no PCI device: its handle %s is of kind %s", found.Deployable.Name, handle.Identity, handle.Kind)
 		}
 		device := whitelisted{Device: novaconf.Device{
 			Address: address, VendorID: found.Deployable.Specs.VendorID, ProductID: found.Deployable.Specs.ProductID, Spec: spec,
@@ -244,7 +244,7 @@ func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, e
 			return nil, err
 		}
 		if remote := spec.RemoteManaged; remote != nil && *remote && device.novaType != virtualFunction {
-			return nil, cyborg.Errorf(cyborg.Invalid, "%s is no virtual function, and only those can be remote_managed: nova-compute would not start", address)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s is no virtual function, and only those can be remote_managed: nova-compute would not start", address)
 		}
 		out = append(out, device)
 	}
@@ -270,7 +270,7 @@ func (a *Activities) unusedByGuests(ctx context.Context, t *try, target cyborg.T
 			return err
 		}
 		if attached && who != "" {
-			return cyborg.Errorf(cyborg.InUse, "%s is in use by %s", handle.Identity, who).
+			return cyborg.Errorf(cyborg.ErrInUse, "%s is in use by %s", handle.Identity, who).
 				WithHint("Delete or move the instance that has it first.")
 		}
 	}

@@ -123,14 +123,14 @@ func TestWhitelistIsRefused(t *testing.T) {
 	gone := whitelist(uuid.New(), other, "nothing", "nowhere")
 	for _, test := range []struct {
 		in    workflows.WhitelistInput
-		kind  cyborg.Kind
+		kind  cyborg.ErrorKind
 		texts []string
 	}{
-		{strange, cyborg.Invalid, []string{"not of node-2"}},
-		{gone, cyborg.NotFound, []string{"2 of 3 devices", `"nothing"`, `"nowhere"`}},
-		{tagged(cyborg.NovaSpec{ResourceClass: "Gpu"}), cyborg.Invalid, []string{"Gpu"}},
-		{tagged(cyborg.NovaSpec{PhysicalNetwork: "a\"}\n[DEFAULT]\nx"}), cyborg.Invalid, []string{"physical_network"}},
-		{tagged(cyborg.NovaSpec{RemoteManaged: &remote}), cyborg.Invalid, []string{"no virtual function"}},
+		{strange, cyborg.ErrInvalid, []string{"not of node-2"}},
+		{gone, cyborg.ErrNotFound, []string{"2 of 3 devices", `"nothing"`, `"nowhere"`}},
+		{tagged(cyborg.NovaSpec{ResourceClass: "Gpu"}), cyborg.ErrInvalid, []string{"Gpu"}},
+		{tagged(cyborg.NovaSpec{PhysicalNetwork: "a\"}\n[DEFAULT]\nx"}), cyborg.ErrInvalid, []string{"physical_network"}},
+		{tagged(cyborg.NovaSpec{RemoteManaged: &remote}), cyborg.ErrInvalid, []string{"no virtual function"}},
 	} {
 		err := h.refused(test.kind, workflows.WriteWhitelistActivity, test.in)
 		for _, text := range test.texts {
@@ -141,14 +141,14 @@ func TestWhitelistIsRefused(t *testing.T) {
 
 	// What somebody uses is neither given to Nova nor taken from it.
 	require.NoError(t, h.bench.Use(t.Context(), card, third, "a process"))
-	err := h.refused(cyborg.InUse, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region, other))
+	err := h.refused(cyborg.ErrInUse, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region, other))
 	require.Contains(t, err.Message, third+" is in use by a process")
 	require.NoError(t, h.bench.Use(t.Context(), card, third, ""))
 	h.ready()
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	none := had(whitelist(uuid.New()), region)
-	err = h.refused(cyborg.InUse, workflows.WriteWhitelistActivity, none)
+	err = h.refused(cyborg.ErrInUse, workflows.WriteWhitelistActivity, none)
 	require.Contains(t, err.Message, "in use by qemu")
 	h.must(workflows.WriteWhitelistActivity, had(whitelist(uuid.New(), region), region), nil)
 
@@ -162,8 +162,8 @@ func TestWhitelistIsRefused(t *testing.T) {
 func TestWhitelistOfAProtectedFunction(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.must(workflows.ConfigureActivity, configure(cyborg.InstallDriver, "plain", "plain", nil), nil)
-	for name, kind := range map[string]cyborg.Kind{"plain_0": cyborg.Unsupported, "plain_1": cyborg.Protected} {
+	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureInstall, "plain", "plain", nil), nil)
+	for name, kind := range map[string]cyborg.ErrorKind{"plain_0": cyborg.ErrUnsupported, "plain_1": cyborg.ErrProtected} {
 		in := whitelist(uuid.New())
 		in.Work.Entries = []cyborg.WhitelistEntry{{Target: plainTarget(name)}}
 		h.refused(kind, workflows.PreviewWhitelistActivity, in)
@@ -194,7 +194,7 @@ func TestWhitelistOfSomebodyElse(t *testing.T) {
 		h.must(workflows.PreviewWhitelistActivity, in, &preview)
 		require.NotEmpty(t, preview.Foreign, name)
 		require.Contains(t, preview.Diff, "\n-", name)
-		h.refused(cyborg.Changed, workflows.WriteWhitelistActivity, in)
+		h.refused(cyborg.ErrChanged, workflows.WriteWhitelistActivity, in)
 		content, err := os.ReadFile(h.novaFile())
 		require.NoError(t, err)
 		require.Equal(t, theirs, string(content))
@@ -213,7 +213,7 @@ func TestWhitelistOfSomebodyElse(t *testing.T) {
 	in := whitelist(uuid.New(), region)
 	h.must(workflows.WriteWhitelistActivity, in, nil)
 	require.NoError(t, os.WriteFile(h.novaFile(), []byte("[pci]\n"), 0o600))
-	h.refused(cyborg.Changed, workflows.RestoreWhitelistActivity, in)
+	h.refused(cyborg.ErrChanged, workflows.RestoreWhitelistActivity, in)
 }
 
 // No link is followed, and nothing but a plain file is replaced.
@@ -225,8 +225,8 @@ func TestWhitelistBehindALink(t *testing.T) {
 	require.NoError(t, os.Symlink(victim, h.novaFile()))
 	in := whitelist(uuid.New(), region)
 	in.Work.Force = true
-	h.refused(cyborg.Changed, workflows.PreviewWhitelistActivity, in)
-	h.refused(cyborg.Changed, workflows.WriteWhitelistActivity, in)
+	h.refused(cyborg.ErrChanged, workflows.PreviewWhitelistActivity, in)
+	h.refused(cyborg.ErrChanged, workflows.WriteWhitelistActivity, in)
 	require.NoError(t, os.Remove(h.novaFile()))
 	require.NoError(t, os.Symlink(victim, filepath.Join(h.nova, "."+novaconf.Name+".new")))
 	h.must(workflows.WriteWhitelistActivity, in, nil)
@@ -236,10 +236,10 @@ func TestWhitelistBehindALink(t *testing.T) {
 	require.Equal(t, "secret", string(text))
 
 	require.NoError(t, os.Rename(h.nova, filepath.Join(h.dir, "elsewhere")))
-	err2 := h.refused(cyborg.Unsupported, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region))
+	err2 := h.refused(cyborg.ErrUnsupported, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region))
 	require.Contains(t, err2.Message, "does not exist")
 	require.NoError(t, os.Symlink(filepath.Join(h.dir, "elsewhere"), h.nova))
-	h.refused(cyborg.Unsupported, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region))
+	h.refused(cyborg.ErrUnsupported, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region))
 }
 
 // What is reported of the host says how its file is, and changes with it.

@@ -31,7 +31,7 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 		return out, err
 	}
 	if a.cloud.Images == nil {
-		return out, cyborg.Errorf(cyborg.Unsupported, "image %q is in Glance, and no OpenStack is configured", in.Image.Source).
+		return out, cyborg.Errorf(cyborg.ErrUnsupported, "image %q is in Glance, and no OpenStack is configured", in.Image.Source).
 			WithHint("Set openstack.auth_url and its credentials, or give a path on the host or an http(s) URL.")
 	}
 	target, err := a.store.Accelerator(ctx, in.Target.Accelerator)
@@ -67,8 +67,8 @@ func fits(image glance.Image, target cyborg.Accelerator) error {
 		{"vendor", image.VendorID, target.Specs.VendorID}, {"product", image.ProductID, target.Specs.ProductID},
 	} {
 		if id.wanted != "" && !strings.EqualFold(strings.TrimPrefix(id.wanted, "0x"), id.has) {
-			return cyborg.Errorf(cyborg.ImageRejected, "image %s is for cards of %s %q, and %s is of %q",
-				image.ID, id.what, id.wanted, target.Deployable, id.has)
+			return cyborg.Errorf(cyborg.ErrImageRejected, "image %s is for cards of %s %q, and %s is of %q",
+				image.ID, id.what, id.wanted, target.ProviderName, id.has)
 		}
 	}
 	if image.Region == "" {
@@ -87,7 +87,7 @@ func fits(image glance.Image, target cyborg.Accelerator) error {
 	if len(regions) > 0 {
 		shown = "has " + strings.Join(regions, ", ")
 	}
-	return cyborg.Errorf(cyborg.ImageRejected, "image %s is for region %q, and %s %s", image.ID, image.Region, target.Deployable, shown).
+	return cyborg.Errorf(cyborg.ErrImageRejected, "image %s is for region %q, and %s %s", image.ID, image.Region, target.ProviderName, shown).
 		WithHint("Choose an image for this region, or correct the image's property.")
 }
 

@@ -37,7 +37,7 @@ func (c *card) GrantImage(_ context.Context, url db.ImageURL, secret string) err
 
 func newCard() *card {
 	return &card{accelerator: cyborg.Accelerator{
-		UUID: uuid.New(), Host: "h1", Deployable: "h1_0000:3b:00.0", Specs: cyborg.Specs{VendorID: "8086", ProductID: "09c4"},
+		UUID: uuid.New(), Host: "h1", ProviderName: "h1_0000:3b:00.0", Specs: cyborg.Specs{VendorID: "8086", ProductID: "09c4"},
 		Attributes: []cyborg.Attribute{
 			{Key: "rc", Value: "FPGA"},
 			{Key: "trait0", Value: "CUSTOM_FPGA_INTEL"},
@@ -117,7 +117,7 @@ func TestImagesThatDoNotFit(t *testing.T) {
 			require.NoError(t, err, name)
 			continue
 		}
-		require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err), name)
+		require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), name)
 		require.ErrorContains(t, err, test.refusal, name)
 		require.Empty(t, store.secrets, "no URL is made")
 	}
@@ -142,8 +142,8 @@ func TestFindImageWithoutGlance(t *testing.T) {
 	t.Parallel()
 	store := newCard()
 	_, _, err := store.find(t, conductor.Cloud{}, cyborg.GlanceImage(uuid.New()))
-	require.Equal(t, cyborg.Unsupported, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err))
 	require.Contains(t, cyborg.AsError(err).Hint, "openstack.auth_url")
 	_, _, err = store.find(t, conductor.Cloud{}, cyborg.Image{Source: "glance:nonsense"})
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }

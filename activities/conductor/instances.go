@@ -50,7 +50,7 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 			break
 		}
 		now, err := a.cloud.Nova.Instance(ctx, held.UUID)
-		gone := cyborg.KindOf(err) == cyborg.NotFound // only this says so; what else is not found proves nothing
+		gone := cyborg.ErrorKindOf(err) == cyborg.ErrNotFound // only this says so; what else is not found proves nothing
 		var seen db.SeenInstance
 		forgotten := false
 		if err == nil {
@@ -173,20 +173,20 @@ func (a *Activities) lookAt(ctx context.Context, lost cyborg.Rescue, host string
 	case now.Task != "":
 		return workflows.LookAtInstanceResult{Wait: "Nova works on it (" + now.Task + ")"}, nil
 	case !now.On(host):
-		return left(cyborg.InstanceElsewhere, "it is on %s", now.Node)
+		return left(cyborg.RescueElsewhere, "it is on %s", now.Node)
 	case now.Status == statusShutOff, now.Status == statusShelved:
-		return left(cyborg.SwitchOff, "")
+		return left(cyborg.RescueOff, "")
 	case now.Status == statusOffloaded:
-		return left(cyborg.InstanceElsewhere, "it is shelved, and on no host")
+		return left(cyborg.RescueElsewhere, "it is shelved, and on no host")
 	}
 	recreated, err := a.recreatedSince(ctx, lost)
 	switch {
 	case err != nil:
 		return workflows.LookAtInstanceResult{}, err
 	case recreated:
-		return left(cyborg.Recreated, "")
+		return left(cyborg.RescueRecreated, "")
 	case now.Status != statusActive:
-		return left(cyborg.InstanceLeft, "it is %s", now.Status)
+		return left(cyborg.RescueSkipped, "it is %s", now.Status)
 	case now.HostStatus == "DOWN" || now.HostStatus == "UNKNOWN":
 		return workflows.LookAtInstanceResult{Wait: "the nova-compute of host " + host + " is " + now.HostStatus}, nil
 	}

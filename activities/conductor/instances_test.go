@@ -89,9 +89,9 @@ func (c *compute) report() {
 	for i := range c.cards {
 		name := "card" + string(rune('0'+i))
 		b.Devices = append(b.Devices, cyborg.DeviceReport{
-			Identity: name, Type: cyborg.FPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F", ControlPath: cyborg.ControlPath{Kind: "PCI"},
+			Identity: name, Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F", ControlPath: cyborg.ControlPath{Kind: "PCI"},
 			Deployables: []cyborg.DeployableReport{{
-				Name: name, Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.FPGA}, Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
+				Name: name, Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.DeviceTypeFPGA}, Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
 				Handles: []cyborg.HandleReport{{Kind: cyborg.HandleTestPCI, Identity: name, Info: map[string]string{}}},
 			}},
 		})
@@ -123,7 +123,7 @@ func (c *compute) bind() uuid.UUID {
 		require.NoError(c.t, err)
 		_, err = c.Begin(ctx, admitted.Operation.ID)
 		require.NoError(c.t, err)
-		require.NoError(c.t, c.End(ctx, cyborg.Outcome{Operation: admitted.Operation.ID, State: cyborg.Succeeded}))
+		require.NoError(c.t, c.End(ctx, cyborg.Outcome{Operation: admitted.Operation.ID, State: cyborg.OperationSucceeded}))
 		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 		return who
 	}
@@ -336,7 +336,7 @@ func TestRescueIsAdmittedOnce(t *testing.T) {
 		c.reboot()
 		require.Equal(t, rescues, c.tidy().Rescued)
 		require.Zero(t, c.tidy().Rescued)
-		ops, err := c.Operations(t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindRescue}}, db.Page{Limit: 10})
+		ops, err := c.Operations(t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationRescue}}, db.Page{Limit: 10})
 		require.NoError(t, err)
 		require.Len(t, ops, rescues)
 	}
@@ -371,18 +371,18 @@ func TestLookAtInstance(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
 	who := uuid.New()
-	require.Equal(t, cyborg.InstanceGone, c.looks(who, "h1").Outcome)
+	require.Equal(t, cyborg.RescueGone, c.looks(who, "h1").Outcome)
 	for name, test := range map[string]struct {
 		is      novatest.Instance
 		outcome cyborg.RescueOutcome
 		waits   string
 	}{
 		"runs":        {novatest.Instance{Status: novatest.Active, Host: "h1"}, "", ""},
-		"off":         {novatest.Instance{Status: novatest.ShutOff, Host: "h1"}, cyborg.SwitchOff, ""},
-		"elsewhere":   {novatest.Instance{Status: novatest.Active, Host: "h2"}, cyborg.InstanceElsewhere, ""},
-		"offloaded":   {novatest.Instance{Status: "SHELVED_OFFLOADED"}, cyborg.InstanceElsewhere, ""},
-		"paused":      {novatest.Instance{Status: "PAUSED", Host: "h1"}, cyborg.InstanceLeft, ""},
-		"broken":      {novatest.Instance{Status: "ERROR", Host: "h1"}, cyborg.InstanceLeft, ""},
+		"off":         {novatest.Instance{Status: novatest.ShutOff, Host: "h1"}, cyborg.RescueOff, ""},
+		"elsewhere":   {novatest.Instance{Status: novatest.Active, Host: "h2"}, cyborg.RescueElsewhere, ""},
+		"offloaded":   {novatest.Instance{Status: "SHELVED_OFFLOADED"}, cyborg.RescueElsewhere, ""},
+		"paused":      {novatest.Instance{Status: "PAUSED", Host: "h1"}, cyborg.RescueSkipped, ""},
+		"broken":      {novatest.Instance{Status: "ERROR", Host: "h1"}, cyborg.RescueSkipped, ""},
 		"worked on":   {novatest.Instance{Status: "REBOOT", Task: "rebooting", Host: "h1"}, "", "Nova works on it (rebooting)"},
 		"not back":    {novatest.Instance{Status: novatest.Active, Host: "h1", HostStatus: "DOWN"}, "", "the nova-compute of host h1 is DOWN"},
 		"unreachable": {novatest.Instance{Status: "UNKNOWN"}, "", "its cell is down"},
@@ -395,7 +395,7 @@ func TestLookAtInstance(t *testing.T) {
 	}
 	c.model.Act(who, "rebuild", "x", time.Now())
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
-	require.Equal(t, cyborg.Recreated, c.looks(who, "h1").Outcome)
+	require.Equal(t, cyborg.RescueRecreated, c.looks(who, "h1").Outcome)
 }
 
 // TestRebootOnce: whatever breaks between us and Nova, and however often the activity is tried again, Nova is asked once.
@@ -424,12 +424,12 @@ func TestRebootOnce(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	_, err := reboot()
-	require.Equal(t, cyborg.Unavailable, workflows.FromFailure(err).Kind)
+	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind)
 	require.Equal(t, 2, c.model.Reboots(who))
 	for range 3 {
 		result, err := reboot()
 		require.NoError(t, err)
-		require.Equal(t, workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, result)
+		require.Equal(t, workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, result)
 	}
 	require.Equal(t, 2, c.model.Reboots(who))
 
@@ -444,7 +444,7 @@ func TestRebootOnce(t *testing.T) {
 	c.model.Delete(who)
 	result, err = reboot()
 	require.NoError(t, err)
-	require.Equal(t, cyborg.InstanceGone, result.Outcome)
+	require.Equal(t, cyborg.RescueGone, result.Outcome)
 }
 
 // TestRebootWaitsForOthers: while Nova works on an instance for somebody else, it is not asked to reboot it.
@@ -454,7 +454,7 @@ func TestRebootWaitsForOthers(t *testing.T) {
 	who := uuid.New()
 	c.model.Set(novatest.Instance{ID: who, Status: "REBUILD", Task: "rebuilding", Host: "h1"})
 	_, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who})
-	require.Equal(t, cyborg.Busy, workflows.FromFailure(err).Kind)
+	require.Equal(t, cyborg.ErrBusy, workflows.FromFailure(err).Kind)
 	require.Zero(t, c.model.Reboots(who))
 }
 

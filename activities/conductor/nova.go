@@ -15,7 +15,7 @@ import (
 
 // Nova is told what became of accelerator requests, and knows the instances. *nova.Nova does.
 type Nova interface {
-	Tell(ctx context.Context, events []nova.Event) (nova.Told, error)
+	Notify(ctx context.Context, events []nova.Event) (nova.Delivered, error)
 	Instance(ctx context.Context, instance uuid.UUID) (nova.Instance, error)
 	RecreatedSince(ctx context.Context, instance uuid.UUID, since time.Time) (bool, error)
 	OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, error)
@@ -27,7 +27,7 @@ type Nova interface {
 type Requests interface {
 	ARQs(ctx context.Context, filter db.ARQFilter, listing db.Listing) ([]cyborg.ARQ, error)
 	FailARQs(ctx context.Context, operation uuid.UUID, reason string) error
-	Told(ctx context.Context, operation uuid.UUID) error
+	MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
 	CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error)
 	UnseenInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]db.HeldInstance, error)
@@ -83,7 +83,7 @@ func (a *Activities) notify(ctx context.Context, operation uuid.UUID, arqs []uui
 	if err := a.tell(ctx, operation, arqs); err != nil {
 		return err
 	}
-	return a.store.Told(ctx, operation)
+	return a.store.MarkNovaNotified(ctx, operation)
 }
 
 func (a *Activities) tell(ctx context.Context, operation uuid.UUID, arqs []uuid.UUID) error {
@@ -91,7 +91,7 @@ func (a *Activities) tell(ctx context.Context, operation uuid.UUID, arqs []uuid.
 	if err != nil || len(events) == 0 {
 		return err
 	}
-	told, err := a.cloud.Nova.Tell(ctx, events)
+	told, err := a.cloud.Nova.Notify(ctx, events)
 	if err != nil {
 		a.log.WarnContext(ctx, "Nova was not told of a bind yet", slog.String("operation_id", operation.String()), slog.String("error", err.Error()))
 		return err

@@ -64,9 +64,9 @@ func (c *cells) Instance(_ context.Context, instance uuid.UUID) (nova.Instance, 
 	c.asked++
 	switch {
 	case c.away || slices.Contains(c.trouble, instance):
-		return nova.Instance{}, cyborg.Errorf(cyborg.Unavailable, "the service compute answered 500")
+		return nova.Instance{}, cyborg.Errorf(cyborg.ErrUnavailable, "the service compute answered 500")
 	case slices.Contains(c.gone, instance):
-		return nova.Instance{}, cyborg.Errorf(cyborg.NotFound, "there is no instance %s", instance)
+		return nova.Instance{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no instance %s", instance)
 	}
 	return nova.Instance{Status: "ACTIVE", Node: "h1"}, nil
 }
@@ -112,13 +112,13 @@ type plainBinds struct {
 }
 
 func (s plainBinds) Complete(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
-	return cyborg.Work{Operation: operation, Kind: cyborg.KindBind, Ended: cyborg.Succeeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
+	return cyborg.Work{Operation: operation, Kind: cyborg.OperationBind, Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
 }
 
-func (s plainBinds) Told(context.Context, uuid.UUID) error { *s.told++; return nil }
+func (s plainBinds) MarkNovaNotified(context.Context, uuid.UUID) error { *s.told++; return nil }
 
 func (plainBinds) Begin(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
-	return cyborg.Work{Operation: operation, Kind: cyborg.KindBind, Notify: []uuid.UUID{uuid.New()}}, nil
+	return cyborg.Work{Operation: operation, Kind: cyborg.OperationBind, Notify: []uuid.UUID{uuid.New()}}, nil
 }
 
 func (s plainBinds) ARQs(_ context.Context, filter db.ARQFilter, _ db.Listing) ([]cyborg.ARQ, error) {
@@ -136,12 +136,12 @@ type listeningNova struct {
 	told  []nova.Event
 }
 
-func (n *listeningNova) Tell(ctx context.Context, events []nova.Event) (nova.Told, error) {
+func (n *listeningNova) Notify(ctx context.Context, events []nova.Event) (nova.Delivered, error) {
 	if err := n.first(ctx); err != nil {
-		return nova.Told{}, err
+		return nova.Delivered{}, err
 	}
 	n.told = append(n.told, events...)
-	return nova.Told{Taken: len(events)}, nil
+	return nova.Delivered{Taken: len(events)}, nil
 }
 
 // TestBeginTellsNova: of a bind that has ended with its beginning Nova is told at once, after who waits here for its end; and
@@ -172,7 +172,7 @@ func TestBeginTellsNova(t *testing.T) {
 
 	n := &listeningNova{first: func(context.Context) error { return nil }}
 	acts, work := begin(n, workflows.BeginInput{Operation: operation})
-	require.Equal(t, cyborg.Succeeded, work.Ended)
+	require.Equal(t, cyborg.OperationSucceeded, work.Ended)
 	require.Empty(t, work.Notify)
 	require.Equal(t, []nova.Event{event}, n.told)
 	_, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
@@ -180,9 +180,9 @@ func TestBeginTellsNova(t *testing.T) {
 	require.Equal(t, []nova.Event{event, event}, n.told)
 	require.Equal(t, 2, recorded)
 
-	n = &listeningNova{first: func(context.Context) error { return cyborg.Errorf(cyborg.Unavailable, "Nova does not answer") }}
+	n = &listeningNova{first: func(context.Context) error { return cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer") }}
 	_, work = begin(n, workflows.BeginInput{Operation: operation})
-	require.Equal(t, cyborg.Succeeded, work.Ended)
+	require.Equal(t, cyborg.OperationSucceeded, work.Ended)
 	require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
 	require.Equal(t, 2, recorded, "Nova does not know")
 

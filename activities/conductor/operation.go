@@ -28,7 +28,7 @@ type Store interface {
 
 	OverdueHosts(ctx context.Context, limit int) ([]cyborg.Host, error)
 	Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
-	Untold(ctx context.Context, endedFor time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
+	UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	LastOfHosts(ctx context.Context, after string, hosts int) (string, error)
 	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
 	RecordSettled(ctx context.Context, settled []db.Disagreement) error

@@ -98,19 +98,19 @@ func (p *Placement) bring(ctx context.Context, host string, confirm []uuid.UUID)
 		if done, err = p.try(ctx, host, confirm, collision == 0); err == nil {
 			return done, nil
 		}
-		if kind := cyborg.KindOf(err); kind != cyborg.Changed {
+		if kind := cyborg.ErrorKindOf(err); kind != cyborg.ErrChanged {
 			break
 		}
 	}
-	switch kind := cyborg.KindOf(err); {
-	case kind == cyborg.Changed:
-		return brought{}, cyborg.Errorf(cyborg.Busy, "others keep changing the resource providers of host %s: %w", host, err)
+	switch kind := cyborg.ErrorKindOf(err); {
+	case kind == cyborg.ErrChanged:
+		return brought{}, cyborg.Errorf(cyborg.ErrBusy, "others keep changing the resource providers of host %s: %w", host, err)
 	case kind.Retryable() || ctx.Err() != nil:
 		return brought{}, err
 	}
 	p.log.WarnContext(ctx, "Placement cannot be brought into step", slog.String("host", host), slog.String("error", err.Error()))
 	out := db.PlacementOutcome{Host: host, Error: err.Error(), TryIn: retryPause, Drift: []cyborg.Drift{
-		{Class: cyborg.DriftRefused, Detail: cyborg.Showable(err.Error(), 1000)},
+		{Class: cyborg.DriftRefused, Detail: cyborg.Sanitize(err.Error(), 1000)},
 	}}
 	if failed := p.store.RecordPlacement(ctx, out); failed != nil {
 		return brought{}, failed
@@ -121,7 +121,7 @@ func (p *Placement) bring(ctx context.Context, host string, confirm []uuid.UUID)
 	return brought{waits: err.Error()}, nil
 }
 
-// try is one try of bring. The error is of kind Changed where it should be tried again at once, then without trusting that what
+// try is one try of bring. The error is of kind ErrChanged where it should be tried again at once, then without trusting that what
 // was never written is not there.
 func (p *Placement) try(ctx context.Context, host string, confirm []uuid.UUID, trusting bool) (brought, error) {
 	records, err := p.store.Placement(ctx, host)
@@ -130,7 +130,7 @@ func (p *Placement) try(ctx context.Context, host string, confirm []uuid.UUID, t
 	}
 	marks := placement.Marks{}
 	if err := json.Unmarshal(records.Marks, &marks); err != nil {
-		return brought{}, cyborg.Errorf(cyborg.Internal, "what was written of host %s cannot be read: %w", host, err)
+		return brought{}, cyborg.Errorf(cyborg.ErrInternal, "what was written of host %s cannot be read: %w", host, err)
 	}
 	wanted := wantedOf(records)
 	unusable, err := p.client.Usable(ctx, wanted)
@@ -178,14 +178,14 @@ func wantedOf(records db.PlacementHost) []placement.Provider {
 func (p *Placement) write(ctx context.Context, host string, version int64, marks placement.Marks, plan *placement.Plan) error {
 	text, err := json.Marshal(marks)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "%w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
 	current, err := p.store.SavePlacementMarks(ctx, host, version, text)
 	if err != nil {
 		return err
 	}
 	if !current {
-		return cyborg.Errorf(cyborg.Changed, "the records of host %s have changed meanwhile", host)
+		return cyborg.Errorf(cyborg.ErrChanged, "the records of host %s have changed meanwhile", host)
 	}
 	return p.client.Apply(ctx, plan)
 }
@@ -212,7 +212,7 @@ func (p *Placement) leaveToOthers(ctx context.Context, wanted []placement.Provid
 func (p *Placement) record(ctx context.Context, host string, records db.PlacementHost, marks placement.Marks, done *brought) error {
 	text, err := json.Marshal(marks)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "%w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
 	out := db.PlacementOutcome{Host: host, Version: records.Version, Compared: records.Compare, Marks: text}
 	for _, d := range done.differences {
@@ -240,11 +240,11 @@ func addDrift(to []cyborg.Drift, host string, d placement.Difference) []cyborg.D
 	const longest = 1000
 	for i := range to {
 		if to[i].Class == d.Class && to[i].Provider == d.Provider {
-			to[i].Detail = cyborg.Showable(to[i].Detail+"; "+d.Detail, longest)
+			to[i].Detail = cyborg.Sanitize(to[i].Detail+"; "+d.Detail, longest)
 			return to
 		}
 	}
-	drift := cyborg.Drift{Host: host, Class: d.Class, Provider: d.Provider, Name: d.Name, Detail: cyborg.Showable(d.Detail, longest)}
+	drift := cyborg.Drift{Host: host, Class: d.Class, Provider: d.Provider, Name: d.Name, Detail: cyborg.Sanitize(d.Detail, longest)}
 	if d.Repaired {
 		drift.RepairedAt = time.Now()
 	}
@@ -266,11 +266,11 @@ func unequalUse(records db.PlacementHost, tree placement.Tree) []placement.Diffe
 		}
 		differ := func(class cyborg.DriftClass, format string, args ...any) {
 			out = append(out, placement.Difference{
-				Class: class, Provider: d.ProviderUUID, Name: d.Deployable, Detail: fmt.Sprintf(format, args...),
+				Class: class, Provider: d.ProviderUUID, Name: d.ProviderName, Detail: fmt.Sprintf(format, args...),
 			})
 		}
 		consumers := node.Consumers()
-		if d.Presence == cyborg.Missing && len(consumers) > 0 {
+		if d.Presence == cyborg.PresenceMissing && len(consumers) > 0 {
 			differ(cyborg.DriftVanishedInUse, "it has vanished, and %s has an allocation of it", strings.Join(consumers, ", "))
 		}
 		unknown := slices.DeleteFunc(consumers, func(consumer string) bool { _, known := d.Instances[consumer]; return known })
@@ -320,7 +320,7 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 		defer mu.Unlock()
 		if err != nil {
 			out.Failed = append(out.Failed, "host "+host+": "+err.Error())
-			away = away || cyborg.KindOf(err) != cyborg.Busy
+			away = away || cyborg.ErrorKindOf(err) != cyborg.ErrBusy
 			failed = errors.Join(failed, p.store.UncomparePlacement(context.WithoutCancel(ctx), host))
 			return
 		}
@@ -344,7 +344,7 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 }
 
 // Fence confirms that nothing more of these accelerators is given away, and then that nobody has an allocation of them. The
-// error is of kind InUse where somebody has.
+// error is of kind ErrInUse where somebody has.
 func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput) error {
 	defer alive(ctx)()
 	providers, names := []uuid.UUID{}, map[uuid.UUID]string{}
@@ -362,7 +362,7 @@ func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput)
 	}
 	for _, provider := range providers {
 		if !done.closed[provider] {
-			return workflows.ToFailure(cyborg.Errorf(cyborg.Internal, "accelerator %q is not fenced in the records", names[provider]))
+			return workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is not fenced in the records", names[provider]))
 		}
 		if err := p.unallocated(ctx, names[provider], provider, func(consumer string) bool {
 			return !slices.Contains(in.Consumers, consumer)
@@ -400,7 +400,7 @@ func (p *Placement) unallocated(ctx context.Context, name string, provider uuid.
 		return nil
 	}
 	slices.Sort(consumers)
-	return cyborg.Errorf(cyborg.InUse, "Placement has accelerator %q allocated to %s", name, strings.Join(consumers, ", ")).
+	return cyborg.Errorf(cyborg.ErrInUse, "Placement has accelerator %q allocated to %s", name, strings.Join(consumers, ", ")).
 		WithHint("Delete the instance, or unbind its accelerator request, first: Nova believes that it has the accelerator.")
 }
 
@@ -442,6 +442,6 @@ func (a *Activities) comparePlacement(ctx context.Context, in workflows.CompareP
 }
 
 func withoutPlacement() error {
-	return cyborg.Errorf(cyborg.Unavailable, "this process has no Placement to ask").
+	return cyborg.Errorf(cyborg.ErrUnavailable, "this process has no Placement to ask").
 		WithHint("Give all servers the same configuration of openstack and placement.")
 }

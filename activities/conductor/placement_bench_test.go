@@ -116,7 +116,7 @@ func BenchmarkPlacement(b *testing.B) {
 			require.Equal(b, 1, sync1())
 		})
 		b.ReportMetric(live()/(1<<20), "peak-MiB")
-		c.requireReserved(map[string]int{c.of("h00500")[0].Deployable: 1, "h00007_card0.0": 0})
+		c.requireReserved(map[string]int{c.of("h00500")[0].ProviderName: 1, "h00007_card0.0": 0})
 	}
 }
 

@@ -65,12 +65,12 @@ func newCloud(t testing.TB) *cloud {
 // aCard has deployables of num handles each.
 func aCard(name string, deployables int, num int, traits ...string) cyborg.DeviceReport {
 	out := cyborg.DeviceReport{
-		Identity: name, Type: cyborg.FPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
+		Identity: name, Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": name}},
 	}
 	for i := range deployables {
 		d := cyborg.DeployableReport{
-			Name: fmt.Sprintf("%s.%d", name, i), Specs: cyborg.Specs{Num: num, DeviceType: cyborg.FPGA},
+			Name: fmt.Sprintf("%s.%d", name, i), Specs: cyborg.Specs{Num: num, DeviceType: cyborg.DeviceTypeFPGA},
 			Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}}, ProgramSet: fmt.Sprint(i),
 		}
 		for n, trait := range traits {
@@ -128,7 +128,7 @@ func (c *cloud) begin(admission db.Admission) uuid.UUID {
 
 func (c *cloud) operate(admission db.Admission) {
 	c.t.Helper()
-	require.NoError(c.t, c.End(c.t.Context(), cyborg.Outcome{Operation: c.begin(admission), State: cyborg.Succeeded}))
+	require.NoError(c.t, c.End(c.t.Context(), cyborg.Outcome{Operation: c.begin(admission), State: cyborg.OperationSucceeded}))
 }
 
 func (c *cloud) run(name string, in, out any) error {
@@ -372,7 +372,7 @@ func TestL15VanishedInUse(t *testing.T) {
 func (c *cloud) ready1(host, deployable string) {
 	c.t.Helper()
 	for _, a := range c.of(host) {
-		if a.Deployable == deployable {
+		if a.ProviderName == deployable {
 			c.operate(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: a.UUID}})
 		}
 	}
@@ -438,19 +438,19 @@ func TestPlacementFenceAsksWhoHasIt(t *testing.T) {
 	c.ready("h1")
 	c.sync("h1")
 	a := c.of("h1")[0]
-	require.Equal(t, cyborg.Internal, workflows.FromFailure(c.fence(&a)).Kind, "only what the records have fenced")
+	require.Equal(t, cyborg.ErrInternal, workflows.FromFailure(c.fence(&a)).Kind, "only what the records have fenced")
 	operation := c.begin(db.Admission{Program: &cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
 	require.NoError(t, c.fence(&a))
 	c.requireReserved(map[string]int{"h1_a.0": 1})
 	c.model.Allocate("11111111-2222-3333-4444-555555555555", "h1_a.0", "FPGA", 1)
 	failure := workflows.FromFailure(c.fence(&a))
-	require.Equal(t, cyborg.InUse, failure.Kind)
+	require.Equal(t, cyborg.ErrInUse, failure.Kind)
 	require.Contains(t, failure.Message, "11111111-2222-3333-4444-555555555555")
 	require.NoError(t, c.fence(&a, "11111111-2222-3333-4444-555555555555"))
 	check := workflows.CheckAllocationsInput{Accelerator: a.UUID, Consumers: []string{"other"}}
 	require.NoError(t, c.run(workflows.CheckAllocationsActivity, check, nil))
 	check.Consumers = []string{"11111111-2222-3333-4444-555555555555"}
-	require.Equal(t, cyborg.InUse, workflows.FromFailure(c.run(workflows.CheckAllocationsActivity, check, nil)).Kind)
+	require.Equal(t, cyborg.ErrInUse, workflows.FromFailure(c.run(workflows.CheckAllocationsActivity, check, nil)).Kind)
 
 	// A Placement that takes its time is not taken for a server that died.
 	heard := make(chan struct{})
@@ -464,8 +464,8 @@ func TestPlacementFenceAsksWhoHasIt(t *testing.T) {
 			return &placementtest.Fault{Status: http.StatusGatewayTimeout}
 		}
 	}
-	require.Equal(t, cyborg.InUse, workflows.FromFailure(c.run(workflows.CheckAllocationsActivity, check, nil)).Kind)
-	require.NoError(t, c.End(t.Context(), cyborg.Outcome{Operation: operation, State: cyborg.Succeeded}))
+	require.Equal(t, cyborg.ErrInUse, workflows.FromFailure(c.run(workflows.CheckAllocationsActivity, check, nil)).Kind)
+	require.NoError(t, c.End(t.Context(), cyborg.Outcome{Operation: operation, State: cyborg.OperationSucceeded}))
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": 0})
 }
@@ -586,22 +586,22 @@ func TestPlacementWhoUsesWhat(t *testing.T) {
 		}
 		return told
 	}
-	c.model.Allocate(vm, one.Deployable, "FPGA", 2)
+	c.model.Allocate(vm, one.ProviderName, "FPGA", 2)
 	c.model.Writes()
 	require.Empty(t, found())
 	require.Empty(t, found())
 
-	c.model.Allocate(vm, one.Deployable, "FPGA", 1)
+	c.model.Allocate(vm, one.ProviderName, "FPGA", 1)
 	c.model.Allocate(vm, "h1_a.1", "FPGA", 1) // of another than that to which it is bound
 	require.Empty(t, found(), "Nova may be at work")
 	require.Equal(t, map[cyborg.DriftClass]string{
-		cyborg.DriftMissingAllocation: one.Deployable + ": " + vm + " has 2 of it by accelerator requests, and 1 allocated",
+		cyborg.DriftMissingAllocation: one.ProviderName + ": " + vm + " has 2 of it by accelerator requests, and 1 allocated",
 		cyborg.DriftUnknownAllocation: "h1_a.1: " + vm + " has an allocation of it, and no accelerator request",
 	}, found())
 	c.model.Allocate(vm, "h1_a.1", "FPGA", -1)
-	c.model.Allocate(vm, one.Deployable, "FPGA", 2)
+	c.model.Allocate(vm, one.ProviderName, "FPGA", 2)
 	require.Empty(t, found())
-	c.model.Allocate(vm, one.Deployable, "FPGA", -1)
+	c.model.Allocate(vm, one.ProviderName, "FPGA", -1)
 	require.Empty(t, found())
 	require.Contains(t, found()[cyborg.DriftMissingAllocation], "2 of it by accelerator requests, and 0 allocated")
 	writes, _ := c.model.Writes()
@@ -641,14 +641,14 @@ func TestL8TraitsThatWereSetStay(t *testing.T) {
 	set, err := c.CreateAttribute(t.Context(), db.DeployableFilter{UUIDs: []uuid.UUID{a.UUID}}, cyborg.Attribute{Key: "trait9", Value: "CUSTOM_MINE"}, alice)
 	require.NoError(t, err)
 	c.sync("h1")
-	require.Equal(t, []string{"CUSTOM_MINE", "CUSTOM_SHARED", "OWNER_CYBORG"}, c.model.Provider(a.Deployable).Traits)
+	require.Equal(t, []string{"CUSTOM_MINE", "CUSTOM_SHARED", "OWNER_CYBORG"}, c.model.Provider(a.ProviderName).Traits)
 	c.report("h1", aCard("a", 2, 1, "CUSTOM_SHARED", "CUSTOM_NEW"))
 	c.sync("h1")
-	require.Equal(t, []string{"CUSTOM_MINE", "CUSTOM_NEW", "CUSTOM_SHARED", "OWNER_CYBORG"}, c.model.Provider(a.Deployable).Traits)
+	require.Equal(t, []string{"CUSTOM_MINE", "CUSTOM_NEW", "CUSTOM_SHARED", "OWNER_CYBORG"}, c.model.Provider(a.ProviderName).Traits)
 	require.NoError(t, c.DeleteAttribute(t.Context(), set.UUID, alice))
 	c.report("h1", aCard("a", 1, 1))
 	c.sync("h1")
-	require.Equal(t, []string{"OWNER_CYBORG"}, c.model.Provider(a.Deployable).Traits)
+	require.Equal(t, []string{"OWNER_CYBORG"}, c.model.Provider(a.ProviderName).Traits)
 	require.Contains(t, c.model.Provider("h1_a.1").Traits, "CUSTOM_SHARED")
 	writes, _ := c.model.Writes()
 	require.NotContains(t, strings.Join(writes, "\n"), "DELETE")

@@ -46,7 +46,7 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 		state      cyborg.OperationState
 		from, next *workflows.OperationPlace
 	}{
-		{cyborg.Admitted, &in.From.Admitted, &out.Next.Admitted}, {cyborg.Running, &in.From.Running, &out.Next.Running},
+		{cyborg.OperationAdmitted, &in.From.Admitted, &out.Next.Admitted}, {cyborg.OperationRunning, &in.From.Running, &out.Next.Running},
 	} {
 		orphans, next, err := a.orphans(ctx, part.state, in.OrphanAfter, *part.from)
 		if err != nil {
@@ -55,11 +55,11 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 		out.Orphans, *part.next = append(out.Orphans, orphans...), next
 	}
 	if a.cloud.Nova != nil {
-		untold, next, err := a.untold(ctx, in.OrphanAfter, in.From.Untold)
+		untold, next, err := a.untold(ctx, in.OrphanAfter, in.From.NotificationPending)
 		if err != nil {
 			return out, workflows.ToFailure(err)
 		}
-		out.Orphans, out.Next.Untold = append(out.Orphans, untold...), next
+		out.Orphans, out.Next.NotificationPending = append(out.Orphans, untold...), next
 	}
 	var last db.AttachmentPlace
 	after := db.AttachmentPlace{Host: in.From.Host, Deployable: in.From.Deployable, Handle: in.From.Handle}
@@ -105,18 +105,18 @@ func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, o
 	}
 	return a.withoutRun(ctx, open, func(o db.Orphan, closed bool) workflows.Orphan {
 		// Without a run in Temporal's memory, a running operation lost its run with Temporal's state: undo it too.
-		return workflows.Orphan{Operation: o.Operation, Abandoned: closed || o.State == cyborg.Running}
+		return workflows.Orphan{Operation: o.Operation, Abandoned: closed || o.State == cyborg.OperationRunning}
 	})
 }
 
 // untold returns likewise the binds of which Nova was not told, and is not being told.
 func (a *Activities) untold(ctx context.Context, endedFor time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	untold, err := a.store.Untold(ctx, endedFor, db.OperationPlace(after), findingsLimit)
+	untold, err := a.store.UnnotifiedBinds(ctx, endedFor, db.OperationPlace(after), findingsLimit)
 	if err != nil {
 		return nil, workflows.OperationPlace{}, err
 	}
 	return a.withoutRun(ctx, untold, func(o db.Orphan, _ bool) workflows.Orphan {
-		return workflows.Orphan{Operation: o.Operation, Untold: true}
+		return workflows.Orphan{Operation: o.Operation, NotificationPending: true}
 	})
 }
 
@@ -135,7 +135,7 @@ func (a *Activities) withoutRun(ctx context.Context, listed []db.Orphan, orphan 
 		case errors.As(err, &missing):
 			out = append(out, orphan(o, false))
 		case err != nil:
-			return nil, next, cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer: %w", err)
+			return nil, next, cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer: %w", err)
 		case run.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:
 			out = append(out, orphan(o, true))
 		}
@@ -170,11 +170,11 @@ func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workfl
 
 func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits workflows.Limits) (started bool, err error) {
 	op, err := a.store.Operation(ctx, orphan.Operation)
-	if err != nil || op.State.Ended() != orphan.Untold {
+	if err != nil || op.State.Ended() != orphan.NotificationPending {
 		return false, err
 	}
-	if orphan.Untold {
-		_, err = workflows.StartTelling(ctx, a.client, op)
+	if orphan.NotificationPending {
+		_, err = workflows.StartNotification(ctx, a.client, op)
 	} else {
 		_, err = workflows.StartOperation(ctx, a.client, op, limits, orphan.Abandoned)
 	}
@@ -182,7 +182,7 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 		return false, err
 	}
 	a.log.WarnContext(ctx, "started a run for an orphaned operation", slog.String("operation_id", op.ID.String()),
-		slog.Bool("abandoned", orphan.Abandoned), slog.Bool("untold", orphan.Untold))
+		slog.Bool("abandoned", orphan.Abandoned), slog.Bool("untold", orphan.NotificationPending))
 	return true, nil
 }
 
@@ -258,9 +258,9 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 		answer, err := a.store.Admit(ctx, db.Admission{
 			ID: uuid.New(), Actor: repairer(), Provision: &cyborg.ProvisionRequest{Accelerator: accelerator},
 		})
-		switch cyborg.KindOf(err) {
+		switch cyborg.ErrorKindOf(err) {
 		case "":
-		case cyborg.Claimed, cyborg.Changed, cyborg.NotFound, cyborg.Protected:
+		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrProtected:
 			continue // someone was faster, or it may not be touched
 		default:
 			errs = append(errs, err)
@@ -299,7 +299,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 		want = workflows.WantAttached
 	}
 	return workflows.Disagreement{
-		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Left: d.Left,
+		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
 		},
@@ -310,6 +310,6 @@ func toRecord(d workflows.Disagreement) db.Disagreement {
 	return db.Disagreement{
 		Host: d.Host, Backend: d.Entry.Backend, Deployable: d.Entry.Deployable, Handle: d.Entry.Handle,
 		Operation: d.Entry.Operation, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded,
-		Left: d.Left, Attach: d.Entry.Want == workflows.WantAttached,
+		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.WantAttached,
 	}
 }

@@ -37,7 +37,7 @@ type operations struct {
 func (o operations) Operation(_ context.Context, id uuid.UUID) (cyborg.Operation, error) {
 	op, ok := o.of[id]
 	if !ok {
-		return op, cyborg.Errorf(cyborg.NotFound, "there is no operation %s", id)
+		return op, cyborg.Errorf(cyborg.ErrNotFound, "there is no operation %s", id)
 	}
 	return op, nil
 }
@@ -89,9 +89,9 @@ func TestAdoptGoesOn(t *testing.T) {
 	t.Parallel()
 	refused, ended, open, forgotten := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	store := operations{of: map[uuid.UUID]cyborg.Operation{
-		refused: {ID: refused, Kind: cyborg.KindAttach, State: cyborg.Admitted},
-		ended:   {ID: ended, Kind: cyborg.KindAttach, State: cyborg.Succeeded},
-		open:    {ID: open, Kind: cyborg.KindAttach, State: cyborg.Admitted},
+		refused: {ID: refused, Kind: cyborg.OperationAttach, State: cyborg.OperationAdmitted},
+		ended:   {ID: ended, Kind: cyborg.OperationAttach, State: cyborg.OperationSucceeded},
+		open:    {ID: open, Kind: cyborg.OperationAttach, State: cyborg.OperationAdmitted},
 	}}
 	temporal := &mocks.Client{}
 	is := func(id uuid.UUID) any {
@@ -116,7 +116,7 @@ func TestAdoptGoesOn(t *testing.T) {
 	require.Contains(t, result.Failed[1], forgotten.String())
 
 	_, err = env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{Orphans: []workflows.Orphan{{Operation: refused}}})
-	require.Equal(t, cyborg.Unavailable, workflows.FromFailure(err).Kind, "Temporal may be away: the round tries again")
+	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind, "Temporal may be away: the round tries again")
 }
 
 // doubtful is a store of many hosts, each with attachments in doubt that nobody settles, and of many operations that run.
@@ -156,7 +156,7 @@ func (s doubtful) Disagreements(_ context.Context, after db.AttachmentPlace, upT
 }
 
 func (s doubtful) Orphans(_ context.Context, state cyborg.OperationState, _ time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error) {
-	if state == cyborg.Admitted {
+	if state == cyborg.OperationAdmitted {
 		return nil, nil
 	}
 	begin := time.Unix(0, 0)
@@ -167,7 +167,7 @@ func (s doubtful) Orphans(_ context.Context, state cyborg.OperationState, _ time
 	var out []db.Orphan
 	for i := first; i <= s.running && len(out) < limit; i++ {
 		out = append(out, db.Orphan{
-			Operation: s.id(i), Kind: cyborg.KindProgram, State: cyborg.Running,
+			Operation: s.id(i), Kind: cyborg.OperationProgram, State: cyborg.OperationRunning,
 			Place: db.OperationPlace{Admitted: begin.Add(time.Duration(i) * time.Second), ID: s.id(i)},
 		})
 	}

@@ -27,10 +27,10 @@ func (a *Activities) reloadLost(ctx context.Context, limits workflows.Limits) (i
 	var errs []error
 	for i := range lost {
 		op, err := a.reload(ctx, uuid.New(), &lost[i], limits)
-		switch cyborg.KindOf(err) {
+		switch cyborg.ErrorKindOf(err) {
 		case "":
 			admitted++
-		case cyborg.Claimed, cyborg.Changed, cyborg.NotFound, cyborg.InUse:
+		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrInUse:
 			continue // someone was faster
 		default:
 			errs = append(errs, err)
@@ -45,7 +45,7 @@ func (a *Activities) reloadLost(ctx context.Context, limits workflows.Limits) (i
 // reload admits a program of the image that an accelerator has lost, and starts it. With the id of one that was admitted before, it is
 // that one, and is not started again: Reconcile does that where it is needed.
 func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Accelerator, limits workflows.Limits) (cyborg.Operation, error) {
-	if op, err := a.store.Operation(ctx, id); err == nil || cyborg.KindOf(err) != cyborg.NotFound {
+	if op, err := a.store.Operation(ctx, id); err == nil || cyborg.ErrorKindOf(err) != cyborg.ErrNotFound {
 		return op, err
 	}
 	answer, err := a.store.Admit(ctx, db.Admission{ID: id, Actor: repairer(), Program: &cyborg.ProgramRequest{
@@ -73,9 +73,9 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	for i := range lost {
 		op, err := a.reload(ctx, uuid.NewSHA1(in.Operation, lost[i].UUID[:]), &lost[i], in.Limits)
 		switch {
-		case cyborg.KindOf(err) == cyborg.Claimed:
+		case cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
 			return workflows.LookAtInstanceResult{Wait: err.Error()}, nil
-		case cyborg.KindOf(err) == cyborg.Changed:
+		case cyborg.ErrorKindOf(err) == cyborg.ErrChanged:
 			now, failed := a.store.Accelerator(ctx, lost[i].UUID)
 			switch {
 			case failed != nil:
@@ -84,14 +84,14 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 				return workflows.LookAtInstanceResult{Wait: err.Error()}, nil
 			}
 			return notReloaded(&lost[i], cyborg.AsError(err).Message), nil
-		case cyborg.KindOf(err) != "" && cyborg.KindOf(err).Retryable():
+		case cyborg.ErrorKindOf(err) != "" && cyborg.ErrorKindOf(err).Retryable():
 			return out, err
 		case err != nil:
 			return notReloaded(&lost[i], cyborg.AsError(err).Message), nil
 		case !op.State.Ended():
 			return workflows.LookAtInstanceResult{Wait: fmt.Sprintf("operation %s loads image %s into accelerator %q again",
 				op.ID, lost[i].LostImage.BitstreamID, lost[i].Name)}, nil
-		case op.State != cyborg.Succeeded:
+		case op.State != cyborg.OperationSucceeded:
 			return notReloaded(&lost[i], op.Error.Message), nil
 		}
 	}

@@ -23,7 +23,7 @@ func (c *compute) loseImages() {
 // reloads are the operations that load again what was lost, the newest first.
 func (c *compute) reloads() []cyborg.Operation {
 	c.t.Helper()
-	ops, err := c.Operations(c.t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindProgram}}, db.Page{Limit: 10})
+	ops, err := c.Operations(c.t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationProgram}}, db.Page{Limit: 10})
 	require.NoError(c.t, err)
 	for _, op := range ops {
 		require.Equal(c.t, true, op.Input["reload"])
@@ -37,9 +37,9 @@ func (c *compute) ends(op cyborg.Operation, failure *cyborg.Error) {
 	c.t.Helper()
 	_, err := c.Begin(c.t.Context(), op.ID)
 	require.NoError(c.t, err)
-	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.Succeeded}
+	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.OperationSucceeded}
 	if failure != nil {
-		outcome.State, outcome.Error = cyborg.Failed, failure
+		outcome.State, outcome.Error = cyborg.OperationFailed, failure
 	} else {
 		c.exec("UPDATE deployables SET bitstream_id = 'aes'")
 	}
@@ -73,7 +73,7 @@ func TestReloadBeforeReboot(t *testing.T) {
 		require.Contains(t, look().Wait, "loads image aes into accelerator")
 		require.Len(t, c.reloads(), 1)
 	}
-	c.ends(c.reloads()[0], cyborg.Errorf(cyborg.InUse, "it is in use by qemu"))
+	c.ends(c.reloads()[0], cyborg.Errorf(cyborg.ErrInUse, "it is in use by qemu"))
 	failed := look()
 	require.Equal(t, cyborg.RescueFailed, failed.Outcome)
 	require.Contains(t, failed.Detail, "it is in use by qemu")
@@ -90,7 +90,7 @@ func TestReloadBeforeReboot(t *testing.T) {
 			c.ends(op, nil)
 		}
 	}
-	require.Equal(t, cyborg.SwitchOff, look().Outcome)
+	require.Equal(t, cyborg.RescueOff, look().Outcome)
 	c.tidy()
 	require.Empty(t, c.drift())
 }

@@ -30,7 +30,7 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 			ID: uuid.New(), Actor: repairer(), Rescue: &cyborg.RescueRequest{Host: host, Once: true, Within: a.policy.RescueWithin},
 		})
 		switch {
-		case err == nil && answer.Nothing, cyborg.KindOf(err) == cyborg.NotFound, cyborg.KindOf(err) == cyborg.Claimed:
+		case err == nil && answer.Nothing, cyborg.ErrorKindOf(err) == cyborg.ErrNotFound, cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
 			continue // somebody was faster
 		case err != nil:
 			errs = append(errs, err)
@@ -53,8 +53,8 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 		return workflows.LookAtInstanceResult{}, workflows.ToFailure(withoutNova())
 	}
 	now, err := a.cloud.Nova.Instance(ctx, in.Rescue.Instance)
-	if cyborg.KindOf(err) == cyborg.NotFound {
-		return workflows.LookAtInstanceResult{Outcome: cyborg.InstanceGone}, nil
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
+		return workflows.LookAtInstanceResult{Outcome: cyborg.RescueGone}, nil
 	}
 	if err != nil {
 		return workflows.LookAtInstanceResult{}, workflows.ToFailure(err)
@@ -83,8 +83,8 @@ func (a *Activities) RebootInstance(ctx context.Context, in workflows.RebootInst
 		return workflows.RebootInstanceResult{}, workflows.ToFailure(withoutNova())
 	}
 	result, err := a.reboot(ctx, in)
-	if cyborg.KindOf(err) == cyborg.NotFound {
-		return workflows.RebootInstanceResult{Outcome: cyborg.InstanceGone}, nil
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
+		return workflows.RebootInstanceResult{Outcome: cyborg.RescueGone}, nil
 	}
 	return result, workflows.ToFailure(err)
 }
@@ -101,7 +101,7 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 		return out, err
 	}
 	if request == "" {
-		return out, cyborg.Errorf(cyborg.Busy, "Nova has taken the reboot of instance %s, and does not tell of it yet", in.Instance)
+		return out, cyborg.Errorf(cyborg.ErrBusy, "Nova has taken the reboot of instance %s, and does not tell of it yet", in.Instance)
 	}
 	ticker := time.NewTicker(rebootPoll)
 	defer ticker.Stop()
@@ -113,7 +113,7 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 		case over && failure != "":
 			return workflows.RebootInstanceResult{Outcome: cyborg.RescueFailed, Detail: failure}, nil
 		case over:
-			return workflows.RebootInstanceResult{Outcome: cyborg.Rebooted}, nil
+			return workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil
 		}
 		select {
 		case <-ticker.C:
@@ -141,13 +141,13 @@ func (a *Activities) askReboot(ctx context.Context, instance uuid.UUID) error {
 		return err
 	}
 	if now.Task != "" {
-		return cyborg.Errorf(cyborg.Busy, "Nova works on instance %s (%s)", instance, now.Task)
+		return cyborg.Errorf(cyborg.ErrBusy, "Nova works on instance %s (%s)", instance, now.Task)
 	}
 	a.log.WarnContext(ctx, "Nova is asked to reboot an instance, which may be without its accelerators", slog.String("instance", instance.String()))
 	return a.cloud.Nova.RebootHard(ctx, instance)
 }
 
 func withoutNova() error {
-	return cyborg.Errorf(cyborg.Unavailable, "this process has no Nova to ask").
+	return cyborg.Errorf(cyborg.ErrUnavailable, "this process has no Nova to ask").
 		WithHint("Give all servers the same configuration of openstack and nova.")
 }

@@ -32,8 +32,8 @@ const (
 	HealthPath      = "/healthz"
 )
 
-// Intake records what agents say. *db.Intake is one.
-type Intake interface {
+// Ingester records what agents say. *db.Intake is one.
+type Ingester interface {
 	Report(ctx context.Context, report cyborg.Report) (cyborg.ReportReply, error)
 	Heartbeat(ctx context.Context, heartbeat cyborg.Heartbeat) (cyborg.HeartbeatReply, error)
 }
@@ -42,7 +42,7 @@ type Intake interface {
 type Records interface {
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Host(ctx context.Context, name string) (cyborg.Host, error)
-	// UseImage begins or goes on with a use of the URL with that secret. The error is of kind Changed where there is none.
+	// UseImage begins or goes on with a use of the URL with that secret. The error is of kind ErrChanged where there is none.
 	UseImage(ctx context.Context, operation uuid.UUID, secret string) (db.ImageURL, error)
 	// GiveBackImage makes it void.
 	GiveBackImage(ctx context.Context, operation uuid.UUID, secret string) error
@@ -67,9 +67,9 @@ type Config struct {
 
 // Deps is what the endpoint is made of.
 type Deps struct {
-	Intake  Intake
-	Records Records
-	Images  ImageSource
+	Ingester Ingester
+	Records  Records
+	Images   ImageSource
 	// Glance opens images in Glance; nil where there is none.
 	Glance   GlanceSource
 	Registry prometheus.Registerer
@@ -115,7 +115,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	router.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		web.WriteError(w, r, cyborg.Errorf(cyborg.NotFound, "there is nothing at %s", r.URL.Path))
+		web.WriteError(w, r, cyborg.Errorf(cyborg.ErrNotFound, "there is nothing at %s", r.URL.Path))
 	})
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
 		web.WriteError(w, r, web.MethodNotAllowed(r, "another method"))

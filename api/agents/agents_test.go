@@ -63,7 +63,7 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 
-	intake := db.NewIntake(store, db.IntakeOptions{FlushInterval: 5 * time.Millisecond}, log)
+	intake := db.NewIngester(store, db.IngesterOptions{FlushInterval: 5 * time.Millisecond}, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan struct{})
 	go func() {
@@ -79,7 +79,7 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	require.NoError(t, err)
 	t.Cleanup(web.Close)
 	handler, err := agents.New(config, agents.Deps{
-		Intake: intake, Records: store, Images: web, Glance: images, Registry: prometheus.NewRegistry(), Log: log,
+		Ingester: intake, Records: store, Images: web, Glance: images, Registry: prometheus.NewRegistry(), Log: log,
 	})
 	require.NoError(t, err)
 	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(noDefects(t, handler))}
@@ -194,7 +194,7 @@ func (h *harness) post(path string, value any) (*http.Response, []byte) {
 	return h.send(http.MethodPost, path, body)
 }
 
-func (h *harness) refused(kind cyborg.Kind, response *http.Response, body []byte) web.Problem {
+func (h *harness) refused(kind cyborg.ErrorKind, response *http.Response, body []byte) web.Problem {
 	h.t.Helper()
 	require.Equal(h.t, kind.HTTPStatus(), response.StatusCode, "%s", body)
 	require.Equal(h.t, "application/problem+json", response.Header.Get("Content-Type"))
@@ -217,11 +217,11 @@ func report(host string, sequence int64) cyborg.Report {
 		Backends: []cyborg.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"program"},
 			Devices: []cyborg.DeviceReport{{
-				Identity: "fpga-0", Type: cyborg.FPGA, VendorID: "1d5c", ProductID: "1", Vendor: "Fake", Model: "Card",
+				Identity: "fpga-0", Type: cyborg.DeviceTypeFPGA, VendorID: "1d5c", ProductID: "1", Vendor: "Fake", Model: "Card",
 				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{}},
 				Deployables: []cyborg.DeployableReport{{
 					Name: "fpga-0", ProgramSet: "fpga-0", Attributes: []cyborg.Attribute{},
-					Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.FPGA},
+					Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.DeviceTypeFPGA},
 					Handles: []cyborg.HandleReport{{
 						Kind: cyborg.HandleTestPCI, Info: map[string]string{}, Identity: "0000:01:00.0",
 					}},
@@ -325,7 +325,7 @@ func TestTooManyLargeReports(t *testing.T) {
 	<-first
 	large = append(large, '{', '}')
 	response, text = h.send(http.MethodPost, agents.ReportsPath, large)
-	h.refused(cyborg.Invalid, response, text)
+	h.refused(cyborg.ErrInvalid, response, text)
 }
 
 func TestReportCompressed(t *testing.T) {
@@ -339,15 +339,15 @@ func TestReportCompressed(t *testing.T) {
 	bomb := zip(t, bytes.Repeat([]byte(" "), 1<<20))
 	require.Less(t, len(bomb), 8<<10, "small on the wire")
 	response, body = h.send(http.MethodPost, agents.ReportsPath, bomb, "Content-Encoding", "gzip")
-	h.refused(cyborg.TooLarge, response, body)
+	h.refused(cyborg.ErrTooLarge, response, body)
 	response, body = h.send(http.MethodPost, agents.ReportsPath, bytes.Repeat([]byte(" "), 9<<10))
-	h.refused(cyborg.TooLarge, response, body)
+	h.refused(cyborg.ErrTooLarge, response, body)
 	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Encoding", "gzip")
-	h.refused(cyborg.Invalid, response, body)
+	h.refused(cyborg.ErrInvalid, response, body)
 	response, body = h.send(http.MethodPost, agents.ReportsPath, zip(t, text)[:40], "Content-Encoding", "gzip")
-	h.refused(cyborg.Invalid, response, body)
+	h.refused(cyborg.ErrInvalid, response, body)
 	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Encoding", "br")
-	h.refused(cyborg.Invalid, response, body)
+	h.refused(cyborg.ErrInvalid, response, body)
 }
 
 func TestBadInput(t *testing.T) {
@@ -370,12 +370,12 @@ func TestBadInput(t *testing.T) {
 	} {
 		response, got := h.send(http.MethodPost, agents.ReportsPath, []byte(body))
 		require.Equal(t, http.StatusBadRequest, response.StatusCode, "%s: %s", name, got)
-		h.refused(cyborg.Invalid, response, got)
+		h.refused(cyborg.ErrInvalid, response, got)
 	}
 	response, got := h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":""}`))
-	h.refused(cyborg.Invalid, response, got)
+	h.refused(cyborg.ErrInvalid, response, got)
 	response, got = h.send(http.MethodGet, "/agent/v1/nothing", nil)
-	h.refused(cyborg.NotFound, response, got)
+	h.refused(cyborg.ErrNotFound, response, got)
 	response, _ = h.send(http.MethodGet, agents.ReportsPath, nil)
 	require.Equal(t, http.StatusMethodNotAllowed, response.StatusCode)
 	response, _ = h.send(http.MethodGet, agents.HealthPath, nil)
@@ -413,7 +413,7 @@ func TestCertificates(t *testing.T) {
 			if test.ok {
 				require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", name, body)
 			} else {
-				h.refused(cyborg.Forbidden, response, body)
+				h.refused(cyborg.ErrForbidden, response, body)
 			}
 		}
 	}
@@ -427,7 +427,7 @@ func TestCertificatesNotDemanded(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{Certificates: true}).mutual(newAuthority(t), tls.VerifyClientCertIfGiven)
 	response, body := h.post(agents.ReportsPath, report("h1", 1))
-	h.refused(cyborg.Unauthenticated, response, body)
+	h.refused(cyborg.ErrUnauthenticated, response, body)
 }
 
 // programming admits a program operation of host h1 and lets it begin.
@@ -448,7 +448,7 @@ func (h *harness) programming(source string, begin bool) uuid.UUID {
 			require.NoError(h.t, err)
 		}
 		if end {
-			require.NoError(h.t, h.store.End(ctx, cyborg.Outcome{Operation: admission.ID, State: cyborg.Succeeded}))
+			require.NoError(h.t, h.store.End(ctx, cyborg.Outcome{Operation: admission.ID, State: cyborg.OperationSucceeded}))
 		}
 		return admission.ID
 	}
@@ -500,7 +500,7 @@ func TestImage(t *testing.T) {
 	require.Equal(t, http.StatusRequestedRangeNotSatisfiable, response.StatusCode)
 	for _, odd := range []string{"bytes=-5", "bytes=1-2", "bytes=x-", "lines=1-", "bytes=1-,3-"} {
 		response, body = h.send(http.MethodGet, path, nil, "Range", odd)
-		h.refused(cyborg.Invalid, response, body)
+		h.refused(cyborg.ErrInvalid, response, body)
 	}
 }
 
@@ -537,12 +537,12 @@ func TestImageRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		source string
 		begin  bool
-		kind   cyborg.Kind
+		kind   cyborg.ErrorKind
 	}{
-		"not begun":   {url + "/ranged", false, cyborg.Changed},
-		"not allowed": {"http://169.254.169.254/", true, cyborg.Forbidden},
-		"on the host": {"a.bin", true, cyborg.Invalid},
-		"not there":   {url + "/nothing", true, cyborg.NotFound},
+		"not begun":   {url + "/ranged", false, cyborg.ErrChanged},
+		"not allowed": {"http://169.254.169.254/", true, cyborg.ErrForbidden},
+		"on the host": {"a.bin", true, cyborg.ErrInvalid},
+		"not there":   {url + "/nothing", true, cyborg.ErrNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -553,9 +553,9 @@ func TestImageRefused(t *testing.T) {
 	}
 	h := setup(t, agents.Config{}, url).plain()
 	response, body := h.send(http.MethodGet, workflows.ImagesPath+uuid.NewString(), nil)
-	h.refused(cyborg.NotFound, response, body)
+	h.refused(cyborg.ErrNotFound, response, body)
 	response, body = h.send(http.MethodGet, workflows.ImagesPath+"x", nil)
-	h.refused(cyborg.Invalid, response, body)
+	h.refused(cyborg.ErrInvalid, response, body)
 }
 
 // The image of another host's operation is no agent's business.
@@ -566,7 +566,7 @@ func TestImageOfAnotherHost(t *testing.T) {
 	h := setup(t, agents.Config{Certificates: true}, url).mutual(signer, tls.RequireAndVerifyClientCert)
 	path := workflows.ImagesPath + h.programming(url+"/ranged", true).String()
 	response, body := h.as(signer.sign("h2")).send(http.MethodGet, path, nil)
-	h.refused(cyborg.Forbidden, response, body)
+	h.refused(cyborg.ErrForbidden, response, body)
 	response, _ = h.as(signer.sign("h1")).send(http.MethodGet, path, nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 }

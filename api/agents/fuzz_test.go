@@ -98,12 +98,12 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 		require.NotEqual(t, http.StatusInternalServerError, response.StatusCode, "%s: %s", what, got)
 		if response.StatusCode != http.StatusOK {
 			var problem struct {
-				Kind         cyborg.Kind
+				Kind         cyborg.ErrorKind
 				Detail, Hint string
 			}
 			require.NoError(t, json.Unmarshal(got, &problem), "%s: %s", what, got)
 			fuzztest.RequireRefusal(t, &cyborg.Error{Kind: problem.Kind, Message: problem.Detail, Hint: problem.Hint},
-				cyborg.Invalid, cyborg.TooLarge, cyborg.NotFound)
+				cyborg.ErrInvalid, cyborg.ErrTooLarge, cyborg.ErrNotFound)
 		}
 		if response.StatusCode == http.StatusOK && next != nil { // nothing is recorded of a heartbeat from nowhere
 			var said struct{ Host string }
@@ -133,6 +133,6 @@ func requireReadable(t *testing.T, store *db.Store, host, what string) {
 		require.NoError(t, err, what)
 	}
 	for _, backend := range recorded.Backends {
-		fuzztest.RequireShowable(t, backend.Error)
+		fuzztest.RequireSanitized(t, backend.Error)
 	}
 }

@@ -17,7 +17,7 @@ func (e *endpoint) speaksFor(r *http.Request, host string) error {
 		return nil
 	}
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return cyborg.Errorf(cyborg.Unauthenticated, "the request has no client certificate").
+		return cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no client certificate").
 			WithHint("Configure agent.tls with a certificate that names the host.")
 	}
 	leaf := r.TLS.VerifiedChains[0][0]
@@ -25,6 +25,6 @@ func (e *endpoint) speaksFor(r *http.Request, host string) error {
 	if slices.ContainsFunc(names, func(name string) bool { return name != "" && strings.EqualFold(name, host) }) {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.Forbidden, "the certificate names %s, and may not speak for host %q", strings.Join(names, ", "), host).
+	return cyborg.Errorf(cyborg.ErrForbidden, "the certificate names %s, and may not speak for host %q", strings.Join(names, ", "), host).
 		WithHint("Make a certificate for that host, or set agent.host to the name in this one.")
 }

@@ -23,8 +23,8 @@ import (
 // ImageSource opens images that are not on the agent's host.
 type ImageSource interface {
 	// Open returns the image from offset (bytes) on, and its whole size, -1 where nobody can tell. The caller closes
-	// the reader. An offset beyond the end is an error of kind Invalid; an image larger than the source's limit one of
-	// kind TooLarge, from Open or from a Read.
+	// the reader. An offset beyond the end is an error of kind ErrInvalid; an image larger than the source's limit one of
+	// kind ErrTooLarge, from Open or from a Read.
 	Open(ctx context.Context, image cyborg.Image, offset int64) (content io.ReadCloser, size int64, err error)
 }
 
@@ -58,7 +58,7 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 		content, size, err = open(r.Context(), 0)
 	}
 	switch {
-	case offset > 0 && cyborg.KindOf(err) == cyborg.Invalid:
+	case offset > 0 && cyborg.ErrorKindOf(err) == cyborg.ErrInvalid:
 		return web.RangeNotSatisfiable(err)
 	case err != nil:
 		return err
@@ -102,8 +102,8 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, opening, error) {
 	if err := e.speaksFor(r, op.Host); err != nil {
 		return cyborg.Image{}, nil, err
 	}
-	if op.Kind != cyborg.KindProgram || op.State != cyborg.Running {
-		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.Changed, "operation %s is of kind %s and has the state %s; images are for program operations that run",
+	if op.Kind != cyborg.OperationProgram || op.State != cyborg.OperationRunning {
+		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrChanged, "operation %s is of kind %s and has the state %s; images are for program operations that run",
 			id, op.Kind, op.State)
 	}
 	var request cyborg.ProgramRequest
@@ -112,11 +112,11 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, opening, error) {
 		err = json.Unmarshal(text, &request)
 	}
 	if err != nil {
-		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.Internal, "the input of operation %s cannot be read: %w", id, err)
+		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrInternal, "the input of operation %s cannot be read: %w", id, err)
 	}
 	image := request.Image
 	if !strings.HasPrefix(image.Source, "http://") && !strings.HasPrefix(image.Source, "https://") {
-		return image, nil, cyborg.Errorf(cyborg.Invalid, "image %q is not fetched by its operation alone: it is a path on the host, or in Glance", image.Source)
+		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q is not fetched by its operation alone: it is a path on the host, or in Glance", image.Source)
 	}
 	return image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
 		return e.deps.Images.Open(ctx, image, offset)
@@ -133,7 +133,7 @@ func (e *endpoint) granted(r *http.Request, operation uuid.UUID, secret string) 
 		return url.Image, nil, err
 	}
 	if e.deps.Glance == nil {
-		return url.Image, nil, cyborg.Errorf(cyborg.Unavailable, "this conductor has no way to Glance, and another one had").
+		return url.Image, nil, cyborg.Errorf(cyborg.ErrUnavailable, "this conductor has no way to Glance, and another one had").
 			WithHint("Configure the section openstack alike on all conductors.")
 	}
 	return url.Image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
@@ -160,7 +160,7 @@ func operationOf(r *http.Request) (uuid.UUID, error) {
 	text := chi.URLParam(r, "operation")
 	id, err := uuid.Parse(text)
 	if err != nil {
-		return id, cyborg.Errorf(cyborg.Invalid, "%q is not the id of an operation", text)
+		return id, cyborg.Errorf(cyborg.ErrInvalid, "%q is not the id of an operation", text)
 	}
 	return id, nil
 }
@@ -175,7 +175,7 @@ func rangeStart(r *http.Request) (int64, error) {
 	text, open := strings.CutSuffix(text, "-")
 	start, err := strconv.ParseInt(text, 10, 64)
 	if !ok || !open || err != nil || start < 0 {
-		return 0, cyborg.Errorf(cyborg.Invalid, "the header Range is %q; bytes=N- is known", header)
+		return 0, cyborg.Errorf(cyborg.ErrInvalid, "the header Range is %q; bytes=N- is known", header)
 	}
 	return start, nil
 }

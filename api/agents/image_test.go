@@ -81,7 +81,7 @@ func TestOneTimeURL(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, response.StatusCode, "its acknowledgement may have been lost")
 	for _, header := range [][]string{nil, {"Range", "bytes=1-"}} {
 		response, body = g.send(http.MethodGet, g.path, nil, header...)
-		g.refused(cyborg.Changed, response, body)
+		g.refused(cyborg.ErrChanged, response, body)
 	}
 }
 
@@ -90,16 +90,16 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	t.Parallel()
 	g := setupGlance(t, agents.Config{})
 	g.plain()
-	refused := func(kind cyborg.Kind, path string) string {
+	refused := func(kind cyborg.ErrorKind, path string) string {
 		response, body := g.send(http.MethodGet, path, nil)
 		return g.refused(kind, response, body).Detail
 	}
-	refused(cyborg.Changed, workflows.ImageFetch(g.operation, "another-secret"))
-	refused(cyborg.Changed, workflows.ImageFetch(uuid.New(), "a-secret"))
-	refused(cyborg.Invalid, workflows.ImagesPath+g.operation.String())
-	refused(cyborg.Invalid, workflows.ImagesPath+"x?key=a-secret")
+	refused(cyborg.ErrChanged, workflows.ImageFetch(g.operation, "another-secret"))
+	refused(cyborg.ErrChanged, workflows.ImageFetch(uuid.New(), "a-secret"))
+	refused(cyborg.ErrInvalid, workflows.ImagesPath+g.operation.String())
+	refused(cyborg.ErrInvalid, workflows.ImagesPath+"x?key=a-secret")
 	g.grant(t, "later-secret", time.Minute)
-	refused(cyborg.Changed, g.path)
+	refused(cyborg.ErrChanged, g.path)
 	short := g.grant(t, "short-secret", time.Millisecond)
 	require.Eventually(t, func() bool {
 		response, _ := g.send(http.MethodGet, short, nil)
@@ -108,14 +108,14 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 
 	path := g.grant(t, "last-secret", time.Minute)
 	g.glance.Fail(glancetest.Failure{Status: http.StatusServiceUnavailable})
-	require.NotContains(t, refused(cyborg.Unavailable, path), "secret")
+	require.NotContains(t, refused(cyborg.ErrUnavailable, path), "secret")
 	g.glance.Remove(g.id)
-	refused(cyborg.NotFound, path)
+	refused(cyborg.ErrNotFound, path)
 	require.NoError(t, g.store.End(t.Context(), cyborg.Outcome{
-		Operation: g.operation, State: cyborg.Failed, Error: cyborg.Errorf(cyborg.NotFound, "gone"),
+		Operation: g.operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrNotFound, "gone"),
 	}))
-	refused(cyborg.Changed, path)
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(g.store.GrantImage(t.Context(), db.ImageURL{
+	refused(cyborg.ErrChanged, path)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(g.store.GrantImage(t.Context(), db.ImageURL{
 		Operation: g.operation, Accelerator: uuid.New(), Host: "h1", Valid: time.Minute,
 	}, "too-late")))
 }
@@ -127,7 +127,7 @@ func TestOneTimeURLIsOfOneHost(t *testing.T) {
 	g := setupGlance(t, agents.Config{Certificates: true})
 	g.mutual(signer, tls.RequireAndVerifyClientCert)
 	response, body := g.as(signer.sign("h2")).send(http.MethodGet, g.path, nil)
-	g.refused(cyborg.Forbidden, response, body)
+	g.refused(cyborg.ErrForbidden, response, body)
 	response, body = g.as(signer.sign("h1")).send(http.MethodGet, g.path, nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.True(t, bytes.Equal(g.image, body))
@@ -140,5 +140,5 @@ func TestOneTimeURLIsOfOneHost(t *testing.T) {
 		Operation: operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Image: cyborg.GlanceImage(g.id), Size: 1, Valid: time.Minute,
 	}, "s"))
 	response, body = without.send(http.MethodGet, workflows.ImageFetch(operation, "s"), nil)
-	require.Contains(t, without.refused(cyborg.Unavailable, response, body).Detail, "no way to Glance")
+	require.Contains(t, without.refused(cyborg.ErrUnavailable, response, body).Detail, "no way to Glance")
 }

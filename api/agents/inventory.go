@@ -53,21 +53,21 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 	}
 	switch {
 	case report.BootID == "":
-		return cyborg.Errorf(cyborg.Invalid, "the report of host %q has no boot_id", report.Host)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q has no boot_id", report.Host)
 	case report.Sequence <= 0:
-		return cyborg.Errorf(cyborg.Invalid, "the report of host %q has sequence %d; sequences begin at 1", report.Host, report.Sequence)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q has sequence %d; sequences begin at 1", report.Host, report.Sequence)
 	case report.Digest == "":
-		return cyborg.Errorf(cyborg.Invalid, "the report of host %q has no digest", report.Host)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q has no digest", report.Host)
 	case !difference && (report.Base != "" || len(report.Gone) > 0):
-		return cyborg.Errorf(cyborg.Invalid, "the report of host %q tells a difference; those go to %s", report.Host, DifferencesPath)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q tells a difference; those go to %s", report.Host, DifferencesPath)
 	case difference && report.Base == "":
-		return cyborg.Errorf(cyborg.Invalid, "the difference that host %q tells has no base", report.Host)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the difference that host %q tells has no base", report.Host)
 	}
 	if err := e.speaksFor(r, report.Host); err != nil {
 		return err
 	}
 	report.Address = address(r)
-	reply, err := e.deps.Intake.Report(r.Context(), report)
+	reply, err := e.deps.Ingester.Report(r.Context(), report)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (e *endpoint) place(w http.ResponseWriter, r *http.Request, places *semapho
 	}
 	const spread = 5
 	w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
-	return cyborg.Errorf(cyborg.Overloaded, "too many hosts report at once").WithHint("Send it again in a moment.")
+	return cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once").WithHint("Send it again in a moment.")
 }
 
 // readReport reads a report. What is longer than a small one needs a place for large ones as well, so that all reports
@@ -128,7 +128,7 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	heartbeat.Address = address(r)
-	reply, err := e.deps.Intake.Heartbeat(r.Context(), heartbeat)
+	reply, err := e.deps.Ingester.Heartbeat(r.Context(), heartbeat)
 	if err != nil {
 		return err
 	}
@@ -138,10 +138,10 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 // decode decodes a body. Properties that this release does not know are left out: agents may be one release ahead.
 func decode(body []byte, into any) error {
 	if hasEscapedNUL(body) {
-		return cyborg.Errorf(cyborg.Invalid, "the body has a NUL character, which cannot be stored")
+		return cyborg.Errorf(cyborg.ErrInvalid, "the body has a NUL character, which cannot be stored")
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the body is not what was expected: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the body is not what was expected: %w", err)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func unpacked(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, e
 		return sent, nil
 	case "gzip":
 	default:
-		return nil, cyborg.Errorf(cyborg.Invalid, "the body is encoded with %q; gzip is known", encoding)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the body is encoded with %q; gzip is known", encoding)
 	}
 	unzipped, err := gzip.NewReader(sent)
 	if err != nil {
@@ -176,7 +176,7 @@ func unpacked(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, e
 // bodyError says what is wrong with a body that was read up to its limit, and a byte more where it is longer.
 func bodyError(r *http.Request, body []byte, limit int64, err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || err == nil && int64(len(body)) > limit {
-		return cyborg.Errorf(cyborg.TooLarge, "the body is longer than %d bytes", limit)
+		return cyborg.Errorf(cyborg.ErrTooLarge, "the body is longer than %d bytes", limit)
 	}
 	switch {
 	case err == nil:
@@ -184,7 +184,7 @@ func bodyError(r *http.Request, body []byte, limit int64, err error) error {
 	case r.Context().Err() != nil:
 		return fmt.Errorf("reading the body: %w", r.Context().Err())
 	}
-	return cyborg.Errorf(cyborg.Invalid, "the body cannot be read: %w", err)
+	return cyborg.Errorf(cyborg.ErrInvalid, "the body cannot be read: %w", err)
 }
 
 // hasEscapedNUL finds \u0000 in JSON text, but not an escaped backslash before u0000. One such text would fail the

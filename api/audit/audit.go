@@ -152,7 +152,7 @@ func (t *Trail) event(x web.Exchange) Event {
 		},
 		Target:   target(x),
 		Observer: Resource{ID: t.observer, TypeURI: serviceURI, Name: "cyborg"},
-		Path:     cyborg.Showable(path, longestPath),
+		Path:     cyborg.Sanitize(path, longestPath),
 	}
 	if x.Operation != "" {
 		event.Attachments = []Attachment{{Name: "operation_id", ContentType: "text/plain", Content: x.Operation}}

@@ -44,7 +44,7 @@ func (t *Trail) open() error {
 	}
 	file, err := os.OpenFile(t.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "audit.file: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "audit.file: %w", err)
 	}
 	t.file = file
 	return nil
@@ -60,4 +60,4 @@ func (t *Trail) Close() error {
 	return t.file.Close()
 }
 
-func short(text string) string { return cyborg.Showable(text, longestField) }
+func short(text string) string { return cyborg.Sanitize(text, longestField) }

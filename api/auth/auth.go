@@ -153,7 +153,7 @@ type hashedToken struct {
 	caller Caller
 }
 
-// New checks the configuration. The error is of kind Invalid and names the token, never its secret.
+// New checks the configuration. The error is of kind ErrInvalid and names the token, never its secret.
 func New(config Config) (*Authenticator, error) {
 	a := &Authenticator{certificates: config.Certificates, keystone: config.Keystone}
 	names, hashes := map[string]bool{}, map[[sha256.Size]byte]string{}
@@ -162,15 +162,15 @@ func New(config Config) (*Authenticator, error) {
 		other, reused := hashes[hash]
 		switch {
 		case token.Name == "":
-			return nil, cyborg.Errorf(cyborg.Invalid, "token %d has no name", i+1)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "token %d has no name", i+1)
 		case token.Secret == "":
-			return nil, cyborg.Errorf(cyborg.Invalid, "token %q is empty", token.Name)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "token %q is empty", token.Name)
 		case !token.Role.Includes(Reader):
-			return nil, cyborg.Errorf(cyborg.Invalid, "token %q has role %q; the roles are %v", token.Name, token.Role, Roles())
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "token %q has role %q; the roles are %v", token.Name, token.Role, Roles())
 		case names[token.Name]:
-			return nil, cyborg.Errorf(cyborg.Invalid, "two tokens have the name %q", token.Name)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "two tokens have the name %q", token.Name)
 		case reused:
-			return nil, cyborg.Errorf(cyborg.Invalid, "the tokens %q and %q are the same", other, token.Name)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "the tokens %q and %q are the same", other, token.Name)
 		}
 		names[token.Name], hashes[hash] = true, token.Name
 		a.tokens = append(a.tokens, hashedToken{hash: hash, caller: Static(token.Name, token.Role)})
@@ -208,7 +208,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 		return Local(), nil
 	}
 	caller, err := a.authenticate(r)
-	if cyborg.KindOf(err) == cyborg.Unauthenticated {
+	if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
 		err = &refusal{error: err, challenges: a.challenges()}
 	}
 	return caller, err
@@ -223,11 +223,11 @@ func (a *Authenticator) authenticate(r *http.Request) (Caller, error) {
 		if caller, ok := a.certified(r); ok {
 			return caller, nil
 		}
-		return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "the request has no credential").WithHint("%s", a.advice())
+		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential").WithHint("%s", a.advice())
 	}
 	scheme, secret, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "the Authorization header is not a bearer token").WithHint("%s", a.advice())
+		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the Authorization header is not a bearer token").WithHint("%s", a.advice())
 	}
 	return a.tokenCaller(r, strings.TrimSpace(secret))
 }
@@ -248,7 +248,7 @@ func (a *Authenticator) static(secret string) (Caller, bool) {
 }
 
 func unknownToken() error {
-	return cyborg.Errorf(cyborg.Unauthenticated, "nobody has this token").
+	return cyborg.Errorf(cyborg.ErrUnauthenticated, "nobody has this token").
 		WithHint("Ask the operator of this server for a token, or check yours for missing characters.")
 }
 
@@ -311,7 +311,7 @@ func CallerOf(ctx context.Context) Caller {
 	return caller
 }
 
-// Require returns an error of kind Forbidden unless the caller's role includes the needed one. What says, after "to",
+// Require returns an error of kind ErrForbidden unless the caller's role includes the needed one. What says, after "to",
 // what was asked for.
 func Require(ctx context.Context, needed Role, what string) error {
 	caller := CallerOf(ctx)
@@ -319,9 +319,9 @@ func Require(ctx context.Context, needed Role, what string) error {
 	case caller.Role.Includes(needed):
 		return nil
 	case caller.Role == "" && caller.UserID != "":
-		return cyborg.Errorf(cyborg.Forbidden, "%s has the Keystone roles [%s], and none of them may %s", caller.Name, strings.Join(caller.Roles, " "), what).
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s has the Keystone roles [%s], and none of them may %s", caller.Name, strings.Join(caller.Roles, " "), what).
 			WithHint("The operator of this server says with keystone.%s_roles which may. Projects use /v2.", needed)
 	}
-	return cyborg.Errorf(cyborg.Forbidden, "%s has the role %s, and to %s needs %s", caller.Name, caller.Role, what, needed).
+	return cyborg.Errorf(cyborg.ErrForbidden, "%s has the role %s, and to %s needs %s", caller.Name, caller.Role, what, needed).
 		WithHint("%s", fmt.Sprintf("Use a token with the role %s.", needed))
 }

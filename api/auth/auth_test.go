@@ -42,7 +42,7 @@ func TestNewRefuses(t *testing.T) {
 		"same secret": {good, {Name: "b", Secret: "s1", Role: auth.Admin}},
 	} {
 		_, err := auth.New(auth.Config{Tokens: tokens})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), name)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), name)
 		require.NotContains(t, err.Error(), "s1")
 	}
 }
@@ -84,7 +84,7 @@ func TestCertificates(t *testing.T) {
 	} {
 		caller, err := both.Authenticate(with(test.subject))
 		if test.caller.Name == "" {
-			require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err), name)
+			require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), name)
 			continue
 		}
 		require.NoError(t, err, name)
@@ -99,16 +99,16 @@ func TestCertificates(t *testing.T) {
 	unverified := httptest.NewRequest(http.MethodGet, "/", nil)
 	unverified.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "c"}}}}
 	_, err = both.Authenticate(unverified)
-	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
 
 	tokens, err := auth.New(auth.Config{Tokens: []auth.Token{{Name: "t", Secret: "s", Role: auth.Member}}})
 	require.NoError(t, err)
 	_, err = tokens.Authenticate(with(pkix.Name{CommonName: "c"}))
-	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err), "certificates are not configured")
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), "certificates are not configured")
 }
 
 func TestRequireOutsideOfARequest(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, cyborg.Forbidden, cyborg.KindOf(auth.Require(t.Context(), auth.Reader, "read")))
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(auth.Require(t.Context(), auth.Reader, "read")))
 	require.NoError(t, auth.Require(auth.WithCaller(t.Context(), auth.Local()), auth.Admin, "rule"))
 }

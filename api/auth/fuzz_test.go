@@ -30,7 +30,7 @@ func FuzzAuthenticate(f *testing.F) {
 			return
 		}
 		require.Zero(t, caller)
-		fuzztest.RequireRefusal(t, err, cyborg.Unauthenticated)
+		fuzztest.RequireRefusal(t, err, cyborg.ErrUnauthenticated)
 		if len(token) > 8 {
 			require.NotContains(t, err.Error()+cyborg.AsError(err).Hint, token)
 		}

@@ -90,7 +90,7 @@ func clientOf(r *http.Request) string {
 // service is whose a service token is. One that lacks those of services is refused, not left out: whoever sent
 // it believes it has them.
 func (a *Authenticator) service(ctx context.Context, client, token string) (Caller, error) {
-	refused := cyborg.Errorf(cyborg.Unauthenticated, "the service token is not one of a service").
+	refused := cyborg.Errorf(cyborg.ErrUnauthenticated, "the service token is not one of a service").
 		WithHint("Its user needs one of the roles %v in Keystone.", a.keystone.ServiceRoles)
 	if caller, ok := a.static(token); ok {
 		if !caller.Service() {
@@ -103,8 +103,8 @@ func (a *Authenticator) service(ctx context.Context, client, token string) (Call
 	}
 	said, err := a.keystone.Validator.Validate(ctx, client, token, false)
 	if err != nil {
-		if cyborg.KindOf(err) == cyborg.Unauthenticated {
-			return Caller{}, cyborg.Errorf(cyborg.Unauthenticated, "the service token is not valid: it has expired, was revoked, or never was one").
+		if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
+			return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the service token is not valid: it has expired, was revoked, or never was one").
 				WithHint("Look at the service's own user and password, as of [service_user] in nova.conf.")
 		}
 		return Caller{}, err

@@ -20,7 +20,7 @@ func (v validator) Validate(_ context.Context, client, token string, _ bool) (ke
 	if known, ok := v[client+" "+token]; ok {
 		return known, nil
 	}
-	return keystone.Token{}, cyborg.Errorf(cyborg.Unauthenticated, "unknown")
+	return keystone.Token{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "unknown")
 }
 
 // What Keystone says of a user and of the service that works for it is what rules are asked with.

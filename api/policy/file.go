@@ -21,11 +21,11 @@ type override struct {
 	check check
 }
 
-// readFile reads the operator's file. The error is of kind Invalid and names each mistake with its line.
+// readFile reads the operator's file. The error is of kind ErrInvalid and names each mistake with its line.
 func readFile(path string) ([]override, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the policy file cannot be read: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the policy file cannot be read: %w", err)
 	}
 	overrides, mistakes := parseFile(text)
 	if len(mistakes) == 0 {
@@ -35,7 +35,7 @@ func readFile(path string) ([]override, error) {
 	for i, mistake := range mistakes {
 		lines[i] = path + mistake.Error()
 	}
-	return nil, cyborg.Errorf(cyborg.Invalid, "the policy file has mistakes: %s", strings.Join(lines, "; ")).
+	return nil, cyborg.Errorf(cyborg.ErrInvalid, "the policy file has mistakes: %s", strings.Join(lines, "; ")).
 		WithHint("Rules are in the syntax of oslo.policy; docs/security.md lists what they can ask.")
 }
 

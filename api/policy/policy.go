@@ -42,7 +42,7 @@ type rules struct {
 	file       os.FileInfo // nil without one
 }
 
-// New reads the rules. The error is of kind Invalid: a file that cannot be read, or each mistake in it with its line.
+// New reads the rules. The error is of kind ErrInvalid: a file that cannot be read, or each mistake in it with its line.
 func New(config Config) (*Policy, error) {
 	p := &Policy{config: config, builtin: make(map[string]check, len(builtinTable))}
 	for _, r := range builtinTable {
@@ -52,7 +52,7 @@ func New(config Config) (*Policy, error) {
 		}
 		c, err := parse(text)
 		if err != nil {
-			return nil, cyborg.Errorf(cyborg.Internal, "the built-in rule %s: %w", r.name, err)
+			return nil, cyborg.Errorf(cyborg.ErrInternal, "the built-in rule %s: %w", r.name, err)
 		}
 		p.builtin[r.name] = c
 	}
@@ -73,7 +73,7 @@ func (p *Policy) load() error {
 	}
 	file, err := os.Stat(p.config.File) // before it is read, so that no later change is missed
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the policy file cannot be read: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the policy file cannot be read: %w", err)
 	}
 	overrides, err := readFile(p.config.File)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *Policy) load() error {
 	}
 	checks, err := combine(p.builtin, overrides)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the policy file has a mistake: %s%w", p.config.File, err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the policy file has a mistake: %s%w", p.config.File, err)
 	}
 	used, overridden := map[string]bool{}, map[string]bool{}
 	for _, c := range checks {
@@ -144,11 +144,11 @@ func same(a, b os.FileInfo) bool {
 // Knows says whether there is a built-in rule of that name.
 func (p *Policy) Knows(name string) bool { return p.builtin[name] != nil }
 
-// Check returns an error of kind Forbidden unless the rule allows what the caller of ctx asks for. Tokens for the whole
+// Check returns an error of kind ErrForbidden unless the rule allows what the caller of ctx asks for. Tokens for the whole
 // system, for a domain or for nothing are always refused, as the rules of OpenStack Cyborg are for projects.
 func (p *Policy) Check(ctx context.Context, name string) error {
 	caller := auth.CallerOf(ctx)
-	refused := cyborg.Errorf(cyborg.Forbidden, "Access was denied to the following resource: %s", name)
+	refused := cyborg.Errorf(cyborg.ErrForbidden, "Access was denied to the following resource: %s", name)
 	switch {
 	case caller.System:
 		return refused.WithHint("The token is for the whole system. Use one that is for a project.")
@@ -160,7 +160,7 @@ func (p *Policy) Check(ctx context.Context, name string) error {
 	checks := p.loaded.Load().checks
 	required, ok := checks[name]
 	if !ok {
-		return cyborg.Errorf(cyborg.Internal, "a route asks for the rule %q, and there is none", name)
+		return cyborg.Errorf(cyborg.ErrInternal, "a route asks for the rule %q, and there is none", name)
 	}
 	if required.allows(factsOf(caller), checks) {
 		return nil

@@ -57,7 +57,7 @@ func allowed(t *testing.T, p *policy.Policy, caller auth.Caller, rule string) bo
 	t.Helper()
 	err := p.Check(auth.WithCaller(t.Context(), caller), rule)
 	if err != nil {
-		require.Equal(t, cyborg.Forbidden, cyborg.KindOf(err), rule)
+		require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), rule)
 		require.Contains(t, err.Error(), rule)
 		require.NotEmpty(t, cyborg.AsError(err).Hint)
 	}
@@ -246,11 +246,11 @@ func TestMistakesAreRefused(t *testing.T) {
 		"a: x\nb: y": `policy.yaml:2: b: "y" is no check`,
 	} {
 		_, err := policy.New(policy.Config{File: write(t, text), EnforceNewDefaults: true, Log: slog.New(slog.DiscardHandler)})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), text)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
 		require.ErrorContains(t, err, expected, text)
 	}
 	_, err := policy.New(policy.Config{File: "/nowhere/policy.yaml", Log: slog.New(slog.DiscardHandler)})
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
 func TestUnknownNamesAreWarnedOf(t *testing.T) {

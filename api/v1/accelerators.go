@@ -76,7 +76,7 @@ func (a *API) attachOrSetSpecs(w http.ResponseWriter, r *http.Request) error {
 	}
 	for _, name := range []string{"name", "uuid", "instance", "host", "service"} {
 		if o.has(name) {
-			return cyborg.Errorf(cyborg.Invalid, "the body has acc_specs, which change the specs, and %s, which attaches", name).
+			return cyborg.Errorf(cyborg.ErrInvalid, "the body has acc_specs, which change the specs, and %s, which attaches", name).
 				WithHint("Send two requests.")
 		}
 	}
@@ -129,7 +129,7 @@ func ifMatch(r *http.Request) (int64, error) {
 	text := strings.TrimPrefix(header, "W/")
 	version, err := strconv.ParseInt(strings.Trim(text, `"`), 10, 64)
 	if err != nil || version < 1 || len(text) < 3 || text[0] != '"' || text[len(text)-1] != '"' {
-		return 0, cyborg.Errorf(cyborg.Invalid, "the header If-Match is %q, not the one ETag of an accelerator", web.Shorten(header)).
+		return 0, cyborg.Errorf(cyborg.ErrInvalid, "the header If-Match is %q, not the one ETag of an accelerator", web.Shorten(header)).
 			WithHint("Send the ETag of your last GET as it was.")
 	}
 	return version, nil

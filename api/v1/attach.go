@@ -40,17 +40,17 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 		return err
 	}
 	if name != "" && name != accelerator.Name {
-		return cyborg.Errorf(cyborg.Changed, "accelerator %s has the name %q, not %q", id, accelerator.Name, name)
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %s has the name %q, not %q", id, accelerator.Name, name)
 	}
 	switch {
 	case holder.ID == "":
 		holder = cyborg.Holder{Kind: cyborg.HolderHost, ID: accelerator.Host}
 	case holder.Kind == cyborg.HolderHost && holder.ID != accelerator.Host:
-		return cyborg.Errorf(cyborg.Invalid, "host is %q, but accelerator %s is on host %q", web.Shorten(holder.ID), id, accelerator.Host).
+		return cyborg.Errorf(cyborg.ErrInvalid, "host is %q, but accelerator %s is on host %q", web.Shorten(holder.ID), id, accelerator.Host).
 			WithHint("Leave host out to attach it to its own host.")
 	}
 	return a.operate(w, r, work{
-		kind:    cyborg.KindAttach,
+		kind:    cyborg.OperationAttach,
 		request: db.Admission{Attach: &cyborg.AttachRequest{Accelerator: id, Holder: holder}},
 		body:    o.canonical,
 		done:    a.showSubject,
@@ -100,7 +100,7 @@ func (a *API) detach(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return a.operate(w, r, work{
-		kind:    cyborg.KindDetach,
+		kind:    cyborg.OperationDetach,
 		request: db.Admission{Detach: &request},
 		done:    noContent,
 	})

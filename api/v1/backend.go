@@ -40,7 +40,7 @@ type Reader interface {
 	// Now is the time by the records' clock, which is not this machine's.
 	Now(ctx context.Context) (time.Time, error)
 	// Wake ticks whenever there may be events to read.
-	Wake(ctx context.Context) <-chan struct{}
+	Notify(ctx context.Context) <-chan struct{}
 }
 
 // Changer changes the records.

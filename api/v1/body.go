@@ -61,11 +61,11 @@ func (a *API) body(w http.ResponseWriter, r *http.Request) (*object, error) {
 	}
 	properties, ok := value.(map[string]any)
 	if !ok {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the body is %s, not an object", web.Describe(value))
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the body is %s, not an object", web.Describe(value))
 	}
 	canonical, err := json.Marshal(properties) // sorts the properties
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "the body does not marshal: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the body does not marshal: %w", err)
 	}
 	return &object{left: properties, whole: &failure{}, canonical: string(canonical)}, nil
 }
@@ -88,7 +88,7 @@ func (o *object) done() error {
 		if len(o.known) > 0 {
 			known = "The properties are " + strings.Join(o.known, ", ") + "."
 		}
-		o.whole.err = cyborg.Errorf(cyborg.Invalid, "%s is no property here; its value was %s",
+		o.whole.err = cyborg.Errorf(cyborg.ErrInvalid, "%s is no property here; its value was %s",
 			o.at(names[0]), web.Describe(o.left[names[0]])).WithHint("%s", known)
 	}
 	return o.whole.err
@@ -98,7 +98,7 @@ func (o *object) at(name string) string { return web.Join(o.path, name) }
 
 func (o *object) fail(format string, args ...any) {
 	if o.whole.err == nil {
-		o.whole.err = cyborg.Errorf(cyborg.Invalid, format, args...)
+		o.whole.err = cyborg.Errorf(cyborg.ErrInvalid, format, args...)
 	}
 }
 
@@ -277,7 +277,7 @@ func (o *object) specs(name string) cyborg.SpecsPatch {
 func parseUUID(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
-		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "%s is %q, not a UUID", place, web.Shorten(text)).
+		return uuid.Nil, cyborg.Errorf(cyborg.ErrInvalid, "%s is %q, not a UUID", place, web.Shorten(text)).
 			WithHint("A UUID looks like 5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de.")
 	}
 	return id, nil

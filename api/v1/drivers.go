@@ -50,7 +50,7 @@ func (a *API) showDriver(w http.ResponseWriter, r *http.Request) error {
 	}
 	i := slices.IndexFunc(backends, func(b cyborg.Backend) bool { return b.Name == name })
 	if i < 0 {
-		return cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q", host.Name, web.Shorten(name))
+		return cyborg.Errorf(cyborg.ErrNotFound, "host %s has no backend %q", host.Name, web.Shorten(name))
 	}
 	return web.WriteJSON(w, http.StatusOK, viewBackend(backends[i]))
 }
@@ -62,7 +62,7 @@ func (a *API) installDriver(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	request := cyborg.ConfigureRequest{
-		Action:  cyborg.InstallDriver,
+		Action:  cyborg.ConfigureInstall,
 		Backend: o.name("name", maxName),
 		Driver:  o.name("driver", maxName),
 		Options: o.tree("options"),
@@ -86,7 +86,7 @@ func (a *API) updateDriver(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	request := cyborg.ConfigureRequest{
-		Action: cyborg.UpdateDriver, Driver: o.name("driver", maxName), Options: o.tree("options"),
+		Action: cyborg.ConfigureUpdate, Driver: o.name("driver", maxName), Options: o.tree("options"),
 	}
 	if request.Options == nil {
 		o.fail("options are missing")
@@ -105,7 +105,7 @@ func (a *API) uninstallDriver(w http.ResponseWriter, r *http.Request) error {
 	if err := a.emptyBody(w, r); err != nil {
 		return err
 	}
-	request := cyborg.ConfigureRequest{Action: cyborg.UninstallDriver}
+	request := cyborg.ConfigureRequest{Action: cyborg.ConfigureUninstall}
 	var err error
 	if request.Backend, err = pathText(r, "backend"); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (a *API) configure(w http.ResponseWriter, r *http.Request, request cyborg.C
 	}
 	request.Host = host.Name
 	return a.operate(w, r, work{
-		kind: cyborg.KindConfigure, request: db.Admission{Configure: &request}, body: body,
+		kind: cyborg.OperationConfigure, request: db.Admission{Configure: &request}, body: body,
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			if success == http.StatusNoContent {
 				w.WriteHeader(success)

@@ -24,7 +24,7 @@ type health struct {
 	away  bool
 }
 
-// check returns an error of kind Unavailable while Temporal is away.
+// check returns an error of kind ErrUnavailable while Temporal is away.
 func (h *health) check(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,6 +45,6 @@ func (h *health) check(ctx context.Context) error {
 	if !h.away {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer, so nothing can be changed at the moment").
+	return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer, so nothing can be changed at the moment").
 		WithHint("Reads go on. Try again after the time in Retry-After; /readyz?verbose says when it is back.")
 }

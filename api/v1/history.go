@@ -72,7 +72,7 @@ func (a *API) history(w http.ResponseWriter, r *http.Request, filter db.EventFil
 	if q.err != nil {
 		return q.err
 	}
-	if missing != nil && cyborg.KindOf(missing) != cyborg.NotFound {
+	if missing != nil && cyborg.ErrorKindOf(missing) != cyborg.ErrNotFound {
 		return missing
 	}
 	events, err := a.store.Events(r.Context(), filter, after, limit)

@@ -104,7 +104,7 @@ func ask[T any](
 	if err := a.health.check(ctx); err != nil {
 		return answer, err
 	}
-	release, err := a.slots.take(ctx)
+	release, err := a.inFlight.take(ctx)
 	if err != nil {
 		return answer, err
 	}
@@ -116,7 +116,7 @@ func ask[T any](
 }
 
 func silent(host cyborg.Host) error {
-	return cyborg.Errorf(cyborg.HostSilent, "the agent of host %s is %s", host.Name, cyborg.SilentSince(host.LastSeen)).
+	return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s is %s", host.Name, cyborg.SilentSince(host.LastSeen)).
 		WithHint("Look at cyborg-agent on %s.", host.Name)
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -56,7 +56,7 @@ func (a *API) operate(w http.ResponseWriter, r *http.Request, job work) error {
 	if err := a.health.check(r.Context()); err != nil {
 		return a.refused(job, err)
 	}
-	release, err := a.slots.take(r.Context())
+	release, err := a.inFlight.take(r.Context())
 	if err != nil {
 		return a.refused(job, err)
 	}
@@ -74,7 +74,7 @@ func (a *API) operate(w http.ResponseWriter, r *http.Request, job work) error {
 	if asked {
 		w.Header().Set("Preference-Applied", "respond-async")
 	}
-	return a.answer(w, r.WithContext(turns.Patiently(r.Context())), job, prefer, started, release)
+	return a.answer(w, r.WithContext(limiter.NeverRefuse(r.Context())), job, prefer, started, release)
 }
 
 func (a *API) refused(job work, err error) error {
@@ -135,7 +135,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, job work, prefer pr
 	case !op.State.Ended():
 		a.count(job, "accepted")
 		return writeAccepted(w, op)
-	case op.State != cyborg.Succeeded:
+	case op.State != cyborg.OperationSucceeded:
 		a.count(job, "failed")
 		return failed(op)
 	}
@@ -150,7 +150,7 @@ func (a *API) holdSlot(ctx context.Context, run workflows.Run, release func()) {
 	if run == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.config.SlotHold)
+	ctx, cancel := context.WithTimeout(ctx, a.config.InFlightHold)
 	defer cancel()
 	_ = run.Wait(ctx) // how it ended is recorded, and nobody here asks
 }
@@ -186,7 +186,7 @@ func waitingContext(ctx context.Context, wait time.Duration) (context.Context, c
 // awaitRecord reads the operation until it has ended or the waiting is over.
 func (a *API) awaitRecord(ctx, waiting context.Context, id uuid.UUID) (cyborg.Operation, error) {
 	const pace = 50 * time.Millisecond // events of others wake us too
-	ctx = turns.Patiently(ctx)
+	ctx = limiter.NeverRefuse(ctx)
 	var wake <-chan struct{}
 	for {
 		op, err := a.store.Operation(ctx, id)
@@ -194,7 +194,7 @@ func (a *API) awaitRecord(ctx, waiting context.Context, id uuid.UUID) (cyborg.Op
 			return op, err
 		}
 		if wake == nil {
-			wake = a.store.Wake(waiting)
+			wake = a.store.Notify(waiting)
 		}
 		select {
 		case <-wake:
@@ -216,7 +216,7 @@ func pause(ctx context.Context, d time.Duration) {
 // failed is the error with which an operation ended, as an answer.
 func failed(op cyborg.Operation) error {
 	if op.Error == nil { // the records' constraints rule it out
-		return cyborg.Errorf(cyborg.Internal, "operation %s has the state %s without an error", op.ID, op.State).WithOperation(op.ID)
+		return cyborg.Errorf(cyborg.ErrInternal, "operation %s has the state %s without an error", op.ID, op.State).WithOperation(op.ID)
 	}
 	return op.Error.WithOperation(op.ID)
 }
@@ -249,7 +249,7 @@ func readPreference(r *http.Request, limit time.Duration) (preference, error) {
 			case "wait":
 				seconds, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
 				if err != nil {
-					return p, cyborg.Errorf(cyborg.Invalid, "the header Prefer has wait=%q, not a number of seconds", web.Shorten(value))
+					return p, cyborg.Errorf(cyborg.ErrInvalid, "the header Prefer has wait=%q, not a number of seconds", web.Shorten(value))
 				}
 				p.wait, p.waited = min(time.Duration(seconds)*time.Second, limit), true
 			}

@@ -20,7 +20,7 @@ const progressLimit = time.Second
 
 func operationStates() []cyborg.OperationState {
 	return []cyborg.OperationState{
-		cyborg.Admitted, cyborg.Running, cyborg.Succeeded, cyborg.Failed, cyborg.NeedsOperator, cyborg.Stopped,
+		cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
 	}
 }
 
@@ -39,7 +39,7 @@ func (a *API) listOperations(w http.ResponseWriter, r *http.Request) error {
 	}
 	if id := q.uuid("device"); id != uuid.Nil {
 		if filter.Subject != nil {
-			q.fail(cyborg.Errorf(cyborg.Invalid, "the parameters accelerator and device exclude each other"))
+			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameters accelerator and device exclude each other"))
 		}
 		filter.Subject = &cyborg.Subject{Kind: cyborg.SubjectDevice, ID: id.String()}
 	}
@@ -80,7 +80,7 @@ func (a *API) showOperation(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	if op.State == cyborg.Running {
+	if op.State == cyborg.OperationRunning {
 		op.Progress = a.progress(r.Context(), op)
 	}
 	return web.WriteJSON(w, http.StatusOK, viewOperation(op))
@@ -121,7 +121,7 @@ func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
 	if err := a.engine.Cancel(ctx, op); err != nil {
 		a.log.WarnContext(ctx, "the cancellation is recorded, but Temporal did not take it",
 			slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
-		return cyborg.Errorf(cyborg.Unavailable, "the wish to cancel is recorded, but Temporal does not answer").
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the wish to cancel is recorded, but Temporal does not answer").
 			WithHint("Send the same request again after the time in Retry-After.").WithOperation(op.ID)
 	}
 	return writeAccepted(w, op)
@@ -133,8 +133,8 @@ func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if !op.State.Ended() || op.State == cyborg.Succeeded {
-		return cyborg.Errorf(cyborg.Changed, "operation %s has the state %s; only one that failed or was cancelled can be retried", op.ID, op.State).
+	if !op.State.Ended() || op.State == cyborg.OperationSucceeded {
+		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s; only one that failed or was cancelled can be retried", op.ID, op.State).
 			WithOperation(op.ID)
 	}
 	request, err := requestOf(op)
@@ -182,36 +182,36 @@ func requestOf(op cyborg.Operation) (db.Admission, error) {
 	var out db.Admission
 	var into any
 	switch op.Kind {
-	case cyborg.KindProvision:
+	case cyborg.OperationProvision:
 		out.Provision = &cyborg.ProvisionRequest{}
 		into = out.Provision
-	case cyborg.KindProgram:
+	case cyborg.OperationProgram:
 		out.Program = &cyborg.ProgramRequest{}
 		into = out.Program
-	case cyborg.KindAttach:
+	case cyborg.OperationAttach:
 		out.Attach = &cyborg.AttachRequest{}
 		into = out.Attach
-	case cyborg.KindDetach:
+	case cyborg.OperationDetach:
 		out.Detach = &cyborg.DetachRequest{}
 		into = out.Detach
-	case cyborg.KindConfigure:
+	case cyborg.OperationConfigure:
 		out.Configure = &cyborg.ConfigureRequest{}
 		into = out.Configure
-	case cyborg.KindRetire:
+	case cyborg.OperationRetire:
 		out.Retire = &cyborg.RetireRequest{}
 		into = out.Retire
-	case cyborg.KindWhitelist:
+	case cyborg.OperationWhitelist:
 		out.Whitelist = &cyborg.WhitelistRequest{}
 		into = out.Whitelist
 	default:
-		return out, cyborg.Errorf(cyborg.Unsupported, "an operation of kind %s cannot be retried", op.Kind)
+		return out, cyborg.Errorf(cyborg.ErrUnsupported, "an operation of kind %s cannot be retried", op.Kind)
 	}
 	text, err := json.Marshal(op.Input)
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}
 	if err != nil {
-		return out, cyborg.Errorf(cyborg.Internal, "the input of operation %s cannot be read: %w", op.ID, err)
+		return out, cyborg.Errorf(cyborg.ErrInternal, "the input of operation %s cannot be read: %w", op.ID, err)
 	}
 	return out, nil
 }

@@ -7,16 +7,16 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/db"
 )
 
 // Turns are the shares of the store's connections, for another interface beside this one.
-func (a *API) Turns() *turns.Turns { return a.turns }
+func (a *API) Limiter() *limiter.Limiter { return a.limiter }
 
 // Operate admits an operation for another interface beside this one, starts it, and waits so long for its end; it counts
 // against the same limits. The answer has the operation as it is recorded then, which may not have ended. The error is
-// why it was not admitted, or what it failed with; a request that is patient (turns.Patiently) is not refused because
+// why it was not admitted, or what it failed with; a request that is patient (limiter.NeverRefuse) is not refused because
 // there is too much at once.
 func (a *API) Operate(
 	w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind, admission db.Admission, wait time.Duration,
@@ -25,7 +25,7 @@ func (a *API) Operate(
 	if err := a.health.check(r.Context()); err != nil {
 		return db.Admitted{}, a.refused(job, err)
 	}
-	release, err := a.slots.take(r.Context())
+	release, err := a.inFlight.take(r.Context())
 	if err != nil {
 		return db.Admitted{}, a.refused(job, err)
 	}
@@ -42,7 +42,7 @@ func (a *API) Operate(
 		return admitted, nil
 	}
 	if !started.untaken {
-		r = r.WithContext(turns.Patiently(r.Context()))
+		r = r.WithContext(limiter.NeverRefuse(r.Context()))
 		if admitted.Operation, err = a.await(r, admitted.Operation, started.run, wait); err != nil {
 			return admitted, err
 		}
@@ -50,7 +50,7 @@ func (a *API) Operate(
 	switch {
 	case !admitted.Operation.State.Ended():
 		a.count(job, "accepted")
-	case admitted.Operation.State != cyborg.Succeeded:
+	case admitted.Operation.State != cyborg.OperationSucceeded:
 		a.count(job, "failed")
 		return admitted, failed(admitted.Operation)
 	default:

@@ -30,7 +30,7 @@ func (a *API) program(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return a.operate(w, r, work{
-		kind:    cyborg.KindProgram,
+		kind:    cyborg.OperationProgram,
 		request: db.Admission{Program: &cyborg.ProgramRequest{Accelerator: id, Image: image}},
 		body:    o.canonical,
 		done:    a.showSubject,

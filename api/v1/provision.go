@@ -37,12 +37,12 @@ func (a *API) provision(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if request.Accelerator != uuid.Nil && request.Accelerator != id {
-			return cyborg.Errorf(cyborg.Invalid, "uuid is %s, but the path says %s", request.Accelerator, id)
+			return cyborg.Errorf(cyborg.ErrInvalid, "uuid is %s, but the path says %s", request.Accelerator, id)
 		}
 		request.Accelerator = id
 	}
 	return a.operate(w, r, work{
-		kind: cyborg.KindProvision, request: db.Admission{Provision: &request}, body: o.canonical, done: created,
+		kind: cyborg.OperationProvision, request: db.Admission{Provision: &request}, body: o.canonical, done: created,
 	})
 }
 
@@ -70,7 +70,7 @@ func (a *API) makeReady(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return a.operate(w, r, work{
-		kind:    cyborg.KindProvision,
+		kind:    cyborg.OperationProvision,
 		request: db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: id}},
 		done:    a.showSubject,
 	})
@@ -96,5 +96,5 @@ func acceleratorOf(op cyborg.Operation) (uuid.UUID, error) {
 			return uuid.Parse(subject.ID)
 		}
 	}
-	return uuid.Nil, cyborg.Errorf(cyborg.Internal, "operation %s is about no accelerator", op.ID)
+	return uuid.Nil, cyborg.Errorf(cyborg.ErrInternal, "operation %s is about no accelerator", op.ID)
 }

@@ -40,13 +40,13 @@ func readQuery(r *http.Request, known ...string) *query {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	q := &query{values: values}
 	if err != nil {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the query %q cannot be read: %v", web.Shorten(r.URL.RawQuery), err))
+		q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the query %q cannot be read: %v", web.Shorten(r.URL.RawQuery), err))
 		return q
 	}
 	count := 0
 	for name, texts := range values {
 		if count += len(texts); count > maxValues {
-			q.fail(cyborg.Errorf(cyborg.Invalid, "the query has more than %d values", maxValues).WithHint("Send several requests."))
+			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the query has more than %d values", maxValues).WithHint("Send several requests."))
 			return q
 		}
 		if !slices.Contains(known, name) {
@@ -54,13 +54,13 @@ func readQuery(r *http.Request, known ...string) *query {
 			if len(known) > 0 {
 				hint = "The parameters are " + strings.Join(known, ", ") + "."
 			}
-			q.fail(cyborg.Errorf(cyborg.Invalid, "%q is no parameter here; its value was %q",
+			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "%q is no parameter here; its value was %q",
 				web.Shorten(name), web.Shorten(strings.Join(texts, ","))).WithHint("%s", hint))
 			continue
 		}
 		for _, text := range texts {
 			if text == "" {
-				q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is empty", name))
+				q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter %s is empty", name))
 			} else if err := web.CheckText("the parameter "+name, text, maxName); err != nil {
 				q.fail(err)
 			}
@@ -79,7 +79,7 @@ func (q *query) fail(err error) {
 func (q *query) one(name string) string {
 	texts := q.values[name]
 	if len(texts) > 1 {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is given %d times; it may be given once", name, len(texts)))
+		q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter %s is given %d times; it may be given once", name, len(texts)))
 	}
 	if len(texts) == 0 {
 		return ""
@@ -127,7 +127,7 @@ func (q *query) among(name string) *db.UUIDRange {
 	first, err := fill("0")
 	last, other := fill("f")
 	if err != nil || other != nil || len(text) < shortestPrefix || len(text) > len(full) {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, not the beginning of a UUID of %d characters or more",
+		q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter %s is %q, not the beginning of a UUID of %d characters or more",
 			name, web.Shorten(text), shortestPrefix))
 	}
 	return &db.UUIDRange{First: first, Last: last}
@@ -140,7 +140,7 @@ func (q *query) boolean(name string) *bool {
 	}
 	flag := text == "true"
 	if !flag && text != "false" {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, not true or false", name, web.Shorten(text)))
+		q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter %s is %q, not true or false", name, web.Shorten(text)))
 	}
 	return &flag
 }
@@ -154,7 +154,7 @@ func words[S ~string](q *query, name string, allowed []S) []S {
 	var out []S
 	for _, text := range q.values[name] {
 		if !slices.Contains(allowed, S(text)) {
-			q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter %s is %q, which is none of %s", name, web.Shorten(text),
+			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter %s is %q, which is none of %s", name, web.Shorten(text),
 				strings.Join(words, ", ")))
 		}
 		out = append(out, S(text))
@@ -169,7 +169,7 @@ func (q *query) limit() int {
 	}
 	limit, err := strconv.Atoi(text)
 	if err != nil || limit < 1 || limit > maxLimit {
-		q.fail(cyborg.Errorf(cyborg.Invalid, "the parameter limit is %q, not a whole number from 1 to %d", web.Shorten(text), maxLimit))
+		q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter limit is %q, not a whole number from 1 to %d", web.Shorten(text), maxLimit))
 	}
 	return limit
 }
@@ -192,7 +192,7 @@ func (q *query) holder(parameters map[string]cyborg.HolderKind) *cyborg.Holder {
 			continue
 		}
 		if holder != nil {
-			q.fail(cyborg.Errorf(cyborg.Invalid, "the parameters name two holders, %s %q and %s %q; name one",
+			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameters name two holders, %s %q and %s %q; name one",
 				holder.Kind, web.Shorten(holder.ID), kind, web.Shorten(text)))
 		}
 		if kind == cyborg.HolderInstance {
@@ -218,12 +218,12 @@ func pathText(r *http.Request, name string) (string, error) {
 	if r.URL.RawPath != "" { // then chi matched the escaped path
 		plain, err := url.PathUnescape(text)
 		if err != nil {
-			return "", cyborg.Errorf(cyborg.Invalid, "the %s in the path cannot be read: %v", name, err)
+			return "", cyborg.Errorf(cyborg.ErrInvalid, "the %s in the path cannot be read: %v", name, err)
 		}
 		text = plain
 	}
 	if strings.TrimSpace(text) == "" {
-		return "", cyborg.Errorf(cyborg.Invalid, "the %s in the path is empty", name)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "the %s in the path is empty", name)
 	}
 	return text, web.CheckText("the "+name+" in the path", text, maxName)
 }

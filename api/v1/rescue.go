@@ -19,11 +19,11 @@ func (a *API) rescue(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if a.config.RescueWithin == 0 {
-		return cyborg.Errorf(cyborg.Unsupported, "this server has no Nova to ask").
+		return cyborg.Errorf(cyborg.ErrUnsupported, "this server has no Nova to ask").
 			WithHint("Its operator sets openstack.auth_url, and leaves nova.enabled on.")
 	}
 	return a.operate(w, r, work{
-		kind:    cyborg.KindRescue,
+		kind:    cyborg.OperationRescue,
 		request: db.Admission{Rescue: &cyborg.RescueRequest{Host: host.Name, Within: a.config.RescueWithin}},
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			return web.WriteJSON(w, http.StatusOK, viewOperation(op))

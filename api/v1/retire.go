@@ -20,7 +20,7 @@ func (a *API) retire(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return a.operate(w, r, work{
-		kind:    cyborg.KindRetire,
+		kind:    cyborg.OperationRetire,
 		request: db.Admission{Retire: &cyborg.RetireRequest{Accelerator: id}},
 		done:    a.showSubject,
 	})

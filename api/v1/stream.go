@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
@@ -47,8 +47,8 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	if !s.api.streams.TryAcquire(1) {
-		s.api.metrics.shed.WithLabelValues(turns.Streaming.String()).Inc()
-		return cyborg.Errorf(cyborg.Overloaded, "%d event streams are open here already", s.api.config.MaxStreams).
+		s.api.metrics.shed.WithLabelValues(limiter.Stream.String()).Inc()
+		return cyborg.Errorf(cyborg.ErrOverloaded, "%d event streams are open here already", s.api.config.MaxStreams).
 			WithHint("Try again later, or at another replica.")
 	}
 	defer s.api.streams.Release(1)
@@ -56,9 +56,9 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 	defer s.api.metrics.streams.Dec()
 
 	s.out, s.control = w, http.NewResponseController(w)
-	ctx, cancel := context.WithCancel(turns.Patiently(turns.With(r.Context(), turns.Streaming)))
+	ctx, cancel := context.WithCancel(limiter.NeverRefuse(limiter.WithClass(r.Context(), limiter.Stream)))
 	defer cancel()
-	wake := s.api.store.Wake(ctx) // before the first read, so that nothing falls between
+	wake := s.api.store.Notify(ctx) // before the first read, so that nothing falls between
 	for check := true; ; {
 		over, err := s.sendAll(ctx, check)
 		switch {
@@ -177,7 +177,7 @@ func (s *stream) send(events []cyborg.Event) error {
 	for _, event := range events {
 		data, err := json.Marshal(event)
 		if err != nil {
-			return cyborg.Errorf(cyborg.Internal, "event %s does not marshal: %w", event.Cursor, err)
+			return cyborg.Errorf(cyborg.ErrInternal, "event %s does not marshal: %w", event.Cursor, err)
 		}
 		text.WriteString("id: " + event.Cursor.String() + "\nevent: " + event.Axis + "\ndata: ")
 		text.Write(data)

@@ -112,7 +112,7 @@ func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string,
 	if err != nil {
 		return out, err
 	}
-	release, err := a.slots.take(r.Context())
+	release, err := a.inFlight.take(r.Context())
 	if err != nil {
 		return out, err
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cyborg-project/cyborg/api/auth"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 )
 
 // Config bounds what requests may take. The zero value of a field means its default.
@@ -29,9 +29,9 @@ type Config struct {
 	// Connections is how many the store has; default 16. Requests that read may take half of them at once, requests that
 	// change something a quarter, event streams an eighth.
 	Connections int
-	// SlotHold is how long an operation counts as in flight at most; default 2 s. One that takes longer waits for
+	// InFlightHold is how long an operation counts as in flight at most; default 2 s. One that takes longer waits for
 	// hardware, and costs this process nothing.
-	SlotHold time.Duration
+	InFlightHold time.Duration
 	// BodyLimit is the largest body, in bytes; default 1 MiB.
 	BodyLimit int64
 	// MaxStreams is how many event streams are served at once; default 1000.
@@ -56,7 +56,7 @@ func (c Config) withDefaults() Config {
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, inFlightPerCore*runtime.NumCPU())
 	c.QueueWait = cmp.Or(c.QueueWait, 2*time.Second)
 	c.Connections = cmp.Or(c.Connections, 16)
-	c.SlotHold = cmp.Or(c.SlotHold, 2*time.Second)
+	c.InFlightHold = cmp.Or(c.InFlightHold, 2*time.Second)
 	c.BodyLimit = cmp.Or(c.BodyLimit, 1<<20)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 1000)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
@@ -68,15 +68,15 @@ func (c Config) withDefaults() Config {
 
 // API serves /v1.
 type API struct {
-	config  Config
-	store   Store
-	engine  Engine
-	log     *slog.Logger
-	turns   *turns.Turns
-	slots   *slots
-	streams *semaphore.Weighted
-	health  health
-	metrics metrics
+	config   Config
+	store    Store
+	engine   Engine
+	log      *slog.Logger
+	limiter  *limiter.Limiter
+	inFlight *inFlightLimiter
+	streams  *semaphore.Weighted
+	health   health
+	metrics  metrics
 }
 
 // New returns the API. The error says that its metrics are registered already.
@@ -90,9 +90,9 @@ func New(config Config, store Store, engine Engine, registry prometheus.Register
 		health:  health{ping: engine.Ping, log: log},
 		metrics: newMetrics(),
 	}
-	a.turns = turns.New(config.Connections, config.QueueWait, a.metrics.shed)
-	a.store = &sharedStore{store: store, turns: a.turns}
-	a.slots = newSlots(config, a.metrics.inFlight, a.metrics.shed.WithLabelValues("operation"))
+	a.limiter = limiter.New(config.Connections, config.QueueWait, a.metrics.shed)
+	a.store = &limitedStore{store: store, limiter: a.limiter}
+	a.inFlight = newInFlightLimiter(config, a.metrics.inFlight, a.metrics.shed.WithLabelValues("operation"))
 	return a, a.metrics.register(registry)
 }
 
@@ -190,5 +190,5 @@ func (a *API) Routes() []Route {
 		{"GET", "/caller", auth.Reader, a.showCaller},
 		{"GET", "/drivers", auth.Reader, a.listDrivers},
 	}
-	return each(routes, inTurn)
+	return each(routes, inClass)
 }

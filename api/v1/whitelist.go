@@ -66,7 +66,7 @@ func (a *API) whitelist(w http.ResponseWriter, r *http.Request) error {
 		return a.previewWhitelist(w, r, host, request)
 	}
 	return a.operate(w, r, work{
-		kind: cyborg.KindWhitelist, request: db.Admission{Whitelist: &request}, body: o.canonical,
+		kind: cyborg.OperationWhitelist, request: db.Admission{Whitelist: &request}, body: o.canonical,
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			return web.WriteJSON(w, http.StatusOK, viewOperation(op))
 		},
@@ -196,12 +196,12 @@ func (a *API) whitelistDevices(ctx context.Context, host string, named []namedDe
 			found = by[address.String()]
 		}
 		if len(found) == 0 {
-			return nil, cyborg.Errorf(cyborg.NotFound, "host %s has no device %q", host, web.Shorten(d.name)).
+			return nil, cyborg.Errorf(cyborg.ErrNotFound, "host %s has no device %q", host, web.Shorten(d.name)).
 				WithHint("Name an accelerator by UUID, name or PCI address, or a device by UUID; cyborg accelerator list --host %s has them.", host)
 		}
 		for _, id := range found {
 			if slices.ContainsFunc(out, func(other cyborg.WhitelistDevice) bool { return other.Accelerator == id }) {
-				return nil, cyborg.Errorf(cyborg.Invalid, "device %q is named twice", web.Shorten(d.name))
+				return nil, cyborg.Errorf(cyborg.ErrInvalid, "device %q is named twice", web.Shorten(d.name))
 			}
 			out = append(out, cyborg.WhitelistDevice{Accelerator: id, Spec: d.spec})
 		}

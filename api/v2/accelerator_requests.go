@@ -24,7 +24,7 @@ type ARQStore interface {
 	NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
-	Wake(ctx context.Context) <-chan struct{}
+	Notify(ctx context.Context) <-chan struct{}
 }
 
 const acceleratorRequests = "accelerator_requests"
@@ -92,7 +92,7 @@ func needsService(r *http.Request) error {
 	if auth.CallerOf(r.Context()).Service() {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.Forbidden, "This operation requires a service token. Use the Compute API to manage instance accelerators.")
+	return cyborg.Errorf(cyborg.ErrForbidden, "This operation requires a service token. Use the Compute API to manage instance accelerators.")
 }
 
 func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
@@ -124,7 +124,7 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 	}
 	unresolved := slices.IndexFunc(found, func(arq cyborg.ARQ) bool { return !arq.State.Resolved() })
 	if resolved && unresolved >= 0 {
-		return withText(cyborg.Errorf(cyborg.Changed, "accelerator request %s is %s", found[unresolved].UUID, found[unresolved].State),
+		return withText(cyborg.Errorf(cyborg.ErrChanged, "accelerator request %s is %s", found[unresolved].UUID, found[unresolved].State),
 			http.StatusLocked, "null")
 	}
 	if len(filter.Instances) > 0 && auth.CallerOf(r.Context()).Service() {
@@ -144,7 +144,7 @@ func (a *API) noteReboot(ctx context.Context, arqs []cyborg.ARQ) {
 		return
 	}
 	lost := slices.MaxFunc(arqs, func(x, y cyborg.ARQ) int { return x.LostAt.Compare(y.LostAt) })
-	if lost.Health != cyborg.LostAtBoot {
+	if lost.Health != cyborg.HealthLostAtBoot {
 		return
 	}
 	instance := lost.Instance
@@ -205,7 +205,7 @@ func (a *API) showARQ(w http.ResponseWriter, r *http.Request) error {
 	text := pathText(r, "arq")
 	id, ok := parseUUID(text)
 	if !ok {
-		return cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s", web.Shorten(text))
+		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s", web.Shorten(text))
 	}
 	found, err := a.store.ARQs(r.Context(), db.ARQFilter{UUIDs: []uuid.UUID{id}, Projects: visible(r, true)}, db.Listing{})
 	if err != nil {
@@ -218,7 +218,7 @@ func (a *API) showARQ(w http.ResponseWriter, r *http.Request) error {
 }
 
 func noARQ(id string) error {
-	return cyborg.Errorf(cyborg.NotFound, "ExtArq not found with uuid=%s", web.Shorten(id))
+	return cyborg.Errorf(cyborg.ErrNotFound, "ExtArq not found with uuid=%s", web.Shorten(id))
 }
 
 func (a *API) createARQs(w http.ResponseWriter, r *http.Request) error {
@@ -228,7 +228,7 @@ func (a *API) createARQs(w http.ResponseWriter, r *http.Request) error {
 	}
 	name, ok := members["device_profile_name"].(string)
 	if !ok {
-		return cyborg.Errorf(cyborg.Invalid, "device_profile_name is %s, not the name of a device profile", web.Describe(members["device_profile_name"]))
+		return cyborg.Errorf(cyborg.ErrInvalid, "device_profile_name is %s, not the name of a device profile", web.Describe(members["device_profile_name"]))
 	}
 	if err := web.CheckText("device_profile_name", name, longestName); err != nil {
 		return err
@@ -263,13 +263,13 @@ func (a *API) deleteARQs(w http.ResponseWriter, r *http.Request) error {
 	case q.err != nil:
 		return q.err
 	case q.has("instance") && len(named) > 0:
-		return cyborg.Errorf(cyborg.Invalid, "the arguments arqs and instance exclude each other")
+		return cyborg.Errorf(cyborg.ErrInvalid, "the arguments arqs and instance exclude each other")
 	case q.has("instance"):
 		if err := needsService(r); err != nil {
 			return err
 		}
 	case len(named) == 0:
-		return cyborg.Errorf(cyborg.Invalid, "Missing argument: %q or %q", "arqs", "instance")
+		return cyborg.Errorf(cyborg.ErrInvalid, "Missing argument: %q or %q", "arqs", "instance")
 	}
 	web.SetTarget(r.Context(), append(named, q.list("instance")...)...)
 	var missing []string

@@ -55,7 +55,7 @@ func readArguments(r *http.Request, known ...string) *arguments {
 
 func (q *arguments) fail(format string, args ...any) {
 	if q.err == nil {
-		q.err = cyborg.Errorf(cyborg.Invalid, format, args...)
+		q.err = cyborg.Errorf(cyborg.ErrInvalid, format, args...)
 	}
 }
 

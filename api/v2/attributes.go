@@ -64,7 +64,7 @@ func (a *API) listAttributes(w http.ResponseWriter, r *http.Request) error {
 func (a *API) showAttribute(w http.ResponseWriter, r *http.Request) error {
 	id, ok := parseUUID(pathText(r, "attribute"))
 	if !ok {
-		return cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s", web.Shorten(pathText(r, "attribute")))
+		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s", web.Shorten(pathText(r, "attribute")))
 	}
 	if q := readArguments(r); q.err != nil {
 		return q.err
@@ -100,9 +100,9 @@ func readAttribute(members map[string]any) (filter db.DeployableFilter, attribut
 	case string:
 		text = id
 	case nil:
-		return filter, attribute, cyborg.Errorf(cyborg.Invalid, "deployable_id is missing")
+		return filter, attribute, cyborg.Errorf(cyborg.ErrInvalid, "deployable_id is missing")
 	default:
-		return filter, attribute, cyborg.Errorf(cyborg.Invalid, "deployable_id is %s, neither an integer nor a UUID", web.Describe(id))
+		return filter, attribute, cyborg.Errorf(cyborg.ErrInvalid, "deployable_id is %s, neither an integer nor a UUID", web.Describe(id))
 	}
 	if filter, err = chooseDeployable("deployable_id", text); err != nil {
 		return filter, attribute, err
@@ -115,7 +115,7 @@ func readAttribute(members map[string]any) (filter db.DeployableFilter, attribut
 	}
 	named := attribute.Key == "rc" || strings.HasPrefix(attribute.Key, "trait")
 	if named && !placementPattern.MatchString(attribute.Value) {
-		return filter, attribute, cyborg.Errorf(cyborg.Invalid,
+		return filter, attribute, cyborg.Errorf(cyborg.ErrInvalid,
 			"the value of %s is %q, which Placement takes for no name; it is of A-Z, 0-9 and _", web.Shorten(attribute.Key), web.Shorten(attribute.Value))
 	}
 	return filter, attribute, nil
@@ -126,9 +126,9 @@ func readText(members map[string]any, name string, longest int) (string, error) 
 	text, ok := members[name].(string)
 	switch {
 	case members[name] == nil:
-		return "", cyborg.Errorf(cyborg.Invalid, "%s is missing", name)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "%s is missing", name)
 	case !ok || text == "":
-		return "", cyborg.Errorf(cyborg.Invalid, "%s is %s, not a text with something in it", name, web.Describe(members[name]))
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "%s is %s, not a text with something in it", name, web.Describe(members[name]))
 	}
 	return text, web.CheckText(name, text, longest)
 }
@@ -136,7 +136,7 @@ func readText(members map[string]any, name string, longest int) (string, error) 
 func (a *API) deleteAttribute(w http.ResponseWriter, r *http.Request) error {
 	id, ok := parseUUID(pathText(r, "attribute"))
 	if !ok {
-		return cyborg.Errorf(cyborg.NotFound, "there is no attribute %s", web.Shorten(pathText(r, "attribute")))
+		return cyborg.Errorf(cyborg.ErrNotFound, "there is no attribute %s", web.Shorten(pathText(r, "attribute")))
 	}
 	if q := readArguments(r); q.err != nil {
 		return q.err

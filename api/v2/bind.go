@@ -15,12 +15,12 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// Instances knows instances: Nova does. Errors are of kind NotFound where there is no such one.
+// Instances knows instances: Nova does. Errors are of kind ErrNotFound where there is no such one.
 type Instances interface {
 	// Project is to which project it belongs.
 	Project(ctx context.Context, instance uuid.UUID) (string, error)
@@ -80,7 +80,7 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 	web.SetTarget(r.Context(), about...)
 	if in := pathText(r, "arq"); in != "" {
 		if id, ok := parseUUID(in); !ok || len(ids) != 1 || ids[0] != id {
-			return cyborg.Errorf(cyborg.Invalid, "the path names accelerator request %s, and the body another", web.Shorten(in))
+			return cyborg.Errorf(cyborg.ErrInvalid, "the path names accelerator request %s, and the body another", web.Shorten(in))
 		}
 	}
 	first := patches[ids[0]]
@@ -93,7 +93,7 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ends := time.Now().Add(a.config.BindTimeout)
-	r = r.WithContext(turns.PatientlyUntil(r.Context(), ends)) // Nova gives up at any refusal
+	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), ends)) // Nova gives up at any refusal
 	if !first.bind {
 		return a.unbind(w, r, ids, ends)
 	}
@@ -113,7 +113,7 @@ func (a *API) mayGiveAway(r *http.Request) error {
 		return err
 	}
 	if !auth.CallerOf(r.Context()).Has("admin") {
-		return cyborg.Errorf(cyborg.Forbidden, "only administrators may say to which project a request belongs")
+		return cyborg.Errorf(cyborg.ErrForbidden, "only administrators may say to which project a request belongs")
 	}
 	return nil
 }
@@ -149,20 +149,20 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 	request.LookFirst = a.instances != nil
 	err := a.inLine(r, ends, func(left time.Duration) (db.Admitted, error) {
 		request.Within = left
-		admitted, err := a.operator.Operate(w, r, cyborg.KindBind, db.Admission{Bind: &request}, bindWait)
+		admitted, err := a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 		if errors.Is(err, db.ErrOtherARQs) {
 			if err := a.forgetFormer(ctx, request, ends, err); err != nil {
 				return admitted, err
 			}
 			request.Within = max(0, time.Until(ends))
-			admitted, err = a.operator.Operate(w, r, cyborg.KindBind, db.Admission{Bind: &request}, bindWait)
+			admitted, err = a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 		}
-		if cyborg.KindOf(err) != cyborg.NoFit {
+		if cyborg.ErrorKindOf(err) != cyborg.ErrNoFit {
 			return admitted, err
 		}
 		a.forgetUnneeded(ctx, request, ends)
 		request.LookFirst, request.Within = false, max(0, time.Until(ends))
-		return a.operator.Operate(w, r, cyborg.KindBind, db.Admission{Bind: &request}, bindWait)
+		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 	})
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func (a *API) forgetFormer(ctx context.Context, request cyborg.BindRequest, ends
 	if err != nil || len(pending) == 0 {
 		return err
 	}
-	return cyborg.Errorf(cyborg.Claimed, "operation %s works on the accelerator requests that instance %s had before", pending[0].ID, instance).
+	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s works on the accelerator requests that instance %s had before", pending[0].ID, instance).
 		WithOperation(pending[0].ID)
 }
 
@@ -241,7 +241,7 @@ func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, en
 		asked[arq.Instance] = true
 		stranded, err := a.instances.Stranded(ctx, arq.Instance)
 		switch {
-		case cyborg.KindOf(err) == cyborg.NotFound:
+		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
 			_, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: arq.Instance, Held: true}, cyborg.Actor{Name: "cyborg"})
 			a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", arq.Instance.String()))
 		case stranded:
@@ -257,7 +257,7 @@ func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, en
 
 func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, ends time.Time) error {
 	err := a.inLine(r, ends, func(left time.Duration) (db.Admitted, error) {
-		return a.operator.Operate(w, r, cyborg.KindUnbind, db.Admission{Unbind: &cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
+		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Unbind: &cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
 	})
 	if err != nil {
 		return err
@@ -273,12 +273,12 @@ func (a *API) inLine(r *http.Request, ends time.Time, try func(left time.Duratio
 	for {
 		left := max(0, time.Until(ends))
 		admitted, err := try(left)
-		kind := cyborg.KindOf(err)
-		if err == nil || admitted.Operation.ID != uuid.Nil || kind != cyborg.Claimed && kind != cyborg.Unavailable && kind != cyborg.Overloaded {
+		kind := cyborg.ErrorKindOf(err)
+		if err == nil || admitted.Operation.ID != uuid.Nil || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
 			return err
 		}
 		if left == 0 {
-			return cyborg.Errorf(cyborg.Timeout, "waited %s: %s", a.config.BindTimeout, err.Error()).WithOperation(cyborg.AsError(err).Operation)
+			return cyborg.Errorf(cyborg.ErrTimeout, "waited %s: %s", a.config.BindTimeout, err.Error()).WithOperation(cyborg.AsError(err).Operation)
 		}
 		err = a.awaitEnd(waiting, cyborg.AsError(err).Operation, lineTick)
 		if err != nil && (r.Context().Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
@@ -288,20 +288,20 @@ func (a *API) inLine(r *http.Request, ends time.Time, try func(left time.Duratio
 }
 
 // awaitEnd waits until an operation has ended, so long at most; without an operation it only waits. The error is that of
-// the context, or of kind Unavailable where the server stops.
+// the context, or of kind ErrUnavailable where the server stops.
 func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	var wake <-chan struct{}
 	if operation != uuid.Nil {
-		wake = a.store.Wake(ctx)
+		wake = a.store.Notify(ctx)
 	}
 	pace := time.NewTicker(linePace)
 	defer pace.Stop()
 	for {
 		if operation != uuid.Nil {
 			op, err := a.store.Operation(ctx, operation)
-			if err == nil && op.State.Ended() || cyborg.KindOf(err) == cyborg.NotFound {
+			if err == nil && op.State.Ended() || cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 				return nil
 			}
 		}
@@ -309,7 +309,7 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Durat
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-web.Draining(ctx):
-			return cyborg.Errorf(cyborg.Unavailable, "the server stops")
+			return cyborg.Errorf(cyborg.ErrUnavailable, "the server stops")
 		case <-wake:
 			select {
 			case <-pace.C: // events of others wake us too
@@ -321,7 +321,7 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Durat
 
 // finishDeletion has operations that work on deleted requests stop, and waits for that.
 func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
-	ctx, cancel := context.WithTimeout(turns.Patiently(r.Context()), deletionWait)
+	ctx, cancel := context.WithTimeout(limiter.NeverRefuse(r.Context()), deletionWait)
 	defer cancel()
 	a.stop(ctx, pending)
 	for _, op := range pending {
@@ -345,14 +345,14 @@ func (a *API) stop(ctx context.Context, pending []cyborg.Operation) {
 func readPatches(body any) (map[uuid.UUID]patch, error) {
 	members, ok := body.(map[string]any)
 	if !ok || len(members) == 0 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the request is %s, not an object with changes by the UUIDs of accelerator requests", web.Describe(body))
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the request is %s, not an object with changes by the UUIDs of accelerator requests", web.Describe(body))
 	}
 	out := map[uuid.UUID]patch{}
 	var first *patch
 	for _, key := range slices.Sorted(maps.Keys(members)) {
 		id, ok := parseUUID(key)
 		if !ok {
-			return nil, cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s", web.Shorten(key))
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s", web.Shorten(key))
 		}
 		p, err := readPatch(key, members[key])
 		if err != nil {
@@ -363,13 +363,13 @@ func readPatches(body any) (map[uuid.UUID]patch, error) {
 		}
 		switch {
 		case p.bind != first.bind:
-			return nil, cyborg.Errorf(cyborg.Invalid, "one request binds or unbinds; it cannot do both")
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "one request binds or unbinds; it cannot do both")
 		case p.host != first.host || p.holder != first.holder || p.project != first.project:
-			return nil, cyborg.Errorf(cyborg.Invalid, "the requests are not all of one instance on one host").
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "the requests are not all of one instance on one host").
 				WithHint("Send one PATCH for each instance.")
 		}
 		if _, twice := out[id]; twice {
-			return nil, cyborg.Errorf(cyborg.Invalid, "accelerator request %s is named twice", id)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "accelerator request %s is named twice", id)
 		}
 		out[id] = p
 	}
@@ -384,30 +384,30 @@ func readPatch(key string, value any) (patch, error) {
 	var p patch
 	changes, ok := value.([]any)
 	if !ok || len(changes) == 0 {
-		return p, cyborg.Errorf(cyborg.Invalid, "the value of %s is %s, not a list of changes", web.Shorten(key), web.Describe(value))
+		return p, cyborg.Errorf(cyborg.ErrInvalid, "the value of %s is %s, not a list of changes", web.Shorten(key), web.Describe(value))
 	}
 	given := map[string]string{}
 	for i, item := range changes {
 		change, ok := item.(map[string]any)
 		if !ok {
-			return p, cyborg.Errorf(cyborg.Invalid, "a change is %s, not an object", web.Describe(item))
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "a change is %s, not an object", web.Describe(item))
 		}
 		path, _ := change["path"].(string)
 		path = "/" + strings.TrimLeft(path, "/") // upstream minds no slashes
 		if !slices.Contains([]string{"/hostname", "/device_rp_uuid", "/instance_uuid", "/project_id", "/service"}, path) {
-			return p, cyborg.Errorf(cyborg.Invalid, "Invalid path in patch: %s", web.Describe(change["path"])).
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "Invalid path in patch: %s", web.Describe(change["path"])).
 				WithHint("The paths are /hostname, /device_rp_uuid, /instance_uuid and /project_id, and /service for what is no instance.")
 		}
 		if _, twice := given[path]; twice {
-			return p, cyborg.Errorf(cyborg.Invalid, "the path %s is given twice", path)
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "the path %s is given twice", path)
 		}
 		p.namesProject = p.namesProject || path == "/project_id"
 		add := change["op"] == "add"
 		if !add && change["op"] != "remove" {
-			return p, cyborg.Errorf(cyborg.Invalid, "op is %s; it is add or remove", web.Describe(change["op"]))
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "op is %s; it is add or remove", web.Describe(change["op"]))
 		}
 		if i > 0 && add != p.bind {
-			return p, cyborg.Errorf(cyborg.Invalid, "Every op must be either add or remove")
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "Every op must be either add or remove")
 		}
 		if p.bind = add; !add {
 			given[path] = ""
@@ -415,7 +415,7 @@ func readPatch(key string, value any) (patch, error) {
 		}
 		text, ok := change["value"].(string)
 		if !ok || text == "" {
-			return p, cyborg.Errorf(cyborg.Invalid, "the value of %s is %s, not a text", path, web.Describe(change["value"]))
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "the value of %s is %s, not a text", path, web.Describe(change["value"]))
 		}
 		if err := web.CheckText("the value of "+path, text, longestProject); err != nil {
 			return p, err
@@ -440,23 +440,23 @@ func (p *patch) fill(given map[string]string) error {
 		absent = append(absent, "/instance_uuid")
 	}
 	if len(absent) > 0 {
-		return cyborg.Errorf(cyborg.Invalid, "Fields absent in patch: %v", absent)
+		return cyborg.Errorf(cyborg.ErrInvalid, "Fields absent in patch: %v", absent)
 	}
 	var ok bool
 	p.host, p.project = given["/hostname"], given["/project_id"]
 	if p.provider, ok = parseUUID(given["/device_rp_uuid"]); !ok {
-		return cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s, in /device_rp_uuid", web.Shorten(given["/device_rp_uuid"]))
+		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in /device_rp_uuid", web.Shorten(given["/device_rp_uuid"]))
 	}
 	if given["/instance_uuid"] == "" {
 		p.holder = cyborg.Holder{Kind: cyborg.HolderService, ID: given["/service"]}
 		return nil
 	}
 	if given["/service"] != "" {
-		return cyborg.Errorf(cyborg.Invalid, "a request is bound to an instance or to a service, not to both")
+		return cyborg.Errorf(cyborg.ErrInvalid, "a request is bound to an instance or to a service, not to both")
 	}
 	instance, ok := parseUUID(given["/instance_uuid"])
 	if !ok || instance == uuid.Nil {
-		return cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s, in /instance_uuid", web.Shorten(given["/instance_uuid"]))
+		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in /instance_uuid", web.Shorten(given["/instance_uuid"]))
 	}
 	p.holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance.String()}
 	return nil

@@ -15,11 +15,11 @@ func (a *API) body(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if strings.TrimSpace(string(text)) == "" {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the request has no body").WithHint("Send JSON.")
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the request has no body").WithHint("Send JSON.")
 	}
 	value, err := web.ParseJSON(text)
-	if cyborg.KindOf(err) == cyborg.Invalid {
-		return nil, cyborg.Errorf(cyborg.Invalid, "Request is not in valid JSON format: %s", err.Error())
+	if cyborg.ErrorKindOf(err) == cyborg.ErrInvalid {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Request is not in valid JSON format: %s", err.Error())
 	}
 	return value, err
 }
@@ -35,7 +35,7 @@ func (a *API) object(w http.ResponseWriter, r *http.Request) (map[string]any, er
 	}
 	members, ok := body.(map[string]any)
 	if !ok {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the body is %s, not an object", web.Describe(body))
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the body is %s, not an object", web.Describe(body))
 	}
 	return members, nil
 }

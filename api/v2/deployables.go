@@ -64,7 +64,7 @@ func (w *deployableWriter) attributesList(attributes []byte) string {
 	}
 	var parsed []cyborg.Attribute
 	if err := json.Unmarshal(attributes, &parsed); err != nil {
-		w.err = cyborg.Errorf(cyborg.Internal, "the attributes of a deployable: %w", err)
+		w.err = cyborg.Errorf(cyborg.ErrInternal, "the attributes of a deployable: %w", err)
 		return "null"
 	}
 	var inner, out text
@@ -158,9 +158,9 @@ func chooseDeployable(place, text string) (db.DeployableFilter, error) {
 	if number, ok := parseNumber(text); ok {
 		return db.DeployableFilter{IDs: []int64{number}}, nil
 	}
-	return db.DeployableFilter{}, cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s, in %s", web.Shorten(text), place)
+	return db.DeployableFilter{}, cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in %s", web.Shorten(text), place)
 }
 
 func noDeployable(filter db.DeployableFilter) error {
-	return cyborg.Errorf(cyborg.NotFound, "Deployable not found with uuid=%s", filter)
+	return cyborg.Errorf(cyborg.ErrNotFound, "Deployable not found with uuid=%s", filter)
 }

@@ -95,7 +95,7 @@ func (a *API) showDeviceProfile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(found) == 0 {
-		return cyborg.Errorf(cyborg.NotFound, "there is no device profile %s", text)
+		return cyborg.Errorf(cyborg.ErrNotFound, "there is no device profile %s", text)
 	}
 	p := a.viewDeviceProfile(r, found[0])
 	return web.WriteJSON(w, http.StatusOK, map[string]oneDeviceProfileView{
@@ -149,7 +149,7 @@ func (a *API) createDeviceProfile(w http.ResponseWriter, r *http.Request) error 
 	}
 	list, ok := body.([]any)
 	if !ok || len(list) != 1 {
-		return cyborg.Errorf(cyborg.Invalid, "Only one device profile allowed per POST request for now").
+		return cyborg.Errorf(cyborg.ErrInvalid, "Only one device profile allowed per POST request for now").
 			WithHint("Send a list with one device profile in it.")
 	}
 	profile, err := readProfile(list[0])
@@ -168,30 +168,30 @@ func readProfile(value any) (cyborg.DeviceProfile, error) {
 	var p cyborg.DeviceProfile
 	members, ok := value.(map[string]any)
 	if !ok {
-		return p, cyborg.Errorf(cyborg.Invalid, "the device profile is %s, not an object", web.Describe(value))
+		return p, cyborg.Errorf(cyborg.ErrInvalid, "the device profile is %s, not an object", web.Describe(value))
 	}
 	if members["name"] != nil && members["name"] != "" {
 		if p.Name, ok = members["name"].(string); !ok {
-			return p, cyborg.Errorf(cyborg.Invalid, "the name is %s, not a text", web.Describe(members["name"]))
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "the name is %s, not a text", web.Describe(members["name"]))
 		}
 	}
 	switch {
 	case p.Name == "":
-		return p, cyborg.Errorf(cyborg.Invalid, "DeviceProfile name needed")
+		return p, cyborg.Errorf(cyborg.ErrInvalid, "DeviceProfile name needed")
 	case !profileNamePattern.MatchString(p.Name):
-		return p, cyborg.Errorf(cyborg.Invalid, "Device profile name %q must match %s", web.Shorten(p.Name), profileNamePattern)
+		return p, cyborg.Errorf(cyborg.ErrInvalid, "Device profile name %q must match %s", web.Shorten(p.Name), profileNamePattern)
 	case len(p.Name) > longestName:
-		return p, cyborg.Errorf(cyborg.Invalid, "the name %q has more than %d characters", web.Shorten(p.Name), longestName)
+		return p, cyborg.Errorf(cyborg.ErrInvalid, "the name %q has more than %d characters", web.Shorten(p.Name), longestName)
 	}
 	if given := members["description"]; given != nil {
 		if p.Description, ok = given.(string); !ok {
-			return p, cyborg.Errorf(cyborg.Invalid, "the description is %s, not a text", web.Describe(given))
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "the description is %s, not a text", web.Describe(given))
 		}
 	}
 	if given := members["uuid"]; given != nil {
 		text, _ := given.(string)
 		if p.UUID, ok = parseUUID(text); !ok || p.UUID == uuid.Nil {
-			return p, cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s", web.Describe(given))
+			return p, cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s", web.Describe(given))
 		}
 	}
 	var err error
@@ -202,17 +202,17 @@ func readProfile(value any) (cyborg.DeviceProfile, error) {
 func readGroups(value any) ([]map[string]string, error) {
 	list, ok := value.([]any)
 	if value != nil && !ok {
-		return nil, cyborg.Errorf(cyborg.Invalid, "groups is %s, not a list", web.Describe(value))
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "groups is %s, not a list", web.Describe(value))
 	}
 	if len(list) == 0 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "DeviceProfile needs groups field")
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "DeviceProfile needs groups field")
 	}
 	groups := make([]map[string]string, len(list))
 	requests := 0
 	for i, item := range list {
 		members, ok := item.(map[string]any)
 		if !ok {
-			return nil, cyborg.Errorf(cyborg.Invalid, "group %d is %s, not an object", i, web.Describe(item))
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "group %d is %s, not an object", i, web.Describe(item))
 		}
 		groups[i] = map[string]string{}
 		for key, value := range members {
@@ -221,7 +221,7 @@ func readGroups(value any) ([]map[string]string, error) {
 				return nil, err
 			}
 			if _, twice := groups[i][clean]; twice {
-				return nil, cyborg.Errorf(cyborg.Invalid, "group %d has %s twice", i, clean)
+				return nil, cyborg.Errorf(cyborg.ErrInvalid, "group %d has %s twice", i, clean)
 			}
 			groups[i][clean] = text
 			if amount, err := strconv.Atoi(text); err == nil && strings.HasPrefix(clean, "resources:") {
@@ -229,12 +229,12 @@ func readGroups(value any) ([]map[string]string, error) {
 			}
 		}
 		if groups[i]["accel:bitstream_id"] != "" && groups[i]["accel:function_id"] != "" {
-			return nil, cyborg.Errorf(cyborg.Invalid, "group %d has accel:bitstream_id and accel:function_id, which each choose an image", i).
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "group %d has accel:bitstream_id and accel:function_id, which each choose an image", i).
 				WithHint("Keep one of them.")
 		}
 	}
 	if requests > mostRequests {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the groups ask for %d resources, and the most is %d", requests, mostRequests)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the groups ask for %d resources, and the most is %d", requests, mostRequests)
 	}
 	return groups, nil
 }
@@ -253,7 +253,7 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 	case int64:
 		text = strconv.FormatInt(v, 10)
 	default:
-		return "", "", cyborg.Errorf(cyborg.Invalid, "%s is %s, not a text", web.Shorten(key), web.Describe(value))
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "%s is %s, not a text", web.Shorten(key), web.Describe(value))
 	}
 	switch kind {
 	case "accel":
@@ -263,26 +263,26 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 	case "resources":
 		return readResources(name, text)
 	}
-	return "", "", cyborg.Errorf(cyborg.Invalid, "Unsupported group key %q; it begins with none of resources:, trait:, accel:", web.Shorten(key))
+	return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported group key %q; it begins with none of resources:, trait:, accel:", web.Shorten(key))
 }
 
 func readTrait(name, text string) (clean, value string, err error) {
 	switch {
 	case !customPattern.MatchString(name):
-		return "", "", cyborg.Errorf(cyborg.Invalid, "Unsupported trait name format %q; it is CUSTOM_ and then A-Z, 0-9 and _", web.Shorten(name))
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported trait name format %q; it is CUSTOM_ and then A-Z, 0-9 and _", web.Shorten(name))
 	case text != "required" && text != "forbidden":
-		return "", "", cyborg.Errorf(cyborg.Invalid, "Unsupported trait value %q of %s; it is required or forbidden", web.Shorten(text), name)
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported trait value %q of %s; it is required or forbidden", web.Shorten(text), name)
 	}
 	return "trait:" + name, text, nil
 }
 
 func readResources(name, text string) (clean, value string, err error) {
 	if !standardClassTable[name] && !customPattern.MatchString(name) {
-		return "", "", cyborg.Errorf(cyborg.Invalid, "Unsupported resource class %q; it is FPGA, GPU, VGPU, PGPU, or CUSTOM_ and then A-Z, 0-9 and _", web.Shorten(name))
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported resource class %q; it is FPGA, GPU, VGPU, PGPU, or CUSTOM_ and then A-Z, 0-9 and _", web.Shorten(name))
 	}
 	amount, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil || amount < 1 || amount > mostRequests {
-		return "", "", cyborg.Errorf(cyborg.Invalid, "Resources number %s is invalid; it is a whole number from 1 to %d", web.Shorten(text), mostRequests)
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Resources number %s is invalid; it is a whole number from 1 to %d", web.Shorten(text), mostRequests)
 	}
 	return "resources:" + name, strconv.Itoa(amount), nil
 }

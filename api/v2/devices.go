@@ -143,7 +143,7 @@ func (a *API) chooseDevice(r *http.Request) (db.DeviceFilter, error) {
 }
 
 func noDevice(text string) error {
-	return cyborg.Errorf(cyborg.NotFound, "Device not found with uuid=%s", web.Shorten(text))
+	return cyborg.Errorf(cyborg.ErrNotFound, "Device not found with uuid=%s", web.Shorten(text))
 }
 
 // disableDevice takes all accelerators of the device out of use, as /v1 does with its maintain.
@@ -182,7 +182,7 @@ func (a *API) administer(w http.ResponseWriter, r *http.Request, change func(id 
 	case err != nil:
 		return err
 	case len(device.Deployables) == 0:
-		return cyborg.Errorf(cyborg.Changed, "device %s has no deployable that could be taken out of use, or into it", id)
+		return cyborg.Errorf(cyborg.ErrChanged, "device %s has no deployable that could be taken out of use, or into it", id)
 	}
 	return writeEmpty(w, http.StatusNoContent)
 }

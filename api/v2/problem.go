@@ -31,18 +31,18 @@ func withText(err *cyborg.Error, status int, text string) error {
 }
 
 func noSuchPath() error {
-	return withText(cyborg.Errorf(cyborg.NotFound, "there is no such path"), http.StatusNotFound,
+	return withText(cyborg.Errorf(cyborg.ErrNotFound, "there is no such path"), http.StatusNotFound,
 		"404 Not Found\n\nThe resource could not be found.\n\n   ")
 }
 
 func wrongMethod(method string) error {
-	return withText(cyborg.Errorf(cyborg.Invalid, "the path does not know %s", web.Shorten(method)), http.StatusMethodNotAllowed,
+	return withText(cyborg.Errorf(cyborg.ErrInvalid, "the path does not know %s", web.Shorten(method)), http.StatusMethodNotAllowed,
 		fmt.Sprintf("405 Method Not Allowed\n\nThe method %s is not allowed for this resource. \n\n ", web.Shorten(method)))
 }
 
 func notAcceptable(format string, args ...any) error {
 	reason := fmt.Sprintf(format, args...)
-	return withText(cyborg.Errorf(cyborg.Invalid, "%s", reason), http.StatusNotAcceptable,
+	return withText(cyborg.Errorf(cyborg.ErrInvalid, "%s", reason), http.StatusNotAcceptable,
 		"406 Not Acceptable\n\n"+reason+"\n\n ")
 }
 

@@ -45,7 +45,7 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 	if id == uuid.Nil {
 		return noDeployable(filter)
 	}
-	done, err := a.operator.Operate(w, r, cyborg.KindProgram, db.Admission{Program: &cyborg.ProgramRequest{
+	done, err := a.operator.Operate(w, r, cyborg.OperationProgram, db.Admission{Program: &cyborg.ProgramRequest{
 		Accelerator: id, Image: cyborg.GlanceImage(image),
 	}}, a.config.SyncWait)
 	if err != nil {
@@ -62,7 +62,7 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 func readImagePatch(body any) (uuid.UUID, error) {
 	changes, ok := body.([]any)
 	if !ok || len(changes) == 0 {
-		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "the patch is %s, not a list with a change in it", web.Describe(body)).
+		return uuid.Nil, cyborg.Errorf(cyborg.ErrInvalid, "the patch is %s, not a list with a change in it", web.Describe(body)).
 			WithHint(`Send [{"path": "/program", "op": "replace", "value": [{"image_uuid": "…"}]}].`)
 	}
 	for i, change := range changes {
@@ -72,7 +72,7 @@ func readImagePatch(body any) (uuid.UUID, error) {
 	}
 	first, _ := changes[0].(map[string]any)
 	if first["op"] == "remove" {
-		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "what a device is programmed with can be replaced, not removed")
+		return uuid.Nil, cyborg.Errorf(cyborg.ErrInvalid, "what a device is programmed with can be replaced, not removed")
 	}
 	value := first["value"]
 	if list, ok := value.([]any); ok && len(list) > 0 {
@@ -82,7 +82,7 @@ func readImagePatch(body any) (uuid.UUID, error) {
 	given, _ := members["image_uuid"].(string)
 	image, ok := parseUUID(given)
 	if !ok {
-		return uuid.Nil, cyborg.Errorf(cyborg.Invalid, "Expected a uuid but received %s, for image_uuid", web.Describe(members["image_uuid"]))
+		return uuid.Nil, cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, for image_uuid", web.Describe(members["image_uuid"]))
 	}
 	return image, nil
 }
@@ -90,23 +90,23 @@ func readImagePatch(body any) (uuid.UUID, error) {
 func checkChange(i int, change any) error {
 	members, ok := change.(map[string]any)
 	if !ok {
-		return cyborg.Errorf(cyborg.Invalid, "change %d is %s, not an object", i, web.Describe(change))
+		return cyborg.Errorf(cyborg.ErrInvalid, "change %d is %s, not an object", i, web.Describe(change))
 	}
 	path, _ := members["path"].(string)
 	switch {
 	case !patchPathPattern.MatchString(path):
-		return cyborg.Errorf(cyborg.Invalid, "the path of change %d is %s, which is none", i, web.Describe(members["path"]))
+		return cyborg.Errorf(cyborg.ErrInvalid, "the path of change %d is %s, which is none", i, web.Describe(members["path"]))
 	case ownPathTable["/"+strings.Split(path, "/")[1]]: // with all that is in it
-		return cyborg.Errorf(cyborg.Invalid, "'%s' is an internal attribute and can not be updated", path)
+		return cyborg.Errorf(cyborg.ErrInvalid, "'%s' is an internal attribute and can not be updated", path)
 	}
 	switch members["op"] {
 	case "add", "replace":
 		if members["value"] == nil {
-			return cyborg.Errorf(cyborg.Invalid, "'add' and 'replace' operations need a value, and change %d has none", i)
+			return cyborg.Errorf(cyborg.ErrInvalid, "'add' and 'replace' operations need a value, and change %d has none", i)
 		}
 	case "remove":
 	default:
-		return cyborg.Errorf(cyborg.Invalid, "the op of change %d is %s, none of add, replace and remove", i, web.Describe(members["op"]))
+		return cyborg.Errorf(cyborg.ErrInvalid, "the op of change %d is %s, none of add, replace and remove", i, web.Describe(members["op"]))
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
@@ -64,10 +64,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return err
 			}
 			web.SetIdentity(r.Context(), caller.Identity())
-			ctx := turns.With(auth.WithCaller(r.Context(), caller), turns.Of(r.Method))
+			ctx := limiter.WithClass(auth.WithCaller(r.Context(), caller), limiter.ClassOf(r.Method))
 			if caller.Service() && r.Header.Get(serviceTokenHeader) != "" {
 				var cancel context.CancelFunc
-				ctx, cancel = a.patiently(ctx, r.Method)
+				ctx, cancel = a.neverRefuse(ctx, r.Method)
 				defer cancel()
 			}
 			r = r.WithContext(ctx)
@@ -92,8 +92,8 @@ const serviceTokenHeader = "X-Service-Token"
 
 // patiently is for what a service such as Nova asks: it waits for its turn, since Nova gives up an instance at any refusal,
 // but no longer than a bind may take. A bind looks at its time itself, and records when that is over.
-func (a *API) patiently(ctx context.Context, method string) (context.Context, context.CancelFunc) {
-	if ctx = turns.Patiently(ctx); method == http.MethodPatch {
+func (a *API) neverRefuse(ctx context.Context, method string) (context.Context, context.CancelFunc) {
+	if ctx = limiter.NeverRefuse(ctx); method == http.MethodPatch {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, a.config.BindTimeout)
@@ -165,6 +165,6 @@ func sendsJSON(r *http.Request) error {
 	if r.ContentLength == 0 || strings.EqualFold(strings.TrimSpace(name), "application/json") {
 		return nil
 	}
-	return web.WithStatus(cyborg.Errorf(cyborg.Invalid, "Unknown mimetype: %s", web.Shorten(given)).
+	return web.WithStatus(cyborg.Errorf(cyborg.ErrInvalid, "Unknown mimetype: %s", web.Shorten(given)).
 		WithHint("Send application/json."), http.StatusUnsupportedMediaType)
 }

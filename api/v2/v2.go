@@ -19,7 +19,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
@@ -72,7 +72,7 @@ type Policy interface {
 	Check(ctx context.Context, rule string) error
 }
 
-// Authenticator finds out who makes a request. The error is of kind Unauthenticated, or of kind Unavailable where nobody
+// Authenticator finds out who makes a request. The error is of kind ErrUnauthenticated, or of kind ErrUnavailable where nobody
 // can tell.
 type Authenticator interface {
 	Authenticate(r *http.Request) (auth.Caller, error)
@@ -87,7 +87,7 @@ type Operator interface {
 // Deps is what the interface is made of.
 type Deps struct {
 	Store         Store
-	Turns         *turns.Turns
+	Limiter       *limiter.Limiter
 	Operator      Operator
 	Canceller     Canceller
 	Policy        Policy
@@ -117,7 +117,7 @@ type API struct {
 // New returns the API.
 func New(config Config, deps Deps) *API {
 	a := &API{
-		config: config.withDefaults(), store: &sharedStore{store: deps.Store, turns: deps.Turns}, operator: deps.Operator, policy: deps.Policy,
+		config: config.withDefaults(), store: &limitedStore{store: deps.Store, limiter: deps.Limiter}, operator: deps.Operator, policy: deps.Policy,
 		canceller: deps.Canceller, instances: deps.Instances, log: deps.Log,
 		authenticator: deps.Authenticator, document: deps.Document,
 	}

@@ -51,7 +51,7 @@ func needs(ctx context.Context, minor int) error {
 	if minorOf(ctx) >= minor {
 		return nil
 	}
-	return web.WithStatus(cyborg.Errorf(cyborg.Invalid,
+	return web.WithStatus(cyborg.Errorf(cyborg.ErrInvalid,
 		"Request not acceptable. The minimal required API version should be %d.%d", major, minor).
 		WithHint("Send the header OpenStack-API-Version: %s %d.%d.", serviceType, major, minor), http.StatusNotAcceptable)
 }

@@ -55,7 +55,7 @@ func TestParseJSONRefuses(t *testing.T) {
 		strings.Repeat("[", 1_000_000):    "deeper than 32",
 	} {
 		_, err := web.ParseJSON([]byte(text))
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%.50s: %v", text, err)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%.50s: %v", text, err)
 		require.Contains(t, err.Error(), says)
 	}
 }

@@ -104,7 +104,7 @@ func recoverPanic(rec *recorder, r *http.Request) {
 	if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(reason)
 	}
-	err := cyborg.Errorf(cyborg.Internal, "panic: %v\n%s", reason, debug.Stack())
+	err := cyborg.Errorf(cyborg.ErrInternal, "panic: %v\n%s", reason, debug.Stack())
 	if rec.status != 0 { // the answer has begun; all that is left is to break it off
 		exchangeOf(r.Context()).err = err
 		panic(http.ErrAbortHandler)
@@ -137,7 +137,7 @@ func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, 
 		attrs = append(attrs, slog.String("project", x.identity.Project))
 	}
 	if x.err != nil {
-		kind := cyborg.KindOf(x.err)
+		kind := cyborg.ErrorKindOf(x.err)
 		level = kind.LogLevel()
 		attrs = append(attrs, slog.String("kind", string(kind)), slog.String("error", x.err.Error()))
 	}

@@ -19,73 +19,73 @@ const statusClientGone = 499
 
 // Problem is the body of every error answer (RFC 9457, application/problem+json).
 type Problem struct {
-	Type      string      `json:"type"`
-	Title     string      `json:"title"`
-	Status    int         `json:"status"`
-	Detail    string      `json:"detail"`
-	Kind      cyborg.Kind `json:"kind"`
-	RequestID string      `json:"request_id"`
-	Operation uuid.UUID   `json:"operation_id,omitzero"`
-	Hint      string      `json:"hint,omitempty"`
+	Type      string           `json:"type"`
+	Title     string           `json:"title"`
+	Status    int              `json:"status"`
+	Detail    string           `json:"detail"`
+	Kind      cyborg.ErrorKind `json:"kind"`
+	RequestID string           `json:"request_id"`
+	Operation uuid.UUID        `json:"operation_id,omitzero"`
+	Hint      string           `json:"hint,omitempty"`
 }
 
 // title says in a few words what a kind means; it is the same for each problem of that kind.
-func title(kind cyborg.Kind) string {
+func title(kind cyborg.ErrorKind) string {
 	switch kind {
-	case cyborg.Invalid:
+	case cyborg.ErrInvalid:
 		return "The request is not valid"
-	case cyborg.Unauthenticated:
+	case cyborg.ErrUnauthenticated:
 		return "Who are you?"
-	case cyborg.Forbidden:
+	case cyborg.ErrForbidden:
 		return "You may not do this"
-	case cyborg.NotFound:
+	case cyborg.ErrNotFound:
 		return "There is no such thing"
-	case cyborg.Changed:
+	case cyborg.ErrChanged:
 		return "It is not in the state that you expected"
-	case cyborg.NameTaken:
+	case cyborg.ErrNameTaken:
 		return "The name is taken"
-	case cyborg.NoFit:
+	case cyborg.ErrNoFit:
 		return "No accelerator fits"
-	case cyborg.Claimed:
+	case cyborg.ErrClaimed:
 		return "Another operation works on it"
-	case cyborg.InUse:
+	case cyborg.ErrInUse:
 		return "It is in use"
-	case cyborg.TooLarge:
+	case cyborg.ErrTooLarge:
 		return "It is too large"
-	case cyborg.Unsupported:
+	case cyborg.ErrUnsupported:
 		return "Its driver cannot do this"
-	case cyborg.ImageRejected:
+	case cyborg.ErrImageRejected:
 		return "The image does not fit"
-	case cyborg.Protected:
+	case cyborg.ErrProtected:
 		return "The host lives on it"
-	case cyborg.Overloaded:
+	case cyborg.ErrOverloaded:
 		return "Too much work in flight"
-	case cyborg.Cancelled:
+	case cyborg.ErrCancelled:
 		return "It was cancelled"
-	case cyborg.Busy:
+	case cyborg.ErrBusy:
 		return "The device is busy"
-	case cyborg.HostSilent:
+	case cyborg.ErrHostSilent:
 		return "The host's agent does not answer"
-	case cyborg.Unavailable:
+	case cyborg.ErrUnavailable:
 		return "A service we need does not answer"
-	case cyborg.Timeout:
+	case cyborg.ErrTimeout:
 		return "It took too long"
-	case cyborg.Hardware:
+	case cyborg.ErrHardware:
 		return "The hardware failed"
-	case cyborg.Internal:
+	case cyborg.ErrInternal:
 		return "A defect of ours"
 	}
 	return "A defect of ours"
 }
 
 // retryAfter is how many seconds a caller should wait before trying again, by kind; 0 says nothing.
-func retryAfter(kind cyborg.Kind) int {
+func retryAfter(kind cyborg.ErrorKind) int {
 	switch kind {
-	case cyborg.Overloaded, cyborg.Busy:
+	case cyborg.ErrOverloaded, cyborg.ErrBusy:
 		return 1
-	case cyborg.Unavailable, cyborg.Timeout:
+	case cyborg.ErrUnavailable, cyborg.ErrTimeout:
 		return 5
-	case cyborg.HostSilent:
+	case cyborg.ErrHostSilent:
 		return 10
 	default:
 		return 0
@@ -104,7 +104,7 @@ func (e *statusError) Unwrap() error { return e.err }
 // MethodNotAllowed is the error of a path that exists, but not with this method.
 func MethodNotAllowed(r *http.Request, allowed string) error {
 	return &statusError{
-		err: cyborg.Errorf(cyborg.Invalid, "%s does not know %s", r.URL.Path, r.Method).
+		err: cyborg.Errorf(cyborg.ErrInvalid, "%s does not know %s", r.URL.Path, r.Method).
 			WithHint("It knows %s.", allowed),
 		status: http.StatusMethodNotAllowed,
 	}
@@ -138,17 +138,17 @@ type challenger interface {
 }
 
 // WriteError answers with the error: its kind decides the status, and nothing internal leaves the process. An error
-// that is no *cyborg.Error is of kind Internal. Observe logs it.
+// that is no *cyborg.Error is of kind ErrInternal. Observe logs it.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	exchangeOf(r.Context()).err = err
 	given := err
 	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		exchangeOf(r.Context()).err = cyborg.Errorf(cyborg.Cancelled, "the caller went away: %w", err)
+		exchangeOf(r.Context()).err = cyborg.Errorf(cyborg.ErrCancelled, "the caller went away: %w", err)
 		w.WriteHeader(statusClientGone) // nobody reads it
 		return
 	}
-	if errors.Is(err, context.DeadlineExceeded) && cyborg.KindOf(err) == cyborg.Internal {
-		err = cyborg.Errorf(cyborg.Timeout, "the answer took longer than the request may last").
+	if errors.Is(err, context.DeadlineExceeded) && cyborg.ErrorKindOf(err) == cyborg.ErrInternal {
+		err = cyborg.Errorf(cyborg.ErrTimeout, "the answer took longer than the request may last").
 			WithHint("Try again; where it stays so, look at /readyz?verbose.")
 	}
 	e := cyborg.AsError(err)
@@ -156,16 +156,16 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 		Type:      "urn:cyborg:problem:" + string(e.Kind),
 		Title:     title(e.Kind),
 		Status:    e.Kind.HTTPStatus(),
-		Detail:    cyborg.Showable(e.Message, longestText),
+		Detail:    cyborg.Sanitize(e.Message, longestText),
 		Kind:      e.Kind,
 		RequestID: RequestID(r.Context()),
 		Operation: e.Operation,
-		Hint:      cyborg.Showable(e.Hint, longestText),
+		Hint:      cyborg.Sanitize(e.Hint, longestText),
 	}
 	if s, ok := errors.AsType[*statusError](err); ok {
 		problem.Status = s.status
 	}
-	if e.Kind == cyborg.Internal {
+	if e.Kind == cyborg.ErrInternal {
 		problem.Detail = "something went wrong inside; the log of this server has it under the request id"
 		problem.Hint = "Give the request id " + problem.RequestID + " to the operator of this server."
 	}
@@ -188,7 +188,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if seconds > 0 && header.Get("Retry-After") == "" {
 		header.Set("Retry-After", strconv.Itoa(seconds))
 	}
-	if e.Kind == cyborg.Unauthenticated {
+	if e.Kind == cyborg.ErrUnauthenticated {
 		header.Set("WWW-Authenticate", `Bearer realm="cyborg"`)
 	}
 	if known, ok := errors.AsType[challenger](given); ok {
@@ -218,7 +218,7 @@ func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func WriteJSON(w http.ResponseWriter, status int, value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "the answer does not marshal: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "the answer does not marshal: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -10,15 +10,15 @@ import (
 )
 
 // CheckText refuses a text that could not be stored, would garble a terminal or a log, or has more characters than the
-// longest. The error is of kind Invalid and names its place.
+// longest. The error is of kind ErrInvalid and names its place.
 func CheckText(place, text string, longest int) error {
 	switch {
 	case !utf8.ValidString(text):
-		return cyborg.Errorf(cyborg.Invalid, "%s is %q, which is not UTF-8", place, Shorten(text))
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s is %q, which is not UTF-8", place, Shorten(text))
 	case strings.ContainsFunc(text, unicode.IsControl):
-		return cyborg.Errorf(cyborg.Invalid, "%s is %q, which has a control character", place, Shorten(text))
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s is %q, which has a control character", place, Shorten(text))
 	case utf8.RuneCountInString(text) > longest:
-		return cyborg.Errorf(cyborg.Invalid, "%s is %q, which has more than %d characters", place, Shorten(text), longest)
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s is %q, which has more than %d characters", place, Shorten(text), longest)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func get(t *testing.T, url string) (*http.Response, []byte, error) {
 func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
 	t.Parallel()
 	for failure, level := range map[error]slog.Level{
-		nil: slog.LevelDebug, cyborg.Errorf(cyborg.Forbidden, "no"): slog.LevelWarn,
+		nil: slog.LevelDebug, cyborg.Errorf(cyborg.ErrForbidden, "no"): slog.LevelWarn,
 	} {
 		server, log := observed(t, func(_ http.ResponseWriter, r *http.Request) error {
 			web.SetRoutine(r.Context())
@@ -72,8 +72,8 @@ func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
 // Each kind answers with its status, a title of its own, and the message; what is internal stays inside.
 func TestWriteError(t *testing.T) {
 	t.Parallel()
-	titles := map[string]cyborg.Kind{}
-	for _, kind := range cyborg.Kinds() {
+	titles := map[string]cyborg.ErrorKind{}
+	for _, kind := range cyborg.ErrorKinds() {
 		server, log := observed(t, func(http.ResponseWriter, *http.Request) error {
 			return fmt.Errorf("wrapped: %w", cyborg.Errorf(kind, "secret message").WithHint("Do this."))
 		})
@@ -89,13 +89,13 @@ func TestWriteError(t *testing.T) {
 		require.NotEmpty(t, problem.Title)
 		require.NotContains(t, titles, problem.Title, "%s", kind)
 		titles[problem.Title] = kind
-		if kind == cyborg.Internal {
+		if kind == cyborg.ErrInternal {
 			require.NotContains(t, string(body), "secret")
 		} else {
 			require.Equal(t, "secret message", problem.Detail)
 			require.Equal(t, "Do this.", problem.Hint)
 		}
-		require.Equal(t, kind.Retryable() || kind == cyborg.HostSilent, response.Header.Get("Retry-After") != "", "%s", kind)
+		require.Equal(t, kind.Retryable() || kind == cyborg.ErrHostSilent, response.Header.Get("Retry-After") != "", "%s", kind)
 
 		var line map[string]any
 		require.NoError(t, json.Unmarshal(log.Bytes(), &line))
@@ -109,10 +109,10 @@ func TestErrorsThatAreNotOurs(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		err  error
-		kind cyborg.Kind
+		kind cyborg.ErrorKind
 	}{
-		"unknown":  {errors.New("secret at db.go:17"), cyborg.Internal},
-		"deadline": {fmt.Errorf("secret: %w", context.DeadlineExceeded), cyborg.Timeout},
+		"unknown":  {errors.New("secret at db.go:17"), cyborg.ErrInternal},
+		"deadline": {fmt.Errorf("secret: %w", context.DeadlineExceeded), cyborg.ErrTimeout},
 	} {
 		server, _ := observed(t, func(http.ResponseWriter, *http.Request) error { return test.err })
 		response, body, err := get(t, server.URL)
@@ -196,12 +196,12 @@ func TestReadBody(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, body, size)
 		} else {
-			require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err))
 		}
 	}
 	broken := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(bytes.NewReader([]byte("{")), brokenReader{}))
 	_, err := web.ReadBody(httptest.NewRecorder(), broken, 100)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
 type brokenReader struct{}

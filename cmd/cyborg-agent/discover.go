@@ -29,7 +29,7 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 		return err
 	}
 	if len(c.Agent.Backends) == 0 {
-		return cyborg.Errorf(cyborg.Invalid, "no backend is configured").
+		return cyborg.Errorf(cyborg.ErrInvalid, "no backend is configured").
 			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor_id: \"10de\"}]}}]'.")
 	}
 	seen := discovery{Host: c.Agent.Host}
@@ -41,7 +41,7 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 	encoder := json.NewEncoder(cmd.OutOrStdout())
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(seen); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "what was found cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "what was found cannot be written: %w", err)
 	}
 	return failure
 }
@@ -50,7 +50,7 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 func checkBackends(cmd *cobra.Command, c *config.Config) error {
 	return eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		if _, err := newDriver(); err != nil {
-			return cyborg.Errorf(cyborg.KindOf(err), "backend %s: %w", backend.Name, err)
+			return cyborg.Errorf(cyborg.ErrorKindOf(err), "backend %s: %w", backend.Name, err)
 		}
 		return nil
 	})
@@ -66,7 +66,7 @@ func eachBackend(
 	}
 	state, err := os.MkdirTemp("", "cyborg-agent-")
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "there is no room for the drivers' state: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "there is no room for the drivers' state: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
 
@@ -75,7 +75,7 @@ func eachBackend(
 		failures = append(failures, do(backend, func() (drivers.Driver, error) {
 			own := filepath.Join(state, backend.Name)
 			if err := os.Mkdir(own, 0o700); err != nil {
-				return nil, cyborg.Errorf(cyborg.Unavailable, "there is no room for its state: %w", err)
+				return nil, cyborg.Errorf(cyborg.ErrUnavailable, "there is no room for its state: %w", err)
 			}
 			return registry.New(backend.Driver, drivers.Environment{
 				Host: c.Agent.Host, Backend: backend.Name, Root: c.Agent.Root, StateDir: own, Log: c.Log.Logger(cmd.ErrOrStderr()),
@@ -98,7 +98,7 @@ func look(
 	}
 	fail := func(err error) (cyborg.BackendReport, error) {
 		report.State, report.Error = cyborg.BackendFailed, err.Error()
-		return report, cyborg.Errorf(cyborg.KindOf(err), "backend %s: %w", backend.Name, err)
+		return report, cyborg.Errorf(cyborg.ErrorKindOf(err), "backend %s: %w", backend.Name, err)
 	}
 	driver, err := newDriver()
 	if err != nil {

@@ -136,7 +136,7 @@ func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 			"Look at the difference with `cyborg host whitelist HOST … --dry-run`, move what is needed to another file, then apply it with --force.")
 		return
 	}
-	beside, err := file.Beside()
+	beside, err := file.Neighbours()
 	switch {
 	case err != nil:
 		f.Warn(check, "it cannot be seen what else Nova is told of PCI devices: "+err.Error(), "Let this user read nova.conf.")
@@ -215,15 +215,15 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 	host, err := asker.host(ctx, endpoint, c.Agent.Host)
 	const do = "Give one of the two machines a name of its own (agent.host), or stop its agent."
 	switch {
-	case cyborg.KindOf(err) == cyborg.NotFound:
+	case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
 		f.OKf(check, "%s has not reported yet", c.Agent.Host)
 	case err != nil:
 		f.Error(check, err, "Look at the server's log.")
 	case !host.Silent && host.Instance != "" && host.Instance != own:
 		f.Fail(check, fmt.Sprintf("%s has an agent that is not of this state directory and boot: one at %s, heard at %s",
 			c.Agent.Host, host.Address, host.LastSeen.Format(time.RFC3339)), do)
-	case len(host.Rivals) > 0:
-		f.Fail(check, fmt.Sprintf("a second agent speaks for %s, and is refused: one at %s", c.Agent.Host, host.Rivals[0].Address), do)
+	case len(host.DuplicateAgents) > 0:
+		f.Fail(check, fmt.Sprintf("a second agent speaks for %s, and is refused: one at %s", c.Agent.Host, host.DuplicateAgents[0].Address), do)
 	default:
 		f.OKf(check, "nobody else speaks for %s", c.Agent.Host)
 	}
@@ -244,7 +244,7 @@ func (a asker) get(ctx context.Context, url string, read func(*http.Response) er
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "does not answer: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "does not answer: %w", err)
 	}
 	defer response.Body.Close()
 	return read(response)
@@ -254,7 +254,7 @@ func (a asker) get(ctx context.Context, url string, read func(*http.Response) er
 func (a asker) health(ctx context.Context, endpoint string) (then time.Time, err error) {
 	err = a.get(ctx, endpoint+healthPath, func(response *http.Response) error {
 		if response.StatusCode != http.StatusOK {
-			return cyborg.Errorf(cyborg.Unavailable, "is no agent endpoint of Cyborg: it answers %s", response.Status)
+			return cyborg.Errorf(cyborg.ErrUnavailable, "is no agent endpoint of Cyborg: it answers %s", response.Status)
 		}
 		then, err = http.ParseTime(response.Header.Get("Date"))
 		then = then.Add(time.Second / 2)
@@ -263,16 +263,16 @@ func (a asker) health(ctx context.Context, endpoint string) (then time.Time, err
 	return then, err
 }
 
-// host returns how a host is recorded. The error is of kind NotFound where it is not.
+// host returns how a host is recorded. The error is of kind ErrNotFound where it is not.
 func (a asker) host(ctx context.Context, endpoint, name string) (host cyborg.Host, err error) {
 	err = a.get(ctx, endpoint+hostsPath+name, func(response *http.Response) error {
 		switch response.StatusCode {
 		case http.StatusOK:
 			return json.NewDecoder(response.Body).Decode(&host)
 		case http.StatusNotFound:
-			return cyborg.Errorf(cyborg.NotFound, "the server knows no host %s", name)
+			return cyborg.Errorf(cyborg.ErrNotFound, "the server knows no host %s", name)
 		}
-		return cyborg.Errorf(cyborg.Unavailable, "the server does not tell who speaks for %s: it answers %s", name, response.Status)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the server does not tell who speaks for %s: it answers %s", name, response.Status)
 	})
 	return host, err
 }

@@ -25,7 +25,7 @@ func listenForMetrics(ctx context.Context, c config.Agent) (net.Listener, error)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", c.MetricsListen)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "agent.metrics_listen: %w", err).
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "agent.metrics_listen: %w", err).
 			WithHint("Set it to another address, or to an empty text in the file for no metrics.")
 	}
 	if config.Loopback(c.MetricsListen) {
@@ -50,7 +50,7 @@ func serveMetrics(ctx context.Context, listener net.Listener, metrics prometheus
 	stop := context.AfterFunc(ctx, func() { server.Close() }) //nolint:errcheck // nobody waits for a scrape
 	err := server.Serve(listener)
 	if stop() { // nobody told it to stop
-		return cyborg.Errorf(cyborg.Unavailable, "the metrics listener failed: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the metrics listener failed: %w", err)
 	}
 	return nil
 }

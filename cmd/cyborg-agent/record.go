@@ -49,7 +49,7 @@ func recordCommand() *cobra.Command {
 func recordTo(ctx context.Context, cmd *cobra.Command, root, path string) (err error) {
 	part, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the recording cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the recording cannot be written: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.Remove(part.Name())) }()
 	if err := errors.Join(capture.Record(ctx, root, part), part.Close()); err != nil {
@@ -57,10 +57,10 @@ func recordTo(ctx context.Context, cmd *cobra.Command, root, path string) (err e
 	}
 	err = os.Link(part.Name(), path)
 	if errors.Is(err, fs.ErrExist) {
-		return cyborg.Errorf(cyborg.Invalid, "%s exists already: name another", path)
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s exists already: name another", path)
 	}
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the recording cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the recording cannot be written: %w", err)
 	}
 	cmd.PrintErrln("Recorded into " + path)
 	return nil

@@ -21,7 +21,7 @@ func TestEveryBuiltinDriverRefusesUnknownOptions(t *testing.T) {
 			Host: "h", Backend: "b", Root: t.TempDir(), StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 		}
 		_, err := registry.New(name, env, map[string]any{"no_such_option": true})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), name)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), name)
 		require.ErrorContains(t, err, "no_such_option", name)
 	}
 }

@@ -225,7 +225,7 @@ func attachIsNotTaken(t *testing.T, b *bench) {
 		request := b.detachRequest(book)
 		request.Undo = undo
 		err := b.attacher().Detach(t.Context(), request)
-		require.Equalf(t, cyborg.InUse, cyborg.KindOf(err), "a detach from under a user (undo: %v) answers %v", undo, err)
+		require.Equalf(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "a detach from under a user (undo: %v) answers %v", undo, err)
 		require.Equal(t, held, b.state(t), "a refused detach changes nothing")
 	}
 	release()

@@ -213,13 +213,13 @@ func (b *bench) state(t *testing.T) state {
 	return now
 }
 
-// requireStopped is what a call whose context has ended must answer: the context's own error, or one of kind Cancelled or
+// requireStopped is what a call whose context has ended must answer: the context's own error, or one of kind ErrCancelled or
 // Timeout.
 func requireStopped(t *testing.T, err error) {
 	t.Helper()
 	require.Error(t, err, "a call under an ended context fails")
-	kind := cyborg.KindOf(err)
-	stopped := kind == cyborg.Cancelled || kind == cyborg.Timeout ||
+	kind := cyborg.ErrorKindOf(err)
+	stopped := kind == cyborg.ErrCancelled || kind == cyborg.ErrTimeout ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	require.Truef(t, stopped, "a call under an ended context says so; it said %q of kind %s", err, kind)
 }

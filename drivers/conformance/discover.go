@@ -34,7 +34,7 @@ func inspectAgrees(t *testing.T, b *bench) {
 		require.Equal(t, device, alone)
 	}
 	_, err := inspector.Inspect(t.Context(), "no such device")
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "%v", err)
 }
 
 func canVanish(rig *Rig) bool { return rig.Vanish != nil }

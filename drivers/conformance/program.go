@@ -55,12 +55,12 @@ func programChecksImage(t *testing.T, b *bench) {
 	require.NoError(t, b.programmer().CheckImage(t.Context(), b.target, path, image))
 	path, image = b.BadImage(t, b.target)
 	err := b.programmer().CheckImage(t.Context(), b.target, path, image)
-	require.Equalf(t, cyborg.ImageRejected, cyborg.KindOf(err), "an image that does not fit answers %v", err)
+	require.Equalf(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "an image that does not fit answers %v", err)
 
 	empty := filepath.Join(t.TempDir(), "empty")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	err = b.programmer().CheckImage(t.Context(), b.target, empty, cyborg.Image{ID: "empty"})
-	require.Equalf(t, cyborg.ImageRejected, cyborg.KindOf(err), "an empty image answers %v", err)
+	require.Equalf(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "an empty image answers %v", err)
 
 	require.Error(t, b.programmer().CheckImage(t.Context(), b.target, empty+".absent", cyborg.Image{ID: "absent"}))
 	require.Equal(t, before, b.state(t))
@@ -112,7 +112,7 @@ func programRefuses(t *testing.T, b *bench) {
 	before := b.state(t)
 	path, image := b.BadImage(t, b.target)
 	err := b.programmer().Program(t.Context(), b.request(path, image, ignore))
-	require.Equalf(t, cyborg.ImageRejected, cyborg.KindOf(err), "an image that does not fit answers %v", err)
+	require.Equalf(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "an image that does not fit answers %v", err)
 	require.Equal(t, before, b.state(t))
 }
 

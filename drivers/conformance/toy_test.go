@@ -174,7 +174,7 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return nil, ctx.Err()
 	}
 	if asking := d.memory.asking.Add(1); asking > 1 && d.defect == "answers one at a time" {
-		return nil, cyborg.Errorf(cyborg.Hardware, "someone else is asking")
+		return nil, cyborg.Errorf(cyborg.ErrHardware, "someone else is asking")
 	}
 	runtime.Gosched() // lets others in
 	defer d.memory.asking.Add(-1)
@@ -187,13 +187,13 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return []cyborg.DeviceReport{}, nil
 	}
 	device := cyborg.DeviceReport{
-		Identity: "toy", Type: cyborg.FPGA, VendorID: "toy", ProductID: "toy", Vendor: "Toys", Model: "T",
+		Identity: "toy", Type: cyborg.DeviceTypeFPGA, VendorID: "toy", ProductID: "toy", Vendor: "Toys", Model: "T",
 		ControlPath: cyborg.ControlPath{Kind: "DEV", Info: map[string]string{"path": "/dev/toy"}},
 	}
 	for _, name := range []string{"a", "b"} {
 		deployable := cyborg.DeployableReport{
 			Name: name, ProgramSet: name, BitstreamID: d.images[name],
-			Specs:      cyborg.Specs{Num: 2, DeviceType: cyborg.FPGA},
+			Specs:      cyborg.Specs{Num: 2, DeviceType: cyborg.DeviceTypeFPGA},
 			Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait0", Value: "CUSTOM_TOY"}},
 		}
 		for _, suffix := range []string{"0", "1"} {
@@ -220,7 +220,7 @@ func (d toy) begin(ctx context.Context, carelessly, touchesGhosts string) error 
 	d.Lock()
 	defer d.Unlock()
 	if d.vanished && d.defect != touchesGhosts {
-		return cyborg.Errorf(cyborg.Hardware, "the toy is gone")
+		return cyborg.Errorf(cyborg.ErrHardware, "the toy is gone")
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (d toy) Install(ctx context.Context, target drivers.Target) error {
 		return err
 	}
 	if d.remember("install") && d.defect == "installs once only" {
-		return cyborg.Errorf(cyborg.Hardware, "it is installed already")
+		return cyborg.Errorf(cyborg.ErrHardware, "it is installed already")
 	}
 	d.Lock()
 	defer d.Unlock()
@@ -271,10 +271,10 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 		return err
 	}
 	if d.defect == "fails to attach over a note" && request.Prior != nil {
-		return cyborg.Errorf(cyborg.Hardware, "there is a note already")
+		return cyborg.Errorf(cyborg.ErrHardware, "there is a note already")
 	}
 	if d.remember("attach") && d.defect == "attaches once only" {
-		return cyborg.Errorf(cyborg.Hardware, "it is attached already")
+		return cyborg.Errorf(cyborg.ErrHardware, "it is attached already")
 	}
 	touch := func() {
 		d.Lock()
@@ -314,11 +314,11 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	switch d.defect {
 	case "cannot detach what vanished":
 		if d.vanished {
-			return cyborg.Errorf(cyborg.Hardware, "the toy is gone")
+			return cyborg.Errorf(cyborg.ErrHardware, "the toy is gone")
 		}
 	case "detaches only what is attached":
 		if !d.attached[handle] {
-			return cyborg.Errorf(cyborg.Hardware, "it is not attached")
+			return cyborg.Errorf(cyborg.ErrHardware, "it is not attached")
 		}
 	case "undoes nothing":
 		if request.Undo {
@@ -332,7 +332,7 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 		d.traces++
 	}
 	if d.users[handle] != "" {
-		return cyborg.Errorf(cyborg.InUse, "it is in use by %s", d.users[handle])
+		return cyborg.Errorf(cyborg.ErrInUse, "it is in use by %s", d.users[handle])
 	}
 	delete(d.attached, handle)
 	return nil
@@ -347,7 +347,7 @@ func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleR
 func (d toy) CheckImage(_ context.Context, target drivers.Target, path string, image cyborg.Image) error {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "%w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
 	if d.defect == "programs to check" {
 		d.Lock()
@@ -355,7 +355,7 @@ func (d toy) CheckImage(_ context.Context, target drivers.Target, path string, i
 		d.images[target.Deployable.Name] = image.ID
 	}
 	if !bytes.Equal(content, []byte("good")) && d.defect != "loads anything" {
-		return cyborg.Errorf(cyborg.ImageRejected, "the image is not good")
+		return cyborg.Errorf(cyborg.ErrImageRejected, "the image is not good")
 	}
 	return nil
 }
@@ -380,7 +380,7 @@ func (d toy) Program(ctx context.Context, request drivers.ProgramRequest) error 
 	d.Lock()
 	defer d.Unlock()
 	if d.defect == "programs once only after interruption" && d.images["interrupted"] != "" {
-		return cyborg.Errorf(cyborg.Hardware, "it was interrupted")
+		return cyborg.Errorf(cyborg.ErrHardware, "it was interrupted")
 	}
 	delete(d.images, "interrupted")
 	name := request.Target.Deployable.Name

@@ -28,7 +28,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		return err
 	}
 	if mode == 0 {
-		return cyborg.Errorf(cyborg.Hardware, "the device node %s is not there", request.Handle.Info["path"])
+		return cyborg.Errorf(cyborg.ErrHardware, "the device node %s is not there", request.Handle.Info["path"])
 	}
 	if request.Prior == nil {
 		text, err := json.Marshal(note{Mode: mode})
@@ -43,7 +43,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		return err
 	}
 	if err := os.Chown(d.node(request.Handle), -1, d.group); err != nil {
-		return cyborg.Errorf(cyborg.Hardware, "%s cannot be given to group %d: %w", request.Handle.Info["path"], d.group, err)
+		return cyborg.Errorf(cyborg.ErrHardware, "%s cannot be given to group %d: %w", request.Handle.Info["path"], d.group, err)
 	}
 	return d.chmod(request.Handle, shared)
 }
@@ -59,12 +59,12 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 		return err
 	}
 	if user != "" {
-		return cyborg.Errorf(cyborg.InUse, "%s is in use: %s", request.Handle.Info["path"], user)
+		return cyborg.Errorf(cyborg.ErrInUse, "%s is in use: %s", request.Handle.Info["path"], user)
 	}
 	before := note{Mode: private}
 	if request.Prior != nil {
 		if err := json.Unmarshal(request.Prior, &before); err != nil {
-			return cyborg.Errorf(cyborg.Internal, "the note of the attach cannot be read: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "the note of the attach cannot be read: %w", err)
 		}
 	}
 	return d.chmod(request.Handle, before.Mode)
@@ -79,7 +79,7 @@ func (d *driver) Attached(ctx context.Context, _ drivers.Target, handle cyborg.H
 	return mode == shared, err
 }
 
-// InUse says who has the node open.
+// ErrInUse says who has the node open.
 func (d *driver) InUse(ctx context.Context, target drivers.Target, _ cyborg.HandleReport) (string, error) {
 	address, err := cyborg.ParsePCIAddress(target.Device.Identity)
 	if err != nil {
@@ -94,7 +94,7 @@ func (d *driver) InUse(ctx context.Context, target drivers.Target, _ cyborg.Hand
 
 func (d *driver) chmod(handle cyborg.HandleReport, mode fs.FileMode) error {
 	if err := os.Chmod(d.node(handle), mode); err != nil {
-		return cyborg.Errorf(cyborg.Hardware, "the mode of %s cannot be changed: %w", handle.Info["path"], err)
+		return cyborg.Errorf(cyborg.ErrHardware, "the mode of %s cannot be changed: %w", handle.Info["path"], err)
 	}
 	return nil
 }

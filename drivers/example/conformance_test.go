@@ -93,6 +93,6 @@ func TestNewRefusesOptionsItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for _, options := range []map[string]any{{"groups": 7}, {"group": "wheel"}, {"group": -1}} {
 		_, err := example.New(drivers.Environment{Backend: "accel"}, options)
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), options)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), options)
 	}
 }

@@ -35,7 +35,7 @@ func New(env drivers.Environment, options map[string]any) (drivers.Driver, error
 	for key, value := range options {
 		group, err := strconv.Atoi(fmt.Sprint(value)) // a number is another type from YAML than from JSON
 		if key != "group" || err != nil || group < 0 {
-			return nil, cyborg.Errorf(cyborg.Invalid, "option %s = %v: there is only group, the number of a group", key, value)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "option %s = %v: there is only group, the number of a group", key, value)
 		}
 		d.group = group
 	}
@@ -46,7 +46,7 @@ func New(env drivers.Environment, options map[string]any) (drivers.Driver, error
 func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	entries, err := os.ReadDir(filepath.Join(d.root, "sys/class/accel"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, cyborg.Errorf(cyborg.Hardware, "the kernel's accelerators cannot be listed: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrHardware, "the kernel's accelerators cannot be listed: %w", err)
 	}
 	protection, err := d.tree.Protection(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			continue // it is no PCI device
 		}
 		function, err := d.tree.Function(ctx, address)
-		if cyborg.KindOf(err) == cyborg.NotFound {
+		if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 			continue
 		}
 		if err != nil {
@@ -80,12 +80,12 @@ func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 func report(f sysfs.Function, node, protected string) cyborg.DeviceReport {
 	address := f.Address.String()
 	return cyborg.DeviceReport{
-		Identity: address, Type: cyborg.AIChip,
+		Identity: address, Type: cyborg.DeviceTypeAIChip,
 		VendorID: f.Vendor, ProductID: f.Product, Vendor: f.Vendor, Model: f.Product, NUMANode: f.NUMANode,
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: f.Address.HandleInfo()},
 		Deployables: []cyborg.DeployableReport{{
 			Name: "accel_" + address, Protected: protected,
-			Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.AIChip, VendorID: f.Vendor, ProductID: f.Product},
+			Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.DeviceTypeAIChip, VendorID: f.Vendor, ProductID: f.Product},
 			Attributes: []cyborg.Attribute{
 				{Key: "rc", Value: "CUSTOM_AICHIP"},
 				{Key: "trait0", Value: "CUSTOM_ACCEL_" + strings.ToUpper(f.Vendor+"_"+f.Product)},
@@ -109,7 +109,7 @@ func (d *driver) mode(handle cyborg.HandleReport) (fs.FileMode, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return 0, nil
 	case err != nil:
-		return 0, cyborg.Errorf(cyborg.Hardware, "the device node %s cannot be looked at: %w", handle.Info["path"], err)
+		return 0, cyborg.Errorf(cyborg.ErrHardware, "the device node %s cannot be looked at: %w", handle.Info["path"], err)
 	}
 	return info.Mode().Perm(), nil
 }

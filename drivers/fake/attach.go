@@ -8,7 +8,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Attach makes a handle usable on its host. On a deployable that is not installed it is an error of kind Changed.
+// Attach makes a handle usable on its host. On a deployable that is not installed it is an error of kind ErrChanged.
 func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
@@ -18,14 +18,14 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	c.due = func(card *Card) (bool, error) {
 		state := card.Deployables[part.key]
 		if !state.Installed {
-			return false, cyborg.Errorf(cyborg.Changed, "%s is not installed", part.name).WithHint("Make the accelerator ready first.")
+			return false, cyborg.Errorf(cyborg.ErrChanged, "%s is not installed", part.name).WithHint("Make the accelerator ready first.")
 		}
 		return !state.Handles[request.Handle.Identity].Attached, nil
 	}
 	c.note = func() error {
 		note, err := json.Marshal(map[string]string{"handle": request.Handle.Identity})
 		if err != nil {
-			return cyborg.Errorf(cyborg.Internal, "the note of an attach cannot be written: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "the note of an attach cannot be written: %w", err)
 		}
 		return request.Note(note)
 	}
@@ -33,7 +33,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	return d.run(ctx, c)
 }
 
-// Detach undoes Attach. It fails with kind InUse while the card's script says that somebody uses the handle, also on a
+// Detach undoes Attach. It fails with kind ErrInUse while the card's script says that somebody uses the handle, also on a
 // card that is gone from the bus: a kernel, too, waits there for the user to let go.
 func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
@@ -67,5 +67,5 @@ func inUse(identity string, handle *Handle) error {
 	if handle.InUseBy == "" {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.InUse, "handle %s is in use by %s", identity, handle.InUseBy)
+	return cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s", identity, handle.InUseBy)
 }

@@ -22,7 +22,7 @@ type Bench struct {
 // NewBench returns the bench of the park whose files are in the directory.
 func NewBench(parkDir string) Bench { return Bench{dir: parkDir} }
 
-// Card reads a card. A card that has no file is an error of kind NotFound.
+// Card reads a card. A card that has no file is an error of kind ErrNotFound.
 func (b Bench) Card(ctx context.Context, identity string) (Card, error) {
 	if _, err := cyborg.ParsePCIAddress(identity); err != nil {
 		return Card{}, err
@@ -34,7 +34,7 @@ func (b Bench) Card(ctx context.Context, identity string) (Card, error) {
 	return *card, nil
 }
 
-// Edit changes a card under its lock. A card that has no file is an error of kind NotFound.
+// Edit changes a card under its lock. A card that has no file is an error of kind ErrNotFound.
 func (b Bench) Edit(ctx context.Context, identity string, edit func(card *Card)) error {
 	if _, err := cyborg.ParsePCIAddress(identity); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
 		}
 	})
 	if err == nil && !found {
-		err = cyborg.Errorf(cyborg.NotFound, "fake card %s has no handle %q", identity, handle)
+		err = cyborg.Errorf(cyborg.ErrNotFound, "fake card %s has no handle %q", identity, handle)
 	}
 	return err
 }
@@ -87,16 +87,16 @@ func (b Bench) read(ctx context.Context, identity string) (*Card, []byte, error)
 		text, err := os.ReadFile(b.path(identity))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, nil, cyborg.Errorf(cyborg.NotFound, "there is no fake card %s in %s", identity, b.dir)
+			return nil, nil, cyborg.Errorf(cyborg.ErrNotFound, "there is no fake card %s in %s", identity, b.dir)
 		case err != nil:
-			return nil, nil, cyborg.Errorf(cyborg.Unavailable, "fake card %s cannot be read: %w", identity, err)
+			return nil, nil, cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be read: %w", identity, err)
 		}
 		card, broken, err := readCard(text)
 		if err == nil {
 			return card, text, nil
 		}
 		if !broken || time.Since(start) > patience {
-			return nil, nil, cyborg.Errorf(cyborg.Invalid, "%s: %w", b.path(identity), err).
+			return nil, nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", b.path(identity), err).
 				WithHint("Correct the file, or delete it for a card as new.")
 		}
 		if err := pauseFor(ctx, pause); err != nil {
@@ -114,7 +114,7 @@ func (b Bench) update(ctx context.Context, identity string, create bool, change 
 	}
 	defer unlock()
 	card, before, err := b.read(ctx, identity)
-	if create && cyborg.KindOf(err) == cyborg.NotFound {
+	if create && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 		card, err = newCard(), nil
 	}
 	if err != nil {
@@ -135,7 +135,7 @@ func (b Bench) update(ctx context.Context, identity string, create bool, change 
 func (b Bench) write(identity string, text []byte) (err error) {
 	defer func() {
 		if err != nil {
-			err = cyborg.Errorf(cyborg.Unavailable, "fake card %s cannot be written: %w", identity, err)
+			err = cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be written: %w", identity, err)
 		}
 	}()
 	fresh := filepath.Join(b.dir, "."+identity+".new")
@@ -162,7 +162,7 @@ func (b Bench) write(identity string, text []byte) (err error) {
 func (b Bench) lock(ctx context.Context, identity string) (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(b.dir, "."+identity+".lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "fake card %s cannot be locked: %w", identity, err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be locked: %w", identity, err)
 	}
 	for {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -170,7 +170,7 @@ func (b Bench) lock(ctx context.Context, identity string) (unlock func(), err er
 			return func() { _ = file.Close() }, nil // closing a file opened only to lock it loses nothing
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return nil, errors.Join(cyborg.Errorf(cyborg.Unavailable, "fake card %s cannot be locked: %w", identity, err), file.Close())
+			return nil, errors.Join(cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be locked: %w", identity, err), file.Close())
 		}
 		if err := pauseFor(ctx, 2*time.Millisecond); err != nil {
 			_ = file.Close()
@@ -191,14 +191,14 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// interruption is the error of a call whose context has ended, of kind Cancelled or Timeout; nil while it has not.
+// interruption is the error of a call whose context has ended, of kind ErrCancelled or ErrTimeout; nil while it has not.
 func interruption(ctx context.Context) error {
 	switch err := ctx.Err(); {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return cyborg.Errorf(cyborg.Timeout, "the fake card was not done in time: %w", err)
+		return cyborg.Errorf(cyborg.ErrTimeout, "the fake card was not done in time: %w", err)
 	default:
-		return cyborg.Errorf(cyborg.Cancelled, "the call was cancelled: %w", err)
+		return cyborg.Errorf(cyborg.ErrCancelled, "the call was cancelled: %w", err)
 	}
 }

@@ -44,17 +44,17 @@ type Handle struct {
 	InUseBy string `json:"in_use_by"`
 }
 
-// readCard decodes a card's file. The error is of kind Invalid; broken says that the text is not whole JSON, as that of
+// readCard decodes a card's file. The error is of kind ErrInvalid; broken says that the text is not whole JSON, as that of
 // a file in the middle of being written.
 func readCard(text []byte) (card *Card, broken bool, err error) {
 	card = &Card{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(card); err != nil {
-		return nil, !json.Valid(text), cyborg.Errorf(cyborg.Invalid, "%w", err)
+		return nil, !json.Valid(text), cyborg.Errorf(cyborg.ErrInvalid, "%w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, true, cyborg.Errorf(cyborg.Invalid, "there is more after the card's closing brace")
+		return nil, true, cyborg.Errorf(cyborg.ErrInvalid, "there is more after the card's closing brace")
 	}
 	card.fill()
 	for step := range card.Fail {
@@ -106,7 +106,7 @@ func (c *Card) fill() {
 func (c *Card) text() ([]byte, error) {
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "a fake card cannot be written: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "a fake card cannot be written: %w", err)
 	}
 	return append(text, '\n'), nil
 }

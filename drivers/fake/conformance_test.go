@@ -79,9 +79,9 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 		},
 		BadImage: func(t *testing.T, target drivers.Target) (string, cyborg.Image) {
 			t.Helper()
-			other := cyborg.GPU
-			if target.Device.Type == cyborg.GPU {
-				other = cyborg.FPGA
+			other := cyborg.DeviceTypeGPU
+			if target.Device.Type == cyborg.DeviceTypeGPU {
+				other = cyborg.DeviceTypeFPGA
 			}
 			return stage(t, fake.MakeImage(other, "shader", []byte("payload")))
 		},

@@ -44,7 +44,7 @@ var (
 )
 
 // New makes the driver of a park and puts cards as new into the slots that have none; it is a drivers.Factory. Wrong
-// options are one error of kind Invalid that names them all; a directory that cannot be used is one of kind Unavailable.
+// options are one error of kind ErrInvalid that names them all; a directory that cannot be used is one of kind ErrUnavailable.
 func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 	var wrong mistakes
 	opts := decode(raw, &wrong)
@@ -52,14 +52,14 @@ func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 	scripts := opts.scripts(d.slots, &wrong)
 	parkDir, bootIDFile := opts.paths(env.Root, env.StateDir, &wrong)
 	if len(wrong) > 0 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "options of a fake driver: %s", strings.Join(wrong, "; "))
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "options of a fake driver: %s", strings.Join(wrong, "; "))
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	d.bench, d.bootIDFile = NewBench(parkDir), bootIDFile
 	if err := os.MkdirAll(parkDir, 0o755); err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the directory of the fake park cannot be made: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the fake park cannot be made: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handOver)
 	defer cancel()
@@ -129,7 +129,7 @@ func (d *driver) Inspect(ctx context.Context, identity string) (cyborg.DeviceRep
 			return s.report(card), nil
 		}
 	}
-	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.NotFound, "the fake park shows no card %q", identity)
+	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrNotFound, "the fake park shows no card %q", identity)
 }
 
 // reports is Discover without its script.
@@ -151,7 +151,7 @@ func (d *driver) reports(ctx context.Context) ([]cyborg.DeviceReport, error) {
 func (d *driver) bootID() (string, error) {
 	text, err := os.ReadFile(d.bootIDFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the boot id cannot be read: %w", err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the boot id cannot be read: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }
@@ -166,7 +166,7 @@ func (d *driver) look(ctx context.Context, s *slot) (*Card, error) {
 		return nil, err
 	}
 	card, _, err := d.bench.read(ctx, s.identity())
-	if cyborg.KindOf(err) == cyborg.NotFound { // someone threw its file away
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound { // someone threw its file away
 		card, err = newCard(), nil
 	}
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 func (s *slot) attributes(state *Region) []cyborg.Attribute {
 	attributes := []cyborg.Attribute{{Key: "rc", Value: s.class}}
 	traits := []string{"CUSTOM_FAKE_DEVICE"}
-	if s.kind == cyborg.FPGA && state.Function != "" {
+	if s.kind == cyborg.DeviceTypeFPGA && state.Function != "" {
 		traits = append(traits, "CUSTOM_FPGA_FUNCTION_ID_FAKE_"+traitWord(state.Function))
 	}
 	for i, trait := range traits {
@@ -233,7 +233,7 @@ func (s *slot) attributes(state *Region) []cyborg.Attribute {
 // programSet says what one image disturbs: the regions of an FPGA are programmed one by one, the firmware of any other
 // card is one for all its parts.
 func (s *slot) programSet(part region) string {
-	if s.kind == cyborg.FPGA {
+	if s.kind == cyborg.DeviceTypeFPGA {
 		return part.key
 	}
 	return "card"
@@ -249,7 +249,7 @@ func (d *driver) find(target drivers.Target) (*slot, *region, error) {
 			return s, part, nil
 		}
 	}
-	return nil, nil, cyborg.Errorf(cyborg.NotFound, "the fake park has no deployable %q on a card %q",
+	return nil, nil, cyborg.Errorf(cyborg.ErrNotFound, "the fake park has no deployable %q on a card %q",
 		target.Deployable.Name, target.Device.Identity)
 }
 
@@ -264,5 +264,5 @@ func (d *driver) findHandle(target drivers.Target, handle cyborg.HandleReport) (
 			return s, part, nil
 		}
 	}
-	return nil, nil, cyborg.Errorf(cyborg.NotFound, "fake deployable %s has no handle %q", part.name, handle.Identity)
+	return nil, nil, cyborg.Errorf(cyborg.ErrNotFound, "fake deployable %s has no handle %q", part.name, handle.Identity)
 }

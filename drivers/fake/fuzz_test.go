@@ -44,7 +44,7 @@ func FuzzOptions(f *testing.F) {
 		delete(options, "park_dir") // a directory anywhere
 		driver, err := fake.New(drivers.Environment{Host: "h1", Backend: "fake", Root: "/", StateDir: dir}, options)
 		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			require.False(t, strings.ContainsRune(err.Error(), 0), "%q", err)
 			return
 		}
@@ -70,7 +70,7 @@ func FuzzImage(f *testing.F) {
 		path := filepath.Join(t.TempDir(), "image")
 		require.NoError(t, os.WriteFile(path, image, 0o600))
 		if err := checker.CheckImage(t.Context(), target, path, cyborg.Image{}); err != nil {
-			fuzztest.RequireRefusal(t, err, cyborg.ImageRejected)
+			fuzztest.RequireRefusal(t, err, cyborg.ErrImageRejected)
 		}
 	})
 }

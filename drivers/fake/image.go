@@ -31,7 +31,7 @@ func MakeImage(target cyborg.DeviceType, id string, payload []byte) []byte {
 	return append([]byte(imageMagic+" target="+string(target)+" id="+id+"\n"), payload...)
 }
 
-// CheckImage says with kind ImageRejected why the image cannot go into the target.
+// CheckImage says with kind ErrImageRejected why the image cannot go into the target.
 func (d *driver) CheckImage(ctx context.Context, target drivers.Target, path string, _ cyborg.Image) error {
 	s, _, err := d.find(target)
 	if err != nil {
@@ -48,23 +48,23 @@ func (d *driver) CheckImage(ctx context.Context, target drivers.Target, path str
 func (s *slot) readImage(ctx context.Context, path string) (id, checksum string, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return "", "", cyborg.Errorf(cyborg.Internal, "the staged image cannot be read: %w", err)
+		return "", "", cyborg.Errorf(cyborg.ErrInternal, "the staged image cannot be read: %w", err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	sum := sha256.New()
 	reader := bufio.NewReaderSize(io.TeeReader(file, sum), maxHeader)
 	line, err := reader.ReadSlice('\n')
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull) {
-		return "", "", cyborg.Errorf(cyborg.Internal, "the staged image cannot be read: %w", err)
+		return "", "", cyborg.Errorf(cyborg.ErrInternal, "the staged image cannot be read: %w", err)
 	}
 	header := strings.TrimSuffix(string(line), "\n")
 	fields := imageHeader.FindStringSubmatch(header)
 	if fields == nil || err != nil {
-		return "", "", cyborg.Errorf(cyborg.ImageRejected, "the image begins with %.40q; a fake card takes %q and then a payload",
+		return "", "", cyborg.Errorf(cyborg.ErrImageRejected, "the image begins with %.40q; a fake card takes %q and then a payload",
 			header, imageMagic+" target="+string(s.kind)+" id=NAME")
 	}
 	if !strings.EqualFold(fields[1], string(s.kind)) {
-		return "", "", cyborg.Errorf(cyborg.ImageRejected, "image %q is for a card of type %s; %s is of type %s",
+		return "", "", cyborg.Errorf(cyborg.ErrImageRejected, "image %q is for a card of type %s; %s is of type %s",
 			fields[2], strings.ToUpper(fields[1]), s.identity(), s.kind)
 	}
 	payload, err := io.Copy(io.Discard, &interruptible{reader: reader, interrupted: func() error { return interruption(ctx) }})
@@ -72,10 +72,10 @@ func (s *slot) readImage(ctx context.Context, path string) (id, checksum string,
 		if interrupted := interruption(ctx); interrupted != nil {
 			return "", "", interrupted
 		}
-		return "", "", cyborg.Errorf(cyborg.Internal, "the staged image cannot be read: %w", err)
+		return "", "", cyborg.Errorf(cyborg.ErrInternal, "the staged image cannot be read: %w", err)
 	}
 	if payload == 0 {
-		return "", "", cyborg.Errorf(cyborg.ImageRejected, "image %q ends after its header", fields[2])
+		return "", "", cyborg.Errorf(cyborg.ErrImageRejected, "image %q ends after its header", fields[2])
 	}
 	return fields[2], hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -19,7 +19,7 @@ func (d *driver) Install(ctx context.Context, target drivers.Target) error {
 	return d.run(ctx, c)
 }
 
-// Uninstall undoes Install. While a handle is attached it is an error of kind InUse.
+// Uninstall undoes Install. While a handle is attached it is an error of kind ErrInUse.
 func (d *driver) Uninstall(ctx context.Context, target drivers.Target) error {
 	s, part, err := d.find(target)
 	if err != nil {
@@ -30,7 +30,7 @@ func (d *driver) Uninstall(ctx context.Context, target drivers.Target) error {
 		state := card.Deployables[part.key]
 		for _, address := range part.handles {
 			if state.Handles[address.String()].Attached {
-				return false, cyborg.Errorf(cyborg.InUse, "handle %s of %s is attached", address, part.name).
+				return false, cyborg.Errorf(cyborg.ErrInUse, "handle %s of %s is attached", address, part.name).
 					WithHint("Detach it first.")
 			}
 		}

@@ -178,7 +178,7 @@ func (s script) fingerprint() (string, error) {
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Internal, "the script of a fake card cannot be written: %w", err)
+		return "", cyborg.Errorf(cyborg.ErrInternal, "the script of a fake card cannot be written: %w", err)
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6]), nil

@@ -19,7 +19,7 @@ func TestOptionsDefaultToOneFPGA(t *testing.T) {
 
 	devices := newPark(t, nil).discover(t)
 	require.Len(t, devices, 1)
-	require.Equal(t, cyborg.FPGA, devices[0].Type)
+	require.Equal(t, cyborg.DeviceTypeFPGA, devices[0].Type)
 	require.Len(t, devices[0].Deployables, 1)
 	require.Len(t, devices[0].Deployables[0].Handles, 1)
 }
@@ -51,7 +51,7 @@ func TestOptionsFromAnywhere(t *testing.T) {
 		require.NoError(t, err)
 		require.NotEmpty(t, by)
 		for range 2 {
-			require.Equal(t, cyborg.Busy, cyborg.KindOf(p.driver.(drivers.Installer).Install(t.Context(), target)))
+			require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(p.driver.(drivers.Installer).Install(t.Context(), target)))
 		}
 		require.NoError(t, p.driver.(drivers.Installer).Install(t.Context(), target))
 	}
@@ -69,7 +69,7 @@ func TestOptionsTellAllMistakes(t *testing.T) {
 			"program": map[string]any{"tmies": 1}, "install": map[string]any{"when": "during"}, "uninstall": nil,
 		},
 	})
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	for _, want := range []string{
 		`no type "tpu"`, `park_dir: "here" is not an absolute path`, `"zz" is not a PCI domain`, "deployables: 0", "1.5 is not a whole number",
 		`no option "programs"; the options are park, park_dir`, "attach_latency: 5 has no unit", "detach_latency", "install_latency: -1s is negative",
@@ -91,11 +91,11 @@ func TestOptionsTellAllMistakes(t *testing.T) {
 		{"domain": "fffffffb"},
 	} {
 		_, err := fake.New(environment, options)
-		require.Equalf(t, cyborg.Invalid, cyborg.KindOf(err), "%v: %v", options, err)
+		require.Equalf(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v: %v", options, err)
 	}
 	_, err = fake.New(drivers.Environment{}, nil)
 	require.ErrorContains(t, err, "park_dir", "without a state directory the park needs one")
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
 func TestParkInUnusableDirectory(t *testing.T) {
@@ -104,7 +104,7 @@ func TestParkInUnusableDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := fake.New(drivers.Environment{StateDir: file}, nil)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
 
 // TestOptionNamesAreDocumented holds the driver's own list of options against its page.
@@ -137,6 +137,6 @@ func TestDocumentedFileIsACard(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "00fa:01:00.0.json"), []byte(example), 0o600))
 	card := p.card(t)
 	require.True(t, card.Deployables["r0"].Handles["00fa:01:00.0"].Attached)
-	require.Equal(t, fake.Failure{Times: 2, Kind: cyborg.Busy, When: fake.Before}, card.Fail[fake.StepDetach])
+	require.Equal(t, fake.Failure{Times: 2, Kind: cyborg.ErrBusy, When: fake.Before}, card.Fail[fake.StepDetach])
 	require.Len(t, p.discover(t), 1)
 }

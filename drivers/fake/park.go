@@ -44,38 +44,38 @@ const vendorID = "abcd"
 func models() []model {
 	return []model{
 		{
-			word: "fpga", kind: cyborg.FPGA, name: "Fake FPGA", product: "fa01", class: "FPGA",
+			word: "fpga", kind: cyborg.DeviceTypeFPGA, name: "Fake FPGA", product: "fa01", class: "FPGA",
 			does: "reconfigurable", capability: cyborg.JSONObject{"logic_cells": 1150000}, volatile: true,
 		},
 		{
-			word: "gpu", kind: cyborg.GPU, name: "Fake GPU", product: "fa02", class: "PGPU",
+			word: "gpu", kind: cyborg.DeviceTypeGPU, name: "Fake GPU", product: "fa02", class: "PGPU",
 			does: "compute", capability: cyborg.JSONObject{"memory_mib": 40960},
 		},
 		{
-			word: "nic", kind: cyborg.NIC, name: "Fake SmartNIC", product: "fa03", class: "CUSTOM_NIC",
+			word: "nic", kind: cyborg.DeviceTypeNIC, name: "Fake SmartNIC", product: "fa03", class: "CUSTOM_NIC",
 			does: "network", capability: cyborg.JSONObject{"speed_mbps": 100000},
 		},
 		{
-			word: "ssd", kind: cyborg.SSD, name: "Fake SSD", product: "fa04", class: "CUSTOM_SSD",
+			word: "ssd", kind: cyborg.DeviceTypeSSD, name: "Fake SSD", product: "fa04", class: "CUSTOM_SSD",
 			does: "storage", capability: cyborg.JSONObject{"size_gib": 3840},
 		},
 		{
-			word: "qat", kind: cyborg.QAT, name: "Fake QAT", product: "fa05", class: "CUSTOM_QAT",
+			word: "qat", kind: cyborg.DeviceTypeQAT, name: "Fake QAT", product: "fa05", class: "CUSTOM_QAT",
 			does: "crypto", capability: cyborg.JSONObject{"symmetric": true, "compression": true},
 		},
 		{
-			word: "aichip", kind: cyborg.AIChip, name: "Fake AI chip", product: "fa06", class: "CUSTOM_AICHIP",
+			word: "aichip", kind: cyborg.DeviceTypeAIChip, name: "Fake AI chip", product: "fa06", class: "CUSTOM_AICHIP",
 			does: "inference", capability: cyborg.JSONObject{"int8_tops": 256},
 		},
 	}
 }
 
 // ParsePark reads text such as "8xfpga,2xgpu": groups of COUNTxTYPE, with the types fpga, gpu, nic, ssd, qat and
-// aichip, each at most once, with 1 to 255 cards. The error is of kind Invalid and names every mistake.
+// aichip, each at most once, with 1 to 255 cards. The error is of kind ErrInvalid and names every mistake.
 func ParsePark(text string) (Park, error) {
 	const form = "write it as 8xfpga,2xgpu"
 	if strings.TrimSpace(text) == "" {
-		return nil, cyborg.Errorf(cyborg.Invalid, "a fake park of nothing; %s", form)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "a fake park of nothing; %s", form)
 	}
 	all := models()
 	words := make([]string, len(all))
@@ -106,7 +106,7 @@ func ParsePark(text string) (Park, error) {
 		}
 	}
 	if len(mistakes) > 0 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "fake park %q: %s", text, strings.Join(mistakes, "; "))
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "fake park %q: %s", text, strings.Join(mistakes, "; "))
 	}
 	var park Park
 	for i, count := range counts {

@@ -15,12 +15,12 @@ func TestParsePark(t *testing.T) {
 
 	park, err := fake.ParsePark(" 1xNIC, 8xfpga ,2xgpu")
 	require.NoError(t, err)
-	require.Equal(t, fake.Park{{cyborg.FPGA, 8}, {cyborg.GPU, 2}, {cyborg.NIC, 1}}, park)
+	require.Equal(t, fake.Park{{cyborg.DeviceTypeFPGA, 8}, {cyborg.DeviceTypeGPU, 2}, {cyborg.DeviceTypeNIC, 1}}, park)
 	require.Equal(t, "8xfpga,2xgpu,1xnic", park.String())
 
 	park, err = fake.ParsePark("1xaichip,255xqat,3xssd")
 	require.NoError(t, err)
-	require.Equal(t, fake.Park{{cyborg.SSD, 3}, {cyborg.QAT, 255}, {cyborg.AIChip, 1}}, park)
+	require.Equal(t, fake.Park{{cyborg.DeviceTypeSSD, 3}, {cyborg.DeviceTypeQAT, 255}, {cyborg.DeviceTypeAIChip, 1}}, park)
 }
 
 func TestParseParkTellsMistakes(t *testing.T) {
@@ -40,7 +40,7 @@ func TestParseParkTellsMistakes(t *testing.T) {
 		"0xgpu,2xtpu,3xfpga,": {`"0" cards`, `no type "tpu"`, `"" is not`},
 	} {
 		_, err := fake.ParsePark(text)
-		require.Equalf(t, cyborg.Invalid, cyborg.KindOf(err), "%q", text)
+		require.Equalf(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%q", text)
 		for _, want := range wants {
 			require.ErrorContainsf(t, err, want, "%q", text)
 		}
@@ -54,7 +54,7 @@ func FuzzParsePark(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		park, err := fake.ParsePark(text)
 		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			return
 		}
 		again, err := fake.ParsePark(park.String())
@@ -71,7 +71,7 @@ func TestParkIsReported(t *testing.T) {
 	require.Len(t, devices, 3)
 	second := devices[1]
 	require.Equal(t, "00fa:02:00.0", second.Identity)
-	require.Equal(t, cyborg.FPGA, second.Type)
+	require.Equal(t, cyborg.DeviceTypeFPGA, second.Type)
 	require.Equal(t, 1, *second.NUMANode)
 	require.Equal(t, map[string]string{"domain": "00fa", "bus": "02", "device": "00", "function": "0"}, second.ControlPath.Info)
 	require.Len(t, second.Deployables, 2)

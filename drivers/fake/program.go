@@ -10,7 +10,7 @@ import (
 )
 
 // Program loads an image. What it disturbs is empty from the first touch until the image is in: a card that loses its
-// agent in between stays empty. While somebody uses a disturbed handle it is an error of kind InUse.
+// agent in between stays empty. While somebody uses a disturbed handle it is an error of kind ErrInUse.
 func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) error {
 	s, part, err := d.find(request.Target)
 	if err != nil {
@@ -57,7 +57,7 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 	}
 	for _, one := range disturbed {
 		if state := card.Deployables[one.key]; !state.holds(loaded) {
-			return cyborg.Errorf(cyborg.Hardware, "%s reads back %q after %q was loaded", one.name, state.BitstreamID, loaded.BitstreamID)
+			return cyborg.Errorf(cyborg.ErrHardware, "%s reads back %q after %q was loaded", one.name, state.BitstreamID, loaded.BitstreamID)
 		}
 	}
 	request.Progress(100, "verified")

@@ -15,7 +15,7 @@ func TestImagesThatDoNotFit(t *testing.T) {
 	t.Parallel()
 
 	driver, target, _ := newPark(t, nil).target(t)
-	good := string(fake.MakeImage(cyborg.FPGA, "aes-v1.2_b", []byte("payload")))
+	good := string(fake.MakeImage(cyborg.DeviceTypeFPGA, "aes-v1.2_b", []byte("payload")))
 	for name, content := range map[string]string{
 		"empty":          "",
 		"no header":      "payload",
@@ -34,7 +34,7 @@ func TestImagesThatDoNotFit(t *testing.T) {
 	} {
 		path, image := stage(t, []byte(content))
 		err := driver.CheckImage(t.Context(), target, path, image)
-		require.Equalf(t, cyborg.ImageRejected, cyborg.KindOf(err), "%s: %v", name, err)
+		require.Equalf(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "%s: %v", name, err)
 		require.NotContains(t, err.Error(), "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", name)
 	}
 	for name, content := range map[string]string{
@@ -99,12 +99,12 @@ func TestProgramLeavesUsersAlone(t *testing.T) {
 
 	p := newPark(t, map[string]any{"deployables": 2, "in_use": "00fa:01:00.1"})
 	driver, target, _ := p.target(t)
-	path, image := stage(t, fake.MakeImage(cyborg.FPGA, "aes", []byte("payload")))
+	path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
 	request := drivers.ProgramRequest{Target: target, Path: path, Image: image, Progress: quiet}
 	require.NoError(t, driver.Program(t.Context(), request), "the user has the other region")
 	request.Image.WholeDevice = true
 	err := driver.Program(t.Context(), request)
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "00fa:01:00.1")
 	require.Equal(t, []string{image.SHA256, ""}, p.bitstreams(t))
 }

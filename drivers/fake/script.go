@@ -44,7 +44,7 @@ func checkStep(step Step) error {
 	for _, s := range Steps() {
 		names = append(names, string(s))
 	}
-	return cyborg.Errorf(cyborg.Invalid, "there is no step %q; the steps are %s", step, strings.Join(names, ", "))
+	return cyborg.Errorf(cyborg.ErrInvalid, "there is no step %q; the steps are %s", step, strings.Join(names, ", "))
 }
 
 // Always is the number of Times of a failure that never wears out.
@@ -61,7 +61,7 @@ func (t Times) MarshalJSON() ([]byte, error) {
 	return json.Marshal(int(t))
 }
 
-// UnmarshalJSON reads a number from 1 or "always". The error is of kind Invalid.
+// UnmarshalJSON reads a number from 1 or "always". The error is of kind ErrInvalid.
 func (t *Times) UnmarshalJSON(text []byte) error {
 	if string(text) == `"always"` {
 		*t = Always
@@ -69,7 +69,7 @@ func (t *Times) UnmarshalJSON(text []byte) error {
 	}
 	var number int
 	if err := json.Unmarshal(text, &number); err != nil || number < 1 {
-		return cyborg.Errorf(cyborg.Invalid, "%s is not how often to fail; write a number from 1, or \"always\"", text)
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s is not how often to fail; write a number from 1, or \"always\"", text)
 	}
 	*t = Times(number)
 	return nil
@@ -86,30 +86,30 @@ const (
 
 // Failure is a scripted failure of a step. In JSON it is such an object, or only its Times.
 type Failure struct {
-	Times   Times       `json:"times"`             // 1 where absent
-	Kind    cyborg.Kind `json:"kind"`              // hardware where absent
-	When    When        `json:"when"`              // before where absent
-	Message string      `json:"message,omitempty"` // a sentence of our own where absent
+	Times   Times            `json:"times"`             // 1 where absent
+	Kind    cyborg.ErrorKind `json:"kind"`              // hardware where absent
+	When    When             `json:"when"`              // before where absent
+	Message string           `json:"message,omitempty"` // a sentence of our own where absent
 }
 
-// UnmarshalJSON reads an object, a number or "always", and refuses what it does not know. The error is of kind Invalid.
+// UnmarshalJSON reads an object, a number or "always", and refuses what it does not know. The error is of kind ErrInvalid.
 func (f *Failure) UnmarshalJSON(text []byte) error {
-	read := Failure{Times: 1, Kind: cyborg.Hardware, When: Before}
+	read := Failure{Times: 1, Kind: cyborg.ErrHardware, When: Before}
 	if trimmed := bytes.TrimSpace(text); len(trimmed) > 0 && trimmed[0] == '{' {
 		type plain Failure // without this method
 		decoder := json.NewDecoder(bytes.NewReader(text))
 		decoder.DisallowUnknownFields()
 		if err := decoder.Decode((*plain)(&read)); err != nil {
-			return cyborg.Errorf(cyborg.Invalid, "failure %s: %w", text, err)
+			return cyborg.Errorf(cyborg.ErrInvalid, "failure %s: %w", text, err)
 		}
 	} else if err := read.Times.UnmarshalJSON(text); err != nil {
 		return err
 	}
-	if !slices.Contains(cyborg.Kinds(), read.Kind) {
-		return cyborg.Errorf(cyborg.Invalid, "there is no error kind %q; hardware, busy and in_use are some", read.Kind)
+	if !slices.Contains(cyborg.ErrorKinds(), read.Kind) {
+		return cyborg.Errorf(cyborg.ErrInvalid, "there is no error kind %q; hardware, busy and in_use are some", read.Kind)
 	}
 	if read.When != Before && read.When != After {
-		return cyborg.Errorf(cyborg.Invalid, "a step fails %q or %q, not %q", Before, After, read.When)
+		return cyborg.Errorf(cyborg.ErrInvalid, "a step fails %q or %q, not %q", Before, After, read.When)
 	}
 	*f = read
 	return nil
@@ -121,11 +121,11 @@ type Duration time.Duration
 // MarshalText writes what UnmarshalText reads.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads a duration such as "1.5s"; a negative one is an error, of kind Invalid.
+// UnmarshalText reads a duration such as "1.5s"; a negative one is an error, of kind ErrInvalid.
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	if err != nil || parsed < 0 {
-		return cyborg.Errorf(cyborg.Invalid, "%q is not how long to wait; write it as 250ms or 2m", text)
+		return cyborg.Errorf(cyborg.ErrInvalid, "%q is not how long to wait; write it as 250ms or 2m", text)
 	}
 	*d = Duration(parsed)
 	return nil

@@ -23,11 +23,11 @@ func call(t *testing.T, p *park, step fake.Step) error {
 func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 	t.Helper()
 	ctx := t.Context()
-	device := cyborg.DeviceReport{Identity: "00fa:01:00.0", Type: cyborg.FPGA}
+	device := cyborg.DeviceReport{Identity: "00fa:01:00.0", Type: cyborg.DeviceTypeFPGA}
 	target := drivers.Target{Device: device, Deployable: cyborg.DeployableReport{Name: "fake_fpga_00fa_01_00_0_r0"}}
 	handle := cyborg.HandleReport{Identity: "00fa:01:00.0"}
 	driver := p.driver.(full)
-	path, image := stage(t, fake.MakeImage(cyborg.FPGA, "aes", []byte("payload")))
+	path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
 	without := func(_ any, err error) error { return err }
 	return map[fake.Step]func() error{
 		fake.StepInstall:   func() error { return driver.Install(ctx, target) },
@@ -69,13 +69,13 @@ func TestEachStepFailsAsScripted(t *testing.T) {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
 			for _, when := range []fake.When{fake.Before, fake.After} {
-				failure := fake.Failure{Times: 2, Kind: cyborg.Busy, When: when, Message: "the moon is full"}
+				failure := fake.Failure{Times: 2, Kind: cyborg.ErrBusy, When: when, Message: "the moon is full"}
 				p := newPark(t, nil)
 				prepare(t, p, step)
 				require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) { card.Fail[step] = failure }))
 				for left := 1; left >= 0; left-- {
 					err := call(t, p, step)
-					require.Equal(t, cyborg.Busy, cyborg.KindOf(err))
+					require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err))
 					require.EqualError(t, err, "the moon is full")
 					require.Equal(t, fake.Times(left), p.card(t).Fail[step].Times)
 					p.driver = p.restart(t) // what has failed is not forgotten
@@ -107,7 +107,7 @@ func TestFailureBeforeOrAfterTheTouch(t *testing.T) {
 				card.Deployables["r0"].BitstreamID = "old"
 			}))
 			err := call(t, p, step)
-			require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 			require.EqualError(t, err, string(step)+" on fake card 00fa:01:00.0 failed, as its script says")
 			require.Equalf(t, when == fake.After, touched(p.card(t)), "%s failed %s the hardware was touched", step, when)
 			if step == fake.StepProgram && when == fake.After {
@@ -122,7 +122,7 @@ func TestFailureForEver(t *testing.T) {
 
 	p := newPark(t, map[string]any{"fail": map[string]any{"install": "always"}})
 	for range 3 {
-		require.Equal(t, cyborg.Hardware, cyborg.KindOf(call(t, p, fake.StepInstall)))
+		require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(call(t, p, fake.StepInstall)))
 		p.driver = p.restart(t)
 	}
 	p.edit(t, `"always"`, `1`)
@@ -163,7 +163,7 @@ func TestFailureOfVanishingDuringStep(t *testing.T) {
 		go func() { answer <- take() }()
 		<-time.After(time.Minute)
 		require.NoError(t, p.bench.Vanish(t.Context(), "00fa:01:00.0"))
-		require.Equal(t, cyborg.Hardware, cyborg.KindOf(<-answer))
+		require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(<-answer))
 	})
 }
 
@@ -226,7 +226,7 @@ func TestProgressFollowsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPark(t, map[string]any{"program_latency": "10s"})
 		driver, target, _ := p.target(t)
-		path, image := stage(t, fake.MakeImage(cyborg.FPGA, "aes", []byte("payload")))
+		path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
 		start, told := time.Now(), []int{}
 		require.NoError(t, driver.Program(t.Context(), drivers.ProgramRequest{
 			Target: target, Path: path, Image: image,
@@ -253,7 +253,7 @@ func TestDeadlineIsTimeout(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := driver.Install(ctx, target)
-		require.Equal(t, cyborg.Timeout, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrTimeout, cyborg.ErrorKindOf(err))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.False(t, p.card(t).Deployables["r0"].Installed)
 	})

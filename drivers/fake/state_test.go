@@ -80,21 +80,21 @@ func TestStateIsEditedByHand(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "qemu 4711", by)
 	err = driver.Detach(t.Context(), detach(target, handle))
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "qemu 4711")
 	p.edit(t, `"qemu 4711"`, `""`)
 
 	p.edit(t, `"fail": {}`, `"fail": {"detach": 1}`)
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(driver.Detach(t.Context(), detach(target, handle))))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(driver.Detach(t.Context(), detach(target, handle))))
 	require.NoError(t, driver.Detach(t.Context(), detach(target, handle)))
 
 	p.edit(t, `"vanished": false`, `"vanished": true`)
 	devices, err := driver.Discover(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, devices)
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(driver.Attach(t.Context(), attach(target, handle))))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(driver.Attach(t.Context(), attach(target, handle))))
 	_, err = driver.Metrics(t.Context(), target)
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 }
 
 func TestStateMistakesAreTold(t *testing.T) {
@@ -114,7 +114,7 @@ func TestStateMistakesAreTold(t *testing.T) {
 			p := newPark(t, nil)
 			p.edit(t, edit.old, edit.replacement)
 			_, err := p.driver.Discover(t.Context())
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, "00fa:01:00.0.json")
 			require.ErrorContains(t, err, edit.message)
 			require.NotEmpty(t, cyborg.AsError(err).Hint)
@@ -135,7 +135,7 @@ func TestStateHalfWritten(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(path, whole[:len(whole)/2], 0o600))
 	_, err = p.driver.Discover(t.Context())
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 
 	answered := make(chan error, 1)
 	go func() {
@@ -155,7 +155,7 @@ func TestStateOfDeletedFileIsNew(t *testing.T) {
 	held, err := driver.Attached(t.Context(), target, handle)
 	require.NoError(t, err)
 	require.False(t, held)
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(driver.Attach(t.Context(), attach(target, handle))), "it is not installed")
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(driver.Attach(t.Context(), attach(target, handle))), "it is not installed")
 	p.attach(t)
 }
 
@@ -163,7 +163,7 @@ func TestStateOfDeletedFileIsNew(t *testing.T) {
 func TestStateIsLostWithPower(t *testing.T) {
 	t.Parallel()
 
-	for kind, keeps := range map[cyborg.DeviceType]bool{cyborg.FPGA: false, cyborg.GPU: true} {
+	for kind, keeps := range map[cyborg.DeviceType]bool{cyborg.DeviceTypeFPGA: false, cyborg.DeviceTypeGPU: true} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			boot := filepath.Join(t.TempDir(), "boot_id")
@@ -198,7 +198,7 @@ func TestStateOfReturnedCardIsDetached(t *testing.T) {
 	p := newPark(t, nil)
 	driver, target, handle := p.attach(t)
 	require.NoError(t, p.bench.Vanish(t.Context(), target.Device.Identity))
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(driver.Install(t.Context(), target)))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(driver.Install(t.Context(), target)))
 	require.NoError(t, p.bench.Return(t.Context(), target.Device.Identity))
 	held, err := driver.Attached(t.Context(), target, handle)
 	require.NoError(t, err)
@@ -218,12 +218,12 @@ func TestBenchKnowsItsCards(t *testing.T) {
 	require.Regexp(t, `^[0-9a-f-]{36}$`, card.BootID, "this machine's boot")
 
 	_, err = p.bench.Card(t.Context(), "00fa:09:00.0")
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 	_, err = p.bench.Card(t.Context(), "../../etc/passwd")
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(p.bench.Vanish(t.Context(), "a/b")))
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(p.bench.Vanish(t.Context(), "00fa:09:00.0")))
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(p.bench.Use(t.Context(), "00fa:01:00.0", "00fa:01:00.7", "qemu")))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(p.bench.Vanish(t.Context(), "a/b")))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(p.bench.Vanish(t.Context(), "00fa:09:00.0")))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(p.bench.Use(t.Context(), "00fa:01:00.0", "00fa:01:00.7", "qemu")))
 }
 
 func TestUnknownTargets(t *testing.T) {
@@ -234,11 +234,11 @@ func TestUnknownTargets(t *testing.T) {
 	elsewhere, other := target, handle
 	elsewhere.Deployable.Name = "fake_fpga_00fa_01_00_0_r9"
 	other.Identity = "00fa:01:00.7"
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(driver.Install(t.Context(), elsewhere)))
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(driver.Attach(t.Context(), attach(target, other))))
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(driver.Detach(t.Context(), detach(elsewhere, handle))))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(driver.Install(t.Context(), elsewhere)))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(driver.Attach(t.Context(), attach(target, other))))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(driver.Detach(t.Context(), detach(elsewhere, handle))))
 	_, err := driver.InUse(t.Context(), target, other)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
 func TestOrderOfService(t *testing.T) {
@@ -247,9 +247,9 @@ func TestOrderOfService(t *testing.T) {
 	p := newPark(t, nil)
 	driver, target, handle := p.target(t)
 	err := driver.Attach(t.Context(), attach(target, handle))
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err), "what is not installed cannot be attached")
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "what is not installed cannot be attached")
 	p.attach(t)
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(driver.Uninstall(t.Context(), target)), "what is attached cannot be uninstalled")
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(driver.Uninstall(t.Context(), target)), "what is attached cannot be uninstalled")
 	require.NoError(t, driver.Detach(t.Context(), detach(target, handle)))
 	require.NoError(t, driver.Uninstall(t.Context(), target))
 }

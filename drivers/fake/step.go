@@ -85,7 +85,7 @@ func (c *change) check(card *Card) (todo bool, err error) {
 }
 
 func gone(s *slot) error {
-	return cyborg.Errorf(cyborg.Hardware, "fake card %s is gone from the bus", s.identity())
+	return cyborg.Errorf(cyborg.ErrHardware, "fake card %s is gone from the bus", s.identity())
 }
 
 // wait lets the step's latency pass, but no longer than still finds nothing wrong.

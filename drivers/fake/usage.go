@@ -7,7 +7,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// InUse returns who uses the handle, as its card's script says.
+// ErrInUse returns who uses the handle, as its card's script says.
 func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {

@@ -90,7 +90,7 @@ func (d *driver) view(ctx context.Context) (view, seen string) {
 func textOf(reports []cyborg.DeviceReport) string {
 	text, err := json.Marshal(reports)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "a discovery cannot be written: %w", err).Error()
+		return cyborg.Errorf(cyborg.ErrInternal, "a discovery cannot be written: %w", err).Error()
 	}
 	return string(text)
 }

@@ -47,20 +47,20 @@ func TestWatchTellsWhatDiscoverWould(t *testing.T) {
 			{"boot", 1, func() { require.NoError(t, os.WriteFile(boot, []byte("second"), 0o600)) }},
 			{"discover is to fail", 1, func() {
 				edit(func(card *fake.Card) {
-					card.Fail[fake.StepDiscover] = fake.Failure{Times: 2, Kind: cyborg.Hardware, When: fake.Before}
+					card.Fail[fake.StepDiscover] = fake.Failure{Times: 2, Kind: cyborg.ErrHardware, When: fake.Before}
 				})
 			}},
 			{"discover fails", 0, func() {
 				_, err := driver.Discover(t.Context())
-				require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+				require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 			}},
 			{"discover fails for the last time", 1, func() {
 				_, err := driver.Discover(t.Context())
-				require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+				require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 			}},
 			{"attach is to fail", 0, func() {
 				edit(func(card *fake.Card) {
-					card.Fail[fake.StepAttach] = fake.Failure{Times: fake.Always, Kind: cyborg.Busy, When: fake.Before}
+					card.Fail[fake.StepAttach] = fake.Failure{Times: fake.Always, Kind: cyborg.ErrBusy, When: fake.Before}
 				})
 			}},
 			{"a mistake", 1, func() { p.edit(t, `"vanished"`, `"vanishd"`) }},

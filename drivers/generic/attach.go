@@ -25,7 +25,7 @@ func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		if user, err := d.tree.Users(ctx, f); err != nil {
 			return err
 		} else if user != "" {
-			return cyborg.Errorf(cyborg.InUse, "%s is in use through its driver %s: %s", f.Address, f.Driver, user)
+			return cyborg.Errorf(cyborg.ErrInUse, "%s is in use through its driver %s: %s", f.Address, f.Driver, user)
 		}
 	}
 	if request.Prior == nil {
@@ -47,7 +47,7 @@ func (d *Driver) note(ctx context.Context, address cyborg.PCIAddress, keep drive
 	}
 	note, err := json.Marshal(binding)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "%w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
 	return keep(note)
 }
@@ -59,9 +59,9 @@ func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 		return err
 	}
 	f, err := d.find(ctx, request.Target, request.Handle.Identity)
-	switch cyborg.KindOf(err) {
+	switch cyborg.ErrorKindOf(err) {
 	case "":
-	case cyborg.NotFound, cyborg.Changed:
+	case cyborg.ErrNotFound, cyborg.ErrChanged:
 		d.log.InfoContext(ctx, "nothing to detach", "address", request.Handle.Identity, "reason", err)
 		return nil // it was taken out; what is there now was never attached
 	default:
@@ -71,7 +71,7 @@ func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 		if user, err := d.tree.Users(ctx, f); err != nil {
 			return err
 		} else if user != "" {
-			return cyborg.Errorf(cyborg.InUse, "%s is in use: %s", f.Address, user).
+			return cyborg.Errorf(cyborg.ErrInUse, "%s is in use: %s", f.Address, user).
 				WithHint("End the process or shut the virtual machine down, then detach again.")
 		}
 	}
@@ -80,7 +80,7 @@ func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 	}
 	var prior sysfs.Binding
 	if err := json.Unmarshal(request.Prior, &prior); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "the note of the attach of %s cannot be read: %w", f.Address, err)
+		return cyborg.Errorf(cyborg.ErrInternal, "the note of the attach of %s cannot be read: %w", f.Address, err)
 	}
 	return d.binder.Restore(ctx, f.Address, d.options.vfio, prior)
 }
@@ -97,23 +97,23 @@ func (d *Driver) release(ctx context.Context, f sysfs.Function, undo bool) error
 // Attached says whether VFIO has the function. It is true also of a function that an operator gave to VFIO.
 func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
 	f, err := d.find(ctx, target, handle.Identity)
-	switch cyborg.KindOf(err) {
+	switch cyborg.ErrorKindOf(err) {
 	case "":
 		return f.Driver == d.options.vfio, nil
-	case cyborg.NotFound, cyborg.Changed:
+	case cyborg.ErrNotFound, cyborg.ErrChanged:
 		return false, nil
 	default:
 		return false, err
 	}
 }
 
-// InUse says who uses the function, through whatever driver it has now.
+// ErrInUse says who uses the function, through whatever driver it has now.
 func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	f, err := d.find(ctx, target, handle.Identity)
-	switch cyborg.KindOf(err) {
+	switch cyborg.ErrorKindOf(err) {
 	case "":
 		return d.tree.Users(ctx, f)
-	case cyborg.NotFound, cyborg.Changed:
+	case cyborg.ErrNotFound, cyborg.ErrChanged:
 		return "", nil
 	default:
 		return "", err

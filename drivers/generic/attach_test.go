@@ -96,20 +96,20 @@ func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		address  string
 		change   func(t *testing.T, host *sysfstest.Host)
-		install  cyborg.Kind // "" where only an attach is refused
-		attach   cyborg.Kind
+		install  cyborg.ErrorKind // "" where only an attach is refused
+		attach   cyborg.ErrorKind
 		messages []string
 	}{
 		"the host's disk": {
-			disk, func(*testing.T, *sysfstest.Host) {}, cyborg.Protected, cyborg.Protected,
+			disk, func(*testing.T, *sysfstest.Host) {}, cyborg.ErrProtected, cyborg.ErrProtected,
 			[]string{disk, "the host lives on it", "its disk nvme0n1 is mounted on /"},
 		},
 		"a port that was set up since": {
-			nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, cyborg.Protected, cyborg.Protected, []string{"ens1 is up"},
+			nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, cyborg.ErrProtected, cyborg.ErrProtected, []string{"ens1 is up"},
 		},
 		"a display that the host boots on since": {
 			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Set("sys/bus/pci/devices/"+gpu+"/boot_vga", "1\n") },
-			cyborg.Protected, cyborg.Protected,
+			cyborg.ErrProtected, cyborg.ErrProtected,
 			[]string{"boots on"},
 		},
 		"in one group with the disk": {
@@ -117,7 +117,7 @@ func TestRefusals(t *testing.T) {
 				t.Helper()
 				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sysfstest.In("7", sysfstest.SSD(t, disk, "nvme0n1", "259:0")))
 			},
-			cyborg.Protected, cyborg.Protected,
+			cyborg.ErrProtected, cyborg.ErrProtected,
 			[]string{"IOMMU group 7", disk},
 		},
 		"in one group with another's": {
@@ -127,7 +127,7 @@ func TestRefusals(t *testing.T) {
 				sound.Class, sound.Driver, sound.Children = 0x040300, "snd_hda_intel", nil
 				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sound)
 			},
-			cyborg.Unsupported, cyborg.Unsupported,
+			cyborg.ErrUnsupported, cyborg.ErrUnsupported,
 			[]string{"IOMMU group 7", "0000:3b:00.1 has the driver snd_hda_intel"},
 		},
 		"without an IOMMU": {
@@ -135,7 +135,7 @@ func TestRefusals(t *testing.T) {
 				t.Helper()
 				require.NoError(t, os.Remove(filepath.Join(h.Root(), "sys/bus/pci/devices", gpu, "iommu_group")))
 			},
-			cyborg.Unsupported, cyborg.Unsupported,
+			cyborg.ErrUnsupported, cyborg.ErrUnsupported,
 			[]string{"IOMMU group"},
 		},
 		"without VFIO": {
@@ -143,14 +143,14 @@ func TestRefusals(t *testing.T) {
 				t.Helper()
 				require.NoError(t, os.RemoveAll(filepath.Join(h.Root(), "sys/bus/pci/drivers/vfio-pci")))
 			},
-			cyborg.Unsupported, cyborg.Unsupported,
+			cyborg.ErrUnsupported, cyborg.ErrUnsupported,
 			[]string{"no driver vfio-pci"},
 		},
 		"with virtual functions": {
-			qat, func(_ *testing.T, h *sysfstest.Host) { h.SetVFs(qat, "2") }, cyborg.InUse, cyborg.InUse, []string{"2 virtual functions"},
+			qat, func(_ *testing.T, h *sysfstest.Host) { h.SetVFs(qat, "2") }, cyborg.ErrInUse, cyborg.ErrInUse, []string{"2 virtual functions"},
 		},
 		"gone": {
-			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Unplug(gpu) }, cyborg.NotFound, cyborg.NotFound, []string{gpu},
+			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Unplug(gpu) }, cyborg.ErrNotFound, cyborg.ErrNotFound, []string{gpu},
 		},
 		"another card in its place": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
@@ -160,12 +160,12 @@ func TestRefusals(t *testing.T) {
 				h.Unplug(gpu)
 				h.Add(other)
 			},
-			cyborg.Changed, cyborg.Changed,
+			cyborg.ErrChanged, cyborg.ErrChanged,
 			[]string{"10de:2330", "10de:20b0"},
 		},
 		"in use through its driver": {
 			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Open(812, "Xorg", "/dev/dri/card1") },
-			"", cyborg.InUse,
+			"", cyborg.ErrInUse,
 			[]string{"driver nvidia", "process 812 (Xorg)"},
 		},
 	} {
@@ -176,9 +176,9 @@ func TestRefusals(t *testing.T) {
 			before := snapshot(t, b.Root())
 
 			err := b.driver.Install(t.Context(), b.target)
-			require.Equal(t, c.install, cyborg.KindOf(err), err)
+			require.Equal(t, c.install, cyborg.ErrorKindOf(err), err)
 			err = b.attach(t)
-			require.Equal(t, c.attach, cyborg.KindOf(err), err)
+			require.Equal(t, c.attach, cyborg.ErrorKindOf(err), err)
 			for _, message := range c.messages {
 				require.ErrorContains(t, err, message)
 			}
@@ -194,9 +194,9 @@ func TestRefusesWhatIsNotChosen(t *testing.T) {
 	driver, err := generic.NewOn(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
 	require.NoError(t, err)
 	b.driver = driver
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(b.driver.Install(t.Context(), b.target)))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(b.driver.Install(t.Context(), b.target)))
 	err = b.attach(t)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, `device_spec of backend "pci" does not choose `+gpu)
 }
 
@@ -223,7 +223,7 @@ func TestVFIOByHand(t *testing.T) {
 	before := snapshot(t, b.Root())
 	require.True(t, b.attached(t), "that is how the hardware is")
 	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(b.attach(t)), "somebody else has it")
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.attach(t)), "somebody else has it")
 	b.End(4711)
 	require.NoError(t, b.attach(t))
 	b.Open(4712, "qemu-kvm", vfioNode(t, b.Host, gpu))
@@ -244,7 +244,7 @@ func TestDetachWithoutNote(t *testing.T) {
 	require.NoError(t, b.detach(t, true))
 	require.Equal(t, "vfio-pci", b.has(t))
 	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(b.detach(t, false)))
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.detach(t, false)))
 	b.End(4711)
 	require.NoError(t, b.detach(t, false))
 	require.Equal(t, "nvidia", b.has(t))
@@ -316,10 +316,10 @@ func TestAttachThatHangs(t *testing.T) {
 	b.Fault(simulator.Fault{On: "unbind", Subject: gpu, Hang: true})
 
 	err := b.attach(t)
-	require.Equal(t, cyborg.Timeout, cyborg.KindOf(err), err)
+	require.Equal(t, cyborg.ErrTimeout, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, "drivers/nvidia/unbind for "+gpu)
 	for _, again := range []error{b.attach(t), b.detach(t, true), b.detach(t, false)} {
-		require.Equal(t, cyborg.Busy, cyborg.KindOf(again), again)
+		require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(again), again)
 		require.ErrorContains(t, again, "drivers/nvidia/unbind for "+gpu+" hangs in the kernel since")
 	}
 	require.Len(t, b.notes, 1)

@@ -118,8 +118,8 @@ func requireUntouchable(t *testing.T, driver drivers.Driver, devices []cyborg.De
 	for _, device := range devices {
 		target := drivers.Target{Device: device, Deployable: device.Deployables[0]}
 		err := driver.(drivers.Installer).Install(t.Context(), target)
-		require.Equal(t, cyborg.Unsupported, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err))
 		err = driver.(drivers.Attacher).Attach(t.Context(), drivers.AttachRequest{Target: target, Handle: target.Deployable.Handles[0]})
-		require.Equal(t, cyborg.Unsupported, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err))
 	}
 }

@@ -34,21 +34,21 @@ const (
 func deviceType(f sysfs.Function) cyborg.DeviceType {
 	switch {
 	case f.Class.Base() == sysfs.BaseDisplay:
-		return cyborg.GPU
+		return cyborg.DeviceTypeGPU
 	case f.Class.Base() == sysfs.BaseNetwork, f.Class.Sub() == sysfs.SubInfiniBand:
-		return cyborg.NIC
+		return cyborg.DeviceTypeNIC
 	case f.Class.Sub() == sysfs.SubNVM:
-		return cyborg.SSD
+		return cyborg.DeviceTypeSSD
 	case f.Class.Sub() == sysfs.SubCoprocessor && f.Vendor == vendorIntel:
-		return cyborg.QAT
+		return cyborg.DeviceTypeQAT
 	case f.Class.Base() == sysfs.BaseAccelerator && isFPGA(f):
-		return cyborg.FPGA
+		return cyborg.DeviceTypeFPGA
 	case f.Class.Base() == sysfs.BaseAccelerator && slices.Contains([]string{vendorAMD, vendorNVIDIA}, f.Vendor):
-		return cyborg.GPU
+		return cyborg.DeviceTypeGPU
 	case f.Class.Base() == sysfs.BaseAccelerator:
-		return cyborg.AIChip
+		return cyborg.DeviceTypeAIChip
 	}
-	return cyborg.PCI
+	return cyborg.DeviceTypePCI
 }
 
 // isFPGA knows the makers of FPGA cards, and the FPGA cards of Intel (drivers/fpga/dfl-pci.c of Linux), which makes AI
@@ -69,9 +69,9 @@ func isFPGA(f sysfs.Function) bool {
 // has none for AI chips.
 func resourceClass(t cyborg.DeviceType) string {
 	switch t {
-	case cyborg.GPU:
+	case cyborg.DeviceTypeGPU:
 		return "PGPU"
-	case cyborg.FPGA:
+	case cyborg.DeviceTypeFPGA:
 		return "FPGA"
 	default:
 		return "CUSTOM_" + string(t)

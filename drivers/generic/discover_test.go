@@ -34,7 +34,7 @@ func TestDiscoverReportsAll(t *testing.T) {
 	node := 1
 	info := map[string]string{"domain": "0000", "bus": "3b", "device": "00", "function": "0"}
 	require.Equal(t, []cyborg.DeviceReport{{
-		Identity: gpu, Type: cyborg.GPU, VendorID: "10de", ProductID: "20b0",
+		Identity: gpu, Type: cyborg.DeviceTypeGPU, VendorID: "10de", ProductID: "20b0",
 		Vendor: "NVIDIA Corporation", Model: "GA100 [A100 SXM4 40GB]", NUMANode: &node,
 		BoardInfo: cyborg.JSONObject{
 			"pci_class": "030200", "pci_revision": "00", "iommu_group": "17", "subsystem_vendor_id": "10de", "subsystem_product_id": "134f",
@@ -43,7 +43,7 @@ func TestDiscoverReportsAll(t *testing.T) {
 		Deployables: []cyborg.DeployableReport{{
 			Name: gpu,
 			Specs: cyborg.Specs{
-				Num: 1, DeviceType: cyborg.GPU, VendorID: "10de", ProductID: "20b0", Capability: cyborg.JSONObject{"pci_class": "030200"},
+				Num: 1, DeviceType: cyborg.DeviceTypeGPU, VendorID: "10de", ProductID: "20b0", Capability: cyborg.JSONObject{"pci_class": "030200"},
 			},
 			Attributes: []cyborg.Attribute{
 				{Key: "rc", Value: "PGPU"},
@@ -64,25 +64,25 @@ func TestDiscoverTypes(t *testing.T) {
 		deviceType      cyborg.DeviceType
 		resourceClass   string
 	}{
-		{"10de", "1eb8", 0x030000, cyborg.GPU, "PGPU"},
-		{"10de", "20b0", 0x030200, cyborg.GPU, "PGPU"},
-		{"8086", "0bd5", 0x038000, cyborg.GPU, "PGPU"},
-		{"1002", "74a1", 0x120000, cyborg.GPU, "PGPU"}, // MI300X: no display, a processing accelerator by class
-		{"8086", "1572", 0x020000, cyborg.NIC, "CUSTOM_NIC"},
-		{"15b3", "1021", 0x020700, cyborg.NIC, "CUSTOM_NIC"},
-		{"1077", "7322", 0x0c0600, cyborg.NIC, "CUSTOM_NIC"},
-		{"144d", "a80a", 0x010802, cyborg.SSD, "CUSTOM_SSD"},
-		{"1000", "0072", 0x010700, cyborg.PCI, "CUSTOM_PCI"}, // SAS controller
-		{"8086", "37c8", 0x0b4000, cyborg.QAT, "CUSTOM_QAT"},
-		{"177d", "a0dd", 0x0b4000, cyborg.PCI, "CUSTOM_PCI"}, // another maker's co-processor
-		{"10ee", "5004", 0x120000, cyborg.FPGA, "FPGA"},
-		{"8086", "09c4", 0x120000, cyborg.FPGA, "FPGA"},
-		{"1bd4", "1234", 0x120000, cyborg.FPGA, "FPGA"},
-		{"8086", "7d1d", 0x120000, cyborg.AIChip, "CUSTOM_AICHIP"}, // NPU
-		{"19e5", "d801", 0x120000, cyborg.AIChip, "CUSTOM_AICHIP"},
-		{"1da3", "1020", 0x120000, cyborg.AIChip, "CUSTOM_AICHIP"},
-		{"8086", "0b25", 0x088000, cyborg.PCI, "CUSTOM_PCI"},
-		{"abcd", "1234", 0xff0000, cyborg.PCI, "CUSTOM_PCI"},
+		{"10de", "1eb8", 0x030000, cyborg.DeviceTypeGPU, "PGPU"},
+		{"10de", "20b0", 0x030200, cyborg.DeviceTypeGPU, "PGPU"},
+		{"8086", "0bd5", 0x038000, cyborg.DeviceTypeGPU, "PGPU"},
+		{"1002", "74a1", 0x120000, cyborg.DeviceTypeGPU, "PGPU"}, // MI300X: no display, a processing accelerator by class
+		{"8086", "1572", 0x020000, cyborg.DeviceTypeNIC, "CUSTOM_NIC"},
+		{"15b3", "1021", 0x020700, cyborg.DeviceTypeNIC, "CUSTOM_NIC"},
+		{"1077", "7322", 0x0c0600, cyborg.DeviceTypeNIC, "CUSTOM_NIC"},
+		{"144d", "a80a", 0x010802, cyborg.DeviceTypeSSD, "CUSTOM_SSD"},
+		{"1000", "0072", 0x010700, cyborg.DeviceTypePCI, "CUSTOM_PCI"}, // SAS controller
+		{"8086", "37c8", 0x0b4000, cyborg.DeviceTypeQAT, "CUSTOM_QAT"},
+		{"177d", "a0dd", 0x0b4000, cyborg.DeviceTypePCI, "CUSTOM_PCI"}, // another maker's co-processor
+		{"10ee", "5004", 0x120000, cyborg.DeviceTypeFPGA, "FPGA"},
+		{"8086", "09c4", 0x120000, cyborg.DeviceTypeFPGA, "FPGA"},
+		{"1bd4", "1234", 0x120000, cyborg.DeviceTypeFPGA, "FPGA"},
+		{"8086", "7d1d", 0x120000, cyborg.DeviceTypeAIChip, "CUSTOM_AICHIP"}, // NPU
+		{"19e5", "d801", 0x120000, cyborg.DeviceTypeAIChip, "CUSTOM_AICHIP"},
+		{"1da3", "1020", 0x120000, cyborg.DeviceTypeAIChip, "CUSTOM_AICHIP"},
+		{"8086", "0b25", 0x088000, cyborg.DeviceTypePCI, "CUSTOM_PCI"},
+		{"abcd", "1234", 0xff0000, cyborg.DeviceTypePCI, "CUSTOM_PCI"},
 	} {
 		host := sysfstest.New(t, simulator.Function{
 			Address: sysfstest.Address(t, gpu), Vendor: c.vendor, Product: c.product, Class: c.class, NUMANode: -1,
@@ -168,7 +168,7 @@ func TestDiscoverThisMachine(t *testing.T) {
 	for _, device := range devices {
 		found += max(1, len(device.Deployables))
 		for _, deployable := range device.Deployables {
-			if device.Type == cyborg.PCI && device.BoardInfo["pci_class"] == "060000" {
+			if device.Type == cyborg.DeviceTypePCI && device.BoardInfo["pci_class"] == "060000" {
 				require.NotEmpty(t, deployable.Protected, "the host bridge %s", deployable.Name)
 			}
 			disks, err := filepath.Glob("/sys/bus/pci/devices/" + deployable.Name + "/virtio*/block/vda")

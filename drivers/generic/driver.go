@@ -40,7 +40,7 @@ var (
 )
 
 // New makes a backend; it is a drivers.Factory. The kernel that it changes is the running one where the root has a real
-// sysfs, the simulator's with the option simulate, and none where the root is a recording. The error is of kind Invalid
+// sysfs, the simulator's with the option simulate, and none where the root is a recording. The error is of kind ErrInvalid
 // and names every mistake in the options.
 func New(env drivers.Environment, given map[string]any) (drivers.Driver, error) {
 	root := cmp.Or(env.Root, "/")
@@ -53,7 +53,7 @@ func New(env drivers.Environment, given map[string]any) (drivers.Driver, error) 
 	case options.simulate:
 		simulated, err := simulator.Open(root)
 		if err != nil {
-			return nil, cyborg.Errorf(cyborg.KindOf(err), "option %s of backend %q: %w", optionSimulate, env.Backend, err)
+			return nil, cyborg.Errorf(cyborg.ErrorKindOf(err), "option %s of backend %q: %w", optionSimulate, env.Backend, err)
 		}
 		kernel = simulated
 	case sysfs.NewTree(root, env.Log).Live():
@@ -96,10 +96,10 @@ func (d *Driver) chosen(f sysfs.Function) bool {
 // requireKernel fails where there is nothing that could be changed.
 func (d *Driver) requireKernel(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		return cyborg.Errorf(cyborg.Timeout, "not begun: %w", err)
+		return cyborg.Errorf(cyborg.ErrTimeout, "not begun: %w", err)
 	}
 	if d.kernel == nil {
-		return cyborg.Errorf(cyborg.Unsupported, "backend %q reads a recorded tree; nothing in it can be changed", d.backend)
+		return cyborg.Errorf(cyborg.ErrUnsupported, "backend %q reads a recorded tree; nothing in it can be changed", d.backend)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func FuzzOptions(f *testing.F) {
 		options["pci_ids"] = "/nowhere" // what is read there is no business of this test
 		driver, err := generic.New(env, options)
 		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			return
 		}
 		devices, err := driver.Discover(t.Context())

@@ -22,7 +22,7 @@ func (d *Driver) Install(ctx context.Context, target drivers.Target) error {
 // Uninstall has nothing to undo.
 func (d *Driver) Uninstall(ctx context.Context, _ drivers.Target) error {
 	if err := ctx.Err(); err != nil {
-		return cyborg.Errorf(cyborg.Timeout, "not begun: %w", err)
+		return cyborg.Errorf(cyborg.ErrTimeout, "not begun: %w", err)
 	}
 	return nil
 }
@@ -34,7 +34,7 @@ func (d *Driver) usable(ctx context.Context, target drivers.Target, identity str
 		return sysfs.Function{}, err
 	}
 	if !d.chosen(f) && (f.PF == nil || !d.chosenAt(ctx, *f.PF)) {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.NotFound, "the device_spec of backend %q does not choose %s (%s:%s)",
+		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrNotFound, "the device_spec of backend %q does not choose %s (%s:%s)",
 			d.backend, f.Address, f.Vendor, f.Product)
 	}
 	protection, err := d.tree.Protection(ctx)
@@ -42,10 +42,10 @@ func (d *Driver) usable(ctx context.Context, target drivers.Target, identity str
 		return sysfs.Function{}, err
 	}
 	if reason, protected := protection[f.Address]; protected {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.Protected, "%s is not touched, for the host lives on it: %s", f.Address, reason)
+		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, for the host lives on it: %s", f.Address, reason)
 	}
 	if n := len(f.VFs); n > 0 {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.InUse, "%s has %d virtual functions and so cannot be given out itself", f.Address, n).
+		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrInUse, "%s has %d virtual functions and so cannot be given out itself", f.Address, n).
 			WithHint("Give out the virtual functions, or write 0 to sriov_numvfs.")
 	}
 	return f, d.requireVFIO(ctx, f)
@@ -68,7 +68,7 @@ func (d *Driver) find(ctx context.Context, target drivers.Target, identity strin
 		return sysfs.Function{}, err
 	}
 	if known := target.Deployable.Specs; known.VendorID != f.Vendor || known.ProductID != f.Product {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.Changed, "at %s there is now %s:%s; it was %s:%s",
+		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrChanged, "at %s there is now %s:%s; it was %s:%s",
 			address, f.Vendor, f.Product, known.VendorID, known.ProductID).WithHint("Discover the host again.")
 	}
 	return f, nil
@@ -77,7 +77,7 @@ func (d *Driver) find(ctx context.Context, target drivers.Target, identity strin
 // requireVFIO says why VFIO cannot have the function.
 func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function) error {
 	if f.IOMMUGroup == "" {
-		return cyborg.Errorf(cyborg.Unsupported, "%s has no IOMMU group, without which VFIO cannot have it", f.Address).
+		return cyborg.Errorf(cyborg.ErrUnsupported, "%s has no IOMMU group, without which VFIO cannot have it", f.Address).
 			WithHint("Enable VT-d or AMD-Vi in the firmware, and on the kernel command line (intel_iommu=on).")
 	}
 	obstacles, err := d.tree.Obstacles(ctx, f)
@@ -89,12 +89,12 @@ func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function) error {
 		for i, other := range obstacles {
 			list[i] = other.Address.String() + " has the driver " + other.Driver
 		}
-		return cyborg.Errorf(cyborg.Unsupported, "%s shares IOMMU group %s with functions that the host uses: %s; VFIO takes whole groups",
+		return cyborg.Errorf(cyborg.ErrUnsupported, "%s shares IOMMU group %s with functions that the host uses: %s; VFIO takes whole groups",
 			f.Address, f.IOMMUGroup, strings.Join(list, ", ")).
 			WithHint("Unbind those functions from their drivers, or bind them to %s.", d.options.vfio)
 	}
 	if !d.binder.Available(d.options.vfio) {
-		return cyborg.Errorf(cyborg.Unsupported, "this kernel has no driver %s", d.options.vfio).
+		return cyborg.Errorf(cyborg.ErrUnsupported, "this kernel has no driver %s", d.options.vfio).
 			WithHint("Install the kernel package that has the module, or choose another with the option %s.", optionVFIO)
 	}
 	return nil

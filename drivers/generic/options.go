@@ -44,7 +44,7 @@ type options struct {
 // driverNamePattern is what a PCI driver of the kernel may be called here; the name becomes a part of a path.
 var driverNamePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
-// parseOptions reads the options. The error is of kind Invalid and names all mistakes at once.
+// parseOptions reads the options. The error is of kind ErrInvalid and names all mistakes at once.
 func parseOptions(backend string, given map[string]any) (options, error) {
 	o := options{deadline: defaultDeadline, vfio: defaultVFIO}
 	var mistakes []error
@@ -70,7 +70,7 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 		mistakes = append(mistakes, err)
 	}
 	if err := errors.Join(mistakes...); err != nil {
-		return options{}, cyborg.Errorf(cyborg.Invalid, "options of backend %q (driver %s): %s",
+		return options{}, cyborg.Errorf(cyborg.ErrInvalid, "options of backend %q (driver %s): %s",
 			backend, Name, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	return o, nil

@@ -68,7 +68,7 @@ func TestOptionsMistakes(t *testing.T) {
 		"deadline": "soon", "vfio_driver": "../../evil", "pci_ids": 3, "simulate": "yes", "device_specs": []
 	}`), &options))
 	_, err := generic.New(drivers.Environment{Backend: "pci", Root: t.TempDir(), Log: logger(t)}, options)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	for _, message := range []string{
 		`backend "pci"`, `device_spec[1]`, `"x"`, `device_spec[2]`, `"devname"`, "deadline is soon", "vfio_driver", "../../evil", "pci_ids",
 		"simulate is yes", `"device_specs"`, "deadline, device_spec, pci_ids, physical_device_mappings, simulate, vfio_driver",
@@ -86,7 +86,7 @@ func TestOptionsDeadline(t *testing.T) {
 	}
 	for _, bad := range []any{"", "0s", "-1s", "2h", 0, -1.5, true, nil} {
 		_, err := generic.New(env, map[string]any{"deadline": bad})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), bad)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), bad)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestOptionsSimulateNeedsASimulatedRoot(t *testing.T) {
 	t.Parallel()
 	for _, root := range []string{"", "/", t.TempDir()} {
 		_, err := generic.New(drivers.Environment{Backend: "pci", Root: root, Log: logger(t)}, map[string]any{"simulate": true})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), root)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), root)
 		require.ErrorContains(t, err, "simulate")
 	}
 }

@@ -117,7 +117,7 @@ func (d *Driver) physicalNetworks(ctx context.Context, functions []sysfs.Functio
 		if !ok && f.PF != nil {
 			network, ok = named[*f.PF]
 		}
-		if ok && deviceType(f) == cyborg.NIC {
+		if ok && deviceType(f) == cyborg.DeviceTypeNIC {
 			found[f.Address] = network
 		}
 	}

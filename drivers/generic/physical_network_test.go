@@ -84,7 +84,7 @@ func TestPhysicalNetworksMistakes(t *testing.T) {
 		"physnet1:0000:AB:00.0,physnet2:0000:ab:00.0": "0000:ab:00.0 leads to physnet1 and to physnet2",
 	} {
 		_, err := generic.New(drivers.Environment{Backend: "nics", Root: t.TempDir(), Log: logger(t)}, map[string]any{"physical_device_mappings": text})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), text)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
 		require.ErrorContains(t, err, message, text)
 		require.ErrorContains(t, err, `backend "nics"`)
 	}

@@ -45,7 +45,7 @@ var addressPartTable = [4]addressPart{{"domain", 4, 1<<32 - 1}, {"bus", 2, 0xff}
 // specKeyTable are the properties that a spec may name.
 var specKeyTable = []string{"address", "class", "product_id", "vendor_id"}
 
-// ParseSpec reads one spec: a map, its JSON text, or "*" for every function. The error is of kind Invalid and names every
+// ParseSpec reads one spec: a map, its JSON text, or "*" for every function. The error is of kind ErrInvalid and names every
 // mistake.
 func ParseSpec(value any) (Spec, error) {
 	switch value := value.(type) {
@@ -54,7 +54,7 @@ func ParseSpec(value any) (Spec, error) {
 	case map[string]any:
 		return parseSpecMap(value)
 	default:
-		return Spec{}, cyborg.Errorf(cyborg.Invalid, `%v is no device_spec; write an object such as {"vendor_id": "10de"}, or "*"`, value)
+		return Spec{}, cyborg.Errorf(cyborg.ErrInvalid, `%v is no device_spec; write an object such as {"vendor_id": "10de"}, or "*"`, value)
 	}
 }
 
@@ -64,14 +64,14 @@ func parseSpecText(text string) (Spec, error) {
 	}
 	var object map[string]any
 	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
-		return Spec{}, cyborg.Errorf(cyborg.Invalid, `%q is no device_spec; write a JSON object such as {"vendor_id": "10de"}, or "*"`, text)
+		return Spec{}, cyborg.Errorf(cyborg.ErrInvalid, `%q is no device_spec; write a JSON object such as {"vendor_id": "10de"}, or "*"`, text)
 	}
 	return parseSpecMap(object)
 }
 
 func parseSpecMap(object map[string]any) (Spec, error) {
 	if len(object) == 0 {
-		return Spec{}, cyborg.Errorf(cyborg.Invalid, `an empty device_spec chooses nothing in particular; write "*" to choose every function`)
+		return Spec{}, cyborg.Errorf(cyborg.ErrInvalid, `an empty device_spec chooses nothing in particular; write "*" to choose every function`)
 	}
 	spec := Spec{address: anyAddress()}
 	var mistakes []error
@@ -92,11 +92,11 @@ func parseSpecMap(object map[string]any) (Spec, error) {
 		mistakes = append(mistakes, err)
 	}
 	if err := errors.Join(mistakes...); err != nil {
-		return Spec{}, cyborg.Errorf(cyborg.Invalid, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return Spec{}, cyborg.Errorf(cyborg.ErrInvalid, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	text, err := json.Marshal(object)
 	if err != nil {
-		return Spec{}, cyborg.Errorf(cyborg.Invalid, "device_spec: %w", err)
+		return Spec{}, cyborg.Errorf(cyborg.ErrInvalid, "device_spec: %w", err)
 	}
 	spec.text = string(text)
 	return spec, nil

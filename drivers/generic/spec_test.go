@@ -118,13 +118,13 @@ func TestSpecMistakes(t *testing.T) {
 		`{"vendor_id": "x", "class": "y"}`: {`"x"`, `"y"`},
 	} {
 		_, err := generic.ParseSpec(spec)
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), spec)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), spec)
 		for _, message := range messages {
 			require.ErrorContains(t, err, message, spec)
 		}
 	}
 	_, err := generic.ParseSpec(42)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
 // TestSpecAgainstModel draws functions and specs whose meaning is plain, and compares.
@@ -185,7 +185,7 @@ func FuzzParseSpec(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, domain uint32, bus, slot, function uint8) {
 		spec, err := generic.ParseSpec(text)
 		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			return
 		}
 		again, err := generic.ParseSpec(spec.String())

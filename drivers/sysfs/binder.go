@@ -26,7 +26,7 @@ const noOverride = "(null)"
 
 // Binder gives functions to drivers. Every access that takes the device's lock in the kernel has a deadline, because a
 // driver that does not let go blocks it for ever. What hangs stays hanging: until it ends, every further call for that
-// function fails with kind Busy.
+// function fails with kind ErrBusy.
 //
 // Its calls may be repeated after they were interrupted anywhere. Calls for the same function must not overlap.
 type Binder struct {
@@ -146,7 +146,7 @@ func (b *Binder) unbind(ctx context.Context, address cyborg.PCIAddress, driver s
 		return err
 	}
 	if function.Driver == driver {
-		return cyborg.Errorf(cyborg.Hardware, "the kernel said that %s let go of %s, but it still has it", driver, address)
+		return cyborg.Errorf(cyborg.ErrHardware, "the kernel said that %s let go of %s, but it still has it", driver, address)
 	}
 	return nil
 }
@@ -166,10 +166,10 @@ func (b *Binder) bind(ctx context.Context, address cyborg.PCIAddress, driver str
 	case failure != nil:
 		return failure
 	case function.Driver == "":
-		return cyborg.Errorf(cyborg.Hardware, "the kernel said that %s took %s, but no driver has it", driver, address).
+		return cyborg.Errorf(cyborg.ErrHardware, "the kernel said that %s took %s, but no driver has it", driver, address).
 			WithHint("The kernel log (dmesg) may say why.")
 	default:
-		return cyborg.Errorf(cyborg.Hardware, "%s was to have %s, but %s has it", driver, address, function.Driver).
+		return cyborg.Errorf(cyborg.ErrHardware, "%s was to have %s, but %s has it", driver, address, function.Driver).
 			WithHint("Find out what else rebinds PCI functions on this host, such as driverctl or a udev rule.")
 	}
 }
@@ -181,11 +181,11 @@ func (b *Binder) load(ctx context.Context, driver string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.deadline)
 	defer cancel()
 	if err := b.kernel.Load(ctx, driver); err != nil {
-		return cyborg.Errorf(cyborg.Hardware, "the kernel driver %s cannot be loaded: %w", driver, err).
+		return cyborg.Errorf(cyborg.ErrHardware, "the kernel driver %s cannot be loaded: %w", driver, err).
 			WithHint("Load it with: modprobe %s", driver)
 	}
 	if !b.registered(driver) {
-		return cyborg.Errorf(cyborg.Hardware, "the module of the kernel driver %s is loaded, but there is no %s/%s", driver, driversDir, driver)
+		return cyborg.Errorf(cyborg.ErrHardware, "the module of the kernel driver %s is loaded, but there is no %s/%s", driver, driversDir, driver)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func (b *Binder) within(ctx context.Context, address cyborg.PCIAddress, what str
 			return stopped(ctx.Err(), what+" for "+address.String()+", which hangs in the kernel,")
 		}
 	case <-timer.C:
-		return cyborg.Errorf(cyborg.Timeout, "%s for %s has not come back for %s: the kernel waits for the driver to let go", what, address, b.deadline).
+		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: the kernel waits for the driver to let go", what, address, b.deadline).
 			WithHint("End what still uses the device; the kernel log (dmesg) may name it. It cannot be cancelled.")
 	}
 }
@@ -269,7 +269,7 @@ func (b *Binder) enter(address cyborg.PCIAddress, what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if other, ok := b.hanging[address]; ok {
-		return cyborg.Errorf(cyborg.Busy, "%s for %s hangs in the kernel since %s", other.what, address, other.since.UTC().Format(time.RFC3339)).
+		return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", other.what, address, other.since.UTC().Format(time.RFC3339)).
 			WithHint("End what still uses the device; the kernel log (dmesg) may name it.")
 	}
 	b.hanging[address] = access{what: what, since: time.Now()}
@@ -291,14 +291,14 @@ func explain(address cyborg.PCIAddress, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	kind, hint := cyborg.Hardware, "The kernel log (dmesg) may say why."
+	kind, hint := cyborg.ErrHardware, "The kernel log (dmesg) may say why."
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		kind, hint = cyborg.Busy, "Somebody uses it or binds it at this moment; try again."
+		kind, hint = cyborg.ErrBusy, "Somebody uses it or binds it at this moment; try again."
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
-		kind, hint = cyborg.Forbidden, "Run the agent with write access to /sys."
+		kind, hint = cyborg.ErrForbidden, "Run the agent with write access to /sys."
 	case errors.Is(err, syscall.ENOENT):
-		kind, hint = cyborg.NotFound, "The function or the driver has vanished; discover again."
+		kind, hint = cyborg.ErrNotFound, "The function or the driver has vanished; discover again."
 	}
 	return cyborg.Errorf(kind, "%s for %s failed: %w", what, address, err).WithHint("%s", hint)
 }

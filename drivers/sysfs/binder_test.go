@@ -103,7 +103,7 @@ func TestBinderLoadsTheDriver(t *testing.T) {
 	require.Equal(t, vfio, binding(t, host, gpu).Driver)
 
 	err := b.Give(t.Context(), sysfstest.Address(t, gpu), "no-such-driver")
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "no-such-driver")
 	require.Contains(t, cyborg.AsError(err).Hint, "modprobe no-such-driver")
 	require.Equal(t, vfio, binding(t, host, gpu).Driver, "nothing was touched")
@@ -112,16 +112,16 @@ func TestBinderLoadsTheDriver(t *testing.T) {
 // TestBinderExplains: each number of the kernel has a kind, and the message names file and function.
 func TestBinderExplains(t *testing.T) {
 	t.Parallel()
-	for number, kind := range map[syscall.Errno]cyborg.Kind{
-		syscall.EBUSY: cyborg.Busy, syscall.EACCES: cyborg.Forbidden, syscall.EROFS: cyborg.Forbidden,
-		syscall.EINVAL: cyborg.Hardware, syscall.EIO: cyborg.Hardware, syscall.ENODEV: cyborg.Hardware, syscall.ENOENT: cyborg.NotFound,
+	for number, kind := range map[syscall.Errno]cyborg.ErrorKind{
+		syscall.EBUSY: cyborg.ErrBusy, syscall.EACCES: cyborg.ErrForbidden, syscall.EROFS: cyborg.ErrForbidden,
+		syscall.EINVAL: cyborg.ErrHardware, syscall.EIO: cyborg.ErrHardware, syscall.ENODEV: cyborg.ErrHardware, syscall.ENOENT: cyborg.ErrNotFound,
 	} {
 		t.Run(number.Error(), func(t *testing.T) {
 			t.Parallel()
 			host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 			host.Fault(simulator.Fault{On: "bind", Error: number})
 			err := binder(t, host, host.Simulator).Give(t.Context(), sysfstest.Address(t, gpu), vfio)
-			require.Equal(t, kind, cyborg.KindOf(err), err)
+			require.Equal(t, kind, cyborg.ErrorKindOf(err), err)
 			require.ErrorIs(t, err, number)
 			require.ErrorContains(t, err, "drivers/vfio-pci/bind for "+gpu)
 			require.NotEmpty(t, cyborg.AsError(err).Hint)
@@ -147,12 +147,12 @@ func TestBinderGivesUpOnWhatHangs(t *testing.T) {
 	b := sysfs.NewBinder(tree(t, host.Root()), host.Simulator, 2*time.Second, logger(t))
 
 	err := b.Restore(t.Context(), address, vfio, sysfs.Binding{Driver: "nvidia"})
-	require.Equal(t, cyborg.Timeout, cyborg.KindOf(err), err)
+	require.Equal(t, cyborg.ErrTimeout, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, "drivers/vfio-pci/unbind for "+gpu)
 	require.ErrorContains(t, err, "2s")
 
 	err = b.Restore(t.Context(), address, vfio, sysfs.Binding{Driver: "nvidia"})
-	require.Equal(t, cyborg.Busy, cyborg.KindOf(err), err)
+	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, "hangs in the kernel since")
 
 	host.End(4711)
@@ -199,10 +199,10 @@ func TestBinderVerifies(t *testing.T) {
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
 	b := binder(t, host, lyingKernel{host.Simulator})
 	err := b.Give(t.Context(), sysfstest.Address(t, gpu), vfio)
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "still has it")
 	err = b.Give(t.Context(), sysfstest.Address(t, "0000:5e:00.0"), vfio)
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "no driver has it")
 }
 

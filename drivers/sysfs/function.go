@@ -84,11 +84,11 @@ func (t *Tree) Functions(ctx context.Context) ([]Function, error) {
 func (v *view) functions(ctx context.Context) ([]Function, error) {
 	names, err := v.names(devicesDir)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the PCI functions cannot be listed: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the PCI functions cannot be listed: %w", err)
 	}
 	if len(names) == 0 {
 		if top, err := v.names("sys"); err != nil || len(top) == 0 {
-			return nil, cyborg.Errorf(cyborg.Unavailable, "%s/sys is empty, so nobody can tell what devices there are", v.root.Name()).
+			return nil, cyborg.Errorf(cyborg.ErrUnavailable, "%s/sys is empty, so nobody can tell what devices there are", v.root.Name()).
 				WithHint("Mount sysfs there, or name the directory that stands for \"/\".")
 		}
 	}
@@ -116,7 +116,7 @@ func (v *view) functions(ctx context.Context) ([]Function, error) {
 	return functions, nil
 }
 
-// Function reads one function. The error is of kind NotFound where it is not on the bus.
+// Function reads one function. The error is of kind ErrNotFound where it is not on the bus.
 func (t *Tree) Function(ctx context.Context, address cyborg.PCIAddress) (Function, error) {
 	v, err := t.open()
 	if err != nil {
@@ -128,9 +128,9 @@ func (t *Tree) Function(ctx context.Context, address cyborg.PCIAddress) (Functio
 	case err == nil:
 		return function, nil
 	case !v.exists(path.Join(devicesDir, address.String())):
-		return Function{}, cyborg.Errorf(cyborg.NotFound, "there is no PCI function %s on this host", address)
+		return Function{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no PCI function %s on this host", address)
 	default:
-		return Function{}, cyborg.Errorf(cyborg.Hardware, "PCI function %s cannot be read: %w", address, err)
+		return Function{}, cyborg.Errorf(cyborg.ErrHardware, "PCI function %s cannot be read: %w", address, err)
 	}
 }
 
@@ -333,5 +333,5 @@ func compareAddresses(a, b cyborg.PCIAddress) int {
 
 // stopped turns the end of a context into an error that says what was going on.
 func stopped(err error, what string) error {
-	return cyborg.Errorf(cyborg.Timeout, "%s did not come to its end: %w", what, err)
+	return cyborg.Errorf(cyborg.ErrTimeout, "%s did not come to its end: %w", what, err)
 }

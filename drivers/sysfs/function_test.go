@@ -146,9 +146,9 @@ func TestFunctionsNeedsSysfs(t *testing.T) {
 	empty := tree(t, t.TempDir())
 	require.False(t, empty.Live())
 	_, err := empty.Functions(t.Context())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "nothing to read is not a host without devices")
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "nothing to read is not a host without devices")
 	_, err = tree(t, "/nonexistent").Functions(t.Context())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 
 	busless := t.TempDir()
 	place(t, busless, map[string]string{"sys/devices/system/cpu/online": "0-3\n"})
@@ -210,11 +210,11 @@ func TestFunction(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "nvidia", f.Driver)
 	_, err = here.Function(t.Context(), sysfstest.Address(t, nic))
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, nic)
 	host.Set("sys/bus/pci/devices/"+gpu+"/vendor", "garbage")
 	_, err = here.Function(t.Context(), sysfstest.Address(t, gpu))
-	require.Equal(t, cyborg.Hardware, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, `"garbage"`)
 }
 

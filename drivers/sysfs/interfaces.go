@@ -89,7 +89,7 @@ func (t *Tree) Interfaces() (map[string]cyborg.PCIAddress, error) {
 	defer v.close()
 	names, err := v.names("sys/class/net")
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the network interfaces cannot be listed: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the network interfaces cannot be listed: %w", err)
 	}
 	found := map[string]cyborg.PCIAddress{}
 	for _, name := range names {

@@ -70,7 +70,7 @@ func (k liveKernel) Loadable(driver string) bool {
 func (k liveKernel) Load(ctx context.Context, driver string) error {
 	command := exec.CommandContext(ctx, "modprobe", "-d", k.dir, "--", driver)
 	if output, err := command.CombinedOutput(); err != nil {
-		return cyborg.Errorf(cyborg.Hardware, "modprobe %s: %w: %s", driver, err, strings.TrimSpace(string(output)))
+		return cyborg.Errorf(cyborg.ErrHardware, "modprobe %s: %w: %s", driver, err, strings.TrimSpace(string(output)))
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ type Protection map[cyborg.PCIAddress]string
 //   - the physical function of a protected virtual one;
 //   - the other functions of an IOMMU group that has a protected one with a driver, since vfio takes whole groups.
 //
-// The error is of kind Unavailable: who cannot tell must not touch anything.
+// The error is of kind ErrUnavailable: who cannot tell must not touch anything.
 func (t *Tree) Protection(ctx context.Context) (Protection, error) {
 	_, protection, err := t.Survey(ctx)
 	return protection, err
@@ -47,7 +47,7 @@ func (t *Tree) Survey(ctx context.Context) ([]Function, Protection, error) {
 	}
 	for _, look := range []func() error{s.chipset, s.storage, s.network, s.console} {
 		if err := look(); err != nil {
-			return nil, nil, cyborg.Errorf(cyborg.Unavailable, "nobody can tell which PCI functions the host lives on: %w", err)
+			return nil, nil, cyborg.Errorf(cyborg.ErrUnavailable, "nobody can tell which PCI functions the host lives on: %w", err)
 		}
 	}
 	s.ancestors()
@@ -99,7 +99,7 @@ func (s *survey) storage() error {
 	}
 	storages, complete := s.view.storages()
 	if !complete && (s.live || s.view.exists("proc/1")) {
-		return cyborg.Errorf(cyborg.Unavailable, "neither /proc/1/mountinfo nor /proc/self/mountinfo can be read")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "neither /proc/1/mountinfo nor /proc/self/mountinfo can be read")
 	}
 	for _, storage := range storages {
 		dir := disks.find(storage.number, storage.node)

@@ -322,7 +322,7 @@ func TestProtectionFailsClosed(t *testing.T) {
 	host := sysfstest.New(t, sysfstest.SSD(t, ssd, "nvme0n1", "259:0"))
 	require.NoError(t, os.Remove(filepath.Join(host.Root(), "proc/1/mountinfo")))
 	_, err := tree(t, host.Root()).Protection(t.Context())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "mountinfo")
 }
 

@@ -70,7 +70,7 @@ type view struct {
 func (t *Tree) open() (*view, error) {
 	root, err := os.OpenRoot(t.dir)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the tree %s cannot be read: %w", t.dir, err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the tree %s cannot be read: %w", t.dir, err)
 	}
 	return &view{root: root, log: t.log}, nil
 }

@@ -22,7 +22,7 @@ import (
 //   - processes with one of its device nodes open: the VFIO group, the VFIO device, and everything that its driver made,
 //     such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0.
 //
-// The error is of kind Forbidden where a process does not let itself be looked at.
+// The error is of kind ErrForbidden where a process does not let itself be looked at.
 func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 	v, err := t.open()
 	if err != nil {
@@ -64,7 +64,7 @@ func (v *view) mediated(f Function) string {
 func (v *view) diskUse(f Function) (string, error) {
 	disks, err := v.disks()
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the disks of %s cannot be read: %w", f.Address, err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the disks of %s cannot be read: %w", f.Address, err)
 	}
 	storages, _ := v.storages()
 	for _, storage := range storages {
@@ -124,7 +124,7 @@ func (v *view) children(ctx context.Context, f Function) (children, error) {
 		return nil
 	})
 	if err != nil && !gone(err) {
-		return children{}, cyborg.Errorf(cyborg.Unavailable, "%s cannot be looked at: %w", f.Address, err)
+		return children{}, cyborg.Errorf(cyborg.ErrUnavailable, "%s cannot be looked at: %w", f.Address, err)
 	}
 	return found, nil
 }
@@ -178,7 +178,7 @@ func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, 
 	}
 	processes, err := v.names("proc")
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the processes of this host cannot be listed: %w", err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the processes of this host cannot be listed: %w", err)
 	}
 	var hidden string
 	for _, process := range processes {
@@ -201,7 +201,7 @@ func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, 
 		}
 	}
 	if hidden != "" {
-		return "", cyborg.Errorf(cyborg.Forbidden, "nobody can tell who uses %s: the open files of process %s cannot be read",
+		return "", cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: the open files of process %s cannot be read",
 			nodes[0], hidden).WithHint("Run the agent as root or with CAP_SYS_PTRACE.")
 	}
 	return "", nil

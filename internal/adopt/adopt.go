@@ -43,7 +43,7 @@ func Run(ctx context.Context, from string, store Store, apply bool, log *slog.Lo
 	if err != nil {
 		return Report{}, err
 	}
-	understood := understand(records)
+	understood := convert(records)
 	report := Report{Refused: understood.refused, Notes: understood.notes}
 	if len(report.Refused) > 0 {
 		return report, nil
@@ -61,7 +61,7 @@ func Run(ctx context.Context, from string, store Store, apply bool, log *slog.Lo
 // Refusal is the error of a report in which something stands against the adoption, else nil.
 func (r Report) Refusal() error {
 	if n := len(r.Refused) + len(r.Adopted.Conflicts); n > 0 {
-		return cyborg.Errorf(cyborg.Changed, "%d rows cannot be adopted, so nothing was", n).
+		return cyborg.Errorf(cyborg.ErrChanged, "%d rows cannot be adopted, so nothing was", n).
 			WithHint("Mend them in OpenStack Cyborg, or here, as the report says, and try again.")
 	}
 	return nil

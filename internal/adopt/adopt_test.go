@@ -109,7 +109,7 @@ func TestAdopt(t *testing.T) {
 			again = o.adopt(t, from, true)
 			require.Equal(t, db.AdoptionCount{Already: 4}, again.Adopted.Counts[db.AdoptARQ])
 			_, err = o.ARQ(t.Context(), uuid.MustParse("20000000-0000-4000-8000-000000000002"))
-			require.Equal(t, cyborg.NotFound, cyborg.KindOf(err), "what was deleted since does not come back")
+			require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "what was deleted since does not come back")
 		})
 	}
 }
@@ -119,11 +119,11 @@ func requireAdopted(t *testing.T, o *ours) {
 	card, err := o.Accelerator(t.Context(), uuid.MustParse("e0000000-0000-4000-8000-000000000001"))
 	require.NoError(t, err)
 	require.Equal(t, "compute1_FakeDevice", card.Name)
-	require.Equal(t, "compute1_FakeDevice", card.Deployable)
+	require.Equal(t, "compute1_FakeDevice", card.ProviderName)
 	require.Equal(t, uuid.MustParse("7c1a9f9e-0b6e-3a34-9d0f-0123456789ab"), card.ProviderUUID)
 	require.Equal(t, uuid.MustParse("d0000000-0000-4000-8000-000000000001"), card.DeviceUUID)
 	require.Equal(t, "compute1.example.org", card.Host)
-	require.Equal(t, cyborg.Ready, card.Lifecycle, "OpenStack Cyborg has everything in service")
+	require.Equal(t, cyborg.LifecycleReady, card.Lifecycle, "OpenStack Cyborg has everything in service")
 	require.Equal(t, cyborg.StatusReady, card.Status())
 	require.Equal(t, 3, card.Specs.Num)
 	require.Equal(t, "abcd", card.Specs.VendorID)
@@ -170,7 +170,7 @@ func requireAdopted(t *testing.T, o *ours) {
 	gpu, err := o.Accelerator(t.Context(), uuid.MustParse("e0000000-0000-4000-8000-000000000002"))
 	require.NoError(t, err)
 	require.Equal(t, cyborg.ProviderUUID("compute2_0000:3b:00.0"), gpu.ProviderUUID)
-	require.Equal(t, cyborg.Maintaining, gpu.Admin)
+	require.Equal(t, cyborg.AdministrationMaintaining, gpu.Admin)
 	require.Equal(t, "disabled in OpenStack Cyborg", gpu.Maintenance.Reason)
 	require.Equal(t, "physnet1", gpu.Handles[0].Info["physical_network"])
 }
@@ -207,7 +207,7 @@ func TestAdoptRefuses(t *testing.T) {
 		o := newOurs(t)
 		report := o.adopt(t, broken, true)
 		require.Contains(t, texts(report.Refused), want, statement)
-		require.Equal(t, cyborg.Changed, cyborg.KindOf(report.Refusal()))
+		require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(report.Refusal()))
 		require.False(t, report.Applied)
 		require.Equal(t, "0 hosts, 0 devices, 0 accelerators, 0 handles", o.count(t), statement)
 	}
@@ -229,7 +229,7 @@ func TestAdoptKnowsOneSchema(t *testing.T) {
 			} {
 				from := start(t).exec(t, statement)
 				_, err := adopt.Run(t.Context(), from.url, o.Store, true, slog.New(slog.DiscardHandler))
-				require.Equal(t, cyborg.Unsupported, cyborg.KindOf(err), statement)
+				require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err), statement)
 				require.ErrorContains(t, err, want, statement)
 			}
 		})
@@ -246,7 +246,7 @@ func TestADatabaseThatIsNotThere(t *testing.T) {
 			require.NoError(t, err)
 			from.Path = "/nowhere"
 			_, err = adopt.Run(t.Context(), from.String(), nil, false, slog.New(slog.DiscardHandler))
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			require.ErrorContains(t, err, "nowhere")
 			require.Contains(t, cyborg.AsError(err).Hint, "cyborg.conf")
 		})
@@ -255,18 +255,18 @@ func TestADatabaseThatIsNotThere(t *testing.T) {
 
 func TestURLs(t *testing.T) {
 	t.Parallel()
-	for url, kind := range map[string]cyborg.Kind{
-		"": cyborg.Invalid, "cyborg": cyborg.Invalid, "sqlite:////var/lib/cyborg.sqlite": cyborg.Invalid, "oracle://h/x": cyborg.Invalid,
-		"mysql://root:geheim@127.0.0.1:1/cyborg":                      cyborg.Unavailable,
-		"mysql+pymysql://root:geheim@127.0.0.1:1/cyborg?charset=utf8": cyborg.Unavailable,
-		"mysql://root:geheim@127.0.0.1:1/cyborg?local_infile=1":       cyborg.Invalid,
-		"mysql://root:geheim@127.0.0.1:1/cyborg?ssl_ca=/nowhere":      cyborg.Invalid,
-		"postgresql://root:geheim@127.0.0.1:1/cyborg":                 cyborg.Unavailable,
-		"postgresql+psycopg2://root:geheim@127.0.0.1:x/cyborg":        cyborg.Invalid,
-		"postgresql://root:geheim@127.0.0.1:1/cyborg?sslmode=never":   cyborg.Invalid,
+	for url, kind := range map[string]cyborg.ErrorKind{
+		"": cyborg.ErrInvalid, "cyborg": cyborg.ErrInvalid, "sqlite:////var/lib/cyborg.sqlite": cyborg.ErrInvalid, "oracle://h/x": cyborg.ErrInvalid,
+		"mysql://root:geheim@127.0.0.1:1/cyborg":                      cyborg.ErrUnavailable,
+		"mysql+pymysql://root:geheim@127.0.0.1:1/cyborg?charset=utf8": cyborg.ErrUnavailable,
+		"mysql://root:geheim@127.0.0.1:1/cyborg?local_infile=1":       cyborg.ErrInvalid,
+		"mysql://root:geheim@127.0.0.1:1/cyborg?ssl_ca=/nowhere":      cyborg.ErrInvalid,
+		"postgresql://root:geheim@127.0.0.1:1/cyborg":                 cyborg.ErrUnavailable,
+		"postgresql+psycopg2://root:geheim@127.0.0.1:x/cyborg":        cyborg.ErrInvalid,
+		"postgresql://root:geheim@127.0.0.1:1/cyborg?sslmode=never":   cyborg.ErrInvalid,
 	} {
 		_, err := adopt.Run(t.Context(), url, nil, true, slog.New(slog.DiscardHandler))
-		require.Equal(t, kind, cyborg.KindOf(err), "%s: %v", url, err)
+		require.Equal(t, kind, cyborg.ErrorKindOf(err), "%s: %v", url, err)
 		require.NotContains(t, err.Error()+cyborg.AsError(err).Hint, "geheim", url)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // arq makes our word of an accelerator request. Holders are the requests that have a handle, by the handle's number.
-func (u *understanding) arq(a arq, holders map[int64]arq) {
+func (u *converter) arq(a arq, holders map[int64]arq) {
 	refuse := func(format string, args ...any) {
 		u.refuse("extended_accelerator_requests", a.id, a.uuid, format, args...)
 	}
@@ -61,7 +61,7 @@ func (u *understanding) arq(a arq, holders map[int64]arq) {
 }
 
 // place reads where a request was to be bound.
-func (u *understanding) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)) bool {
+func (u *converter) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)) bool {
 	if a.host.Valid {
 		out.Host = &a.host.String
 	}
@@ -84,7 +84,7 @@ func (u *understanding) place(a arq, out *db.AdoptedARQ, refuse func(string, ...
 }
 
 // bound reads who has what; the handle is its instance's.
-func (u *understanding) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refuse func(string, ...any)) bool {
+func (u *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refuse func(string, ...any)) bool {
 	at, ok := u.handles[a.handle.Int64]
 	other, taken := holders[a.handle.Int64]
 	switch {

@@ -111,11 +111,11 @@ type source struct {
 }
 
 // open opens the database of a URL, as SQLAlchemy writes it too: mysql://, mysql+pymysql://, mariadb://, postgresql://,
-// postgresql+psycopg2://. The error is of kind Invalid, and has no password in it.
+// postgresql+psycopg2://. The error is of kind ErrInvalid, and has no password in it.
 func open(text string) (*source, error) {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Host == "" && parsed.Query().Get("unix_socket") == "" && parsed.Query().Get("host") == "" || len(parsed.Path) < 2 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "what --from gives is no URL of a database").
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "what --from gives is no URL of a database").
 			WithHint("Write mysql://user:password@host/cyborg or postgresql://user:password@host/cyborg, as [database] connection of cyborg.conf has it.")
 	}
 	scheme, _, _ := strings.Cut(parsed.Scheme, "+")
@@ -125,7 +125,7 @@ func open(text string) (*source, error) {
 	case "postgresql", "postgres":
 		return openPostgreSQL(parsed)
 	}
-	return nil, cyborg.Errorf(cyborg.Invalid, "a database of kind %q cannot be adopted; MySQL (MariaDB) and PostgreSQL can", parsed.Scheme)
+	return nil, cyborg.Errorf(cyborg.ErrInvalid, "a database of kind %q cannot be adopted; MySQL (MariaDB) and PostgreSQL can", parsed.Scheme)
 }
 
 func openMySQL(from *url.URL) (*source, error) {
@@ -151,12 +151,12 @@ func openMySQL(from *url.URL) (*source, error) {
 			}
 			config.TLS = &tls.Config{RootCAs: roots, ServerName: from.Hostname(), MinVersion: tls.VersionTLS12}
 		default:
-			return nil, cyborg.Errorf(cyborg.Invalid, "the URL of --from has the parameter %q, which is not known; charset, unix_socket and ssl_ca are", key)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "the URL of --from has the parameter %q, which is not known; charset, unix_socket and ssl_ca are", key)
 		}
 	}
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the URL of --from cannot be used: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the URL of --from cannot be used: %w", err)
 	}
 	return &source{
 		db: sql.OpenDB(connector), schema: "table_schema = database()",
@@ -168,7 +168,7 @@ func authorities(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	roots := x509.NewCertPool()
 	if err != nil || !roots.AppendCertsFromPEM(text) {
-		return nil, cyborg.Errorf(cyborg.Invalid, "ssl_ca of --from, %q, is no file of certificates that can be read", file)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "ssl_ca of --from, %q, is no file of certificates that can be read", file)
 	}
 	return roots, nil
 }
@@ -178,7 +178,7 @@ func openPostgreSQL(from *url.URL) (*source, error) {
 	plain.Scheme = "postgres"
 	config, err := pgx.ParseConfig(plain.String())
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the URL of --from cannot be used") // pgx repeats the password
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the URL of --from cannot be used") // pgx repeats the password
 	}
 	config.ConnectTimeout = connectWithin
 	return &source{
@@ -207,14 +207,14 @@ func unopened(err error) error {
 		refused = slices.Contains([]uint16{mysqlBadDB, mysqlAccessDenied, mysqlDBAccessDenied}, my.Number)
 	}
 	if !refused {
-		return cyborg.Errorf(cyborg.Unavailable, "the database of --from does not answer: %w", err).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the database of --from does not answer: %w", err).
 			WithHint("See that its server runs and can be reached from here, and that the URL names the right one.")
 	}
-	return cyborg.Errorf(cyborg.Invalid, "the database of --from cannot be opened: %w", err).
+	return cyborg.Errorf(cyborg.ErrInvalid, "the database of --from cannot be opened: %w", err).
 		WithHint("Correct the URL: [database] connection of that Cyborg's cyborg.conf has it.")
 }
 
-// read reads everything as it was at one moment. The errors are of kind Unavailable, Invalid where the
+// read reads everything as it was at one moment. The errors are of kind ErrUnavailable, ErrInvalid where the
 // URL is wrong, and Unsupported for another schema.
 func (s *source) read(ctx context.Context) (*upstream, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
@@ -280,18 +280,18 @@ func (s *source) read(ctx context.Context) (*upstream, error) {
 func each[T any](ctx context.Context, s *source, tx *sql.Tx, table, columns string, into *[]T, places func(*T) []any) error {
 	rows, err := tx.QueryContext(ctx, "SELECT "+columns+" FROM "+s.quote(table)+" ORDER BY id") //nolint:gosec // names of ours
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "table %s of --from cannot be read: %w", table, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "table %s of --from cannot be read: %w", table, err)
 	}
 	defer func() { _ = rows.Close() }() // rows.Err tells
 	for rows.Next() {
 		var row T
 		if err := rows.Scan(places(&row)...); err != nil {
-			return cyborg.Errorf(cyborg.Unsupported, "table %s of --from has a row that cannot be read: %w", table, err)
+			return cyborg.Errorf(cyborg.ErrUnsupported, "table %s of --from has a row that cannot be read: %w", table, err)
 		}
 		*into = append(*into, row)
 	}
 	if err := rows.Err(); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "table %s of --from cannot be read: %w", table, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "table %s of --from cannot be read: %w", table, err)
 	}
 	return nil
 }
@@ -300,29 +300,29 @@ func each[T any](ctx context.Context, s *source, tx *sql.Tx, table, columns stri
 func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 	rows, err := tx.QueryContext(ctx, "SELECT table_name, column_name FROM information_schema.columns WHERE "+s.schema) //nolint:gosec // words of ours
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the schema of --from cannot be read: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 	}
 	defer func() { _ = rows.Close() }() // rows.Err tells
 	found := map[string][]string{}
 	for rows.Next() {
 		var table, column string
 		if err := rows.Scan(&table, &column); err != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "the schema of --from cannot be read: %w", err)
+			return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 		}
 		found[table] = append(found[table], column)
 	}
 	if err := rows.Err(); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the schema of --from cannot be read: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 	}
 	if len(found["alembic_version"]) == 0 {
-		return cyborg.Errorf(cyborg.Unsupported, "the database of --from is none of OpenStack Cyborg: it has no table alembic_version")
+		return cyborg.Errorf(cyborg.ErrUnsupported, "the database of --from is none of OpenStack Cyborg: it has no table alembic_version")
 	}
 	var version string
 	if err := tx.QueryRowContext(ctx, "SELECT version_num FROM alembic_version").Scan(&version); err != nil {
-		return cyborg.Errorf(cyborg.Unsupported, "the version of the schema of --from cannot be read: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnsupported, "the version of the schema of --from cannot be read: %w", err)
 	}
 	if version != head {
-		return cyborg.Errorf(cyborg.Unsupported, "the schema of --from has version %s, and only %s is understood", version, head).
+		return cyborg.Errorf(cyborg.ErrUnsupported, "the schema of --from has version %s, and only %s is understood", version, head).
 			WithHint("Bring it there with cyborg-dbsync upgrade of an OpenStack Cyborg that has it.")
 	}
 	var wrong []string
@@ -333,7 +333,7 @@ func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 		}
 	}
 	if len(wrong) > 0 {
-		return cyborg.Errorf(cyborg.Unsupported, "the schema of --from is not the one of OpenStack Cyborg: %s", strings.Join(wrong, "; "))
+		return cyborg.Errorf(cyborg.ErrUnsupported, "the schema of --from is not the one of OpenStack Cyborg: %s", strings.Join(wrong, "; "))
 	}
 	return nil
 }

@@ -55,14 +55,14 @@ type Client struct {
 	http  *http.Client
 }
 
-// New makes a client; it does not talk to the API yet. A bad URL or certificate file is an error of kind Invalid.
+// New makes a client; it does not talk to the API yet. A bad URL or certificate file is an error of kind ErrInvalid.
 func New(opts Options) (*Client, error) {
 	if opts.URL == "" {
 		opts.URL = DefaultURL
 	}
 	base, err := url.Parse(opts.URL)
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%q is not the URL of an API", opts.URL).
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%q is not the URL of an API", opts.URL).
 			WithHint("It looks like %s or https://cyborg.example.org:6666.", DefaultURL)
 	}
 	base.Path = strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/v1")
@@ -97,20 +97,20 @@ func tlsConfig(opts Options) (*tls.Config, error) {
 	if opts.CACert != "" {
 		pem, err := os.ReadFile(opts.CACert)
 		if err != nil {
-			return nil, cyborg.Errorf(cyborg.Invalid, "cannot read the authorities' certificates: %w", err)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "cannot read the authorities' certificates: %w", err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, cyborg.Errorf(cyborg.Invalid, "%s holds no PEM certificate", opts.CACert)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s holds no PEM certificate", opts.CACert)
 		}
 	}
 	if (opts.Cert == "") != (opts.Key == "") {
-		return nil, cyborg.Errorf(cyborg.Invalid, "a client certificate needs its key, and a key its certificate")
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "a client certificate needs its key, and a key its certificate")
 	}
 	if opts.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(opts.Cert, opts.Key)
 		if err != nil {
-			return nil, cyborg.Errorf(cyborg.Invalid, "cannot use the client certificate: %w", err)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "cannot use the client certificate: %w", err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -152,7 +152,7 @@ type Answer struct {
 func (a Answer) Created() (uuid.UUID, error) {
 	id, err := uuid.Parse(a.Location[strings.LastIndex(a.Location, "/")+1:])
 	if err != nil {
-		return uuid.UUID{}, cyborg.Errorf(cyborg.Internal, "the API answered %d with Location %q, which ends in no UUID",
+		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInternal, "the API answered %d with Location %q, which ends in no UUID",
 			a.Status, a.Location)
 	}
 	return id, nil
@@ -161,7 +161,7 @@ func (a Answer) Created() (uuid.UUID, error) {
 // decode reads the body of an answer other than 202.
 func (a Answer) decode(out any) error {
 	if err := json.Unmarshal(a.body, out); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "the API's answer is not what was expected: %w", err).
+		return cyborg.Errorf(cyborg.ErrInternal, "the API's answer is not what was expected: %w", err).
 			WithHint("Is the URL that of a Cyborg API of this release?")
 	}
 	return nil
@@ -197,7 +197,7 @@ func (c *Client) send(ctx context.Context, req request) (Answer, error) {
 	if req.body != nil {
 		var err error
 		if payload, err = json.Marshal(req.body); err != nil {
-			return Answer{}, cyborg.Errorf(cyborg.Invalid, "cannot write the request as JSON: %w", err)
+			return Answer{}, cyborg.Errorf(cyborg.ErrInvalid, "cannot write the request as JSON: %w", err)
 		}
 	}
 	var broke error // what an earlier try ended with
@@ -227,7 +227,7 @@ func (c *Client) sendOnce(ctx context.Context, req request, payload []byte) (Ans
 		return Answer{}, c.unreachable(ctx, err)
 	}
 	if len(body) > maxBody {
-		return Answer{}, cyborg.Errorf(cyborg.Internal, "the API's answer is larger than %d bytes", maxBody)
+		return Answer{}, cyborg.Errorf(cyborg.ErrInternal, "the API's answer is larger than %d bytes", maxBody)
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return Answer{}, newProblem(resp, body)
@@ -245,7 +245,7 @@ func (c *Client) open(ctx context.Context, req request, payload []byte) (*http.R
 	}
 	httpReq, err := http.NewRequestWithContext(ctx, req.method, target, bytes.NewReader(payload))
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "cannot make a request to %s: %w", target, err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "cannot make a request to %s: %w", target, err)
 	}
 	httpReq.Header.Set("Accept", "application/json, application/problem+json")
 	if payload != nil {

@@ -35,7 +35,7 @@ func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
 			"operation_id":"`+operation.String()+`","hint":"Wait for it."}`)
 	})
 	_, err := client.Attach(t.Context(), uuid.New(), cyborg.Holder{})
-	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
 	e := cyborg.AsError(err)
 	require.Equal(t, "accelerator fpga0 is being programmed", e.Message)
 	require.Equal(t, "Wait for it.", e.Hint)
@@ -49,9 +49,9 @@ func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
 
 func TestForeignErrorPagesAreNotTakenForTheAPI(t *testing.T) {
 	t.Parallel()
-	for status, kind := range map[int]cyborg.Kind{
-		400: cyborg.Invalid, 401: cyborg.Unauthenticated, 403: cyborg.Forbidden, 404: cyborg.NotFound, 418: cyborg.Invalid,
-		429: cyborg.Overloaded, 500: cyborg.Internal, 502: cyborg.Unavailable, 503: cyborg.Unavailable, 504: cyborg.Timeout,
+	for status, kind := range map[int]cyborg.ErrorKind{
+		400: cyborg.ErrInvalid, 401: cyborg.ErrUnauthenticated, 403: cyborg.ErrForbidden, 404: cyborg.ErrNotFound, 418: cyborg.ErrInvalid,
+		429: cyborg.ErrOverloaded, 500: cyborg.ErrInternal, 502: cyborg.ErrUnavailable, 503: cyborg.ErrUnavailable, 504: cyborg.ErrTimeout,
 	} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +60,7 @@ func TestForeignErrorPagesAreNotTakenForTheAPI(t *testing.T) {
 				http.Error(w, "<h1>No</h1>", status)
 			})
 			_, err := client.Host(t.Context(), "h1")
-			require.Equal(t, kind, cyborg.KindOf(err))
+			require.Equal(t, kind, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, strconv.Itoa(status))
 			require.Contains(t, cyborg.AsError(err).Hint, "check the URL")
 			problem, ok := errors.AsType[*apiclient.Problem](err)
@@ -76,7 +76,7 @@ func TestNothingListens(t *testing.T) {
 	server.Close()
 	client := newClient(t, apiclient.Options{URL: server.URL})
 	_, err := client.Host(t.Context(), "h1")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "nothing listens at "+server.URL)
 	require.Contains(t, cyborg.AsError(err).Hint, "make run")
 }
@@ -98,7 +98,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := apiclient.New(options)
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 		})
 	}
 }
@@ -122,7 +122,7 @@ func TestRequestsSayWhoAsksAndHow(t *testing.T) {
 	got = nil
 	reply, err := client.Attach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}, apiclient.Async(), apiclient.Key("k1"))
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Admitted, reply.Operation.State)
+	require.Equal(t, cyborg.OperationAdmitted, reply.Operation.State)
 	require.Equal(t, "/v1/accelerators/"+id.String(), got.URL.Path)
 	require.Equal(t, http.MethodPut, got.Method)
 	require.JSONEq(t, `{"service":"ovs"}`, body)
@@ -182,7 +182,7 @@ func TestAChangeThatNobodyAnsweredMayBeUnderWay(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(http.ResponseWriter, *http.Request) { breakConnection() })
 	_, err := client.MakeReady(t.Context(), uuid.New())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.Contains(t, cyborg.AsError(err).Hint, "may have been admitted")
 }
 
@@ -262,7 +262,7 @@ func TestAListOfAnotherShapeIsAnError(t *testing.T) {
 	for _, body := range []string{`{"hosts":[]}`, `{"host":{}}`, `[]`, `<html>`, ``} {
 		client := serve(t, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, body) })
 		_, err := apiclient.Collect(client.Hosts(t.Context(), apiclient.Page{}))
-		require.Equal(t, cyborg.Internal, cyborg.KindOf(err), body)
+		require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(err), body)
 		require.Contains(t, cyborg.AsError(err).Hint, "Is the URL that of a Cyborg API")
 	}
 }
@@ -289,7 +289,7 @@ func TestTLS(t *testing.T) {
 	server.Config.ErrorLog = nil
 
 	_, err := newClient(t, apiclient.Options{URL: server.URL}).Host(t.Context(), "h1")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.Contains(t, cyborg.AsError(err).Hint, "--cacert")
 
 	authority := filepath.Join(t.TempDir(), "ca.pem")
@@ -322,7 +322,7 @@ func TestMutualTLS(t *testing.T) {
 	options := apiclient.Options{URL: server.URL, CACert: write("ca.pem", "CERTIFICATE", server.Certificate().Raw)}
 
 	_, err = newClient(t, options).Host(t.Context(), "h1")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%v", err)
 
 	options.Cert, options.Key = write("cert.pem", "CERTIFICATE", own.Certificate[0]), write("key.pem", "PRIVATE KEY", key)
 	host, err := newClient(t, options).Host(t.Context(), "h1")

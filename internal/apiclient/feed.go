@@ -105,7 +105,7 @@ func (f *feed) connect(ctx context.Context) error {
 }
 
 func silence() error {
-	return cyborg.Errorf(cyborg.Unavailable, "the API sent nothing for %s", streamSilence)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "the API sent nothing for %s", streamSilence)
 }
 
 func (f *feed) open(parent context.Context) error {
@@ -175,7 +175,7 @@ func (f *feed) backOff(ctx context.Context) error {
 }
 
 // passes says whether a failure can end without anybody changing the request: the API is away, or has too much to do.
-func passes(err error) bool { return cyborg.KindOf(err).Retryable() }
+func passes(err error) bool { return cyborg.ErrorKindOf(err).Retryable() }
 
 // EventFilter chooses events; empty fields choose all.
 type EventFilter struct {
@@ -200,7 +200,7 @@ func (c *Client) Events(ctx context.Context, filter EventFilter, after string, t
 			var event cyborg.Event
 			if err == nil {
 				if jsonErr := json.Unmarshal([]byte(msg.data), &event); jsonErr != nil {
-					err = cyborg.Errorf(cyborg.Internal, "the API sent an event that is not one: %w", jsonErr)
+					err = cyborg.Errorf(cyborg.ErrInternal, "the API sent an event that is not one: %w", jsonErr)
 				}
 			}
 			if !yield(event, err) || err != nil {

@@ -100,7 +100,7 @@ func TestEventsEndWhereTryingAgainWouldNotHelp(t *testing.T) {
 		got = append(got, err)
 	}
 	require.Len(t, got, 1)
-	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(got[0]))
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(got[0]))
 }
 
 func TestEventsEndWithTheContext(t *testing.T) {

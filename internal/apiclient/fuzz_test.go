@@ -28,7 +28,7 @@ func FuzzMessages(f *testing.F) {
 				break
 			}
 			if err != nil {
-				fuzztest.RequireRefusal(t, err, cyborg.Unavailable)
+				fuzztest.RequireRefusal(t, err, cyborg.ErrUnavailable)
 				break
 			}
 			read += len(msg.data)
@@ -57,6 +57,6 @@ func FuzzProblem(f *testing.F) {
 		}
 		problem := newProblem(answer, []byte(body))
 		require.GreaterOrEqual(t, problem.RetryAfter.Nanoseconds(), int64(0))
-		fuzztest.RequireRefusal(t, problem, cyborg.Kinds()...)
+		fuzztest.RequireRefusal(t, problem, cyborg.ErrorKinds()...)
 	})
 }

@@ -112,7 +112,7 @@ func (c *Client) Driver(ctx context.Context, host, backend string) (found cyborg
 	return found, err
 }
 
-// InstallDriver enables a backend of a compiled-in driver on a host.
+// ConfigureInstall enables a backend of a compiled-in driver on a host.
 func (c *Client) InstallDriver(ctx context.Context, host, backend, driver string, settings cyborg.JSONObject, options ...Option) (Answer, error) {
 	body := map[string]any{"name": backend}
 	if driver != "" {
@@ -124,7 +124,7 @@ func (c *Client) InstallDriver(ctx context.Context, host, backend, driver string
 	return c.change(ctx, request{method: http.MethodPost, path: hostPath(host) + "/drivers", body: body, options: options})
 }
 
-// UpdateDriver changes the options of a backend.
+// ConfigureUpdate changes the options of a backend.
 func (c *Client) UpdateDriver(ctx context.Context, host, backend string, settings cyborg.JSONObject, options ...Option) (Answer, error) {
 	return c.change(ctx, request{
 		method: http.MethodPut, path: driverPath(host, backend),
@@ -132,7 +132,7 @@ func (c *Client) UpdateDriver(ctx context.Context, host, backend string, setting
 	})
 }
 
-// UninstallDriver disables a backend; the API refuses it while one of its devices is in use.
+// ConfigureUninstall disables a backend; the API refuses it while one of its devices is in use.
 func (c *Client) UninstallDriver(ctx context.Context, host, backend string, options ...Option) (Answer, error) {
 	return c.change(ctx, request{method: http.MethodDelete, path: driverPath(host, backend), options: options})
 }

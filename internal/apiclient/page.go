@@ -71,7 +71,7 @@ func whole[T any](ctx context.Context, c *Client, path, key string, query url.Va
 	}
 	content, ok := body[key]
 	if !ok {
-		return nil, cyborg.Errorf(cyborg.Internal, "the API's answer to %s has no %q", path, key).
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the API's answer to %s has no %q", path, key).
 			WithHint("Is the URL that of a Cyborg API of this release?")
 	}
 	items := []T{}

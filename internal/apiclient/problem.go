@@ -39,12 +39,12 @@ func (p *Problem) Unwrap() error { return p.Err }
 
 // problemBody is the body of application/problem+json as /v1 writes it.
 type problemBody struct {
-	Title     string      `json:"title"`
-	Detail    string      `json:"detail"`
-	Kind      cyborg.Kind `json:"kind"`
-	Hint      string      `json:"hint"`
-	RequestID string      `json:"request_id"`
-	Operation uuid.UUID   `json:"operation_id"`
+	Title     string           `json:"title"`
+	Detail    string           `json:"detail"`
+	Kind      cyborg.ErrorKind `json:"kind"`
+	Hint      string           `json:"hint"`
+	RequestID string           `json:"request_id"`
+	Operation uuid.UUID        `json:"operation_id"`
 }
 
 // What is taken of an answer at most: whatever answers in the API's place may say anything.
@@ -54,51 +54,51 @@ const (
 )
 
 func newProblem(resp *http.Response, body []byte) *Problem {
-	problem := &Problem{Status: resp.StatusCode, RequestID: cyborg.Showable(resp.Header.Get("X-Openstack-Request-Id"), longestText)}
+	problem := &Problem{Status: resp.StatusCode, RequestID: cyborg.Sanitize(resp.Header.Get("X-Openstack-Request-Id"), longestText)}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
 		problem.RetryAfter = time.Duration(min(seconds, longestRetryAfter)) * time.Second
 	}
 	var parsed problemBody
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if media != "application/problem+json" || json.Unmarshal(body, &parsed) != nil || parsed.Kind == "" {
-		problem.Err = cyborg.Errorf(kindOfStatus(resp.StatusCode), "%s answered %s", resp.Request.URL.Redacted(), cyborg.Showable(resp.Status, longestText)).
+		problem.Err = cyborg.Errorf(kindOfStatus(resp.StatusCode), "%s answered %s", resp.Request.URL.Redacted(), cyborg.Sanitize(resp.Status, longestText)).
 			WithHint("That is not how a Cyborg API tells an error; check the URL, and what stands between here and there.")
 		return problem
 	}
 	message := cmp.Or(parsed.Detail, parsed.Title, resp.Status)
 	if parsed.RequestID != "" {
-		problem.RequestID = cyborg.Showable(parsed.RequestID, longestText)
+		problem.RequestID = cyborg.Sanitize(parsed.RequestID, longestText)
 	}
-	if !slices.Contains(cyborg.Kinds(), parsed.Kind) { // of a later release
+	if !slices.Contains(cyborg.ErrorKinds(), parsed.Kind) { // of a later release
 		parsed.Kind = kindOfStatus(resp.StatusCode)
 	}
 	problem.Err = &cyborg.Error{
-		Kind: parsed.Kind, Message: cyborg.Showable(message, longestText), Hint: cyborg.Showable(parsed.Hint, longestText),
+		Kind: parsed.Kind, Message: cyborg.Sanitize(message, longestText), Hint: cyborg.Sanitize(parsed.Hint, longestText),
 		Operation: parsed.Operation,
 	}
 	return problem
 }
 
 // kindOfStatus is for answers that are not the API's own, such as a proxy's.
-func kindOfStatus(status int) cyborg.Kind {
+func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusUnauthorized:
-		return cyborg.Unauthenticated
+		return cyborg.ErrUnauthenticated
 	case http.StatusForbidden:
-		return cyborg.Forbidden
+		return cyborg.ErrForbidden
 	case http.StatusNotFound:
-		return cyborg.NotFound
+		return cyborg.ErrNotFound
 	case http.StatusTooManyRequests:
-		return cyborg.Overloaded
+		return cyborg.ErrOverloaded
 	case http.StatusBadGateway, http.StatusServiceUnavailable:
-		return cyborg.Unavailable
+		return cyborg.ErrUnavailable
 	case http.StatusGatewayTimeout:
-		return cyborg.Timeout
+		return cyborg.ErrTimeout
 	}
 	if status < http.StatusInternalServerError {
-		return cyborg.Invalid
+		return cyborg.ErrInvalid
 	}
-	return cyborg.Internal
+	return cyborg.ErrInternal
 }
 
 // brokenConnection is a connection that ended before its answer.
@@ -118,24 +118,24 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	at := c.base.Redacted()
 	switch {
 	case connectionRefused(err):
-		return cyborg.Errorf(cyborg.Unavailable, "nothing listens at %s: %w", at, syscall.ECONNREFUSED).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "nothing listens at %s: %w", at, syscall.ECONNREFUSED).
 			WithHint("Start one with `make run` or `cyborg-standalone`, or say where yours is with --url or CYBORG_URL.")
 	case isCertificateError(err):
-		return cyborg.Errorf(cyborg.Unavailable, "the certificate of %s is not trusted: %w", at, err).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the certificate of %s is not trusted: %w", at, err).
 			WithHint("Name the file of its authority with --cacert or CYBORG_CACERT.")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return cyborg.Errorf(cyborg.Unavailable, "%s closed the connection before it answered: %w", at, &brokenConnection{err})
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%s closed the connection before it answered: %w", at, &brokenConnection{err})
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot find the host of %s: %w", at, dns).WithHint("Check --url or CYBORG_URL.")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot find the host of %s: %w", at, dns).WithHint("Check --url or CYBORG_URL.")
 	}
 	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
-		return cyborg.Errorf(cyborg.Unavailable, "%s speaks http, not https", at).WithHint("Check --url or CYBORG_URL.")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%s speaks http, not https", at).WithHint("Check --url or CYBORG_URL.")
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
-		return cyborg.Errorf(cyborg.Unavailable, "%s does not answer: %w", at, err).WithHint("Check --url or CYBORG_URL.")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%s does not answer: %w", at, err).WithHint("Check --url or CYBORG_URL.")
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "cannot talk to %s: %w", at, err).WithHint("See that it is Cyborg's API, and check --url or CYBORG_URL.")
+	return cyborg.Errorf(cyborg.ErrUnavailable, "cannot talk to %s: %w", at, err).WithHint("See that it is Cyborg's API, and check --url or CYBORG_URL.")
 }
 
 func isCertificateError(err error) bool {

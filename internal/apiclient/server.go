@@ -58,7 +58,7 @@ func (c *Client) Readiness(ctx context.Context) ([]Check, error) {
 	}
 	defer drop(resp)
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&ready); err != nil || len(ready.Checks) == 0 {
-		return nil, cyborg.Errorf(cyborg.Internal, "the API does not say whether it is ready: %w", errors.Join(err, errors.New(resp.Status)))
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the API does not say whether it is ready: %w", errors.Join(err, errors.New(resp.Status)))
 	}
 	return ready.Checks, nil
 }

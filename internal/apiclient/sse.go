@@ -72,7 +72,7 @@ func (m *messageReader) next() (message, error) {
 		}
 	}
 	if err := m.lines.Err(); err != nil {
-		return message{}, cyborg.Errorf(cyborg.Unavailable, "the event stream broke: %w", err)
+		return message{}, cyborg.Errorf(cyborg.ErrUnavailable, "the event stream broke: %w", err)
 	}
 	return message{}, io.EOF
 }

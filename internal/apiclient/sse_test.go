@@ -61,10 +61,10 @@ func TestMessageReaderTellsOfLifeAndOfTheEnd(t *testing.T) {
 
 	reader = newMessageReader(iotest.ErrReader(io.ErrUnexpectedEOF), func() {})
 	_, err = reader.next()
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 
 	reader = newMessageReader(strings.NewReader("data: "+strings.Repeat("x", maxLine)+"\n\n"), func() {})
 	_, err = reader.next()
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }

@@ -53,7 +53,7 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func at(state cyborg.OperationState, steps ...cyborg.Step) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
-		body, err := json.Marshal(apiclient.Operation{Operation: cyborg.Operation{Kind: cyborg.KindAttach, State: state, Steps: steps}})
+		body, err := json.Marshal(apiclient.Operation{Operation: cyborg.Operation{Kind: cyborg.OperationAttach, State: state, Steps: steps}})
 		if err != nil {
 			panic(err)
 		}
@@ -70,10 +70,10 @@ func dead(http.ResponseWriter) { breakConnection() }
 func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
 	t.Parallel()
 	s := newScript(t,
-		at(cyborg.Admitted), at(cyborg.Admitted),
-		at(cyborg.Running), away, dead, dead, dead, dead,
-		at(cyborg.Running, cyborg.Step{Name: "take a handle", State: cyborg.StepDone}),
-		at(cyborg.Succeeded))
+		at(cyborg.OperationAdmitted), at(cyborg.OperationAdmitted),
+		at(cyborg.OperationRunning), away, dead, dead, dead, dead,
+		at(cyborg.OperationRunning, cyborg.Step{Name: "take a handle", State: cyborg.StepDone}),
+		at(cyborg.OperationSucceeded))
 	client := serve(t, s.ServeHTTP)
 	var states []cyborg.OperationState
 	var troubles []error
@@ -81,15 +81,15 @@ func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
 		require.NoError(t, err)
 		states = append(states, operation.State)
 	}
-	require.Equal(t, []cyborg.OperationState{cyborg.Admitted, cyborg.Running, cyborg.Running, cyborg.Succeeded}, states)
+	require.Equal(t, []cyborg.OperationState{cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationRunning, cyborg.OperationSucceeded}, states)
 	require.GreaterOrEqual(t, len(troubles), 2)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(troubles[0]))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(troubles[0]))
 	require.NoError(t, troubles[len(troubles)-1])
 }
 
 func TestWatchNeedsNoStream(t *testing.T) {
 	t.Parallel()
-	s := newScript(t, at(cyborg.Running), at(cyborg.Failed))
+	s := newScript(t, at(cyborg.OperationRunning), at(cyborg.OperationFailed))
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/events") {
 			answerProblem(w, http.StatusNotFound, `{"kind":"not_found","detail":"no streams here"}`)
@@ -97,12 +97,12 @@ func TestWatchNeedsNoStream(t *testing.T) {
 		}
 		s.ServeHTTP(w, r)
 	})
-	last := cyborg.Admitted
+	last := cyborg.OperationAdmitted
 	for operation, err := range client.Watch(t.Context(), s.id, nil) {
 		require.NoError(t, err)
 		last = operation.State
 	}
-	require.Equal(t, cyborg.Failed, last)
+	require.Equal(t, cyborg.OperationFailed, last)
 }
 
 func TestWatchOfNothing(t *testing.T) {
@@ -115,12 +115,12 @@ func TestWatchOfNothing(t *testing.T) {
 		got = append(got, err)
 	}
 	require.Len(t, got, 1)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(got[0]))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(got[0]))
 }
 
 func TestWatchEndsWithTheContextAndMayBeLeft(t *testing.T) {
 	t.Parallel()
-	s := newScript(t, at(cyborg.Running))
+	s := newScript(t, at(cyborg.OperationRunning))
 	client := serve(t, s.ServeHTTP)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

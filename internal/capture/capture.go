@@ -34,18 +34,18 @@ const stamp = ".cyborg-capture"
 
 // Open makes a recording readable and returns the directory that stands for "/". Where name is a directory, it is that
 // one. Where it is an archive, it is unpacked to dir, which is new, or empty, or holds what an earlier Open unpacked: the
-// same archive is not unpacked again, another one takes its place. The error is of kind NotFound, Invalid or TooLarge.
+// same archive is not unpacked again, another one takes its place. The error is of kind ErrNotFound, ErrInvalid or ErrTooLarge.
 func Open(name, dir string) (root string, err error) {
 	info, err := os.Stat(name)
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.NotFound, "the recording %s cannot be opened: %w", name, err)
+		return "", cyborg.Errorf(cyborg.ErrNotFound, "the recording %s cannot be opened: %w", name, err)
 	}
 	if info.IsDir() {
 		return name, requireTree(name, name)
 	}
 	sum, err := checksum(name)
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Invalid, "the recording %s cannot be read: %w", name, err)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "the recording %s cannot be read: %w", name, err)
 	}
 	present, err := unpacked(dir)
 	if err != nil || present == sum {
@@ -54,7 +54,7 @@ func Open(name, dir string) (root string, err error) {
 	// Into a directory beside it, so that one that is there is whole.
 	partial := dir + ".partial"
 	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the recording %s cannot be unpacked: %w", name, err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the recording %s cannot be unpacked: %w", name, err)
 	}
 	defer os.RemoveAll(partial) //nolint:errcheck // it has been renamed, or the next Open removes it
 	if err := unpackFile(name, partial); err != nil {
@@ -65,7 +65,7 @@ func Open(name, dir string) (root string, err error) {
 	}
 	err = os.WriteFile(filepath.Join(partial, stamp), []byte(sum), 0o644)
 	if err = errors.Join(err, os.RemoveAll(dir), os.Rename(partial, dir)); err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the recording %s cannot be unpacked: %w", name, err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the recording %s cannot be unpacked: %w", name, err)
 	}
 	return dir, nil
 }
@@ -73,7 +73,7 @@ func Open(name, dir string) (root string, err error) {
 // requireTree says whether the directory looks like a recording: a tree without PCI functions is one too.
 func requireTree(name, dir string) error {
 	if entries, err := os.ReadDir(filepath.Join(dir, "sys")); err != nil || len(entries) == 0 {
-		return cyborg.Errorf(cyborg.Invalid, "%s is no recording of a machine: it has no directory sys with something in it", name).
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s is no recording of a machine: it has no directory sys with something in it", name).
 			WithHint("Make one with: cyborg-agent record")
 	}
 	return nil
@@ -87,7 +87,7 @@ func unpacked(dir string) (string, error) {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) || len(entries) > 0 {
-		return "", cyborg.Errorf(cyborg.Invalid, "a recording cannot be unpacked to %s: it holds something else", dir)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "a recording cannot be unpacked to %s: it holds something else", dir)
 	}
 	return "", nil
 }
@@ -108,11 +108,11 @@ func checksum(name string) (string, error) {
 func unpackFile(name, dir string) error {
 	file, err := os.Open(name)
 	if err != nil {
-		return cyborg.Errorf(cyborg.NotFound, "the recording %s cannot be opened: %w", name, err)
+		return cyborg.Errorf(cyborg.ErrNotFound, "the recording %s cannot be opened: %w", name, err)
 	}
 	defer file.Close()
 	if err := unpack(file, dir); err != nil {
-		return cyborg.Errorf(cyborg.KindOf(err), "the recording %s: %w", name, err)
+		return cyborg.Errorf(cyborg.ErrorKindOf(err), "the recording %s: %w", name, err)
 	}
 	return nil
 }
@@ -121,12 +121,12 @@ func unpackFile(name, dir string) error {
 func unpack(archive io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "%w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%w", err)
 	}
 	defer root.Close()
 	compressed, err := gzip.NewReader(archive)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "it is no .tar.gz: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "it is no .tar.gz: %w", err)
 	}
 	reader := tar.NewReader(&limitedReader{from: compressed, left: maxTotal})
 	content := &limitedReader{from: reader, left: maxTotal} // sparse files hold more than the archive does
@@ -146,9 +146,9 @@ func unpack(archive io.Reader, dir string) error {
 
 func damaged(err error) error {
 	if errors.Is(err, errTooLarge) {
-		return cyborg.Errorf(cyborg.TooLarge, "%w", errTooLarge)
+		return cyborg.Errorf(cyborg.ErrTooLarge, "%w", errTooLarge)
 	}
-	return cyborg.Errorf(cyborg.Invalid, "it is damaged: %w", err)
+	return cyborg.Errorf(cyborg.ErrInvalid, "it is damaged: %w", err)
 }
 
 func unpackEntry(root *os.Root, header *tar.Header, content io.Reader) error {
@@ -157,7 +157,7 @@ func unpackEntry(root *os.Root, header *tar.Header, content io.Reader) error {
 		return nil
 	}
 	if !filepath.IsLocal(name) || strings.Count(name, "/") >= maxDepth {
-		return cyborg.Errorf(cyborg.Invalid, "its entry %q does not belong below one directory", header.Name)
+		return cyborg.Errorf(cyborg.ErrInvalid, "its entry %q does not belong below one directory", header.Name)
 	}
 	var err error
 	switch header.Typeflag {
@@ -171,7 +171,7 @@ func unpackEntry(root *os.Root, header *tar.Header, content io.Reader) error {
 		return nil // device nodes, pipes and hard links have no business in a sysfs
 	}
 	if err != nil && !errors.As(err, new(*cyborg.Error)) {
-		return cyborg.Errorf(cyborg.Invalid, "its entry %q cannot be unpacked: %w", header.Name, err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "its entry %q cannot be unpacked: %w", header.Name, err)
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func unpackText(root *os.Root, name string, content io.Reader) error {
 		return damaged(err)
 	}
 	if len(text) > maxFile {
-		return cyborg.Errorf(cyborg.TooLarge, "its entry %q is larger than %d bytes", name, maxFile)
+		return cyborg.Errorf(cyborg.ErrTooLarge, "its entry %q is larger than %d bytes", name, maxFile)
 	}
 	if err := makeWay(root, name); err != nil {
 		return err

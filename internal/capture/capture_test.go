@@ -98,7 +98,7 @@ func TestOpenTakesDirectories(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := capture.Open(dir, t.TempDir())
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "an empty directory is no recording")
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "an empty directory is no recording")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sys/devices"), 0o755))
 	root, err := capture.Open(dir, t.TempDir())
 	require.NoError(t, err)
@@ -116,23 +116,23 @@ func TestOpenRefuses(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		archive, dir string
-		kind         cyborg.Kind
+		kind         cyborg.ErrorKind
 		message      string
 	}{
-		"nothing there":      {"/nonexistent.tar.gz", fresh(), cyborg.NotFound, "/nonexistent.tar.gz"},
-		"no archive":         {text, fresh(), cyborg.Invalid, "no .tar.gz"},
-		"no tree":            {archive(t, item{tar.TypeReg, "etc/passwd", ""}), fresh(), cyborg.Invalid, "no directory sys"},
-		"occupied directory": {archive(t, vendor("")), occupied, cyborg.Invalid, "holds something else"},
-		"entry above":        {archive(t, vendor(""), item{tar.TypeReg, "../x", ""}), fresh(), cyborg.Invalid, `"../x"`},
-		"entry far above":    {archive(t, vendor(""), item{tar.TypeReg, "sys/../../x", ""}), fresh(), cyborg.Invalid, `"sys/../../x"`},
-		"absolute entry":     {archive(t, vendor(""), item{tar.TypeReg, "/x", ""}), fresh(), cyborg.Invalid, `"/x"`},
-		"deep entry":         {archive(t, vendor(""), item{tar.TypeReg, deep + "x", ""}), fresh(), cyborg.Invalid, "d/d/d"},
-		"large file":         {archive(t, vendor(strings.Repeat("\x00", 5<<20))), fresh(), cyborg.TooLarge, "vendor"},
+		"nothing there":      {"/nonexistent.tar.gz", fresh(), cyborg.ErrNotFound, "/nonexistent.tar.gz"},
+		"no archive":         {text, fresh(), cyborg.ErrInvalid, "no .tar.gz"},
+		"no tree":            {archive(t, item{tar.TypeReg, "etc/passwd", ""}), fresh(), cyborg.ErrInvalid, "no directory sys"},
+		"occupied directory": {archive(t, vendor("")), occupied, cyborg.ErrInvalid, "holds something else"},
+		"entry above":        {archive(t, vendor(""), item{tar.TypeReg, "../x", ""}), fresh(), cyborg.ErrInvalid, `"../x"`},
+		"entry far above":    {archive(t, vendor(""), item{tar.TypeReg, "sys/../../x", ""}), fresh(), cyborg.ErrInvalid, `"sys/../../x"`},
+		"absolute entry":     {archive(t, vendor(""), item{tar.TypeReg, "/x", ""}), fresh(), cyborg.ErrInvalid, `"/x"`},
+		"deep entry":         {archive(t, vendor(""), item{tar.TypeReg, deep + "x", ""}), fresh(), cyborg.ErrInvalid, "d/d/d"},
+		"large file":         {archive(t, vendor(strings.Repeat("\x00", 5<<20))), fresh(), cyborg.ErrTooLarge, "vendor"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := capture.Open(c.archive, c.dir)
-			require.Equal(t, c.kind, cyborg.KindOf(err), err)
+			require.Equal(t, c.kind, cyborg.ErrorKindOf(err), err)
 			require.ErrorContains(t, err, c.message)
 			require.NoDirExists(t, c.dir+".partial", "nothing half done stays")
 		})
@@ -166,7 +166,7 @@ func TestOpenBoundsWhatItUnpacks(t *testing.T) {
 	require.NoError(t, os.WriteFile(name, bomb, 0o600))
 
 	_, err := capture.Open(name, filepath.Join(t.TempDir(), "machine"))
-	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), err)
+	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), err)
 }
 
 func TestOpenLeavesOutWhatLeadsAway(t *testing.T) {
@@ -289,7 +289,7 @@ func FuzzUnpack(f *testing.F) {
 		entries, readErr := os.ReadDir(parent)
 		require.NoError(t, readErr)
 		if err != nil {
-			require.Contains(t, []cyborg.Kind{cyborg.Invalid, cyborg.TooLarge}, cyborg.KindOf(err), "%v", err)
+			require.Contains(t, []cyborg.ErrorKind{cyborg.ErrInvalid, cyborg.ErrTooLarge}, cyborg.ErrorKindOf(err), "%v", err)
 			require.Empty(t, entries)
 			return
 		}
@@ -327,5 +327,5 @@ func TestSparseFilesAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(1<<20))
 	_, err = capture.Open(name, filepath.Join(t.TempDir(), "machine"))
-	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "%v", err)
 }

@@ -38,17 +38,17 @@ var (
 func Record(ctx context.Context, root string, to io.Writer) error {
 	tree, err := os.OpenRoot(root)
 	if err != nil {
-		return cyborg.Errorf(cyborg.NotFound, "%s cannot be recorded: %w", root, err)
+		return cyborg.Errorf(cyborg.ErrNotFound, "%s cannot be recorded: %w", root, err)
 	}
 	defer tree.Close()
 	r := recorder{root: tree, entries: map[string]entry{}}
 	for _, part := range []func(context.Context) error{r.functions, r.disks, r.interfaces, r.console, r.processes} {
 		if err := errors.Join(ctx.Err(), part(ctx)); err != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "recording %s: %w", root, err)
+			return cyborg.Errorf(cyborg.ErrUnavailable, "recording %s: %w", root, err)
 		}
 	}
 	if err := r.write(to); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the recording of %s cannot be written: %w", root, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the recording of %s cannot be written: %w", root, err)
 	}
 	return nil
 }

@@ -93,5 +93,5 @@ func TestRecordStops(t *testing.T) {
 	err := capture.Record(ctx, sysfstest.New(t).Root(), &bytes.Buffer{})
 	require.ErrorIs(t, err, context.Canceled)
 	err = capture.Record(t.Context(), "/nonexistent", &bytes.Buffer{})
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }

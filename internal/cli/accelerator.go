@@ -156,7 +156,7 @@ func handlesText(handles []cyborg.AttachHandle) string {
 		case h.Holder != nil:
 			state = fmt.Sprintf("held by %s since %s", holderText(*h.Holder), timeText(h.AttachedAt))
 		}
-		if h.Presence == cyborg.Missing {
+		if h.Presence == cyborg.PresenceMissing {
 			state += " (missing)"
 		}
 		if h.Health != "" {

@@ -131,7 +131,7 @@ func provisioned(answer apiclient.Answer, operation *apiclient.Operation) (uuid.
 	}
 	id, err := uuid.Parse(acceleratorIn(*operation))
 	if err != nil {
-		return uuid.UUID{}, cyborg.Errorf(cyborg.Internal, "operation %s succeeded and does not say with which accelerator", operation.ID)
+		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInternal, "operation %s succeeded and does not say with which accelerator", operation.ID)
 	}
 	return id, nil
 }

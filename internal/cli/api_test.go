@@ -94,18 +94,18 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 	api.mux.HandleFunc("GET /v1/accelerators", api.list)
 	api.mux.HandleFunc("GET /v1/accelerators/{uuid}", api.show)
 	for pattern, kind := range map[string]cyborg.OperationKind{
-		"POST /v1/accelerators":                  cyborg.KindProvision,
-		"POST /v1/accelerators/{uuid}/ready":     cyborg.KindProvision,
-		"POST /v1/accelerators/{uuid}/retire":    cyborg.KindRetire,
-		"PUT /v1/accelerators/{uuid}":            cyborg.KindAttach,
-		"DELETE /v1/accelerators/{uuid}":         cyborg.KindDetach,
-		"PATCH /v1/accelerators/{uuid}/program":  cyborg.KindProgram,
-		"POST /v1/operations/{id}/retry":         cyborg.KindAttach,
-		"POST /v1/operations/{id}/cancel":        cyborg.KindAttach,
-		"POST /v1/hosts/{host}/drivers":          cyborg.KindConfigure,
-		"POST /v1/hosts/{host}/rescue":           cyborg.KindRescue,
-		"PUT /v1/hosts/{host}/drivers/{name}":    cyborg.KindConfigure,
-		"DELETE /v1/hosts/{host}/drivers/{name}": cyborg.KindConfigure,
+		"POST /v1/accelerators":                  cyborg.OperationProvision,
+		"POST /v1/accelerators/{uuid}/ready":     cyborg.OperationProvision,
+		"POST /v1/accelerators/{uuid}/retire":    cyborg.OperationRetire,
+		"PUT /v1/accelerators/{uuid}":            cyborg.OperationAttach,
+		"DELETE /v1/accelerators/{uuid}":         cyborg.OperationDetach,
+		"PATCH /v1/accelerators/{uuid}/program":  cyborg.OperationProgram,
+		"POST /v1/operations/{id}/retry":         cyborg.OperationAttach,
+		"POST /v1/operations/{id}/cancel":        cyborg.OperationAttach,
+		"POST /v1/hosts/{host}/drivers":          cyborg.OperationConfigure,
+		"POST /v1/hosts/{host}/rescue":           cyborg.OperationRescue,
+		"PUT /v1/hosts/{host}/drivers/{name}":    cyborg.OperationConfigure,
+		"DELETE /v1/hosts/{host}/drivers/{name}": cyborg.OperationConfigure,
 	} {
 		api.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { api.admit(w, r, kind) })
 	}
@@ -201,17 +201,17 @@ func (f *fakeAPI) show(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "there is no accelerator %s", r.PathValue("uuid")))
+	problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator %s", r.PathValue("uuid")))
 }
 
 func (f *fakeAPI) admit(w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind) {
 	f.mu.Lock()
 	subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}
-	if kind == cyborg.KindConfigure {
+	if kind == cyborg.OperationConfigure {
 		subject = cyborg.Subject{Kind: cyborg.SubjectHost, ID: r.PathValue("host")}
 	}
 	f.admitted = apiclient.Operation{Operation: cyborg.Operation{
-		ID: operation, Kind: kind, State: cyborg.Admitted, Host: "h1", Subjects: []cyborg.Subject{subject},
+		ID: operation, Kind: kind, State: cyborg.OperationAdmitted, Host: "h1", Subjects: []cyborg.Subject{subject},
 		Actor: cyborg.Actor{Name: "alice"}, CreatedAt: noon, Steps: []cyborg.Step{}, Input: cyborg.JSONObject{},
 	}}
 	f.admitted.WorkflowID = f.admitted.Operation.WorkflowID()
@@ -223,7 +223,7 @@ func (f *fakeAPI) admit(w http.ResponseWriter, r *http.Request, kind cyborg.Oper
 
 func (f *fakeAPI) operation(w http.ResponseWriter, r *http.Request) {
 	if r.PathValue("id") != operation.String() {
-		problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "there is no operation %s", r.PathValue("id")))
+		problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "there is no operation %s", r.PathValue("id")))
 		return
 	}
 	f.mu.Lock()
@@ -258,7 +258,7 @@ func at(state cyborg.OperationState, steps ...cyborg.Step) stage {
 func then(change func(*apiclient.Operation)) stage {
 	return func(w http.ResponseWriter, operation apiclient.Operation) {
 		change(&operation)
-		if operation.State != cyborg.Admitted {
+		if operation.State != cyborg.OperationAdmitted {
 			operation.StartedAt = noon
 		}
 		if operation.State.Ended() {
@@ -274,7 +274,7 @@ func failing(state cyborg.OperationState, err *cyborg.Error) stage {
 }
 
 func away(w http.ResponseWriter, _ apiclient.Operation) {
-	problem(w, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.Unavailable, "the API stops"))
+	problem(w, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.ErrUnavailable, "the API stops"))
 }
 
 func broken(http.ResponseWriter, apiclient.Operation) { panic(http.ErrAbortHandler) }
@@ -304,24 +304,24 @@ func park() []apiclient.Accelerator {
 	return []apiclient.Accelerator{
 		{
 			Accelerator: cyborg.Accelerator{
-				UUID: fpga, Name: "fast", Deployable: "h1_fpga0", DeviceUUID: uuid.MustParse("dddddddd-0000-4000-8000-000000000001"),
+				UUID: fpga, Name: "fast", ProviderName: "h1_fpga0", DeviceUUID: uuid.MustParse("dddddddd-0000-4000-8000-000000000001"),
 				ProviderUUID: uuid.MustParse("eeeeeeee-0000-4000-8000-000000000001"),
-				Host:         "h1", Backend: "fake", Driver: "fake", DeviceType: cyborg.FPGA,
+				Host:         "h1", Backend: "fake", Driver: "fake", DeviceType: cyborg.DeviceTypeFPGA,
 				Specs: cyborg.Specs{
-					Num: 2, DeviceType: cyborg.FPGA, Type: "crypto", VendorID: "8086", ProductID: "09c4",
+					Num: 2, DeviceType: cyborg.DeviceTypeFPGA, Type: "crypto", VendorID: "8086", ProductID: "09c4",
 					Capability: cyborg.JSONObject{"memory": map[string]any{"gib": 16}, "sriov": true},
 				},
 				Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
-				Lifecycle:  cyborg.Ready, Admin: cyborg.Enabled, Presence: cyborg.Present, BitstreamID: "afu-1",
+				Lifecycle:  cyborg.LifecycleReady, Admin: cyborg.AdministrationEnabled, Presence: cyborg.PresencePresent, BitstreamID: "afu-1",
 				Handles: []cyborg.AttachHandle{
 					{
 						UUID: uuid.MustParse("cccccccc-0000-4000-8000-000000000001"), Kind: cyborg.HandlePCI, Identity: "0000:3b:00.1",
-						Info: map[string]string{"bus": "3b"}, Presence: cyborg.Present, Holder: &holder, AttachedAt: noon,
-						Health: cyborg.LostAtBoot,
+						Info: map[string]string{"bus": "3b"}, Presence: cyborg.PresencePresent, Holder: &holder, AttachedAt: noon,
+						Health: cyborg.HealthLostAtBoot,
 					},
 					{
 						UUID: uuid.MustParse("cccccccc-0000-4000-8000-000000000002"), Kind: cyborg.HandlePCI, Identity: "0000:3b:00.2",
-						Info: map[string]string{"bus": "3b"}, Presence: cyborg.Present,
+						Info: map[string]string{"bus": "3b"}, Presence: cyborg.PresencePresent,
 					},
 				},
 				CreatedAt: noon, UpdatedAt: noon,
@@ -330,10 +330,10 @@ func park() []apiclient.Accelerator {
 		},
 		{
 			Accelerator: cyborg.Accelerator{
-				UUID: gpu, Name: "h2_gpu0", Deployable: "h2_gpu0", Host: "h2", Backend: "fake", Driver: "fake", DeviceType: cyborg.GPU,
-				Specs:      cyborg.Specs{Num: 1, DeviceType: cyborg.GPU, Capability: cyborg.JSONObject{}},
+				UUID: gpu, Name: "h2_gpu0", ProviderName: "h2_gpu0", Host: "h2", Backend: "fake", Driver: "fake", DeviceType: cyborg.DeviceTypeGPU,
+				Specs:      cyborg.Specs{Num: 1, DeviceType: cyborg.DeviceTypeGPU, Capability: cyborg.JSONObject{}},
 				Attributes: []cyborg.Attribute{}, Handles: []cyborg.AttachHandle{},
-				Lifecycle: cyborg.Inactive, Admin: cyborg.Enabled, Presence: cyborg.Present, Protected: "the console is on it", CreatedAt: noon, UpdatedAt: noon,
+				Lifecycle: cyborg.LifecycleInactive, Admin: cyborg.AdministrationEnabled, Presence: cyborg.PresencePresent, Protected: "the console is on it", CreatedAt: noon, UpdatedAt: noon,
 			},
 			Status: cyborg.StatusInactive, Holders: []cyborg.Holder{},
 		},

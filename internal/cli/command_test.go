@@ -20,7 +20,7 @@ import (
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
-	for _, kind := range cyborg.Kinds() {
+	for _, kind := range cyborg.ErrorKinds() {
 		want := map[int]int{400: 2, 404: 3, 409: 4, 504: 5, 503: 6, 429: 6}[kind.HTTPStatus()]
 		if want == 0 {
 			want = 1
@@ -40,7 +40,7 @@ func TestAConflictNamesTheOperationInTheWay(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.handles("POST /v1/accelerators/{uuid}/maintain", func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.Claimed, "it is being programmed").WithOperation(operation))
+		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.ErrClaimed, "it is being programmed").WithOperation(operation))
 	})
 	got := api.cyborg("accelerator", "maintain", "fast", "--reason", "dust")
 	require.Equal(t, 4, got.code)
@@ -51,7 +51,7 @@ func TestADefectNamesTheRequest(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.handles("GET /v1/hosts", func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusInternalServerError, cyborg.Errorf(cyborg.Internal, "something went wrong"))
+		problem(w, http.StatusInternalServerError, cyborg.Errorf(cyborg.ErrInternal, "something went wrong"))
 	})
 	got := api.cyborg("host", "list")
 	require.Equal(t, 1, got.code)
@@ -232,7 +232,7 @@ func TestMaintainAndEnable(t *testing.T) {
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	done := then(func(operation *apiclient.Operation) {
-		operation.State = cyborg.Succeeded
+		operation.State = cyborg.OperationSucceeded
 		operation.Result = cyborg.JSONObject{"state": "ok", "services": []string{"attach"}, "devices": 3}
 	})
 	api := newAPI(t, done)
@@ -302,8 +302,8 @@ func TestDevicesAndHistory(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("dddddddd-0000-4000-8000-000000000001")
 	device := apiclient.Device{Device: cyborg.Device{
-		UUID: id, Host: "h1", Backend: "fake", Driver: "fake", Identity: "0000:3b:00.0", Type: cyborg.FPGA, VendorID: "8086", ProductID: "09c4",
-		Vendor: "Intel Corporation", Model: "PAC", Presence: cyborg.Present, CreatedAt: noon, UpdatedAt: noon,
+		UUID: id, Host: "h1", Backend: "fake", Driver: "fake", Identity: "0000:3b:00.0", Type: cyborg.DeviceTypeFPGA, VendorID: "8086", ProductID: "09c4",
+		Vendor: "Intel Corporation", Model: "PAC", Presence: cyborg.PresencePresent, CreatedAt: noon, UpdatedAt: noon,
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "3b"}},
 	}}
 	full := device
@@ -379,7 +379,7 @@ data: {"cursor":"7-1","subject":{"kind":"accelerator","id":"`+fpga.String()+`"},
 `)
 				return // and the client comes back, with the id of the last event
 			}
-			problem(w, http.StatusForbidden, cyborg.Errorf(cyborg.Forbidden, "that is enough"))
+			problem(w, http.StatusForbidden, cyborg.Errorf(cyborg.ErrForbidden, "that is enough"))
 		})
 		got := api.cyborg("events", "-f", format, "--accelerator", "fast", "--after", "6-9")
 		require.Equal(t, 1, got.code)
@@ -400,7 +400,7 @@ func TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp(t *testing.T) {
 	local := func() *cobra.Command {
 		migrate := &cobra.Command{Use: "migrate", Short: "Bring the database up", RunE: func(*cobra.Command, []string) error {
 			ran = true
-			return cyborg.Errorf(cyborg.Unavailable, "no database").WithHint("Start it.")
+			return cyborg.Errorf(cyborg.ErrUnavailable, "no database").WithHint("Start it.")
 		}}
 		migrate.Flags().String("timeout", "", "its own")
 		migrate.Args = cobra.NoArgs

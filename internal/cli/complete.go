@@ -38,7 +38,7 @@ func (s *shell) sources() map[string]source {
 		"PROFILE": s.profileNames, "--profile": s.profileNames,
 		"--status": words(cyborg.Statuses()), "--kind": words(cyborg.OperationKinds()),
 		"--state": words([]cyborg.OperationState{
-			cyborg.Admitted, cyborg.Running, cyborg.Succeeded, cyborg.Failed, cyborg.NeedsOperator, cyborg.Stopped,
+			cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
 		}),
 		"--unset":  words([]string{"token", "token-file", "cacert", "cert", "key"}),
 		"--column": columnKeys, "--sort": columnKeys, "--format": formats,
@@ -190,7 +190,7 @@ func (s *shell) operations(ctx context.Context, cmd *cobra.Command, _ []string) 
 	case "watch", "cancel":
 		filter.Open = &open
 	case "retry":
-		filter.States = []cyborg.OperationState{cyborg.Failed, cyborg.Stopped, cyborg.NeedsOperator}
+		filter.States = []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationCancelled, cyborg.OperationNeedsOperator}
 	}
 	return take(client.Operations(ctx, filter, apiclient.Page{Limit: listedOperations}), func(o apiclient.Operation) string {
 		return fmt.Sprintf("%s\t%s %s on %s", o.ID, o.Kind, o.State, o.Host)

@@ -60,7 +60,7 @@ func (s *shell) where() (profile.Profile, error) {
 			return chosen, err
 		}
 		if flags.URL != "" && flags.URL != chosen.URL {
-			return chosen, cyborg.Errorf(cyborg.Invalid, "the profile %s is for %s, not for %s", flags.named, chosen.URL, flags.URL).
+			return chosen, cyborg.Errorf(cyborg.ErrInvalid, "the profile %s is for %s, not for %s", flags.named, chosen.URL, flags.URL).
 				WithHint("Leave --url or --profile out.")
 		}
 		return over(chosen, flags.Profile), nil
@@ -136,7 +136,7 @@ func tokenOf(p profile.Profile) (string, error) {
 	}
 	content, err := os.ReadFile(p.TokenFile)
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Invalid, "cannot read the token: %w", err)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "cannot read the token: %w", err)
 	}
 	return oneToken(string(content), p.TokenFile)
 }
@@ -145,7 +145,7 @@ func tokenOf(p profile.Profile) (string, error) {
 func oneToken(text, from string) (string, error) {
 	token := strings.TrimSpace(text)
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", cyborg.Errorf(cyborg.Invalid, "%s does not hold one token", from)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "%s does not hold one token", from)
 	}
 	return token, nil
 }

@@ -29,7 +29,7 @@ func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 		return nil
 	}
 	if s.In == nil {
-		return cyborg.Errorf(cyborg.Invalid, "%s", strings.Join(losses, "; ")).
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s", strings.Join(losses, "; ")).
 			WithHint("Nobody can be asked here, so nothing was changed. If this is meant, say --yes.")
 	}
 	for _, loss := range losses {

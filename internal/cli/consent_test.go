@@ -35,15 +35,15 @@ func destructive() map[string]string {
 // asked is an API with an operation that runs.
 func asked(t *testing.T) *fakeAPI {
 	t.Helper()
-	api := newAPI(t, at(cyborg.Running), at(cyborg.Succeeded))
+	api := newAPI(t, at(cyborg.OperationRunning), at(cyborg.OperationSucceeded))
 	api.admitted = apiclient.Operation{Operation: cyborg.Operation{
-		ID: operation, Kind: cyborg.KindAttach, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
+		ID: operation, Kind: cyborg.OperationAttach, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
 		Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: noon,
 	}}
 	api.admitted.WorkflowID = api.admitted.Operation.WorkflowID()
 	device := apiclient.Device{Accelerators: park()[:1]}
 	device.UUID, device.Host, device.ControlPath.Info = park()[0].DeviceUUID, "h1", map[string]string{}
-	device.Presence = cyborg.Present
+	device.Presence = cyborg.PresencePresent
 	api.handles("GET /v1/devices/{uuid}", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, device) })
 	host := cyborg.Host{Name: "h1", Silent: true, Devices: 1, LastSeen: noon, RegisteredAt: noon, Backends: []cyborg.Backend{}}
 	api.answers("GET /v1/hosts/h1", http.StatusOK, host)
@@ -60,7 +60,7 @@ func TestAHostThatIsHeardIsRefusedWithoutAQuestion(t *testing.T) {
 	api := asked(t)
 	api.answers("GET /v1/hosts/h1", http.StatusOK, cyborg.Host{Name: "h1", LastSeen: noon, RegisteredAt: noon, Backends: []cyborg.Backend{}})
 	api.handles("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.Changed, "host h1 was heard"))
+		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.ErrChanged, "host h1 was heard"))
 	})
 	require.Equal(t, result{4, "", "Error: host h1 was heard\n"}, api.cyborg("host", "forget", "h1"))
 }
@@ -142,9 +142,9 @@ func TestAttachInstance(t *testing.T) {
 
 func TestDetachInstanceGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
-	api := newAPI(t, at(cyborg.Succeeded))
+	api := newAPI(t, at(cyborg.OperationSucceeded))
 	api.handles("DELETE /v1/accelerators/"+fpga.String(), func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.InUse, "qemu has it open").WithHint("Stop it."))
+		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.ErrInUse, "qemu has it open").WithHint("Stop it."))
 	})
 	got := api.cyborg("detach-instance", instance, "fast", "h2_gpu0", "fast", "-q")
 	require.Equal(t, result{4, "", "Accelerator " + fpga.String() + ":\nError: qemu has it open\nStop it.\n"}, got)

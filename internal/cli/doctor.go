@@ -198,7 +198,7 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 	}
 	silent, off, releases, rivals := []string{}, []string{}, map[string][]string{}, []string{}
 	for _, host := range hosts {
-		for _, rival := range host.Rivals {
+		for _, rival := range host.DuplicateAgents {
 			rivals = append(rivals, fmt.Sprintf("%s (one at %s, while its own is at %s)", host.Name, rival.Address, host.Address))
 		}
 		if host.Silent {
@@ -288,9 +288,9 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	var broken, missing, fenced []string
 	for _, a := range all {
 		switch {
-		case a.Lifecycle == cyborg.Broken:
+		case a.Lifecycle == cyborg.LifecycleError:
 			broken = append(broken, fmt.Sprintf("%s (%s)", a.Name, a.Reason))
-		case a.Presence == cyborg.Missing:
+		case a.Presence == cyborg.PresenceMissing:
 			missing = append(missing, a.Name)
 		case a.Fence != nil && a.Claim == nil:
 			fenced = append(fenced, fmt.Sprintf("%s (%s)", a.Name, a.Fence.Reason))
@@ -337,7 +337,7 @@ func examineOperations(ctx context.Context, f *doctor.Findings, client *apiclien
 func examineUndone(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	const check = "needs_operator"
 	left, ok := ask(ctx, f, check, "", func(ctx context.Context) (left []string, err error) {
-		filter := apiclient.OperationFilter{States: []cyborg.OperationState{cyborg.NeedsOperator}}
+		filter := apiclient.OperationFilter{States: []cyborg.OperationState{cyborg.OperationNeedsOperator}}
 		for operation, err := range client.Operations(ctx, filter, apiclient.Page{}) { // newest first
 			if err != nil || time.Since(operation.CreatedAt) > lately {
 				return left, err

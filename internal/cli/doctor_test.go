@@ -72,7 +72,7 @@ func (f *fakeAPI) backends(backends ...cyborg.Backend) {
 // openOperation lets one operation be in flight, admitted so long ago.
 func (f *fakeAPI) openOperation(age time.Duration) {
 	one := apiclient.Operation{Operation: cyborg.Operation{
-		ID: operation, Kind: cyborg.KindProgram, State: cyborg.Running, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
+		ID: operation, Kind: cyborg.OperationProgram, State: cyborg.OperationRunning, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
 		Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: time.Now().Add(-age).UTC(),
 	}}
 	f.onlyOperation("open", "true", one)
@@ -93,7 +93,7 @@ func (f *fakeAPI) onlyOperation(filter, value string, one apiclient.Operation) {
 // undoneOperation lets one operation need an operator, admitted so long ago.
 func (f *fakeAPI) undoneOperation(age time.Duration) {
 	f.onlyOperation("state", "needs_operator", apiclient.Operation{Operation: cyborg.Operation{
-		ID: operation, Kind: cyborg.KindProgram, State: cyborg.NeedsOperator, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
+		ID: operation, Kind: cyborg.OperationProgram, State: cyborg.OperationNeedsOperator, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
 		Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: time.Now().Add(-age).UTC(),
 	}})
 }
@@ -168,12 +168,12 @@ func TestTheDoctorFinds(t *testing.T) {
 		"a second agent": {func(f *fakeAPI) {
 			f.hosts(cyborg.Host{
 				Name: "h1", AgentVersion: cyborg.Version, Address: "10.0.0.1", Devices: 1,
-				Rivals: []cyborg.Rival{{Instance: "two", Address: "10.0.0.2"}},
+				DuplicateAgents: []cyborg.DuplicateAgent{{Instance: "two", Address: "10.0.0.2"}},
 			})
 		}, "agents", doctor.Failed, "h1 (one at 10.0.0.2, while its own is at 10.0.0.1)"},
 		"no token": {func(f *fakeAPI) {
 			f.handles("GET /v1/caller", func(w http.ResponseWriter, _ *http.Request) {
-				problem(w, http.StatusUnauthorized, cyborg.Errorf(cyborg.Unauthenticated, "the request has no credential"))
+				problem(w, http.StatusUnauthorized, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential"))
 			})
 		}, "caller", doctor.Failed, "the request has no credential"},
 		"a slow clock":   {func(f *fakeAPI) { f.clock(-5 * time.Second) }, "clock of the server", doctor.Warning, "is behind this machine's by "},
@@ -193,9 +193,9 @@ func TestTheDoctorFinds(t *testing.T) {
 			f.backends(cyborg.Backend{Host: "h1", Name: "pci", State: cyborg.BackendFailed, Error: "no sysfs", Services: []string{}})
 		}, "backends", doctor.Failed, "cannot see their hardware: pci on h1 (no sysfs)"},
 		"a broken card": {func(f *fakeAPI) {
-			f.has(func(a *apiclient.Accelerator) { a.Lifecycle, a.Reason = cyborg.Broken, "no undo" })
+			f.has(func(a *apiclient.Accelerator) { a.Lifecycle, a.Reason = cyborg.LifecycleError, "no undo" })
 		}, "accelerators", doctor.Failed, "1 in error: fast (no undo)"},
-		"a missing card":                        {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.Missing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
+		"a missing card":                        {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.PresenceMissing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
 		"a fenced card":                         {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 kept from new work: fast (dust)"},
 		"an operation that could not be undone": {func(f *fakeAPI) { f.undoneOperation(6 * 24 * time.Hour) }, "needs_operator", doctor.Warning, "1 of the last 7 days could not be undone"},
 		"Placement differs": {func(f *fakeAPI) {

@@ -173,7 +173,7 @@ func (s *shell) driverUninstall() *cobra.Command {
 func unmanaged(host string, accelerators []apiclient.Accelerator) []string {
 	var names []string
 	for _, a := range accelerators {
-		if a.Presence == cyborg.Present {
+		if a.Presence == cyborg.PresencePresent {
 			names = append(names, a.Name)
 		}
 	}

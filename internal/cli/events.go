@@ -106,7 +106,7 @@ func (p *printer) event(event cyborg.Event) error {
 	if p.format == formatJSON {
 		line, err := json.Marshal(event)
 		if err != nil {
-			return cyborg.Errorf(cyborg.Internal, "cannot write JSON: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
 		}
 		return p.write(string(line) + "\n")
 	}

@@ -76,7 +76,7 @@ func (s *shell) tell(err error) {
 		if problem.RetryAfter > 0 {
 			s.sayf("Try again in %s.", problem.RetryAfter)
 		}
-		if e.Kind == cyborg.Internal && problem.RequestID != "" {
+		if e.Kind == cyborg.ErrInternal && problem.RequestID != "" {
 			s.sayf("The server's log has more under request %s.", problem.RequestID)
 		}
 	}

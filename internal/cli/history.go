@@ -49,7 +49,7 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 		if raw || p.format != formatTable || len(p.columns) > 0 {
 			return printList(p, events, eventColumns(), false)
 		}
-		told := story{subject: about.subject, names: map[string]string{}}
+		told := narrator{subject: about.subject, names: map[string]string{}}
 		if told.operations, err = operationsOf(ctx, client, events); err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (s *shell) deviceHistory() *cobra.Command {
 			return past{}, err
 		}
 		device, err := client.Device(ctx, id)
-		if err != nil && cyborg.KindOf(err) != cyborg.NotFound { // its history outlives it
+		if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrNotFound { // its history outlives it
 			return past{}, err
 		}
 		return past{

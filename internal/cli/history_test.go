@@ -61,7 +61,7 @@ func (f feed) serve(t *testing.T, keep func(cyborg.Event) bool) *fakeAPI {
 		}
 	})
 	device := apiclient.Device{Device: cyborg.Device{
-		UUID: f.Accelerator[0].DeviceUUID, Host: "south", Presence: cyborg.Present,
+		UUID: f.Accelerator[0].DeviceUUID, Host: "south", Presence: cyborg.PresencePresent,
 		ControlPath: cyborg.ControlPath{Info: map[string]string{}},
 	}}
 	api.answers("GET /v1/devices/{uuid}", http.StatusOK, device)
@@ -74,7 +74,7 @@ func TestHistoriesAreSentences(t *testing.T) {
 	i := slices.IndexFunc(all.Accelerator, func(a apiclient.Accelerator) bool { return a.Name == "story" })
 	story := all.Accelerator[i]
 	all.Accelerator[0], all.Accelerator[i] = story, all.Accelerator[0]
-	cancelled := all.Operation[slices.IndexFunc(all.Operation, func(o apiclient.Operation) bool { return o.State == cyborg.Stopped })]
+	cancelled := all.Operation[slices.IndexFunc(all.Operation, func(o apiclient.Operation) bool { return o.State == cyborg.OperationCancelled })]
 	ofStory := func(e cyborg.Event) bool {
 		return e.Subject.ID == story.UUID.String() || e.Data["accelerator"] == story.UUID.String()
 	}
@@ -149,8 +149,8 @@ func TestRetireIsASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
 	for i := range all.Operation {
-		if all.Operation[i].Kind == cyborg.KindProvision {
-			all.Operation[i].Kind = cyborg.KindRetire
+		if all.Operation[i].Kind == cyborg.OperationProvision {
+			all.Operation[i].Kind = cyborg.OperationRetire
 		}
 	}
 	got := all.serve(t, func(cyborg.Event) bool { return true }).cyborg("host", "history", "south")
@@ -235,11 +235,11 @@ func TestBindAndUnbindAreSentences(t *testing.T) {
 	for i := range all.Operation {
 		o := &all.Operation[i]
 		switch o.Kind {
-		case cyborg.KindAttach:
-			o.Kind = cyborg.KindBind
+		case cyborg.OperationAttach:
+			o.Kind = cyborg.OperationBind
 			o.Input = cyborg.JSONObject{"host": "south", "holder": map[string]any{"kind": "instance", "id": vm}}
-		case cyborg.KindDetach:
-			o.Kind, o.Input = cyborg.KindUnbind, cyborg.JSONObject{}
+		case cyborg.OperationDetach:
+			o.Kind, o.Input = cyborg.OperationUnbind, cyborg.JSONObject{}
 		}
 	}
 	got := all.serve(t, func(cyborg.Event) bool { return true }).cyborg("host", "history", "south")

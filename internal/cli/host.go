@@ -42,13 +42,13 @@ func hostState(host cyborg.Host) string {
 	switch {
 	case host.Silent:
 		return "silent"
-	case len(host.Rivals) > 0:
+	case len(host.DuplicateAgents) > 0:
 		return "alive, two agents"
 	}
 	return "alive"
 }
 
-func rivalsText(rivals []cyborg.Rival) string {
+func rivalsText(rivals []cyborg.DuplicateAgent) string {
 	lines := make([]string, len(rivals))
 	for i, r := range rivals {
 		lines[i] = fmt.Sprintf("%s, instance %s, boot %s, since %s", r.Address, r.Instance, r.BootID, timeText(r.Since))
@@ -103,7 +103,7 @@ func (s *shell) hostShow() *cobra.Command {
 				return err
 			}
 			return printShow(p, host, []string{nameKey, "silent", "last_seen", "devices"}, map[string]string{
-				"backends": backendsText(host.Backends), "rivals": rivalsText(host.Rivals),
+				"backends": backendsText(host.Backends), "rivals": rivalsText(host.DuplicateAgents),
 			})
 		})
 	}

@@ -19,7 +19,7 @@ func TestRetire(t *testing.T) {
 	require.Equal(t, "/v1/accelerators/"+fpga.String()+"/retire", api.changes()[0].path)
 
 	api.handles("POST /v1/accelerators/{uuid}/retire", func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.InUse, "instance 7 has it").WithHint("Detach it first."))
+		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.ErrInUse, "instance 7 has it").WithHint("Detach it first."))
 	})
 	require.Equal(t, result{code: 4, err: "Error: instance 7 has it\nDetach it first.\n"}, api.cyborg("accelerator", "retire", "fast"))
 }
@@ -51,7 +51,7 @@ func TestForgetHost(t *testing.T) {
 				w.WriteHeader(http.StatusNoContent)
 				return
 			}
-			problem(w, http.StatusConflict, cyborg.Errorf(cyborg.Changed, "host h1 was heard").WithHint("Stop it."))
+			problem(w, http.StatusConflict, cyborg.Errorf(cyborg.ErrChanged, "host h1 was heard").WithHint("Stop it."))
 		})
 		if !silent {
 			require.Equal(t, result{code: 4, err: "Error: host h1 was heard\nStop it.\n"}, api.cyborg("host", "forget", "h1"), "there is nothing to agree to")

@@ -30,7 +30,7 @@ func fieldsOf(value any, lead []string) ([]field, error) {
 		return nil, err
 	}
 	if node.Kind != yaml.MappingNode {
-		return nil, cyborg.Errorf(cyborg.Internal, "%T is no JSON object", value)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "%T is no JSON object", value)
 	}
 	fields := []field{}
 	for i := 0; i < len(node.Content); i += 2 {
@@ -73,7 +73,7 @@ func nodeOf(value any) (*yaml.Node, error) {
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "cannot write JSON: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
 	}
 	return parseNode(out.Bytes())
 }
@@ -81,7 +81,7 @@ func nodeOf(value any) (*yaml.Node, error) {
 func parseNode(document []byte) (*yaml.Node, error) {
 	var node yaml.Node
 	if err := yaml.Unmarshal(asYAML(document), &node); err != nil || len(node.Content) != 1 {
-		return nil, cyborg.Errorf(cyborg.Internal, "cannot read JSON again: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot read JSON again: %w", err)
 	}
 	return node.Content[0], nil
 }

@@ -203,10 +203,10 @@ func (s *shell) operationCancel() *cobra.Command {
 			return err
 		}
 		switch operation.State {
-		case cyborg.Stopped:
+		case cyborg.OperationCancelled:
 			return p.operation(operation)
-		case cyborg.Succeeded:
-			return cyborg.Errorf(cyborg.Changed, "operation %s had succeeded before it could be cancelled", id).WithOperation(id)
+		case cyborg.OperationSucceeded:
+			return cyborg.Errorf(cyborg.ErrChanged, "operation %s had succeeded before it could be cancelled", id).WithOperation(id)
 		default:
 			return failureOf(operation)
 		}

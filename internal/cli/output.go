@@ -162,7 +162,7 @@ func noColumn[T any](name string, columns []column[T]) error {
 	for i, c := range columns {
 		titles[i] = c.title
 	}
-	return cyborg.Errorf(cyborg.Invalid, "there is no column %q; there are %s", name, strings.Join(titles, ", "))
+	return cyborg.Errorf(cyborg.ErrInvalid, "there is no column %q; there are %s", name, strings.Join(titles, ", "))
 }
 
 // sameName compares names of columns: "Device Type" is "device_type".
@@ -239,7 +239,7 @@ func (p *printer) rows(titles, ids []string, rows [][]string) error {
 	case formatCSV:
 		w := csv.NewWriter(&out)
 		if err := w.WriteAll(append([][]string{titles}, rows...)); err != nil {
-			return cyborg.Errorf(cyborg.Internal, "cannot write csv: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "cannot write csv: %w", err)
 		}
 	case formatValue:
 		for _, row := range rows {
@@ -325,11 +325,11 @@ const noColour = "\x1b[0m"
 
 func statusColour(status string) string {
 	switch status {
-	case string(cyborg.StatusReady), string(cyborg.StatusAttached), string(cyborg.Succeeded), string(cyborg.BackendOK), "alive":
+	case string(cyborg.StatusReady), string(cyborg.StatusAttached), string(cyborg.OperationSucceeded), string(cyborg.BackendOK), "alive":
 		return "\x1b[32m" // green
-	case string(cyborg.StatusMissing), string(cyborg.StatusError), string(cyborg.Failed), string(cyborg.NeedsOperator), "silent":
+	case string(cyborg.StatusMissing), string(cyborg.StatusError), string(cyborg.OperationFailed), string(cyborg.OperationNeedsOperator), "silent":
 		return "\x1b[31m" // red
-	case string(cyborg.StatusInactive), string(cyborg.BackendDisabled), string(cyborg.Stopped):
+	case string(cyborg.StatusInactive), string(cyborg.BackendDisabled), string(cyborg.OperationCancelled):
 		return "\x1b[90m" // grey
 	}
 	return "\x1b[33m" // yellow: something is under way
@@ -342,7 +342,7 @@ func (p *printer) document(value any) error {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(value); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "cannot write JSON: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
 	}
 	if p.format == formatYAML {
 		node, err := parseNode(out.Bytes())
@@ -354,7 +354,7 @@ func (p *printer) document(value any) error {
 		encoder := yaml.NewEncoder(&out)
 		encoder.SetIndent(2)
 		if err := encoder.Encode(node); err != nil {
-			return cyborg.Errorf(cyborg.Internal, "cannot write YAML: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "cannot write YAML: %w", err)
 		}
 	}
 	return p.write(out.String())
@@ -366,7 +366,7 @@ func (p *printer) write(text string) error {
 		return nil
 	}
 	if _, err := io.WriteString(p.shell.Out, text); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "cannot write the result: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot write the result: %w", err)
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func TestAListNamesFewSubjects(t *testing.T) {
 	t.Parallel()
 	of := func(n int) string {
 		one := apiclient.Operation{Operation: cyborg.Operation{
-			ID: operation, Kind: cyborg.KindConfigure, State: cyborg.Running, Host: "h1", Actor: cyborg.Actor{Name: "alice"},
+			ID: operation, Kind: cyborg.OperationConfigure, State: cyborg.OperationRunning, Host: "h1", Actor: cyborg.Actor{Name: "alice"},
 			Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: noon,
 		}}
 		for i := range n {

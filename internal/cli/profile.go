@@ -93,7 +93,7 @@ func (s *shell) profileShow() *cobra.Command {
 			name = args[0]
 		}
 		if name == "" {
-			return cyborg.Errorf(cyborg.NotFound, "no profile is in use").WithHint("Choose one with: cyborg profile use PROFILE")
+			return cyborg.Errorf(cyborg.ErrNotFound, "no profile is in use").WithHint("Choose one with: cyborg profile use PROFILE")
 		}
 		if _, err := book.Get(name); err != nil {
 			return err
@@ -176,7 +176,7 @@ func (c *connection) absolute() (profile.Profile, error) {
 		}
 		whole, err := filepath.Abs(*path)
 		if err != nil {
-			return given, cyborg.Errorf(cyborg.Invalid, "%s cannot be made an absolute path: %w", *path, err)
+			return given, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be made an absolute path: %w", *path, err)
 		}
 		*path = whole
 	}
@@ -211,11 +211,11 @@ func usable(cmd *cobra.Command, p profile.Profile) error {
 
 func (s *shell) askToken() (string, error) {
 	if s.Secret == nil {
-		return "", cyborg.Errorf(cyborg.Invalid, "there is no standard input to read the token from")
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "there is no standard input to read the token from")
 	}
 	text, err := s.Secret("Token: ")
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Invalid, "the token cannot be read: %w", err)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "the token cannot be read: %w", err)
 	}
 	return oneToken(text, "standard input")
 }

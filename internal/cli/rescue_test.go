@@ -15,10 +15,10 @@ import (
 func TestHostRescue(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, then(func(o *apiclient.Operation) {
-		o.State = cyborg.Succeeded
+		o.State = cyborg.OperationSucceeded
 		o.Result = cyborg.JSONObject{"instances": []cyborg.RescuedInstance{
-			{Rescue: cyborg.Rescue{Instance: uuid.MustParse(instance), BootID: "b", BootedAt: noon}, Outcome: cyborg.Rebooted},
-			{Rescue: cyborg.Rescue{Instance: operation, BootID: "b", BootedAt: noon}, Outcome: cyborg.InstanceElsewhere, Detail: "it is on h2"},
+			{Rescue: cyborg.Rescue{Instance: uuid.MustParse(instance), BootID: "b", BootedAt: noon}, Outcome: cyborg.RescueRebooted},
+			{Rescue: cyborg.Rescue{Instance: operation, BootID: "b", BootedAt: noon}, Outcome: cyborg.RescueElsewhere, Detail: "it is on h2"},
 		}}
 	}))
 	api.answers("GET /v1/drift", http.StatusOK, map[string]any{"drift": []apiclient.Drift{}})

@@ -62,7 +62,7 @@ func byPrefix[T any](what, listing, named string, begin func(prefix string) iter
 	if full, ok := fullUUID(named); ok {
 		return full, nil
 	}
-	none := cyborg.Errorf(cyborg.NotFound, "there is no %s %q", what, named).WithHint("See `cyborg %s`.", listing)
+	none := cyborg.Errorf(cyborg.ErrNotFound, "there is no %s %q", what, named).WithHint("See `cyborg %s`.", listing)
 	if !looksLikePrefix(named) {
 		if len(named) < shortestPrefix && looksLikePrefix(named+strings.Repeat("0", shortestPrefix-len(named))) {
 			none = none.WithHint("See `cyborg %s`. The beginning of a UUID does from %d characters on.", listing, shortestPrefix)
@@ -76,7 +76,7 @@ func byPrefix[T any](what, listing, named string, begin func(prefix string) iter
 	case len(found) == 0:
 		return uuid.UUID{}, none
 	case len(found) > 1:
-		return uuid.UUID{}, cyborg.Errorf(cyborg.Invalid, "%q is the beginning of more than one %s's UUID: %s, %s", named, what, id(found[0]), id(found[1])).
+		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInvalid, "%q is the beginning of more than one %s's UUID: %s, %s", named, what, id(found[0]), id(found[1])).
 			WithHint("Give more of it.")
 	}
 	return id(found[0]), nil

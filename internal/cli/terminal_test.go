@@ -83,7 +83,7 @@ func (term *terminal) ends() (int, string) {
 
 func TestOnATerminalItAsks(t *testing.T) {
 	t.Parallel()
-	api := newAPI(t, at(cyborg.Succeeded))
+	api := newAPI(t, at(cyborg.OperationSucceeded))
 	term := onTerminal(t, api, 100, "accelerator", "detach", "fast")
 	term.awaits(t, "Go on? [y/N] ")
 	term.types("n\n")
@@ -104,7 +104,7 @@ func TestOnATerminalItAsks(t *testing.T) {
 func TestOnATerminalCtrlCDetachesFromTheBar(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, then(func(operation *apiclient.Operation) {
-		operation.State = cyborg.Running
+		operation.State = cyborg.OperationRunning
 		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: "a story that does not fit into the line"}
 	}))
 	term := onTerminal(t, api, 48, "accelerator", "program", "fast", "afu.gbs", "--id", "afu-1")

@@ -63,7 +63,7 @@ func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, 
 			return last, &detached{operation: id}
 		}
 		if err != nil {
-			if cyborg.KindOf(err) == cyborg.NotFound {
+			if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 				return last, err // nothing goes on
 			}
 			s.sayf("Lost sight of operation %s, which goes on. Return to it with: cyborg operation watch %s", id, id)
@@ -77,15 +77,15 @@ func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, 
 
 // failureOf is why an operation did not succeed; nil where it did.
 func failureOf(operation apiclient.Operation) error {
-	if operation.State == cyborg.Succeeded {
+	if operation.State == cyborg.OperationSucceeded {
 		return nil
 	}
-	failure := cyborg.Errorf(cyborg.Internal, "operation %s has the state %s and does not say why", operation.ID, operation.State)
+	failure := cyborg.Errorf(cyborg.ErrInternal, "operation %s has the state %s and does not say why", operation.ID, operation.State)
 	if operation.Error != nil {
 		copied := *operation.Error
 		failure = &copied
 	}
-	if operation.State == cyborg.NeedsOperator {
+	if operation.State == cyborg.OperationNeedsOperator {
 		failure.Message += "; it needs an operator"
 	}
 	failure.Operation = operation.ID

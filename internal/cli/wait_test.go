@@ -15,10 +15,10 @@ import (
 
 func succeeding() []stage {
 	return []stage{
-		at(cyborg.Admitted),
-		at(cyborg.Running, step("take a handle", cyborg.StepRunning, "")),
-		at(cyborg.Running, step("take a handle", cyborg.StepDone, "0000:3b:00.2"), step("attach on h1", cyborg.StepRunning, "")),
-		at(cyborg.Succeeded, step("take a handle", cyborg.StepDone, "0000:3b:00.2"), step("attach on h1", cyborg.StepDone, "")),
+		at(cyborg.OperationAdmitted),
+		at(cyborg.OperationRunning, step("take a handle", cyborg.StepRunning, "")),
+		at(cyborg.OperationRunning, step("take a handle", cyborg.StepDone, "0000:3b:00.2"), step("attach on h1", cyborg.StepRunning, "")),
+		at(cyborg.OperationSucceeded, step("take a handle", cyborg.StepDone, "0000:3b:00.2"), step("attach on h1", cyborg.StepDone, "")),
 	}
 }
 
@@ -55,7 +55,7 @@ func TestOnATerminalProgressIsDrawnLive(t *testing.T) {
 	t.Parallel()
 	stages := succeeding()
 	stages[2] = then(func(operation *apiclient.Operation) {
-		operation.State = cyborg.Running
+		operation.State = cyborg.OperationRunning
 		operation.Steps = []cyborg.Step{step("stage image", cyborg.StepDone, ""), step("load", cyborg.StepRunning, "")}
 		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: "block 5 of 10"}
 	})
@@ -73,7 +73,7 @@ func TestOnATerminalProgressIsDrawnLive(t *testing.T) {
 
 func TestALiveLineNeverWraps(t *testing.T) {
 	t.Parallel()
-	api := newAPI(t, at(cyborg.Running, step(strings.Repeat("long ", 50), cyborg.StepRunning, "")), at(cyborg.Succeeded))
+	api := newAPI(t, at(cyborg.OperationRunning, step(strings.Repeat("long ", 50), cyborg.StepRunning, "")), at(cyborg.OperationSucceeded))
 	terminal := cli.Streams{ErrWidth: 40, Env: environment("CYBORG_URL", api.server.URL)}
 	got := run(t.Context(), terminal, "accelerator", "detach", "fast", "--yes")
 	for drawn := range strings.SplitSeq(got.err, "\r") {
@@ -84,11 +84,11 @@ func TestALiveLineNeverWraps(t *testing.T) {
 func TestANarrowTerminalShowsThePercentAndDropsTheNote(t *testing.T) {
 	t.Parallel()
 	running := then(func(operation *apiclient.Operation) {
-		operation.State = cyborg.Running
+		operation.State = cyborg.OperationRunning
 		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: strings.Repeat("a long story ", 9)}
 	})
 	for width, want := range map[int]string{30: "detach 50% ", 40: "detach [#####.....] 50% ", 300: "detach [############............] 50% "} {
-		api := newAPI(t, running, at(cyborg.Succeeded))
+		api := newAPI(t, running, at(cyborg.OperationSucceeded))
 		terminal := cli.Streams{ErrWidth: 120, Screen: func() (int, int) { return width, 20 }, Env: environment("CYBORG_URL", api.server.URL)}
 		got := run(t.Context(), terminal, "accelerator", "detach", "fast", "--yes")
 		require.Contains(t, got.err, want)
@@ -98,11 +98,11 @@ func TestANarrowTerminalShowsThePercentAndDropsTheNote(t *testing.T) {
 func TestATryThatFailedIsTold(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t,
-		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "")),
-		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "try 1: the card is busy")),
-		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "try 1: the card is busy")),
-		at(cyborg.Running, step("attach on h1", cyborg.StepRunning, "try 2: the card is busy")),
-		at(cyborg.Succeeded, step("attach on h1", cyborg.StepDone, "")))
+		at(cyborg.OperationRunning, step("attach on h1", cyborg.StepRunning, "")),
+		at(cyborg.OperationRunning, step("attach on h1", cyborg.StepRunning, "try 1: the card is busy")),
+		at(cyborg.OperationRunning, step("attach on h1", cyborg.StepRunning, "try 1: the card is busy")),
+		at(cyborg.OperationRunning, step("attach on h1", cyborg.StepRunning, "try 2: the card is busy")),
+		at(cyborg.OperationSucceeded, step("attach on h1", cyborg.StepDone, "")))
 	got := api.cyborg("accelerator", "attach", "fast")
 	require.Equal(t, `attach: attach on h1: running (try 1: the card is busy)
 attach: attach on h1: running (try 2: the card is busy)
@@ -113,7 +113,7 @@ attach: succeeded in 1.5s
 
 func TestAWaitOutlivesTheAPI(t *testing.T) {
 	t.Parallel()
-	api := newAPI(t, at(cyborg.Running), away, broken, broken, broken, broken, at(cyborg.Running), at(cyborg.Succeeded))
+	api := newAPI(t, at(cyborg.OperationRunning), away, broken, broken, broken, broken, at(cyborg.OperationRunning), at(cyborg.OperationSucceeded))
 	got := api.cyborg("accelerator", "detach", "fast", "--yes")
 	require.Zero(t, got.code)
 	require.Contains(t, got.err, "Waiting for the API: the API stops\n")
@@ -125,9 +125,9 @@ func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	api := newAPI(t, at(cyborg.Running), func(w http.ResponseWriter, o apiclient.Operation) {
+	api := newAPI(t, at(cyborg.OperationRunning), func(w http.ResponseWriter, o apiclient.Operation) {
 		cancel()
-		at(cyborg.Running)(w, o)
+		at(cyborg.OperationRunning)(w, o)
 	})
 	got := run(ctx, cli.Streams{Env: environment("CYBORG_URL", api.server.URL)}, "accelerator", "attach", "fast")
 	require.Equal(t, 130, got.code)
@@ -138,7 +138,7 @@ func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
 
 func TestATimeoutDetachesToo(t *testing.T) {
 	t.Parallel()
-	api := newAPI(t, at(cyborg.Running))
+	api := newAPI(t, at(cyborg.OperationRunning))
 	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "2s")
 	require.Equal(t, 5, got.code)
 	require.Contains(t, got.err, "Not ended within 2s: operation "+operation.String()+" goes on.\n")
@@ -163,18 +163,18 @@ func TestAFailedOperationIsToldAndExitsAsItsKind(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"in use":         {cyborg.Failed, cyborg.Errorf(cyborg.InUse, "qemu has 0000:3b:00.1 open").WithHint("Stop the machine first."), 4, "Error: qemu has 0000:3b:00.1 open\nStop the machine first.\n"},
-		"silent":         {cyborg.Failed, cyborg.Errorf(cyborg.HostSilent, "h1 is silent since noon"), 6, "Error: h1 is silent since noon\n"},
-		"no such image":  {cyborg.Failed, cyborg.Errorf(cyborg.NotFound, "there is no afu.gbs"), 3, "Error: there is no afu.gbs\n"},
-		"too long":       {cyborg.Failed, cyborg.Errorf(cyborg.Timeout, "attach took more than 1m"), 5, ""},
-		"hardware":       {cyborg.Failed, cyborg.Errorf(cyborg.Hardware, "the card is on fire"), 1, ""},
-		"cancelled":      {cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "bob cancelled it"), 4, "Error: bob cancelled it\n"},
-		"needs operator": {cyborg.NeedsOperator, cyborg.Errorf(cyborg.Hardware, "the card is on fire"), 1, "Error: the card is on fire; it needs an operator"},
-		"says nothing":   {cyborg.Failed, nil, 1, "does not say why"},
+		"in use":         {cyborg.OperationFailed, cyborg.Errorf(cyborg.ErrInUse, "qemu has 0000:3b:00.1 open").WithHint("Stop the machine first."), 4, "Error: qemu has 0000:3b:00.1 open\nStop the machine first.\n"},
+		"silent":         {cyborg.OperationFailed, cyborg.Errorf(cyborg.ErrHostSilent, "h1 is silent since noon"), 6, "Error: h1 is silent since noon\n"},
+		"no such image":  {cyborg.OperationFailed, cyborg.Errorf(cyborg.ErrNotFound, "there is no afu.gbs"), 3, "Error: there is no afu.gbs\n"},
+		"too long":       {cyborg.OperationFailed, cyborg.Errorf(cyborg.ErrTimeout, "attach took more than 1m"), 5, ""},
+		"hardware":       {cyborg.OperationFailed, cyborg.Errorf(cyborg.ErrHardware, "the card is on fire"), 1, ""},
+		"cancelled":      {cyborg.OperationCancelled, cyborg.Errorf(cyborg.ErrCancelled, "bob cancelled it"), 4, "Error: bob cancelled it\n"},
+		"needs operator": {cyborg.OperationNeedsOperator, cyborg.Errorf(cyborg.ErrHardware, "the card is on fire"), 1, "Error: the card is on fire; it needs an operator"},
+		"says nothing":   {cyborg.OperationFailed, nil, 1, "does not say why"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := newAPI(t, at(cyborg.Running), failing(c.state, c.err)).cyborg("accelerator", "detach", "fast", "--yes")
+			got := newAPI(t, at(cyborg.OperationRunning), failing(c.state, c.err)).cyborg("accelerator", "detach", "fast", "--yes")
 			require.Equal(t, c.code, got.code)
 			require.Empty(t, got.out)
 			require.Contains(t, got.err, c.says)
@@ -191,7 +191,7 @@ func TestWatchShowsTheEndAndExitsAsItEnded(t *testing.T) {
 	require.Zero(t, got.code)
 	golden(t, "operation.table", got.out)
 
-	api = newAPI(t, failing(cyborg.Failed, cyborg.Errorf(cyborg.InUse, "somebody has it").WithHint("Ask them.")))
+	api = newAPI(t, failing(cyborg.OperationFailed, cyborg.Errorf(cyborg.ErrInUse, "somebody has it").WithHint("Ask them.")))
 	api.cyborg("accelerator", "ready", "fast", "--no-wait")
 	got = api.cyborg("operation", "watch", operation.String(), "-f", "value", "-c", "state")
 	require.Equal(t, 4, got.code)
@@ -203,23 +203,23 @@ func TestNothingGoesOnWhereThereIsNoOperation(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.handles("GET /v1/operations/{id}", func(w http.ResponseWriter, _ *http.Request) {
-		problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "there is no operation"))
+		problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "there is no operation"))
 	})
 	require.Equal(t, result{3, "", "Error: there is no operation\n"}, api.cyborg("operation", "watch", operation.String()))
 }
 
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	stopped := failing(cyborg.Stopped, cyborg.Errorf(cyborg.Cancelled, "alice cancelled it"))
-	got := newAPI(t, at(cyborg.Running), stopped).cyborg("operation", "cancel", operation.String(), "--yes", "-f", "value", "-c", "state")
+	stopped := failing(cyborg.OperationCancelled, cyborg.Errorf(cyborg.ErrCancelled, "alice cancelled it"))
+	got := newAPI(t, at(cyborg.OperationRunning), stopped).cyborg("operation", "cancel", operation.String(), "--yes", "-f", "value", "-c", "state")
 	require.Zero(t, got.code)
 	require.Equal(t, "cancelled\n", got.out)
 
-	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String(), "--yes")
+	got = newAPI(t, at(cyborg.OperationSucceeded)).cyborg("operation", "cancel", operation.String(), "--yes")
 	require.Equal(t, 4, got.code)
 	require.Contains(t, got.err, "had succeeded before it could be cancelled")
 
-	got = newAPI(t, at(cyborg.Succeeded)).cyborg("operation", "cancel", operation.String(), "--yes", "--no-wait")
+	got = newAPI(t, at(cyborg.OperationSucceeded)).cyborg("operation", "cancel", operation.String(), "--yes", "--no-wait")
 	require.Equal(t, result{0, operation.String() + "\n", ""}, got)
 }
 

@@ -68,7 +68,7 @@ func (p *printer) show(ctx context.Context, client *apiclient.Client, feed apicl
 		switch {
 		case ctx.Err() != nil:
 			return p.watched(ctx)
-		case err != nil && !cyborg.KindOf(err).Retryable():
+		case err != nil && !cyborg.ErrorKindOf(err).Retryable():
 			return err
 		}
 		if err := p.look(told, seen, err); err != nil {
@@ -188,7 +188,7 @@ func (p *printer) redraw(seen string, trouble error) error {
 	out.WriteString("\x1b[J")
 	p.watch.drew = len(lines)
 	if _, err := io.WriteString(p.shell.Out, out.String()); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "cannot write the result: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot write the result: %w", err)
 	}
 	return nil
 }

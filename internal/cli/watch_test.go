@@ -139,13 +139,13 @@ func TestAWatchWaitsForTheAPI(t *testing.T) {
 	w := watching(t, cli.Streams{}, "accelerator", "show", fpga.String(), "--watch=10ms", "-f", "value", "-c", "status")
 	w.awaits(t, "ready")
 	w.handles("GET /v1/accelerators/{uuid}", func(out http.ResponseWriter, _ *http.Request) {
-		problem(out, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.Unavailable, "it starts"))
+		problem(out, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.ErrUnavailable, "it starts"))
 	})
 	w.awaits(t, "Waiting for the API: it starts\n")
 	w.handles("GET /v1/accelerators/{uuid}", w.show)
 	w.awaits(t, "The API answers again.\n")
 	w.handles("GET /v1/accelerators/{uuid}", func(out http.ResponseWriter, _ *http.Request) {
-		problem(out, http.StatusNotFound, cyborg.Errorf(cyborg.NotFound, "it is gone"))
+		problem(out, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "it is gone"))
 	})
 	require.Equal(t, 3, <-w.ended, "what waiting does not mend ends it")
 }

@@ -20,7 +20,7 @@ func whitelisting(t *testing.T, preview cyborg.WhitelistPreview) *fakeAPI {
 	preview.Host, preview.File, preview.Notes = "h1", "/etc/nova/nova.conf.d/cyborg-pci.conf", []string{"Restart nova-compute on h1."}
 	api.handles("POST /v1/hosts/{host}/nova-whitelist", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Prefer") != "" { // it is to be applied
-			api.admit(w, r, cyborg.KindWhitelist)
+			api.admit(w, r, cyborg.OperationWhitelist)
 			return
 		}
 		answer(w, http.StatusOK, preview)

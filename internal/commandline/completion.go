@@ -47,7 +47,7 @@ func Completion(root *cobra.Command) *cobra.Command {
 			Args: Takes(),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				if err := sh.write(root, cmd); err != nil {
-					return cyborg.Errorf(cyborg.Unavailable, "the completion cannot be written: %w", err)
+					return cyborg.Errorf(cyborg.ErrUnavailable, "the completion cannot be written: %w", err)
 				}
 				return nil
 			},

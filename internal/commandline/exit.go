@@ -28,7 +28,7 @@ func ExitCode(err error) int {
 	if _, ok := errors.AsType[*UsageError](err); ok {
 		return ExitUsage
 	}
-	switch cyborg.KindOf(err).HTTPStatus() {
+	switch cyborg.ErrorKindOf(err).HTTPStatus() {
 	case http.StatusBadRequest:
 		return ExitUsage
 	case http.StatusNotFound:

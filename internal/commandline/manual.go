@@ -37,7 +37,7 @@ func Manual(root *cobra.Command, section int, further map[string]func() string) 
 				err = errors.Join(err, os.WriteFile(filepath.Join(args[0], name), []byte(text), 0o644))
 			}
 			if err != nil {
-				return cyborg.Errorf(cyborg.Invalid, "the manual pages cannot be written: %w", err)
+				return cyborg.Errorf(cyborg.ErrInvalid, "the manual pages cannot be written: %w", err)
 			}
 			return nil
 		},

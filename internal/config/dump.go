@@ -28,13 +28,13 @@ func (c *Config) Dump(w io.Writer, process Process) error {
 	encoder := yaml.NewEncoder(&b)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(root); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "cannot write the configuration: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot write the configuration: %w", err)
 	}
 	if err := encoder.Close(); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "cannot write the configuration: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot write the configuration: %w", err)
 	}
 	if _, err := w.Write(b.Bytes()); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot write the configuration: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot write the configuration: %w", err)
 	}
 	return nil
 }

@@ -38,10 +38,10 @@ func FuzzLoad(f *testing.F) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		c, err := config.Load(config.LoadOptions{File: path, Env: []string{"CYBORG_" + name + "=" + value}})
 		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			for line := range strings.Lines(err.Error()) {
 				require.LessOrEqual(t, len(line), fuzztest.LongestMessage+len(path), "%v", err)
-				fuzztest.RequireShowable(t, strings.ReplaceAll(strings.TrimSuffix(line, "\n"), path, ""))
+				fuzztest.RequireSanitized(t, strings.ReplaceAll(strings.TrimSuffix(line, "\n"), path, ""))
 			}
 			require.NotContains(t, err.Error(), "hunter22")
 			return

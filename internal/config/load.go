@@ -68,7 +68,7 @@ type LoadOptions struct {
 	Flags *pflag.FlagSet
 }
 
-// Load reads the configuration and checks it. The error is of kind Invalid; where the sources could be read at all it
+// Load reads the configuration and checks it. The error is of kind ErrInvalid; where the sources could be read at all it
 // wraps Problems with every mistake in them.
 func Load(o LoadOptions) (*Config, error) {
 	if o.Env == nil {
@@ -79,7 +79,7 @@ func Load(o LoadOptions) (*Config, error) {
 		if text := opt.tag("default"); text != "" {
 			node, err := opt.parseText(text)
 			if err != nil {
-				return nil, cyborg.Errorf(cyborg.Internal, "the default of %s: %w", opt.key, err)
+				return nil, cyborg.Errorf(cyborg.ErrInternal, "the default of %s: %w", opt.key, err)
 			}
 			values.SetDefault(opt.key, given{node: node})
 		}
@@ -91,10 +91,10 @@ func Load(o LoadOptions) (*Config, error) {
 		return nil, err
 	}
 	if err := values.MergeConfigMap(tree); err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "cannot merge %s: %w", file, err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot merge %s: %w", file, err)
 	}
 	if err := values.MergeConfigMap(d.fromEnvironment(o.Env)); err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "cannot merge the environment: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot merge the environment: %w", err)
 	}
 	for key, value := range d.fromFlags(o.Flags) {
 		values.Set(key, value)
@@ -103,7 +103,7 @@ func Load(o LoadOptions) (*Config, error) {
 	d.complete(c, o.Process)
 	d.validate(c, o.Process)
 	if len(d.problems) > 0 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%w", d.problems.sorted())
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%w", d.problems.sorted())
 	}
 	return c, nil
 }
@@ -147,7 +147,7 @@ func (d *decoder) fromFile(path string, required bool) (map[string]any, error) {
 		return map[string]any{}, nil
 	}
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "cannot read the configuration file: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "cannot read the configuration file: %w", err)
 	}
 	var document, next yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -155,11 +155,11 @@ func (d *decoder) fromFile(path string, required bool) (map[string]any, error) {
 	case errors.Is(err, io.EOF):
 		return map[string]any{}, nil
 	case err != nil:
-		return nil, cyborg.Errorf(cyborg.Invalid, "the configuration file %s is not YAML: %s",
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the configuration file %s is not YAML: %s",
 			path, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the configuration file %s holds more than one YAML document", path)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the configuration file %s holds more than one YAML document", path)
 	}
 	return d.section(given{source: path, file: true}, document.Content[0], "", reflect.TypeFor[Config]()), nil
 }

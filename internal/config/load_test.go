@@ -52,7 +52,7 @@ func problems(t *testing.T, o config.LoadOptions) []string {
 	}
 	_, err := config.Load(o)
 	require.Error(t, err)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	var found config.Problems
 	require.ErrorAs(t, err, &found)
 	var lines []string
@@ -224,7 +224,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := config.Load(config.LoadOptions{File: file, Env: []string{}})
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, file)
 		})
 	}

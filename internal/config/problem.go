@@ -44,7 +44,7 @@ func (p Problem) String() string {
 		b.WriteString(": ")
 	}
 	b.WriteString(p.Message)
-	return cyborg.Showable(b.String(), longestLine)
+	return cyborg.Sanitize(b.String(), longestLine)
 }
 
 // Problems is every mistake in a configuration.

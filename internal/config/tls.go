@@ -12,7 +12,7 @@ import (
 
 // Listener is the TLS of a listener, or nil where no certificate is configured. Clients' certificates are treated as
 // auth says where ClientCA is set, and else not asked for. A certificate that is replaced on disk is used from the next
-// connection on. The error is of kind Invalid.
+// connection on. The error is of kind ErrInvalid.
 func (t ServerTLS) Listener(auth tls.ClientAuthType) (*tls.Config, error) {
 	if t.Cert == "" {
 		return nil, nil //nolint:nilnil // no TLS is a configuration, too
@@ -36,7 +36,7 @@ func (t ServerTLS) Listener(auth tls.ClientAuthType) (*tls.Config, error) {
 }
 
 // Client is the TLS towards a server of ours. A certificate that is replaced on disk is used from the next connection
-// on. The error is of kind Invalid.
+// on. The error is of kind ErrInvalid.
 func (t ClientTLS) Client() (*tls.Config, error) {
 	client := &tls.Config{MinVersion: tls.VersionTLS13}
 	if t.Cert != "" {
@@ -84,13 +84,13 @@ func (p *keyPair) load() (*tls.Certificate, error) {
 	case err == nil:
 		p.loaded, p.modified = &pair, modified
 	case p.loaded == nil:
-		return nil, cyborg.Errorf(cyborg.Invalid, "the certificate %s and the key %s cannot be used: %w", p.cert, p.key, err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the certificate %s and the key %s cannot be used: %w", p.cert, p.key, err)
 	}
 	return p.loaded, nil
 }
 
 // Authorities are those that may have signed the certificates of OpenStack's services; nil for the system's. The error is
-// of kind Invalid.
+// of kind ErrInvalid.
 func (o OpenStack) Authorities() (*x509.CertPool, error) {
 	if o.CAFile == "" {
 		return nil, nil //nolint:nilnil // the system's have no pool of their own
@@ -101,11 +101,11 @@ func (o OpenStack) Authorities() (*x509.CertPool, error) {
 func authorities(path string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the authorities' certificates cannot be read: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the authorities' certificates cannot be read: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the file %s holds no certificate in PEM format", path)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the file %s holds no certificate in PEM format", path)
 	}
 	return pool, nil
 }

@@ -173,11 +173,11 @@ func TestTLSThatCannotBeUsed(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, none)
 	_, err = config.ServerTLS{Cert: a.file("one.crt"), Key: a.file("two.key")}.Listener(tls.NoClientCert)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	_, err = config.ClientTLS{Cert: a.file("one.crt"), Key: a.file("missing")}.Client()
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	for _, file := range []string{"missing", "one.key"} {
 		_, err = config.ClientTLS{CA: a.file(file)}.Client()
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), file)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), file)
 	}
 }

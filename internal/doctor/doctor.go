@@ -118,7 +118,7 @@ func (f *Findings) Write(w io.Writer, asJSON bool) error {
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
 		if err := encoder.Encode(f.list); err != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "the findings cannot be written: %w", err)
+			return cyborg.Errorf(cyborg.ErrUnavailable, "the findings cannot be written: %w", err)
 		}
 		return nil
 	}
@@ -130,7 +130,7 @@ func (f *Findings) Write(w io.Writer, asJSON bool) error {
 		}
 	}
 	if _, err := io.WriteString(w, text.String()); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the findings cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the findings cannot be written: %w", err)
 	}
 	return nil
 }

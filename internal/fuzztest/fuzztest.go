@@ -94,24 +94,24 @@ func ReplaceLeaf(t testing.TB, value any, which int, text string) string {
 	return string(bytes.Replace(marked, []byte(`"`+mark+`"`), []byte(text), 1))
 }
 
-// RequireRefusal requires the error to be one for whoever sent what is wrong: of kind Invalid, or one of those given
+// RequireRefusal requires the error to be one for whoever sent what is wrong: of kind ErrInvalid, or one of those given
 // instead, and with a message that can be shown.
-func RequireRefusal(t testing.TB, err error, kinds ...cyborg.Kind) {
+func RequireRefusal(t testing.TB, err error, kinds ...cyborg.ErrorKind) {
 	t.Helper()
 	if len(kinds) == 0 {
-		kinds = []cyborg.Kind{cyborg.Invalid}
+		kinds = []cyborg.ErrorKind{cyborg.ErrInvalid}
 	}
 	known, ok := errors.AsType[*cyborg.Error](err)
 	require.True(t, ok, "%T %v", err, err)
 	require.Contains(t, kinds, known.Kind, "%v", err)
-	RequireShowable(t, known.Message)
-	RequireShowable(t, known.Hint)
+	RequireSanitized(t, known.Message)
+	RequireSanitized(t, known.Hint)
 	require.NotEmpty(t, known.Message)
 }
 
-// RequireShowable requires a text to be one that can be shown to a person: valid, not long, nothing that garbles a terminal
+// RequireSanitized requires a text to be one that can be shown to a person: valid, not long, nothing that garbles a terminal
 // or breaks a log's lines.
-func RequireShowable(t testing.TB, text string) {
+func RequireSanitized(t testing.TB, text string) {
 	t.Helper()
 	require.True(t, utf8.ValidString(text), "%q", text)
 	require.LessOrEqual(t, utf8.RuneCountInString(text), LongestMessage, "%q", text)

@@ -21,7 +21,7 @@ func TestNamesOfThisMachineAreRefused(t *testing.T) {
 	} {
 		err := refuseLocal("images.example.org")(t.Context(), "tcp", net.JoinHostPort(ip, "443"), nil)
 		if local {
-			require.Equal(t, cyborg.Forbidden, cyborg.KindOf(err), ip)
+			require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), ip)
 		} else {
 			require.NoError(t, err, ip)
 		}

@@ -29,7 +29,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		if err := source.check(asked); err != nil {
-			require.Equal(t, cyborg.Forbidden, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err))
 			return
 		}
 		require.Equal(t, "https", asked.Scheme)

@@ -43,7 +43,7 @@ type HTTP struct {
 	client  *http.Client
 }
 
-// New checks the options. The error is of kind Invalid and quotes the URL that is wrong.
+// New checks the options. The error is of kind ErrInvalid and quotes the URL that is wrong.
 func New(options Options) (*HTTP, error) {
 	h := &HTTP{
 		max:     cmp.Or(options.Max, 4<<30),
@@ -52,7 +52,7 @@ func New(options Options) (*HTTP, error) {
 	for _, text := range options.Allow {
 		allowed, err := url.Parse(text)
 		if err != nil || (allowed.Scheme != "http" && allowed.Scheme != "https") || allowed.Host == "" || allowed.User != nil {
-			return nil, cyborg.Errorf(cyborg.Invalid, "%q cannot be allowed: it is not an http or https URL without a password", text)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "%q cannot be allowed: it is not an http or https URL without a password", text)
 		}
 		h.allow = append(h.allow, allowed)
 	}
@@ -69,10 +69,10 @@ func New(options Options) (*HTTP, error) {
 		},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			if len(via) > maxRedirects {
-				return cyborg.Errorf(cyborg.Unavailable, "the image source redirects more than %d times", maxRedirects)
+				return cyborg.Errorf(cyborg.ErrUnavailable, "the image source redirects more than %d times", maxRedirects)
 			}
 			if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
-				return cyborg.Errorf(cyborg.Forbidden, "the image source redirects from https to %s", req.URL.Redacted())
+				return cyborg.Errorf(cyborg.ErrForbidden, "the image source redirects from https to %s", req.URL.Redacted())
 			}
 			return h.check(req.URL)
 		},
@@ -83,14 +83,14 @@ func New(options Options) (*HTTP, error) {
 // Close closes idle connections.
 func (h *HTTP) Close() { h.client.CloseIdleConnections() }
 
-// check returns an error of kind Forbidden unless the URL is below an allowed one.
+// check returns an error of kind ErrForbidden unless the URL is below an allowed one.
 func (h *HTTP) check(source *url.URL) error {
 	for _, allowed := range h.allow {
 		if below(source, allowed) {
 			return nil
 		}
 	}
-	return cyborg.Errorf(cyborg.Forbidden, "images may not be fetched from %s", source.Redacted()).
+	return cyborg.Errorf(cyborg.ErrForbidden, "images may not be fetched from %s", source.Redacted()).
 		WithHint("The operator lists in images.allow the URLs below which they may.")
 }
 
@@ -131,12 +131,12 @@ func guardedDial(limit time.Duration) func(ctx context.Context, network, address
 }
 
 // Open returns the image from offset (bytes) on, and its whole size, -1 where the server does not say. The caller
-// closes the reader. Errors: Forbidden for a source that is not allowed, NotFound where the server does not have it,
-// TooLarge, Invalid for an offset beyond the end, Unavailable for what may pass.
+// closes the reader. Errors: Forbidden for a source that is not allowed, ErrNotFound where the server does not have it,
+// ErrTooLarge, Invalid for an offset beyond the end, Unavailable for what may pass.
 func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.ReadCloser, int64, error) {
 	source, err := url.Parse(image.Source)
 	if err != nil {
-		return nil, 0, cyborg.Errorf(cyborg.Invalid, "image source %q is not a URL", image.Source)
+		return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %q is not a URL", image.Source)
 	}
 	if err := h.check(source); err != nil {
 		return nil, 0, err
@@ -162,7 +162,7 @@ func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.R
 func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, source.String(), nil)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "image source %q: %w", source.Redacted(), err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "image source %q: %w", source.Redacted(), err)
 	}
 	request.Header.Set("User-Agent", "cyborg/"+cyborg.Version)
 	if offset > 0 {
@@ -178,43 +178,43 @@ func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Re
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return nil, cyborg.Errorf(cyborg.Unavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
+	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
 }
 
 // Content checks the head of a server's answer to a request for an image from offset (bytes) on, makes sure that the content
 // begins there, and returns it with the whole image's size, -1 where the server does not say. Errors are those of Open;
-// TooLarge is one with more than limit bytes.
+// ErrTooLarge is one with more than limit bytes.
 func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, error) {
 	source := answer.Request.URL.Redacted()
 	switch {
 	case answer.StatusCode == http.StatusOK || (answer.StatusCode == http.StatusPartialContent && offset > 0):
 	case answer.StatusCode == http.StatusRequestedRangeNotSatisfiable:
-		return nil, 0, cyborg.Errorf(cyborg.Invalid, "image source %s has nothing at byte %d", source, offset)
+		return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %s has nothing at byte %d", source, offset)
 	case answer.StatusCode == http.StatusNotFound || answer.StatusCode == http.StatusGone:
-		return nil, 0, cyborg.Errorf(cyborg.NotFound, "image source %s answers %s", source, answer.Status).
+		return nil, 0, cyborg.Errorf(cyborg.ErrNotFound, "image source %s answers %s", source, answer.Status).
 			WithHint("Check the image's URL.")
 	case answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden:
-		return nil, 0, cyborg.Errorf(cyborg.Forbidden, "image source %s answers %s", source, answer.Status).
+		return nil, 0, cyborg.Errorf(cyborg.ErrForbidden, "image source %s answers %s", source, answer.Status).
 			WithHint("Cyborg has no credential for it: the image must be readable without one.")
 	case answer.StatusCode >= http.StatusInternalServerError || answer.StatusCode == http.StatusTooManyRequests:
-		return nil, 0, cyborg.Errorf(cyborg.Unavailable, "image source %s answers %s", source, answer.Status)
+		return nil, 0, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s answers %s", source, answer.Status)
 	default:
-		return nil, 0, cyborg.Errorf(cyborg.ImageRejected, "image source %s answers %s", source, answer.Status)
+		return nil, 0, cyborg.Errorf(cyborg.ErrImageRejected, "image source %s answers %s", source, answer.Status)
 	}
 	size := answer.ContentLength // of the rest, where a range was asked for and given
 	if answer.StatusCode == http.StatusPartialContent {
 		start, total, err := contentRange(answer.Header.Get("Content-Range"))
 		if err != nil || start != offset {
-			return nil, 0, cyborg.Errorf(cyborg.Unavailable, "image source %s answers with range %q, not from byte %d",
+			return nil, 0, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s answers with range %q, not from byte %d",
 				source, answer.Header.Get("Content-Range"), offset)
 		}
 		size = total
 	} else if offset > 0 { // it knows no ranges
 		if size >= 0 && offset > size {
-			return nil, 0, cyborg.Errorf(cyborg.Invalid, "image source %s has nothing at byte %d", source, offset)
+			return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %s has nothing at byte %d", source, offset)
 		}
 		if _, err := io.CopyN(io.Discard, answer.Body, offset); err != nil {
-			return nil, 0, cyborg.Errorf(cyborg.Unavailable, "image source %s broke off before byte %d: %w", source, offset, err)
+			return nil, 0, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s broke off before byte %d: %w", source, offset, err)
 		}
 	}
 	if size > limit {
@@ -224,7 +224,7 @@ func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, erro
 }
 
 func tooLarge(source string, limit int64) error {
-	return cyborg.Errorf(cyborg.TooLarge, "image %s is larger than %d bytes", source, limit).
+	return cyborg.Errorf(cyborg.ErrTooLarge, "image %s is larger than %d bytes", source, limit).
 		WithHint("The operator sets the limit with images.max.")
 }
 

@@ -95,33 +95,33 @@ func TestOpenFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		source string
 		offset int64
-		kind   cyborg.Kind
+		kind   cyborg.ErrorKind
 	}{
-		"not there":               {base + "/images/gone", 0, cyborg.NotFound},
-		"not for us":              {base + "/images/secret", 0, cyborg.Forbidden},
-		"server broken":           {base + "/images/broken", 0, cyborg.Unavailable},
-		"odd answer":              {base + "/images/teapot", 0, cyborg.ImageRejected},
-		"beyond the end":          {base + "/images/ranged", 100_001, cyborg.Invalid},
-		"outside the allowed":     {base + "/private", 0, cyborg.Forbidden},
-		"like the allowed":        {base + "/imagesque", 0, cyborg.Forbidden},
-		"up from the allowed":     {base + "/images/../private", 0, cyborg.Forbidden},
-		"up, escaped":             {base + "/images/%2e%2e/private", 0, cyborg.Forbidden},
-		"another port":            {"http://127.0.0.1:1/images/ranged", 0, cyborg.Forbidden},
-		"another scheme":          {strings.Replace(base, "http:", "https:", 1) + "/images/ranged", 0, cyborg.Forbidden},
-		"another name":            {"http://localhost" + port + "/images/ranged", 0, cyborg.Forbidden},
-		"a password":              {strings.Replace(base, "http://", "http://u:p@", 1) + "/images/ranged", 0, cyborg.Forbidden},
-		"a file":                  {"file:///etc/passwd", 0, cyborg.Forbidden},
-		"redirected elsewhere":    {base + "/images/elsewhere", 0, cyborg.Forbidden},
-		"redirected for ever":     {base + "/images/loop", 0, cyborg.Unavailable},
-		"no URL":                  {"http://[", 0, cyborg.Invalid},
-		"nobody listens, but may": {"http://127.0.0.1:1/", 0, cyborg.Forbidden},
-		"cloud metadata":          {"http://169.254.169.254/latest/meta-data/", 0, cyborg.Forbidden},
+		"not there":               {base + "/images/gone", 0, cyborg.ErrNotFound},
+		"not for us":              {base + "/images/secret", 0, cyborg.ErrForbidden},
+		"server broken":           {base + "/images/broken", 0, cyborg.ErrUnavailable},
+		"odd answer":              {base + "/images/teapot", 0, cyborg.ErrImageRejected},
+		"beyond the end":          {base + "/images/ranged", 100_001, cyborg.ErrInvalid},
+		"outside the allowed":     {base + "/private", 0, cyborg.ErrForbidden},
+		"like the allowed":        {base + "/imagesque", 0, cyborg.ErrForbidden},
+		"up from the allowed":     {base + "/images/../private", 0, cyborg.ErrForbidden},
+		"up, escaped":             {base + "/images/%2e%2e/private", 0, cyborg.ErrForbidden},
+		"another port":            {"http://127.0.0.1:1/images/ranged", 0, cyborg.ErrForbidden},
+		"another scheme":          {strings.Replace(base, "http:", "https:", 1) + "/images/ranged", 0, cyborg.ErrForbidden},
+		"another name":            {"http://localhost" + port + "/images/ranged", 0, cyborg.ErrForbidden},
+		"a password":              {strings.Replace(base, "http://", "http://u:p@", 1) + "/images/ranged", 0, cyborg.ErrForbidden},
+		"a file":                  {"file:///etc/passwd", 0, cyborg.ErrForbidden},
+		"redirected elsewhere":    {base + "/images/elsewhere", 0, cyborg.ErrForbidden},
+		"redirected for ever":     {base + "/images/loop", 0, cyborg.ErrUnavailable},
+		"no URL":                  {"http://[", 0, cyborg.ErrInvalid},
+		"nobody listens, but may": {"http://127.0.0.1:1/", 0, cyborg.ErrForbidden},
+		"cloud metadata":          {"http://169.254.169.254/latest/meta-data/", 0, cyborg.ErrForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, _, err := s.Open(t.Context(), cyborg.Image{Source: test.source}, test.offset)
 			require.Error(t, err)
-			require.Equal(t, test.kind, cyborg.KindOf(err), err)
+			require.Equal(t, test.kind, cyborg.ErrorKindOf(err), err)
 			require.NotContains(t, err.Error(), "u:p@")
 		})
 	}
@@ -132,12 +132,12 @@ func TestOpenRefusesTooLarge(t *testing.T) {
 	base, image := origin(t)
 	small := source(t, imagesource.Options{Allow: []string{base}, Max: 99_999})
 	_, _, err := small.Open(t.Context(), cyborg.Image{Source: base + "/images/ranged"}, 0)
-	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), "the server says how large it is: %v", err)
+	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "the server says how large it is: %v", err)
 
 	content, _, err := small.Open(t.Context(), cyborg.Image{Source: base + "/images/plain"}, 0)
 	require.NoError(t, err, "the server does not say how large it is")
 	got, err := io.ReadAll(content)
-	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), err)
+	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), err)
 	require.LessOrEqual(t, len(got), 99_999)
 	require.NoError(t, content.Close())
 
@@ -160,7 +160,7 @@ func TestReadBreaksOff(t *testing.T) {
 			content, _, err := s.Open(t.Context(), cyborg.Image{Source: base + "/images/" + path}, 0)
 			require.NoError(t, err)
 			_, err = io.ReadAll(content)
-			require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), err)
+			require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), err)
 			require.NoError(t, content.Close())
 		})
 	}
@@ -182,6 +182,6 @@ func TestNewRefusesWhatIsNoURL(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"images.example.org", "ftp://images.example.org/", "http://", "http://u:p@images.example.org", "http://["} {
 		_, err := imagesource.New(imagesource.Options{Allow: []string{text}})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), text)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
 	}
 }

@@ -32,7 +32,7 @@ func (r *reader) Read(into []byte) (int, error) {
 	still := time.AfterFunc(r.silence, r.cancel)
 	n, err := r.content.Read(into)
 	if !still.Stop() && err != nil {
-		return n, cyborg.Errorf(cyborg.Unavailable, "image source %s sent nothing for %s", r.source, r.silence)
+		return n, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s sent nothing for %s", r.source, r.silence)
 	}
 	if int64(n) > r.left {
 		n = int(r.left)
@@ -41,7 +41,7 @@ func (r *reader) Read(into []byte) (int, error) {
 	}
 	r.left -= int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return n, cyborg.Errorf(cyborg.Unavailable, "image source %s broke off: %w", r.source, err)
+		return n, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s broke off: %w", r.source, err)
 	}
 	return n, err
 }
@@ -64,7 +64,7 @@ func refuseLocal(name string) func(ctx context.Context, network, address string,
 			return err
 		}
 		if ip = embedded(ip); isLocal(ip) {
-			return cyborg.Errorf(cyborg.Forbidden, "image source %s is at %s, an address of this machine or its link", name, ip).
+			return cyborg.Errorf(cyborg.ErrForbidden, "image source %s is at %s, an address of this machine or its link", name, ip).
 				WithHint("If that is meant, allow the address itself in images.allow.")
 		}
 		return nil

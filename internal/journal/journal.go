@@ -60,7 +60,7 @@ type Journal struct {
 
 // Open opens the journal in the directory, or begins a new one. A record that was cut off at the end of the file, by a
 // kill or a power cut, is dropped: whoever wrote it was never told that it was written. Damage anywhere else is an error
-// of kind Invalid that says what to do; so is the journal of a newer release.
+// of kind ErrInvalid that says what to do; so is the journal of a newer release.
 func Open(dir string, options Options) (*Journal, error) {
 	j := &Journal{
 		path: filepath.Join(dir, fileName), bootID: options.BootID, log: options.Log, now: options.Now, state: newState(),
@@ -76,7 +76,7 @@ func Open(dir string, options Options) (*Journal, error) {
 	case errors.Is(err, os.ErrNotExist):
 		err = j.rewrite()
 	case err != nil:
-		err = cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be read: %w", j.path, err)
+		err = cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be read: %w", j.path, err)
 	default:
 		err = j.load(text)
 	}
@@ -91,17 +91,17 @@ func Open(dir string, options Options) (*Journal, error) {
 func (j *Journal) load(text []byte) error {
 	good, err := replay(text, j.state.apply)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the journal %s is unusable: %w", j.path, err).
+		return cyborg.Errorf(cyborg.ErrInvalid, "the journal %s is unusable: %w", j.path, err).
 			WithHint("%s", damagedHint(j.path))
 	}
 	file, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be opened: %w", j.path, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be opened: %w", j.path, err)
 	}
 	if cut := int64(len(text)) - good; cut > 0 {
 		j.log.Warn("the journal ends in a record that was cut off; it is dropped", "journal", j.path, "bytes", cut)
 		if err := errors.Join(file.Truncate(good), file.Sync()); err != nil {
-			return errors.Join(cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be written: %w", j.path, err), file.Close())
+			return errors.Join(cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be written: %w", j.path, err), file.Close())
 		}
 	}
 	j.file, j.size, j.small = file, good, good
@@ -126,7 +126,7 @@ func (j *Journal) Close() error {
 // BootID is the boot that the journal was opened in.
 func (j *Journal) BootID() string { return j.bootID }
 
-// Write makes a change, all of it or none. It is on disk when Write returns nil; an error, of kind Unavailable, means
+// Write makes a change, all of it or none. It is on disk when Write returns nil; an error, of kind ErrUnavailable, means
 // that the change has not been made. Steps, attachments and images without a boot id or a time get the present ones.
 func (j *Journal) Write(change Change) error {
 	j.mu.Lock()
@@ -138,10 +138,10 @@ func (j *Journal) write(change Change) error {
 	change.stamp(j.bootID, j.now())
 	record, err := encode(change)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "a journal record cannot be encoded: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "a journal record cannot be encoded: %w", err)
 	}
 	if j.file == nil && !j.damaged {
-		return cyborg.Errorf(cyborg.Unavailable, "the journal %s is closed", j.path)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s is closed", j.path)
 	}
 	if !j.damaged && j.size > compactFrom && j.size > compactFactor*j.small {
 		j.tryRewrite()
@@ -181,7 +181,7 @@ func (j *Journal) rewrite() error {
 	for change := range j.state.changes() {
 		record, err := encode(change)
 		if err != nil {
-			return cyborg.Errorf(cyborg.Internal, "a journal record cannot be encoded: %w", err)
+			return cyborg.Errorf(cyborg.ErrInternal, "a journal record cannot be encoded: %w", err)
 		}
 		text = append(text, record...)
 	}
@@ -224,7 +224,7 @@ func (j *Journal) Exceed(sequence int64) bool {
 }
 
 // NextSequence returns a number greater than every one before it, those of earlier processes included: also where the
-// journal was lost, as long as the clock did not go back; see Exceed. The error is of kind Unavailable.
+// journal was lost, as long as the clock did not go back; see Exceed. The error is of kind ErrUnavailable.
 func (j *Journal) NextSequence() (int64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -307,10 +307,10 @@ func ignoreMissing(err error) error {
 
 func unwritable(path string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return cyborg.Errorf(cyborg.Unavailable, "no space is left for the journal %s, so nothing is changed on this host: %w", path, err).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "no space is left for the journal %s, so nothing is changed on this host: %w", path, err).
 			WithHint("Free some space on the disk of the agent's state directory.")
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "the journal %s cannot be written, so nothing is changed on this host: %w", path, err)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be written, so nothing is changed on this host: %w", path, err)
 }
 
 func damagedHint(path string) string {

@@ -101,7 +101,7 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 	change.Attachments = []journal.Attachment{attached("a")}
 	require.NoError(t, j.Write(change))
 	change = journal.Change{Steps: []journal.Step{{StepKey: stepKey(1), State: journal.Done, Note: json.RawMessage(`{broken`)}}}
-	require.Equal(t, cyborg.Internal, cyborg.KindOf(j.Write(change)), "a record that is not JSON")
+	require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(j.Write(change)), "a record that is not JSON")
 	step, _ := j.Step(stepKey(1))
 	require.Equal(t, journal.Started, step.State)
 }
@@ -169,7 +169,7 @@ func TestDamage(t *testing.T) {
 		damaged[at] ^= 0x04
 		require.NoError(t, os.WriteFile(path, damaged, 0o600))
 		_, err := journal.Open(dir, journal.Options{BootID: "boot-1"})
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "byte %d: %v", at, err)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "byte %d: %v", at, err)
 		require.Contains(t, err.Error(), path)
 		require.Contains(t, cyborg.AsError(err).Hint, "move it to "+path+".damaged")
 		after, err := os.ReadFile(path)
@@ -346,7 +346,7 @@ func childFillsDisk(dir string) {
 	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit) == nil, "setrlimit")
 	for range 3 {
 		err = j.Write(started(2))
-		check(cyborg.KindOf(err) == cyborg.Unavailable, "a write on a full disk gives %v", err)
+		check(cyborg.ErrorKindOf(err) == cyborg.ErrUnavailable, "a write on a full disk gives %v", err)
 	}
 	_, ok := j.Step(stepKey(2))
 	check(!ok, "what could not be written is taken for written")

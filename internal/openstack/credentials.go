@@ -21,7 +21,7 @@ type credentials struct {
 	tls     *tls.Config
 }
 
-// credentialsOf reads them from the configuration, or from the clouds.yaml that it names. The error is of kind Invalid.
+// credentialsOf reads them from the configuration, or from the clouds.yaml that it names. The error is of kind ErrInvalid.
 func credentialsOf(c config.OpenStack) (credentials, error) {
 	if c.Cloud != "" {
 		return fromClouds(c)
@@ -63,11 +63,11 @@ func fromClouds(c config.OpenStack) (credentials, error) {
 	}
 	login, endpoint, certificates, err := clouds.Parse(options...)
 	if err != nil {
-		return credentials{}, cyborg.Errorf(cyborg.Invalid, "openstack.cloud %q cannot be used: %w", c.Cloud, err).
+		return credentials{}, cyborg.Errorf(cyborg.ErrInvalid, "openstack.cloud %q cannot be used: %w", c.Cloud, err).
 			WithHint("Correct openstack.cloud and openstack.clouds_file, or that file.")
 	}
 	if login.TokenID != "" || login.Password == "" && login.ApplicationCredentialSecret == "" {
-		return credentials{}, cyborg.Errorf(cyborg.Invalid, "openstack.cloud %q has neither a password nor an application credential with its secret",
+		return credentials{}, cyborg.Errorf(cyborg.ErrInvalid, "openstack.cloud %q has neither a password nor an application credential with its secret",
 			c.Cloud).WithHint("A server logs in again and again: a token, or a person who is asked, is of no use to it.")
 	}
 	who := "user " + cmp.Or(login.Username, login.UserID)

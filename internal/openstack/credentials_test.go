@@ -47,13 +47,13 @@ func TestApplicationCredential(t *testing.T) {
 
 	c.ApplicationSecret = "wrong"
 	err = session(t, c).Ping(t.Context())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "does not let our own application credential "+openstacktest.OwnCredential)
 	require.NotContains(t, err.Error(), "wrong")
 
 	c.ApplicationCredential = "gone"
 	err = session(t, c).Ping(t.Context())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "does not let our own application credential gone")
 }
 
@@ -115,7 +115,7 @@ clouds:
 	require.NoError(t, session(t, trusting).Ping(t.Context()))
 	for name, says := range map[string]string{"token": "neither a password", "none": `"none" not found`} {
 		_, err := openstack.New(in(name), slog.New(slog.DiscardHandler))
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 		require.ErrorContains(t, err, says)
 	}
 }

@@ -17,7 +17,7 @@ import (
 const longestReason = 300
 
 // Explain turns what went wrong in a call of the service into a *cyborg.Error with a kind: Unavailable where the service
-// is away, overloaded, broken or does not accept our own user; NotFound, Changed (409, 412), Invalid and TooLarge as it
+// is away, overloaded, broken or does not accept our own user; ErrNotFound, Changed (409, 412), Invalid and ErrTooLarge as it
 // answered. An error that is explained already, and the end of ctx, stay as they are; nil stays nil. The cause is kept,
 // so that gophercloud.ResponseCodeIs still knows the status.
 func Explain(service string, err error) error {
@@ -35,7 +35,7 @@ func Explain(service string, err error) error {
 	}
 	answer, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	if !ok {
-		return said(cyborg.Unavailable, err, "the service %s does not answer: %v", service, innermost(err)).
+		return said(cyborg.ErrUnavailable, err, "the service %s does not answer: %v", service, innermost(err)).
 			WithHint("Look whether it runs and whether this server reaches it.")
 	}
 	kind := kindOf(answer.Actual)
@@ -50,24 +50,24 @@ func Explain(service string, err error) error {
 // theirs names the request as the service's own log does.
 func theirs(header http.Header) string {
 	if id := requestIDIn(header); id != "" {
-		return " (its request " + cyborg.Showable(id, 100) + ")"
+		return " (its request " + cyborg.Sanitize(id, 100) + ")"
 	}
 	return ""
 }
 
 // kindOf is what a status means to whoever asked us to ask. What the service does not let us do is no fault of theirs.
-func kindOf(status int) cyborg.Kind {
+func kindOf(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusNotFound:
-		return cyborg.NotFound
+		return cyborg.ErrNotFound
 	case http.StatusConflict, http.StatusPreconditionFailed:
-		return cyborg.Changed
+		return cyborg.ErrChanged
 	case http.StatusRequestEntityTooLarge:
-		return cyborg.TooLarge
+		return cyborg.ErrTooLarge
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		return cyborg.Invalid
+		return cyborg.ErrInvalid
 	}
-	return cyborg.Unavailable
+	return cyborg.ErrUnavailable
 }
 
 // cause is an error with words of ours.
@@ -79,7 +79,7 @@ type cause struct {
 func (c *cause) Error() string { return c.text }
 func (c *cause) Unwrap() error { return c.err }
 
-func said(kind cyborg.Kind, err error, format string, args ...any) *cyborg.Error {
+func said(kind cyborg.ErrorKind, err error, format string, args ...any) *cyborg.Error {
 	return cyborg.Errorf(kind, "%w", &cause{fmt.Sprintf(format, args...), err})
 }
 
@@ -119,5 +119,5 @@ func reason(body []byte) string {
 	if text == "" {
 		return ""
 	}
-	return ": " + cyborg.Showable(text, longestReason)
+	return ": " + cyborg.Sanitize(text, longestReason)
 }

@@ -24,7 +24,7 @@ type patience struct {
 func (p *patience) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	timer := time.AfterFunc(p.limit, func() {
-		cancel(cyborg.Errorf(cyborg.Unavailable, "%s said nothing for %s", r.URL.Host, p.limit))
+		cancel(cyborg.Errorf(cyborg.ErrUnavailable, "%s said nothing for %s", r.URL.Host, p.limit))
 	})
 	answer, err := p.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
@@ -56,7 +56,7 @@ func silence(ctx, asked context.Context, err error) error {
 	if asked.Err() != nil {
 		return err
 	}
-	if cause := context.Cause(ctx); cause != nil && cyborg.KindOf(cause) == cyborg.Unavailable {
+	if cause := context.Cause(ctx); cause != nil && cyborg.ErrorKindOf(cause) == cyborg.ErrUnavailable {
 		return cause
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

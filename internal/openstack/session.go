@@ -51,7 +51,7 @@ type Session struct {
 	retry   time.Time // not before this is a token replaced that is still good
 }
 
-// New prepares a session; nothing is asked of the cloud yet. The error is of kind Invalid: the URL of Keystone, the
+// New prepares a session; nothing is asked of the cloud yet. The error is of kind ErrInvalid: the URL of Keystone, the
 // authorities' file or the entry of clouds.yaml cannot be used.
 func New(c config.OpenStack, log *slog.Logger) (*Session, error) {
 	own, err := credentialsOf(c)
@@ -100,9 +100,9 @@ func nearby(r *http.Request, before []*http.Request) error {
 	safer := asked.Scheme == "http" && r.URL.Scheme == "https" && r.URL.Hostname() == asked.Hostname()
 	switch {
 	case len(before) > mostRedirects:
-		return cyborg.Errorf(cyborg.Unavailable, "%s redirects more than %d times", asked.Redacted(), mostRedirects)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%s redirects more than %d times", asked.Redacted(), mostRedirects)
 	case !safer && (r.URL.Host != asked.Host || r.URL.Scheme != asked.Scheme):
-		return cyborg.Errorf(cyborg.Unavailable, "%s redirects to %s, which is not the same service", asked.Redacted(), r.URL.Redacted()).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%s redirects to %s, which is not the same service", asked.Redacted(), r.URL.Redacted()).
 			WithHint("Correct the endpoint in Keystone's catalog, or openstack.endpoints.")
 	}
 	return nil
@@ -151,7 +151,7 @@ func (s *Session) User(ctx context.Context) (string, error) {
 	return s.user, nil
 }
 
-// Ping says whether Keystone lets us in: nil, or an error of kind Unavailable.
+// Ping says whether Keystone lets us in: nil, or an error of kind ErrUnavailable.
 func (s *Session) Ping(ctx context.Context) error { return s.ensure(ctx) }
 
 func (s *Session) keystone(provider *gophercloud.ProviderClient) *gophercloud.ServiceClient {
@@ -230,10 +230,10 @@ func (s *Session) refused(err error) error {
 	switch {
 	case said.Actual == http.StatusUnauthorized, said.Actual == http.StatusForbidden,
 		said.Actual == http.StatusNotFound && bytes.Contains(said.Body, []byte("Application Credential")): // it was deleted
-		return cyborg.Errorf(cyborg.Unavailable, "Keystone does not let our own %s in", s.own.who).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "Keystone does not let our own %s in", s.own.who).
 			WithHint("The operator of this server corrects who it is: openstack.username, password, project_name and the domains, or the application credential.")
 	case said.Actual != 0:
-		return cyborg.Errorf(cyborg.Unavailable, "%w", Explain("identity", err))
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%w", Explain("identity", err))
 	}
 	return Explain("identity", err)
 }
@@ -260,10 +260,10 @@ func (s *Session) endpoint(options gophercloud.EndpointOpts) (string, error) {
 		}
 	}
 	if !known {
-		return "", cyborg.Errorf(cyborg.Unavailable, "Keystone's catalog has no service of type %s", options.Type).
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "Keystone's catalog has no service of type %s", options.Type).
 			WithHint("Register it in Keystone, or name its URL in openstack.endpoints.")
 	}
-	return "", cyborg.Errorf(cyborg.Unavailable, "Keystone's catalog has no %s endpoint of the service %s%s",
+	return "", cyborg.Errorf(cyborg.ErrUnavailable, "Keystone's catalog has no %s endpoint of the service %s%s",
 		s.config.Interface, options.Type, s.regionText()).
 		WithHint("Correct openstack.interface or openstack.region, or name its URL in openstack.endpoints.")
 }
@@ -283,7 +283,7 @@ func (s *Session) regionText() string {
 func identityURL(text string) (string, error) {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Host == "" {
-		return "", cyborg.Errorf(cyborg.Invalid, "openstack.auth_url %q is not a URL", text)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "openstack.auth_url %q is not a URL", text)
 	}
 	parsed.Path = strings.TrimSuffix(strings.TrimRight(parsed.Path, "/"), "/v3") + "/v3/"
 	parsed.RawQuery, parsed.Fragment = "", ""

@@ -81,7 +81,7 @@ func TestServicesAreFoundInTheCatalog(t *testing.T) {
 	require.Equal(t, 1, k.Logins())
 
 	_, err = s.Service(t.Context(), "image")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "no service of type image")
 	c.Region = "RegionTwo"
 	_, err = session(t, c).Service(t.Context(), "placement")
@@ -122,7 +122,7 @@ func TestRedirectionsStayAtTheService(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "/there", path)
 	_, err = get(t.Context(), s, "image")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "redirects to "+elsewhere.URL)
 	require.Zero(t, told.Load())
 }
@@ -133,7 +133,7 @@ func TestAConnectionThatIsNotMadeInTime(t *testing.T) {
 	c := k.Config()
 	c.Connect = time.Nanosecond
 	err := session(t, c).Ping(t.Context())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, "i/o timeout")
 
 	gone, cancel := context.WithTimeout(t.Context(), 0)
@@ -232,7 +232,7 @@ func TestKeystoneDoesNotAnswer(t *testing.T) {
 	} {
 		k.Disturb(handler)
 		_, err := s.Service(t.Context(), "placement")
-		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), name)
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), name)
 		require.NotContains(t, err.Error(), openstacktest.OwnPassword, name)
 		require.Less(t, len(err.Error()), 1000, name)
 	}
@@ -241,7 +241,7 @@ func TestKeystoneDoesNotAnswer(t *testing.T) {
 
 	k.SetPassword("another")
 	_, err := session(t, k.Config()).Service(t.Context(), "placement")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "does not let our own user cyborg")
 	require.Contains(t, cyborg.AsError(err).Hint, "openstack.username")
 }
@@ -279,7 +279,7 @@ func TestKeystoneRefusesALogin(t *testing.T) {
 		k.Disturb(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 		s := session(t, k.Config())
 		_, err := s.Service(t.Context(), "image")
-		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%d: %v", status, err)
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%d: %v", status, err)
 		require.ErrorContains(t, err, strconv.Itoa(status))
 	}
 }
@@ -295,7 +295,7 @@ func TestCertificatesAreChecked(t *testing.T) {
 	c := k.Config()
 	c.AuthURL = server.URL
 	err := session(t, c).Ping(t.Context())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "certificate")
 	c.CAFile = file
 	require.NoError(t, session(t, c).Ping(t.Context()))
@@ -303,7 +303,7 @@ func TestCertificatesAreChecked(t *testing.T) {
 	require.NoError(t, session(t, c).Ping(t.Context()))
 	c.CAFile = filepath.Join(t.TempDir(), "none.pem")
 	_, err = openstack.New(c, slog.New(slog.DiscardHandler))
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
 func TestWhatIsUnsafeIsWarnedOf(t *testing.T) {
@@ -357,12 +357,12 @@ func TestSilenceIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "xxxx", text, "36 seconds, and never silent for 10")
 		_, err = ask(of(11 * time.Second))
-		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 		_, err = ask(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
 		})
-		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 		require.ErrorContains(t, err, "image said nothing for 10s")
 	})
 }
@@ -375,12 +375,12 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, openstack.Explain("compute", nil))
 	require.Equal(t, context.Canceled, openstack.Explain("compute", context.Canceled))
-	for status, kind := range map[int]cyborg.Kind{
-		400: cyborg.Invalid, 401: cyborg.Unavailable, 403: cyborg.Unavailable, 404: cyborg.NotFound, 409: cyborg.Changed,
-		413: cyborg.TooLarge, 429: cyborg.Unavailable, 500: cyborg.Unavailable, 503: cyborg.Unavailable,
+	for status, kind := range map[int]cyborg.ErrorKind{
+		400: cyborg.ErrInvalid, 401: cyborg.ErrUnavailable, 403: cyborg.ErrUnavailable, 404: cyborg.ErrNotFound, 409: cyborg.ErrChanged,
+		413: cyborg.ErrTooLarge, 429: cyborg.ErrUnavailable, 500: cyborg.ErrUnavailable, 503: cyborg.ErrUnavailable,
 	} {
 		err := openstack.Explain("compute", gophercloud.ErrUnexpectedResponseCode{Actual: status, Method: "GET", URL: "http://nova/v2.1/x"})
-		require.Equal(t, kind, cyborg.KindOf(err), status)
+		require.Equal(t, kind, cyborg.ErrorKindOf(err), status)
 		require.True(t, gophercloud.ResponseCodeIs(err, status), "the cause is kept")
 		require.Equal(t, err, openstack.Explain("compute", err), "once")
 	}

@@ -40,7 +40,7 @@ func chooseAccount(name, data string) (account, error) {
 		return account{}, err
 	}
 	if chosen.uid == 0 {
-		return account{}, cyborg.Errorf(cyborg.Invalid, "PostgreSQL refuses to run as root: name another user for it")
+		return account{}, cyborg.Errorf(cyborg.ErrInvalid, "PostgreSQL refuses to run as root: name another user for it")
 	}
 	chosen.self = self.name
 	return chosen, nil
@@ -70,13 +70,13 @@ func lookUp(name string) (account, error) {
 	}
 	found, err := find(name)
 	if err != nil {
-		return account{}, cyborg.Errorf(cyborg.Invalid,
+		return account{}, cyborg.Errorf(cyborg.ErrInvalid,
 			"user %s has no entry in /etc/passwd, and PostgreSQL wants one: add it, or run as another user (%w)", name, err)
 	}
 	uid, errUID := strconv.Atoi(found.Uid)
 	gid, errGID := strconv.Atoi(found.Gid)
 	if err := errors.Join(errUID, errGID); err != nil {
-		return account{}, cyborg.Errorf(cyborg.Internal, "user %s has no numeric ids: %w", name, err)
+		return account{}, cyborg.Errorf(cyborg.ErrInternal, "user %s has no numeric ids: %w", name, err)
 	}
 	return account{name: found.Username, self: found.Username, uid: uid, gid: gid}, nil
 }
@@ -120,17 +120,17 @@ func (a account) checkReach(ctx context.Context, dir string, inst installation) 
 	if errors.Is(err, fs.ErrPermission) {
 		for _, path := range []string{dir, inst.binDir} {
 			if closed, ok := a.firstClosed(path); ok {
-				return cyborg.Errorf(cyborg.Invalid,
+				return cyborg.Errorf(cyborg.ErrInvalid,
 					"root runs PostgreSQL as user %s, which cannot pass %s on its way to %s: run `chmod o+x %s`, or choose another place",
 					a.name, closed, path, closed)
 			}
 		}
 	}
 	if errors.Is(err, syscall.EPERM) {
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"PostgreSQL refuses to run as root, and this root may not become user %s (%w): run as an ordinary user", a.name, err)
 	}
-	return cyborg.Errorf(cyborg.Invalid, "user %s cannot run %s in %s: %w", a.name, binary, dir, err)
+	return cyborg.Errorf(cyborg.ErrInvalid, "user %s cannot run %s in %s: %w", a.name, binary, dir, err)
 }
 
 // firstClosed walks down to a directory and returns the first one on the way that the user may not enter, as far as
@@ -175,9 +175,9 @@ func unusable(path string, err error) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return noSpace(path)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return cyborg.Errorf(cyborg.Invalid, "PostgreSQL's directory cannot be used as user %d: %w", os.Geteuid(), err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "PostgreSQL's directory cannot be used as user %d: %w", os.Geteuid(), err)
 	default:
-		return cyborg.Errorf(cyborg.Invalid, "PostgreSQL's directory cannot be used: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "PostgreSQL's directory cannot be used: %w", err)
 	}
 }
 
@@ -187,5 +187,5 @@ func noSpace(path string) error {
 	if err := syscall.Statfs(path, &stat); err == nil {
 		free = fmt.Sprintf(" (%d MiB are free)", stat.Bavail*uint64(stat.Bsize)>>20)
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "no space is left on the disk that holds %s%s: free some; PostgreSQL needs at least 100 MiB", path, free)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "no space is left on the disk that holds %s%s: free some; PostgreSQL needs at least 100 MiB", path, free)
 }

@@ -97,7 +97,7 @@ func (l layout) prepareSocketDir(acct account) error {
 	}
 	// One that was there may be in /tmp, where anybody could have made it, so it must be what we would have made.
 	if !info.IsDir() || !ownedBy(info, acct.uid) || info.Mode().Perm() != 0o700 {
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"%s should be a directory of user %s with mode 0700, for PostgreSQL's socket, and is not: remove it", dir, acct.name)
 	}
 	return nil
@@ -153,11 +153,11 @@ func (l layout) initCluster(ctx context.Context, acct account, inst installation
 func (l layout) initFailure(ctx context.Context, err error, output string) error {
 	switch {
 	case ctx.Err() != nil:
-		return cyborg.Errorf(cyborg.Cancelled, "the making of the database in %s was interrupted: %w", l.dir, ctx.Err())
+		return cyborg.Errorf(cyborg.ErrCancelled, "the making of the database in %s was interrupted: %w", l.dir, ctx.Err())
 	case outOfSpace(output):
 		return noSpace(l.dir)
 	default:
-		return cyborg.Errorf(cyborg.Unavailable, "cannot make the database in %s: %s (%w)", l.dir, lastWords(output), err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot make the database in %s: %s (%w)", l.dir, lastWords(output), err)
 	}
 }
 

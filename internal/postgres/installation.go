@@ -42,7 +42,7 @@ func findInstallation(ctx context.Context, binDir string, l layout) (installatio
 	if binDir != "" {
 		inst, err := inspect(ctx, binDir)
 		if err != nil {
-			return installation{}, cyborg.Errorf(cyborg.Invalid, "%s holds no usable PostgreSQL server: %w", binDir, err)
+			return installation{}, cyborg.Errorf(cyborg.ErrInvalid, "%s holds no usable PostgreSQL server: %w", binDir, err)
 		}
 		return choose([]installation{inst}, wanted, l)
 	}
@@ -70,7 +70,7 @@ func choose(found []installation, wanted int, l layout) (installation, error) {
 				return inst, nil
 			}
 		}
-		return installation{}, cyborg.Errorf(cyborg.Unavailable,
+		return installation{}, cyborg.Errorf(cyborg.ErrUnavailable,
 			"the database in %s was made by PostgreSQL %d, and %s: install that version (on Debian and Ubuntu `apt-get install postgresql-%d`); nothing was changed",
 			l.data(), wanted, describe(found), wanted)
 	}
@@ -79,7 +79,7 @@ func choose(found []installation, wanted int, l layout) (installation, error) {
 			return inst, nil
 		}
 	}
-	return installation{}, cyborg.Errorf(cyborg.Unavailable, "PostgreSQL %d or newer is needed, and %s: install it (%s)",
+	return installation{}, cyborg.Errorf(cyborg.ErrUnavailable, "PostgreSQL %d or newer is needed, and %s: install it (%s)",
 		oldestMajor, describe(found), installAdvice)
 }
 
@@ -164,7 +164,7 @@ func (l layout) dataMajor() (int, error) {
 	}
 	major, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil {
-		return 0, cyborg.Errorf(cyborg.Invalid, "%s holds no PostgreSQL database that can be read: its PG_VERSION is %.20q", l.data(), content)
+		return 0, cyborg.Errorf(cyborg.ErrInvalid, "%s holds no PostgreSQL database that can be read: its PG_VERSION is %.20q", l.data(), content)
 	}
 	return major, nil
 }

@@ -34,13 +34,13 @@ func TestBinariesThatDoNotFit(t *testing.T) {
 		t.Parallel()
 		cfg := config(t)
 		cfg.BinDir = old
-		requireRefusal(t, cfg, cyborg.Unavailable, "PostgreSQL 15 or newer is needed, and there is only 14.9 in "+old+": install it (on Debian")
+		requireRefusal(t, cfg, cyborg.ErrUnavailable, "PostgreSQL 15 or newer is needed, and there is only 14.9 in "+old+": install it (on Debian")
 	})
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
 		cfg := config(t)
 		cfg.BinDir = empty
-		requireRefusal(t, cfg, cyborg.Invalid, empty+" holds no usable PostgreSQL server: initdb is missing")
+		requireRefusal(t, cfg, cyborg.ErrInvalid, empty+" holds no usable PostgreSQL server: initdb is missing")
 	})
 	t.Run("other than the data's", func(t *testing.T) {
 		t.Parallel()
@@ -51,7 +51,7 @@ func TestBinariesThatDoNotFit(t *testing.T) {
 
 		other := cfg
 		other.BinDir = future
-		requireRefusal(t, other, cyborg.Unavailable, "and there is only 99beta1 in "+future+": install that version")
+		requireRefusal(t, other, cyborg.ErrUnavailable, "and there is only 99beta1 in "+future+": install that version")
 
 		server = start(t, cfg)
 		require.Equal(t, 42, ask[int](t, server.URL("postgres"), "SELECT answer FROM kept"), "nothing is damaged")
@@ -65,13 +65,13 @@ func TestBinariesThatDoNotFit(t *testing.T) {
 		if os.Geteuid() == 0 {
 			require.NoError(t, os.Chown(data, nobody, nobody))
 		}
-		requireRefusal(t, cfg, cyborg.Unavailable, "was made by PostgreSQL 9, and there is only")
+		requireRefusal(t, cfg, cyborg.ErrUnavailable, "was made by PostgreSQL 9, and there is only")
 	})
 	t.Run("data that is none", func(t *testing.T) {
 		t.Parallel()
 		cfg := config(t)
 		require.NoError(t, os.MkdirAll(filepath.Join(cfg.Dir, "data"), 0o700))
-		requireRefusal(t, cfg, cyborg.Invalid, "PostgreSQL's directory cannot be used: open "+filepath.Join(cfg.Dir, "data", "PG_VERSION"))
+		requireRefusal(t, cfg, cyborg.ErrInvalid, "PostgreSQL's directory cannot be used: open "+filepath.Join(cfg.Dir, "data", "PG_VERSION"))
 	})
 }
 

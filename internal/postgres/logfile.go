@@ -46,7 +46,7 @@ func (path logFile) trim() error {
 	}
 	from, err := os.OpenFile(string(path), os.O_RDWR, 0)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "cannot trim PostgreSQL's log: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot trim PostgreSQL's log: %w", err)
 	}
 	err = func() error {
 		if _, err := from.Seek(-logLimit, io.SeekEnd); err != nil {
@@ -60,7 +60,7 @@ func (path logFile) trim() error {
 		return errors.Join(err, to.Close(), from.Truncate(0))
 	}()
 	if err := errors.Join(err, from.Close()); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "cannot trim PostgreSQL's log: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot trim PostgreSQL's log: %w", err)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestUserThatCannotRunTheServer(t *testing.T) {
 	} {
 		cfg := config(t)
 		cfg.User = user
-		requireRefusal(t, cfg, cyborg.Invalid, want)
+		requireRefusal(t, cfg, cyborg.ErrInvalid, want)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestDirectoryThatTheUserCannotReach(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(closed, "in"), 0o755))
 	require.NoError(t, os.Chmod(closed, 0o700))
 	cfg.Dir = filepath.Join(closed, "in", "postgres")
-	requireRefusal(t, cfg, cyborg.Invalid,
+	requireRefusal(t, cfg, cyborg.ErrInvalid,
 		"cannot pass "+closed+" on its way to "+cfg.Dir+": run `chmod o+x "+closed+"`")
 	require.NoDirExists(t, filepath.Join(cfg.Dir, "data"))
 
@@ -103,7 +103,7 @@ func TestDirectoryOfAnotherUser(t *testing.T) {
 	}
 	cfg := config(t)
 	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o500))
-	requireRefusal(t, cfg, cyborg.Invalid, "PostgreSQL's directory cannot be used as user")
+	requireRefusal(t, cfg, cyborg.ErrInvalid, "PostgreSQL's directory cannot be used as user")
 	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o700))
 }
 
@@ -138,7 +138,7 @@ func TestDirectoryWithALongName(t *testing.T) {
 	require.NoError(t, os.Mkdir(parsed.Host, 0o700))
 	t.Cleanup(func() { require.NoError(t, os.Remove(parsed.Host)) })
 	require.NoError(t, os.Chmod(parsed.Host, 0o777))
-	requireRefusal(t, cfg, cyborg.Invalid, parsed.Host+" should be a directory of user")
+	requireRefusal(t, cfg, cyborg.ErrInvalid, parsed.Host+" should be a directory of user")
 }
 
 func TestFullDisk(t *testing.T) {
@@ -156,7 +156,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(disk, syscall.MNT_DETACH)) })
 
-	requireRefusal(t, cfg, cyborg.Unavailable, "no space is left on the disk that holds "+cfg.Dir)
+	requireRefusal(t, cfg, cyborg.ErrUnavailable, "no space is left on the disk that holds "+cfg.Dir)
 	require.NoDirExists(t, filepath.Join(cfg.Dir, "data"))
 
 	require.NoError(t, mount("200m", syscall.MS_REMOUNT))
@@ -166,7 +166,7 @@ func TestFullDisk(t *testing.T) {
 
 	filler := filepath.Join(disk, "filler")
 	fill(t, filler)
-	requireRefusal(t, cfg, cyborg.Unavailable, "no space is left on the disk that holds "+cfg.Dir)
+	requireRefusal(t, cfg, cyborg.ErrUnavailable, "no space is left on the disk that holds "+cfg.Dir)
 
 	require.NoError(t, os.Remove(filler))
 	server = start(t, cfg)
@@ -189,14 +189,14 @@ func TestFailedStartQuotesTheLog(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	cfg.Settings = map[string]string{"shared_buffers": "plenty"}
-	requireRefusal(t, cfg, cyborg.Unavailable, `FATAL: configuration file`)
+	requireRefusal(t, cfg, cyborg.ErrUnavailable, `FATAL: configuration file`)
 }
 
 // requireRefusal starts a server and wants it to fail, with one sentence and nothing left running.
-func requireRefusal(t *testing.T, cfg postgres.Config, kind cyborg.Kind, want string) {
+func requireRefusal(t *testing.T, cfg postgres.Config, kind cyborg.ErrorKind, want string) {
 	t.Helper()
 	_, err := postgres.Start(t.Context(), cfg, testLog(t))
-	require.Equal(t, kind, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, kind, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, want)
 	require.NotContains(t, err.Error(), "\n")
 	require.NoFileExists(t, filepath.Join(cfg.Dir, "data", "postmaster.pid"))

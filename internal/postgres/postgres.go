@@ -152,7 +152,7 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 		return err
 	})
 	if err != nil && !createdMeanwhile(err) {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot create the database %s: %w", name, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot create the database %s: %w", name, err)
 	}
 	return nil
 }

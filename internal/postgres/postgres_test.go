@@ -112,7 +112,7 @@ func TestServerOnABusyPort(t *testing.T) {
 	second := config(t)
 	second.TCP, second.Port = true, int(parsed.Port)
 	_, err = postgres.Start(t.Context(), second, testLog(t))
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "is in use")
 
 	// A port that nobody asked for gives way.
@@ -136,7 +136,7 @@ func TestUnexpectedDeathIsTold(t *testing.T) {
 	require.NoError(t, server.Err())
 	require.NoError(t, syscall.Kill(server.PID(), syscall.SIGKILL))
 	<-server.Done()
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(server.Err()))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(server.Err()))
 	require.ErrorContains(t, server.Err(), "ended (signal: killed)")
 	stop(t, server)
 

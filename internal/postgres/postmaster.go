@@ -92,7 +92,7 @@ func (l layout) openPostmaster(info pidInfo) (*postmaster, error) {
 		return nil, nil //nolint:nilnil // as the comment says
 	}
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "cannot look at process %d, which may be our PostgreSQL: %w", info.pid, err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "cannot look at process %d, which may be our PostgreSQL: %w", info.pid, err)
 	}
 	if !l.runsOnOurData(info.pid) {
 		return nil, unix.Close(handle)
@@ -162,7 +162,7 @@ func (l layout) launch(acct account, inst installation, dieWithParent bool) (*po
 		close(proc.done)
 	}()
 	if err := <-started; err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "cannot run %s: %w", inst.binary("postgres"), err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "cannot run %s: %w", inst.binary("postgres"), err)
 	}
 	proc.pid = cmd.Process.Pid
 	proc.signal = func(sig syscall.Signal) error { return cmd.Process.Signal(sig) }
@@ -199,7 +199,7 @@ func (p *postmaster) stop(ctx context.Context) error {
 	case <-p.done:
 		return nil
 	case <-time.After(immediateShutdownLimit):
-		return cyborg.Errorf(cyborg.Timeout, "PostgreSQL (process %d) does not stop", p.pid)
+		return cyborg.Errorf(cyborg.ErrTimeout, "PostgreSQL (process %d) does not stop", p.pid)
 	}
 }
 
@@ -209,7 +209,7 @@ func (p *postmaster) send(sig syscall.Signal) error {
 	}
 	err := p.signal(sig)
 	if err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
-		return cyborg.Errorf(cyborg.Internal, "cannot signal PostgreSQL (process %d): %w", p.pid, err)
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot signal PostgreSQL (process %d): %w", p.pid, err)
 	}
 	return nil
 }
@@ -224,5 +224,5 @@ func (p *postmaster) death(log logFile) error {
 	if p.exit != "" {
 		how = fmt.Sprintf("ended (%s)", p.exit)
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "PostgreSQL (process %d) %s: %s (see %s)", p.pid, how, lastWords(output), log)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "PostgreSQL (process %d) %s: %s (see %s)", p.pid, how, lastWords(output), log)
 }

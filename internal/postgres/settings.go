@@ -146,12 +146,12 @@ func (l layout) choosePort(asked int, running *postmaster) (int, error) {
 	free, err := freePort(port)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if asked != 0 {
-			return 0, cyborg.Errorf(cyborg.Unavailable, "port %d of 127.0.0.1, meant for PostgreSQL, is in use: choose another, or 0 for any", asked)
+			return 0, cyborg.Errorf(cyborg.ErrUnavailable, "port %d of 127.0.0.1, meant for PostgreSQL, is in use: choose another, or 0 for any", asked)
 		}
 		free, err = freePort(0)
 	}
 	if err != nil {
-		return 0, cyborg.Errorf(cyborg.Unavailable, "cannot get port %d of 127.0.0.1 for PostgreSQL: %w", port, err)
+		return 0, cyborg.Errorf(cyborg.ErrUnavailable, "cannot get port %d of 127.0.0.1 for PostgreSQL: %w", port, err)
 	}
 	if err := writeFile(l.file("port"), strconv.Itoa(free), 0o600); err != nil {
 		return 0, unusable(l.dir, err)

@@ -136,14 +136,14 @@ func (s *Server) awaitReady(ctx context.Context, proc *postmaster, log *slog.Log
 				_, err := s.ask(ctx, "SELECT 'here'")
 				return err
 			case "stopping":
-				return cyborg.Errorf(cyborg.Unavailable, "PostgreSQL (process %d) is stopping", proc.pid)
+				return cyborg.Errorf(cyborg.ErrUnavailable, "PostgreSQL (process %d) is stopping", proc.pid)
 			}
 		}
 		select {
 		case <-proc.done:
 			return proc.death(s.layout.log())
 		case <-ctx.Done():
-			return cyborg.Errorf(cyborg.Timeout, "PostgreSQL is not ready, its state is %q: %w",
+			return cyborg.Errorf(cyborg.ErrTimeout, "PostgreSQL is not ready, its state is %q: %w",
 				cmp.Or(info.status, "unknown"), context.Cause(ctx))
 		case <-report.C:
 			log.InfoContext(ctx, "PostgreSQL is still starting", slog.String("log", lastWords(s.layout.log().since(proc.logged))))
@@ -177,7 +177,7 @@ func (s *Server) connected(ctx context.Context, do func(context.Context, *pgx.Co
 		_ = conn.Close(context.WithoutCancel(ctx)) // nothing is lost with this connection
 	}
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "PostgreSQL runs, and cannot be asked: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "PostgreSQL runs, and cannot be asked: %w", err)
 	}
 	return nil
 }

@@ -47,11 +47,11 @@ func Path(env func(string) string) (string, error) {
 	if home := env("HOME"); filepath.IsAbs(home) {
 		return filepath.Join(home, ".config", "cyborg", "profiles.yaml"), nil
 	}
-	return "", cyborg.Errorf(cyborg.Invalid, "there is no place for profiles: neither XDG_CONFIG_HOME nor HOME is set")
+	return "", cyborg.Errorf(cyborg.ErrInvalid, "there is no place for profiles: neither XDG_CONFIG_HOME nor HOME is set")
 }
 
 // Open reads the file; one that does not exist holds no profile. A file that others can read is refused, with an error
-// of kind Invalid: it may hold tokens.
+// of kind ErrInvalid: it may hold tokens.
 func Open(path string) (*Book, error) {
 	book := &Book{path: path}
 	file, err := os.Open(path)
@@ -59,21 +59,21 @@ func Open(path string) (*Book, error) {
 		return book, nil
 	}
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the profiles cannot be read: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the profiles cannot be read: %w", err)
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the profiles cannot be read: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the profiles cannot be read: %w", err)
 	}
 	if open := info.Mode().Perm() & 0o077; open != 0 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "others have access to %s (mode %#o), which may hold tokens", path, info.Mode().Perm()).
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "others have access to %s (mode %#o), which may hold tokens", path, info.Mode().Perm()).
 			WithHint("chmod 600 %s, and change the tokens if somebody may have read them.", path)
 	}
 	decoder := yaml.NewDecoder(file)
 	decoder.KnownFields(true)
 	if err := decoder.Decode(book); err != nil && !errors.Is(err, io.EOF) {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s holds no profiles as `cyborg profile` writes them: %w", path, err).
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s holds no profiles as `cyborg profile` writes them: %w", path, err).
 			WithHint("Mend it, or remove it and make the profiles anew.")
 	}
 	return book, nil
@@ -89,11 +89,11 @@ func (b *Book) Names() []string {
 	return names
 }
 
-// Get returns the profile of that name. The error is of kind NotFound.
+// Get returns the profile of that name. The error is of kind ErrNotFound.
 func (b *Book) Get(name string) (Profile, error) {
 	found, ok := b.Profiles[name]
 	if !ok {
-		return found, cyborg.Errorf(cyborg.NotFound, "there is no profile %q", name).
+		return found, cyborg.Errorf(cyborg.ErrNotFound, "there is no profile %q", name).
 			WithHint("`cyborg profile list` shows what there is; `cyborg profile set %s --url URL` makes it.", name)
 	}
 	return found, nil
@@ -104,15 +104,15 @@ func (b *Book) Get(name string) (Profile, error) {
 func Change(path string, change func(*Book) error) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the directory of the profiles cannot be made: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the directory of the profiles cannot be made: %w", err)
 	}
 	lock, err := os.Open(dir)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the directory of the profiles cannot be read: %w", err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the directory of the profiles cannot be read: %w", err)
 	}
 	defer lock.Close() // and so gives the lock up
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the directory of the profiles cannot be locked: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the profiles cannot be locked: %w", err)
 	}
 	book, err := Open(path)
 	if err != nil {
@@ -124,10 +124,10 @@ func Change(path string, change func(*Book) error) (err error) {
 	return book.write(lock)
 }
 
-// Set puts a profile in its place. The first one becomes the current one. The error is of kind Invalid.
+// Set puts a profile in its place. The first one becomes the current one. The error is of kind ErrInvalid.
 func (b *Book) Set(name string, p Profile) error {
 	if !namePattern.MatchString(name) {
-		return cyborg.Errorf(cyborg.Invalid, "%q is no name for a profile: use letters, digits, dots, hyphens and underscores", name)
+		return cyborg.Errorf(cyborg.ErrInvalid, "%q is no name for a profile: use letters, digits, dots, hyphens and underscores", name)
 	}
 	if len(b.Profiles) == 0 {
 		b.Profiles = map[string]Profile{}
@@ -137,7 +137,7 @@ func (b *Book) Set(name string, p Profile) error {
 	return nil
 }
 
-// Delete forgets a profile. The error is of kind NotFound.
+// Delete forgets a profile. The error is of kind ErrNotFound.
 func (b *Book) Delete(name string) error {
 	if _, err := b.Get(name); err != nil {
 		return err
@@ -155,11 +155,11 @@ func (b *Book) write(dir *os.File) (err error) {
 	encoder := yaml.NewEncoder(&text)
 	encoder.SetIndent(2)
 	if err := errors.Join(encoder.Encode(b), encoder.Close()); err != nil {
-		return cyborg.Errorf(cyborg.Internal, "the profiles cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "the profiles cannot be written: %w", err)
 	}
 	part, err := os.CreateTemp(dir.Name(), ".profiles-*") // for its owner only
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the profiles cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", err)
 	}
 	_, err = part.Write(text.Bytes())
 	err = errors.Join(err, part.Sync(), part.Close())
@@ -167,10 +167,10 @@ func (b *Book) write(dir *os.File) (err error) {
 		err = os.Rename(part.Name(), b.path)
 	}
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the profiles cannot be written: %w", errors.Join(err, os.Remove(part.Name())))
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", errors.Join(err, os.Remove(part.Name())))
 	}
 	if err := dir.Sync(); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the profiles cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", err)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func adoptCommand() *cobra.Command {
 			if file != "" {
 				text, err := os.ReadFile(file)
 				if err != nil {
-					return cyborg.Errorf(cyborg.Invalid, "the file of --from-file cannot be read: %w", err)
+					return cyborg.Errorf(cyborg.ErrInvalid, "the file of --from-file cannot be read: %w", err)
 				}
 				from = strings.TrimSpace(string(text))
 			}

@@ -75,7 +75,7 @@ func TestAdoptCommand(t *testing.T) {
 	_, err = cloud.ExecContext(t.Context(), "UPDATE devices SET uuid = 'x' WHERE id = 1")
 	require.NoError(t, err)
 	out, err = adopt(t, "--database-url", to, "--from", from, "--apply")
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
 	require.Contains(t, out, `refused: devices 1 (x): uuid "x" is none`)
 
 	_, err = adopt(t, "--database-url", to)
@@ -83,7 +83,7 @@ func TestAdoptCommand(t *testing.T) {
 	_, err = adopt(t, "--database-url", to, "--from", from, "--apply", "--dry-run")
 	require.ErrorContains(t, err, "dry-run")
 	_, err = adopt(t, "--database-url", to, "--from-file", "/nowhere")
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
 // TestExamplesOfAdopt: what the help shows are flags that there are.

@@ -123,7 +123,7 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	} else {
 		f.OKf("writing", "the role may read and write all tables")
 	}
-	for _, rival := range h.Rivals {
+	for _, rival := range h.DuplicateAgents {
 		f.Fail("agents", fmt.Sprintf("a second agent speaks for host %s and is refused: one at %s, while the host's is at %s",
 			rival.Host, rival.Address, rival.Known), "Give that machine a name of its own (agent.host), or stop its agent.")
 	}

@@ -25,7 +25,7 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	open := func(setting, address string, given config.ServerTLS, auth tls.ClientAuthType, authenticated bool) (net.Listener, error) {
 		t, err := given.Listener(auth)
 		if err != nil {
-			return nil, cyborg.Errorf(cyborg.Invalid, "%s: %w", setting, err)
+			return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", setting, err)
 		}
 		return api.Endpoint{Setting: setting, Address: address, TLS: t, Authenticated: authenticated}.Listen(ctx)
 	}

@@ -75,7 +75,7 @@ func TestAnInterruptedStartIsNoFailure(t *testing.T) {
 	cancel()
 	err := server.RunParts(ctx, slog.New(slog.DiscardHandler), server.Part{Name: "starting", Run: func(ctx context.Context) error {
 		<-ctx.Done()
-		return cyborg.Errorf(cyborg.Unavailable, "the call ended: %w", ctx.Err())
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the call ended: %w", ctx.Err())
 	}})
 	require.NoError(t, err)
 }

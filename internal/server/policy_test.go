@@ -62,7 +62,7 @@ func TestConfigCheckReadsThePolicy(t *testing.T) {
 	text := "database: {url: 'postgres://x@127.0.0.1/x'}\npolicy: {file: " + file + "}\n"
 	require.NoError(t, os.WriteFile(file, []byte("\ncyborg:device:get_all: role:auditor or\n"), 0o600))
 	_, err := command(t, text, "config", "check")
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, file+":2: cyborg:device:get_all: expected a check")
 	require.NoError(t, os.WriteFile(file, []byte("cyborg:device:get_all: role:auditor\n"), 0o600))
 	printed, err := command(t, text, "config", "check")
@@ -81,7 +81,7 @@ func TestL36NewDefaultsAreInForce(t *testing.T) {
 		"cyborg:device:get_all", "cyborg:device:get_one", "cyborg:deployable:get_all", "cyborg:deployable:get_one",
 		"cyborg:attribute:get_all", "cyborg:attribute:get_one", "cyborg:arq:create", "cyborg:arq:update", "cyborg:arq:delete",
 	} {
-		require.Equal(t, cyborg.Forbidden, cyborg.KindOf(rules.Check(reader, rule)), rule)
+		require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(rules.Check(reader, rule)), rule)
 	}
 	require.NoError(t, rules.Check(reader, "cyborg:arq:get_all"))
 }

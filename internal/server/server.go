@@ -151,7 +151,7 @@ func (s *server) worker() Part {
 
 // conductor hears from agents and keeps the schedules.
 func (s *server) conductor() ([]Part, error) {
-	intake := db.NewIntake(s.store, db.IntakeOptions{
+	intake := db.NewIngester(s.store, db.IngesterOptions{
 		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize, Flushed: s.metrics.flushed,
 	}, s.Log)
 	images, err := imagesource.New(imagesource.Options{
@@ -160,7 +160,7 @@ func (s *server) conductor() ([]Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	deps := agents.Deps{Intake: intake, Records: s.store, Images: images, Registry: s.Registry, Log: s.Log}
+	deps := agents.Deps{Ingester: intake, Records: s.store, Images: images, Registry: s.Registry, Log: s.Log}
 	if s.images != nil {
 		deps.Glance = s.images
 	}
@@ -191,9 +191,9 @@ func (s *server) conductor() ([]Part, error) {
 // admission takes new hardware into service, once Temporal can run what is admitted.
 func (s *server) admission(prepared <-chan struct{}) Part {
 	admitter := conductor.Admitter{
-		Wake:  s.store.Wake,
-		Admit: func(ctx context.Context) (int, error) { return s.activities.AdmitNew(ctx, s.limits) },
-		Log:   s.Log,
+		Notify: s.store.Notify,
+		Admit:  func(ctx context.Context) (int, error) { return s.activities.AdmitNew(ctx, s.limits) },
+		Log:    s.Log,
 	}
 	return Part{Name: "admission", Run: func(ctx context.Context) error {
 		select {

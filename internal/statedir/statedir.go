@@ -46,7 +46,7 @@ func Default() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil || !filepath.IsAbs(home) {
-		return "", cyborg.Errorf(cyborg.Invalid,
+		return "", cyborg.Errorf(cyborg.ErrInvalid,
 			"cannot tell where to keep the state, because neither XDG_STATE_HOME nor HOME is set: name a directory with --state-dir")
 	}
 	return filepath.Join(home, ".local", "state", "cyborg"), nil
@@ -55,8 +55,8 @@ func Default() (string, error) {
 // Open opens the state directory at path and locks it; it makes the directory, and its parents, where they are
 // missing. An empty directory is taken into use.
 //
-// The errors are of kind Invalid for a directory that holds something else, that a newer release wrote, that others may
-// write to or that cannot be used, and of kind Claimed for one that another process uses. None of them leaves anything changed.
+// The errors are of kind ErrInvalid for a directory that holds something else, that a newer release wrote, that others may
+// write to or that cannot be used, and of kind ErrClaimed for one that another process uses. None of them leaves anything changed.
 func Open(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -144,7 +144,7 @@ func refuseOpen(path string) error {
 	mode, writers := info.Mode(), fs.FileMode(0o022)
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
 		if owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
-			return cyborg.Errorf(cyborg.Invalid,
+			return cyborg.Errorf(cyborg.ErrInvalid,
 				"the state directory %s belongs to another user (%d): run as that user, or name another with --state-dir", path, owner.Uid)
 		}
 		if int(owner.Gid) == os.Getegid() {
@@ -152,7 +152,7 @@ func refuseOpen(path string) error {
 		}
 	}
 	if mode.IsDir() && mode.Perm()&writers != 0 {
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"others may write to the state directory %s (%v): run chmod go-w on it, or name a new one below it with --state-dir", path, mode)
 	}
 	return nil
@@ -170,7 +170,7 @@ func refuseForeign(path string) error {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(path, markerName)); errors.Is(err, fs.ErrNotExist) {
-			return cyborg.Errorf(cyborg.Invalid,
+			return cyborg.Errorf(cyborg.ErrInvalid,
 				"the state directory %s holds something else (%s): name an empty or a new directory with --state-dir",
 				path, entry.Name())
 		}
@@ -193,7 +193,7 @@ func acquire(path string) (*os.File, error) {
 				user = fmt.Sprintf("process %d", pid)
 			}
 		}
-		err := cyborg.Errorf(cyborg.Claimed, "the state directory %s is used by %s: stop that one first, or name another with --state-dir",
+		err := cyborg.Errorf(cyborg.ErrClaimed, "the state directory %s is used by %s: stop that one first, or name another with --state-dir",
 			path, user)
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -236,11 +236,11 @@ func checkMarker(path string) error {
 	text, ok := strings.CutPrefix(string(content), markerPrefix)
 	version, err := strconv.Atoi(strings.TrimSpace(text))
 	if !ok || err != nil || version < 1 {
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"the file %s is not what Cyborg writes (it reads %.40q): name an empty or a new directory with --state-dir", marker, content)
 	}
 	if version > Format {
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"the state directory %s has format %d and this release knows formats up to %d: use the newer release that wrote it",
 			path, version, Format)
 	}
@@ -251,11 +251,11 @@ func checkMarker(path string) error {
 func unusable(path string, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return cyborg.Errorf(cyborg.Unavailable, "no space is left on the disk of the state directory %s: free some (%w)", path, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "no space is left on the disk of the state directory %s: free some (%w)", path, err)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"the state directory %s cannot be used: run as the user that owns it, or name another with --state-dir (%w)", path, err)
 	default:
-		return cyborg.Errorf(cyborg.Invalid, "the state directory %s cannot be used: %w", path, err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the state directory %s cannot be used: %w", path, err)
 	}
 }

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 func hold(path string) int {
 	dir, err := statedir.Open(path)
 	if err != nil {
-		fmt.Println(cyborg.KindOf(err), err)
+		fmt.Println(cyborg.ErrorKindOf(err), err)
 		return 1
 	}
 	fmt.Println("open", dir.Path())
@@ -135,7 +135,7 @@ func TestOpenRefuses(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(path, name), []byte(content), 0o600))
 			}
 			_, err := statedir.Open(path)
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, test.want)
 			require.ErrorContains(t, err, path)
 			for name, content := range test.files {
@@ -151,7 +151,7 @@ func TestOpenRefuses(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "file")
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
 		_, err := statedir.Open(path)
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 		require.ErrorContains(t, err, path)
 	})
 }
@@ -163,7 +163,7 @@ func TestOpenNamesTheProcessThatUsesIt(t *testing.T) {
 	require.Equal(t, "open "+path+"\n", line)
 
 	_, err := statedir.Open(path)
-	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "is used by process "+strconv.Itoa(other.Process.Pid))
 
 	require.NoError(t, other.Process.Kill())
@@ -179,7 +179,7 @@ func TestOpenInOneProcessTwice(t *testing.T) {
 	dir, err := statedir.Open(path)
 	require.NoError(t, err)
 	_, err = statedir.Open(path)
-	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
 	require.NoError(t, dir.Close())
 }
 
@@ -238,7 +238,7 @@ func TestOpenToOthers(t *testing.T) {
 		require.NoError(t, os.Chmod(dir, mode))
 		for _, path := range []string{dir, link} {
 			_, err := statedir.Open(path)
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v: %v", mode, err)
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v: %v", mode, err)
 			require.ErrorContains(t, err, "chmod go-w")
 		}
 		entries, err := os.ReadDir(dir)
@@ -256,7 +256,7 @@ func TestOpenToOthers(t *testing.T) {
 	require.NoError(t, os.Mkdir(foreign, 0o700))
 	require.NoError(t, os.Chown(foreign, 4711, 4711))
 	_, err := statedir.Open(foreign)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, "4711")
 	require.NoError(t, os.Chown(foreign, 0, 4711))
 	require.NoError(t, os.Chmod(foreign, 0o770))

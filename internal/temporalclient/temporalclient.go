@@ -22,7 +22,7 @@ const (
 )
 
 // Options are those of a client of the configured cluster. The identity is what Temporal's UI shows of a worker or a
-// starter. The error, of kind Invalid, says what in the configuration or the environment profile cannot be used.
+// starter. The error, of kind ErrInvalid, says what in the configuration or the environment profile cannot be used.
 func Options(c config.Temporal, log *slog.Logger, identity string) (client.Options, error) {
 	return options(c, log, identity, nil)
 }
@@ -36,14 +36,14 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 			EnvLookup: lookup,
 		})
 		if err != nil {
-			return client.Options{}, cyborg.Errorf(cyborg.Invalid, "Temporal's environment profile cannot be read: %w", err).
+			return client.Options{}, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's environment profile cannot be read: %w", err).
 				WithHint("Look at TEMPORAL_CONFIG_FILE, TEMPORAL_PROFILE and the other TEMPORAL_ variables, or set temporal.environment to false.")
 		}
 	}
 	override(&profile, c)
 	options, err := profile.ToClientOptions(envconfig.ToClientOptionsRequest{})
 	if err != nil {
-		return client.Options{}, cyborg.Errorf(cyborg.Invalid, "the connection to Temporal at %s cannot be set up: %w", profile.Address, err).
+		return client.Options{}, cyborg.Errorf(cyborg.ErrInvalid, "the connection to Temporal at %s cannot be set up: %w", profile.Address, err).
 			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
 	}
 	options.Identity = identity
@@ -89,7 +89,7 @@ func Lazy(c config.Temporal, log *slog.Logger, identity string) (client.Client, 
 	}
 	lazy, err := client.NewLazyClient(options)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "the connection to Temporal at %s cannot be set up: %w", options.HostPort, err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the connection to Temporal at %s cannot be set up: %w", options.HostPort, err)
 	}
 	return lazy, nil
 }

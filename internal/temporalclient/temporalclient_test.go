@@ -104,7 +104,7 @@ func TestWhatCannotBeUsedIsInvalid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := options(test.config, discard(), "me", noFile(t, test.env))
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.NotEmpty(t, cyborg.AsError(err).Hint)
 		})
 	}

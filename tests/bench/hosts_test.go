@@ -197,9 +197,9 @@ func use(b *testing.B, s *harness.Standalone, ready []apiclient.Accelerator) *us
 			func() error { _, err := s.API.Detach(context.WithoutCancel(ctx), id, cyborg.Holder{}); return err },
 		} {
 			err := u.operations.measure(do)
-			switch kind := cyborg.KindOf(err); {
+			switch kind := cyborg.ErrorKindOf(err); {
 			case err == nil:
-			case kind == cyborg.Unavailable || kind == cyborg.Overloaded || u.refused.Load() > 0: // what was not done is in the way
+			case kind == cyborg.ErrUnavailable || kind == cyborg.ErrOverloaded || u.refused.Load() > 0: // what was not done is in the way
 				u.refused.Add(1)
 				return nil
 			default:

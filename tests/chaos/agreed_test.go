@@ -161,7 +161,7 @@ func (k *checker) told(ctx context.Context, shown map[uuid.UUID]requestView) err
 		if len(binds[id]) == 0 {
 			return fmt.Errorf("Nova was told %v of request %s, which was never bound", words, id)
 		}
-		if want := word(binds[id][0].state == cyborg.Succeeded); len(binds[id]) == 1 && slices.ContainsFunc(words, func(w string) bool { return w != want }) {
+		if want := word(binds[id][0].state == cyborg.OperationSucceeded); len(binds[id]) == 1 && slices.ContainsFunc(words, func(w string) bool { return w != want }) {
 			return fmt.Errorf("Nova was told %v of request %s, whose only bind is %s", words, id, binds[id][0].state)
 		}
 	}
@@ -209,15 +209,15 @@ func (k *checker) placed(ctx context.Context, shown map[uuid.UUID]requestView, a
 	}
 	for i := range accelerators {
 		a := &accelerators[i]
-		p, ok := providers[a.Deployable]
+		p, ok := providers[a.ProviderName]
 		if !ok {
-			if a.Lifecycle == cyborg.Ready {
-				return fmt.Errorf("%s is ready, and has no provider", a.Deployable)
+			if a.Lifecycle == cyborg.LifecycleReady {
+				return fmt.Errorf("%s is ready, and has no provider", a.ProviderName)
 			}
 			continue // it was never in service
 		}
 		if err := k.provided(a, &p, providers[a.Host].UUID, givenByNova); err != nil {
-			return fmt.Errorf("provider %s of an accelerator that is %s: %w", a.Deployable, a.Status, err)
+			return fmt.Errorf("provider %s of an accelerator that is %s: %w", a.ProviderName, a.Status, err)
 		}
 	}
 	return nil
@@ -229,11 +229,11 @@ func (k *checker) provided(a *apiclient.Accelerator, p *placementtest.Provider, 
 	inventory := p.Inventories[class]
 	reserved := 0
 	for _, h := range a.Handles {
-		if h.Holder != nil && !givenByNova[h.UUID] || h.Presence != cyborg.Present {
+		if h.Holder != nil && !givenByNova[h.UUID] || h.Presence != cyborg.PresencePresent {
 			reserved++
 		}
 	}
-	if a.Lifecycle != cyborg.Ready || a.Fence != nil || a.Presence != cyborg.Present || a.Admin != cyborg.Enabled {
+	if a.Lifecycle != cyborg.LifecycleReady || a.Fence != nil || a.Presence != cyborg.PresencePresent || a.Admin != cyborg.AdministrationEnabled {
 		reserved = inventory.Total
 	}
 	switch {
@@ -276,7 +276,7 @@ func (k *checker) addForeign(ctx context.Context) error {
 			return err
 		}
 		for _, a := range accelerators[:len(accelerators)-novas] {
-			p, ok := providers[a.Deployable]
+			p, ok := providers[a.ProviderName]
 			if !ok || k.foreign[p.UUID] || len(p.Inventories) == 0 {
 				continue
 			}

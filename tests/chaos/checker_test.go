@@ -203,14 +203,14 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 	case a.unanswered:
 		return nil // whatever became of it
 	case a.err != nil:
-		if cyborg.KindOf(a.err) == cyborg.Internal {
+		if cyborg.ErrorKindOf(a.err) == cyborg.ErrInternal {
 			return fmt.Errorf("it was answered with a defect of ours: %w", a.err)
 		}
 		refused := !recorded || cyborg.AsError(a.err).Operation != op.id
 		if refused && recorded {
 			return fmt.Errorf("it was refused (%w), and is operation %s, which is %s", a.err, op.id, op.state)
 		}
-		if !refused && op.state == cyborg.Succeeded {
+		if !refused && op.state == cyborg.OperationSucceeded {
 			return fmt.Errorf("it was said to have failed (%w), and operation %s has succeeded", a.err, op.id)
 		}
 		return nil
@@ -222,9 +222,9 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 		return fmt.Errorf("it was said to be operation %s, and is operation %s", a.operation, op.id)
 	case a.status == http.StatusAccepted:
 		return nil
-	case op.state != cyborg.Succeeded:
+	case op.state != cyborg.OperationSucceeded:
 		return fmt.Errorf("it was answered with %d, and its operation %s is %s", a.status, op.id, op.state)
-	case a.kind == cyborg.KindAttach && a.what == "attach":
+	case a.kind == cyborg.OperationAttach && a.what == "attach":
 		holder := string(a.holder.Kind) + ":" + a.holder.ID
 		for _, e := range events {
 			if e.axis == "holder" && e.to == holder && e.operation == op.id.String() {

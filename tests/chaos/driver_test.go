@@ -166,17 +166,17 @@ func holderOf(host string, n int) cyborg.Holder {
 // prepare finds the accelerator of a piece of work and brings it where the work can begin.
 func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 	j := &job{work: w, host: hostName(w.host), asked: make(chan struct{}), letGo: func() {}}
-	if w.kind == cyborg.KindConfigure {
+	if w.kind == cyborg.OperationConfigure {
 		return j, d.prepareConfigure(ctx, j)
 	}
-	if w.kind == cyborg.KindWhitelist {
+	if w.kind == cyborg.OperationWhitelist {
 		return j, d.prepareWhitelist(ctx, j)
 	}
 	accelerator, err := d.find(ctx, j)
 	if err != nil {
 		return nil, err
 	}
-	if w.kind != cyborg.KindProvision {
+	if w.kind != cyborg.OperationProvision {
 		if accelerator, err = d.makeReady(ctx, accelerator); err != nil {
 			return nil, err
 		}
@@ -188,12 +188,12 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		return j, d.prepareRequests(ctx, j, accelerator)
 	}
 	switch w.kind {
-	case cyborg.KindProvision:
+	case cyborg.OperationProvision:
 		j.request.what = "make ready"
 		j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.MakeReady(ctx, id, options...)
 		}
-	case cyborg.KindProgram:
+	case cyborg.OperationProgram:
 		if err := d.free(ctx, accelerator); err != nil {
 			return nil, err
 		}
@@ -205,13 +205,13 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.Program(ctx, id, cyborg.Image{Source: image}, options...)
 		}
-	case cyborg.KindRetire:
+	case cyborg.OperationRetire:
 		if err := d.free(ctx, accelerator); err != nil {
 			return nil, err
 		}
 		retire := d.retire(id)
 		j.request.what, j.request.send = retire.what, retire.send
-	case cyborg.KindAttach:
+	case cyborg.OperationAttach:
 		if holds || noneFree(accelerator) {
 			if err := d.free(ctx, accelerator); err != nil {
 				return nil, err
@@ -221,7 +221,7 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		if w.rival >= 0 {
 			j.rival = d.attach(id, holderOf(j.host, w.rival), 1-w.api, true)
 		}
-	case cyborg.KindDetach:
+	case cyborg.OperationDetach:
 		if !holds {
 			if noneFree(accelerator) {
 				if err := d.free(ctx, accelerator); err != nil {
@@ -250,7 +250,7 @@ func noneFree(a apiclient.Accelerator) bool {
 
 func (d *driver) attach(id uuid.UUID, holder cyborg.Holder, api int, async bool) request {
 	return request{
-		what: "attach", kind: cyborg.KindAttach, accelerator: id, holder: holder, api: api, async: async,
+		what: "attach", kind: cyborg.OperationAttach, accelerator: id, holder: holder, api: api, async: async,
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.Attach(ctx, id, holder, options...)
 		},
@@ -259,7 +259,7 @@ func (d *driver) attach(id uuid.UUID, holder cyborg.Holder, api int, async bool)
 
 func (d *driver) retire(id uuid.UUID) request {
 	return request{
-		what: "retire", kind: cyborg.KindRetire, accelerator: id,
+		what: "retire", kind: cyborg.OperationRetire, accelerator: id,
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.Retire(ctx, id, options...)
 		},
@@ -268,7 +268,7 @@ func (d *driver) retire(id uuid.UUID) request {
 
 func (d *driver) detach(id uuid.UUID, holder cyborg.Holder, api int, async bool) request {
 	return request{
-		what: "detach", kind: cyborg.KindDetach, accelerator: id, holder: holder, api: api, async: async,
+		what: "detach", kind: cyborg.OperationDetach, accelerator: id, holder: holder, api: api, async: async,
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.Detach(ctx, id, holder, options...)
 		},
@@ -282,9 +282,9 @@ func (d *driver) find(ctx context.Context, j *job) (apiclient.Accelerator, error
 		return apiclient.Accelerator{}, err
 	}
 	chosen := all[j.work.card]
-	if j.kind == cyborg.KindProvision {
+	if j.kind == cyborg.OperationProvision {
 		spare := all[cards+j.work.card : len(all)-novas]
-		i := slices.IndexFunc(spare, func(a apiclient.Accelerator) bool { return a.Lifecycle != cyborg.Ready })
+		i := slices.IndexFunc(spare, func(a apiclient.Accelerator) bool { return a.Lifecycle != cyborg.LifecycleReady })
 		if i < 0 { // all are in service: one goes out again
 			i = 0
 			if err := d.mustDo(ctx, d.retire(spare[i].UUID)); err != nil {
@@ -304,7 +304,7 @@ func (d *driver) accelerators(ctx context.Context, host string) ([]apiclient.Acc
 	if err == nil && len(all) <= 2*cards+novas {
 		err = fmt.Errorf("host %s shows %d accelerators", host, len(all))
 	}
-	slices.SortFunc(all, func(a, b apiclient.Accelerator) int { return strings.Compare(a.Deployable, b.Deployable) })
+	slices.SortFunc(all, func(a, b apiclient.Accelerator) int { return strings.Compare(a.ProviderName, b.ProviderName) })
 	return all, err
 }
 
@@ -317,12 +317,12 @@ func (d *driver) findCard(ctx context.Context, j *job, a apiclient.Accelerator) 
 
 // makeReady takes an accelerator into service, unless it is.
 func (d *driver) makeReady(ctx context.Context, a apiclient.Accelerator) (apiclient.Accelerator, error) {
-	if a.Lifecycle != cyborg.Ready {
+	if a.Lifecycle != cyborg.LifecycleReady {
 		if err := d.free(ctx, a); err != nil {
 			return a, err
 		}
 		err := d.mustDo(ctx, request{
-			what: "make ready", kind: cyborg.KindProvision, accelerator: a.UUID,
+			what: "make ready", kind: cyborg.OperationProvision, accelerator: a.UUID,
 			send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 				return c.MakeReady(ctx, a.UUID, options...)
 			},
@@ -354,7 +354,7 @@ func (d *driver) mustDo(ctx context.Context, r request) (err error) {
 		if err = d.doOnce(ctx, r); err == nil {
 			return nil
 		}
-		if kind := cyborg.KindOf(err); kind != cyborg.HostSilent && !kind.Retryable() {
+		if kind := cyborg.ErrorKindOf(err); kind != cyborg.ErrHostSilent && !kind.Retryable() {
 			return err
 		}
 	}
@@ -367,7 +367,7 @@ func (d *driver) doOnce(ctx context.Context, r request) error {
 		return a.err
 	}
 	op, err := d.await(ctx, a.operation)
-	if err == nil && op.State != cyborg.Succeeded {
+	if err == nil && op.State != cyborg.OperationSucceeded {
 		err = fmt.Errorf("%s ended %s: %w", r.what, op.State, op.Error)
 	}
 	return err
@@ -411,7 +411,7 @@ func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
 	i := slices.IndexFunc(backends, func(b cyborg.Backend) bool { return b.Name == spareBackend })
 	j.card = spareDomain + ":01:00.0"
 	install := request{
-		what: "install driver", kind: cyborg.KindConfigure, api: j.api, async: j.async,
+		what: "install driver", kind: cyborg.OperationConfigure, api: j.api, async: j.async,
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.InstallDriver(ctx, j.host, spareBackend, "fake", settings, options...)
 		},
@@ -428,14 +428,14 @@ func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
 		j.request = install
 	case j.work.card%2 == 0:
 		j.request = request{
-			what: "update driver", kind: cyborg.KindConfigure, api: j.api, async: j.async,
+			what: "update driver", kind: cyborg.OperationConfigure, api: j.api, async: j.async,
 			send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 				return c.UpdateDriver(ctx, j.host, spareBackend, settings, options...)
 			},
 		}
 	default:
 		j.request = request{
-			what: "uninstall driver", kind: cyborg.KindConfigure, api: j.api, async: j.async,
+			what: "uninstall driver", kind: cyborg.OperationConfigure, api: j.api, async: j.async,
 			send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 				return c.UninstallDriver(ctx, j.host, spareBackend, options...)
 			},
@@ -493,7 +493,7 @@ func (d *driver) run(ctx context.Context, j *job) {
 	}
 	all.Go(func() {
 		a := d.ask(ctx, j.request)
-		for try := 0; j.force && try < 20 && cyborg.KindOf(a.err) == cyborg.Changed; try++ { // its host is not silent yet
+		for try := 0; j.force && try < 20 && cyborg.ErrorKindOf(a.err) == cyborg.ErrChanged; try++ { // its host is not silent yet
 			_ = pause(ctx, 500*time.Millisecond) // then the next request fails
 			a = d.ask(ctx, j.request)
 		}
@@ -521,7 +521,7 @@ func (d *driver) reached(ctx context.Context, j *job) (known bool) {
 			if op.State.Ended() {
 				return known
 			}
-			if op.State == cyborg.Running && op.Progress != nil && !strings.HasPrefix(op.Progress.Note, "waits for the agent") {
+			if op.State == cyborg.OperationRunning && op.Progress != nil && !strings.HasPrefix(op.Progress.Note, "waits for the agent") {
 				return known
 			}
 		}
@@ -560,7 +560,7 @@ func (d *driver) cancelIt(ctx context.Context, j *job) {
 	limited, cancel := context.WithTimeout(ctx, tryLimit)
 	defer cancel()
 	_, err := d.c.APIs[j.api].CancelOperation(limited, op.ID)
-	if err != nil && cyborg.KindOf(err) == cyborg.Internal && limited.Err() == nil {
+	if err != nil && cyborg.ErrorKindOf(err) == cyborg.ErrInternal && limited.Err() == nil {
 		d.t.Errorf("to cancel %s %s is answered %v", op.Kind, op.ID, err)
 	}
 }
@@ -568,7 +568,7 @@ func (d *driver) cancelIt(ctx context.Context, j *job) {
 // retryIt tries again what has failed, when all is at rest, and waits for the end.
 func (d *driver) retryIt(ctx context.Context, j *job) error {
 	op, ok := d.open(ctx, j)
-	if !ok || op.State == cyborg.Succeeded || !op.State.Ended() {
+	if !ok || op.State == cyborg.OperationSucceeded || !op.State.Ended() {
 		return nil
 	}
 	a := d.ask(ctx, request{

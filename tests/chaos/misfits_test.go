@@ -57,10 +57,10 @@ func bindOne(t *testing.T, url string) {
 	content := cyborg.Content{
 		Backends: []cyborg.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: []cyborg.DeviceReport{{
-				Identity: "a", Type: cyborg.FPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
+				Identity: "a", Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
 				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "a"}},
 				Deployables: []cyborg.DeployableReport{{
-					Name: "a.0", Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.FPGA}, ProgramSet: "0",
+					Name: "a.0", Specs: cyborg.Specs{Num: 1, DeviceType: cyborg.DeviceTypeFPGA}, ProgramSet: "0",
 					Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
 					Handles:    []cyborg.HandleReport{{Kind: cyborg.HandleTestPCI, Identity: "a.0/0", Info: map[string]string{"function": "0"}}},
 				}},
@@ -79,7 +79,7 @@ func bindOne(t *testing.T, url string) {
 		require.NoError(t, err)
 		_, err = store.Begin(t.Context(), a.ID)
 		require.NoError(t, err)
-		require.NoError(t, store.End(t.Context(), cyborg.Outcome{Operation: a.ID, State: cyborg.Succeeded}))
+		require.NoError(t, store.End(t.Context(), cyborg.Outcome{Operation: a.ID, State: cyborg.OperationSucceeded}))
 		return a.ID
 	}
 	found, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
@@ -97,7 +97,7 @@ func bindOne(t *testing.T, url string) {
 		Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}, Within: time.Minute,
 		ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: found[0].ProviderUUID}},
 	}})
-	require.NoError(t, store.Told(t.Context(), bind))
+	require.NoError(t, store.MarkNovaNotified(t.Context(), bind))
 }
 
 // It also finds an instance that was rebooted too often, and one that should have been.

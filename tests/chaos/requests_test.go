@@ -169,7 +169,7 @@ func (d *driver) prepareRequests(ctx context.Context, j *job, a apiclient.Accele
 	b := &binding{instance: uuid.New(), at: a, admin: j.admin, wish: wishMade}
 	j.binding = b
 	group := map[string]string{"resources:FPGA": fmt.Sprint(j.requests)}
-	if j.kind == cyborg.KindBind && j.step != "" {
+	if j.kind == cyborg.OperationBind && j.step != "" {
 		b.image = d.cloud.glance.Add(fake.MakeImage("FPGA", "f-"+uuid.NewString(), []byte(uuid.NewString())), nil).String()
 		group["accel:bitstream_id"], b.programs = b.image, true
 	}
@@ -183,16 +183,16 @@ func (d *driver) prepareRequests(ctx context.Context, j *job, a apiclient.Accele
 			return err
 		}
 	}
-	if j.kind == cyborg.KindBind && j.late {
+	if j.kind == cyborg.OperationBind && j.late {
 		return nil
 	}
-	if err := d.makeRequests(ctx, j.api, b, j.requests); err != nil || j.kind == cyborg.KindBind {
+	if err := d.makeRequests(ctx, j.api, b, j.requests); err != nil || j.kind == cyborg.OperationBind {
 		return err
 	}
 	if err := d.bindNow(ctx, j, b); err != nil {
 		return err
 	}
-	if j.kind == cyborg.KindUnbind { // what Placement has allocated would be refused
+	if j.kind == cyborg.OperationUnbind { // what Placement has allocated would be refused
 		d.deallocate(b)
 	}
 	return nil
@@ -226,7 +226,7 @@ func (d *driver) bindBeside(ctx context.Context, j *job, b *binding) error {
 // allocate is what Nova does before it asks for requests.
 func (d *driver) allocate(b *binding, n int) {
 	d.cloud.nova.Set(novatest.Instance{ID: b.instance, Project: project, Status: novatest.Active, Host: b.at.Host})
-	d.cloud.placement.Allocate(b.instance.String(), b.at.Deployable, "FPGA", n)
+	d.cloud.placement.Allocate(b.instance.String(), b.at.ProviderName, "FPGA", n)
 	d.ledger.add(b)
 }
 
@@ -234,11 +234,11 @@ func (d *driver) allocate(b *binding, n int) {
 func (d *driver) runRequests(ctx context.Context, j *job) error {
 	b := j.binding
 	switch j.kind {
-	case cyborg.KindUnbind:
+	case cyborg.OperationUnbind:
 		return d.unbindRequests(ctx, j.api, b)
 	case kindDelete:
 		return d.deleteRequests(ctx, j.api, b, j.byName)
-	case cyborg.KindRescue:
+	case cyborg.OperationRescue:
 		return d.strikeHost(j)
 	}
 	if len(b.ids) == 0 {
@@ -510,5 +510,5 @@ func (d *driver) release(ctx context.Context, accelerator uuid.UUID) (released b
 
 // deallocate is what Nova does when it has deleted the requests.
 func (d *driver) deallocate(b *binding) {
-	d.cloud.placement.Allocate(b.instance.String(), b.at.Deployable, "FPGA", -1)
+	d.cloud.placement.Allocate(b.instance.String(), b.at.ProviderName, "FPGA", -1)
 }

@@ -41,32 +41,32 @@ const stepReboot fake.Step = "reboot"
 
 // stageTable are the steps of all operations.
 var stageTable = []stage{
-	{cyborg.KindProvision, fake.StepInstall},
-	{cyborg.KindProgram, fake.StepCheckImage},
-	{cyborg.KindProgram, fake.StepProgram},
-	{cyborg.KindAttach, fake.StepAttach},
-	{cyborg.KindDetach, fake.StepDetach},
-	{cyborg.KindConfigure, fake.StepDiscover},
-	{cyborg.KindRetire, fake.StepUninstall},
-	{cyborg.KindWhitelist, fake.StepInUse},
-	{cyborg.KindRescue, stepReboot},
-	{cyborg.KindBind, ""},
-	{cyborg.KindBind, fake.StepProgram}, // of one with an image
-	{cyborg.KindUnbind, fake.StepInUse},
+	{cyborg.OperationProvision, fake.StepInstall},
+	{cyborg.OperationProgram, fake.StepCheckImage},
+	{cyborg.OperationProgram, fake.StepProgram},
+	{cyborg.OperationAttach, fake.StepAttach},
+	{cyborg.OperationDetach, fake.StepDetach},
+	{cyborg.OperationConfigure, fake.StepDiscover},
+	{cyborg.OperationRetire, fake.StepUninstall},
+	{cyborg.OperationWhitelist, fake.StepInUse},
+	{cyborg.OperationRescue, stepReboot},
+	{cyborg.OperationBind, ""},
+	{cyborg.OperationBind, fake.StepProgram}, // of one with an image
+	{cyborg.OperationUnbind, fake.StepInUse},
 	{kindDelete, ""},
 }
 
 // ofRequests says that it is about accelerator requests, and that it begins with what Nova asks for.
 func (s stage) ofRequests() bool {
-	return slices.Contains([]cyborg.OperationKind{cyborg.KindBind, cyborg.KindUnbind, kindDelete, cyborg.KindRescue}, s.kind)
+	return slices.Contains([]cyborg.OperationKind{cyborg.OperationBind, cyborg.OperationUnbind, kindDelete, cyborg.OperationRescue}, s.kind)
 }
 
 // place is where such work is done: one piece of it in a round is done there.
 func (s stage) place(host, card int) string {
 	switch s.kind {
-	case cyborg.KindConfigure:
+	case cyborg.OperationConfigure:
 		return hostName(host) + ", its spare backend"
-	case cyborg.KindWhitelist:
+	case cyborg.OperationWhitelist:
 		return hostName(host) + ", its whitelist"
 	default:
 		return fmt.Sprintf("%s, card %d", hostName(host), card)
@@ -252,17 +252,17 @@ func serviceMatrix() []cell {
 // servicesOf are those that are asked, or told, in the course of a stage.
 func servicesOf(s stage) []string {
 	switch {
-	case s.kind == cyborg.KindBind && s.step != "":
+	case s.kind == cyborg.OperationBind && s.step != "":
 		return services()
-	case s.kind == cyborg.KindBind:
+	case s.kind == cyborg.OperationBind:
 		return []string{keystone, nova}
-	case s.kind == cyborg.KindUnbind:
+	case s.kind == cyborg.OperationUnbind:
 		return []string{keystone, placement}
 	case s.kind == kindDelete:
 		return []string{keystone}
-	case s.kind == cyborg.KindRescue:
+	case s.kind == cyborg.OperationRescue:
 		return []string{nova}
-	case s.kind == cyborg.KindProgram && s.step == fake.StepProgram, s.kind == cyborg.KindRetire:
+	case s.kind == cyborg.OperationProgram && s.step == fake.StepProgram, s.kind == cyborg.OperationRetire:
 		return []string{placement}
 	}
 	return nil
@@ -378,7 +378,7 @@ func (p *planner) anything() round {
 
 // forsake adds a host that is away for so long that somebody takes back by force what it has.
 func (p *planner) forsake(r *round, used map[string]bool) {
-	w := p.work(stage{cyborg.KindDetach, fake.StepDetach}, used)
+	w := p.work(stage{cyborg.OperationDetach, fake.StepDetach}, used)
 	w.holder, w.cancel, w.retry, w.force = 0, false, false, true
 	r.works = append(r.works, w)
 	f := p.fault(kill, hostName(w.host), len(r.works)-1)
@@ -431,19 +431,19 @@ func (p *planner) work(s stage, used map[string]bool) work {
 	if p.chance(25) { // mostly its own host: only then there is something to do on the host
 		w.holder = 1 + p.random.IntN(holders-1)
 	}
-	if s.kind == cyborg.KindAttach && p.chance(40) {
+	if s.kind == cyborg.OperationAttach && p.chance(40) {
 		w.rival = p.random.IntN(holders)
 	}
 	w.cancel, w.retry = p.chance(12), p.chance(50)
 	if !s.ofRequests() {
 		return w
 	}
-	w.holder, w.async, w.retry = 0, false, false                       // which is for an operation of /v1
-	w.cancel = w.cancel && s.step != "" && s.kind != cyborg.KindRescue // whose instances would stay without
+	w.holder, w.async, w.retry = 0, false, false                            // which is for an operation of /v1
+	w.cancel = w.cancel && s.step != "" && s.kind != cyborg.OperationRescue // whose instances would stay without
 	w.requests, w.admin, w.byName = 1+p.random.IntN(handles), p.chance(50), p.chance(50)
-	w.late = s.kind == cyborg.KindBind && p.chance(30)
-	w.deleted = s.kind == cyborg.KindBind && p.chance(30)
-	w.beside = s.kind == cyborg.KindBind && s.step == "" && w.requests < handles
+	w.late = s.kind == cyborg.OperationBind && p.chance(30)
+	w.deleted = s.kind == cyborg.OperationBind && p.chance(30)
+	w.beside = s.kind == cyborg.OperationBind && s.step == "" && w.requests < handles
 	return w
 }
 
@@ -533,7 +533,7 @@ func (w work) String() string {
 			text += ", " + more.text
 		}
 	}
-	if w.kind == cyborg.KindAttach || w.kind == cyborg.KindDetach {
+	if w.kind == cyborg.OperationAttach || w.kind == cyborg.OperationDetach {
 		text += fmt.Sprintf(", holder %d", w.holder)
 	}
 	if w.rival >= 0 {

@@ -31,7 +31,7 @@ func (d *driver) prepareWhitelist(ctx context.Context, j *job) error {
 		}
 	}
 	j.request = request{
-		what: "whitelist", kind: cyborg.KindWhitelist, accelerator: changed.UUID, api: j.api, async: j.async,
+		what: "whitelist", kind: cyborg.OperationWhitelist, accelerator: changed.UUID, api: j.api, async: j.async,
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.ApplyWhitelist(ctx, j.host, wanted, false, options...)
 		},

@@ -153,5 +153,5 @@ func (a *Agent) Service(ctx context.Context) (cyborg.Service, error) {
 			return service, nil
 		}
 	}
-	return cyborg.Service{}, cyborg.Errorf(cyborg.NotFound, "no agent of host %s is listed", a.Host)
+	return cyborg.Service{}, cyborg.Errorf(cyborg.ErrNotFound, "no agent of host %s is listed", a.Host)
 }

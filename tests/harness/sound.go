@@ -75,7 +75,7 @@ func (s *System) Unsound(ctx context.Context) error {
 			return fmt.Errorf("operation %s %s is %s", op.Kind, op.ID, op.State)
 		case op.EndedAt.IsZero():
 			return fmt.Errorf("operation %s %s ended %s, but not when", op.Kind, op.ID, op.State)
-		case op.State != cyborg.Succeeded && op.Error == nil:
+		case op.State != cyborg.OperationSucceeded && op.Error == nil:
 			return fmt.Errorf("operation %s %s ended %s, but not why", op.Kind, op.ID, op.State)
 		}
 	}
@@ -98,7 +98,7 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 	switch {
 	case a.Claim != nil:
 		return fmt.Errorf("claimed by %s", a.Claim.Operation)
-	case a.Lifecycle == cyborg.Installing:
+	case a.Lifecycle == cyborg.LifecycleInstalling:
 		return fmt.Errorf("still installing")
 	case a.Fence != nil && a.Fence.Reason == "":
 		return fmt.Errorf("fenced without a reason")
@@ -123,7 +123,7 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 		}
 		switch {
 		case !mine:
-		case a.Lifecycle != cyborg.Broken && region.Installed != (a.Lifecycle == cyborg.Ready):
+		case a.Lifecycle != cyborg.LifecycleError && region.Installed != (a.Lifecycle == cyborg.LifecycleReady):
 			return fmt.Errorf("it is %s, and installed on the card is %v", a.Lifecycle, region.Installed)
 		case region.BitstreamID != a.BitstreamID:
 			return fmt.Errorf("it has image %q in the records and %q on the card", a.BitstreamID, region.BitstreamID)

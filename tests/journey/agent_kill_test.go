@@ -69,7 +69,7 @@ func TestRebootInTheMiddle(t *testing.T) {
 		harness.RequireSound(t, s)
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
-		require.Equal(t, cyborg.Succeeded, op.State, "%s: %+v", stage.name, op.Error)
+		require.Equal(t, cyborg.OperationSucceeded, op.State, "%s: %+v", stage.name, op.Error)
 	}
 	// The boots lost the image that was loaded, and the attachment has been made again.
 	attached, _, err := s.API.Accelerator(t.Context(), cards[2].UUID)

@@ -59,13 +59,13 @@ func TestAgentAway(t *testing.T) {
 	}
 	for _, c := range waiting {
 		op := ended(t, s, c)
-		require.Equal(t, cyborg.Failed, op.State, "%s: %+v", c.stage.name, op.Error)
-		require.Equal(t, cyborg.HostSilent, op.Error.Kind, op.Error.Message)
+		require.Equal(t, cyborg.OperationFailed, op.State, "%s: %+v", c.stage.name, op.Error)
+		require.Equal(t, cyborg.ErrHostSilent, op.Error.Kind, op.Error.Message)
 		require.Contains(t, op.Error.Message, "host "+rack+" has been silent since 20")
 		require.Contains(t, op.Error.Hint, rack)
 		require.GreaterOrEqual(t, op.EndedAt.Sub(op.CreatedAt), 8*time.Second, "it waits for the agent")
 		require.Less(t, op.EndedAt.Sub(op.CreatedAt), 29*time.Second, "but not as long as without the option")
-		c.requireUndone(t, s, cyborg.Failed)
+		c.requireUndone(t, s, cyborg.OperationFailed)
 	}
 	requireSilent(t, s, a, killed)
 
@@ -118,8 +118,8 @@ func TestAgentAwayBeyondUndo(t *testing.T) {
 		c := catch(t, s, attach, cards[i].UUID)
 		way.leave(t)
 		op := ended(t, s, c)
-		require.Equal(t, cyborg.NeedsOperator, op.State, "%+v", op.Error)
-		require.Equal(t, cyborg.HostSilent, op.Error.Kind, op.Error.Message)
+		require.Equal(t, cyborg.OperationNeedsOperator, op.State, "%+v", op.Error)
+		require.Equal(t, cyborg.ErrHostSilent, op.Error.Kind, op.Error.Message)
 		require.NotEmpty(t, op.Error.Hint)
 
 		broken, _, err := s.API.Accelerator(t.Context(), c.before.UUID)
@@ -133,7 +133,7 @@ func TestAgentAwayBeyondUndo(t *testing.T) {
 			{Kind: cyborg.HolderHost, ID: rack}, {Kind: cyborg.HolderInstance, ID: "b5c0f1b6-6c1e-4c5e-8c8e-0d6b1c6a4a11"},
 		} {
 			_, err = s.API.Attach(t.Context(), c.before.UUID, other)
-			require.Equal(t, cyborg.Changed, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
 		}
 
 		c.hurry(t, s)

@@ -67,7 +67,7 @@ func (p terminal) awaits(id string, state cyborg.OperationState) {
 	harness.Until(p.t, ctx, string(state), func() error {
 		op, err := p.API.Operation(ctx, uuid.MustParse(id))
 		if err == nil && op.State != state {
-			err = cyborg.Errorf(cyborg.Busy, "operation %s is %s", id, op.State)
+			err = cyborg.Errorf(cyborg.ErrBusy, "operation %s is %s", id, op.State)
 		}
 		return err
 	})
@@ -120,14 +120,14 @@ func lookAround(t *testing.T, p terminal) {
 		require.Equal(t, "north", hosts[0].Name)
 		require.Equal(t, 3, hosts[0].Devices)
 		if hosts[0].Silent {
-			return cyborg.Errorf(cyborg.Busy, "%+v", hosts[0])
+			return cyborg.Errorf(cyborg.ErrBusy, "%+v", hosts[0])
 		}
 		var services []cyborg.Service
 		p.reads(&services, "service", "list")
 		roles := map[string]int{}
 		for _, service := range services {
 			if !service.Alive {
-				return cyborg.Errorf(cyborg.Busy, "%+v", service)
+				return cyborg.Errorf(cyborg.ErrBusy, "%+v", service)
 			}
 			roles[service.Role]++
 		}
@@ -261,7 +261,7 @@ func maintainAndEnable(t *testing.T, p terminal) {
 	harness.Until(t, ctx, "enabled", func() error {
 		a, _, err := p.API.Accelerator(ctx, a.UUID)
 		if err == nil && a.Status != cyborg.StatusReady {
-			err = cyborg.Errorf(cyborg.Busy, "it is %s", a.Status)
+			err = cyborg.Errorf(cyborg.ErrBusy, "it is %s", a.Status)
 		}
 		return err
 	})
@@ -276,7 +276,7 @@ func operationsByHand(t *testing.T, p terminal) {
 	setLatency(t, p.Standalone, "north", card, fake.StepAttach, slow)
 	id, _ := p.types(exitOK, "accelerator", "attach", "alpha", "--no-wait")
 	id = strings.TrimSpace(id)
-	p.awaits(id, cyborg.Running)
+	p.awaits(id, cyborg.OperationRunning)
 	require.Equal(t, cyborg.StatusAttaching, p.accelerator("alpha").Status)
 	_, stderr := p.types(exitConflict, "accelerator", "detach", "alpha", "--yes")
 	require.Contains(t, stderr, id, "the operation that is in the way")
@@ -290,20 +290,20 @@ func operationsByHand(t *testing.T, p terminal) {
 	// Cancelled, and tried again.
 	var op apiclient.Operation
 	p.reads(&op, "operation", "cancel", id[:8], "--yes")
-	require.Equal(t, cyborg.Stopped, op.State)
+	require.Equal(t, cyborg.OperationCancelled, op.State)
 	require.Equal(t, cyborg.StatusReady, p.accelerator("alpha").Status)
 	_, stderr = p.types(exitConflict, "operation", "watch", id)
 	require.Contains(t, stderr, "cancelled")
 	setLatency(t, p.Standalone, "north", card, fake.StepAttach, 0)
 	p.reads(&op, "operation", "retry", id)
-	require.Equal(t, cyborg.Succeeded, op.State)
+	require.Equal(t, cyborg.OperationSucceeded, op.State)
 	require.Equal(t, id, op.RetryOf.String())
 	require.Equal(t, cyborg.StatusAttached, p.accelerator("alpha").Status)
 	p.types(exitConflict, "operation", "retry", op.ID.String())
 
 	// One that fails says why, and everything is as it was.
 	require.NoError(t, p.Bench("north").Edit(t.Context(), card, func(c *fake.Card) {
-		c.Fail = map[fake.Step]fake.Failure{fake.StepDetach: {Kind: cyborg.Hardware, When: fake.Before, Message: "link is down", Times: 1}}
+		c.Fail = map[fake.Step]fake.Failure{fake.StepDetach: {Kind: cyborg.ErrHardware, When: fake.Before, Message: "link is down", Times: 1}}
 	}))
 	_, stderr = p.types(exitError, "accelerator", "detach", "alpha", "--yes")
 	require.Contains(t, stderr, "link is down")
@@ -320,7 +320,7 @@ func operationsByHand(t *testing.T, p terminal) {
 	// --no-wait and watch is how scripts wait.
 	p.reads(&op, "accelerator", "attach", "alpha", "--no-wait")
 	p.reads(&op, "operation", "watch", op.ID.String())
-	require.Equal(t, cyborg.Succeeded, op.State)
+	require.Equal(t, cyborg.OperationSucceeded, op.State)
 	p.types(exitOK, "accelerator", "detach", "alpha", "--yes")
 }
 

@@ -46,7 +46,7 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	require.NoError(t, err)
 	harness.RequireSound(t, s)
 	_, err = s.API.ForceDetach(ctx, onHost.UUID, cyborg.Holder{})
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, "can be detached without force")
 
 	a.Kill(t)
@@ -58,7 +58,7 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 		answer, err := s.API.ForceDetach(ctx, card.UUID, cyborg.Holder{}, apiclient.Async())
 		require.NoError(t, err)
 		op := ended(t, s, caught{id: answer.Operation.ID})
-		require.Equal(t, cyborg.Succeeded, op.State, "%+v", op.Error)
+		require.Equal(t, cyborg.OperationSucceeded, op.State, "%+v", op.Error)
 		require.Contains(t, op.Result["forced"], "host rack1 is silent since")
 		require.Len(t, op.Result["not_done"], 1)
 		requireFenced(t, s, card.UUID)
@@ -106,7 +106,7 @@ func requireFenced(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 	require.Empty(t, now.Holders)
 	require.NotNil(t, now.Fence)
 	_, err = s.API.Attach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderService, ID: "thief"})
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, "its host may still have it attached")
 }
 
@@ -126,7 +126,7 @@ func TestKillDuringForce(t *testing.T) {
 		s.Kill(t)
 		s.Restart(t)
 		op := ended(t, s, caught{id: answer.Operation.ID})
-		require.Equal(t, cyborg.Succeeded, op.State, "%+v", op.Error)
+		require.Equal(t, cyborg.OperationSucceeded, op.State, "%+v", op.Error)
 		a.Restart(t)
 		harness.RequireSound(t, s)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -151,20 +151,20 @@ func TestForgetHostThatComesBack(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.API.Attach(ctx, cards[0].UUID, cyborg.Holder{})
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(s.API.ForgetHost(ctx, rack)))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(s.API.ForgetHost(ctx, rack)))
 	harness.RequireSound(t, s)
 	a.Kill(t)
 	waitSilent(t, s, rack)
 	err = s.API.ForgetHost(ctx, rack)
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, cards[0].Name)
 	_, err = s.API.ForceDetach(ctx, cards[0].UUID, cyborg.Holder{})
 	require.NoError(t, err)
 	require.NoError(t, s.API.ForgetHost(ctx, rack))
 	_, err = s.API.Host(ctx, rack)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "%v", err)
 	_, _, err = s.API.Accelerator(ctx, cards[0].UUID)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "%v", err)
 	operations, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{Hosts: []string{rack}}, apiclient.Page{}))
 	require.NoError(t, err)
 	require.Len(t, operations, 3, "its history stays")
@@ -189,7 +189,7 @@ func TestForgetHostThatComesBack(t *testing.T) {
 	for _, one := range again {
 		require.NotEqual(t, cards[0].UUID, one.UUID)
 		require.Equal(t, cyborg.StatusInactive, one.Status)
-		if one.Deployable != cards[0].Deployable {
+		if one.ProviderName != cards[0].ProviderName {
 			continue
 		}
 		card, err := s.Bench(rack).Card(ctx, deviceOf(t, s, one))

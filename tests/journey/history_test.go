@@ -98,10 +98,10 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		"provision": fake.StepUninstall, "program": fake.StepProgram, "attach": fake.StepDetach, "detach": fake.StepAttach,
 		"retire": fake.StepInstall,
 	}
-	once := fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
-	always := fake.Failure{Times: fake.Always, Kind: cyborg.Hardware, When: fake.After}
-	busy := fake.Failure{Times: 1, Kind: cyborg.Busy, When: fake.Before}
-	refused := fake.Failure{Times: 1, Kind: cyborg.Unsupported, When: fake.Before}
+	once := fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}
+	always := fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.After}
+	busy := fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}
+	refused := fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: fake.Before}
 	for i, stage := range stages("fake") {
 		a := cards[i]
 		begin := func() (apiclient.Answer, error) { return stage.begin(h.t.Context(), h.t, h.s, a.UUID) }
@@ -109,21 +109,21 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		stage.before = func(*testing.T, *harness.Standalone, uuid.UUID) {}
 
 		h.fail(a, once, stage.step)
-		h.play("failed", cyborg.Failed, begin)
+		h.play("failed", cyborg.OperationFailed, begin)
 		h.fail(a, refused, stage.step)
-		h.play("refused", cyborg.Failed, begin)
+		h.play("refused", cyborg.OperationFailed, begin)
 
 		c := catch(h.t, h.s, stage, a.UUID)
 		_, err := h.s.API.CancelOperation(h.t.Context(), c.id)
 		require.NoError(h.t, err)
-		h.end("cancelled", cyborg.Stopped, c.id)
-		c.requireUndone(h.t, h.s, cyborg.Stopped)
+		h.end("cancelled", cyborg.OperationCancelled, c.id)
+		c.requireUndone(h.t, h.s, cyborg.OperationCancelled)
 		c.hurry(h.t, h.s)
 
 		h.abandon(stage, a)
 
 		h.fail(a, busy, stage.step)
-		h.play("tried-again", cyborg.Succeeded, begin)
+		h.play("tried-again", cyborg.OperationSucceeded, begin)
 		harness.RequireSound(h.t, h.s)
 
 		// On the next card, since this one needs an operator afterwards.
@@ -137,7 +137,7 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 			}
 		}
 		if stage.name != "provision" { // what is provisioned already cannot be again
-			h.play("succeeded", cyborg.Succeeded, succeed)
+			h.play("succeeded", cyborg.OperationSucceeded, succeed)
 		}
 		switch stage.name {
 		case "attach":
@@ -147,10 +147,10 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 			h.again(stage.name, a)
 		}
 		h.fail(a, always, stage.step, undoes[stage.name])
-		h.play("needs-operator", cyborg.NeedsOperator, begin)
+		h.play("needs-operator", cyborg.OperationNeedsOperator, begin)
 		h.fail(a, always)
 		if stage.name == "provision" {
-			h.play("succeeded", cyborg.Succeeded, succeed)
+			h.play("succeeded", cyborg.OperationSucceeded, succeed)
 		}
 	}
 }
@@ -166,12 +166,12 @@ func (h *historian) abandon(stage stage, a apiclient.Accelerator) {
 	require.NoError(h.t, h.temporal.TerminateWorkflow(h.t.Context(), op.WorkflowID, "", "by hand"))
 	h.keep("terminated", op.WorkflowID, run.GetWorkflowExecutionInfo().GetExecution().GetRunId())
 	if stage.name != "detach" && stage.name != "retire" {
-		h.end("abandoned", cyborg.Stopped, c.id)
+		h.end("abandoned", cyborg.OperationCancelled, c.id)
 		c.hurry(h.t, h.s)
 		return
 	}
 	c.hurry(h.t, h.s)
-	h.end("abandoned", cyborg.Succeeded, c.id)
+	h.end("abandoned", cyborg.OperationSucceeded, c.id)
 	h.again(stage.name, a)
 }
 
@@ -192,28 +192,28 @@ func (h *historian) more(a, spare apiclient.Accelerator) {
 	t, ctx := h.t, h.t.Context()
 	stages("fake")[1].before(t, h.s, a.UUID)
 	program := func() (apiclient.Answer, error) { return stages("fake")[1].begin(ctx, t, h.s, a.UUID) }
-	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ImageRejected, When: fake.Before}, fake.StepCheckImage)
-	h.play("image-rejected", cyborg.Failed, program)
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrImageRejected, When: fake.Before}, fake.StepCheckImage)
+	h.play("image-rejected", cyborg.OperationFailed, program)
 	instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: "b5c0f1b6-6c1e-4c5e-8c8e-0d6b1c6a4a11"}
-	h.play("instance", cyborg.Succeeded, func() (apiclient.Answer, error) { return h.s.API.Attach(ctx, a.UUID, instance, apiclient.Async()) })
-	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.InUse, When: fake.Before}, fake.StepInUse)
+	h.play("instance", cyborg.OperationSucceeded, func() (apiclient.Answer, error) { return h.s.API.Attach(ctx, a.UUID, instance, apiclient.Async()) })
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrInUse, When: fake.Before}, fake.StepInUse)
 	detach := func() (apiclient.Answer, error) { return h.s.API.Detach(ctx, a.UUID, instance, apiclient.Async()) }
-	h.play("in-use", cyborg.Failed, detach)
-	h.play("instance", cyborg.Succeeded, detach)
+	h.play("in-use", cyborg.OperationFailed, detach)
+	h.play("instance", cyborg.OperationSucceeded, detach)
 
 	store := h.s.Store(t)
 	c := admit(t, h.s, store, stages("fake")[2], spare)
 	_, err := h.s.API.CancelOperation(ctx, c.id)
 	require.NoError(t, err)
-	h.end("never-began", cyborg.Stopped, c.id)
+	h.end("never-began", cyborg.OperationCancelled, c.id)
 
-	h.play("install", cyborg.Succeeded, func() (apiclient.Answer, error) {
+	h.play("install", cyborg.OperationSucceeded, func() (apiclient.Answer, error) {
 		return h.s.API.InstallDriver(ctx, "fake", "second", "fake", cyborg.JSONObject{"park": "1xnic", "domain": "00fb"}, apiclient.Async())
 	})
-	h.play("failed", cyborg.Failed, func() (apiclient.Answer, error) {
+	h.play("failed", cyborg.OperationFailed, func() (apiclient.Answer, error) {
 		return h.s.API.UpdateDriver(ctx, "fake", "second", cyborg.JSONObject{"park": "many"}, apiclient.Async())
 	})
-	h.play("uninstall", cyborg.Succeeded, func() (apiclient.Answer, error) {
+	h.play("uninstall", cyborg.OperationSucceeded, func() (apiclient.Answer, error) {
 		return h.s.API.UninstallDriver(ctx, "fake", "second", apiclient.Async())
 	})
 }
@@ -235,14 +235,14 @@ func (h *historian) hosts(a *harness.Agent) {
 	require.True(t, census.Partial)
 	a.Thaw(t)
 	a.Kill(t)
-	h.play("host-silent", cyborg.Failed, func() (apiclient.Answer, error) { return h.s.API.MakeReady(ctx, card.UUID, apiclient.Async()) })
+	h.play("host-silent", cyborg.OperationFailed, func() (apiclient.Answer, error) { return h.s.API.MakeReady(ctx, card.UUID, apiclient.Async()) })
 	a.Restart(t)
 	c := catch(t, h.s, stages(rack)[2], card.UUID)
 	a.Kill(t)
 	_, err = h.s.API.Discover(ctx, a.Host)
-	require.Equal(t, cyborg.HostSilent, cyborg.KindOf(err), "%v", err)
-	h.end("host-silent", cyborg.NeedsOperator, c.id)
-	h.play("forced", cyborg.Succeeded, func() (apiclient.Answer, error) {
+	require.Equal(t, cyborg.ErrHostSilent, cyborg.ErrorKindOf(err), "%v", err)
+	h.end("host-silent", cyborg.OperationNeedsOperator, c.id)
+	h.play("forced", cyborg.OperationSucceeded, func() (apiclient.Answer, error) {
 		return h.s.API.ForceDetach(ctx, card.UUID, cyborg.Holder{}, apiclient.Async())
 	})
 	c.hurry(t, h.s)

@@ -120,7 +120,7 @@ func atWork(t *testing.T, s *harness.Standalone, id uuid.UUID, activity string) 
 		if err != nil {
 			return err
 		}
-		if op.State != cyborg.Running || op.Progress == nil || op.Progress.Step != activity || strings.HasPrefix(op.Progress.Note, "waits for the agent") {
+		if op.State != cyborg.OperationRunning || op.Progress == nil || op.Progress.Step != activity || strings.HasPrefix(op.Progress.Note, "waits for the agent") {
 			return fmt.Errorf("operation is %s, progress %+v", op.State, op.Progress)
 		}
 		return nil
@@ -165,7 +165,7 @@ func (c *caught) requireDone(t *testing.T, s *harness.Standalone) {
 	harness.RequireSound(t, s)
 	op, err := s.API.Operation(t.Context(), c.id)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Succeeded, op.State, "%s: %+v", c.stage.name, op.Error)
+	require.Equal(t, cyborg.OperationSucceeded, op.State, "%s: %+v", c.stage.name, op.Error)
 	after, _, err := s.API.Accelerator(t.Context(), c.before.UUID)
 	require.NoError(t, err)
 	c.stage.after(t, after)
@@ -229,7 +229,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 		c := catch(t, s, stage, cards[i].UUID)
 		_, err := s.API.CancelOperation(t.Context(), c.id)
 		require.NoError(t, err)
-		c.requireUndone(t, s, cyborg.Stopped)
+		c.requireUndone(t, s, cyborg.OperationCancelled)
 
 		c.hurry(t, s)
 		again, err := s.API.RetryOperation(t.Context(), c.id)

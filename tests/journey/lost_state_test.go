@@ -58,7 +58,7 @@ func TestLoseStateWhileAttached(t *testing.T) {
 	})
 
 	_, err = s.API.Detach(ctx, id, cyborg.Holder{})
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "%v", err)
 	require.NoError(t, s.Bench(rack).Use(ctx, card, handle, ""))
 	_, err = s.API.Detach(ctx, id, cyborg.Holder{})
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestLoseStateInTheMiddle(t *testing.T) {
 		op := ended(t, s, c)
 		t.Logf("%s: %s %+v", stage.name, op.State, op.Error)
 		if stage.name != "program" { // its image was lost as well
-			require.Equal(t, cyborg.Succeeded, op.State, "%+v", op.Error)
+			require.Equal(t, cyborg.OperationSucceeded, op.State, "%+v", op.Error)
 		}
 		harness.RequireSound(t, s)
 	}

@@ -126,17 +126,17 @@ func TestL3L13NovaIsTold(t *testing.T) {
 	require.Len(t, hold.Holders, 1, "until it is undone")
 	setLatency(t, s, slowCard.Host, device.Identity, fake.StepProgram, 0)
 	op := ended(t, s, caught{id: late})
-	require.Equal(t, cyborg.Failed, op.State)
-	require.Equal(t, cyborg.Timeout, op.Error.Kind)
+	require.Equal(t, cyborg.OperationFailed, op.State)
+	require.Equal(t, cyborg.ErrTimeout, op.Error.Kind)
 	h := newHistorian(t, s)
-	h.end("too-late", cyborg.Failed, late)
+	h.end("too-late", cyborg.OperationFailed, late)
 
 	// It fails when the card has been touched.
-	h.fail(slowCard, fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}, fake.StepProgram)
+	h.fail(slowCard, fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}, fake.StepProgram)
 	broken := makeRequest(t, s, "slow")
 	failing, status := patchRequest(t, s, broken, slowCard, uuid.NewString())
 	require.Contains(t, []int{http.StatusAccepted, http.StatusBadGateway}, status)
-	h.end("failed", cyborg.Failed, failing)
+	h.end("failed", cyborg.OperationFailed, failing)
 
 	// The run is terminated while Nova is away.
 	profile(t, s, "one", map[string]string{"resources:FPGA": "1"})
@@ -161,7 +161,7 @@ func TestL3L13NovaIsTold(t *testing.T) {
 	})
 	store := s.Store(t)
 	until(t, "all told", func(ctx context.Context) error {
-		left, err := store.Untold(ctx, 0, db.OperationPlace{}, 10)
+		left, err := store.UnnotifiedBinds(ctx, 0, db.OperationPlace{}, 10)
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("untold: %v", left)
 		}

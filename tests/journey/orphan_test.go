@@ -82,15 +82,15 @@ func TestCancelWithoutAWorkflow(t *testing.T) {
 	for i, stage := range stages("fake") {
 		c := admit(t, s, store, stage, cards[i])
 		_, err := s.API.Detach(t.Context(), cards[i].UUID, cyborg.Holder{})
-		require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "its claim holds, %v", err)
+		require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "its claim holds, %v", err)
 		require.Equal(t, c.id, cyborg.AsError(err).Operation)
 		_, err = s.API.CancelOperation(t.Context(), c.id)
 		require.NoError(t, err)
-		c.requireUndone(t, s, cyborg.Stopped)
+		c.requireUndone(t, s, cyborg.OperationCancelled)
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
 		require.True(t, op.StartedAt.IsZero(), "it never began")
-		require.Equal(t, cyborg.Cancelled, op.Error.Kind)
+		require.Equal(t, cyborg.ErrCancelled, op.Error.Kind)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestTerminatedRun(t *testing.T) {
 			c.requireDone(t, s)
 			continue
 		}
-		c.requireUndone(t, s, cyborg.Stopped)
+		c.requireUndone(t, s, cyborg.OperationCancelled)
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
 		require.Contains(t, op.Error.Message, "terminated")
@@ -134,5 +134,5 @@ func TestTerminatedRun(t *testing.T) {
 	terminate(c)
 	s.Kill(t)
 	s.Restart(t)
-	c.requireUndone(t, s, cyborg.Stopped)
+	c.requireUndone(t, s, cyborg.OperationCancelled)
 }

@@ -53,7 +53,7 @@ func TestPlacementFollows(t *testing.T) {
 	program := stages("fake")[1]
 	program.before(t, s, a.UUID)
 	program.before = func(*testing.T, *harness.Standalone, uuid.UUID) {}
-	name := a.Deployable
+	name := a.ProviderName
 	reserved(t, model, name, 0)
 
 	// Fenced while it is programmed, whoever dies in between.
@@ -63,17 +63,17 @@ func TestPlacementFollows(t *testing.T) {
 	require.Equal(t, 1, model.Provider(name).Inventories["FPGA"].Reserved)
 	s.Restart(t)
 	c.hurry(t, s)
-	h.end("placement", cyborg.Succeeded, c.id)
+	h.end("placement", cyborg.OperationSucceeded, c.id)
 	reserved(t, model, name, 0)
 
 	// Nothing is done to what Nova has allocated.
 	instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
 	model.Allocate(instance.ID, name, "FPGA", 1)
 	retire := func() (apiclient.Answer, error) { return s.API.Retire(ctx, a.UUID, apiclient.Async()) }
-	h.play("allocated", cyborg.Failed, retire)
+	h.play("allocated", cyborg.OperationFailed, retire)
 	_, err := s.API.Attach(ctx, a.UUID, instance)
 	require.NoError(t, err)
-	h.play("allocated", cyborg.Failed, func() (apiclient.Answer, error) { return s.API.Detach(ctx, a.UUID, instance, apiclient.Async()) })
+	h.play("allocated", cyborg.OperationFailed, func() (apiclient.Answer, error) { return s.API.Detach(ctx, a.UUID, instance, apiclient.Async()) })
 	model.Allocate(instance.ID, name, "FPGA", -1)
 	_, err = s.API.Detach(ctx, a.UUID, instance)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestPlacementFollows(t *testing.T) {
 		return len(found) > 0 && found[0].Repaired
 	}, 3*time.Minute, 50*time.Millisecond)
 
-	h.play("placement", cyborg.Succeeded, retire)
+	h.play("placement", cyborg.OperationSucceeded, retire)
 	reserved(t, model, name, 1)
 	h.keep("succeeded", "placement/fake", "")
 	h.runs(workflows.ReconcileWorkflow)

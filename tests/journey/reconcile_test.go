@@ -63,7 +63,7 @@ func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 	}
 	all(cyborg.StatusReady)
 	for _, op := range s.Operations(t) {
-		require.Equal(t, cyborg.KindProvision, op.Kind)
+		require.Equal(t, cyborg.OperationProvision, op.Kind)
 		require.Equal(t, "cyborg", op.Actor.Name, "what nobody asked for is our own")
 	}
 	for _, a := range s.Accelerators(t) {

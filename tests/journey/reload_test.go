@@ -37,7 +37,7 @@ func (v *stricken) bitstream(t *testing.T, card apiclient.Accelerator) (now, los
 
 func (v *stricken) programs(t *testing.T) []apiclient.Operation {
 	t.Helper()
-	all, err := apiclient.Collect(v.API.Operations(t.Context(), apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindProgram}}, apiclient.Page{}))
+	all, err := apiclient.Collect(v.API.Operations(t.Context(), apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationProgram}}, apiclient.Page{}))
 	require.NoError(t, err)
 	var ours []apiclient.Operation
 	for _, op := range all {
@@ -103,7 +103,7 @@ func TestReloadAfterHostBoot(t *testing.T) {
 	ours := v.programs(t)
 	require.Len(t, ours, 3)
 	for i, op := range ours {
-		require.Equal(t, cyborg.Succeeded, op.State, "%+v", op.Error)
+		require.Equal(t, cyborg.OperationSucceeded, op.State, "%+v", op.Error)
 		h.keep(fmt.Sprintf("reloaded-%d", i), op.WorkflowID, "")
 	}
 	h.replay()
@@ -120,7 +120,7 @@ func TestReloadByHand(t *testing.T) {
 	out, _, code := v.CLI(t, "drift", "list", "--class", "lost_image", "--long")
 	require.Zero(t, code)
 	for _, card := range v.cards[:2] {
-		require.Contains(t, out, card.Deployable)
+		require.Contains(t, out, card.ProviderName)
 		now, lost := v.bitstream(t, card)
 		require.Empty(t, now)
 		require.Equal(t, "aes-1", lost)

@@ -107,13 +107,13 @@ func TestRescueAfterHostBoot(t *testing.T) {
 	}
 	v.Kill(t)
 	v.Restart(t)
-	ops, err := apiclient.Collect(v.API.Operations(ctx, apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindRescue}}, apiclient.Page{}))
+	ops, err := apiclient.Collect(v.API.Operations(ctx, apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationRescue}}, apiclient.Page{}))
 	require.NoError(t, err)
 	require.Len(t, ops, 1)
-	require.Equal(t, cyborg.Running, ops[0].State)
+	require.Equal(t, cyborg.OperationRunning, ops[0].State)
 	require.Equal(t, "cyborg", ops[0].Actor.Name)
 	v.nova.Release("Success")
-	h.end("succeeded", cyborg.Succeeded, ops[0].ID)
+	h.end("succeeded", cyborg.OperationSucceeded, ops[0].ID)
 	for i, who := range v.instances {
 		require.Equal(t, 1, v.nova.Reboots(who))
 		require.Nil(t, v.health(t, v.arqs[i]))
@@ -161,7 +161,7 @@ func TestRescueByHand(t *testing.T) {
 	require.NotZero(t, code, "somebody loses something, and nobody can be asked")
 	require.Contains(t, errs, v.instances[0].String())
 	v.nova.Set(novatest.Instance{ID: v.instances[0], Status: "PAUSED", Host: rack})
-	h.play("left", cyborg.Failed, func() (apiclient.Answer, error) { return v.API.Rescue(ctx, rack, apiclient.Async()) })
+	h.play("left", cyborg.OperationFailed, func() (apiclient.Answer, error) { return v.API.Rescue(ctx, rack, apiclient.Async()) })
 	require.Zero(t, v.nova.Reboots(v.instances[0]))
 
 	v.nova.Hold()
@@ -175,10 +175,10 @@ func TestRescueByHand(t *testing.T) {
 		return nil
 	})
 	_, err = v.API.Rescue(ctx, rack, apiclient.Async())
-	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 	_, err = v.API.CancelOperation(ctx, answer.Operation.ID)
 	require.NoError(t, err)
-	h.end("cancelled", cyborg.Stopped, answer.Operation.ID)
+	h.end("cancelled", cyborg.OperationCancelled, answer.Operation.ID)
 	require.Equal(t, "lost_at_boot", v.health(t, v.arqs[0]), "nobody knows how it ended")
 	v.nova.Release("Success")
 

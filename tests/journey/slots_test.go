@@ -36,7 +36,7 @@ func TestAStepWaitsForASlot(t *testing.T) {
 	}
 	for _, c := range attaching {
 		op := ended(t, s, c)
-		require.Equal(t, cyborg.Succeeded, op.State, "%+v", op.Error)
+		require.Equal(t, cyborg.OperationSucceeded, op.State, "%+v", op.Error)
 	}
 	harness.RequireSound(t, s)
 }

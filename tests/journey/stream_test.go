@@ -206,7 +206,7 @@ func repeatedOverARestart(t *testing.T, s *harness.Standalone, send sender) {
 	require.Equal(t, http.StatusOK, again.status, again.body)
 	require.Equal(t, answers[0].body["id"], again.headers.Get("Cyborg-Operation"))
 	operations, err := apiclient.Collect(s.API.Operations(t.Context(),
-		apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindAttach}, Accelerator: a.UUID}, apiclient.Page{Limit: 1}))
+		apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationAttach}, Accelerator: a.UUID}, apiclient.Page{Limit: 1}))
 	require.NoError(t, err)
 	require.Equal(t, answers[0].body["id"], operations[0].ID.String(), "there is none after it")
 }
@@ -327,7 +327,7 @@ func TestStreamsOverKills(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, status, op)
 	id := op["id"].(string)
 	ready := reader("/v1/events?accelerator="+a.UUID.String(), func(r received) bool {
-		return r.event.Axis != "lifecycle" || r.event.To != string(cyborg.Ready)
+		return r.event.Axis != "lifecycle" || r.event.To != string(cyborg.LifecycleReady)
 	})
 	ended := reader(headers.Get("Location")+"/events", func(r received) bool {
 		return r.event.Axis != "state" || !cyborg.OperationState(r.event.To).Ended()
@@ -370,7 +370,7 @@ func TestStreamsOverKills(t *testing.T) {
 	ofIt := only(func(e cyborg.Event) bool { return e.Subject.ID == a.UUID.String() })
 	require.Equal(t, ofIt[:len(*ready)], *ready)
 	last := (*ready)[len(*ready)-1].event
-	require.Equal(t, string(cyborg.Ready), last.To)
+	require.Equal(t, string(cyborg.LifecycleReady), last.To)
 	require.Equal(t, id, last.Operation.String())
 	rounds := only(func(e cyborg.Event) bool {
 		return e.Subject.ID == cards[1].UUID.String() && e.Axis == "administration" && e.From != ""

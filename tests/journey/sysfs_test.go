@@ -412,7 +412,7 @@ func anotherDeviceSpec(t *testing.T, m *machine) {
 	require.Equal(t, http.StatusOK, status, answer)
 	shown := map[string]bool{}
 	for _, a := range m.Accelerators(t) {
-		if a.Presence == cyborg.Present {
+		if a.Presence == cyborg.PresencePresent {
 			shown[a.Handles[0].Identity] = true
 		}
 	}

@@ -25,8 +25,8 @@ func TestTwoAgentsUnderOneName(t *testing.T) {
 	second := first.Clone(t)
 	second.Launch(t)
 	heardOf := func(host cyborg.Host) error {
-		if len(host.Rivals) != 1 {
-			return fmt.Errorf("host %s has the rivals %v", host.Name, host.Rivals)
+		if len(host.DuplicateAgents) != 1 {
+			return fmt.Errorf("host %s has the rivals %v", host.Name, host.DuplicateAgents)
 		}
 		return nil
 	}

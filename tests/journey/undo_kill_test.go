@@ -25,10 +25,10 @@ func TestKillInTheMiddleOfAnUndo(t *testing.T) {
 		catch    func(*testing.T, *harness.Standalone, stage, fake.Step, uuid.UUID) caught
 		ends     cyborg.OperationState
 	}{
-		{all[0], fake.StepUninstall, workflows.UninstallActivity, catchUndo, cyborg.Failed},
-		{withImage(all[1]), fake.StepProgram, workflows.RestoreActivity, catchRestore, cyborg.Stopped},
-		{all[2], fake.StepDetach, workflows.DetachActivity, catchUndo, cyborg.Failed},
-		{all[3], fake.StepAttach, workflows.AttachActivity, catchUndo, cyborg.Failed},
+		{all[0], fake.StepUninstall, workflows.UninstallActivity, catchUndo, cyborg.OperationFailed},
+		{withImage(all[1]), fake.StepProgram, workflows.RestoreActivity, catchRestore, cyborg.OperationCancelled},
+		{all[2], fake.StepDetach, workflows.DetachActivity, catchUndo, cyborg.OperationFailed},
+		{all[3], fake.StepAttach, workflows.AttachActivity, catchUndo, cyborg.OperationFailed},
 	} {
 		c := undo.catch(t, s, undo.stage, undo.step, cards[i].UUID)
 		atWork(t, s, c.id, undo.activity)
@@ -53,7 +53,7 @@ func catchUndo(t *testing.T, s *harness.Standalone, stage stage, undo fake.Step,
 	device, err := s.API.Device(t.Context(), before.DeviceUUID)
 	require.NoError(t, err)
 	require.NoError(t, s.Bench(before.Host).Edit(t.Context(), device.Identity, func(c *fake.Card) {
-		c.Fail[stage.step] = fake.Failure{Times: 1, Kind: cyborg.Hardware, When: fake.After}
+		c.Fail[stage.step] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}
 		c.Latency[undo] = slow
 	}))
 	answer, err := stage.begin(t.Context(), t, s, id)

@@ -148,15 +148,15 @@ func TestNovaWhitelistSurvives(t *testing.T) {
 			require.Contains(t, string(content), found[i].Addresses[0])
 		}
 	}
-	h.play("succeeded", cyborg.Succeeded, apply(false, cards[0]))
+	h.play("succeeded", cyborg.OperationSucceeded, apply(false, cards[0]))
 	requireNovas(cards[0])
 
 	// Its agent is away: nothing is previewed, and the operation has touched nothing.
 	a.Kill(t)
-	h.play("host-silent", cyborg.Failed, apply(false, cards[1]))
+	h.play("host-silent", cyborg.OperationFailed, apply(false, cards[1]))
 	requireNovas(cards[0])
 	_, err = s.API.PreviewWhitelist(t.Context(), rack, nil)
-	require.Equal(t, cyborg.HostSilent, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrHostSilent, cyborg.ErrorKindOf(err), "%v", err)
 	a.Restart(t)
 
 	// It is cancelled, or its run is terminated, while its agent stands still.
@@ -180,7 +180,7 @@ func TestNovaWhitelistSurvives(t *testing.T) {
 		return nil
 	})
 	a.Thaw(t)
-	h.end("cancelled", cyborg.Stopped, answer.Operation.ID)
+	h.end("cancelled", cyborg.OperationCancelled, answer.Operation.ID)
 	requireNovas(cards[0])
 	a.Freeze(t)
 	answer, err = apply(false, cards[1])()
@@ -189,7 +189,7 @@ func TestNovaWhitelistSurvives(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.temporal.TerminateWorkflow(t.Context(), op.WorkflowID, "", "by hand"))
 	a.Thaw(t)
-	h.end("abandoned", cyborg.Stopped, op.ID)
+	h.end("abandoned", cyborg.OperationCancelled, op.ID)
 	requireNovas(cards[0])
 
 	// The agent is killed at some moment of it, and comes back.
@@ -200,25 +200,25 @@ func TestNovaWhitelistSurvives(t *testing.T) {
 		a.Kill(t)
 		a.Restart(t)
 		op := ended(t, s, caught{id: answer.Operation.ID})
-		if op.State == cyborg.NeedsOperator { // a machine so busy that the agent was away for too long
+		if op.State == cyborg.OperationNeedsOperator { // a machine so busy that the agent was away for too long
 			break
 		}
-		if op.State == cyborg.Succeeded {
+		if op.State == cyborg.OperationSucceeded {
 			has = i + 1
 		}
 		requireNovas(cards[:has]...)
 	}
-	h.play("more", cyborg.Succeeded, apply(false, cards...))
+	h.play("more", cyborg.OperationSucceeded, apply(false, cards...))
 	requireNovas(cards...)
 
 	require.NoError(t, os.WriteFile(file, []byte("[pci]\ndevice_spec = {}\n"), 0o600))
 	preview, err := s.API.PreviewWhitelist(t.Context(), rack, nil)
 	require.NoError(t, err)
 	require.NotEmpty(t, preview.Foreign)
-	h.play("refused", cyborg.Failed, apply(false, cards[0]))
-	h.play("forced", cyborg.Succeeded, apply(true, cards[0]))
+	h.play("refused", cyborg.OperationFailed, apply(false, cards[0]))
+	h.play("forced", cyborg.OperationSucceeded, apply(true, cards[0]))
 	requireNovas(cards[0])
-	h.play("emptied", cyborg.Succeeded, apply(false))
+	h.play("emptied", cyborg.OperationSucceeded, apply(false))
 	requireNovas()
 	h.runs(workflows.PreviewWhitelistWorkflow)
 	harness.RequireSound(t, s)

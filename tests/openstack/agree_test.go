@@ -90,7 +90,7 @@ func (c *cloud) disagreement(ctx context.Context, token string, servers map[stri
 	}
 	for i := range accelerators {
 		if err := c.disagreementAt(ctx, token, &accelerators[i], allocated[accelerators[i].ProviderUUID.String()]); err != nil {
-			return fmt.Errorf("accelerator %s: %w", accelerators[i].Deployable, err)
+			return fmt.Errorf("accelerator %s: %w", accelerators[i].ProviderName, err)
 		}
 	}
 	return nil

@@ -104,7 +104,7 @@ func (c *cloud) profilesByClient(t *testing.T) {
 
 func (c *cloud) programByClient(t *testing.T, one apiclient.Accelerator) {
 	t.Helper()
-	image := c.image(t, cyborg.FPGA, "aes-v1", nil)
+	image := c.image(t, cyborg.DeviceTypeFPGA, "aes-v1", nil)
 	var deployable map[string]any
 	c.accelerator(t, "admin", &deployable, "deployable", "program", one.UUID.String(), image, "-f", "json")
 	require.Equal(t, one.UUID.String(), deployable["uuid"])

@@ -26,8 +26,8 @@ func TestImagesInGlance(t *testing.T) {
 	c := start(t, cloudOptions{part: rig.Glance, hosts: []string{host}, cards: 1, handles: 1})
 	card := c.waitReady(t, 1, 1)[0].UUID
 	bitstream := uuid.NewString()
-	aes := c.image(t, cyborg.FPGA, "aes", object{"accel:function_id": "aes-" + bitstream, "accel:bitstream_id": bitstream})
-	elsewhere := c.image(t, cyborg.FPGA, "elsewhere", object{"accel:region_id": "c0ffee"})
+	aes := c.image(t, cyborg.DeviceTypeFPGA, "aes", object{"accel:function_id": "aes-" + bitstream, "accel:bitstream_id": bitstream})
+	elsewhere := c.image(t, cyborg.DeviceTypeFPGA, "elsewhere", object{"accel:region_id": "c0ffee"})
 
 	for source, recorded := range map[string]string{
 		"glance:" + aes: aes, "glance:function:aes-" + bitstream: aes, "glance:" + bitstream: bitstream,
@@ -38,11 +38,11 @@ func TestImagesInGlance(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, recorded, after.BitstreamID, source)
 	}
-	for source, kind := range map[string]cyborg.Kind{
-		"glance:" + elsewhere: cyborg.ImageRejected, "glance:" + uuid.NewString(): cyborg.NotFound, "glance:function:nosuch": cyborg.NotFound,
+	for source, kind := range map[string]cyborg.ErrorKind{
+		"glance:" + elsewhere: cyborg.ErrImageRejected, "glance:" + uuid.NewString(): cyborg.ErrNotFound, "glance:function:nosuch": cyborg.ErrNotFound,
 	} {
 		_, err := c.API.Program(t.Context(), card, cyborg.Image{Source: source})
-		require.Equal(t, kind, cyborg.KindOf(err), "%s: %v", source, err)
+		require.Equal(t, kind, cyborg.ErrorKindOf(err), "%s: %v", source, err)
 	}
 
 	own := config.Default().OpenStack
@@ -53,7 +53,7 @@ func TestImagesInGlance(t *testing.T) {
 	images := glance.New(session, glance.Options{Max: 1 << 20})
 	found, err := images.Find(t.Context(), cyborg.GlanceQuery{ID: uuid.MustParse(aes)})
 	require.NoError(t, err)
-	content := fake.MakeImage(cyborg.FPGA, "aes", []byte("payload"))
+	content := fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload"))
 	require.Equal(t, int64(len(content)), found.Size)
 	sum, err := found.Checksum.Hash()
 	require.NoError(t, err)
@@ -70,5 +70,5 @@ func TestImagesInGlance(t *testing.T) {
 		}
 	}
 	_, err = images.Open(t.Context(), cyborg.GlanceImage(found.ID), found.Size, found.Size+5)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 }

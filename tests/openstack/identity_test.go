@@ -150,7 +150,7 @@ func TestWhoIsWhoByKeystone(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, name == "system", caller.System)
 		require.Empty(t, caller.Project)
-		require.Equal(t, cyborg.Forbidden, cyborg.KindOf(i.policy.Check(auth.WithCaller(t.Context(), caller), "cyborg:arq:get_all")), name)
+		require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(i.policy.Check(auth.WithCaller(t.Context(), caller), "cyborg:arq:get_all")), name)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestServiceTokensOfKeystone(t *testing.T) {
 	require.Equal(t, "demo", caller.Name)
 	require.Contains(t, caller.ServiceRoles, "service")
 	_, err = i.caller(t, demo, demo)
-	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "not one of a service")
 }
 
@@ -219,7 +219,7 @@ func TestTokensThatKeystoneDoesNotKnow(t *testing.T) {
 		"../../v3/users", "%00", "a,b", `"`, "gAAAAA" + strings.Repeat("A", 180), "ä",
 	} {
 		_, err := i.caller(t, token, "")
-		require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err), "%q: %v", token, err)
+		require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), "%q: %v", token, err)
 	}
 	_, err := i.caller(t, good, "")
 	require.NoError(t, err)
@@ -236,7 +236,7 @@ func TestATokenThatIsRevoked(t *testing.T) {
 	require.NoError(t, err, "within the window")
 	i.later.Store(int64(61 * time.Second))
 	_, err = i.caller(t, token, "")
-	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
 }
 
 // TestKeystoneStandsStill: a Keystone that takes connections and says nothing costs callers whose tokens were good a moment
@@ -252,7 +252,7 @@ func TestKeystoneStandsStill(t *testing.T) {
 	_, err = i.caller(t, known, "")
 	require.NoError(t, err)
 	_, err = i.caller(t, other, "")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	i.later.Store(int64(61 * time.Second))
 	for range 5 {
 		_, err = i.caller(t, known, "")

@@ -271,7 +271,7 @@ func unknownProfile(t *testing.T, c *cloud, _, _ string) {
 // its accelerator.
 func failedBind(t *testing.T, c *cloud, _, _ string) {
 	t.Helper()
-	image := c.image(t, cyborg.GPU, "not-for-fpgas", nil)
+	image := c.image(t, cyborg.DeviceTypeGPU, "not-for-fpgas", nil)
 	id := c.create(t, c.profile(t, fpga("accel:bitstream_id="+image)))
 	c.wait(t, id, failed)
 	c.remove(t, id) // until then it keeps what the scheduler allocated
@@ -295,7 +295,7 @@ func (c *cloud) programming(t *testing.T, takes time.Duration) {
 func slowBind(t *testing.T, c *cloud, _, _ string) {
 	t.Helper()
 	c.programming(t, 3*time.Second)
-	image := c.image(t, cyborg.FPGA, "slow", nil)
+	image := c.image(t, cyborg.DeviceTypeFPGA, "slow", nil)
 	id := c.create(t, c.profile(t, fpga("accel:bitstream_id="+image)))
 	c.wait(t, id, active)
 	c.requireAgreement(t, map[string]int{id: 1})
@@ -307,7 +307,7 @@ func slowBind(t *testing.T, c *cloud, _, _ string) {
 func (c *cloud) tooSlow(t *testing.T) (flavor string) {
 	t.Helper()
 	c.programming(t, 2*bindTimeout)
-	return c.profile(t, fpga("accel:bitstream_id="+c.image(t, cyborg.FPGA, "slower", nil)))
+	return c.profile(t, fpga("accel:bitstream_id="+c.image(t, cyborg.DeviceTypeFPGA, "slower", nil)))
 }
 
 // requireTimeout asserts that the last bind took longer than it may.
@@ -316,10 +316,10 @@ func (c *cloud) requireTimeout(t *testing.T) {
 	c.requireAgreement(t, nil) // all operations have ended
 	operations, err := apiclient.Collect(c.API.Operations(t.Context(), apiclient.OperationFilter{}, apiclient.Page{}))
 	require.NoError(t, err)
-	binds := slices.DeleteFunc(operations, func(op apiclient.Operation) bool { return op.Kind != cyborg.KindBind })
+	binds := slices.DeleteFunc(operations, func(op apiclient.Operation) bool { return op.Kind != cyborg.OperationBind })
 	last := slices.MaxFunc(binds, func(x, y apiclient.Operation) int { return x.CreatedAt.Compare(y.CreatedAt) })
 	require.NotNil(t, last.Error)
-	require.Equal(t, cyborg.Timeout, last.Error.Kind, "%v", last.Error)
+	require.Equal(t, cyborg.ErrTimeout, last.Error.Kind, "%v", last.Error)
 }
 
 // timeout: loading the image takes longer than arqs.bind_timeout. Nova hears of it, and need not find out by itself.

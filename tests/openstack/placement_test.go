@@ -102,7 +102,7 @@ func TestPlacementHasTheTree(t *testing.T) {
 	c := start(t, following(host))
 	all := c.waitReady(t, 2, 2)
 	one, other := all[0], all[1]
-	open := map[string]int{one.Deployable: 0, other.Deployable: 0}
+	open := map[string]int{one.ProviderName: 0, other.ProviderName: 0}
 	tree := c.reserved(t, host, open)
 	root, err := c.providers(t.Context(), c.token(t, "admin"), host)
 	require.NoError(t, err)
@@ -114,24 +114,24 @@ func TestPlacementHasTheTree(t *testing.T) {
 	}
 
 	// What is not ours stays, whatever we write.
-	base := c.rig.Placement + "/resource_providers/" + tree[one.Deployable].UUID
+	base := c.rig.Placement + "/resource_providers/" + tree[one.ProviderName].UUID
 	for path, status := range map[string]int{"/traits/CUSTOM_MINE_ALONE": http.StatusCreated, "/resource_classes/CUSTOM_MINE": http.StatusCreated} {
 		a := c.send(t, "admin", http.MethodPut, c.rig.Placement+path, nil, placementVersion)
 		require.Contains(t, []int{status, http.StatusNoContent}, a.status, a.body)
 	}
-	c.meddle(t, host, one.Deployable, func(p held) (string, object) {
+	c.meddle(t, host, one.ProviderName, func(p held) (string, object) {
 		return "/traits", object{"traits": append(p.Traits, "CUSTOM_MINE_ALONE")}
 	})
 	mine := inventory{Total: 7, Reserved: 1, MinUnit: 1, MaxUnit: 3, StepSize: 1, AllocatedBy: 2}
-	c.meddle(t, host, one.Deployable, func(p held) (string, object) {
+	c.meddle(t, host, one.ProviderName, func(p held) (string, object) {
 		p.Inventories["CUSTOM_MINE"] = mine
 		return "/inventories", object{"inventories": p.Inventories}
 	})
 	_, err = c.API.MaintainDevice(t.Context(), one.DeviceUUID, apiclient.Maintaining{Reason: "dust"})
 	require.NoError(t, err)
-	tree = c.reserved(t, host, map[string]int{one.Deployable: 2, other.Deployable: 0})
-	require.Equal(t, mine, tree[one.Deployable].Inventories["CUSTOM_MINE"])
-	require.Equal(t, []string{"CUSTOM_FAKE_DEVICE", "CUSTOM_MINE_ALONE", "OWNER_CYBORG"}, tree[one.Deployable].Traits)
+	tree = c.reserved(t, host, map[string]int{one.ProviderName: 2, other.ProviderName: 0})
+	require.Equal(t, mine, tree[one.ProviderName].Inventories["CUSTOM_MINE"])
+	require.Equal(t, []string{"CUSTOM_FAKE_DEVICE", "CUSTOM_MINE_ALONE", "OWNER_CYBORG"}, tree[one.ProviderName].Traits)
 	_, err = c.API.EnableDevice(t.Context(), one.DeviceUUID)
 	require.NoError(t, err)
 	c.reserved(t, host, open)
@@ -139,9 +139,9 @@ func TestPlacementHasTheTree(t *testing.T) {
 	// Deleted, moved, opened, stripped by hand: it comes back.
 	c.send(t, "admin", http.MethodDelete, base, nil, placementVersion).expect(t, http.StatusNoContent)
 	c.reserved(t, host, open)
-	c.send(t, "admin", http.MethodPut, base, object{"name": one.Deployable, "parent_provider_uuid": tree[other.Deployable].UUID}, placementVersion).
+	c.send(t, "admin", http.MethodPut, base, object{"name": one.ProviderName, "parent_provider_uuid": tree[other.ProviderName].UUID}, placementVersion).
 		expect(t, http.StatusOK)
-	c.meddle(t, host, other.Deployable, func(held) (string, object) { return "/traits", object{"traits": []string{}} })
+	c.meddle(t, host, other.ProviderName, func(held) (string, object) { return "/traits", object{"traits": []string{}} })
 	c.until(t, "mended", func(ctx context.Context) error {
 		tree, err := c.tree(ctx, c.token(t, "admin"), host)
 		if err != nil {
@@ -198,7 +198,7 @@ func TestPlacementAllocationsCount(t *testing.T) {
 	c := start(t, following(host))
 	all := c.waitReady(t, 2, 2)
 	one, other := all[0], all[1]
-	open := map[string]int{one.Deployable: 0, other.Deployable: 0}
+	open := map[string]int{one.ProviderName: 0, other.ProviderName: 0}
 	c.reserved(t, host, open)
 	consumer := uuid.NewString()
 	allocations := c.rig.Placement + "/allocations/" + consumer
@@ -214,7 +214,7 @@ func TestPlacementAllocationsCount(t *testing.T) {
 	}
 	t.Cleanup(drop)
 	_, err := c.API.Retire(t.Context(), one.UUID)
-	require.Equal(t, cyborg.InUse, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, consumer)
 	c.reserved(t, host, open)
 
@@ -223,13 +223,15 @@ func TestPlacementAllocationsCount(t *testing.T) {
 		_, err = c.API.UninstallDriver(t.Context(), host, "fake")
 	}
 	require.NoError(t, err)
-	c.reserved(t, host, map[string]int{one.Deployable: 2, other.Deployable: 2})
+	c.reserved(t, host, map[string]int{one.ProviderName: 2, other.ProviderName: 2})
 	c.until(t, "told", func(ctx context.Context) error {
 		found, err := apiclient.Collect(c.API.Drift(ctx, apiclient.DriftFilter{Open: true}, apiclient.Page{}))
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(found, func(d apiclient.Drift) bool { return d.Class == cyborg.DriftVanishedInUse && d.Name == one.Deployable }) {
+		if !slices.ContainsFunc(found, func(d apiclient.Drift) bool {
+			return d.Class == cyborg.DriftVanishedInUse && d.Name == one.ProviderName
+		}) {
 			return fmt.Errorf("only %v", found)
 		}
 		return nil

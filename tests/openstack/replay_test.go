@@ -86,7 +86,7 @@ func TestTheRecordedRequests(t *testing.T) {
 			p.ours["22222222-2222-4222-8222-222222222222"] = c.accelerators[i].UUID.String()
 		}
 	}
-	p.ours["4180acb3-46f3-4e14-942e-17451ca73f58"] = c.image(t, cyborg.FPGA, "recorded", nil)
+	p.ours["4180acb3-46f3-4e14-942e-17451ca73f58"] = c.image(t, cyborg.DeviceTypeFPGA, "recorded", nil)
 	section, step := "", ""
 	for _, r := range readRecords(t) {
 		switch {

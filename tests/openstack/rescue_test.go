@@ -27,14 +27,14 @@ func TestNovaHostBoots(t *testing.T) {
 		agent.Restart(t)
 	}
 	rescues := func(ctx context.Context) ([]apiclient.Operation, error) {
-		return apiclient.Collect(c.API.Operations(ctx, apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.KindRescue}}, apiclient.Page{}))
+		return apiclient.Collect(c.API.Operations(ctx, apiclient.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationRescue}}, apiclient.Page{}))
 	}
 	well := func(ctx context.Context, wanted int) error {
 		all, err := rescues(ctx)
 		if err != nil {
 			return err
 		}
-		if len(all) != wanted || wanted > 0 && all[0].State != cyborg.Succeeded {
+		if len(all) != wanted || wanted > 0 && all[0].State != cyborg.OperationSucceeded {
 			return fmt.Errorf("the rescues are %+v", all)
 		}
 		lost, err := apiclient.Collect(c.API.Drift(ctx, apiclient.DriftFilter{Classes: []cyborg.DriftClass{cyborg.DriftLostAtBoot}}, apiclient.Page{}))

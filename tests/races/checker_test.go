@@ -28,16 +28,16 @@ func (s *story) at(call, ret time.Duration, m moment, out told) *story {
 func (s *story) done(call, ret time.Duration, id uuid.UUID, r request) *story {
 	return s.at(call, ret, moment{name: "admit", operation: id, request: r}, told{}).
 		at(call, ret, moment{name: "begin", operation: id}, told{}).
-		at(call, ret, moment{name: "end", operation: id}, told{state: cyborg.Succeeded})
+		at(call, ret, moment{name: "end", operation: id}, told{state: cyborg.OperationSucceeded})
 }
 
 // TestTheCheckerRefuses feeds the checker what must not happen, and beside each what may.
 func TestTheCheckerRefuses(t *testing.T) {
 	t.Parallel()
 	target, x, y, z := uuid.New(), uuid.New(), uuid.New(), uuid.New()
-	attach := func(holder string) request { return request{kind: cyborg.KindAttach, holder: holder} }
+	attach := func(holder string) request { return request{kind: cyborg.OperationAttach, holder: holder} }
 	begin := func() *story { return &story{target: target} }
-	ready := accelerator{lifecycle: cyborg.Ready, version: 1}
+	ready := accelerator{lifecycle: cyborg.LifecycleReady, version: 1}
 	holding := func(ids ...uuid.UUID) accelerator {
 		a := ready
 		for i, id := range ids {
@@ -52,34 +52,34 @@ func TestTheCheckerRefuses(t *testing.T) {
 	maintained.maintaining = true
 	for name, c := range map[string]struct{ good, bad *story }{
 		"two attaches at once": {
-			good: begin().done(1, 9, x, attach("a")).at(2, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}),
-			bad:  begin().done(1, 9, x, attach("a")).at(2, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: y}),
+			good: begin().done(1, 9, x, attach("a")).at(2, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}),
+			bad:  begin().done(1, 9, x, attach("a")).at(2, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: y}),
 		},
 		"refused by one that had not come yet": {
-			good: begin().done(1, 9, x, attach("a")).at(2, 4, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}).
-				at(3, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}),
-			bad: begin().at(1, 2, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}).done(3, 9, x, attach("a")).
-				at(4, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}),
+			good: begin().done(1, 9, x, attach("a")).at(2, 4, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}).
+				at(3, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}),
+			bad: begin().at(1, 2, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}).done(3, 9, x, attach("a")).
+				at(4, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}),
 		},
 		"refused by one that had ended": {
-			good: begin().done(1, 5, x, attach("a")).at(2, 4, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}),
-			bad: begin().done(1, 5, x, attach("a")).at(2, 4, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}).
-				at(6, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.Claimed, by: x}),
+			good: begin().done(1, 5, x, attach("a")).at(2, 4, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}),
+			bad: begin().done(1, 5, x, attach("a")).at(2, 4, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}).
+				at(6, 8, moment{name: "admit", request: attach("b")}, told{kind: cyborg.ErrClaimed, by: x}),
 		},
 		"an operation within another": {
 			good: begin().done(1, 9, x, attach("a")).done(2, 8, y, attach("b")), // one after the other
 			bad: begin().done(1, 9, x, attach("a")).at(2, 3, moment{name: "admit", operation: y, request: attach("b")}, told{}).
 				at(4, 5, moment{name: "read"}, told{seen: func() accelerator { a := ready; a.claim = x; return a }()}).
-				at(6, 7, moment{name: "end", operation: y}, told{state: cyborg.Succeeded}),
+				at(6, 7, moment{name: "end", operation: y}, told{state: cyborg.OperationSucceeded}),
 		},
 		"three holders of two handles": {
 			good: begin().done(1, 2, x, attach("a")).done(3, 4, y, attach("b")).
-				at(5, 6, moment{name: "admit", request: attach("c")}, told{kind: cyborg.InUse, by: x}),
+				at(5, 6, moment{name: "admit", request: attach("c")}, told{kind: cyborg.ErrInUse, by: x}),
 			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, attach("b")).done(5, 6, z, attach("c")),
 		},
 		"the wrong operation is named": {
-			good: begin().done(1, 2, x, attach("a")).at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.InUse, by: x}),
-			bad:  begin().done(1, 2, x, attach("a")).at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.InUse, by: y}),
+			good: begin().done(1, 2, x, attach("a")).at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.ErrInUse, by: x}),
+			bad:  begin().done(1, 2, x, attach("a")).at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.ErrInUse, by: y}),
 		},
 		"a stale read": {
 			good: begin().done(1, 5, x, attach("a")).at(3, 4, read, told{seen: ready}).at(6, 7, read, told{seen: holding(x)}),
@@ -90,39 +90,39 @@ func TestTheCheckerRefuses(t *testing.T) {
 			bad:  begin().done(1, 9, x, attach("a")).at(2, 3, read, told{seen: holding(x)}).at(4, 5, read, told{seen: ready}),
 		},
 		"a lost change of specs": {
-			good: begin().at(1, 4, specs, told{seen: changed}).at(2, 5, specs, told{kind: cyborg.Changed}),
+			good: begin().at(1, 4, specs, told{seen: changed}).at(2, 5, specs, told{kind: cyborg.ErrChanged}),
 			bad:  begin().at(1, 4, specs, told{seen: changed}).at(2, 5, specs, told{seen: changed}),
 		},
 		"cancelled without a wish": {
 			good: begin().at(1, 2, moment{name: "admit", operation: x, request: attach("a")}, told{}).
-				at(3, 4, moment{name: "cancel", operation: x}, told{}).at(1, 9, moment{name: "end", operation: x}, told{state: cyborg.Stopped}),
+				at(3, 4, moment{name: "cancel", operation: x}, told{}).at(1, 9, moment{name: "end", operation: x}, told{state: cyborg.OperationCancelled}),
 			bad: begin().at(1, 2, moment{name: "admit", operation: x, request: attach("a")}, told{}).
-				at(1, 9, moment{name: "end", operation: x}, told{state: cyborg.Stopped}),
+				at(1, 9, moment{name: "end", operation: x}, told{state: cyborg.OperationCancelled}),
 		},
 		"attached in maintenance": {
 			good: begin().at(1, 2, moment{name: "maintain"}, told{seen: maintained}).
-				at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.Changed}),
+				at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.ErrChanged}),
 			bad: begin().at(1, 2, moment{name: "maintain"}, told{seen: maintained}).done(3, 4, x, attach("a")),
 		},
 		"retired under its user": {
 			good: begin().done(1, 2, x, attach("a")).
-				at(3, 4, moment{name: "admit", request: request{kind: cyborg.KindRetire}}, told{kind: cyborg.InUse, by: x}),
-			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.KindRetire}),
+				at(3, 4, moment{name: "admit", request: request{kind: cyborg.OperationRetire}}, told{kind: cyborg.ErrInUse, by: x}),
+			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.OperationRetire}),
 		},
 		"attached after it was retired": {
-			good: begin().done(1, 2, x, request{kind: cyborg.KindRetire}).
-				at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.Changed, by: x}),
-			bad: begin().done(1, 2, x, request{kind: cyborg.KindRetire}).done(3, 4, y, attach("a")),
+			good: begin().done(1, 2, x, request{kind: cyborg.OperationRetire}).
+				at(3, 4, moment{name: "admit", request: attach("a")}, told{kind: cyborg.ErrChanged, by: x}),
+			bad: begin().done(1, 2, x, request{kind: cyborg.OperationRetire}).done(3, 4, y, attach("a")),
 		},
 		"forced without need": {
 			good: begin().done(1, 2, x, attach("a")).
-				at(3, 4, moment{name: "admit", request: request{kind: cyborg.KindDetach, force: true}}, told{kind: cyborg.Changed}),
-			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.KindDetach, force: true}),
+				at(3, 4, moment{name: "admit", request: request{kind: cyborg.OperationDetach, force: true}}, told{kind: cyborg.ErrChanged}),
+			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.OperationDetach, force: true}),
 		},
 		"programmed under its user": {
 			good: begin().done(1, 2, x, attach("a")).
-				at(3, 4, moment{name: "admit", request: request{kind: cyborg.KindProgram}}, told{kind: cyborg.InUse, by: x}),
-			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.KindProgram, image: "aes"}),
+				at(3, 4, moment{name: "admit", request: request{kind: cyborg.OperationProgram}}, told{kind: cyborg.ErrInUse, by: x}),
+			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.OperationProgram, image: "aes"}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,14 +71,14 @@ func path(target uuid.UUID) string { return "/v1/accelerators/" + target.String(
 
 func (c *client) ready(target uuid.UUID) {
 	c.wish(&wish{
-		accelerator: target, request: request{kind: cyborg.KindProvision},
+		accelerator: target, request: request{kind: cyborg.OperationProvision},
 		ask: ask{method: http.MethodPost, path: path(target) + "/ready"},
 	})
 }
 
 func (c *client) retire(target uuid.UUID) {
 	c.wish(&wish{
-		accelerator: target, request: request{kind: cyborg.KindRetire},
+		accelerator: target, request: request{kind: cyborg.OperationRetire},
 		ask: ask{method: http.MethodPost, path: path(target) + "/retire"},
 	})
 }
@@ -87,14 +87,14 @@ func (c *client) attach(target uuid.UUID) {
 	holder := c.consumers()[c.random.IntN(4)]
 	kind, id := holderOf(holder)
 	c.wish(&wish{
-		accelerator: target, request: request{kind: cyborg.KindAttach, holder: holder},
+		accelerator: target, request: request{kind: cyborg.OperationAttach, holder: holder},
 		ask: ask{method: http.MethodPut, path: path(target), body: map[string]any{kind: id}},
 	})
 }
 
 func (c *client) detach(target uuid.UUID) {
 	w := &wish{
-		accelerator: target, request: request{kind: cyborg.KindDetach},
+		accelerator: target, request: request{kind: cyborg.OperationDetach},
 		ask: ask{method: http.MethodDelete, path: path(target)},
 	}
 	if c.random.IntN(3) > 0 {
@@ -116,7 +116,7 @@ func (c *client) detach(target uuid.UUID) {
 func (c *client) program(target uuid.UUID) {
 	image := images()[c.random.IntN(2)]
 	c.wish(&wish{
-		accelerator: target, request: request{kind: cyborg.KindProgram, image: image},
+		accelerator: target, request: request{kind: cyborg.OperationProgram, image: image},
 		ask: ask{
 			method: http.MethodPatch, path: path(target) + "/program",
 			body: map[string]any{"image": map[string]any{"source": image, "id": image}},
@@ -151,7 +151,7 @@ func (c *client) wish(w *wish) {
 			switch {
 			case a.status == http.StatusAccepted && follow:
 				c.follow(d, a.operation)
-			case a.problem.Kind == cyborg.Claimed && patient: // and then all who wait try again at once
+			case a.problem.Kind == cyborg.ErrClaimed && patient: // and then all who wait try again at once
 				c.follow(d, a.problem.Operation)
 			}
 		})
@@ -281,7 +281,7 @@ func (c *client) look(a answer) accelerator {
 
 func seen(shown *apiclient.Accelerator, version int64) accelerator {
 	out := accelerator{
-		lifecycle: shown.Lifecycle, maintaining: shown.Admin == cyborg.Maintaining, version: version,
+		lifecycle: shown.Lifecycle, maintaining: shown.Admin == cyborg.AdministrationMaintaining, version: version,
 		accType: shown.Specs.Type, image: shown.BitstreamID,
 	}
 	if shown.Claim != nil {

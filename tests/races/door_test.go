@@ -111,7 +111,7 @@ func (d door) send(t *testing.T, began time.Time, r ask) answer {
 	if out.status >= http.StatusBadRequest {
 		out.decode(t, &out.problem)
 	}
-	if out.status == http.StatusInternalServerError || out.problem.Kind == cyborg.Internal {
+	if out.status == http.StatusInternalServerError || out.problem.Kind == cyborg.ErrInternal {
 		t.Errorf("%s %s answers %d: %s", r.method, r.path, out.status, out.text)
 	}
 	return out

@@ -130,7 +130,7 @@ func (h *history) course(w *wish, op apiclient.Operation, call, now time.Duratio
 	switch {
 	case !op.StartedAt.IsZero():
 		out = append(out, interval(w.client, begin, told{}, call, ret))
-	case op.State == cyborg.Failed:
+	case op.State == cyborg.OperationFailed:
 		out = append(out, interval(w.client, begin, told{kind: op.Error.Kind}, call, ret))
 	}
 	m.name = "end"
@@ -142,7 +142,7 @@ func (h *history) requireOutcome(t *testing.T, w *wish, a answer, op apiclient.O
 	t.Helper()
 	switch {
 	case !a.ended():
-	case op.State == cyborg.Succeeded:
+	case op.State == cyborg.OperationSucceeded:
 		require.Less(t, a.status, 300, "%s succeeded, and was answered %s", w.ask, a.text)
 	default:
 		require.Equal(t, op.Error.Kind, a.problem.Kind, "%s ended %s, and was answered %s", w.ask, op.State, a.text)
@@ -177,7 +177,7 @@ func (h *history) hints(events []cyborg.Event) hints {
 			out[hint{name: "admit", operation: e.Operation}] = at
 		case e.Axis == "claim":
 			out[hint{name: "end", operation: e.Operation}] = at
-		case e.Axis == "state" && e.To == string(cyborg.Running):
+		case e.Axis == "state" && e.To == string(cyborg.OperationRunning):
 			out[hint{name: "begin", operation: e.Operation}] = at
 		case e.Axis == "specs", e.Axis == "administration", e.Axis == "cancel":
 			out[hint{requestID: e.RequestID}] = at
@@ -210,9 +210,9 @@ func essential(moments []porcupine.Operation) []porcupine.Operation {
 	of := func(o porcupine.Operation) (refusal, bool) {
 		m, t := o.Input.(moment), o.Output.(told)
 		switch {
-		case m.name == "admit" && t.kind == cyborg.Claimed:
+		case m.name == "admit" && t.kind == cyborg.ErrClaimed:
 			return refusal{m.name, t.by}, true
-		case m.name == "cancel" && t.kind == cyborg.Changed:
+		case m.name == "cancel" && t.kind == cyborg.ErrChanged:
 			return refusal{m.name, m.operation}, true
 		}
 		return refusal{}, false

@@ -51,13 +51,13 @@ func (s *system) raceHistory(t *testing.T) {
 	require.False(t, t.Failed())
 	recorded := map[uuid.UUID]apiclient.Operation{}
 	for _, op := range s.atRest(t, "rack") {
-		if op.Kind == cyborg.KindConfigure {
+		if op.Kind == cyborg.OperationConfigure {
 			continue
 		}
 		recorded[op.ID] = op
-		if op.State != cyborg.Succeeded { // the loss of a race
-			require.NotEqual(t, cyborg.NeedsOperator, op.State, "%v", op.Error)
-			require.Contains(t, []cyborg.Kind{cyborg.Changed, cyborg.Cancelled}, op.Error.Kind, "%s %s: %v", op.Kind, op.ID, op.Error)
+		if op.State != cyborg.OperationSucceeded { // the loss of a race
+			require.NotEqual(t, cyborg.OperationNeedsOperator, op.State, "%v", op.Error)
+			require.Contains(t, []cyborg.ErrorKind{cyborg.ErrChanged, cyborg.ErrCancelled}, op.Error.Kind, "%s %s: %v", op.Kind, op.ID, op.Error)
 		}
 	}
 	reader := &client{t: t, number: *clients, random: rand.New(rand.NewPCG(*seed, 0)), doors: s.doors, history: history}

@@ -63,9 +63,9 @@ type moment struct {
 
 // told is what somebody was told of it: the output of the model.
 type told struct {
-	nothing bool        // there is nothing to do
-	kind    cyborg.Kind // why not
-	by      uuid.UUID   // the operation that was faster
+	nothing bool             // there is nothing to do
+	kind    cyborg.ErrorKind // why not
+	by      uuid.UUID        // the operation that was faster
 	state   cyborg.OperationState
 	seen    accelerator // of read, and of what answers with the accelerator
 }
@@ -73,11 +73,11 @@ type told struct {
 // guard is why a request cannot be admitted, in the order in which the guards are asked.
 func (a accelerator) guard(r request) told {
 	if a.claim != uuid.Nil {
-		return told{kind: cyborg.Claimed, by: a.claim}
+		return told{kind: cyborg.ErrClaimed, by: a.claim}
 	}
-	changed := told{kind: cyborg.Changed}
+	changed := told{kind: cyborg.ErrChanged}
 	switch r.kind {
-	case cyborg.KindDetach:
+	case cyborg.OperationDetach:
 		for _, h := range a.handles {
 			if h.holder != "" && (r.holder == "" || r.holder == h.holder) {
 				if r.force {
@@ -87,22 +87,22 @@ func (a accelerator) guard(r request) told {
 			}
 		}
 		return told{nothing: true}
-	case cyborg.KindProvision:
-		if a.lifecycle != cyborg.Inactive {
-			return told{kind: cyborg.Changed, by: a.movedBy}
+	case cyborg.OperationProvision:
+		if a.lifecycle != cyborg.LifecycleInactive {
+			return told{kind: cyborg.ErrChanged, by: a.movedBy}
 		}
 		if a.maintaining {
 			return changed
 		}
 		return told{}
 	}
-	if a.lifecycle != cyborg.Ready {
-		return told{kind: cyborg.Changed, by: a.movedBy}
+	if a.lifecycle != cyborg.LifecycleReady {
+		return told{kind: cyborg.ErrChanged, by: a.movedBy}
 	}
-	if r.kind == cyborg.KindProgram || r.kind == cyborg.KindRetire {
+	if r.kind == cyborg.OperationProgram || r.kind == cyborg.OperationRetire {
 		for _, h := range a.handles {
 			if h.holder != "" {
-				return told{kind: cyborg.InUse, by: h.by}
+				return told{kind: cyborg.ErrInUse, by: h.by}
 			}
 		}
 		return told{}
@@ -113,23 +113,23 @@ func (a accelerator) guard(r request) told {
 	free := false
 	for _, h := range a.handles {
 		if h.holder == r.holder {
-			return told{kind: cyborg.InUse, by: h.by}
+			return told{kind: cyborg.ErrInUse, by: h.by}
 		}
 		free = free || h.holder == ""
 	}
 	if !free {
-		return told{kind: cyborg.InUse, by: a.handles[0].by}
+		return told{kind: cyborg.ErrInUse, by: a.handles[0].by}
 	}
 	return told{}
 }
 
 func (a accelerator) admit(m moment, out told) (bool, accelerator) {
 	ended := a.claim != m.retryOf
-	if m.retryOf != uuid.Nil && out.kind == cyborg.Changed && out.by == m.retryOf {
+	if m.retryOf != uuid.Nil && out.kind == cyborg.ErrChanged && out.by == m.retryOf {
 		// What has not failed cannot be retried.
-		return !ended || m.retried == cyborg.Succeeded, a
+		return !ended || m.retried == cyborg.OperationSucceeded, a
 	}
-	if m.retryOf != uuid.Nil && (!ended || m.retried == cyborg.Succeeded) {
+	if m.retryOf != uuid.Nil && (!ended || m.retried == cyborg.OperationSucceeded) {
 		return false, a
 	}
 	if a.guard(m.request) != out {
@@ -146,15 +146,15 @@ func (a accelerator) begin(m moment, out told) (bool, accelerator) {
 	if a.claim != m.operation || a.begun || a.cancelled {
 		return false, a
 	}
-	heeds := a.request.kind == cyborg.KindProvision || a.request.kind == cyborg.KindAttach // the others go on in maintenance
+	heeds := a.request.kind == cyborg.OperationProvision || a.request.kind == cyborg.OperationAttach // the others go on in maintenance
 	if maintained := a.maintaining && heeds; out.kind != "" || maintained {
-		return maintained && out.kind == cyborg.Changed, a
+		return maintained && out.kind == cyborg.ErrChanged, a
 	}
 	a.begun = true
 	switch a.request.kind {
-	case cyborg.KindProvision:
-		a.lifecycle, a.movedBy = cyborg.Installing, m.operation
-	case cyborg.KindAttach:
+	case cyborg.OperationProvision:
+		a.lifecycle, a.movedBy = cyborg.LifecycleInstalling, m.operation
+	case cyborg.OperationAttach:
 		for i := range a.handles {
 			if a.handles[i].holder == "" {
 				a.handles[i] = held{holder: a.request.holder, by: m.operation}
@@ -167,28 +167,28 @@ func (a accelerator) begin(m moment, out told) (bool, accelerator) {
 
 // end makes the last change, or takes the first one back.
 func (a accelerator) end(m moment, out told) (bool, accelerator) {
-	done := out.state == cyborg.Succeeded
-	if a.claim != m.operation || (done && !a.begun) || (out.state == cyborg.Stopped && !a.cancelled) {
+	done := out.state == cyborg.OperationSucceeded
+	if a.claim != m.operation || (done && !a.begun) || (out.state == cyborg.OperationCancelled && !a.cancelled) {
 		return false, a
 	}
 	for i := range a.handles {
 		h := &a.handles[i]
 		switch {
-		case a.request.kind == cyborg.KindAttach && h.by == m.operation && done:
+		case a.request.kind == cyborg.OperationAttach && h.by == m.operation && done:
 			h.confirmed = true
-		case a.request.kind == cyborg.KindAttach && h.by == m.operation,
-			a.request.kind == cyborg.KindDetach && done && (a.request.holder == "" || a.request.holder == h.holder):
+		case a.request.kind == cyborg.OperationAttach && h.by == m.operation,
+			a.request.kind == cyborg.OperationDetach && done && (a.request.holder == "" || a.request.holder == h.holder):
 			*h = held{}
 		}
 	}
 	switch {
-	case a.request.kind == cyborg.KindProvision && done:
-		a.lifecycle, a.movedBy = cyborg.Ready, m.operation
-	case a.request.kind == cyborg.KindProvision && a.begun:
-		a.lifecycle, a.movedBy = cyborg.Inactive, m.operation
-	case a.request.kind == cyborg.KindRetire && done:
-		a.lifecycle, a.movedBy = cyborg.Inactive, m.operation
-	case a.request.kind == cyborg.KindProgram && done:
+	case a.request.kind == cyborg.OperationProvision && done:
+		a.lifecycle, a.movedBy = cyborg.LifecycleReady, m.operation
+	case a.request.kind == cyborg.OperationProvision && a.begun:
+		a.lifecycle, a.movedBy = cyborg.LifecycleInactive, m.operation
+	case a.request.kind == cyborg.OperationRetire && done:
+		a.lifecycle, a.movedBy = cyborg.LifecycleInactive, m.operation
+	case a.request.kind == cyborg.OperationProgram && done:
 		a.image = a.request.image
 	}
 	a.claim, a.request, a.begun, a.cancelled = uuid.Nil, request{}, false, false
@@ -197,7 +197,7 @@ func (a accelerator) end(m moment, out told) (bool, accelerator) {
 
 // shows says that somebody who looks at the accelerator sees this.
 func (a accelerator) shows(seen accelerator) bool {
-	if a.request.kind == cyborg.KindProgram && a.begun && seen.image == a.request.image {
+	if a.request.kind == cyborg.OperationProgram && a.begun && seen.image == a.request.image {
 		seen.image = a.image // a report may be faster than the end of the operation
 	}
 	seen.movedBy, seen.request, seen.begun, seen.cancelled = a.movedBy, a.request, a.begun, a.cancelled // are not shown
@@ -214,14 +214,14 @@ func (a accelerator) step(m moment, out told) (bool, accelerator) {
 		return a.end(m, out)
 	case "cancel":
 		if out.kind != "" {
-			return out.kind == cyborg.Changed && out.by == m.operation && a.claim != m.operation, a
+			return out.kind == cyborg.ErrChanged && out.by == m.operation && a.claim != m.operation, a
 		}
 		was := a
 		a.cancelled = true
 		return was.claim == m.operation, a
 	case "specs":
 		if out.kind != "" {
-			return out.kind == cyborg.Changed && out.by == uuid.Nil && a.version != m.version, a
+			return out.kind == cyborg.ErrChanged && out.by == uuid.Nil && a.version != m.version, a
 		}
 		was := a.version
 		a.version, a.accType = a.version+1, m.accType

@@ -39,7 +39,7 @@ func (s *system) atOnce(t *testing.T, requests []ask) []answer {
 }
 
 // requireLost says that a request was refused because an operation was faster, and names that one.
-func requireLost(t *testing.T, r ask, a answer, kinds []cyborg.Kind, winners ...uuid.UUID) {
+func requireLost(t *testing.T, r ask, a answer, kinds []cyborg.ErrorKind, winners ...uuid.UUID) {
 	t.Helper()
 	require.Equal(t, http.StatusConflict, a.status, "%s: %s", r, a.text)
 	require.Contains(t, kinds, a.problem.Kind, "%s: %s", r, a.text)
@@ -66,7 +66,7 @@ func (s *system) raceForName(t *testing.T) {
 	require.NotEqual(t, uuid.Nil, winner, "nobody has created it")
 	for i, a := range answers {
 		if a.status != http.StatusCreated {
-			requireLost(t, requests[i], a, []cyborg.Kind{cyborg.Claimed, cyborg.NameTaken}, winner)
+			requireLost(t, requests[i], a, []cyborg.ErrorKind{cyborg.ErrClaimed, cyborg.ErrNameTaken}, winner)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (s *system) raceForFit(t *testing.T) {
 	require.Len(t, got, fitting, "one was given to two")
 	for i, a := range answers {
 		if a.status != http.StatusCreated {
-			requireLost(t, requests[i], a, []cyborg.Kind{cyborg.NoFit}, winners...)
+			requireLost(t, requests[i], a, []cyborg.ErrorKind{cyborg.ErrNoFit}, winners...)
 		}
 	}
 }
@@ -154,10 +154,10 @@ func (s *system) raceToRetry(t *testing.T) {
 	require.NoError(t, err)
 	for _, oneKey := range []bool{true, false} {
 		require.NoError(t, s.Bench("retry").Edit(t.Context(), device.Identity, func(card *fake.Card) {
-			card.Fail = map[fake.Step]fake.Failure{fake.StepAttach: {Times: 1, Kind: cyborg.Hardware, When: fake.Before}}
+			card.Fail = map[fake.Step]fake.Failure{fake.StepAttach: {Times: 1, Kind: cyborg.ErrHardware, When: fake.Before}}
 		}))
 		_, err = s.API.Attach(t.Context(), target.UUID, cyborg.Holder{})
-		require.Equal(t, cyborg.Hardware, cyborg.KindOf(err), "%v", err)
+		require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err), "%v", err)
 		failed := cyborg.AsError(err).Operation
 		requests := make([]ask, 20)
 		key := uuid.NewString()
@@ -183,7 +183,7 @@ func (s *system) raceToRetry(t *testing.T) {
 				continue
 			}
 			require.False(t, oneKey, "%s: %d %s", requests[i], a.status, a.text)
-			requireLost(t, requests[i], a, []cyborg.Kind{cyborg.Claimed, cyborg.InUse}, slices.Collect(maps.Keys(winners))...)
+			requireLost(t, requests[i], a, []cyborg.ErrorKind{cyborg.ErrClaimed, cyborg.ErrInUse}, slices.Collect(maps.Keys(winners))...)
 		}
 		s.atRest(t, "retry")
 		_, err = s.API.Detach(t.Context(), target.UUID, cyborg.Holder{})
@@ -229,7 +229,7 @@ func (s *system) raceWithDriver(t *testing.T) {
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			now, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{Hosts: []string{"driver"}}, apiclient.Page{}))
-			return err == nil && len(now) == 2 && now[0].Presence == cyborg.Present && now[1].Presence == cyborg.Present
+			return err == nil && len(now) == 2 && now[0].Presence == cyborg.PresencePresent && now[1].Presence == cyborg.PresencePresent
 		}, 3*time.Minute, 20*time.Millisecond)
 		for i := range found {
 			_, err := s.API.Detach(t.Context(), found[i].UUID, cyborg.Holder{})
@@ -267,14 +267,14 @@ func (s *system) raceToForce(t *testing.T) {
 			return err
 		})
 	}
-	look(func(a apiclient.Accelerator) bool { return a.Presence == cyborg.Missing })
+	look(func(a apiclient.Accelerator) bool { return a.Presence == cyborg.PresenceMissing })
 
 	requests := make([]ask, 30)
 	for i := range requests {
 		requests[i] = ask{method: http.MethodDelete, path: path(target) + "?force=true", key: uuid.NewString()}
 	}
 	answers := s.atOnce(t, requests)
-	ops, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{Hosts: []string{"force"}, Kinds: []cyborg.OperationKind{cyborg.KindDetach}}, apiclient.Page{}))
+	ops, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{Hosts: []string{"force"}, Kinds: []cyborg.OperationKind{cyborg.OperationDetach}}, apiclient.Page{}))
 	require.NoError(t, err)
 	require.Len(t, ops, 1)
 	winner := ops[0].ID
@@ -283,7 +283,7 @@ func (s *system) raceToForce(t *testing.T) {
 		case a.status == http.StatusNoContent: // the winner's, or there was nothing left to do
 		case a.operation == winner:
 		default:
-			requireLost(t, requests[i], a, []cyborg.Kind{cyborg.Claimed}, winner)
+			requireLost(t, requests[i], a, []cyborg.ErrorKind{cyborg.ErrClaimed}, winner)
 		}
 	}
 	s.atRest(t, "force")

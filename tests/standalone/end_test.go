@@ -64,7 +64,7 @@ func TestWhatOutlivesAStop(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		operation, err := s.API.Operation(t.Context(), answer.Operation.ID)
-		return err == nil && operation.State == cyborg.Running
+		return err == nil && operation.State == cyborg.OperationRunning
 	}, limit, 5*time.Millisecond)
 	require.Equal(t, 0, s.Stop(t))
 	require.Contains(t, s.Output(), "A step that runs has 1s to end; a second Ctrl-C does not wait for it.\n  attach of local on fake, admitted ")

@@ -26,13 +26,13 @@ type Agent struct {
 	ready  chan struct{}
 }
 
-// New makes an agent. It touches nothing yet. The error, of kind Invalid, says all that is wrong with the configuration.
+// New makes an agent. It touches nothing yet. The error, of kind ErrInvalid, says all that is wrong with the configuration.
 func New(config Config, deps Deps) (*Agent, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	if deps.Temporal == nil || deps.Drivers == nil || deps.Log == nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "an agent needs a Temporal client, drivers and a logger")
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "an agent needs a Temporal client, drivers and a logger")
 	}
 	if deps.Clock == nil {
 		deps.Clock = time.Now
@@ -71,7 +71,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer parts.endpoint.close()
 	defer parts.metrics.unregister()
-	a.log.InfoContext(ctx, "agent started", "version", a.deps.Version, "boot_id", bootID, "instance", parts.uplink.instance,
+	a.log.InfoContext(ctx, "agent started", "version", a.deps.Version, "boot_id", bootID, "instance", parts.reporter.instance,
 		"state_dir", dir.Path())
 
 	// What serves the steps goes on until the last of them has ended.
@@ -79,8 +79,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer stop()
 	var all sync.WaitGroup
 	all.Go(func() { parts.inventory.Run(lasting) })
-	all.Go(func() { parts.uplink.run(lasting) })
-	all.Go(func() { parts.uplink.heartbeat(lasting) })
+	all.Go(func() { parts.reporter.run(lasting) })
+	all.Go(func() { parts.reporter.heartbeat(lasting) })
 	if a.config.Root == "/" {
 		all.Go(func() { a.listen(lasting, parts.inventory) })
 	}
@@ -99,10 +99,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	// Where a thousand hosts start at once, they shall not come to Temporal all at once as well: a host that has something to
 	// report is heard first.
 	select {
-	case <-parts.uplink.introduced:
+	case <-parts.reporter.introduced:
 	case <-ctx.Done():
 	}
-	a.serve(ctx, parts.activities, parts.uplink.standing, bootID, serving)
+	a.serve(ctx, parts.activities, parts.reporter.approval, bootID, serving)
 	stop()
 	all.Wait()
 	a.log.InfoContext(ctx, "agent stopped")
@@ -113,7 +113,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 type parts struct {
 	inventory  *inventory.Inventory
 	endpoint   *endpoint
-	uplink     *uplink
+	reporter   *reporter
 	activities *activity.Activities
 	metrics    *metrics
 }
@@ -148,22 +148,22 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	if err != nil {
 		return parts{}, err
 	}
-	up := &uplink{
+	up := &reporter{
 		endpoint: link, inventory: known, bootID: j.BootID(), instance: instanceOf(j.BootID(), dir.ID()), version: a.deps.Version, started: a.deps.Clock().UTC(),
 		interval: a.config.HeartbeatInterval, log: a.log, metrics: measured, exceed: j.Exceed, clock: a.deps.Clock,
-		asks: make(chan ask), forced: make(chan struct{}, 1), standing: newStanding(), introduced: make(chan struct{}),
+		asks: make(chan ask), forced: make(chan struct{}, 1), approval: newApproval(), introduced: make(chan struct{}),
 	}
 	if a.deps.BootID == "" { // else nobody knows when that was
 		up.uptime = func() time.Duration { return readUptime(a.config.Root) }
 	}
 	up.introduce = sync.OnceFunc(func() { close(up.introduced) })
 	activities := &activity.Activities{
-		Inventory: known, Journal: j, Images: store, Uplink: up, Log: a.log,
+		Inventory: known, Journal: j, Images: store, Reporter: up, Log: a.log,
 		Nova:         nova,
 		UsageTimeout: a.config.UsageTimeout, Ended: measured.stepEnded, Now: a.deps.Clock,
 	}
 	up.busy = func() bool { return activities.Running() >= a.config.Slots }
-	return parts{inventory: known, endpoint: link, uplink: up, metrics: measured, activities: activities}, nil
+	return parts{inventory: known, endpoint: link, reporter: up, metrics: measured, activities: activities}, nil
 }
 
 // Instance is what the agent with these directories calls itself since the machine's boot; empty where there was none yet.

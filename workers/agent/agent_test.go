@@ -550,7 +550,7 @@ func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {
 	second, err := agent.New(h.config, h.deps)
 	require.NoError(t, err)
 	err = second.Run(t.Context())
-	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 }
 
 func TestADamagedJournalIsNotStartedOn(t *testing.T) {
@@ -567,7 +567,7 @@ func TestADamagedJournalIsNotStartedOn(t *testing.T) {
 	a, err := agent.New(h.config, h.deps)
 	require.NoError(t, err)
 	err = a.Run(t.Context())
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, path)
 }
 
@@ -606,5 +606,5 @@ func TestConfigurationMistakesAreAllTold(t *testing.T) {
 	_, err = agent.New(agent.Config{Host: "node-1", StateDir: "/x"}, h.deps)
 	require.ErrorContains(t, err, "has no conductor endpoint")
 	_, err = agent.New(h.config, agent.Deps{})
-	require.Equal(t, cyborg.Internal, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(err))
 }

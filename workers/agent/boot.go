@@ -30,11 +30,11 @@ func readBootID(root string) (string, error) {
 		text, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the boot id of this machine cannot be read: %w", err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the boot id of this machine cannot be read: %w", err)
 	}
 	id, err := uuid.Parse(strings.TrimSpace(string(text)))
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.Unavailable, "the boot id of this machine, in %s, is not one: %w", path, err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the boot id of this machine, in %s, is not one: %w", path, err)
 	}
 	return id.String(), nil
 }

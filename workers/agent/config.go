@@ -115,10 +115,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate says everything that is wrong with the configuration, each as an error of kind Invalid.
+// Validate says everything that is wrong with the configuration, each as an error of kind ErrInvalid.
 func (c Config) Validate() error {
 	var all []error
-	bad := func(format string, args ...any) { all = append(all, cyborg.Errorf(cyborg.Invalid, format, args...)) }
+	bad := func(format string, args ...any) { all = append(all, cyborg.Errorf(cyborg.ErrInvalid, format, args...)) }
 
 	c = c.withDefaults()
 	if err := cyborg.CheckHostName(c.Host); err != nil {
@@ -170,11 +170,11 @@ func (c Config) validateBackends() []error {
 			all = append(all, err)
 		}
 		if seen[b.Name] {
-			all = append(all, cyborg.Errorf(cyborg.Invalid, "the backend %q is configured twice", b.Name))
+			all = append(all, cyborg.Errorf(cyborg.ErrInvalid, "the backend %q is configured twice", b.Name))
 		}
 		seen[b.Name] = true
 		if strings.TrimSpace(b.Driver) == "" {
-			all = append(all, cyborg.Errorf(cyborg.Invalid, "the backend %q names no driver", b.Name))
+			all = append(all, cyborg.Errorf(cyborg.ErrInvalid, "the backend %q names no driver", b.Name))
 		}
 	}
 	return all

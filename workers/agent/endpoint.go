@@ -67,7 +67,7 @@ func (e *endpoint) close() { e.client.CloseIdleConnections() }
 func (e *endpoint) post(ctx context.Context, path string, message, answer any) error {
 	text, err := json.Marshal(message)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "a message to the conductor cannot be encoded: %w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "a message to the conductor cannot be encoded: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -86,7 +86,7 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
 	if err := json.NewDecoder(io.LimitReader(response.Body, answerSize)).Decode(answer); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the conductor's answer to %s cannot be read: %w", path, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor's answer to %s cannot be read: %w", path, err)
 	}
 	return nil
 }
@@ -112,13 +112,13 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 	}
 	body := &stallingBody{body: response.Body, cancel: cancel}
 	body.timer = time.AfterFunc(imageStalls, func() {
-		cancel(cyborg.Errorf(cyborg.Unavailable, "the conductor sent nothing more of the image for %s", imageStalls))
+		cancel(cyborg.Errorf(cyborg.ErrUnavailable, "the conductor sent nothing more of the image for %s", imageStalls))
 	})
 	download := images.Download{ReadCloser: body, Size: response.ContentLength}
 	if response.StatusCode == http.StatusPartialContent {
 		begin, all, ok := parseContentRange(response.Header.Get("Content-Range"))
 		if !ok {
-			return images.Download{}, errors.Join(cyborg.Errorf(cyborg.Unavailable,
+			return images.Download{}, errors.Join(cyborg.Errorf(cyborg.ErrUnavailable,
 				"the conductor sent a part of the image and %q does not say which", response.Header.Get("Content-Range")), body.Close())
 		}
 		download.Offset, download.Size = begin, all
@@ -162,7 +162,7 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 		at := (int(first) + n) % len(e.urls)
 		made, err := request(ctx, e.urls[at])
 		if err != nil {
-			return nil, cyborg.Errorf(cyborg.Internal, "a request to the conductor cannot be made: %w", err)
+			return nil, cyborg.Errorf(cyborg.ErrInternal, "a request to the conductor cannot be made: %w", err)
 		}
 		response, err := e.client.Do(made)
 		if err != nil {
@@ -186,7 +186,7 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 		}
 		failures = append(failures, failure)
 	}
-	return nil, cyborg.Errorf(cyborg.Unavailable, "no conductor could answer: %w", errors.Join(failures...))
+	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no conductor could answer: %w", errors.Join(failures...))
 }
 
 // withoutQuery takes the query from the URL in an error: the secret of a one-time URL is no word for logs.
@@ -228,10 +228,10 @@ func postponed(response *http.Response, err error) error {
 func readProblem(response *http.Response) error {
 	defer func() { _ = response.Body.Close() }() // it was only read
 	var problem struct {
-		Kind    cyborg.Kind `json:"kind"`
-		Message string      `json:"message"`
-		Detail  string      `json:"detail"`
-		Hint    string      `json:"hint"`
+		Kind    cyborg.ErrorKind `json:"kind"`
+		Message string           `json:"message"`
+		Detail  string           `json:"detail"`
+		Hint    string           `json:"hint"`
 	}
 	text, err := io.ReadAll(io.LimitReader(response.Body, answerSize))
 	if err == nil {
@@ -245,35 +245,35 @@ func readProblem(response *http.Response) error {
 		message = "the conductor answered " + response.Status
 	}
 	kind := problem.Kind
-	if !slices.Contains(cyborg.Kinds(), kind) {
+	if !slices.Contains(cyborg.ErrorKinds(), kind) {
 		kind = kindOfStatus(response.StatusCode)
 	}
-	failure := cyborg.Errorf(kind, "%s", cyborg.Showable(message, longestText))
+	failure := cyborg.Errorf(kind, "%s", cyborg.Sanitize(message, longestText))
 	if problem.Hint != "" {
-		failure = failure.WithHint("%s", cyborg.Showable(problem.Hint, longestText))
+		failure = failure.WithHint("%s", cyborg.Sanitize(problem.Hint, longestText))
 	}
 	return failure
 }
 
-func kindOfStatus(status int) cyborg.Kind {
+func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusRequestedRangeNotSatisfiable:
-		return cyborg.Unavailable
+		return cyborg.ErrUnavailable
 	case http.StatusUnauthorized:
-		return cyborg.Unauthenticated
+		return cyborg.ErrUnauthenticated
 	case http.StatusForbidden:
-		return cyborg.Forbidden
+		return cyborg.ErrForbidden
 	case http.StatusNotFound:
-		return cyborg.NotFound
+		return cyborg.ErrNotFound
 	case http.StatusRequestEntityTooLarge:
-		return cyborg.TooLarge
+		return cyborg.ErrTooLarge
 	case http.StatusTooManyRequests:
-		return cyborg.Overloaded
+		return cyborg.ErrOverloaded
 	}
 	if status >= http.StatusBadRequest && status < http.StatusInternalServerError {
-		return cyborg.Invalid
+		return cyborg.ErrInvalid
 	}
-	return cyborg.Unavailable
+	return cyborg.ErrUnavailable
 }
 
 // stallingBody gives up a connection that brings nothing more.

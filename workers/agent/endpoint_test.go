@@ -51,7 +51,7 @@ func TestImagesComeInParts(t *testing.T) {
 		require.Equal(t, int64(len(image)), download.Size)
 	}
 	_, err := e.Image(t.Context(), "/nothing", 0)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
 func TestWhatTheConductorSaysOfAnImage(t *testing.T) {
@@ -59,27 +59,27 @@ func TestWhatTheConductorSaysOfAnImage(t *testing.T) {
 	for _, test := range []struct {
 		status int
 		body   string
-		kind   cyborg.Kind
+		kind   cyborg.ErrorKind
 		text   string
 	}{
-		{409, `{"kind":"changed","detail":"the operation has ended","hint":"Retry it."}`, cyborg.Changed, "the operation has ended"},
-		{413, `{"kind":"too_large","message":"too large"}`, cyborg.TooLarge, "too large"},
-		{404, `{"kind":"nonsense","detail":"no image"}`, cyborg.NotFound, "no image"},
-		{401, ``, cyborg.Unauthenticated, "401"},
-		{403, `not JSON`, cyborg.Forbidden, "403"},
-		{429, ``, cyborg.Overloaded, "429"},
-		{400, ``, cyborg.Invalid, "400"},
-		{416, ``, cyborg.Unavailable, "416"},
-		{302, ``, cyborg.Unavailable, "302"},
-		{502, `{"kind":"hardware","detail":"the mirror burns"}`, cyborg.Unavailable, "the mirror burns"},
-		{503, ``, cyborg.Unavailable, "503"},
+		{409, `{"kind":"changed","detail":"the operation has ended","hint":"Retry it."}`, cyborg.ErrChanged, "the operation has ended"},
+		{413, `{"kind":"too_large","message":"too large"}`, cyborg.ErrTooLarge, "too large"},
+		{404, `{"kind":"nonsense","detail":"no image"}`, cyborg.ErrNotFound, "no image"},
+		{401, ``, cyborg.ErrUnauthenticated, "401"},
+		{403, `not JSON`, cyborg.ErrForbidden, "403"},
+		{429, ``, cyborg.ErrOverloaded, "429"},
+		{400, ``, cyborg.ErrInvalid, "400"},
+		{416, ``, cyborg.ErrUnavailable, "416"},
+		{302, ``, cyborg.ErrUnavailable, "302"},
+		{502, `{"kind":"hardware","detail":"the mirror burns"}`, cyborg.ErrUnavailable, "the mirror burns"},
+		{503, ``, cyborg.ErrUnavailable, "503"},
 	} {
 		e := serveImages(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(test.status)
 			_, _ = fmt.Fprint(w, test.body) // the client tells what it got of it
 		})
 		_, err := e.Image(t.Context(), "/nothing", 0)
-		require.Equal(t, test.kind, cyborg.KindOf(err), "status %d: %v", test.status, err)
+		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "status %d: %v", test.status, err)
 		require.ErrorContains(t, err, test.text)
 	}
 }
@@ -119,7 +119,7 @@ func TestAPartThatNobodyAskedFor(t *testing.T) {
 		w.WriteHeader(http.StatusPartialContent)
 	})
 	_, err := e.Image(t.Context(), "/nothing", 1)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "does not say which")
 }
 
@@ -150,7 +150,7 @@ func TestComeAgain(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
 		err := e.post(t.Context(), reportPath, cyborg.Report{}, &cyborg.ReportReply{})
-		require.Equal(t, cyborg.Overloaded, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrOverloaded, cyborg.ErrorKindOf(err))
 		var asked comeAgain
 		require.Equal(t, want > 0, errors.As(err, &asked), header)
 		require.Equal(t, want, asked.after, header)

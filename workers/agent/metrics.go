@@ -34,7 +34,7 @@ func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 	}
 	for _, collector := range []prometheus.Collector{m.steps, m.reports} {
 		if err := registry.Register(collector); err != nil {
-			return nil, cyborg.Errorf(cyborg.Internal, "the metrics of host %s cannot be registered: %w", host, err)
+			return nil, cyborg.Errorf(cyborg.ErrInternal, "the metrics of host %s cannot be registered: %w", host, err)
 		}
 	}
 	m.registry = registry
@@ -48,8 +48,10 @@ func (m *metrics) unregister() {
 	}
 }
 
-func (m *metrics) stepEnded(step string, kind cyborg.Kind, took time.Duration) {
+func (m *metrics) stepEnded(step string, kind cyborg.ErrorKind, took time.Duration) {
 	m.steps.WithLabelValues(step, string(kind)).Observe(took.Seconds())
 }
 
-func (m *metrics) reported(err error) { m.reports.WithLabelValues(string(cyborg.KindOf(err))).Inc() }
+func (m *metrics) reported(err error) {
+	m.reports.WithLabelValues(string(cyborg.ErrorKindOf(err))).Inc()
+}

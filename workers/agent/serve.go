@@ -26,7 +26,7 @@ const (
 // run then have ended. It does so while the conductor takes this agent for the host's. Serving is closed when the first
 // worker runs.
 func (a *Agent) serve(
-	ctx context.Context, activities *activity.Activities, standing *standing, bootID string, serving chan<- struct{},
+	ctx context.Context, activities *activity.Activities, standing *approval, bootID string, serving chan<- struct{},
 ) {
 	pause, away := firstReach, false
 	for ctx.Err() == nil {
@@ -118,7 +118,7 @@ func (a *Agent) newWorker(activities *activity.Activities, bootID string) (worke
 		DisableEagerActivities:             true,
 		MaxConcurrentActivityTaskPollers:   1,
 		MaxConcurrentActivityExecutionSize: a.config.Slots,
-		MaxHeartbeatThrottleInterval:       activity.LongestBeat,
+		MaxHeartbeatThrottleInterval:       activity.LongestHeartbeatInterval,
 		Identity:                           "agent@" + a.config.Host + "/" + bootID,
 		WorkerStopTimeout:                  a.config.StopTimeout,
 		OnFatalError: func(err error) {

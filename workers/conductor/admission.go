@@ -10,7 +10,7 @@ import (
 // processes may have one; Reconcile is the net below it.
 type Admitter struct {
 	// Wake ticks when something was recorded, and each second at least; db.Store.Wake does.
-	Wake func(ctx context.Context) <-chan struct{}
+	Notify func(ctx context.Context) <-chan struct{}
 	// Admit admits what there is, and says how much that was; the conductor's Activities.AdmitNew does.
 	Admit func(ctx context.Context) (int, error)
 	Log   *slog.Logger
@@ -26,7 +26,7 @@ const (
 // Run does so until ctx ends.
 func (a *Admitter) Run(ctx context.Context) error {
 	var (
-		wake    = a.Wake(ctx)
+		wake    = a.Notify(ctx)
 		trouble time.Duration
 	)
 	for {

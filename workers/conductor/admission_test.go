@@ -25,7 +25,7 @@ func TestAdmitter(t *testing.T) {
 			away  error
 		)
 		admitter := conductor.Admitter{
-			Wake: func(context.Context) <-chan struct{} { return wake },
+			Notify: func(context.Context) <-chan struct{} { return wake },
 			Admit: func(context.Context) (int, error) {
 				looks = append(looks, time.Now())
 				if away != nil || len(found) == 0 {

@@ -77,7 +77,7 @@ func (e *Engine) ask(ctx context.Context, prefix, name string, in, out any) erro
 	}
 	if err := run.Get(ctx, out); err != nil {
 		if ctx.Err() != nil {
-			return cyborg.Errorf(cyborg.Timeout, "no answer within the time of the request: %w", err)
+			return cyborg.Errorf(cyborg.ErrTimeout, "no answer within the time of the request: %w", err)
 		}
 		return workflows.FromFailure(err)
 	}

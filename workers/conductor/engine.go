@@ -43,7 +43,7 @@ type run struct {
 	forget func()
 }
 
-// Wait returns when the operation's end is recorded, or with an error of kind Timeout when ctx ends first. Where this
+// Wait returns when the operation's end is recorded, or with an error of kind ErrTimeout when ctx ends first. Where this
 // process works on the run, it knows that before Temporal could tell, and a question to Temporal is saved.
 func (r run) Wait(ctx context.Context) error {
 	defer r.forget()
@@ -59,7 +59,7 @@ func (r run) Wait(ctx context.Context) error {
 		return nil
 	case err := <-answer:
 		if err != nil && ctx.Err() != nil {
-			return cyborg.Errorf(cyborg.Timeout, "the operation has not ended yet: %w", ctx.Err())
+			return cyborg.Errorf(cyborg.ErrTimeout, "the operation has not ended yet: %w", ctx.Err())
 		}
 		if err != nil {
 			return workflows.FromFailure(err)
@@ -97,7 +97,7 @@ func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	err := e.client.CancelWorkflow(ctx, op.WorkflowID(), "")
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
-		_, err = workflows.StartOperation(ctx, e.client, op, e.limits, op.State == cyborg.Running)
+		_, err = workflows.StartOperation(ctx, e.client, op, e.limits, op.State == cyborg.OperationRunning)
 		return err
 	}
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 // To cancel an operation whose run is gone does not make it go on: what it had done is undone.
 func TestCancelWithoutARun(t *testing.T) {
 	t.Parallel()
-	for state, abandoned := range map[cyborg.OperationState]bool{cyborg.Admitted: false, cyborg.Running: true} {
-		op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.KindAttach, State: state}
+	for state, abandoned := range map[cyborg.OperationState]bool{cyborg.OperationAdmitted: false, cyborg.OperationRunning: true} {
+		op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationAttach, State: state}
 		temporal := &mocks.Client{}
 		temporal.On("CancelWorkflow", mock.Anything, op.WorkflowID(), "").Return(serviceerror.NewNotFound("it was terminated"))
 		temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, workflows.AttachWorkflow, workflows.OperationInput{

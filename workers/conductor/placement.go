@@ -29,7 +29,7 @@ func ServePlacement(ctx context.Context, c client.Client, acts *activities.Place
 
 // FollowerStore is what a Follower needs of the records.
 type FollowerStore interface {
-	Wake(ctx context.Context) <-chan struct{}
+	Notify(ctx context.Context) <-chan struct{}
 	SwitchPlacement(ctx context.Context, on bool, every time.Duration) error
 	PlacementSilence(ctx context.Context, silentFor time.Duration) (int, error)
 	DuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error)
@@ -69,7 +69,7 @@ const (
 // Follow does so until ctx ends.
 func (f *Follower) Follow(ctx context.Context) error {
 	var books books
-	wake := f.Store.Wake(ctx)
+	wake := f.Store.Notify(ctx)
 	for {
 		more := f.look(ctx, &books)
 		select { // a moment, in which more may change

@@ -28,7 +28,7 @@ type followed struct {
 }
 
 // Wake ticks each second, as a store does while nothing happens.
-func (*followed) Wake(ctx context.Context) <-chan struct{} {
+func (*followed) Notify(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{})
 	go func() {
 		for {
@@ -146,7 +146,7 @@ func TestFollowerGivesBackWhatItCannotStart(t *testing.T) {
 	f := &followed{due: []string{"good", "bad"}}
 	follow(t, f, func(host string) error {
 		if host == "bad" {
-			return cyborg.Errorf(cyborg.Unavailable, "Temporal does not answer")
+			return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer")
 		}
 		return nil
 	}, func(*db.PlacementState) {

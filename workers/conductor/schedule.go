@@ -38,7 +38,7 @@ func EnsureSchedules(ctx context.Context, c client.Client, every time.Duration, 
 		return nil
 	}
 	if !errors.Is(err, temporal.ErrScheduleAlreadyRunning) {
-		return cyborg.Errorf(cyborg.Unavailable, "the reconcile schedule cannot be created: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the reconcile schedule cannot be created: %w", err)
 	}
 	handle := c.ScheduleClient().GetHandle(ctx, reconcileSchedule)
 	err = handle.Update(ctx, client.ScheduleUpdateOptions{
@@ -49,7 +49,7 @@ func EnsureSchedules(ctx context.Context, c client.Client, every time.Duration, 
 		},
 	})
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the reconcile schedule cannot be updated: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the reconcile schedule cannot be updated: %w", err)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // EnsureSearchAttributes registers the search attributes that the namespace lacks.
 func EnsureSearchAttributes(ctx context.Context, c client.Client, namespace string) error {
 	fail := func(err error) error {
-		return cyborg.Errorf(cyborg.Unavailable, "search attributes cannot be registered in namespace %s: %w", namespace, err).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "search attributes cannot be registered in namespace %s: %w", namespace, err).
 			WithHint("Register them by hand, or give this process the right to: %v.", workflows.SearchAttributes())
 	}
 	known, err := c.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: namespace})

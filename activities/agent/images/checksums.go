@@ -20,11 +20,11 @@ type checksums struct {
 
 var sumFormat = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// wanted are the checksums of an image. The error is of kind Invalid.
+// wanted are the checksums of an image. The error is of kind ErrInvalid.
 func wanted(image cyborg.Image) (checksums, error) {
 	want := checksums{sha256: strings.ToLower(image.SHA256), other: image.Checksum}
 	if want.sha256 != "" && !sumFormat.MatchString(want.sha256) {
-		return want, cyborg.Errorf(cyborg.Invalid, "%.80q is not a SHA-256: write 64 hexadecimal digits", image.SHA256)
+		return want, cyborg.Errorf(cyborg.ErrInvalid, "%.80q is not a SHA-256: write 64 hexadecimal digits", image.SHA256)
 	}
 	if want.other != "" {
 		if _, err := want.other.Hash(); err != nil {
@@ -70,7 +70,7 @@ func (s *sums) reset() {
 	}
 }
 
-// check compares them. The error is of kind ImageRejected.
+// check compares them. The error is of kind ErrImageRejected.
 func (s *sums) check(what string, want checksums) error {
 	if got := hexOf(s.sha256); want.sha256 != "" && got != want.sha256 {
 		return mismatch(what, "SHA-256", want.sha256, got)
@@ -95,7 +95,7 @@ func (s *Store) known(ctx context.Context, want checksums) (Image, error) {
 		}
 	}
 	if sum == "" {
-		return Image{}, cyborg.Errorf(cyborg.NotFound, "the image is not on this host")
+		return Image{}, cyborg.Errorf(cyborg.ErrNotFound, "the image is not on this host")
 	}
 	return s.Get(ctx, sum)
 }

@@ -35,7 +35,7 @@ func TestTheRegistrysChecksum(t *testing.T) {
 	image := content(300_000, 'g')
 	r.source.image, r.source.breakAt = image, 100_000
 	_, err := r.once(t, image, "/a?key=1")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.Empty(t, r.source.back, "it is not here yet")
 	r.open(t, 1<<20, 1<<20) // a later process goes on
 	r.source.breakAt = 0
@@ -82,15 +82,15 @@ func TestTheRegistrysChecksumIsWrong(t *testing.T) {
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(5000, 'x')
 	_, err := r.once(t, content(5000, 'g'), "/a")
-	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "sha512")
 	require.Empty(t, r.there(t))
 	require.Empty(t, r.source.back)
 
 	_, err = r.stage(t, cyborg.Image{Source: "glance:x", Checksum: "crc32:00"})
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	_, err = r.stage(t, cyborg.Image{Source: "glance:x", SHA256: sum(r.source.image), Checksum: sha512Of(content(5000, 'g'))})
-	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err), "both count")
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "both count")
 }
 
 // The cache is bounded whatever the checksums are called.

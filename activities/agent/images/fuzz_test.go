@@ -38,8 +38,8 @@ func FuzzStage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, source, checksum string) {
 		staged, err := r.stage(t, cyborg.Image{Source: source, SHA256: checksum})
 		if err != nil {
-			kind := cyborg.KindOf(err)
-			require.Contains(t, []cyborg.Kind{cyborg.Invalid, cyborg.NotFound, cyborg.ImageRejected, cyborg.TooLarge}, kind, "%v", err)
+			kind := cyborg.ErrorKindOf(err)
+			require.Contains(t, []cyborg.ErrorKind{cyborg.ErrInvalid, cyborg.ErrNotFound, cyborg.ErrImageRejected, cyborg.ErrTooLarge}, kind, "%v", err)
 			require.LessOrEqual(t, len(err.Error()), fuzztest.LongestMessage+len(dir), "%v", err)
 			return
 		}

@@ -92,15 +92,15 @@ func Open(config Config, log *slog.Logger) (*Store, error) {
 		config.Now = time.Now
 	}
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the directory for images cannot be made: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory for images cannot be made: %w", err)
 	}
 	cut, err := filepath.Glob(filepath.Join(config.Dir, copyPrefix+"*"))
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "the directory for images cannot be searched: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the directory for images cannot be searched: %w", err)
 	}
 	for _, path := range cut { // of a process that died
 		if err := os.Remove(path); err != nil {
-			return nil, cyborg.Errorf(cyborg.Unavailable, "the directory for images cannot be cleaned: %w", err)
+			return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory for images cannot be cleaned: %w", err)
 		}
 	}
 	return &Store{config: config, log: log, locks: map[string]chan struct{}{}}, nil
@@ -109,7 +109,7 @@ func Open(config Config, log *slog.Logger) (*Store, error) {
 // Stage brings an image to the host and checks it. Where an earlier try was interrupted it goes on from there. Progress
 // is called now and then with the bytes so far and in all (-1 where nobody knows).
 //
-// Errors: Invalid for a source or checksum that cannot be; NotFound; TooLarge; ImageRejected where the checksum does not
+// Errors: Invalid for a source or checksum that cannot be; ErrNotFound; ErrTooLarge; ErrImageRejected where the checksum does not
 // match; Unavailable for a full disk or a source that does not answer.
 func (s *Store) Stage(ctx context.Context, request Request, progress func(done, all int64)) (Image, error) {
 	image := request.Image
@@ -119,7 +119,7 @@ func (s *Store) Stage(ctx context.Context, request Request, progress func(done, 
 	}
 	local, isLocal := localPath(image.Source)
 	if !isLocal && want == (checksums{}) {
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %.200q comes from another machine, so its SHA-256 must be given", image.Source)
+		return Image{}, cyborg.Errorf(cyborg.ErrInvalid, "the image %.200q comes from another machine, so its SHA-256 must be given", image.Source)
 	}
 	key := want.name()
 	if key == "" {
@@ -160,26 +160,26 @@ func localPath(source string) (string, bool) {
 // stageLocal copies an image from the image directory, so that nobody changes it between check and use.
 func (s *Store) stageLocal(ctx context.Context, path, want string, progress func(done, all int64)) (Image, error) {
 	if s.config.ImageDir == "" {
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "this host has no image directory, so %.200q cannot be used", path).
+		return Image{}, cyborg.Errorf(cyborg.ErrInvalid, "this host has no image directory, so %.200q cannot be used", path).
 			WithHint("Set agent.image_dir, or give a URL.")
 	}
 	root, err := os.OpenRoot(s.config.ImageDir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %.200q: this host's image directory %s does not exist", path, s.config.ImageDir).
+		return Image{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no image %.200q: this host's image directory %s does not exist", path, s.config.ImageDir).
 			WithHint("Make the directory on the host and put the image into it, or set agent.image_dir.")
 	}
 	if err != nil {
-		return Image{}, cyborg.Errorf(cyborg.Unavailable, "the image directory cannot be opened: %w", err)
+		return Image{}, cyborg.Errorf(cyborg.ErrUnavailable, "the image directory cannot be opened: %w", err)
 	}
 	defer func() { _ = root.Close() }() // it was only read
 	file, info, err := openRegular(root, path)
 	switch {
 	case errors.Is(err, errNotRegular):
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %.200q is not a regular file", path)
+		return Image{}, cyborg.Errorf(cyborg.ErrInvalid, "the image %.200q is not a regular file", path)
 	case errors.Is(err, fs.ErrNotExist):
-		return Image{}, cyborg.Errorf(cyborg.NotFound, "there is no image %.200q below this host's image directory %s", path, s.config.ImageDir)
+		return Image{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no image %.200q below this host's image directory %s", path, s.config.ImageDir)
 	case err != nil:
-		return Image{}, cyborg.Errorf(cyborg.Invalid, "the image %.200q cannot be opened below this host's image directory %s: %w", path, s.config.ImageDir, bare(err))
+		return Image{}, cyborg.Errorf(cyborg.ErrInvalid, "the image %.200q cannot be opened below this host's image directory %s: %w", path, s.config.ImageDir, bare(err))
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	size := info.Size()
@@ -240,7 +240,7 @@ func bare(err error) error {
 func (s *Store) stageRemote(ctx context.Context, fetch string, want checksums, progress func(done, all int64)) (Image, error) {
 	path := filepath.Join(s.config.Dir, partialPrefix+want.name())
 	image, resumed, err := s.fetch(ctx, fetch, path, want, progress)
-	if resumed && cyborg.KindOf(err) == cyborg.ImageRejected {
+	if resumed && cyborg.ErrorKindOf(err) == cyborg.ErrImageRejected {
 		s.log.WarnContext(ctx, "what was there of an image does not fit what came; it is fetched from the beginning", "checksum", want.name())
 		image, _, err = s.fetch(ctx, fetch, path, want, progress)
 	}
@@ -267,7 +267,7 @@ func (s *Store) fetch(ctx context.Context, from, path string, want checksums, pr
 	offset, err := io.Copy(sums, &reader{ctx: ctx, from: partial})
 	if err != nil {
 		keep = ctx.Err() != nil
-		return Image{}, false, orCause(ctx, cyborg.Errorf(cyborg.Unavailable, "what was fetched of the image cannot be read: %w", err))
+		return Image{}, false, orCause(ctx, cyborg.Errorf(cyborg.ErrUnavailable, "what was fetched of the image cannot be read: %w", err))
 	}
 	download, err := s.config.Source.Image(ctx, from, offset)
 	if err != nil {
@@ -295,11 +295,11 @@ func (s *Store) fetch(ctx context.Context, from, path string, want checksums, pr
 	done, err := s.fill(ctx, partial, sums, download, offset, download.Size, progress)
 	switch {
 	case err != nil:
-		keep = !diskFull(err) && cyborg.KindOf(err) != cyborg.TooLarge
+		keep = !diskFull(err) && cyborg.ErrorKindOf(err) != cyborg.ErrTooLarge
 		return Image{}, resumed, err
 	case download.Size >= 0 && done < download.Size:
 		keep = true
-		return Image{}, resumed, cyborg.Errorf(cyborg.Unavailable, "the image ended after %d of %d bytes", done, download.Size)
+		return Image{}, resumed, cyborg.Errorf(cyborg.ErrUnavailable, "the image ended after %d of %d bytes", done, download.Size)
 	}
 	if err := sums.check("fetched", want); err != nil {
 		return Image{}, resumed, err
@@ -326,7 +326,7 @@ func (s *Store) fill(
 	case errors.As(err, new(writeError)):
 		return done, s.unwritable(err)
 	case err != nil:
-		return done, cyborg.Errorf(cyborg.Unavailable, "the image could not be read to its end, after %d bytes: %w", done, err)
+		return done, cyborg.Errorf(cyborg.ErrUnavailable, "the image could not be read to its end, after %d bytes: %w", done, err)
 	case done > s.config.MaxBytes:
 		return done, s.tooLarge()
 	}
@@ -349,12 +349,12 @@ func (s *Store) keep(partial *os.File, sum string, size int64) (Image, error) {
 	return Image{SHA256: sum, Size: size, Path: path}, nil
 }
 
-// Get returns a staged image after it has checked it once more. One that is not there is an error of kind NotFound; one
+// Get returns a staged image after it has checked it once more. One that is not there is an error of kind ErrNotFound; one
 // that no longer matches is removed, and is not there either.
 func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
 	file, err := os.Open(s.path(sum))
 	if err != nil {
-		return Image{}, cyborg.Errorf(cyborg.NotFound, "the image %s is not on this host", sum)
+		return Image{}, cyborg.Errorf(cyborg.ErrNotFound, "the image %s is not on this host", sum)
 	}
 	defer func() { _ = file.Close() }() // it was only read
 	hash := sha256.New()
@@ -365,9 +365,9 @@ func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
 	if err != nil || hexOf(hash) != sum {
 		s.log.ErrorContext(ctx, "a staged image is damaged; it is removed", "sha256", sum, "error", err)
 		if err := os.Remove(s.path(sum)); err != nil {
-			return Image{}, cyborg.Errorf(cyborg.Hardware, "the staged image %s is damaged and cannot be removed: %w", sum, err)
+			return Image{}, cyborg.Errorf(cyborg.ErrHardware, "the staged image %s is damaged and cannot be removed: %w", sum, err)
 		}
-		return Image{}, cyborg.Errorf(cyborg.NotFound, "the image %s was damaged on this host", sum)
+		return Image{}, cyborg.Errorf(cyborg.ErrNotFound, "the image %s was damaged on this host", sum)
 	}
 	now := s.config.Now()
 	if err := os.Chtimes(s.path(sum), now, now); err != nil { // the time of last use decides what is dropped first
@@ -404,12 +404,12 @@ func (s *Store) lock(ctx context.Context, key string) (unlock func(), err error)
 }
 
 func (s *Store) tooLarge() error {
-	return cyborg.Errorf(cyborg.TooLarge, "the image is larger than the %d bytes that this host takes", s.config.MaxBytes).
+	return cyborg.Errorf(cyborg.ErrTooLarge, "the image is larger than the %d bytes that this host takes", s.config.MaxBytes).
 		WithHint("Raise the agent's limit on images if it is meant to be that large.")
 }
 
 func mismatch(what, algorithm, want, got string) error {
-	return cyborg.Errorf(cyborg.ImageRejected, "the image %s has the %s %s and not %s", what, algorithm, got, want)
+	return cyborg.Errorf(cyborg.ErrImageRejected, "the image %s has the %s %s and not %s", what, algorithm, got, want)
 }
 
 func hexOf(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }

@@ -172,40 +172,40 @@ func TestWhatIsRefused(t *testing.T) {
 	r.source.image = content(1001, 'z')
 	for _, test := range []struct {
 		image cyborg.Image
-		kind  cyborg.Kind
+		kind  cyborg.ErrorKind
 		text  string
 	}{
-		{cyborg.Image{Source: "../secret"}, cyborg.Invalid, "cannot be opened below"},
-		{cyborg.Image{Source: "file:" + outside}, cyborg.Invalid, "cannot be opened below"},
-		{cyborg.Image{Source: outside}, cyborg.Invalid, "cannot be opened below"},
-		{cyborg.Image{Source: "link"}, cyborg.Invalid, "cannot be opened below"},
-		{cyborg.Image{Source: "dirlink/secret"}, cyborg.Invalid, "cannot be opened below"},
-		{cyborg.Image{Source: "pipe"}, cyborg.Invalid, "not a regular file"},
-		{cyborg.Image{Source: "."}, cyborg.Invalid, "not a regular file"},
-		{cyborg.Image{Source: ""}, cyborg.Invalid, "not a regular file"},
-		{cyborg.Image{Source: "nothing"}, cyborg.NotFound, `no image "nothing"`},
-		{cyborg.Image{Source: "big"}, cyborg.TooLarge, "larger than the 1000 bytes"},
-		{cyborg.Image{Source: "fits", SHA256: sum([]byte("x"))}, cyborg.ImageRejected, "has the SHA-256 " + sum(content(1000, 'a'))},
-		{cyborg.Image{Source: "fits", SHA256: "abc"}, cyborg.Invalid, "is not a SHA-256"},
-		{cyborg.Image{Source: "fits", SHA256: "../" + sum(nil)[3:]}, cyborg.Invalid, "is not a SHA-256"},
-		{cyborg.Image{Source: "https://x/y"}, cyborg.Invalid, "its SHA-256 must be given"},
-		{cyborg.Image{Source: "glance://y"}, cyborg.Invalid, "its SHA-256 must be given"},
-		{cyborg.Image{Source: "https://x/y", SHA256: sum(r.source.image)}, cyborg.TooLarge, "larger than the 1000 bytes"},
+		{cyborg.Image{Source: "../secret"}, cyborg.ErrInvalid, "cannot be opened below"},
+		{cyborg.Image{Source: "file:" + outside}, cyborg.ErrInvalid, "cannot be opened below"},
+		{cyborg.Image{Source: outside}, cyborg.ErrInvalid, "cannot be opened below"},
+		{cyborg.Image{Source: "link"}, cyborg.ErrInvalid, "cannot be opened below"},
+		{cyborg.Image{Source: "dirlink/secret"}, cyborg.ErrInvalid, "cannot be opened below"},
+		{cyborg.Image{Source: "pipe"}, cyborg.ErrInvalid, "not a regular file"},
+		{cyborg.Image{Source: "."}, cyborg.ErrInvalid, "not a regular file"},
+		{cyborg.Image{Source: ""}, cyborg.ErrInvalid, "not a regular file"},
+		{cyborg.Image{Source: "nothing"}, cyborg.ErrNotFound, `no image "nothing"`},
+		{cyborg.Image{Source: "big"}, cyborg.ErrTooLarge, "larger than the 1000 bytes"},
+		{cyborg.Image{Source: "fits", SHA256: sum([]byte("x"))}, cyborg.ErrImageRejected, "has the SHA-256 " + sum(content(1000, 'a'))},
+		{cyborg.Image{Source: "fits", SHA256: "abc"}, cyborg.ErrInvalid, "is not a SHA-256"},
+		{cyborg.Image{Source: "fits", SHA256: "../" + sum(nil)[3:]}, cyborg.ErrInvalid, "is not a SHA-256"},
+		{cyborg.Image{Source: "https://x/y"}, cyborg.ErrInvalid, "its SHA-256 must be given"},
+		{cyborg.Image{Source: "glance://y"}, cyborg.ErrInvalid, "its SHA-256 must be given"},
+		{cyborg.Image{Source: "https://x/y", SHA256: sum(r.source.image)}, cyborg.ErrTooLarge, "larger than the 1000 bytes"},
 	} {
 		_, err := r.stage(t, test.image)
-		require.Equal(t, test.kind, cyborg.KindOf(err), "%s: %v", test.image.Source, err)
+		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%s: %v", test.image.Source, err)
 		require.ErrorContains(t, err, test.text)
 		require.Empty(t, r.there(t), "nothing is left of it")
 	}
 	r.source.noSize = true
 	_, err := r.stage(t, cyborg.Image{Source: "https://x/y", SHA256: sum(r.source.image)})
-	require.Equal(t, cyborg.TooLarge, cyborg.KindOf(err), "also where nobody says how large it is")
+	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "also where nobody says how large it is")
 	require.Empty(t, r.there(t))
 
 	r.imageDir = filepath.Join(r.imageDir, "missing")
 	r.open(t, 1000, 1000)
 	_, err = r.stage(t, cyborg.Image{Source: "fits"})
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err), "to try again would not help")
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "to try again would not help")
 	require.ErrorContains(t, err, "missing does not exist")
 
 	r.imageDir = ""
@@ -221,11 +221,11 @@ func TestRemoteImages(t *testing.T) {
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
 	r.source.breakAt = 100_000
 	_, err := r.stage(t, image)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	r.source.breakAt = 200_000
 	r.open(t, 1<<20, 1<<20) // a later process goes on
 	_, err = r.stage(t, image)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	r.source.breakAt = 0
 	staged, err := r.stage(t, image)
 	require.NoError(t, err)
@@ -244,7 +244,7 @@ func TestAConductorThatCannotGoOn(t *testing.T) {
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
 	r.source.breakAt, r.source.noRange = 1000, true
 	_, err := r.stage(t, image)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	r.source.breakAt = 0
 	_, err = r.stage(t, image)
 	require.NoError(t, err)
@@ -260,7 +260,7 @@ func TestAnImageThatEndsEarly(t *testing.T) {
 	r.source.noSize = true
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(whole)}
 	_, err := r.stage(t, image)
-	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err), "nobody said how long it would be")
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "nobody said how long it would be")
 	require.Empty(t, r.there(t))
 }
 
@@ -276,11 +276,11 @@ func TestWhatWasThereDoesNotFit(t *testing.T) {
 
 	wrong := cyborg.Image{Source: "https://images.example/q", SHA256: sum([]byte("something else"))}
 	_, err = r.stage(t, wrong)
-	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err))
 	require.Equal(t, []string{image.SHA256}, r.there(t))
-	r.source.err = cyborg.Errorf(cyborg.NotFound, "no such image")
+	r.source.err = cyborg.Errorf(cyborg.ErrNotFound, "no such image")
 	_, err = r.stage(t, wrong)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
 func TestACancelledDownloadGoesOnLater(t *testing.T) {
@@ -405,7 +405,7 @@ func childFillsDisk(dir string) int {
 		return 2
 	}
 	_, err = store.Stage(context.Background(), images.Request{Image: cyborg.Image{Source: "http://x/y", SHA256: sum(image)}}, func(int64, int64) {})
-	if cyborg.KindOf(err) != cyborg.Unavailable || !strings.Contains(err.Error(), "no space is left") {
+	if cyborg.ErrorKindOf(err) != cyborg.ErrUnavailable || !strings.Contains(err.Error(), "no space is left") {
 		return 3
 	}
 	if entries, err := os.ReadDir(filepath.Join(dir, "cache")); err != nil || len(entries) > 0 {

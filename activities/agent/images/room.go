@@ -31,7 +31,7 @@ const (
 func (s *Store) makeRoom(size int64) error {
 	entries, err := os.ReadDir(s.config.Dir)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the directory for images cannot be read: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the directory for images cannot be read: %w", err)
 	}
 	type item struct {
 		path string
@@ -66,7 +66,7 @@ func (s *Store) makeRoom(size int64) error {
 		}
 		if len(droppable) == 0 {
 			if known && size+spare > free {
-				return cyborg.Errorf(cyborg.Unavailable, "the image needs %d bytes and the disk of %s has %d left", size, s.config.Dir, max(free-spare, 0)).
+				return cyborg.Errorf(cyborg.ErrUnavailable, "the image needs %d bytes and the disk of %s has %d left", size, s.config.Dir, max(free-spare, 0)).
 					WithHint("Free some space on the disk of the agent's state directory.")
 			}
 			s.log.Warn("the images that are needed are more than the cache is meant to hold",
@@ -95,10 +95,10 @@ func (s *Store) free() (int64, bool) {
 
 func (s *Store) unwritable(err error) error {
 	if diskFull(err) {
-		return cyborg.Errorf(cyborg.Unavailable, "no space is left for the image on the disk of %s: %w", s.config.Dir, err).
+		return cyborg.Errorf(cyborg.ErrUnavailable, "no space is left for the image on the disk of %s: %w", s.config.Dir, err).
 			WithHint("Free some space on the disk of the agent's state directory.")
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "the image cannot be written to %s: %w", s.config.Dir, err)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "the image cannot be written to %s: %w", s.config.Dir, err)
 }
 
 func diskFull(err error) bool {

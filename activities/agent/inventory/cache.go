@@ -87,7 +87,7 @@ func (i *Inventory) Save() error {
 		err = writeFile(i.cachePath(), text)
 	}
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the inventory cannot be kept for the next start: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the inventory cannot be kept for the next start: %w", err)
 	}
 	return nil
 }

@@ -20,10 +20,10 @@ import (
 // nameFormat is what a backend may be called: it is also the name of a directory.
 var nameFormat = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// CheckName says with kind Invalid why something cannot be the name of a backend.
+// CheckName says with kind ErrInvalid why something cannot be the name of a backend.
 func CheckName(name string) error {
 	if !nameFormat.MatchString(name) {
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"%q is not the name of a backend: use letters, digits, '.', '_' and '-', at most 64, a letter or digit first", name)
 	}
 	return nil
@@ -37,8 +37,8 @@ type Configured struct {
 }
 
 // Configure installs, updates or uninstalls a backend, and keeps that over restarts. A new driver is made, and must
-// discover, before it replaces the one before: where that fails, nothing changes. Errors: Invalid, NotFound, Changed,
-// InUse for what is attached or used now, and those of the driver.
+// discover, before it replaces the one before: where that fails, nothing changes. Errors: Invalid, ErrNotFound, Changed,
+// ErrInUse for what is attached or used now, and those of the driver.
 func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureRequest) (Configured, error) {
 	select {
 	case i.configuring <- struct{}{}:
@@ -69,12 +69,12 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b, known := i.backends[request.Backend]
-	if !known && (request.Action != cyborg.InstallDriver || request.Driver == "") {
-		if request.Action == cyborg.InstallDriver {
-			return Setting{}, cyborg.Errorf(cyborg.Invalid, "host %s has no backend %q yet, so a driver must be named; there are: %s",
+	if !known && (request.Action != cyborg.ConfigureInstall || request.Driver == "") {
+		if request.Action == cyborg.ConfigureInstall {
+			return Setting{}, cyborg.Errorf(cyborg.ErrInvalid, "host %s has no backend %q yet, so a driver must be named; there are: %s",
 				i.config.Host, request.Backend, listed(i.registry.Names(), func(name string) string { return name }))
 		}
-		return Setting{}, cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q; it has: %s", i.config.Host, request.Backend,
+		return Setting{}, cyborg.Errorf(cyborg.ErrNotFound, "host %s has no backend %q; it has: %s", i.config.Host, request.Backend,
 			listed(slices.Sorted(maps.Keys(i.backends)), func(name string) string { return name }))
 	}
 	want := Setting{Name: request.Backend, Driver: request.Driver, Enabled: true}
@@ -82,7 +82,7 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 		want = b.setting
 		if request.Driver != "" && request.Driver != want.Driver {
 			if want.Enabled {
-				return Setting{}, cyborg.Errorf(cyborg.Changed, "backend %s is one of driver %s", want.Name, want.Driver).
+				return Setting{}, cyborg.Errorf(cyborg.ErrChanged, "backend %s is one of driver %s", want.Name, want.Driver).
 					WithHint("Uninstall it first, or install driver %s under another name.", request.Driver)
 			}
 			want.Driver, want.Options = request.Driver, nil
@@ -92,17 +92,17 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 		want.Options = map[string]any(request.Options)
 	}
 	switch request.Action {
-	case cyborg.InstallDriver:
+	case cyborg.ConfigureInstall:
 		want.Enabled = true
-	case cyborg.UpdateDriver:
+	case cyborg.ConfigureUpdate:
 		if !want.Enabled {
-			return Setting{}, cyborg.Errorf(cyborg.Changed, "backend %s is disabled", want.Name).WithHint("Install it instead.")
+			return Setting{}, cyborg.Errorf(cyborg.ErrChanged, "backend %s is disabled", want.Name).WithHint("Install it instead.")
 		}
-	case cyborg.UninstallDriver:
+	case cyborg.ConfigureUninstall:
 		want = b.setting
 		want.Enabled = false
 	default:
-		return Setting{}, cyborg.Errorf(cyborg.Invalid, "there is no action %q; use install, uninstall or update", request.Action)
+		return Setting{}, cyborg.Errorf(cyborg.ErrInvalid, "there is no action %q; use install, uninstall or update", request.Action)
 	}
 	return want, nil
 }
@@ -128,12 +128,12 @@ func (i *Inventory) disable(ctx context.Context, want Setting) (Configured, erro
 	return Configured{State: cyborg.BackendDisabled, Services: []string{}}, nil
 }
 
-// unused refuses with kind InUse while something of the backend is attached or in use. A failed backend is not asked:
+// unused refuses with kind ErrInUse while something of the backend is attached or in use. A failed backend is not asked:
 // to be rid of it must be possible.
 func (i *Inventory) unused(ctx context.Context, name string) error {
 	for _, entry := range i.journal.Attachments() {
 		if entry.Backend == name && !i.journal.Lost(entry) {
-			return cyborg.Errorf(cyborg.InUse, "handle %s of backend %s is attached to %s %s", entry.Handle, name, entry.HolderKind, entry.HolderID).
+			return cyborg.Errorf(cyborg.ErrInUse, "handle %s of backend %s is attached to %s %s", entry.Handle, name, entry.HolderKind, entry.HolderID).
 				WithHint("Detach it first.")
 		}
 	}
@@ -160,7 +160,7 @@ func (i *Inventory) unused(ctx context.Context, name string) error {
 					return err
 				}
 				if who != "" {
-					return cyborg.Errorf(cyborg.InUse, "handle %s of backend %s is in use by %s", handle.Identity, name, who)
+					return cyborg.Errorf(cyborg.ErrInUse, "handle %s of backend %s is in use by %s", handle.Identity, name, who)
 				}
 			}
 		}
@@ -210,13 +210,13 @@ func (i *Inventory) fits(name string, devices []cyborg.DeviceReport) error {
 	for _, other := range slices.Sorted(maps.Keys(i.backends)) {
 		if b := i.backends[other]; other != name && b.setting.Enabled && b.failure == "" {
 			if what := overlap(b.devices, fresh); what != "" {
-				return cyborg.Errorf(cyborg.Invalid, "%s", doubled(what, other))
+				return cyborg.Errorf(cyborg.ErrInvalid, "%s", doubled(what, other))
 			}
 		}
 	}
 	for _, entry := range attachments {
 		if entry.Backend == name && !i.journal.Lost(entry) && i.backends[name].shows(entry.Handle) && !things[entry.Handle] {
-			return cyborg.Errorf(cyborg.InUse, "with these options backend %s would lose sight of handle %s, which is attached to %s %s",
+			return cyborg.Errorf(cyborg.ErrInUse, "with these options backend %s would lose sight of handle %s, which is attached to %s %s",
 				name, entry.Handle, entry.HolderKind, entry.HolderID).WithHint("Detach it first.")
 		}
 	}
@@ -276,13 +276,13 @@ func readOverrides(path string) (map[string]Setting, error) {
 		return map[string]Setting{}, nil
 	}
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the changed backends cannot be read: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the changed backends cannot be read: %w", err)
 	}
 	var file overrideFile
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&file); err != nil || file.Format != 1 {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s cannot be read (format %d, %v)", path, file.Format, err).
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be read (format %d, %v)", path, file.Format, err).
 			WithHint("It holds what was changed through the API. Correct it, or move it away to use the configured backends.")
 	}
 	overrides := map[string]Setting{}
@@ -305,10 +305,10 @@ func (i *Inventory) persist(want Setting) error {
 	}
 	text, err := json.MarshalIndent(file, "", "  ")
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the options of backend %s cannot be kept: %w", want.Name, err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the options of backend %s cannot be kept: %w", want.Name, err)
 	}
 	if err := writeFile(i.overridesPath(), append(text, '\n')); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the change of backend %s cannot be kept: %w", want.Name, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the change of backend %s cannot be kept: %w", want.Name, err)
 	}
 	i.overrides = overrides
 	return nil

@@ -207,7 +207,7 @@ func thingsOf(report cyborg.DeviceReport) func(yield func(string) bool) {
 }
 
 // normalise returns a driver's reports in a fixed order, without nil lists, in memory of our own. Reports that
-// contradict themselves are an error of kind Internal: the driver is wrong.
+// contradict themselves are an error of kind ErrInternal: the driver is wrong.
 func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 	devices := make([]cyborg.DeviceReport, 0, len(reports))
 	taken := map[string]bool{}
@@ -229,22 +229,22 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 					d.Handles[h].Info = map[string]string{}
 				}
 				if d.Handles[h].Identity == "" {
-					return nil, cyborg.Errorf(cyborg.Internal, "the driver reports a handle of %s without identity", d.Name)
+					return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports a handle of %s without identity", d.Name)
 				}
 			}
 			if d.Specs.Capability == nil {
 				d.Specs.Capability = cyborg.JSONObject{}
 			}
 			if d.Name == "" {
-				return nil, cyborg.Errorf(cyborg.Internal, "the driver reports a deployable of device %s without name", device.Identity)
+				return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports a deployable of device %s without name", device.Identity)
 			}
 		}
 		if device.Identity == "" {
-			return nil, cyborg.Errorf(cyborg.Internal, "the driver reports a device without identity")
+			return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports a device without identity")
 		}
 		for thing := range thingsOf(device) {
 			if taken[thing] {
-				return nil, cyborg.Errorf(cyborg.Internal, "the driver reports %s twice", thing)
+				return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports %s twice", thing)
 			}
 			taken[thing] = true
 		}

@@ -15,13 +15,13 @@ import (
 // grace is how long a driver whose time is over may take to notice.
 const grace = 2 * time.Second
 
-// Guard calls a driver. A panic becomes an error of kind Internal and is logged with its stack; an error that has no
-// kind becomes one of kind Hardware, unless it is the end of a context.
+// Guard calls a driver. A panic becomes an error of kind ErrInternal and is logged with its stack; an error that has no
+// kind becomes one of kind ErrHardware, unless it is the end of a context.
 func Guard(log *slog.Logger, what string, call func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			log.Error("a driver panicked", "call", what, "panic", p, "stack", string(debug.Stack()))
-			err = cyborg.Errorf(cyborg.Internal, "%s: the driver panicked: %v", what, p).
+			err = cyborg.Errorf(cyborg.ErrInternal, "%s: the driver panicked: %v", what, p).
 				WithHint("This is a defect of the driver; the agent's log has the stack.")
 		}
 	}()
@@ -30,7 +30,7 @@ func Guard(log *slog.Logger, what string, call func() error) (err error) {
 		return err
 	}
 	if _, ok := errors.AsType[*cyborg.Error](err); !ok {
-		err = cyborg.Errorf(cyborg.Hardware, "%s: %w", what, err)
+		err = cyborg.Errorf(cyborg.ErrHardware, "%s: %w", what, err)
 	}
 	return err
 }
@@ -40,7 +40,7 @@ type leash struct {
 	hangs atomic.Pointer[chan struct{}]
 }
 
-// leashed calls f and returns soon after the limit, even where f does not. The error is then of kind Timeout; that of a
+// leashed calls f and returns soon after the limit, even where f does not. The error is then of kind ErrTimeout; that of a
 // context that ended is its cause.
 func leashed[T any](ctx context.Context, l *leash, limit time.Duration, what string, f func(context.Context) (T, error)) (T, error) {
 	var nothing T
@@ -48,7 +48,7 @@ func leashed[T any](ctx context.Context, l *leash, limit time.Duration, what str
 		select {
 		case <-*ended:
 		default:
-			return nothing, cyborg.Errorf(cyborg.Timeout, "an earlier %s has not come to an end", what).
+			return nothing, cyborg.Errorf(cyborg.ErrTimeout, "an earlier %s has not come to an end", what).
 				WithHint("The driver, or the kernel below it, hangs. The kernel's log may say why; restarting the agent may help.")
 		}
 	}
@@ -83,7 +83,7 @@ func leashed[T any](ctx context.Context, l *leash, limit time.Duration, what str
 	case ctx.Err() != nil:
 		return nothing, context.Cause(ctx)
 	case limited.Err() != nil:
-		return nothing, cyborg.Errorf(cyborg.Timeout, "%s did not end within %s", what, limit)
+		return nothing, cyborg.Errorf(cyborg.ErrTimeout, "%s did not end within %s", what, limit)
 	default:
 		return nothing, a.err
 	}

@@ -147,7 +147,7 @@ func (i *Inventory) Enabled(backendName string) bool {
 func (i *Inventory) make(ctx context.Context, l *leash, setting Setting) (*instance, error) {
 	dir := filepath.Join(i.config.StateDir, "backends", setting.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the directory of backend %s cannot be made: %w", setting.Name, err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of backend %s cannot be made: %w", setting.Name, err)
 	}
 	log := i.log.With("backend", setting.Name)
 	return leashed(ctx, l, i.config.ScanTimeout, "making of driver "+setting.Driver, func(context.Context) (*instance, error) {
@@ -169,19 +169,19 @@ type Found struct {
 	drivers.Target
 }
 
-// Handle returns the deployable's handle of that identity; an unknown one is an error of kind NotFound.
+// Handle returns the deployable's handle of that identity; an unknown one is an error of kind ErrNotFound.
 func (f Found) Handle(identity string) (cyborg.HandleReport, error) {
 	for _, handle := range f.Deployable.Handles {
 		if handle.Identity == identity {
 			return handle, nil
 		}
 	}
-	return cyborg.HandleReport{}, cyborg.Errorf(cyborg.NotFound, "%s has no handle %q; it has: %s", f.Deployable.Name, identity,
+	return cyborg.HandleReport{}, cyborg.Errorf(cyborg.ErrNotFound, "%s has no handle %q; it has: %s", f.Deployable.Name, identity,
 		listed(f.Deployable.Handles, func(h cyborg.HandleReport) string { return h.Identity }))
 }
 
 // Find returns a deployable as it was seen last, or looks anew where that is longer ago than fresh, or where it was not
-// seen. Errors: NotFound, naming what there is; Changed for a disabled backend; Unavailable for a failed one.
+// seen. Errors: ErrNotFound, naming what there is; Changed for a disabled backend; Unavailable for a failed one.
 func (i *Inventory) Find(ctx context.Context, backendName, deployable string, fresh time.Duration) (Found, error) {
 	found, err := i.find(backendName, deployable, fresh)
 	if err == nil || !found.lookAgain {
@@ -191,7 +191,7 @@ func (i *Inventory) Find(ctx context.Context, backendName, deployable string, fr
 		if ctx.Err() != nil {
 			return Found{}, err
 		}
-		return Found{}, cyborg.Errorf(cyborg.Unavailable, "backend %s of host %s has failed: %w", backendName, i.config.Host, err)
+		return Found{}, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s has failed: %w", backendName, i.config.Host, err)
 	}
 	found, err = i.find(backendName, deployable, time.Hour)
 	return found.Found, err
@@ -207,18 +207,18 @@ func (i *Inventory) find(backendName, deployable string, fresh time.Duration) (f
 	defer i.mu.Unlock()
 	b, ok := i.backends[backendName]
 	if !ok {
-		return finding{}, cyborg.Errorf(cyborg.NotFound, "host %s has no backend %q; it has: %s", i.config.Host, backendName,
+		return finding{}, cyborg.Errorf(cyborg.ErrNotFound, "host %s has no backend %q; it has: %s", i.config.Host, backendName,
 			listed(slices.Sorted(maps.Keys(i.backends)), func(name string) string { return name }))
 	}
 	if !b.setting.Enabled {
-		return finding{}, cyborg.Errorf(cyborg.Changed, "backend %s of host %s is disabled", backendName, i.config.Host).
+		return finding{}, cyborg.Errorf(cyborg.ErrChanged, "backend %s of host %s is disabled", backendName, i.config.Host).
 			WithHint("Install its driver again: cyborg driver install.")
 	}
 	if failure := i.failureOf(b); failure != "" {
-		return finding{lookAgain: true}, cyborg.Errorf(cyborg.Unavailable, "backend %s of host %s has failed: %s", backendName, i.config.Host, failure)
+		return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s has failed: %s", backendName, i.config.Host, failure)
 	}
 	if time.Since(b.lookedAt) > fresh {
-		return finding{lookAgain: true}, cyborg.Errorf(cyborg.Unavailable, "backend %s of host %s was looked at too long ago", backendName, i.config.Host)
+		return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s was looked at too long ago", backendName, i.config.Host)
 	}
 	var names []string
 	for _, device := range b.sorted() {
@@ -231,7 +231,7 @@ func (i *Inventory) find(backendName, deployable string, fresh time.Duration) (f
 			names = append(names, d.Name)
 		}
 	}
-	return finding{lookAgain: true}, cyborg.Errorf(cyborg.NotFound, "backend %s of host %s has no deployable %q; it has: %s",
+	return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrNotFound, "backend %s of host %s has no deployable %q; it has: %s",
 		backendName, i.config.Host, deployable, listed(names, func(name string) string { return name }))
 }
 

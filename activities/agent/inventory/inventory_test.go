@@ -93,7 +93,7 @@ func (g *gadget) Watch(ctx context.Context, changed func()) error {
 
 // device is a card with one part and one handle, which reads back an image.
 func device(identity, image string) cyborg.DeviceReport {
-	return cyborg.DeviceReport{Identity: identity, Type: cyborg.FPGA, Deployables: []cyborg.DeployableReport{{
+	return cyborg.DeviceReport{Identity: identity, Type: cyborg.DeviceTypeFPGA, Deployables: []cyborg.DeployableReport{{
 		Name: "part_" + identity, BitstreamID: image,
 		Handles: []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Identity: identity}},
 	}}}
@@ -284,7 +284,7 @@ func TestTwoBackendsThatSeeTheSame(t *testing.T) {
 		"a": "ok ", "b": "failed device 1 is also seen by backend a; leave it out in the options of one of them", "c": "ok ",
 	}, r.states())
 	_, err := r.Find(t.Context(), "b", "part_2", time.Minute)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	r.gadgets["a"].set(func(g *gadget) { g.devices = nil })
 	r.Scan(t.Context())
 	require.Equal(t, map[string]string{"a": "ok ", "b": "ok ", "c": "ok "}, r.states())
@@ -360,7 +360,7 @@ func TestADriverThatCannotBeMadeAtFirst(t *testing.T) {
 	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}, "y": {}})
 	r.made = func(name string) error {
 		if name == "x" {
-			return cyborg.Errorf(cyborg.Hardware, "its firmware is missing").WithHint("Install it.")
+			return cyborg.Errorf(cyborg.ErrHardware, "its firmware is missing").WithHint("Install it.")
 		}
 		return nil
 	}
@@ -455,11 +455,11 @@ func TestAWatcherThatFailsIsAskedAgain(t *testing.T) {
 		time.Sleep(time.Minute) //nolint:forbidigo // in the bubble's time
 		require.Equal(t, 1, g.watchers())
 
-		_, err := r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.UninstallDriver})
+		_, err := r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.ConfigureUninstall})
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Zero(t, g.watchers(), "a driver that is uninstalled does not watch")
-		_, err = r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.InstallDriver})
+		_, err = r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.ConfigureInstall})
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Equal(t, 1, g.watchers())
@@ -479,7 +479,7 @@ func TestOneChangeOfADeviceAtATime(t *testing.T) {
 		other()
 
 		_, err = r.Lock(t.Context(), "a", "the second")
-		require.Equal(t, cyborg.Busy, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err))
 		require.ErrorContains(t, err, "still busy with the first")
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -522,7 +522,7 @@ func TestChangedBackendsThatCannotBeRead(t *testing.T) {
 		j, err := journal.Open(dir, journal.Options{})
 		require.NoError(t, err)
 		_, err = inventory.Open(inventory.Config{StateDir: dir}, drivers.NewRegistry(), j, slog.New(slog.DiscardHandler))
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), text)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
 		require.NoError(t, j.Close())
 	}
 }

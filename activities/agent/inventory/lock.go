@@ -26,7 +26,7 @@ type deviceLock struct {
 	since time.Time
 }
 
-// Lock keeps every other change off a device until unlock is called. The error is the context's cause, or of kind Busy
+// Lock keeps every other change off a device until unlock is called. The error is the context's cause, or of kind ErrBusy
 // with what is in the way.
 func (i *Inventory) Lock(ctx context.Context, device, by string) (unlock func(), err error) {
 	return i.locks.lock(ctx, device, by, lockPatience)
@@ -66,7 +66,7 @@ func (l *deviceLocks) lock(ctx context.Context, device, by string, patience time
 		return nil, context.Cause(ctx)
 	case <-timer.C:
 		l.mu.Lock()
-		err := cyborg.Errorf(cyborg.Busy, "device %s is still busy with %s, since %s", device, lock.by, lock.since.UTC().Format(time.RFC3339))
+		err := cyborg.Errorf(cyborg.ErrBusy, "device %s is still busy with %s, since %s", device, lock.by, lock.since.UTC().Format(time.RFC3339))
 		l.mu.Unlock()
 		l.leave(device, lock)
 		return nil, err

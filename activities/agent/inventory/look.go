@@ -87,7 +87,7 @@ func (i *Inventory) instanceOf(ctx context.Context, name string) (*instance, err
 	b, ok := i.backends[name]
 	i.mu.Unlock()
 	if !ok || !b.setting.Enabled {
-		return nil, cyborg.Errorf(cyborg.Changed, "backend %s of host %s is not enabled", name, i.config.Host)
+		return nil, cyborg.Errorf(cyborg.ErrChanged, "backend %s of host %s is not enabled", name, i.config.Host)
 	}
 	i.mu.Lock()
 	in := b.instance
@@ -167,7 +167,7 @@ func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceR
 
 // Observe looks at a device after it was changed. What it returns has a later sequence number than the change. Keep, where
 // it is not nil, writes down what came of it, before there can be a report with a later number. A device that is gone is
-// an error of kind Hardware.
+// an error of kind ErrHardware.
 func (i *Inventory) Observe(
 	ctx context.Context, backendName, device string, keep func(cyborg.Observation) error,
 ) (cyborg.Observation, error) {
@@ -211,7 +211,7 @@ func (i *Inventory) lookAt(ctx context.Context, in *instance, sequence int64, de
 			return report, nil
 		}
 	}
-	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.Hardware, "device %s is gone from host %s", device, i.config.Host)
+	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrHardware, "device %s is gone from host %s", device, i.config.Host)
 }
 
 // mergeOne keeps what was seen of a device that is known. It is false where the backend does not work, or where the device

@@ -66,7 +66,7 @@ func TestAttachmentsAreVerified(t *testing.T) {
 	require.Equal(t, journal.Attached, state())
 
 	c.attached.Store(false)
-	c.failure = cyborg.Errorf(cyborg.Busy, "not now")
+	c.failure = cyborg.Errorf(cyborg.ErrBusy, "not now")
 	require.Equal(t, journal.Attached, state(), "nobody can tell")
 	c.failure = nil
 	unlock, err := known.Lock(t.Context(), "a", "an operation")

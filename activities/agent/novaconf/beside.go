@@ -14,7 +14,7 @@ import (
 // Beside lists where else on the host Nova is told of PCI devices, as "path:line": in nova.conf and nova-compute.conf, which
 // Debian's nova-compute reads as well, above the directory, and in the other drop-ins. oslo.config takes the values of all of them,
 // the drop-ins' last, and Nova the first that matches a function.
-func (f File) Beside() ([]string, error) {
+func (f File) Neighbours() ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(f.Dir, "*.conf"))
 	if err != nil {
 		return nil, unavailable(err)

@@ -29,11 +29,11 @@ const largestDomain = 0xffff
 // Check refuses a device that would keep nova-compute from starting, or of which it would see another.
 func (d Device) Check() error {
 	if d.Address.Domain > largestDomain {
-		return cyborg.Errorf(cyborg.Unsupported, "%s has a PCI domain above %x, which Nova does not know", d.Address, largestDomain)
+		return cyborg.Errorf(cyborg.ErrUnsupported, "%s has a PCI domain above %x, which Nova does not know", d.Address, largestDomain)
 	}
 	for _, id := range []string{d.VendorID, d.ProductID} {
 		if len(id) != 4 || strings.Trim(id, "0123456789abcdef") != "" {
-			return cyborg.Errorf(cyborg.Unsupported, "%s has no PCI ids: %.20q, %.20q", d.Address, d.VendorID, d.ProductID)
+			return cyborg.Errorf(cyborg.ErrUnsupported, "%s has no PCI ids: %.20q, %.20q", d.Address, d.VendorID, d.ProductID)
 		}
 	}
 	return d.Spec.Check()
@@ -125,7 +125,7 @@ func Foreign(host string, content []byte) string {
 	case has != Sum(slices.Concat(first, []byte("\n"), lines)):
 		return "somebody has changed it since it was written"
 	case name != host:
-		return "it was written for host " + cyborg.Showable(name, longestName)
+		return "it was written for host " + cyborg.Sanitize(name, longestName)
 	}
 	return ""
 }

@@ -33,18 +33,18 @@ func (f File) Path() string { return filepath.Join(f.Dir, Name) }
 // open opens the directory. Nothing outside it can be reached through what it returns.
 func (f File) open() (*os.Root, error) {
 	if f.Dir == "" {
-		return nil, cyborg.Errorf(cyborg.Unsupported, "the agent of host %s does not write Nova's whitelist", f.Host).
+		return nil, cyborg.Errorf(cyborg.ErrUnsupported, "the agent of host %s does not write Nova's whitelist", f.Host).
 			WithHint("Set agent.nova_conf_dir there to the directory from which nova-compute reads drop-ins, such as /etc/nova/nova.conf.d.")
 	}
 	info, err := os.Lstat(f.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, cyborg.Errorf(cyborg.Unsupported, "agent.nova_conf_dir of host %s is %s, which does not exist", f.Host, f.Dir).
+		return nil, cyborg.Errorf(cyborg.ErrUnsupported, "agent.nova_conf_dir of host %s is %s, which does not exist", f.Host, f.Dir).
 			WithHint("Make it, and have nova-compute read it (--config-dir).")
 	case err != nil:
 		return nil, unavailable(err)
 	case !info.IsDir():
-		return nil, cyborg.Errorf(cyborg.Unsupported, "agent.nova_conf_dir of host %s is %s, which is no directory itself (%s)", f.Host, f.Dir, info.Mode().Type()).
+		return nil, cyborg.Errorf(cyborg.ErrUnsupported, "agent.nova_conf_dir of host %s is %s, which is no directory itself (%s)", f.Host, f.Dir, info.Mode().Type()).
 			WithHint("Name the directory, not a link to it.")
 	}
 	root, err := os.OpenRoot(f.Dir)
@@ -55,7 +55,7 @@ func (f File) open() (*os.Root, error) {
 }
 
 func unavailable(err error) error {
-	return cyborg.Errorf(cyborg.Unavailable, "Nova's whitelist cannot be read or written: %w", err)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "Nova's whitelist cannot be read or written: %w", err)
 }
 
 // Read returns what the file has; nothing where there is none. What is no plain file is refused.
@@ -104,14 +104,14 @@ func (f File) read(root *os.Root) (content []byte, err error) {
 		return nil, unavailable(err)
 	}
 	if len(content) > largest {
-		return nil, cyborg.Errorf(cyborg.Changed, "%s of host %s is larger than %d bytes: it is not ours", f.Path(), f.Host, largest).
+		return nil, cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is larger than %d bytes: it is not ours", f.Path(), f.Host, largest).
 			WithHint("Move it away.")
 	}
 	return content, nil
 }
 
 func (f File) irregular(mode fs.FileMode) error {
-	return cyborg.Errorf(cyborg.Changed, "%s of host %s is no plain file (%s)", f.Path(), f.Host, mode.Type()).WithHint("Move it away.")
+	return cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is no plain file (%s)", f.Path(), f.Host, mode.Type()).WithHint("Move it away.")
 }
 
 // Write makes this the content of the file, all of it or nothing; without any, the file is removed. It is on disk when this

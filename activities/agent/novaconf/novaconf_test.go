@@ -249,19 +249,19 @@ func TestFile(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(f.Path(), 0o755))
 	_, err = f.Read()
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err))
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(f.Write([]byte("three\n"))))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(f.Write([]byte("three\n"))))
 	require.NoError(t, os.Remove(f.Path()))
 	require.NoError(t, syscall.Mkfifo(f.Path(), 0o600))
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(f.Write([]byte("three\n"))), "and nobody waits for its other end")
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(f.Write([]byte("three\n"))), "and nobody waits for its other end")
 	require.NoError(t, os.Remove(f.Path()))
 	require.NoError(t, os.WriteFile(f.Path(), make([]byte, 1<<20+1), 0o600))
 	_, err = f.Read()
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
 
 	for _, dir := range []string{"", filepath.Join(dir, "nowhere"), f.Path()} {
 		_, err := novaconf.File{Host: "node-1", Dir: dir}.Read()
-		require.Equal(t, cyborg.Unsupported, cyborg.KindOf(err), dir)
+		require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err), dir)
 		require.NotEmpty(t, cyborg.AsError(err).Hint)
 	}
 }
@@ -280,7 +280,7 @@ func TestFileOnAFullDisk(t *testing.T) {
 			}
 			large := bytes.Repeat([]byte("two\n"), os.Getpagesize())
 			err := f.Write(large)
-			if cyborg.KindOf(err) != cyborg.Unavailable || !errors.Is(err, syscall.ENOSPC) {
+			if cyborg.ErrorKindOf(err) != cyborg.ErrUnavailable || !errors.Is(err, syscall.ENOSPC) {
 				return fmt.Errorf("written to a full disk: %w", err)
 			}
 			there, err := os.ReadDir(dir)

@@ -22,7 +22,7 @@ const ThisMachine = "/"
 
 // Parse reads --hosts values: [NAME=]fake:PARK or [NAME=]sysfs:PATH. Without a name, this machine has its own, a
 // fake host is called fake, and a capture is called as its file; a second of the same name gets a number. The error is
-// of kind Invalid and quotes the value.
+// of kind ErrInvalid and quotes the value.
 func Parse(values []string, machine string) ([]Host, error) {
 	var hosts []Host
 	given := map[string]bool{}

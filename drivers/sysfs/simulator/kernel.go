@@ -284,7 +284,7 @@ func faultFile(number int) string { return path.Join(faultsDir, fmt.Sprintf("%04
 func (st *state) writeFault(name string, fault Fault) error {
 	text, err := json.Marshal(fault)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "%w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
 	return st.write(name, string(text))
 }
@@ -322,7 +322,7 @@ func (st *state) nextFault(on, subject string) (string, Fault, error) {
 		name = path.Join(faultsDir, name)
 		var fault Fault
 		if err := json.Unmarshal([]byte(st.text(name)), &fault); err != nil {
-			return "", Fault{}, cyborg.Errorf(cyborg.Internal, "the simulator's fault %s is damaged: %w", name, err)
+			return "", Fault{}, cyborg.Errorf(cyborg.ErrInternal, "the simulator's fault %s is damaged: %w", name, err)
 		}
 		if fault.On != on || fault.Subject != "" && fault.Subject != subject {
 			continue

@@ -39,7 +39,7 @@ func (st *state) settleVFs(pf Function) error {
 	}
 	count, err := strconv.Atoi(st.text(path.Join(st.dir(pf), "sriov_numvfs")))
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "the simulator's sriov_numvfs of %s is damaged: %w", pf.Address, err)
+		return cyborg.Errorf(cyborg.ErrInternal, "the simulator's sriov_numvfs of %s is damaged: %w", pf.Address, err)
 	}
 	for i := range pf.TotalVFs {
 		vf := virtualFunction(pf, i)

@@ -123,10 +123,10 @@ func Create(dir string) (*Simulator, error) {
 // Invalid where the directory has no Marker or is the root of this machine.
 func Open(dir string) (*Simulator, error) {
 	if clean, err := filepath.Abs(dir); err != nil || clean == "/" {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%q cannot be simulated: it is this machine itself", dir)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%q cannot be simulated: it is this machine itself", dir)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, Marker)); err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "%s is no simulated root: it has no file %s", dir, Marker)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s is no simulated root: it has no file %s", dir, Marker)
 	}
 	s := &Simulator{dir: dir}
 	return s, s.locked(func(*state) error { return nil })
@@ -341,11 +341,11 @@ func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
 	}
 	text, err := st.root.ReadFile(factsFile(address))
 	if err != nil {
-		return Function{}, cyborg.Errorf(cyborg.NotFound, "there never was a function %s in this simulated host", address)
+		return Function{}, cyborg.Errorf(cyborg.ErrNotFound, "there never was a function %s in this simulated host", address)
 	}
 	var f Function
 	if err := json.Unmarshal(text, &f); err != nil {
-		return Function{}, cyborg.Errorf(cyborg.Internal, "the simulator's record of %s is damaged: %w", address, err)
+		return Function{}, cyborg.Errorf(cyborg.ErrInternal, "the simulator's record of %s is damaged: %w", address, err)
 	}
 	st.known[address] = f
 	return f, nil
@@ -354,7 +354,7 @@ func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
 func (st *state) record(f Function) error {
 	text, err := json.Marshal(f)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Internal, "%w", err)
+		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
 	st.known[f.Address] = f
 	return st.write(factsFile(f.Address), string(text))

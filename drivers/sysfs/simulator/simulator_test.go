@@ -269,7 +269,7 @@ func TestOpenWantsItsMarker(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"/", "/proc/..", t.TempDir()} {
 		_, err := simulator.Open(dir)
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), dir)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), dir)
 	}
 }
 

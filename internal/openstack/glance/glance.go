@@ -78,8 +78,8 @@ func (g *Images) client(ctx context.Context) (*gophercloud.ServiceClient, error)
 	return client, nil
 }
 
-// Find finds an image: by its id, else by its property accel:bitstream_id, or by its accel:function_id. Errors: NotFound;
-// Invalid where there are several; ImageRejected for one without content or without a checksum to verify; TooLarge;
+// Find finds an image: by its id, else by its property accel:bitstream_id, or by its accel:function_id. Errors: ErrNotFound;
+// Invalid where there are several; ErrImageRejected for one without content or without a checksum to verify; ErrTooLarge;
 // Unavailable where Glance or Keystone do not answer, do not let us in, or have to do with something else just now.
 func (g *Images) Find(ctx context.Context, query cyborg.GlanceQuery) (Image, error) {
 	client, err := g.client(ctx)
@@ -105,8 +105,8 @@ func (g *Images) Find(ctx context.Context, query cyborg.GlanceQuery) (Image, err
 // what stands before it, has to do with something else (the image is being saved, moved or replaced), and that passes.
 func explain(err error) error {
 	explained := openstack.Explain(service, err)
-	if kind := cyborg.KindOf(explained); kind == cyborg.Changed || kind == cyborg.TooLarge {
-		return cyborg.Errorf(cyborg.Unavailable, "%w", explained)
+	if kind := cyborg.ErrorKindOf(explained); kind == cyborg.ErrChanged || kind == cyborg.ErrTooLarge {
+		return cyborg.Errorf(cyborg.ErrUnavailable, "%w", explained)
 	}
 	return explained
 }
@@ -123,10 +123,10 @@ func only(ctx context.Context, client *gophercloud.ServiceClient, property, valu
 	case err != nil:
 		return nil, err
 	case len(found) == 0:
-		return nil, cyborg.Errorf(cyborg.NotFound, "Glance shows us no active image with %s %q%s", property, value, alsoID(property)).
+		return nil, cyborg.Errorf(cyborg.ErrNotFound, "Glance shows us no active image with %s %q%s", property, value, alsoID(property)).
 			WithHint("Set the property of one image, and let the server's own user see it (visibility, members).")
 	case len(found) > 1:
-		return nil, cyborg.Errorf(cyborg.Invalid, "Glance has several images with %s %q, among them %s and %s",
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Glance has several images with %s %q, among them %s and %s",
 			property, value, found[0].ID, found[1].ID).WithHint("Name one by its id, or take the property from the others.")
 	}
 	return &found[0], nil
@@ -151,7 +151,7 @@ func (h having) ToImageListQuery() (string, error) {
 func (g *Images) read(found *images.Image) (Image, error) {
 	id, err := uuid.Parse(found.ID)
 	if err != nil {
-		return Image{}, cyborg.Errorf(cyborg.Unavailable, "Glance answered with an image of id %q, which is no UUID", cyborg.Showable(found.ID, 80))
+		return Image{}, cyborg.Errorf(cyborg.ErrUnavailable, "Glance answered with an image of id %q, which is no UUID", cyborg.Sanitize(found.ID, 80))
 	}
 	text := func(property string) string {
 		value, _ := found.Properties[property].(string)
@@ -166,12 +166,12 @@ func (g *Images) read(found *images.Image) (Image, error) {
 	}
 	switch {
 	case found.Status != images.ImageStatusActive:
-		return image, cyborg.Errorf(cyborg.ImageRejected, "image %s is %s in Glance, not active", id, found.Status).
+		return image, cyborg.Errorf(cyborg.ErrImageRejected, "image %s is %s in Glance, not active", id, found.Status).
 			WithHint("Upload its content, or activate it.")
 	case image.Size <= 0:
-		return image, cyborg.Errorf(cyborg.ImageRejected, "image %s is empty", id)
+		return image, cyborg.Errorf(cyborg.ErrImageRejected, "image %s is empty", id)
 	case image.Size > g.options.Max:
-		return image, cyborg.Errorf(cyborg.TooLarge, "image %s has %d bytes, more than %d", id, image.Size, g.options.Max).
+		return image, cyborg.Errorf(cyborg.ErrTooLarge, "image %s has %d bytes, more than %d", id, image.Size, g.options.Max).
 			WithHint("The operator sets the limit with images.max.")
 	}
 	image.Checksum, err = g.checksum(found, text("os_hash_algo"), text("os_hash_value"))
@@ -185,18 +185,18 @@ func (g *Images) checksum(found *images.Image, algorithm, value string) (cyborg.
 		sum = cyborg.MakeChecksum("md5", found.Checksum)
 	}
 	if sum.Algorithm() == "md5" && (!g.options.AllowMD5 || sum.Value() == "") {
-		return "", cyborg.Errorf(cyborg.ImageRejected, "Glance has no checksum of image %s that can be trusted (os_hash_algo, os_hash_value)", found.ID).
+		return "", cyborg.Errorf(cyborg.ErrImageRejected, "Glance has no checksum of image %s that can be trusted (os_hash_algo, os_hash_value)", found.ID).
 			WithHint("Upload it again with a Glance that hashes images, or set glance.allow_md5 if an MD5 is enough.")
 	}
 	if _, err := sum.Hash(); err != nil {
-		return "", cyborg.Errorf(cyborg.ImageRejected, "the content of image %s cannot be verified: %w", found.ID, err)
+		return "", cyborg.Errorf(cyborg.ErrImageRejected, "the content of image %s cannot be verified: %w", found.ID, err)
 	}
 	return sum, nil
 }
 
 // Open returns an image of that size from offset (bytes) on. The caller closes the reader; nothing of it may be taken for
-// the image before its checksum is verified. Errors: NotFound; Invalid for an offset beyond the end, and for an image that is
-// not in Glance; ImageRejected where Glance has another size now; Unavailable for what may pass.
+// the image before its checksum is verified. Errors: ErrNotFound; Invalid for an offset beyond the end, and for an image that is
+// not in Glance; ErrImageRejected where Glance has another size now; Unavailable for what may pass.
 func (g *Images) Open(ctx context.Context, image cyborg.Image, size, offset int64) (io.ReadCloser, error) {
 	query, err := image.GlanceQuery()
 	if err != nil {
@@ -219,7 +219,7 @@ func (g *Images) Open(ctx context.Context, image cyborg.Image, size, offset int6
 	}
 	content, all, err := imagesource.Content(answer, offset, math.MaxInt64)
 	if err == nil && all >= 0 && all != size {
-		err = cyborg.Errorf(cyborg.ImageRejected, "image %s has %d bytes now, and had %d", query.ID, all, size)
+		err = cyborg.Errorf(cyborg.ErrImageRejected, "image %s has %d bytes now, and had %d", query.ID, all, size)
 	}
 	if err != nil {
 		_ = answer.Body.Close() // the error says more

@@ -66,24 +66,24 @@ func TestFindRefuses(t *testing.T) {
 	g.Add(content, map[string]any{"accel:function_id": "queued", "status": "queued"})
 	for name, test := range map[string]struct {
 		query cyborg.GlanceQuery
-		kind  cyborg.Kind
+		kind  cyborg.ErrorKind
 		text  string
 	}{
-		"unknown":          {byID(uuid.New()), cyborg.NotFound, "none with that id"},
-		"no such function": {cyborg.GlanceQuery{Function: "nosuch"}, cyborg.NotFound, `accel:function_id "nosuch"`},
-		"several":          {cyborg.GlanceQuery{Function: "twice"}, cyborg.Invalid, "several images"},
-		"only active ones": {cyborg.GlanceQuery{Function: "queued"}, cyborg.NotFound, "no active image"},
-		"queued":           {byID(g.Add(content, map[string]any{"status": "queued", "size": nil})), cyborg.ImageRejected, "is queued in Glance"},
-		"deactivated":      {byID(g.Add(content, map[string]any{"status": "deactivated"})), cyborg.ImageRejected, "is deactivated"},
-		"empty":            {byID(g.Add(nil, nil)), cyborg.ImageRejected, "is empty"},
-		"too large":        {byID(g.Add(content, map[string]any{"size": 1<<20 + 1})), cyborg.TooLarge, "1048577 bytes, more than 1048576"},
-		"MD5 only":         {byID(g.Add(content, md5)), cyborg.ImageRejected, "glance.allow_md5"},
-		"MD5 as its hash":  {byID(g.Add(content, map[string]any{"os_hash_algo": "md5", "os_hash_value": strings.Repeat("ab", 16)})), cyborg.ImageRejected, "can be trusted"},
-		"unknown hash":     {byID(g.Add(content, map[string]any{"os_hash_algo": "whirlpool", "os_hash_value": "ab"})), cyborg.ImageRejected, "whirlpool"},
-		"no hash":          {byID(g.Add(content, map[string]any{"os_hash_value": "abc"})), cyborg.ImageRejected, "no checksum"},
+		"unknown":          {byID(uuid.New()), cyborg.ErrNotFound, "none with that id"},
+		"no such function": {cyborg.GlanceQuery{Function: "nosuch"}, cyborg.ErrNotFound, `accel:function_id "nosuch"`},
+		"several":          {cyborg.GlanceQuery{Function: "twice"}, cyborg.ErrInvalid, "several images"},
+		"only active ones": {cyborg.GlanceQuery{Function: "queued"}, cyborg.ErrNotFound, "no active image"},
+		"queued":           {byID(g.Add(content, map[string]any{"status": "queued", "size": nil})), cyborg.ErrImageRejected, "is queued in Glance"},
+		"deactivated":      {byID(g.Add(content, map[string]any{"status": "deactivated"})), cyborg.ErrImageRejected, "is deactivated"},
+		"empty":            {byID(g.Add(nil, nil)), cyborg.ErrImageRejected, "is empty"},
+		"too large":        {byID(g.Add(content, map[string]any{"size": 1<<20 + 1})), cyborg.ErrTooLarge, "1048577 bytes, more than 1048576"},
+		"MD5 only":         {byID(g.Add(content, md5)), cyborg.ErrImageRejected, "glance.allow_md5"},
+		"MD5 as its hash":  {byID(g.Add(content, map[string]any{"os_hash_algo": "md5", "os_hash_value": strings.Repeat("ab", 16)})), cyborg.ErrImageRejected, "can be trusted"},
+		"unknown hash":     {byID(g.Add(content, map[string]any{"os_hash_algo": "whirlpool", "os_hash_value": "ab"})), cyborg.ErrImageRejected, "whirlpool"},
+		"no hash":          {byID(g.Add(content, map[string]any{"os_hash_value": "abc"})), cyborg.ErrImageRejected, "no checksum"},
 	} {
 		_, err := newImages(g).Find(t.Context(), test.query)
-		require.Equal(t, test.kind, cyborg.KindOf(err), "%s: %v", name, err)
+		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%s: %v", name, err)
 		require.Contains(t, err.Error()+cyborg.AsError(err).Hint, test.text, name)
 	}
 	lenient := glance.New(g, glance.Options{Max: 1 << 20, AllowMD5: true})
@@ -91,7 +91,7 @@ func TestFindRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "md5", found.Checksum.Algorithm())
 	_, err = lenient.Find(t.Context(), byID(g.Add(content, map[string]any{"os_hash_algo": nil, "checksum": nil})))
-	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err), "there is none at all")
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "there is none at all")
 }
 
 // TestL28TokensEnd: OpenStack Cyborg fetched images with the caller's token, which a long job outlived. Ours is renewed, between
@@ -131,14 +131,14 @@ func TestGlanceIsAway(t *testing.T) {
 	} {
 		g.Fail(glancetest.Failure{Status: status})
 		_, err := images.Find(t.Context(), byID(id))
-		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%d: %v", status, err)
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%d: %v", status, err)
 		g.Fail(glancetest.Failure{Status: status})
 		_, err = images.Open(t.Context(), cyborg.GlanceImage(id), 10_000, 0)
-		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%d: %v", status, err)
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%d: %v", status, err)
 	}
 	g.Fail(glancetest.Failure{Status: http.StatusBadRequest})
 	_, err := images.Find(t.Context(), cyborg.GlanceQuery{Function: "3AFB"})
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "what Glance does not understand now it never will")
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "what Glance does not understand now it never will")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -148,9 +148,9 @@ func TestGlanceIsAway(t *testing.T) {
 
 	away := glance.New(nowhere{}, glance.Options{Max: 1 << 20})
 	_, err = away.Find(t.Context(), byID(id))
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	_, err = away.Open(t.Context(), cyborg.GlanceImage(id), 1, 0)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
 
 // nowhere is a session with a Keystone that is away.
@@ -191,14 +191,14 @@ func TestOpen(t *testing.T) {
 	require.Error(t, err, "a part is never taken for the whole")
 	require.LessOrEqual(t, len(got), 100)
 	_, err = read(10_000)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 
 	g.Replace(id, content[:9_000], nil)
 	_, err = read(0)
-	require.Equal(t, cyborg.ImageRejected, cyborg.KindOf(err), "it has another size than when it was found")
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "it has another size than when it was found")
 	g.Remove(id)
 	_, err = read(0)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 	_, err = images.Open(t.Context(), cyborg.Image{Source: "https://x/y"}, 1, 0)
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }

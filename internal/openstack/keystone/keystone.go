@@ -165,7 +165,7 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 		case result.Err == nil:
 			v.answers.WithLabelValues("asked").Inc()
 			return result.Val.(Token), nil //nolint:forcetypeassert // ask returns no other
-		case cyborg.KindOf(result.Err) == cyborg.Unauthenticated:
+		case cyborg.ErrorKindOf(result.Err) == cyborg.ErrUnauthenticated:
 			return Token{}, v.refuse()
 		}
 		return v.without(known, usable, result.Err)
@@ -186,13 +186,13 @@ func (v *Validator) without(known answer, usable bool, err error) (Token, error)
 	if errors.Is(err, errCrowded) {
 		return Token{}, err
 	}
-	return Token{}, cyborg.Errorf(cyborg.Unavailable, "Keystone does not answer, so that nobody can say whose token this is").
+	return Token{}, cyborg.Errorf(cyborg.ErrUnavailable, "Keystone does not answer, so that nobody can say whose token this is").
 		WithHint("Try again after the time in Retry-After.")
 }
 
 func (v *Validator) refuse() error {
 	v.answers.WithLabelValues("refused").Inc()
-	return cyborg.Errorf(cyborg.Unauthenticated, "the token is not valid: it has expired, was revoked, or never was one").
+	return cyborg.Errorf(cyborg.ErrUnauthenticated, "the token is not valid: it has expired, was revoked, or never was one").
 		WithHint("Get another from Keystone.")
 }
 
@@ -211,7 +211,7 @@ func (v *Validator) ask(ctx context.Context, k key, token string, take func(cont
 	case err == nil:
 		v.good.Add(k, answer{token: said, at: asked})
 		return said, nil
-	case cyborg.KindOf(err) == cyborg.Unauthenticated:
+	case cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated:
 		v.forget(k)
 		if k.expired { // and is not known even so
 			v.forget(key{hash: k.hash})
@@ -243,13 +243,13 @@ func (v *Validator) absent(ctx context.Context, err error) error {
 		return nil, err
 	})
 	why, hint := slog.String("error", err.Error()), slog.String("hint", cyborg.AsError(err).Hint)
-	if own == nil || cyborg.KindOf(own) == cyborg.Unauthenticated {
+	if own == nil || cyborg.ErrorKindOf(own) == cyborg.ErrUnauthenticated {
 		v.log.WarnContext(ctx, "Keystone cannot say whose a token is, and can of others", why, hint)
 	} else {
 		v.away.Store(v.now().Add(awayWindow).UnixNano())
 		v.log.WarnContext(ctx, "Keystone cannot say whose tokens are", why, hint)
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "%w", err)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", err)
 }
 
 // fetch is one request to Keystone (GET /v3/auth/tokens, "Validate and show information for token"); about our own token where
@@ -288,11 +288,11 @@ func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string
 	_, err = client.Get(ctx, url, &body, &gophercloud.RequestOpts{MoreHeaders: map[string]string{"X-Subject-Token": token}}) //nolint:bodyclose // gophercloud closes what it decodes
 	switch {
 	case gophercloud.ResponseCodeIs(err, http.StatusNotFound), gophercloud.ResponseCodeIs(err, http.StatusBadRequest):
-		return Token{}, cyborg.Errorf(cyborg.Unauthenticated, "Keystone does not know the token")
+		return Token{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "Keystone does not know the token")
 	case err != nil:
 		return Token{}, openstack.Explain("identity", err)
 	case body.Token.User.ID == "" || body.Token.Expires.IsZero():
-		return Token{}, cyborg.Errorf(cyborg.Unavailable, "Keystone's answer names no user or no end of the token")
+		return Token{}, cyborg.Errorf(cyborg.ErrUnavailable, "Keystone's answer names no user or no end of the token")
 	}
 	said := Token{
 		UserID: body.Token.User.ID, User: body.Token.User.Name, ProjectID: body.Token.Project.ID, DomainID: body.Token.Domain.ID,
@@ -303,7 +303,7 @@ func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string
 	if domain := body.Token.User.Domain; domain.ID != defaultDomain && domain.Name != "" {
 		said.User += "@" + domain.Name
 	}
-	said.User = cyborg.Showable(said.User, longestName) // it comes into records and logs
+	said.User = cyborg.Sanitize(said.User, longestName) // it comes into records and logs
 	for _, role := range body.Token.Roles {
 		said.Roles = append(said.Roles, role.Name)
 	}

@@ -71,11 +71,11 @@ func (s *stage) good(t testing.TB, token string) keystone.Token {
 	return known
 }
 
-func (s *stage) refused(t testing.TB, token string, kind cyborg.Kind) {
+func (s *stage) refused(t testing.TB, token string, kind cyborg.ErrorKind) {
 	t.Helper()
 	known, err := s.validator.Validate(t.Context(), "192.0.2.1", token, false)
 	require.Zero(t, known)
-	require.Equal(t, kind, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, kind, cyborg.ErrorKindOf(err), "%v", err)
 	require.NotEmpty(t, cyborg.AsError(err).Hint)
 }
 
@@ -143,7 +143,7 @@ func TestAnswersAreRememberedForTheWindow(t *testing.T) {
 	s.Revoke(token)
 	s.good(t, token)
 	s.pass(2 * time.Second)
-	s.refused(t, token, cyborg.Unauthenticated)
+	s.refused(t, token, cyborg.ErrUnauthenticated)
 	require.Equal(t, 2, s.Asked(token))
 }
 
@@ -154,18 +154,18 @@ func TestATokenIsForgottenWhenItExpires(t *testing.T) {
 	s.good(t, token)
 	s.pass(31 * time.Second) // within the window
 	s.Revoke(token)
-	s.refused(t, token, cyborg.Unauthenticated)
+	s.refused(t, token, cyborg.ErrUnauthenticated)
 }
 
 func TestRefusalsAreRememberedBriefly(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	for range 10 {
-		s.refused(t, "made-up", cyborg.Unauthenticated)
+		s.refused(t, "made-up", cyborg.ErrUnauthenticated)
 	}
 	require.Equal(t, 1, s.Asked("made-up"))
 	s.pass(11 * time.Second)
-	s.refused(t, "made-up", cyborg.Unauthenticated)
+	s.refused(t, "made-up", cyborg.ErrUnauthenticated)
 	require.Equal(t, 2, s.Asked("made-up"))
 }
 
@@ -174,21 +174,21 @@ func TestExpiredTokensAreForServices(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice", Expires: s.now.Add(-time.Minute)})
-	s.refused(t, token, cyborg.Unauthenticated)
+	s.refused(t, token, cyborg.ErrUnauthenticated)
 	for range 5 {
 		known, err := s.validator.Validate(t.Context(), "192.0.2.1", token, true)
 		require.NoError(t, err)
 		require.Equal(t, "alice", known.User)
 	}
 	require.Equal(t, 2, s.Asked(token), "once for each way to ask")
-	s.refused(t, token, cyborg.Unauthenticated)
+	s.refused(t, token, cyborg.ErrUnauthenticated)
 	s.Away()
 	s.pass(14 * time.Minute)
 	_, err := s.validator.Validate(t.Context(), "192.0.2.1", token, true)
 	require.NoError(t, err)
 	s.pass(2 * time.Minute)
 	_, err = s.validator.Validate(t.Context(), "192.0.2.1", token, true)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
 
 // What Keystone does not know even as one that has expired is good for nobody, also while Keystone is away afterwards.
@@ -200,11 +200,11 @@ func TestARevokedTokenIsForgottenForAll(t *testing.T) {
 	s.pass(2 * time.Minute)
 	s.Revoke(token)
 	_, err := s.validator.Validate(t.Context(), "192.0.2.1", token, true)
-	require.Equal(t, cyborg.Unauthenticated, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
 	s.Away()
-	s.refused(t, token, cyborg.Unauthenticated)
+	s.refused(t, token, cyborg.ErrUnauthenticated)
 	s.pass(time.Minute)
-	s.refused(t, token, cyborg.Unavailable)
+	s.refused(t, token, cyborg.ErrUnavailable)
 }
 
 func TestManyAskAtOnceAndKeystoneIsAskedOnce(t *testing.T) {
@@ -268,21 +268,21 @@ func TestKeystoneAway(t *testing.T) {
 				requests.Add(1)
 				away(w, r)
 			})
-			s.refused(t, other, cyborg.Unavailable)
+			s.refused(t, other, cyborg.ErrUnavailable)
 			require.Equal(t, "alice", s.good(t, token).User)
 			s.pass(2 * time.Minute)
 			before := requests.Load()
 			for range 20 {
 				require.Equal(t, "alice", s.good(t, token).User, "what Keystone said before its absence goes on")
-				s.refused(t, other, cyborg.Unavailable)
+				s.refused(t, other, cyborg.ErrUnavailable)
 			}
 			require.LessOrEqual(t, requests.Load(), before+2, "Keystone is left alone for a while")
 			require.Contains(t, s.log.String(), "Keystone cannot say whose tokens are")
 			s.pass(time.Hour)
-			s.refused(t, token, cyborg.Unavailable)
+			s.refused(t, token, cyborg.ErrUnavailable)
 			s.Disturb(nil)
 			s.pass(3 * time.Second)
-			s.refused(t, s.Issue(openstacktest.Token{UserID: "u1", Expires: time.Now().Add(-time.Hour)}), cyborg.Unauthenticated)
+			s.refused(t, s.Issue(openstacktest.Token{UserID: "u1", Expires: time.Now().Add(-time.Hour)}), cyborg.ErrUnauthenticated)
 			require.NotContains(t, s.log.String(), token)
 			require.NotContains(t, s.log.String(), other)
 		})
@@ -322,7 +322,7 @@ func TestATokenThatBreaksKeystone(t *testing.T) {
 		s.ServeUndisturbed(w, r)
 	})
 	for i := range 5 {
-		s.refused(t, fmt.Sprintf("made-up-%d", i), cyborg.Unavailable)
+		s.refused(t, fmt.Sprintf("made-up-%d", i), cyborg.ErrUnavailable)
 		s.good(t, s.Issue(openstacktest.Token{UserID: "u1"}))
 	}
 	require.Contains(t, s.log.String(), "can of others")
@@ -358,7 +358,7 @@ func TestAFloodOfMadeUpTokens(t *testing.T) {
 	s.good(t, s.Issue(openstacktest.Token{UserID: "u2"}))
 	close(goOn)
 	for range 256 {
-		require.Contains(t, []cyborg.Kind{cyborg.Unauthenticated, cyborg.Unavailable}, cyborg.KindOf(<-answers))
+		require.Contains(t, []cyborg.ErrorKind{cyborg.ErrUnauthenticated, cyborg.ErrUnavailable}, cyborg.ErrorKindOf(<-answers))
 	}
 }
 
@@ -379,7 +379,7 @@ func TestTheMemoryIsBounded(t *testing.T) {
 	token := s.Issue(openstacktest.Token{UserID: "u1"})
 	s.good(t, token)
 	for i := range 300 {
-		s.refused(t, fmt.Sprintf("made-up-%d", i), cyborg.Unauthenticated)
+		s.refused(t, fmt.Sprintf("made-up-%d", i), cyborg.ErrUnauthenticated)
 	}
 	s.good(t, token)
 	require.Equal(t, 1, s.Asked(token))
@@ -413,7 +413,7 @@ func FuzzToken(f *testing.F) {
 			return
 		}
 		require.Zero(t, known)
-		fuzztest.RequireRefusal(t, err, cyborg.Unauthenticated)
+		fuzztest.RequireRefusal(t, err, cyborg.ErrUnauthenticated)
 		if len(token) > 8 {
 			require.NotContains(t, err.Error()+s.log.String(), token)
 		}

@@ -41,7 +41,7 @@ func newPlaces() *places {
 	return &places{all: semaphore.NewWeighted(atOnce), clients: map[string]*share{}}
 }
 
-// take waits for a place of the client's, and returns what gives it back. The error is of kind Unavailable.
+// take waits for a place of the client's, and returns what gives it back. The error is of kind ErrUnavailable.
 func (p *places) take(ctx context.Context, client string) (func(), error) {
 	own, ok := p.enter(client)
 	if !ok {
@@ -90,6 +90,6 @@ func (p *places) leave(client string, own *share) {
 var errCrowded = errors.New("too many tokens are asked of Keystone to ask about this one")
 
 func crowded() error {
-	return cyborg.Errorf(cyborg.Unavailable, "%w", errCrowded).
+	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", errCrowded).
 		WithHint("Try again after the time in Retry-After.")
 }

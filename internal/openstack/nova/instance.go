@@ -79,7 +79,7 @@ func (n *Nova) Stranded(ctx context.Context, instance uuid.UUID) (bool, error) {
 	return found.Stranded(), err
 }
 
-// Instance reads an instance. The error is of kind NotFound where there is certainly no such instance, and Unavailable where
+// Instance reads an instance. The error is of kind ErrNotFound where there is certainly no such instance, and Unavailable where
 // nobody can tell.
 //
 // Nova tells users who may not see an instance that there is none. So its list of all projects is asked, which it refuses
@@ -115,5 +115,5 @@ func (n *Nova) Instance(ctx context.Context, instance uuid.UUID) (Instance, erro
 }
 
 func noInstance(id uuid.UUID) error {
-	return cyborg.Errorf(cyborg.NotFound, "there is no instance %s", id)
+	return cyborg.Errorf(cyborg.ErrNotFound, "there is no instance %s", id)
 }

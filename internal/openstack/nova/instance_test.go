@@ -47,7 +47,7 @@ func TestInstance(t *testing.T) {
 	require.True(t, found.On("h2"), "it is on none, and so on no other")
 	m.Delete(who)
 	_, err = n.Instance(t.Context(), who)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
 // TestOnNoHost: Nova looks for a host for an instance, or has given that up, only where it certainly is on none.
@@ -116,20 +116,20 @@ func TestReboot(t *testing.T) {
 	require.True(t, over)
 	require.Empty(t, failure)
 
-	for status, kind := range map[int]cyborg.Kind{
-		http.StatusConflict: cyborg.Busy, http.StatusNotFound: cyborg.NotFound, http.StatusForbidden: cyborg.Unavailable,
-		http.StatusInternalServerError: cyborg.Unavailable,
+	for status, kind := range map[int]cyborg.ErrorKind{
+		http.StatusConflict: cyborg.ErrBusy, http.StatusNotFound: cyborg.ErrNotFound, http.StatusForbidden: cyborg.ErrUnavailable,
+		http.StatusInternalServerError: cyborg.ErrUnavailable,
 	} {
 		m.Disturb(func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(status)
 			return true
 		})
-		require.Equal(t, kind, cyborg.KindOf(n.RebootHard(ctx, who)), status)
+		require.Equal(t, kind, cyborg.ErrorKindOf(n.RebootHard(ctx, who)), status)
 	}
 	m.Disturb(nil)
 	m.Delete(who)
 	_, err = n.OwnReboots(ctx, who)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
 // TestRecreatedSince: what makes the guest anew counts from when its nova-compute has begun it. A reboot does not: it may have been
@@ -158,15 +158,15 @@ func TestActionsNotFound(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
 	_, _, err := n.Rebooted(t.Context(), who, "req-unknown")
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	m.HideActions()
 	_, err = n.RecreatedSince(t.Context(), who, time.Now())
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	_, err = n.OwnReboots(t.Context(), who)
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	m.Delete(who)
 	_, err = n.RecreatedSince(t.Context(), who, time.Now())
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
 // TestHardReboot: whoever asked for it, a hard reboot is known as one while it goes on, and a soft one is none.
@@ -193,5 +193,5 @@ func TestHardReboot(t *testing.T) {
 	require.Empty(t, hard())
 	m.Delete(who)
 	_, err := n.HardReboot(t.Context(), who)
-	require.Equal(t, cyborg.NotFound, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }

@@ -50,18 +50,18 @@ type event struct {
 }
 
 // Told counts what Nova said to events.
-type Told struct {
+type Delivered struct {
 	Taken int // it passed them on
 	// Early are of instances that are not on a host yet: whoever builds them there asks us before it waits for events.
 	Early int
 	Gone  int // of instances that do not exist
 }
 
-// Tell sends events, all of them in one request. The error is of kind Unavailable where Nova has to be told again: it does not
+// Tell sends events, all of them in one request. The error is of kind ErrUnavailable where Nova has to be told again: it does not
 // answer, or did not take one of them.
-func (n *Nova) Tell(ctx context.Context, events []Event) (Told, error) {
+func (n *Nova) Notify(ctx context.Context, events []Event) (Delivered, error) {
 	var (
-		told   Told
+		told   Delivered
 		answer struct {
 			Events []event `json:"events"`
 		}
@@ -80,13 +80,13 @@ func (n *Nova) Tell(ctx context.Context, events []Event) (Told, error) {
 	response, err := client.Post(ctx, client.ServiceURL("os-server-external-events"), map[string][]event{"events": list}, &answer, //nolint:bodyclose // gophercloud closes what it decodes
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultiStatus}})
 	if gophercloud.ResponseCodeIs(err, http.StatusNotFound) && strings.Contains(err.Error(), "itemNotFound") {
-		return Told{Gone: len(events)}, nil // none of the instances exists; a wrong address has another answer
+		return Delivered{Gone: len(events)}, nil // none of the instances exists; a wrong address has another answer
 	}
 	if err != nil {
 		return told, unavailable(err)
 	}
 	if response.StatusCode == http.StatusOK {
-		return Told{Taken: len(events)}, nil
+		return Delivered{Taken: len(events)}, nil
 	}
 	for _, e := range answer.Events {
 		switch e.Code {
@@ -97,11 +97,11 @@ func (n *Nova) Tell(ctx context.Context, events []Event) (Told, error) {
 		case http.StatusNotFound:
 			told.Gone++
 		default:
-			return told, cyborg.Errorf(cyborg.Unavailable, "Nova answered %d to the event of accelerator request %s for instance %s", e.Code, e.Tag, e.Server)
+			return told, cyborg.Errorf(cyborg.ErrUnavailable, "Nova answered %d to the event of accelerator request %s for instance %s", e.Code, e.Tag, e.Server)
 		}
 	}
 	if told.Taken+told.Early+told.Gone < len(events) {
-		return told, cyborg.Errorf(cyborg.Unavailable, "Nova's answer says nothing of %d events", len(events)-told.Taken-told.Early-told.Gone)
+		return told, cyborg.Errorf(cyborg.ErrUnavailable, "Nova's answer says nothing of %d events", len(events)-told.Taken-told.Early-told.Gone)
 	}
 	return told, nil
 }
@@ -110,10 +110,10 @@ func (n *Nova) Tell(ctx context.Context, events []Event) (Told, error) {
 func unavailable(err error) error {
 	explained := openstack.Explain(service, err)
 	e := cyborg.AsError(explained)
-	if e.Kind == cyborg.Unavailable || e.Kind == cyborg.Internal {
+	if e.Kind == cyborg.ErrUnavailable || e.Kind == cyborg.ErrInternal {
 		return explained
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "%w", explained).WithHint("%s", e.Hint)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", explained).WithHint("%s", e.Hint)
 }
 
 func (n *Nova) client(ctx context.Context) (*gophercloud.ServiceClient, error) {

@@ -65,9 +65,9 @@ func TestTell(t *testing.T) {
 	n, c := setup(t)
 	instance, bound, failed := uuid.New(), uuid.New(), uuid.New()
 	c.answer = says(http.StatusOK, `{"events": []}`)
-	told, err := n.Tell(t.Context(), []nova.Event{{Instance: instance, ARQ: bound, Bound: true}, {Instance: instance, ARQ: failed}})
+	told, err := n.Notify(t.Context(), []nova.Event{{Instance: instance, ARQ: bound, Bound: true}, {Instance: instance, ARQ: failed}})
 	require.NoError(t, err)
-	require.Equal(t, nova.Told{Taken: 2}, told)
+	require.Equal(t, nova.Delivered{Taken: 2}, told)
 	require.Equal(t, "/v2.1/os-server-external-events", c.asked[0].URL.Path)
 	require.Equal(t, "compute 2.82", c.asked[0].Header.Get("Openstack-Api-Version"))
 	require.Equal(t, map[string][]map[string]string{"events": {
@@ -82,25 +82,25 @@ func TestL13Answers(t *testing.T) {
 	for name, test := range map[string]struct {
 		status int
 		body   string
-		told   nova.Told
+		told   nova.Delivered
 		again  bool
 	}{
-		"some early, some gone": {http.StatusMultiStatus, `{"events": [{"code": 422}, {"code": 404}, {"code": 200}]}`, nova.Told{Taken: 1, Early: 1, Gone: 1}, false},
-		"one not taken":         {http.StatusMultiStatus, `{"events": [{"code": 200}, {"code": 400}, {"code": 200}]}`, nova.Told{}, true},
-		"one not told":          {http.StatusMultiStatus, `{"events": [{"code": 200}]}`, nova.Told{}, true},
-		"all gone":              {http.StatusNotFound, noInstance, nova.Told{Gone: 3}, false},
-		"a wrong address":       {http.StatusNotFound, `404 page not found`, nova.Told{}, true},
-		"not our right":         {http.StatusForbidden, `{"forbidden": {"message": "no"}}`, nova.Told{}, true},
-		"broken":                {http.StatusInternalServerError, `{"computeFault": {"message": "oops"}}`, nova.Told{}, true},
-		"no JSON":               {http.StatusMultiStatus, `oops`, nova.Told{}, true},
+		"some early, some gone": {http.StatusMultiStatus, `{"events": [{"code": 422}, {"code": 404}, {"code": 200}]}`, nova.Delivered{Taken: 1, Early: 1, Gone: 1}, false},
+		"one not taken":         {http.StatusMultiStatus, `{"events": [{"code": 200}, {"code": 400}, {"code": 200}]}`, nova.Delivered{}, true},
+		"one not told":          {http.StatusMultiStatus, `{"events": [{"code": 200}]}`, nova.Delivered{}, true},
+		"all gone":              {http.StatusNotFound, noInstance, nova.Delivered{Gone: 3}, false},
+		"a wrong address":       {http.StatusNotFound, `404 page not found`, nova.Delivered{}, true},
+		"not our right":         {http.StatusForbidden, `{"forbidden": {"message": "no"}}`, nova.Delivered{}, true},
+		"broken":                {http.StatusInternalServerError, `{"computeFault": {"message": "oops"}}`, nova.Delivered{}, true},
+		"no JSON":               {http.StatusMultiStatus, `oops`, nova.Delivered{}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, c := setup(t)
 			c.answer = says(test.status, test.body)
-			told, err := n.Tell(t.Context(), make([]nova.Event, 3))
+			told, err := n.Notify(t.Context(), make([]nova.Event, 3))
 			if test.again {
-				require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err), "%v", err)
+				require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%v", err)
 				return
 			}
 			require.NoError(t, err)
@@ -118,14 +118,14 @@ func TestL46Project(t *testing.T) {
 	for name, test := range map[string]struct {
 		list, one http.HandlerFunc
 		project   string
-		kind      cyborg.Kind
+		kind      cyborg.ErrorKind
 	}{
 		"listed":                 {list: says(http.StatusOK, `{"servers": [{"id": "`+instance.String()+`", "tenant_id": "p"}]}`), project: "p"},
 		"in a cell that is down": {list: none, one: says(http.StatusOK, `{"server": {"tenant_id": "p", "status": "UNKNOWN"}}`), project: "p"},
-		"gone":                   {list: none, one: gone, kind: cyborg.NotFound},
-		"not for us":             {list: says(http.StatusForbidden, `{"forbidden": {"message": "no"}}`), one: gone, kind: cyborg.Unavailable},
-		"no list":                {list: says(http.StatusNotFound, `{}`), one: gone, kind: cyborg.Unavailable},
-		"broken":                 {list: none, one: says(http.StatusBadGateway, ``), kind: cyborg.Unavailable},
+		"gone":                   {list: none, one: gone, kind: cyborg.ErrNotFound},
+		"not for us":             {list: says(http.StatusForbidden, `{"forbidden": {"message": "no"}}`), one: gone, kind: cyborg.ErrUnavailable},
+		"no list":                {list: says(http.StatusNotFound, `{}`), one: gone, kind: cyborg.ErrUnavailable},
+		"broken":                 {list: none, one: says(http.StatusBadGateway, ``), kind: cyborg.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -138,7 +138,7 @@ func TestL46Project(t *testing.T) {
 				test.one(w, r)
 			}
 			project, err := n.Project(t.Context(), instance)
-			require.Equal(t, test.kind, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%v", err)
 			require.Equal(t, test.project, project)
 			require.Equal(t, "1", c.asked[0].URL.Query().Get("all_tenants"))
 		})

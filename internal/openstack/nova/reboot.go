@@ -109,7 +109,7 @@ func (n *Nova) OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, er
 	return requests, nil
 }
 
-// RebootHard has Nova make the instance's guest anew, with its accelerators. Errors: NotFound; Busy where something else is done
+// RebootHard has Nova make the instance's guest anew, with its accelerators. Errors: ErrNotFound; Busy where something else is done
 // with it; Unavailable, and then perhaps it will be.
 func (n *Nova) RebootHard(ctx context.Context, instance uuid.UUID) error {
 	client, err := n.client(ctx)
@@ -125,7 +125,7 @@ func (n *Nova) RebootHard(ctx context.Context, instance uuid.UUID) error {
 	case gophercloud.ResponseCodeIs(err, http.StatusNotFound):
 		return noInstance(instance)
 	case gophercloud.ResponseCodeIs(err, http.StatusConflict):
-		return cyborg.Errorf(cyborg.Busy, "Nova does not reboot instance %s now: %w", instance, err)
+		return cyborg.Errorf(cyborg.ErrBusy, "Nova does not reboot instance %s now: %w", instance, err)
 	}
 	return unavailable(err)
 }

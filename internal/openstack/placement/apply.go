@@ -39,7 +39,7 @@ func (c *Client) Usable(ctx context.Context, wanted []Provider) ([]Difference, e
 	return out, nil
 }
 
-// Apply does what the plan says. The error is of kind Changed where somebody else changed the same meanwhile: then the tree
+// Apply does what the plan says. The error is of kind ErrChanged where somebody else changed the same meanwhile: then the tree
 // has to be read and planned again. What was done until then stays, and each part of it is right by itself.
 func (c *Client) Apply(ctx context.Context, p *Plan) error {
 	generations := map[uuid.UUID]int64{}
@@ -48,7 +48,7 @@ func (c *Client) Apply(ctx context.Context, p *Plan) error {
 	}
 	for i := range p.calls {
 		if err := c.apply(ctx, &p.calls[i], generations); err != nil {
-			if cyborg.KindOf(err) == cyborg.Invalid {
+			if cyborg.ErrorKindOf(err) == cyborg.ErrInvalid {
 				c.forget()
 			}
 			return vanished(err)
@@ -94,7 +94,7 @@ func (c *Client) apply(ctx context.Context, call *call, generations map[uuid.UUI
 		_, err := c.do(ctx, http.MethodDelete, path, nil, nil, http.StatusNoContent, http.StatusNotFound)
 		return err
 	}
-	return cyborg.Errorf(cyborg.Internal, "a plan cannot %q", call.verb)
+	return cyborg.Errorf(cyborg.ErrInternal, "a plan cannot %q", call.verb)
 }
 
 // write replaces a part of a provider, guarded by its generation, and keeps the next one.

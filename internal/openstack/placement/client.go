@@ -36,7 +36,7 @@ type Session interface {
 // Client speaks to Placement. Its methods may be called at once.
 //
 // Errors: Unavailable and Timeout where Placement does not answer or is broken; Changed where somebody else changed the
-// same at the same time, so that it has to be read again; Invalid, NotFound and Unsupported where it refuses.
+// same at the same time, so that it has to be read again; Invalid, ErrNotFound and Unsupported where it refuses.
 type Client struct {
 	session Session
 	// Answered, where given, is told of each answer: its request's method, and its status, 0 for none.
@@ -54,7 +54,7 @@ func New(session Session) *Client {
 }
 
 // Negotiate settles the microversion: the highest that both sides speak. It is asked once, at the first call. The error is
-// of kind Unsupported where Placement is too old.
+// of kind ErrUnsupported where Placement is too old.
 func (c *Client) Negotiate(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	version := c.version
@@ -79,7 +79,7 @@ func (c *Client) Negotiate(ctx context.Context) (string, error) {
 		}
 		use := min(most, mostMinor)
 		if use < leastMinor || use < least {
-			return "", cyborg.Errorf(cyborg.Unsupported, "Placement speaks versions %s to %s; we need one from 1.%d to 1.%d",
+			return "", cyborg.Errorf(cyborg.ErrUnsupported, "Placement speaks versions %s to %s; we need one from 1.%d to 1.%d",
 				v.MinVersion, v.MaxVersion, leastMinor, mostMinor).WithHint("Upgrade Placement.")
 		}
 		version = "1." + strconv.Itoa(use)
@@ -88,7 +88,7 @@ func (c *Client) Negotiate(ctx context.Context) (string, error) {
 		c.mu.Unlock()
 		return version, nil
 	}
-	return "", cyborg.Errorf(cyborg.Unavailable, "what answers at Placement's endpoint lists no version 1 of it").
+	return "", cyborg.Errorf(cyborg.ErrUnavailable, "what answers at Placement's endpoint lists no version 1 of it").
 		WithHint("Correct the placement endpoint in Keystone's catalog, or openstack.endpoints.")
 }
 
@@ -138,7 +138,7 @@ func (c *Client) send(ctx context.Context, version, method, path string, in, out
 		return status, nil
 	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return status, cyborg.Errorf(cyborg.Unavailable, "what Placement answered to %s /%s cannot be read: %w", method, path, err).
+		return status, cyborg.Errorf(cyborg.ErrUnavailable, "what Placement answered to %s /%s cannot be read: %w", method, path, err).
 			WithHint("Look whether something else answers at its endpoint.")
 	}
 	return status, nil
@@ -203,5 +203,5 @@ func (c *Client) forget() {
 
 // wrong is an answer that does not fit the request.
 func wrong(format string, args ...any) error {
-	return cyborg.Errorf(cyborg.Unavailable, "Placement answered %s", fmt.Sprintf(format, args...))
+	return cyborg.Errorf(cyborg.ErrUnavailable, "Placement answered %s", fmt.Sprintf(format, args...))
 }

@@ -65,7 +65,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 					return
 				}
 				if err != nil {
-					require.Contains(t, []cyborg.Kind{cyborg.Unavailable, cyborg.Changed, cyborg.NotFound}, cyborg.KindOf(err), "request %d: %v", at, err)
+					require.Contains(t, []cyborg.ErrorKind{cyborg.ErrUnavailable, cyborg.ErrChanged, cyborg.ErrNotFound}, cyborg.ErrorKindOf(err), "request %d: %v", at, err)
 				}
 				_, err = step(t, client, placement.Request{Host: "h", Wanted: wanted(), Marks: placement.Marks{}.With(wanted())})
 				require.NoError(t, err, "request %d", at)
@@ -80,7 +80,7 @@ func TestNegotiate(t *testing.T) {
 	model := placementtest.New()
 	model.Max = 20
 	_, err := placement.New(model).Negotiate(t.Context())
-	require.Equal(t, cyborg.Unsupported, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err))
 	require.Contains(t, err.Error(), "1.20")
 	for most, want := range map[int]string{26: "1.26", 36: "1.36", 39: "1.39", 45: "1.39"} {
 		model := placementtest.New()
@@ -117,7 +117,7 @@ func TestAWriteThatStandsOnOldNewsIsRefused(t *testing.T) {
 	open := wanted()
 	open[0].Total = 3
 	err = client.Apply(t.Context(), placement.NewPlan(open, tree, nil))
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
 	require.Equal(t, 2, model.Provider("h_d0").Inventories["CUSTOM_NIC"].Reserved)
 }
 

@@ -61,7 +61,7 @@ func Class(text string) string {
 
 // classOf is the resource class of hardware whose driver names none.
 func classOf(t cyborg.DeviceType) string {
-	if t == cyborg.GPU {
+	if t == cyborg.DeviceTypeGPU {
 		return "PGPU"
 	}
 	return Class(string(t))

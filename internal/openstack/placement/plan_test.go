@@ -356,7 +356,7 @@ func TestPlanFindsWhatIsNotNew(t *testing.T) {
 	model.Put(placementtest.Provider{UUID: wanted()[0].UUID, Name: "somewhere else"})
 	request := placement.Request{Host: "h", Wanted: wanted(), Trusting: true}
 	_, err := step(t, client, request)
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
 	request.Trusting = false
 	_, err = step(t, client, request)
 	require.NoError(t, err)

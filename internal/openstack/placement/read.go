@@ -19,7 +19,7 @@ type Request struct {
 	// Allocations asks for those of every provider, not only where something would have to go.
 	Allocations bool
 	// Trusting takes wanted providers of which nothing was written for new where they are not in the tree. Where others have
-	// their names or UUIDs, Apply fails, with an error of kind Changed.
+	// their names or UUIDs, Apply fails, with an error of kind ErrChanged.
 	Trusting bool
 }
 
@@ -165,7 +165,7 @@ func (c *Client) elsewhere(ctx context.Context, r Request, tree *Tree) error {
 	return nil
 }
 
-// detail reads what a provider has. The error is of kind Changed where that was changed since it was listed.
+// detail reads what a provider has. The error is of kind ErrChanged where that was changed since it was listed.
 func (c *Client) detail(ctx context.Context, node *Node) error {
 	base := "resource_providers/" + node.UUID.String()
 	var inventories struct {
@@ -183,7 +183,7 @@ func (c *Client) detail(ctx context.Context, node *Node) error {
 		return vanished(err)
 	}
 	if inventories.Generation != node.Generation || traits.Generation != node.Generation {
-		return cyborg.Errorf(cyborg.Changed, "resource provider %s (%s) was changed while it was read", node.UUID, node.Name)
+		return cyborg.Errorf(cyborg.ErrChanged, "resource provider %s (%s) was changed while it was read", node.UUID, node.Name)
 	}
 	slices.Sort(traits.Traits)
 	node.Inventories, node.Traits = inventories.Inventories, traits.Traits
@@ -192,8 +192,8 @@ func (c *Client) detail(ctx context.Context, node *Node) error {
 
 // vanished is the error of a provider that is no longer there, though it was.
 func vanished(err error) error {
-	if cyborg.KindOf(err) == cyborg.NotFound {
-		return cyborg.Errorf(cyborg.Changed, "a resource provider was deleted by somebody else: %w", err)
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
+		return cyborg.Errorf(cyborg.ErrChanged, "a resource provider was deleted by somebody else: %w", err)
 	}
 	return err
 }
@@ -201,7 +201,7 @@ func vanished(err error) error {
 // Allocations says who has how much of a provider, by consumer and class; nothing where there is no such provider.
 func (c *Client) Allocations(ctx context.Context, provider uuid.UUID) (map[string]map[string]int, error) {
 	found, err := c.allocations(ctx, provider)
-	if cyborg.KindOf(err) == cyborg.Changed {
+	if cyborg.ErrorKindOf(err) == cyborg.ErrChanged {
 		return map[string]map[string]int{}, nil
 	}
 	return found, err

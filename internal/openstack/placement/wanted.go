@@ -26,7 +26,7 @@ func Wanted(deployables []Deployable, silent bool) []Provider {
 	out := make([]Provider, 0, len(deployables))
 	for i := range deployables {
 		d := &deployables[i]
-		p := Provider{UUID: d.ProviderUUID, Name: d.Deployable, Total: max(d.Specs.Num, 0), Traits: []string{Owner}, Optional: d.Untouched}
+		p := Provider{UUID: d.ProviderUUID, Name: d.ProviderName, Total: max(d.Specs.Num, 0), Traits: []string{Owner}, Optional: d.Untouched}
 		for _, attribute := range d.Attributes {
 			switch {
 			case attribute.Key == "rc":
@@ -55,8 +55,8 @@ func Wanted(deployables []Deployable, silent bool) []Provider {
 // closed says that nothing of it may be scheduled. An operation that changes it closes it from its beginning on: those that
 // must be sure of that wait for Placement.
 func closed(d *Deployable) bool {
-	working := d.Claim != nil && (d.Claim.Kind == cyborg.KindProgram || d.Claim.Kind == cyborg.KindRetire)
-	return working || d.Presence == cyborg.Missing || d.Lifecycle != cyborg.Ready || d.Admin == cyborg.Maintaining ||
+	working := d.Claim != nil && (d.Claim.Kind == cyborg.OperationProgram || d.Claim.Kind == cyborg.OperationRetire)
+	return working || d.Presence == cyborg.PresenceMissing || d.Lifecycle != cyborg.LifecycleReady || d.Admin == cyborg.AdministrationMaintaining ||
 		d.Fence != nil || d.Protected != ""
 }
 
@@ -64,7 +64,7 @@ func closed(d *Deployable) bool {
 func reserved(d *Deployable, total int) int {
 	present := 0
 	for i := range d.Handles {
-		if d.Handles[i].Presence == cyborg.Present {
+		if d.Handles[i].Presence == cyborg.PresencePresent {
 			present++
 		}
 	}

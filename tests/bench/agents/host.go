@@ -150,7 +150,7 @@ func device(i int) cyborg.DeviceReport {
 	d := cyborg.DeployableReport{
 		Name: name, ProgramSet: name,
 		Specs: cyborg.Specs{
-			Num: 2, DeviceType: cyborg.FPGA, Type: "crypto", VendorID: "1234", ProductID: "0001",
+			Num: 2, DeviceType: cyborg.DeviceTypeFPGA, Type: "crypto", VendorID: "1234", ProductID: "0001",
 			Capability: cyborg.JSONObject{"functions": []any{"aes", "sha256"}, "regions": map[string]any{"count": 1}},
 		},
 		Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait1", Value: "CUSTOM_FPGA_ACME"}},
@@ -163,7 +163,7 @@ func device(i int) cyborg.DeviceReport {
 		})
 	}
 	return cyborg.DeviceReport{
-		Identity: name, Type: cyborg.FPGA, VendorID: "1234", ProductID: "0001", Vendor: "Acme", Model: "F1",
+		Identity: name, Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "0001", Vendor: "Acme", Model: "F1",
 		BoardInfo:   cyborg.JSONObject{"serial": fmt.Sprintf("A%04d", i)},
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"address": fmt.Sprintf("0000:%02x:00.0", i+1)}},
 		Deployables: []cyborg.DeployableReport{d},

@@ -11,8 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// IntakeOptions are the choices of an Intake; the zero value works.
-type IntakeOptions struct {
+// IngesterOptions are the choices of an Ingester; the zero value works.
+type IngesterOptions struct {
 	// FlushInterval is for how long heartbeats are gathered, and the least time between two writes of reports; 0 means
 	// 100 ms. Longer costs the database less; an agent waits that much longer for the answer to a heartbeat, and for
 	// the answer to a report where many come at once.
@@ -21,7 +21,7 @@ type IntakeOptions struct {
 	// each host, and holds the locks of all of them for longer. Reports of many devices are fewer.
 	BatchSize int
 	// QueueSize is the most that waits to be written, of reports and of heartbeats each; 0 means 20 batches. What
-	// comes then is refused at once with kind Overloaded, and the agent repeats it.
+	// comes then is refused at once with kind ErrOverloaded, and the agent repeats it.
 	QueueSize int
 	// Flushed, where given, is told of every write: of what (Reports, Heartbeats), of how many, and how long it took.
 	Flushed func(what string, batch int, took time.Duration)
@@ -32,30 +32,30 @@ type IntakeOptions struct {
 // two such batches it has a pause.
 const mostDevices = 1000
 
-// What an Intake writes, as Flushed is told.
+// What an Ingester writes, as Flushed is told.
 const (
 	Reports    = "reports"
 	Heartbeats = "heartbeats"
 )
 
-// Intake merges what many agents send at once into few transactions.
+// Ingester merges what many agents send at once into few transactions.
 //
 // Heartbeats wait for others: nobody needs their answer soon, and 10,000 hosts then cost ten statements a second instead
 // of a thousand. A report that comes alone is written at once, because somebody may wait to see its device; while others
 // are being written, or were a moment ago, the new ones gather.
-type Intake struct {
-	reports    *gatherer[cyborg.Report, cyborg.ReportReply]
-	heartbeats *gatherer[cyborg.Heartbeat, cyborg.HeartbeatReply]
+type Ingester struct {
+	reports    *batcher[cyborg.Report, cyborg.ReportReply]
+	heartbeats *batcher[cyborg.Heartbeat, cyborg.HeartbeatReply]
 }
 
-// NewIntake returns an intake that works while Run runs.
-func NewIntake(store *Store, opts IntakeOptions, log *slog.Logger) *Intake {
+// NewIngester returns an intake that works while Run runs.
+func NewIngester(store *Store, opts IngesterOptions, log *slog.Logger) *Ingester {
 	opts.FlushInterval = cmp.Or(opts.FlushInterval, 100*time.Millisecond)
 	opts.BatchSize = cmp.Or(opts.BatchSize, 500)
 	opts.QueueSize = cmp.Or(opts.QueueSize, 20*opts.BatchSize)
-	return &Intake{
-		reports:    newGatherer(Reports, opts, log, devicesOf, store.mergeEach),
-		heartbeats: newGatherer(Heartbeats, opts, log, weightless, store.beatEach),
+	return &Ingester{
+		reports:    newBatcher(Reports, opts, log, devicesOf, store.mergeEach),
+		heartbeats: newBatcher(Heartbeats, opts, log, weightless, store.recordEachHeartbeat),
 	}
 }
 
@@ -68,8 +68,8 @@ func devicesOf(r cyborg.Report) (devices int) {
 
 func weightless(cyborg.Heartbeat) int { return 0 }
 
-// Run writes until ctx ends; what waits then is refused with kind Unavailable. It runs once.
-func (i *Intake) Run(ctx context.Context) error {
+// Run writes until ctx ends; what waits then is refused with kind ErrUnavailable. It runs once.
+func (i *Ingester) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { i.reports.run(ctx); return nil })
 	group.Go(func() error { i.heartbeats.run(ctx); return nil })
@@ -77,17 +77,17 @@ func (i *Intake) Run(ctx context.Context) error {
 }
 
 // Report records one report together with those of others; see Store.MergeReports.
-func (i *Intake) Report(ctx context.Context, report cyborg.Report) (cyborg.ReportReply, error) {
+func (i *Ingester) Report(ctx context.Context, report cyborg.Report) (cyborg.ReportReply, error) {
 	return i.reports.give(ctx, report)
 }
 
-// Heartbeat records one heartbeat together with those of others; see Store.Beat.
-func (i *Intake) Heartbeat(ctx context.Context, beat cyborg.Heartbeat) (cyborg.HeartbeatReply, error) {
+// Heartbeat records one heartbeat together with those of others; see Store.RecordHeartbeats.
+func (i *Ingester) Heartbeat(ctx context.Context, beat cyborg.Heartbeat) (cyborg.HeartbeatReply, error) {
 	return i.heartbeats.give(ctx, beat)
 }
 
-// gatherer makes batches of what concurrent callers give.
-type gatherer[In, Out any] struct {
+// batcher makes batches of what concurrent callers give.
+type batcher[In, Out any] struct {
 	queue chan given[In, Out]
 	// spaced makes the first of a batch wait only for the interval since the last write to be over, not for others.
 	spaced   bool
@@ -110,10 +110,10 @@ type answer[Out any] struct {
 	err error
 }
 
-func newGatherer[In, Out any](
-	what string, opts IntakeOptions, log *slog.Logger, weigh func(In) int, flush func(context.Context, []In) ([]Out, []error),
-) *gatherer[In, Out] {
-	return &gatherer[In, Out]{
+func newBatcher[In, Out any](
+	what string, opts IngesterOptions, log *slog.Logger, weigh func(In) int, flush func(context.Context, []In) ([]Out, []error),
+) *batcher[In, Out] {
+	return &batcher[In, Out]{
 		queue: make(chan given[In, Out], opts.QueueSize), spaced: what == Reports, interval: opts.FlushInterval, size: opts.BatchSize,
 		weigh: weigh, flush: flush, stopped: make(chan struct{}),
 		flushed: func(batch int, took time.Duration) {
@@ -126,13 +126,13 @@ func newGatherer[In, Out any](
 }
 
 // give waits for the answer, for ctx, or for the end of run.
-func (g *gatherer[In, Out]) give(ctx context.Context, what In) (Out, error) {
+func (g *batcher[In, Out]) give(ctx context.Context, what In) (Out, error) {
 	one := given[In, Out]{what: what, gone: ctx.Done(), answer: make(chan answer[Out], 1)}
 	var none Out
 	select {
 	case g.queue <- one:
 	default:
-		return none, cyborg.Errorf(cyborg.Overloaded, "too many reports and heartbeats wait to be recorded").
+		return none, cyborg.Errorf(cyborg.ErrOverloaded, "too many reports and heartbeats wait to be recorded").
 			WithHint("Send it again in a moment.")
 	}
 	select {
@@ -145,12 +145,12 @@ func (g *gatherer[In, Out]) give(ctx context.Context, what In) (Out, error) {
 		case a := <-one.answer: // of the last batch
 			return a.out, a.err
 		default:
-			return none, cyborg.Errorf(cyborg.Unavailable, "this server stops; another one takes the report")
+			return none, cyborg.Errorf(cyborg.ErrUnavailable, "this server stops; another one takes the report")
 		}
 	}
 }
 
-func (g *gatherer[In, Out]) run(ctx context.Context) {
+func (g *batcher[In, Out]) run(ctx context.Context) {
 	defer close(g.stopped)
 	var last time.Time
 	for {
@@ -165,14 +165,14 @@ func (g *gatherer[In, Out]) run(ctx context.Context) {
 		if g.spaced {
 			until = last.Add(g.interval)
 		}
-		batch = g.gather(ctx, batch, until)
+		batch = g.collect(ctx, batch, until)
 		g.write(ctx, batch)
 		last = time.Now()
 	}
 }
 
 // gather adds what comes until then, and what is there already, up to the size of a batch.
-func (g *gatherer[In, Out]) gather(ctx context.Context, batch []given[In, Out], until time.Time) []given[In, Out] {
+func (g *batcher[In, Out]) collect(ctx context.Context, batch []given[In, Out], until time.Time) []given[In, Out] {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	weight := g.weigh(batch[0].what)
@@ -204,7 +204,7 @@ func (g *gatherer[In, Out]) gather(ctx context.Context, batch []given[In, Out], 
 }
 
 // write flushes a batch and answers its callers. A batch that has begun is finished, also when ctx ends meanwhile.
-func (g *gatherer[In, Out]) write(ctx context.Context, batch []given[In, Out]) {
+func (g *batcher[In, Out]) write(ctx context.Context, batch []given[In, Out]) {
 	const limit = 30 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()

@@ -26,14 +26,14 @@ func (s *Store) FailARQs(ctx context.Context, operation uuid.UUID, reason string
 }
 
 // Told records that Nova knows what became of a bind.
-func (s *Store) Told(ctx context.Context, operation uuid.UUID) error {
+func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error {
 	_, err := s.pool.Exec(ctx, "UPDATE operations SET untold = false WHERE id = $1 AND untold", operation)
 	return s.failure(ctx, err)
 }
 
-// Untold lists the binds that ended at least that long ago and of which Nova was not told: those that a workflow should be
+// UnnotifiedBinds lists the binds that ended at least that long ago and of which Nova was not told: those that a workflow should be
 // telling it, if it is not lost. They come in the order of their admission, from that place on.
-func (s *Store) Untold(ctx context.Context, endedFor time.Duration, after OperationPlace, limit int) ([]Orphan, error) {
+func (s *Store) UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after OperationPlace, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, ended_at, admitted_at FROM operations
 		WHERE untold AND NOT open AND ended_at <= clock_timestamp() - $1::interval AND (admitted_at, id) > ($2, $3)

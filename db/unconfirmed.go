@@ -22,7 +22,7 @@ const fenceBelow = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployabl
 // settled refuses what may still be attached to somebody whom the records no longer know, whatever it is fenced for.
 func (a *accelerator) settled() error {
 	for _, h := range a.Handles {
-		if h.Left != nil {
+		if h.Unconfirmed != nil {
 			return a.fenced(unsettled)
 		}
 	}
@@ -30,7 +30,7 @@ func (a *accelerator) settled() error {
 }
 
 // leave takes handles back from their holders in the records alone, and fences their accelerator.
-func leave(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.UUID) error {
+func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE attach_handles SET left_kind = holder_kind, left_id = holder_id, left_operation = operation_id,
 		    holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
@@ -43,8 +43,8 @@ func leave(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.UUID) erro
 	return err
 }
 
-// leaveObserved is leaveNew for handles that an operation saw: the host's journal is the one that was reported last.
-func leaveObserved(ctx context.Context, tx pgx.Tx, host string, added []handleRow) error {
+// markObservedUnconfirmed is markNewUnconfirmed for handles that an operation saw: the host's journal is the one that was reported last.
+func markObservedUnconfirmed(ctx context.Context, tx pgx.Tx, host string, added []handleRow) error {
 	if len(added) == 0 {
 		return nil
 	}
@@ -52,11 +52,11 @@ func leaveObserved(ctx context.Context, tx pgx.Tx, host string, added []handleRo
 	if err := tx.QueryRow(ctx, "SELECT attachments FROM hosts WHERE name = $1", host).Scan(&row.Attachments); err != nil {
 		return err
 	}
-	return leaveNew(ctx, tx, []hostRow{row}, added)
+	return markNewUnconfirmed(ctx, tx, []hostRow{row}, added)
 }
 
-// leaveNew does the same to new handles that a host's journal knows already.
-func leaveNew(ctx context.Context, tx pgx.Tx, hosts []hostRow, added []handleRow) error {
+// markNewUnconfirmed does the same to new handles that a host's journal knows already.
+func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added []handleRow) error {
 	type place struct{ host, handle string }
 	known := map[place]uuid.UUID{}
 	for _, host := range hosts {
@@ -86,7 +86,7 @@ func leaveNew(ctx context.Context, tx pgx.Tx, hosts []hostRow, added []handleRow
 
 // collect forgets what handles were left with, and lifts the fences of accelerators of which nothing is left then. It returns
 // the handles' accelerators.
-func collect(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]uuid.UUID, error) {
+func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
 		UPDATE attach_handles h SET left_kind = NULL, left_id = NULL, left_operation = NULL
 		WHERE left_kind IS NOT NULL AND `+condition+` RETURNING deployable_uuid`, values...)

@@ -27,7 +27,7 @@ type Remark struct {
 func (r Remark) String() string { return fmt.Sprintf("%s %d (%s): %s", r.Table, r.Row, r.UUID, r.Text) }
 
 // understanding makes our words of the upstream records.
-type understanding struct {
+type converter struct {
 	from     *upstream
 	adoption db.Adoption
 	refused  []Remark // what is not understood, and keeps everything from being adopted
@@ -42,8 +42,8 @@ type understanding struct {
 }
 
 // understand makes our words of the upstream records. What it refuses is in no adoption.
-func understand(from *upstream) *understanding {
-	u := &understanding{
+func convert(from *upstream) *converter {
+	u := &converter{
 		from: from, devices: map[int64]*db.AdoptedDevice{}, statuses: map[int64]string{}, deployables: map[int64]int{},
 		handles: map[int64]int{}, paths: map[int64]controlPath{}, profiles: map[int64]*cyborg.DeviceProfile{},
 	}
@@ -69,11 +69,11 @@ func understand(from *upstream) *understanding {
 	return u
 }
 
-func (u *understanding) refuse(table string, row int64, id, format string, args ...any) {
+func (u *converter) refuse(table string, row int64, id, format string, args ...any) {
 	u.refused = append(u.refused, Remark{table, row, id, fmt.Sprintf(format, args...)})
 }
 
-func (u *understanding) note(table string, row int64, id, format string, args ...any) {
+func (u *converter) note(table string, row int64, id, format string, args ...any) {
 	u.notes = append(u.notes, Remark{table, row, id, fmt.Sprintf(format, args...)})
 }
 
@@ -85,7 +85,7 @@ func when(s stamps) time.Time {
 	return time.Now().UTC()
 }
 
-func (u *understanding) profile(p profile) {
+func (u *converter) profile(p profile) {
 	refuse := func(format string, args ...any) { u.refuse("device_profiles", p.id, p.uuid, format, args...) }
 	id, err := uuid.Parse(p.uuid)
 	if err != nil {
@@ -114,9 +114,9 @@ func (u *understanding) profile(p profile) {
 }
 
 // typesTable are the device types of upstream.
-var typesTable = []cyborg.DeviceType{cyborg.GPU, cyborg.FPGA, cyborg.AIChip, cyborg.QAT, cyborg.NIC, cyborg.SSD}
+var typesTable = []cyborg.DeviceType{cyborg.DeviceTypeGPU, cyborg.DeviceTypeFPGA, cyborg.DeviceTypeAIChip, cyborg.DeviceTypeQAT, cyborg.DeviceTypeNIC, cyborg.DeviceTypeSSD}
 
-func (u *understanding) allDevices() {
+func (u *converter) allDevices() {
 	paths := map[int64][]controlPath{}
 	for _, c := range u.from.controlPaths {
 		paths[c.device] = append(paths[c.device], c)
@@ -138,7 +138,7 @@ func (u *understanding) allDevices() {
 	}
 }
 
-func (u *understanding) device(d device, paths []controlPath) *db.AdoptedDevice {
+func (u *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 	refuse := func(format string, args ...any) *db.AdoptedDevice {
 		u.refuse("devices", d.id, d.uuid, format, args...)
 		return nil
@@ -216,7 +216,7 @@ func pciInfo(text string) (cyborg.PCIAddress, map[string]string, error) {
 // addressPattern is how upstream's names of deployables end: with the address of the card or of a function of it.
 var addressPattern = regexp.MustCompile(`[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-func (u *understanding) deployable(d deployable) {
+func (u *converter) deployable(d deployable) {
 	refuse := func(format string, args ...any) { u.refuse("deployables", d.id, d.uuid, format, args...) }
 	id, err := uuid.Parse(d.uuid)
 	on := u.devices[d.device]
@@ -264,7 +264,7 @@ func (u *understanding) deployable(d deployable) {
 	u.adoption.Deployables = append(u.adoption.Deployables, out)
 }
 
-func (u *understanding) attribute(a attribute) {
+func (u *converter) attribute(a attribute) {
 	at, known := u.deployables[a.deployable]
 	id, err := uuid.Parse(a.uuid)
 	switch {
@@ -284,7 +284,7 @@ func (u *understanding) attribute(a attribute) {
 	deployable.Set = append(deployable.Set, db.AdoptedAttribute{Attribute: one, UUID: id, CreatedAt: when(a.stamps)})
 }
 
-func (u *understanding) handle(h handle) {
+func (u *converter) handle(h handle) {
 	refuse := func(format string, args ...any) { u.refuse("attach_handles", h.id, h.uuid, format, args...) }
 	id, err := uuid.Parse(h.uuid)
 	at, known := u.deployables[h.deployable]
@@ -317,7 +317,7 @@ func (u *understanding) handle(h handle) {
 }
 
 // leaked tells of handles that upstream has given to nobody it knows.
-func (u *understanding) leaked(holders map[int64]arq) {
+func (u *converter) leaked(holders map[int64]arq) {
 	for _, h := range u.from.handles {
 		_, held := holders[h.id]
 		if _, understood := u.handles[h.id]; !understood || held == h.inUse.Bool {
@@ -332,7 +332,7 @@ func (u *understanding) leaked(holders map[int64]arq) {
 }
 
 // names refuses what two rows share and ours cannot.
-func (u *understanding) names() {
+func (u *converter) names() {
 	deployables, providers, locals := map[string]uuid.UUID{}, map[uuid.UUID]uuid.UUID{}, map[string]uuid.UUID{}
 	for _, row := range u.from.deployables {
 		at, ok := u.deployables[row.id]

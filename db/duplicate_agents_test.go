@@ -40,13 +40,13 @@ func (s *speaking) sign() cyborg.Heartbeat {
 
 func (s *speaking) live(t testing.TB) (cyborg.HeartbeatReply, error) {
 	t.Helper()
-	replies, err := s.records.Beat(t.Context(), []cyborg.Heartbeat{s.sign()})
+	replies, err := s.records.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{s.sign()})
 	return replies[0], err
 }
 
 func requireRefused(t testing.TB, err error) {
 	t.Helper()
-	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, `host "h1" has another agent, heard from 10.0.0.1`)
 }
 
@@ -90,14 +90,14 @@ func TestASecondAgentIsRefused(t *testing.T) {
 	require.Equal(t, "10.0.0.1", found.Address)
 	require.Equal(t, 2, found.Devices)
 	require.False(t, found.Silent)
-	require.Len(t, found.Rivals, 1)
-	require.Equal(t, "two", found.Rivals[0].Instance)
-	require.Equal(t, "boot-2", found.Rivals[0].BootID)
-	require.Equal(t, "10.0.0.2", found.Rivals[0].Address)
+	require.Len(t, found.DuplicateAgents, 1)
+	require.Equal(t, "two", found.DuplicateAgents[0].Instance)
+	require.Equal(t, "boot-2", found.DuplicateAgents[0].BootID)
+	require.Equal(t, "10.0.0.2", found.DuplicateAgents[0].Address)
 
 	reply, err := first.live(t)
 	require.NoError(t, err)
-	require.Equal(t, []string{"10.0.0.2"}, reply.Rivals, "the first is told, too")
+	require.Equal(t, []string{"10.0.0.2"}, reply.DuplicateAgents, "the first is told, too")
 
 	services, err := r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)
@@ -112,17 +112,17 @@ func TestASecondAgentIsRefused(t *testing.T) {
 
 	health, err := db.Examine(t.Context(), r.url)
 	require.NoError(t, err)
-	require.Len(t, health.Rivals, 1)
-	require.Equal(t, "h1", health.Rivals[0].Host)
+	require.Len(t, health.DuplicateAgents, 1)
+	require.Equal(t, "h1", health.DuplicateAgents[0].Host)
 
 	// It has gone: nobody is told of it any more.
 	r.exec(t, "UPDATE rivals SET last_seen = last_seen - interval '1 hour'")
 	found, err = r.Host(t.Context(), "h1")
 	require.NoError(t, err)
-	require.Empty(t, found.Rivals)
+	require.Empty(t, found.DuplicateAgents)
 	reply, err = first.live(t)
 	require.NoError(t, err)
-	require.Empty(t, reply.Rivals)
+	require.Empty(t, reply.DuplicateAgents)
 }
 
 // Reports and heartbeats of both in one batch.
@@ -140,9 +140,9 @@ func TestASecondAgentInTheSameBatch(t *testing.T) {
 	first.reply = replies[1]
 	require.Len(t, first.accelerators(t), 3)
 
-	beats, err := r.Beat(t.Context(), []cyborg.Heartbeat{first.sign(), second.sign()})
+	beats, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{first.sign(), second.sign()})
 	requireRefused(t, err)
-	require.Equal(t, cyborg.HeartbeatReply{Rivals: []string{"10.0.0.2"}}, beats[0])
+	require.Equal(t, cyborg.HeartbeatReply{DuplicateAgents: []string{"10.0.0.2"}}, beats[0])
 }
 
 // The same agent after a restart has the same instance, and is heard at once. One that lost its state directory, or whose
@@ -165,11 +165,11 @@ func TestAnAgentThatComesBack(t *testing.T) {
 			back.sequence = again.sequence
 			first.ago(t, 20*time.Minute)
 			_, err = back.tell(t)
-			require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 			for range 2 {
 				first.ago(t, 10*time.Minute)
 				_, err = back.live(t)
-				require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "%v", err)
+				require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 			}
 			first.ago(t, 6*time.Minute)
 			reported, err := back.live(t)
@@ -181,9 +181,9 @@ func TestAnAgentThatComesBack(t *testing.T) {
 			found, err := first.records.Host(t.Context(), "h1")
 			require.NoError(t, err)
 			require.Equal(t, "three", found.Instance)
-			require.Empty(t, found.Rivals)
+			require.Empty(t, found.DuplicateAgents)
 			_, err = again.live(t)
-			require.Equal(t, cyborg.Claimed, cyborg.KindOf(err), "now the other one is late: %v", err)
+			require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "now the other one is late: %v", err)
 		})
 	}
 }

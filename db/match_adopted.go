@@ -13,7 +13,7 @@ const adoptedBackend = "openstack"
 // recognise finds what was adopted in a host's whole report, whatever the driver calls it: a device by its control path, a
 // part of one by a handle of it. What is found goes by the driver's names from then on, and keeps its UUIDs, its resource
 // provider and its name.
-func (v *inventory) recognise(r cyborg.Report) error {
+func (v *inventory) matchAdopted(r cyborg.Report) error {
 	if _, adopted := v.backends[adoptedBackend]; !adopted {
 		return nil
 	}
@@ -22,18 +22,18 @@ func (v *inventory) recognise(r cyborg.Report) error {
 			continue
 		}
 		for _, d := range b.Devices {
-			if err := v.recogniseDevice(d); err != nil {
+			if err := v.matchAdoptedDevice(d); err != nil {
 				return err
 			}
 			for _, part := range d.Deployables {
-				v.recogniseDeployable(part)
+				v.matchAdoptedDeployable(part)
 			}
 		}
 	}
 	return nil
 }
 
-func (v *inventory) recogniseDevice(r cyborg.DeviceReport) error {
+func (v *inventory) matchAdoptedDevice(r cyborg.DeviceReport) error {
 	if _, known := v.devices[r.Identity]; known || !cyborg.IsName(r.Identity) {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (v *inventory) recogniseDevice(r cyborg.DeviceReport) error {
 	return nil
 }
 
-func (v *inventory) recogniseDeployable(r cyborg.DeployableReport) {
+func (v *inventory) matchAdoptedDeployable(r cyborg.DeployableReport) {
 	if _, known := v.deployables[r.Name]; known || !cyborg.IsName(r.Name) {
 		return
 	}

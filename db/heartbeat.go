@@ -15,16 +15,16 @@ import (
 
 // Beat records that agents are alive, in one statement for all of them. A reply asks for a full report where the host is
 // unknown, or where its boot, or the content or generation that the agent had acknowledged, is not the recorded one. A
-// heartbeat of an agent whose host has another one is refused with an error of kind Claimed; the replies to the others hold.
-func (s *Store) Beat(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
-	replies, errs := s.beatEach(ctx, beats)
+// heartbeat of an agent whose host has another one is refused with an error of kind ErrClaimed; the replies to the others hold.
+func (s *Store) RecordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
+	replies, errs := s.recordEachHeartbeat(ctx, beats)
 	return replies, errors.Join(errs...)
 }
 
-// beatEach is Beat with an error for each heartbeat.
-func (s *Store) beatEach(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
+// recordEachHeartbeat is Beat with an error for each heartbeat.
+func (s *Store) recordEachHeartbeat(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
 	replies, errs := make([]cyborg.HeartbeatReply, len(beats)), make([]error, len(beats))
-	known, refusals, err := s.beat(ctx, beats)
+	known, refusals, err := s.recordHeartbeats(ctx, beats)
 	for i := range beats {
 		beat := &beats[i]
 		if errs[i] = err; err != nil {
@@ -35,7 +35,7 @@ func (s *Store) beatEach(ctx context.Context, beats []cyborg.Heartbeat) ([]cybor
 		}
 		host, ok := known[agentOf(beat)]
 		replies[i].Report = !ok || host.BootID != beat.BootID || host.Digest != beat.Digest || host.Generation != beat.Generation
-		replies[i].Rivals = host.rivals
+		replies[i].DuplicateAgents = host.duplicates
 	}
 	return replies, errs
 }
@@ -48,11 +48,11 @@ func agentOf(beat *cyborg.Heartbeat) agentKey { return agentKey{beat.Host, beat.
 // heardHost is a host as a heartbeat of it finds it.
 type heardHost struct {
 	hostRow
-	rivals []string // the addresses of those that are refused now
+	duplicates []string // the addresses of those that are refused now
 }
 
 // beat records heartbeats, and returns the hosts of those agents, and what those are told that are refused.
-func (s *Store) beat(ctx context.Context, beats []cyborg.Heartbeat) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
+func (s *Store) recordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
 	latest := map[agentKey]*cyborg.Heartbeat{}
 	for i := range beats {
 		b := &beats[i]
@@ -64,14 +64,14 @@ func (s *Store) beat(ctx context.Context, beats []cyborg.Heartbeat) (known map[a
 		return nil, nil, nil
 	}
 	var (
-		speakers                                     []speaker
+		speakers                                     []agentIdentity
 		names, boots, instances, versions, addresses []string
 		starts                                       []time.Time
 		busy                                         []bool
 		sent                                         []zeronull.Timestamptz
 	)
 	for key, b := range latest {
-		speakers = append(speakers, speaker{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
+		speakers = append(speakers, agentIdentity{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
 		names, boots, instances = append(names, key.host), append(boots, key.boot), append(instances, key.instance)
 		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
 		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
@@ -101,16 +101,16 @@ func (s *Store) beat(ctx context.Context, beats []cyborg.Heartbeat) (known map[a
 		h      heardHost
 		n      int
 		other  bool
-		others []speaker
+		others []agentIdentity
 	)
-	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &other, &h.rivals}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &other, &h.duplicates}, func() error {
 		one := speakers[n-1]
 		if other {
 			others = append(others, one)
 		} else {
 			known[agentKey{one.host, one.boot, one.instance}] = h
 		}
-		h.rivals = nil
+		h.duplicates = nil
 		return nil
 	})
 	if err == nil && len(others) > 0 {
@@ -120,18 +120,18 @@ func (s *Store) beat(ctx context.Context, beats []cyborg.Heartbeat) (known map[a
 }
 
 // refuse records those speakers that are rivals now, and returns what they are told.
-func (s *Store) refuse(ctx context.Context, speakers []speaker) (map[agentKey]error, error) {
-	var rivals []rival
+func (s *Store) refuse(ctx context.Context, speakers []agentIdentity) (map[agentKey]error, error) {
+	var rivals []duplicateAgent
 	batch := &pgx.Batch{}
-	s.queueRivals(batch, &rivals, speakers)
+	s.queueDuplicateAgents(batch, &rivals, speakers)
 	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, err
 	}
-	fresh, err := s.noteRivals(ctx, s.pool, rivals)
+	fresh, err := s.recordDuplicateAgents(ctx, s.pool, rivals)
 	if err != nil {
 		return nil, err
 	}
-	s.tellRivals(ctx, fresh)
+	s.logDuplicateAgents(ctx, fresh)
 	refusals := map[agentKey]error{}
 	for i := range rivals {
 		if r := &rivals[i]; r.refused {
@@ -148,7 +148,7 @@ type Heard struct {
 	Busy bool
 }
 
-// Heard says when a host's agent was last heard. The error is of kind NotFound where there is no such host.
+// Heard says when a host's agent was last heard. The error is of kind ErrNotFound where there is no such host.
 func (s *Store) Heard(ctx context.Context, host string) (Heard, error) {
 	var h Heard
 	err := s.pool.QueryRow(ctx, `

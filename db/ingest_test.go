@@ -42,9 +42,9 @@ func (c *counter) since(before *int64) int64 {
 	return n
 }
 
-func startIntake(t *testing.T, store *db.Store, opts db.IntakeOptions) *db.Intake {
+func startIntake(t *testing.T, store *db.Store, opts db.IngesterOptions) *db.Ingester {
 	t.Helper()
-	intake := db.NewIntake(store, opts, slog.New(slog.DiscardHandler))
+	intake := db.NewIngester(store, opts, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- intake.Run(ctx) }()
@@ -75,7 +75,7 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 		h.reply = replies[i]
 	}
 
-	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: time.Hour, BatchSize: hosts})
+	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: time.Hour, BatchSize: hosts})
 	var wg sync.WaitGroup
 	for _, h := range agents {
 		wg.Go(func() {
@@ -113,7 +113,7 @@ func TestUnchangedHostsOfAnySize(t *testing.T) {
 	}
 	before := count.statements.Load()
 	for n := range agents {
-		replies, err := r.Beat(t.Context(), beats[:n+1])
+		replies, err := r.RecordHeartbeats(t.Context(), beats[:n+1])
 		require.NoError(t, err)
 		require.EqualValues(t, 1, count.since(&before), "one for all, and none for one more")
 		for _, reply := range replies {
@@ -137,7 +137,7 @@ func TestIntakeMergesCallers(t *testing.T) {
 	const interval = 300 * time.Millisecond
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
-	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: interval})
+	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: interval})
 	var wg sync.WaitGroup
 	agents := make([]*host, 50)
 	began := time.Now()
@@ -180,7 +180,7 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 	r := newRecords(t)
 	var mu sync.Mutex
 	var batches []int
-	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 50 * time.Millisecond, Flushed: func(_ string, batch int, _ time.Duration) {
+	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: 50 * time.Millisecond, Flushed: func(_ string, batch int, _ time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
 		batches = append(batches, batch)
@@ -191,7 +191,7 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 		h := &host{records: r, name: fmt.Sprintf("h%d", i), boot: "b", content: content(devices)}
 		wg.Go(func() {
 			reply, err := intake.Report(t.Context(), h.next())
-			for cyborg.KindOf(err) == cyborg.Timeout { // the machine is very busy; an agent, too, sends it again
+			for cyborg.ErrorKindOf(err) == cyborg.ErrTimeout { // the machine is very busy; an agent, too, sends it again
 				reply, err = intake.Report(t.Context(), h.next())
 			}
 			if err != nil || !reply.Accepted {
@@ -213,7 +213,7 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 func TestLoneReportDoesNotWait(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: time.Hour})
+	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: time.Hour})
 	h := &host{records: r, name: "h1", boot: "b", content: content(1)}
 	reply, err := intake.Report(t.Context(), h.next())
 	require.NoError(t, err)
@@ -223,14 +223,14 @@ func TestLoneReportDoesNotWait(t *testing.T) {
 func TestIntakeGivesEachCallerItsOwnError(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	intake := startIntake(t, r.Store, db.IntakeOptions{FlushInterval: 200 * time.Millisecond})
+	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: 200 * time.Millisecond})
 	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
 	bad := fine.next()
 	bad.Host = ""
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if _, err := intake.Report(t.Context(), bad); cyborg.KindOf(err) != cyborg.Invalid {
+			if _, err := intake.Report(t.Context(), bad); cyborg.ErrorKindOf(err) != cyborg.ErrInvalid {
 				t.Error(err)
 			}
 		})
@@ -248,18 +248,18 @@ func TestIntakeIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 0)
-	idle := db.NewIntake(r.Store, db.IntakeOptions{QueueSize: 1}, slog.New(slog.DiscardHandler))
+	idle := db.NewIngester(r.Store, db.IngesterOptions{QueueSize: 1}, slog.New(slog.DiscardHandler))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := idle.Heartbeat(gone, h.beat()) // nobody takes it, and it fills the queue
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = idle.Heartbeat(t.Context(), h.beat())
-	requireKind(t, cyborg.Overloaded, err)
+	requireKind(t, cyborg.ErrOverloaded, err)
 
 	// Who waits when the intake stops is told.
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	require.NoError(t, idle.Run(stopped))
 	_, err = idle.Report(t.Context(), h.next())
-	requireKind(t, cyborg.Unavailable, err, "stops")
+	requireKind(t, cyborg.ErrUnavailable, err, "stops")
 }

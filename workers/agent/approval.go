@@ -13,16 +13,16 @@ const (
 
 // standing is what the conductor thought of this agent last. It takes steps only where it is granted: those of a host that
 // has another agent are for that one.
-type standing struct {
+type approval struct {
 	mu    sync.Mutex
 	last  verdict
 	moved chan struct{} // closed when last is no longer what it was
 }
 
-func newStanding() *standing { return &standing{moved: make(chan struct{})} }
+func newApproval() *approval { return &approval{moved: make(chan struct{})} }
 
 // set notes a verdict, and returns the one before.
-func (s *standing) set(now verdict) (before verdict) {
+func (s *approval) set(now verdict) (before verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before = s.last
@@ -35,7 +35,7 @@ func (s *standing) set(now verdict) (before verdict) {
 }
 
 // get returns the last verdict, and what is closed with the next one.
-func (s *standing) get() (last verdict, moved <-chan struct{}) {
+func (s *approval) get() (last verdict, moved <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last, s.moved

@@ -32,7 +32,7 @@ const (
 )
 
 // uplink tells the conductor what the host has: a report whenever that changed, until it is acknowledged, and heartbeats.
-type uplink struct {
+type reporter struct {
 	endpoint  *endpoint
 	inventory *inventory.Inventory
 	bootID    string
@@ -52,7 +52,7 @@ type uplink struct {
 
 	asks     chan ask
 	forced   chan struct{}
-	standing *standing
+	approval *approval
 
 	// introduced is closed, by introduce, once the conductor has heard what the host has to say at the start, or cannot be told.
 	// It stays open while there are too many who want to be heard.
@@ -77,9 +77,9 @@ type answered struct {
 	reply  cyborg.ReportReply
 }
 
-// Report tells the conductor what is known now, and returns when that is acknowledged. The error is of kind Unavailable
+// Report tells the conductor what is known now, and returns when that is acknowledged. The error is of kind ErrUnavailable
 // and says what is in the way.
-func (u *uplink) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+func (u *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
 	answer := make(chan answered, 1)
 	select {
 	case u.asks <- ask{answer: answer}:
@@ -94,17 +94,17 @@ func (u *uplink) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply,
 	}
 }
 
-func (u *uplink) unheard() error {
+func (u *reporter) unheard() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.failure != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the conductor has not acknowledged a report: %w", u.failure)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor has not acknowledged a report: %w", u.failure)
 	}
-	return cyborg.Errorf(cyborg.Unavailable, "the conductor has not acknowledged a report in time")
+	return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor has not acknowledged a report in time")
 }
 
 // run reports until the context ends: first where the conductor does not know yet what was seen at the start.
-func (u *uplink) run(ctx context.Context) {
+func (u *reporter) run(ctx context.Context) {
 	select {
 	case <-u.inventory.Ready():
 	case <-ctx.Done():
@@ -151,7 +151,7 @@ func (u *uplink) run(ctx context.Context) {
 
 // report sends what is known until it is acknowledged, each time as it is then: at first only what changed, unless all is
 // wanted. It returns false where the context ended.
-func (u *uplink) report(ctx context.Context, waiting []ask, whole bool) bool {
+func (u *reporter) report(ctx context.Context, waiting []ask, whole bool) bool {
 	retry := firstRetry
 	for tries := 0; ; tries++ {
 		waiting = append(waiting, u.drain()...)
@@ -160,7 +160,7 @@ func (u *uplink) report(ctx context.Context, waiting []ask, whole bool) bool {
 			return false
 		}
 		u.note(err, tries)
-		if cyborg.KindOf(err) != cyborg.Overloaded {
+		if cyborg.ErrorKindOf(err) != cyborg.ErrOverloaded {
 			u.introduce()
 		}
 		u.metrics.reported(err)
@@ -179,7 +179,7 @@ func (u *uplink) report(ctx context.Context, waiting []ask, whole bool) bool {
 			u.save()
 		}
 		// Who has no time has recorded nothing, and has none for everything either.
-		whole = whole || cyborg.KindOf(err) != cyborg.Overloaded
+		whole = whole || cyborg.ErrorKindOf(err) != cyborg.ErrOverloaded
 		pause := retry
 		if asked, ok := errors.AsType[comeAgain](err); ok {
 			pause = max(pause, asked.after)
@@ -190,7 +190,7 @@ func (u *uplink) report(ctx context.Context, waiting []ask, whole bool) bool {
 }
 
 // drain returns who waits already.
-func (u *uplink) drain() []ask {
+func (u *reporter) drain() []ask {
 	var waiting []ask
 	for {
 		select {
@@ -203,7 +203,7 @@ func (u *uplink) drain() []ask {
 }
 
 // wait pauses before the next try. Who asks meanwhile is worth a try at once, also where the conductor does.
-func (u *uplink) wait(ctx context.Context, pause time.Duration) []ask {
+func (u *reporter) wait(ctx context.Context, pause time.Duration) []ask {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -216,7 +216,7 @@ func (u *uplink) wait(ctx context.Context, pause time.Duration) []ask {
 	return nil
 }
 
-func (u *uplink) pause(ctx context.Context, pause time.Duration) {
+func (u *reporter) pause(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -228,7 +228,7 @@ func (u *uplink) pause(ctx context.Context, pause time.Duration) {
 // send sends one report. Where the conductor knows a higher number than this agent begins with, the agent has lost its
 // state directory, and its clock is behind the one it had before: it goes on after that number. It does so only before it
 // is heard first, or again after it was refused.
-func (u *uplink) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.ReportReply, error) {
+func (u *reporter) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.ReportReply, error) {
 	report, reply, err := u.post(ctx, whole)
 	if err == nil && !u.heard && reply.Exceed < cyborg.MaxSequence && u.exceed(reply.Exceed) {
 		u.log.WarnContext(ctx, "the conductor knows later reports of this host than the agent's journal, which was lost; numbers go on after theirs",
@@ -236,7 +236,7 @@ func (u *uplink) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.Re
 		report, reply, err = u.post(ctx, true)
 	}
 	if err == nil && !reply.Accepted {
-		err = cyborg.Errorf(cyborg.Changed, "the conductor has a newer report of host %s than number %d", report.Host, report.Sequence).
+		err = cyborg.Errorf(cyborg.ErrChanged, "the conductor has a newer report of host %s than number %d", report.Host, report.Sequence).
 			WithHint("A second agent runs under this host's name. Stop one of them, and start the other again.")
 	}
 	u.judge(ctx, err)
@@ -245,21 +245,21 @@ func (u *uplink) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.Re
 }
 
 // judge notes the verdict on this agent that an answer has. One that could not be had, or is about something else, has none.
-func (u *uplink) judge(ctx context.Context, err error) {
+func (u *reporter) judge(ctx context.Context, err error) {
 	switch {
 	case isRefusal(err):
-		if u.standing.set(refused) != refused {
+		if u.approval.set(refused) != refused {
 			u.log.ErrorContext(ctx, "this agent takes no steps, because the conductor refuses it", "error", err, "hint", hintOf(err))
 		}
 	case err == nil:
-		if u.standing.set(granted) == refused {
+		if u.approval.set(granted) == refused {
 			u.log.InfoContext(ctx, "the conductor takes this agent for the host's now")
 		}
 	}
 }
 
 // isRefusal says that the host has another agent.
-func isRefusal(err error) bool { return cyborg.KindOf(err) == cyborg.Claimed }
+func isRefusal(err error) bool { return cyborg.ErrorKindOf(err) == cyborg.ErrClaimed }
 
 func hintOf(err error) string {
 	if told, ok := errors.AsType[*cyborg.Error](err); ok {
@@ -269,7 +269,7 @@ func hintOf(err error) string {
 }
 
 // post sends the difference to what was acknowledged, where there is one and nobody wants the whole.
-func (u *uplink) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
+func (u *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
 	if report, err = u.inventory.Report(ctx); err != nil {
 		return report, reply, err
 	}
@@ -280,7 +280,7 @@ func (u *uplink) post(ctx context.Context, whole bool) (report cyborg.Report, re
 	if difference, ok := u.inventory.Difference(report); ok && !whole && time.Now().After(u.plain) {
 		err := u.endpoint.post(ctx, differencePath, difference, &reply)
 		switch {
-		case cyborg.KindOf(err) == cyborg.NotFound: // it is of an earlier release
+		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound: // it is of an earlier release
 			u.plain = time.Now().Add(plainFor)
 			return u.post(ctx, true)
 		case err == nil && reply.Whole:
@@ -293,7 +293,7 @@ func (u *uplink) post(ctx context.Context, whole bool) (report cyborg.Report, re
 }
 
 // note logs the beginning and the end of a time without acknowledgements.
-func (u *uplink) note(err error, tries int) {
+func (u *reporter) note(err error, tries int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
@@ -306,7 +306,7 @@ func (u *uplink) note(err error, tries int) {
 }
 
 // saveSoon keeps the inventory now, or when it has not been kept for a while.
-func (u *uplink) saveSoon() {
+func (u *reporter) saveSoon() {
 	if pause := keepEvery - time.Since(u.kept); pause > 0 {
 		u.keep.Reset(pause)
 		return
@@ -314,7 +314,7 @@ func (u *uplink) saveSoon() {
 	u.save()
 }
 
-func (u *uplink) save() {
+func (u *reporter) save() {
 	u.keep.Stop()
 	u.kept = time.Now()
 	if err := u.inventory.Save(); err != nil {
@@ -323,7 +323,7 @@ func (u *uplink) save() {
 }
 
 // heartbeat tells at intervals that the host lives, until the context ends, and whether the conductor wants a report.
-func (u *uplink) heartbeat(ctx context.Context) {
+func (u *reporter) heartbeat(ctx context.Context) {
 	silent := false
 	var rivals []string
 	for ctx.Err() == nil {
@@ -333,11 +333,11 @@ func (u *uplink) heartbeat(ctx context.Context) {
 		}
 		u.judge(ctx, err)
 		if err == nil {
-			if len(reply.Rivals) > 0 && !slices.Equal(rivals, reply.Rivals) {
+			if len(reply.DuplicateAgents) > 0 && !slices.Equal(rivals, reply.DuplicateAgents) {
 				u.log.WarnContext(ctx, "a second agent speaks for this host, and is refused; give it a name of its own, or stop it",
-					"addresses", reply.Rivals)
+					"addresses", reply.DuplicateAgents)
 			}
-			rivals = reply.Rivals
+			rivals = reply.DuplicateAgents
 		}
 		switch {
 		case isRefusal(err): // that is told already
@@ -361,7 +361,7 @@ func (u *uplink) heartbeat(ctx context.Context) {
 	}
 }
 
-func (u *uplink) beat(ctx context.Context) (cyborg.HeartbeatReply, error) {
+func (u *reporter) beat(ctx context.Context) (cyborg.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, beatWithin)
 	defer cancel()
 	acked := u.inventory.Acknowledged()

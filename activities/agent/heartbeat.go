@@ -13,9 +13,9 @@ import (
 const (
 	// beatsPerTimeout is how often an activity heartbeats within the time after which it is taken for dead.
 	beatsPerTimeout = 3
-	// LongestBeat is the longest time between two heartbeats. A cancellation arrives with one, and a person who follows the
+	// LongestHeartbeatInterval is the longest time between two heartbeats. A cancellation arrives with one, and a person who follows the
 	// step sees its progress with one. The worker must not hold them back for longer (MaxHeartbeatThrottleInterval).
-	LongestBeat = 3 * time.Second
+	LongestHeartbeatInterval = 3 * time.Second
 	// firstBeat is when the first heartbeat is due. Each is a transaction of Temporal's, which a step that is over sooner
 	// does without.
 	firstBeat = 500 * time.Millisecond
@@ -37,9 +37,9 @@ type beat struct {
 func startBeat(ctx context.Context, step string, handedOut, timeout time.Duration) *beat {
 	b := &beat{progress: cyborg.Progress{Step: step, Percent: -1}, ended: make(chan struct{})}
 	first := firstBeat
-	interval := min(timeout/beatsPerTimeout, LongestBeat)
+	interval := min(timeout/beatsPerTimeout, LongestHeartbeatInterval)
 	if interval <= 0 { // nobody waits for heartbeats
-		interval = LongestBeat
+		interval = LongestHeartbeatInterval
 	}
 	if handedOut.Abs() > atOnce {
 		activity.RecordHeartbeat(ctx, b.progress)

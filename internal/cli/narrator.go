@@ -16,7 +16,7 @@ import (
 )
 
 // story tells events as sentences.
-type story struct {
+type narrator struct {
 	subject    cyborg.Subject // is called "it"
 	names      map[string]string
 	operations map[uuid.UUID]apiclient.Operation
@@ -28,7 +28,7 @@ type sentence struct {
 }
 
 // tell makes one sentence of all that an operation did, and one of each other transaction, by the time they began.
-func (s *story) tell(events []cyborg.Event) []sentence {
+func (s *narrator) tell(events []cyborg.Event) []sentence {
 	var order []string
 	groups := map[string][]cyborg.Event{}
 	for _, event := range events {
@@ -61,13 +61,13 @@ func (s *story) tell(events []cyborg.Event) []sentence {
 
 // causeOf is the operation that an event belongs to. A report may see an image before the operation that loads it has ended,
 // and is recorded then as what it is; the operation is its cause all the same.
-func (s *story) causeOf(event cyborg.Event) uuid.UUID {
+func (s *narrator) causeOf(event cyborg.Event) uuid.UUID {
 	if event.Axis != "bitstream" || event.Operation != uuid.Nil || person(event.Actor) {
 		return event.Operation
 	}
 	for id, o := range s.operations {
 		over := !o.EndedAt.IsZero() && o.EndedAt.Before(event.Time)
-		if o.Kind == cyborg.KindProgram && slices.Contains(o.Subjects, event.Subject) && !event.Time.Before(o.StartedAt) && !over {
+		if o.Kind == cyborg.OperationProgram && slices.Contains(o.Subjects, event.Subject) && !event.Time.Before(o.StartedAt) && !over {
 			return id
 		}
 	}
@@ -78,7 +78,7 @@ func (s *story) causeOf(event cyborg.Event) uuid.UUID {
 const them = "\x00"
 
 // changes tells what happened outside of operations: the same of several things at once.
-func (s *story) changes(group []cyborg.Event) string {
+func (s *narrator) changes(group []cyborg.Event) string {
 	var subjects, said []string
 	clauses := map[string][]string{}
 	for _, event := range group {
@@ -153,7 +153,7 @@ func alike(names []string) string {
 }
 
 // nameOf names what an event is about.
-func (s *story) nameOf(event cyborg.Event) string {
+func (s *narrator) nameOf(event cyborg.Event) string {
 	if event.Subject == s.subject {
 		return "it"
 	}
@@ -177,7 +177,7 @@ func (s *story) nameOf(event cyborg.Event) string {
 	return string(event.Subject.Kind) + " " + event.Subject.ID
 }
 
-func (s *story) accelerator(id string) string {
+func (s *narrator) accelerator(id string) string {
 	if s.subject.Kind == cyborg.SubjectAccelerator && s.subject.ID == id {
 		return "it"
 	}
@@ -188,7 +188,7 @@ func (s *story) accelerator(id string) string {
 func short(id string) string { return id[:min(len(id), shortestPrefix)] }
 
 // clause says in words that fit one thing and many what changed; empty where another event of the group says it.
-func (s *story) clause(event cyborg.Event, group []cyborg.Event) string {
+func (s *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 	from, to := event.From, event.To
 	text := func(key string) string { text, _ := event.Data[key].(string); return text }
 	switch event.Axis {
@@ -259,9 +259,9 @@ func useClause(event cyborg.Event, group []cyborg.Event) string {
 	switch event.Axis {
 	case "administration":
 		switch {
-		case from == "" && to == string(cyborg.Maintaining):
+		case from == "" && to == string(cyborg.AdministrationMaintaining):
 			return "began in maintenance, with all else of the device: " + text("reason")
-		case to == string(cyborg.Maintaining):
+		case to == string(cyborg.AdministrationMaintaining):
 			return "put " + them + " into maintenance" + untilText(text("until")) + ": " + text("reason")
 		case from == "":
 			return ""
@@ -367,11 +367,11 @@ func presenceClause(event cyborg.Event) string {
 		where = " on " + event.Host
 	}
 	switch {
-	case event.From == "" && event.To == string(cyborg.Present):
+	case event.From == "" && event.To == string(cyborg.PresencePresent):
 		return "appeared" + where
-	case event.To == string(cyborg.Missing):
+	case event.To == string(cyborg.PresenceMissing):
 		return "vanished" + strings.Replace(where, " on ", " from ", 1)
-	case event.To == string(cyborg.Present):
+	case event.To == string(cyborg.PresencePresent):
 		return "came back" + where
 	}
 	return "left the records"
@@ -379,16 +379,16 @@ func presenceClause(event cyborg.Event) string {
 
 func lifecycleClause(from, to, reason string) string {
 	switch cyborg.Lifecycle(to) {
-	case cyborg.Broken:
+	case cyborg.LifecycleError:
 		return "went into error: " + reason
-	case cyborg.Ready:
+	case cyborg.LifecycleReady:
 		return "came into service"
-	case cyborg.Inactive:
+	case cyborg.LifecycleInactive:
 		if from == "" {
 			return ""
 		}
 		return "left service"
-	case cyborg.Installing:
+	case cyborg.LifecycleInstalling:
 		return ""
 	}
 	return "became " + to

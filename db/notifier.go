@@ -21,37 +21,37 @@ const (
 	shortestTick = 5 * time.Millisecond
 )
 
-// waker wakes the readers of the feed. One connection listens for all of them, from the first call of Wake on.
-type waker struct {
+// notifier wakes the readers of the feed. One connection listens for all of them, from the first call of Wake on.
+type notifier struct {
 	config *pgx.ConnConfig
 	log    *slog.Logger
 
-	mu      sync.Mutex
-	sleeper map[chan struct{}]struct{}
-	stop    context.CancelFunc // nil until it listens
-	stopped chan struct{}
-	closed  bool
+	mu          sync.Mutex
+	subscribers map[chan struct{}]struct{}
+	stop        context.CancelFunc // nil until it listens
+	stopped     chan struct{}
+	closed      bool
 }
 
-func newWaker(config *pgx.ConnConfig, log *slog.Logger) *waker {
-	return &waker{config: config, log: log, sleeper: map[chan struct{}]struct{}{}, stopped: make(chan struct{})}
+func newNotifier(config *pgx.ConnConfig, log *slog.Logger) *notifier {
+	return &notifier{config: config, log: log, subscribers: map[chan struct{}]struct{}{}, stopped: make(chan struct{})}
 }
 
 // Wake returns a channel that ticks when there may be events to read: after each commit that wrote some, every 200 ms
 // at least while committed ones cannot be read yet, and every second at least otherwise. Ticks that nobody takes merge
 // into one. It ends with ctx or the store; the channel is never closed.
-func (s *Store) Wake(ctx context.Context) <-chan struct{} {
-	w, c := s.waker, make(chan struct{}, 1)
+func (s *Store) Notify(ctx context.Context) <-chan struct{} {
+	w, c := s.notifier, make(chan struct{}, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return c
 	}
-	w.sleeper[c] = struct{}{}
+	w.subscribers[c] = struct{}{}
 	context.AfterFunc(ctx, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.sleeper, c)
+		delete(w.subscribers, c)
 	})
 	if w.stop == nil {
 		listening, stop := context.WithCancel(context.WithoutCancel(ctx)) // it serves later callers as well
@@ -61,11 +61,11 @@ func (s *Store) Wake(ctx context.Context) <-chan struct{} {
 	return c
 }
 
-func (w *waker) close() {
+func (w *notifier) close() {
 	w.mu.Lock()
 	stop := w.stop
 	w.closed = true
-	clear(w.sleeper)
+	clear(w.subscribers)
 	w.mu.Unlock()
 	if stop != nil {
 		stop()
@@ -73,10 +73,10 @@ func (w *waker) close() {
 	}
 }
 
-func (w *waker) wakeAll() {
+func (w *notifier) notifyAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for c := range w.sleeper {
+	for c := range w.subscribers {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -85,7 +85,7 @@ func (w *waker) wakeAll() {
 }
 
 // listen keeps a connection that is told of commits. While there is none, readers look by themselves each second.
-func (w *waker) listen(ctx context.Context) {
+func (w *notifier) listen(ctx context.Context) {
 	defer close(w.stopped)
 	for ctx.Err() == nil {
 		err := w.session(ctx)
@@ -93,7 +93,7 @@ func (w *waker) listen(ctx context.Context) {
 			return
 		}
 		w.log.WarnContext(ctx, "lost the connection that listens for events", slog.String("error", err.Error()))
-		w.wakeAll()
+		w.notifyAll()
 		select {
 		case <-ctx.Done():
 		case <-time.After(idleTick):
@@ -102,7 +102,7 @@ func (w *waker) listen(ctx context.Context) {
 }
 
 // session listens on one connection until it fails or ctx ends.
-func (w *waker) session(ctx context.Context) error {
+func (w *notifier) session(ctx context.Context) error {
 	told := false // by a notification, since the last look
 	config := w.config.Copy()
 	config.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { told = true }
@@ -114,7 +114,7 @@ func (w *waker) session(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "LISTEN cyborg_events"); err != nil {
 		return err
 	}
-	w.wakeAll() // for what was committed while nobody listened
+	w.notifyAll() // for what was committed while nobody listened
 	var (
 		newest cyborg.Cursor // that readers were woken for
 		woken  = time.Now()
@@ -132,7 +132,7 @@ func (w *waker) session(ctx context.Context) error {
 			most = pendingTick
 		}
 		if last != newest || time.Since(woken) >= most {
-			w.wakeAll()
+			w.notifyAll()
 			newest, woken = last, time.Now()
 		}
 		switch {
@@ -153,7 +153,7 @@ func (w *waker) session(ctx context.Context) error {
 }
 
 // look returns the newest event that can be read, and whether there are committed ones that cannot be read yet.
-func (w *waker) look(ctx context.Context, conn *pgx.Conn) (last cyborg.Cursor, behind bool, err error) {
+func (w *notifier) look(ctx context.Context, conn *pgx.Conn) (last cyborg.Cursor, behind bool, err error) {
 	if last, err = lastCursor(ctx, conn); err != nil {
 		return last, false, err
 	}

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Showable is the text in a form that fits a terminal and a line of a log, whoever wrote it: control characters become
+// Sanitize is the text in a form that fits a terminal and a line of a log, whoever wrote it: control characters become
 // spaces, and what is beyond the longest length, in characters, is left out.
-func Showable(text string, longest int) string {
+func Sanitize(text string, longest int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) {
 			return ' '

@@ -14,7 +14,7 @@ import (
 )
 
 // operation tells an operation: who wanted what of what, and what came of it. Events are those of its that are told.
-func (s *story) operation(id uuid.UUID, events []cyborg.Event) string {
+func (s *narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 	o, known := s.operations[id]
 	if !known { // it is no longer kept
 		if told := s.changes(events); told != "" {
@@ -41,14 +41,14 @@ func (s *story) operation(id uuid.UUID, events []cyborg.Event) string {
 	}
 	var told string
 	switch o.State {
-	case cyborg.Succeeded:
+	case cyborg.OperationSucceeded:
 		told = who + " " + did
 		details = append(details, took)
-	case cyborg.Failed:
+	case cyborg.OperationFailed:
 		told = fmt.Sprintf("%s tried to %s, which failed after %s%s. %s", who, do, took, why, undoneText(o))
-	case cyborg.Stopped:
+	case cyborg.OperationCancelled:
 		told = fmt.Sprintf("%s began to %s, which %s after %s. %s", who, do, cancelledBy(events), took, undoneText(o))
-	case cyborg.NeedsOperator:
+	case cyborg.OperationNeedsOperator:
 		told = fmt.Sprintf("%s tried to %s, which failed after %s%s. It could not be undone and needs an operator", who, do, took, why)
 	default:
 		told = fmt.Sprintf("%s began to %s, which goes on", who, do)
@@ -60,7 +60,7 @@ func (s *story) operation(id uuid.UUID, events []cyborg.Event) string {
 }
 
 // beside tells what the operation changed that its own sentence does not say: things that came and went with it.
-func (s *story) beside(events []cyborg.Event) string {
+func (s *narrator) beside(events []cyborg.Event) string {
 	beside := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
 		return e.Axis != "presence" || e.Subject.Kind == cyborg.SubjectHandle
 	})
@@ -98,20 +98,20 @@ func undoneText(o apiclient.Operation) string {
 }
 
 // deed says what an operation does, as something done and as something to do.
-func (s *story) deed(o apiclient.Operation, events []cyborg.Event) (did, do string) {
+func (s *narrator) deed(o apiclient.Operation, events []cyborg.Event) (did, do string) {
 	it := s.objectOf(o)
 	both := func(past, present, format string, args ...any) (did, do string) {
 		rest := fmt.Sprintf(format, args...)
 		return past + " " + rest, present + " " + rest
 	}
 	switch o.Kind {
-	case cyborg.KindProvision:
+	case cyborg.OperationProvision:
 		rest := it + " into service"
 		if name := inputOf[cyborg.ProvisionRequest](o).Name; name != "" && it != "accelerator "+name {
 			rest += " as " + name
 		}
 		return both("took", "take", "%s", rest)
-	case cyborg.KindProgram:
+	case cyborg.OperationProgram:
 		image := inputOf[cyborg.ProgramRequest](o).Image
 		rest := it + " with " + image.Source
 		if image.ID != "" {
@@ -124,39 +124,39 @@ func (s *story) deed(o apiclient.Operation, events []cyborg.Event) (did, do stri
 			rest += ", over " + events[i].From
 		}
 		return both("programmed", "program", "%s", rest)
-	case cyborg.KindAttach:
+	case cyborg.OperationAttach:
 		holder := inputOf[cyborg.AttachRequest](o).Holder
 		return both("attached", "attach", "%s to %s", it, holderText(holder))
-	case cyborg.KindDetach:
+	case cyborg.OperationDetach:
 		if inputOf[cyborg.DetachRequest](o).Force {
 			return both("freed", "free", "%s from %s by force, in the records alone", it, losersOf(o, events))
 		}
 		return both("took", "take", "%s back from %s", it, losersOf(o, events))
-	case cyborg.KindBind:
+	case cyborg.OperationBind:
 		holder := inputOf[cyborg.BindRequest](o).Holder
 		return both("bound", "bind", "%s to %s", it, holderText(holder))
-	case cyborg.KindUnbind:
+	case cyborg.OperationUnbind:
 		return both("unbound", "unbind", "%s", it)
-	case cyborg.KindRetire:
+	case cyborg.OperationRetire:
 		return both("took", "take", "%s out of service", it)
-	case cyborg.KindWhitelist:
+	case cyborg.OperationWhitelist:
 		r := inputOf[cyborg.WhitelistRequest](o)
 		if len(r.Devices) == 0 {
 			return both("removed", "remove", "the whitelist of Nova on %s", o.Host)
 		}
 		return both("gave", "give", "%s on %s to Nova to give out", count(len(r.Devices), "accelerator"), o.Host)
-	case cyborg.KindRescue:
+	case cyborg.OperationRescue:
 		return both("had Nova reboot", "have Nova reboot", "the instances that may be without their accelerators since %s booted",
 			inputOf[cyborg.RescueRequest](o).Host)
-	case cyborg.KindConfigure:
+	case cyborg.OperationConfigure:
 		r := inputOf[cyborg.ConfigureRequest](o)
 		backend := "backend " + r.Backend + " on " + r.Host
 		switch r.Action {
-		case cyborg.InstallDriver:
+		case cyborg.ConfigureInstall:
 			return both("installed", "install", "driver %s as %s", cmp.Or(r.Driver, r.Backend), backend)
-		case cyborg.UninstallDriver:
+		case cyborg.ConfigureUninstall:
 			return both("uninstalled", "uninstall", "%s", backend)
-		case cyborg.UpdateDriver:
+		case cyborg.ConfigureUpdate:
 			return both("updated", "update", "the options of %s", backend)
 		}
 	}
@@ -164,7 +164,7 @@ func (s *story) deed(o apiclient.Operation, events []cyborg.Event) (did, do stri
 }
 
 // objectOf names what an operation works on.
-func (s *story) objectOf(o apiclient.Operation) string {
+func (s *narrator) objectOf(o apiclient.Operation) string {
 	if s.subject.Kind == cyborg.SubjectAccelerator && slices.Contains(o.Subjects, s.subject) {
 		if acceleratorIn(o) == s.subject.ID {
 			return "it"

@@ -1,4 +1,4 @@
-package turns
+package limiter
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 const maxRetryAfter = 30 * time.Second
 
 // Gate lets so many in at once. Others wait in order, for a while, and no more than can have their turn in that while.
-type Gate struct {
+type Queue struct {
 	places *semaphore.Weighted // first come, first served
 	count  int
 	wait   time.Duration
@@ -28,14 +28,14 @@ type Gate struct {
 	hold    atomic.Int64 // how long a place is held, on average of late, in nanoseconds
 }
 
-// NewGate makes a gate with so many places; full says what a caller is told that waited so long and does not get in.
-func NewGate(count int, wait time.Duration, shed prometheus.Counter, full func(waited time.Duration) *cyborg.Error) *Gate {
-	return &Gate{places: semaphore.NewWeighted(int64(count)), count: count, wait: wait, shed: shed, full: full}
+// NewQueue makes a gate with so many places; full says what a caller is told that waited so long and does not get in.
+func NewQueue(count int, wait time.Duration, shed prometheus.Counter, full func(waited time.Duration) *cyborg.Error) *Queue {
+	return &Queue{places: semaphore.NewWeighted(int64(count)), count: count, wait: wait, shed: shed, full: full}
 }
 
-// Enter waits for a place, which must be given back with leave, once; for how long, ctx says (Patiently). The error is of
-// kind Overloaded, with the time after which there is probably room, or that of ctx.
-func (g *Gate) Enter(ctx context.Context) (leave func(), err error) {
+// Enter waits for a place, which must be given back with leave, once; for how long, ctx says (NeverRefuse). The error is of
+// kind ErrOverloaded, with the time after which there is probably room, or that of ctx.
+func (g *Queue) Acquire(ctx context.Context) (leave func(), err error) {
 	if !g.places.TryAcquire(1) {
 		if err := g.queue(ctx); err != nil {
 			return nil, err
@@ -50,14 +50,14 @@ func (g *Gate) Enter(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-func (g *Gate) queue(ctx context.Context) error {
-	t, began := turnOf(ctx), time.Now()
+func (g *Queue) queue(ctx context.Context) error {
+	t, began := admissionOf(ctx), time.Now()
 	defer g.waiting.Add(-1)
-	if ahead := g.waiting.Add(1); !t.patient && g.after(ahead) > g.wait {
+	if ahead := g.waiting.Add(1); !t.neverRefused && g.after(ahead) > g.wait {
 		return g.refuse(0)
 	}
 	waiting, until := ctx, t.until
-	if !t.patient {
+	if !t.neverRefused {
 		until = began.Add(g.wait)
 	}
 	if !until.IsZero() {
@@ -75,12 +75,12 @@ func (g *Gate) queue(ctx context.Context) error {
 }
 
 // after is how long it takes until so many have had their turn, as things are.
-func (g *Gate) after(ahead int64) time.Duration {
+func (g *Queue) after(ahead int64) time.Duration {
 	took := float64(g.hold.Load()) * float64(ahead) / float64(g.count)
 	return time.Duration(min(took, math.MaxInt64/2))
 }
 
-func (g *Gate) refuse(waited time.Duration) error {
+func (g *Queue) refuse(waited time.Duration) error {
 	g.shed.Inc()
 	return web.RetryAfter(g.full(waited), min(g.after(g.waiting.Load()), maxRetryAfter))
 }

@@ -96,7 +96,7 @@ func (o *ours) rows(t *testing.T) (kept map[uuid.UUID]string, devices map[string
 	require.NoError(t, err)
 	kept, devices = map[uuid.UUID]string{}, map[string]string{}
 	for _, a := range accelerators {
-		text := fmt.Sprintf("%s %s %s %s %s", a.Name, a.Deployable, a.ProviderUUID, a.DeviceUUID, a.Presence)
+		text := fmt.Sprintf("%s %s %s %s %s", a.Name, a.ProviderName, a.ProviderUUID, a.DeviceUUID, a.Presence)
 		for _, h := range a.Handles {
 			text += fmt.Sprintf(" %s %s %v %s", h.UUID, h.Identity, h.Holder, h.Presence)
 		}
@@ -182,7 +182,7 @@ func TestVirtualFunctionsWereAdopted(t *testing.T) {
 	cards[0].Deployables = nil
 	for _, part := range shown[0].Deployables {
 		cards = append(cards, cyborg.DeviceReport{
-			Type: cyborg.NIC, VendorID: "8086", ControlPath: cyborg.ControlPath{Kind: "PCI", Info: part.Handles[0].Info},
+			Type: cyborg.DeviceTypeNIC, VendorID: "8086", ControlPath: cyborg.ControlPath{Kind: "PCI", Info: part.Handles[0].Info},
 			Deployables: []cyborg.DeployableReport{part},
 		})
 	}
@@ -198,10 +198,10 @@ func TestVirtualFunctionsWereAdopted(t *testing.T) {
 	require.Len(t, accelerators, len(before), "none is new")
 	for _, a := range accelerators {
 		require.Contains(t, before, a.UUID)
-		physical := a.Deployable == "compute1_0000:81:00.0"
-		require.Equal(t, physical, a.Presence == cyborg.Missing, a.Deployable)
+		physical := a.ProviderName == "compute1_0000:81:00.0"
+		require.Equal(t, physical, a.Presence == cyborg.PresenceMissing, a.ProviderName)
 		if !physical {
-			require.NotNil(t, a.Handles[0].Holder, "%s is still its instance's", a.Deployable)
+			require.NotNil(t, a.Handles[0].Holder, "%s is still its instance's", a.ProviderName)
 			require.Nil(t, a.Fence)
 		}
 	}
@@ -218,8 +218,8 @@ func TestAdoptedAndGone(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, accelerators, len(devices))
 	for _, a := range accelerators {
-		gone := a.Deployable == "compute1_Fake"+devices[0].Identity
-		require.Equal(t, gone, a.Presence == cyborg.Missing, a.Name)
+		gone := a.ProviderName == "compute1_Fake"+devices[0].Identity
+		require.Equal(t, gone, a.Presence == cyborg.PresenceMissing, a.Name)
 		require.Equal(t, gone, a.Fence != nil, a.Name)
 		require.NotNil(t, a.Handles[0].Holder)
 	}
@@ -234,7 +234,7 @@ func TestAdoptAfterTheAgents(t *testing.T) {
 	before, _ := o.rows(t)
 	report := o.adopt(t, from, true)
 	require.False(t, report.Applied)
-	require.Equal(t, cyborg.Changed, cyborg.KindOf(report.Refusal()))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(report.Refusal()))
 	var text strings.Builder
 	report.Write(&text)
 	require.Contains(t, text.String(), "has reported "+devices[0].Identity)

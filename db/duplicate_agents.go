@@ -18,7 +18,7 @@ import (
 // long again, so that a time in which no server heard anybody does not hand the host to it.
 
 // speaker is an agent that says something of a host.
-type speaker struct {
+type agentIdentity struct {
 	host, boot, instance, version, address string
 	started                                time.Time // zero where it does not say
 }
@@ -28,11 +28,11 @@ type speaker struct {
 const otherAgent = "(h.instance <> b.instance AND (h.boot_id <> b.boot_id OR h.instance <> '' AND b.instance <> ''))"
 
 // name is what a rival is known by.
-func (r *speaker) name() string { return cmp.Or(r.instance, r.boot, "unknown") }
+func (r *agentIdentity) name() string { return cmp.Or(r.instance, r.boot, "unknown") }
 
 // rival is a speaker that is not its host's agent.
-type rival struct {
-	speaker
+type duplicateAgent struct {
+	agentIdentity
 	by int // its number among the speakers
 	// refused is false where it may take the place of an agent that has fallen silent.
 	refused bool
@@ -40,8 +40,8 @@ type rival struct {
 	at      string        // where that was heard from
 }
 
-// queueRivals finds the rivals among speakers, as a part of a batch; found is set when that has been sent.
-func (s *Store) queueRivals(batch *pgx.Batch, found *[]rival, speakers []speaker) {
+// queueDuplicateAgents finds the rivals among speakers, as a part of a batch; found is set when that has been sent.
+func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, speakers []agentIdentity) {
 	var hosts, boots, instances, names []string
 	for i := range speakers {
 		one := &speakers[i]
@@ -55,10 +55,10 @@ func (s *Store) queueRivals(batch *pgx.Batch, found *[]rival, speakers []speaker
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS b (name, boot_id, instance, known_as, n)
 		JOIN hosts h USING (name) LEFT JOIN rivals v ON v.host = b.name AND v.instance = b.known_as
 		WHERE `+otherAgent, hosts, boots, instances, names, s.opts.SilentAfter).Query(func(rows pgx.Rows) (err error) {
-		*found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r rival, err error) {
+		*found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r duplicateAgent, err error) {
 			if err = row.Scan(&r.by, &r.unheard, &r.at, &r.refused); err == nil {
 				r.by--
-				r.speaker = speakers[r.by]
+				r.agentIdentity = speakers[r.by]
 			}
 			return r, err
 		})
@@ -66,8 +66,8 @@ func (s *Store) queueRivals(batch *pgx.Batch, found *[]rival, speakers []speaker
 	})
 }
 
-// noteRivals records the rivals that are refused, and returns those that are new, or have paused.
-func (s *Store) noteRivals(ctx context.Context, q querier, rivals []rival) ([]rival, error) {
+// recordDuplicateAgents records the rivals that are refused, and returns those that are new, or have paused.
+func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, rivals []duplicateAgent) ([]duplicateAgent, error) {
 	var (
 		hosts, boots, instances, versions, addresses []string
 		starts                                       []*time.Time
@@ -115,7 +115,7 @@ func (s *Store) noteRivals(ctx context.Context, q querier, rivals []rival) ([]ri
 	if _, err := pgx.ForEachRow(rows, []any{&k.host, &k.instance, &isNew}, func() error { fresh[k] = isNew; return nil }); err != nil {
 		return nil, err
 	}
-	var out []rival
+	var out []duplicateAgent
 	for _, r := range rivals {
 		k := key{r.host, r.name()}
 		if r.refused && fresh[k] {
@@ -127,8 +127,8 @@ func (s *Store) noteRivals(ctx context.Context, q querier, rivals []rival) ([]ri
 }
 
 // refusal is what a rival is told.
-func (s *Store) refusal(r *rival) error {
-	return cyborg.Errorf(cyborg.Claimed, "host %q has another agent, heard%s %s ago", r.host, from(r.at), r.unheard.Round(time.Second)).
+func (s *Store) refusal(r *duplicateAgent) error {
+	return cyborg.Errorf(cyborg.ErrClaimed, "host %q has another agent, heard%s %s ago", r.host, from(r.at), r.unheard.Round(time.Second)).
 		WithHint("Give this machine a name of its own with agent.host, or stop the agent there. When that one has not been heard for "+
 			"%s, this one takes its place.", s.opts.SilentAfter)
 }
@@ -140,8 +140,8 @@ func from(address string) string {
 	return " from " + address
 }
 
-// tellRivals logs rivals that have just appeared.
-func (s *Store) tellRivals(ctx context.Context, rivals []rival) {
+// logDuplicateAgents logs rivals that have just appeared.
+func (s *Store) logDuplicateAgents(ctx context.Context, rivals []duplicateAgent) {
 	for i := range rivals {
 		r := &rivals[i]
 		s.log.WarnContext(ctx, "a second agent speaks for a host and is refused; give it a name of its own, or stop it",
@@ -152,9 +152,9 @@ func (s *Store) tellRivals(ctx context.Context, rivals []rival) {
 }
 
 // succeed returns those rivals whose reports were recorded, because the agents of their hosts have fallen silent.
-func (s *Store) succeed(ctx context.Context, tx pgx.Tx, rivals []rival, replies []cyborg.ReportReply) ([]rival, error) {
+func (s *Store) succeed(ctx context.Context, tx pgx.Tx, rivals []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
 	var (
-		successors   []rival
+		successors   []duplicateAgent
 		hosts, names []string
 	)
 	for _, r := range rivals {
@@ -172,7 +172,7 @@ func (s *Store) succeed(ctx context.Context, tx pgx.Tx, rivals []rival, replies 
 	return successors, err
 }
 
-func (s *Store) tellSuccessors(ctx context.Context, successors []rival) {
+func (s *Store) logSuccessors(ctx context.Context, successors []duplicateAgent) {
 	for i := range successors {
 		r := &successors[i]
 		s.log.InfoContext(ctx, "a host has another agent than before, which had fallen silent", slog.String("host", r.host),

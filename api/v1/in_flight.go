@@ -8,28 +8,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/api/turns"
+	"github.com/cyborg-project/cyborg/api/limiter"
 )
 
 // slots bounds the operations that this process has in flight: past that number only their latency would grow.
-type slots struct {
-	gate  *turns.Gate
+type inFlightLimiter struct {
+	gate  *limiter.Queue
 	hold  time.Duration
 	gauge prometheus.Gauge
 }
 
-func newSlots(config Config, gauge prometheus.Gauge, shed prometheus.Counter) *slots {
+func newInFlightLimiter(config Config, gauge prometheus.Gauge, shed prometheus.Counter) *inFlightLimiter {
 	full := func(waited time.Duration) *cyborg.Error {
-		return cyborg.Errorf(cyborg.Overloaded, "%d operations are in flight here, and none ended within %s", config.MaxInFlight, waited).
+		return cyborg.Errorf(cyborg.ErrOverloaded, "%d operations are in flight here, and none ended within %s", config.MaxInFlight, waited).
 			WithHint("Try again after the time in Retry-After, or raise api.max_in_flight.")
 	}
-	return &slots{gate: turns.NewGate(config.MaxInFlight, config.QueueWait, shed, full), hold: config.SlotHold, gauge: gauge}
+	return &inFlightLimiter{gate: limiter.NewQueue(config.MaxInFlight, config.QueueWait, shed, full), hold: config.InFlightHold, gauge: gauge}
 }
 
 // take waits for a place: briefly, unless the request is patient. It must be given back with release; it comes back by itself after the hold.
-// The error is of kind Overloaded.
-func (s *slots) take(ctx context.Context) (release func(), err error) {
-	leave, err := s.gate.Enter(ctx)
+// The error is of kind ErrOverloaded.
+func (s *inFlightLimiter) take(ctx context.Context) (release func(), err error) {
+	leave, err := s.gate.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

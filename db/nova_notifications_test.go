@@ -19,7 +19,7 @@ func TestL3FailedBeforeTheEnd(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, work cyborg.Work, arq uuid.UUID){
 		"undone": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
 			t.Helper()
-			r.end(t, work, cyborg.Failed)
+			r.end(t, work, cyborg.OperationFailed)
 			failed := r.arq(t, arq)
 			require.Equal(t, cyborg.ARQBindFailed, failed.State)
 			require.Equal(t, uuid.Nil, failed.Claim)
@@ -34,15 +34,15 @@ func TestL3FailedBeforeTheEnd(t *testing.T) {
 			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
 			require.NoError(t, r.FailARQs(t.Context(), work.Operation, "again"))
 			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
-			r.end(t, work, cyborg.Stopped)
+			r.end(t, work, cyborg.OperationCancelled)
 			_, err = r.ARQ(t.Context(), arq)
-			requireKind(t, cyborg.NotFound, err)
+			requireKind(t, cyborg.ErrNotFound, err)
 		},
 		"no success any more": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
 			t.Helper()
-			require.Error(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.Succeeded}))
+			require.Error(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded}))
 			require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arq).State)
-			r.end(t, work, cyborg.Failed)
+			r.end(t, work, cyborg.OperationFailed)
 		},
 	} {
 		arq := r.request(t, "one")[0]
@@ -55,7 +55,7 @@ func TestL3FailedBeforeTheEnd(t *testing.T) {
 		require.Nil(t, failed.Handle)
 		require.Len(t, r.accelerator(t, a.UUID).Holders(), 1, "it is not undone yet")
 		_, err := r.Admit(t.Context(), toUnbind(arq))
-		requireKind(t, cyborg.Claimed, err)
+		requireKind(t, cyborg.ErrClaimed, err)
 		end(t, work, arq.UUID)
 		require.Empty(t, r.accelerator(t, a.UUID).Holders(), name)
 		r.requireAgreed(t)
@@ -70,13 +70,13 @@ func TestL13Untold(t *testing.T) {
 	a, other := h.ready(t, "card0"), h.ready(t, "card1")
 	r.profile(t, "one", one())
 	untold := func() []uuid.UUID {
-		found, err := r.Untold(t.Context(), 0, db.OperationPlace{}, 10)
+		found, err := r.UnnotifiedBinds(t.Context(), 0, db.OperationPlace{}, 10)
 		require.NoError(t, err)
 		var ids []uuid.UUID
 		for _, o := range found {
 			ids = append(ids, o.Operation)
-			require.Equal(t, cyborg.KindBind, o.Kind)
-			after, err := r.Untold(t.Context(), 0, o.Place, 10)
+			require.Equal(t, cyborg.OperationBind, o.Kind)
+			after, err := r.UnnotifiedBinds(t.Context(), 0, o.Place, 10)
 			require.NoError(t, err)
 			require.NotContains(t, after, o)
 		}
@@ -88,23 +88,23 @@ func TestL13Untold(t *testing.T) {
 
 	failed, told, service := bind(vm(), a), bind(vm(), a), bind(cyborg.Holder{Kind: cyborg.HolderService, ID: "dns"}, other)
 	require.Empty(t, untold(), "they go on")
-	require.NoError(t, r.Told(t.Context(), told.Operation), "before its end")
-	r.end(t, failed, cyborg.Failed)
-	r.end(t, told, cyborg.Failed)
-	r.end(t, service, cyborg.Succeeded)
+	require.NoError(t, r.MarkNovaNotified(t.Context(), told.Operation), "before its end")
+	r.end(t, failed, cyborg.OperationFailed)
+	r.end(t, told, cyborg.OperationFailed)
+	r.end(t, service, cyborg.OperationSucceeded)
 	require.Equal(t, []uuid.UUID{failed.Operation}, untold())
 
 	bound := bind(vm(), a)
-	r.end(t, bound, cyborg.Succeeded)
+	r.end(t, bound, cyborg.OperationSucceeded)
 	require.Equal(t, []uuid.UUID{failed.Operation, bound.Operation}, untold())
-	require.NoError(t, r.Told(t.Context(), failed.Operation))
-	require.NoError(t, r.Told(t.Context(), bound.Operation))
+	require.NoError(t, r.MarkNovaNotified(t.Context(), failed.Operation))
+	require.NoError(t, r.MarkNovaNotified(t.Context(), bound.Operation))
 	require.Empty(t, untold())
 
 	r.profile(t, "both", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString(), "accel:function_id": "f"})
 	refused := toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0])
 	_, err := r.Admit(t.Context(), refused)
-	requireKind(t, cyborg.Invalid, err)
+	requireKind(t, cyborg.ErrInvalid, err)
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, refused.Bind.ARQs[0].UUID).State)
 	require.Empty(t, untold(), "it is in the answer")
 }

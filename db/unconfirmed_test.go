@@ -22,7 +22,7 @@ func toForce(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
 // hear makes a silent host heard again, as a heartbeat does.
 func (h *host) hear(t testing.TB) {
 	t.Helper()
-	_, err := h.records.Beat(t.Context(), []cyborg.Heartbeat{h.beat()})
+	_, err := h.records.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
 }
 
@@ -37,11 +37,11 @@ func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
 		"program":   toProgram(id),
 		"provision": toProvision(cyborg.ProvisionRequest{Accelerator: id, Name: "other"}),
 	} {
-		if a.Lifecycle == cyborg.Ready && name == "provision" || a.Lifecycle == cyborg.Broken && name != "provision" {
+		if a.Lifecycle == cyborg.LifecycleReady && name == "provision" || a.Lifecycle == cyborg.LifecycleError && name != "provision" {
 			continue // refused for that already
 		}
 		_, err := r.Admit(t.Context(), request)
-		requireKind(t, cyborg.Changed, err, unsettled)
+		requireKind(t, cyborg.ErrChanged, err, unsettled)
 		require.Contains(t, cyborg.AsError(err).Hint, "Reconcile asks host h1", name)
 	}
 	out, err := r.Admit(t.Context(), toForce(id, nil))
@@ -58,9 +58,9 @@ func TestForceWhereItIsNotNeeded(t *testing.T) {
 	out, err := r.Admit(t.Context(), toForce(a.UUID, nil))
 	require.NoError(t, err)
 	require.True(t, out.Nothing)
-	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	_, err = r.Admit(t.Context(), toForce(a.UUID, nil))
-	requireKind(t, cyborg.Changed, err, "can be detached without force", "h1 was heard at")
+	requireKind(t, cyborg.ErrChanged, err, "can be detached without force", "h1 was heard at")
 	require.NotEmpty(t, cyborg.AsError(err).Hint)
 
 	// It is heard again between the admission and the first step.
@@ -68,8 +68,8 @@ func TestForceWhereItIsNotNeeded(t *testing.T) {
 	op := r.admit(t, toForce(a.UUID, nil))
 	h.hear(t)
 	_, err = r.Begin(t.Context(), op.ID)
-	requireKind(t, cyborg.Changed, err, "can be detached without force")
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.Failed, Error: cyborg.AsError(err)}))
+	requireKind(t, cyborg.ErrChanged, err, "can be detached without force")
+	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, a.UUID).Holders())
 	require.Nil(t, r.accelerator(t, a.UUID).Fence)
 }
@@ -94,22 +94,22 @@ func TestForceWhatIsStuck(t *testing.T) {
 		}},
 		{"has not shown the accelerator since", func(h *host, _ uuid.UUID) { h.content.Backends[0].State = cyborg.BackendDisabled; h.report(t) }},
 		{"has not shown the accelerator since", func(h *host, _ uuid.UUID) { h.content.Backends = nil; h.report(t) }},
-		{"it is in error: detach", func(_ *host, id uuid.UUID) { r.do(t, toDetach(id, nil), cyborg.NeedsOperator) }},
+		{"it is in error: detach", func(_ *host, id uuid.UUID) { r.do(t, toDetach(id, nil), cyborg.OperationNeedsOperator) }},
 		{"is in doubt since operation", func(h *host, id uuid.UUID) {
-			r.do(t, toDetach(id, nil), cyborg.Succeeded)
-			r.do(t, toAttach(id, onHost(h.name)), cyborg.NeedsOperator)
+			r.do(t, toDetach(id, nil), cyborg.OperationSucceeded)
+			r.do(t, toAttach(id, onHost(h.name)), cyborg.OperationNeedsOperator)
 		}},
 	} {
 		h := r.addHost(t, "h"+string(rune('a'+i)), 1)
 		id := h.ready(t, "card0").UUID
-		r.do(t, toAttach(id, onHost(h.name)), cyborg.Succeeded)
+		r.do(t, toAttach(id, onHost(h.name)), cyborg.OperationSucceeded)
 		test.make(h, id)
 		work := r.begin(t, toForce(id, nil))
 		require.Contains(t, work.Forced, test.why)
 		again, err := r.Begin(t.Context(), work.Operation)
 		require.NoError(t, err)
 		require.Equal(t, work, again)
-		r.end(t, work, cyborg.Succeeded)
+		r.end(t, work, cyborg.OperationSucceeded)
 		a := r.accelerator(t, id)
 		require.Empty(t, a.Holders(), test.why)
 		require.Equal(t, &cyborg.Fence{Reason: unsettled, Operation: work.Operation}, a.Fence, test.why)
@@ -122,18 +122,18 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	on, vm := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
-	attached := r.do(t, toAttach(on, onHost("h1")), cyborg.Succeeded)
-	r.do(t, toAttach(vm, instance("vm1")), cyborg.Succeeded)
+	attached := r.do(t, toAttach(on, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toAttach(vm, instance("vm1")), cyborg.OperationSucceeded)
 	h.content.Attachments = []cyborg.Attachment{{
 		Backend: "fake", Deployable: "card0", Handle: "card0.0", Operation: attached.Operation, State: cyborg.AttachmentDone,
 	}}
 	h.report(t)
 	require.Empty(t, r.disagreements(t))
 	h.fall(t)
-	forced := r.do(t, toForce(on, nil), cyborg.Succeeded)
+	forced := r.do(t, toForce(on, nil), cyborg.OperationSucceeded)
 	r.requireUnsettled(t, on, forced.Operation)
 	of := instance("vm1")
-	taken := r.do(t, toForce(vm, &of), cyborg.Succeeded)
+	taken := r.do(t, toForce(vm, &of), cyborg.OperationSucceeded)
 	r.requireUnsettled(t, vm, taken.Operation)
 	require.Empty(t, r.disagreements(t), "a silent host is not asked")
 
@@ -151,7 +151,7 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	require.Nil(t, r.accelerator(t, on).Fence)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, on).Status())
 	r.requireUnsettled(t, vm, taken.Operation)
-	r.do(t, toAttach(on, onHost("h1")), cyborg.Succeeded)
+	r.do(t, toAttach(on, onHost("h1")), cyborg.OperationSucceeded)
 
 	// Told again, late, it changes nothing.
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
@@ -174,9 +174,9 @@ func TestForceOfWhatIsInError(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	id := h.ready(t, "card0").UUID
-	r.do(t, toAttach(id, onHost("h1")), cyborg.Succeeded)
-	r.do(t, toDetach(id, nil), cyborg.NeedsOperator)
-	forced := r.do(t, toForce(id, nil), cyborg.Succeeded)
+	r.do(t, toAttach(id, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toDetach(id, nil), cyborg.OperationNeedsOperator)
+	forced := r.do(t, toForce(id, nil), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, id).Status())
 	r.requireUnsettled(t, id, forced.Operation)
 	found := r.disagreements(t)
@@ -193,10 +193,10 @@ func TestForceBesideOthers(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	id := h.ready(t, "card0").UUID
 	one, two := instance("vm1"), instance("vm2")
-	r.do(t, toAttach(id, one), cyborg.Succeeded)
-	r.do(t, toAttach(id, two), cyborg.Succeeded)
+	r.do(t, toAttach(id, one), cyborg.OperationSucceeded)
+	r.do(t, toAttach(id, two), cyborg.OperationSucceeded)
 	h.fall(t)
-	forced := r.do(t, toForce(id, &one), cyborg.Succeeded)
+	forced := r.do(t, toForce(id, &one), cyborg.OperationSucceeded)
 	require.Equal(t, []cyborg.Holder{two}, r.accelerator(t, id).Holders())
 	h.content.Backends[0].Devices = nil
 	h.report(t)
@@ -214,14 +214,14 @@ func TestForgetWhatWasLeft(t *testing.T) {
 	h := r.addHost(t, "h1", 2)
 	gone, part := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
 	for _, id := range []uuid.UUID{gone, part} {
-		r.do(t, toAttach(id, onHost("h1")), cyborg.Succeeded)
+		r.do(t, toAttach(id, onHost("h1")), cyborg.OperationSucceeded)
 	}
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]
 	h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card1", 0)}
 	h.report(t)
-	r.do(t, toDetach(part, nil), cyborg.NeedsOperator)
+	r.do(t, toDetach(part, nil), cyborg.OperationNeedsOperator)
 	for _, id := range []uuid.UUID{gone, part} {
-		r.do(t, toForce(id, nil), cyborg.Succeeded)
+		r.do(t, toForce(id, nil), cyborg.OperationSucceeded)
 	}
 	forgotten, err := r.Forget(t.Context(), time.Hour)
 	require.NoError(t, err)
@@ -230,9 +230,9 @@ func TestForgetWhatWasLeft(t *testing.T) {
 	_, err = r.Forget(t.Context(), 0)
 	require.NoError(t, err)
 	_, err = r.Accelerator(t.Context(), gone)
-	requireKind(t, cyborg.NotFound, err)
+	requireKind(t, cyborg.ErrNotFound, err)
 	require.Nil(t, r.accelerator(t, part).Fence, "nothing is fenced for ever")
-	require.Equal(t, cyborg.Ready, r.accelerator(t, part).Lifecycle, "nor in error because of a doubt that is over")
+	require.Equal(t, cyborg.LifecycleReady, r.accelerator(t, part).Lifecycle, "nor in error because of a doubt that is over")
 }
 
 // TestLateSettlement: that its host settled what a handle was left with first says nothing of what it is left with now.
@@ -242,9 +242,9 @@ func TestLateSettlement(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	id := h.ready(t, "card0").UUID
 	leave := func() uuid.UUID {
-		r.do(t, toAttach(id, onHost("h1")), cyborg.Succeeded)
+		r.do(t, toAttach(id, onHost("h1")), cyborg.OperationSucceeded)
 		h.fall(t)
-		forced := r.do(t, toForce(id, nil), cyborg.Succeeded)
+		forced := r.do(t, toForce(id, nil), cyborg.OperationSucceeded)
 		h.hear(t)
 		return forced.Operation
 	}
@@ -261,7 +261,7 @@ func TestLateSettlement(t *testing.T) {
 // TestLeftDuringAProgram: a handle comes back with an attachment while an image is loaded, however that ends.
 func TestLeftDuringAProgram(t *testing.T) {
 	t.Parallel()
-	for _, end := range []cyborg.OperationState{cyborg.Succeeded, cyborg.Failed, cyborg.NeedsOperator} {
+	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator} {
 		r := newRecords(t)
 		h := r.addHost(t, "h1", 1)
 		id := h.ready(t, "card0").UUID
@@ -282,19 +282,19 @@ func TestLeftDuringAProgram(t *testing.T) {
 			handles = append(handles, handle)
 		}
 		require.Len(t, handles, 1)
-		require.Equal(t, onHost("h1"), *handles[0].Left)
+		require.Equal(t, onHost("h1"), *handles[0].Unconfirmed)
 		require.Nil(t, (&cyborg.Accelerator{Handles: handles}).FreeHandle())
-		if end == cyborg.NeedsOperator { // whose fence is another one
+		if end == cyborg.OperationNeedsOperator { // whose fence is another one
 			for _, request := range []db.Admission{toProgram(id), toRetire(r.accelerator(t, id))} {
 				_, err := r.Admit(t.Context(), request)
-				requireKind(t, cyborg.Changed, err, unsettled)
+				requireKind(t, cyborg.ErrChanged, err, unsettled)
 			}
 		} else {
 			r.requireUnsettled(t, id, uuid.Nil)
 		}
 		require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{r.disagreements(t)["card0"]}))
-		if end == cyborg.NeedsOperator {
-			r.do(t, toProgram(id), cyborg.Succeeded)
+		if end == cyborg.OperationNeedsOperator {
+			r.do(t, toProgram(id), cyborg.OperationSucceeded)
 		}
 		require.Nil(t, r.accelerator(t, id).Fence)
 		require.Equal(t, cyborg.StatusReady, r.accelerator(t, id).Status())
@@ -304,7 +304,7 @@ func TestLeftDuringAProgram(t *testing.T) {
 // TestLeftInAnObservation: a handle that a forgotten host came back with is seen by an operation before it is reported.
 func TestLeftInAnObservation(t *testing.T) {
 	t.Parallel()
-	for _, end := range []cyborg.OperationState{cyborg.Succeeded, cyborg.Failed} {
+	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed} {
 		r := newRecords(t)
 		h := r.addHost(t, "h1", 1)
 		seen := h.content.Backends[0].Devices[0]
@@ -320,8 +320,8 @@ func TestLeftInAnObservation(t *testing.T) {
 		outcome := cyborg.Outcome{Operation: work.Operation, State: end, Observations: []cyborg.Observation{
 			{Sequence: h.sequence + 1, Backend: "fake", Device: seen},
 		}}
-		if end != cyborg.Succeeded {
-			outcome.Error = cyborg.Errorf(cyborg.Hardware, "it smoked")
+		if end != cyborg.OperationSucceeded {
+			outcome.Error = cyborg.Errorf(cyborg.ErrHardware, "it smoked")
 		}
 		require.NoError(t, r.End(t.Context(), outcome))
 		a := r.accelerator(t, id)
@@ -329,7 +329,7 @@ func TestLeftInAnObservation(t *testing.T) {
 		require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
 		left := 0
 		for _, handle := range a.Handles {
-			if handle.Left != nil {
+			if handle.Unconfirmed != nil {
 				left++
 			}
 		}
