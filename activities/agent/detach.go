@@ -180,7 +180,6 @@ func (a *Activities) failedDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput, found inventory.Found, handles []cyborg.HandleReport,
 	gone []journal.AttachmentKey, cause error,
 ) error {
-
 	var change journal.Change
 	untouched := ctx.Err() == nil && isRefusal(cause) && len(gone) == 0
 	for _, handle := range handles {
@@ -313,6 +312,6 @@ func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.
 		return err
 	}
 
-	t.log.WarnContext(ctx, "a handle is attached that the journal does not know; it is detachNote back", "handle", handle.Identity)
+	t.log.WarnContext(ctx, "a handle is attached that the journal does not know; it is taken back", "handle", handle.Identity)
 	return a.callDetach(ctx, t, found, handle, nil, false)
 }

@@ -85,7 +85,6 @@ func finish[Out any](
 		out = made
 		return nil
 	})
-
 	if err != nil {
 		return out, uncertain(err)
 	}

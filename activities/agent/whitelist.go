@@ -157,7 +157,6 @@ func (a *Activities) restoreUnknownWhitelist(ctx context.Context, work cyborg.Wh
 		return nil
 	}
 	now, err := a.Nova.Read()
-
 	if err != nil || novaconf.Foreign(a.Inventory.Host(), now) != "" {
 		return err
 	}

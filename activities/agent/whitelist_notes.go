@@ -32,7 +32,6 @@ func (a *Activities) whitelistNotes(devices []whitelisted, removed []cyborg.Targ
 			}
 			add("Ports on physical network %s get it with --vnic-type %s.", network, vnic)
 			continue
-
 		}
 
 		alias := fmt.Sprintf("pci-%s-%s", d.VendorID, d.ProductID)

@@ -65,7 +65,6 @@ func doctorCommand() *cobra.Command {
 
 // examineStateDir checks that the agent can keep its journal. The agent makes a missing directory, so then its nearest existing parent is checked.
 func examineStateDir(f *doctor.Findings, dir string) {
-
 	place := dir
 	for {
 		info, err := os.Stat(place)
@@ -227,7 +226,6 @@ func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config)
 
 // examineName checks that no other agent reports under this host's name.
 func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endpoint string, servers serverClient) {
-
 	const check = "name of the host"
 	own, err := agent.Instance(c.Agent.Root, c.Agent.StateDir)
 	if err != nil {
@@ -272,7 +270,6 @@ func (a serverClient) get(ctx context.Context, url string, read func(*http.Respo
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "does not answer: %w", err)
 	}
-
 	defer response.Body.Close()
 	return read(response)
 }

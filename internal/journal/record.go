@@ -72,7 +72,6 @@ func replay(text []byte, apply func(Change)) (int64, error) {
 
 	good := int64(len(first) + 1)
 	for line := 2; len(rest) > 0; line++ {
-
 		record, after, whole := bytes.Cut(rest, []byte("\n"))
 		if !whole { // the last line has no line feed: its write was cut off
 			return good, nil

@@ -99,7 +99,6 @@ func (b *Book) Get(name string) (Profile, error) {
 	if !ok {
 		return found, cyborg.Errorf(cyborg.ErrNotFound, "there is no profile %q", name).
 			WithHint("`cyborg profile list` shows what there is; `cyborg profile set %s --url URL` makes it.", name)
-
 	}
 	return found, nil
 }

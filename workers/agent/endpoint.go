@@ -97,7 +97,6 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 
 // Image begins to fetch the image that conductors serve at the path, from the given byte where they can.
 func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images.Download, error) {
-
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(parent)
 
@@ -140,7 +139,6 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 // GiveBack tells a conductor that a one-time URL is no longer needed.
 func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-
 	defer cancel()
 	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) {
 		return http.NewRequestWithContext(ctx, http.MethodDelete, base+path, nil)
@@ -152,7 +150,6 @@ func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 }
 
 // parseContentRange parses "bytes 5-9/10"; all is -1 where the size is "*" (RFC 9110 §14.4).
-
 func parseContentRange(text string) (begin, all int64, ok bool) {
 	span, size, ok1 := strings.Cut(strings.TrimPrefix(text, "bytes "), "/")
 	first, _, ok2 := strings.Cut(span, "-")

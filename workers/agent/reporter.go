@@ -307,7 +307,6 @@ func hintOf(err error) string {
 func (r *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
 	report, err = r.inventory.Report(ctx)
 	if err != nil {
-
 		return report, reply, err
 	}
 
@@ -415,7 +414,6 @@ func (r *reporter) heartbeat(ctx context.Context) {
 // sendHeartbeat sends one heartbeat. It carries the acknowledged digest and generation, by which the conductor notices that it needs a report.
 func (r *reporter) sendHeartbeat(ctx context.Context) (cyborg.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
-
 	defer cancel()
 	acked := r.inventory.Acknowledged()
 

@@ -232,7 +232,6 @@ func openRegular(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 
 	file, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-
 		return nil, nil, err
 	}
 
@@ -242,7 +241,6 @@ func openRegular(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
-
 	}
 	return file, info, nil
 }
@@ -372,7 +370,6 @@ func (s *Store) fill(
 
 // keep moves a complete image to its final name. File and directory are synced, so that a power cut cannot leave a damaged image under that name.
 func (s *Store) keep(partial *os.File, sum string, size int64) (Image, error) {
-
 	path := s.path(sum)
 	err := partial.Sync()
 	if err = errors.Join(err, partial.Close()); err == nil {

@@ -11,40 +11,43 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// Report is all that is known of the host now, under a new sequence number. What an operation observed under an earlier
-// number is in it: it waits for those that are under way.
+// Report returns everything that is known of the host now, under a new sequence number. It contains what operations have observed under earlier numbers: it waits for observations that have begun.
 func (i *Inventory) Report(ctx context.Context) (cyborg.Report, error) {
 	sequence, err := i.observations.after(ctx, i.journal)
 	if err != nil {
 		return cyborg.Report{}, err
 	}
+
 	content, now := i.known()
 	now.sequence = sequence
 	i.mu.Lock()
 	i.reported = now
 	i.mu.Unlock()
+
 	return cyborg.Report{
 		Host: i.config.Host, BootID: i.journal.BootID(), AgentVersion: i.config.Version,
 		Sequence: sequence, Digest: now.digest, Content: content,
 	}, nil
 }
 
-// view is what a report said, in short.
+// view is a summary of a report, for comparing it with a later one.
 type view struct {
 	sequence int64
 	digest   string
-	backends string            // all but their devices
-	devices  map[string]string // digest by identity
+	// backends is the digest of the backends without their devices.
+	backends string
+	// devices are the digests of the devices by identity.
+	devices map[string]string
 }
 
-// Difference makes of a report one that tells only what changed since the last that was acknowledged. It is false where
-// that cannot be told: nothing was acknowledged to this process yet, or the backends themselves have changed.
+// Difference reduces a report to what has changed since the last acknowledged one. It returns false where it cannot: this process has no acknowledged report yet, or the backends themselves have changed.
 func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.base.digest == "" || i.reported.sequence != report.Sequence || i.base.backends != i.reported.backends {
 		return report, false
 	}
+
 	report.Base = i.base.digest
 	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: report.Content.Attachments, Whitelist: report.Content.Whitelist}
 

@@ -124,7 +124,6 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 		})
 		return devices, err
 	})
-
 	if err != nil || devices[0].Identity != identity {
 		return cyborg.DeviceReport{}, false // a look at all devices finds out what is wrong
 	}

@@ -210,7 +210,6 @@ func (i *Inventory) Observe(
 	observation := cyborg.Observation{Sequence: sequence, Backend: backendName, Device: report}
 	if keep == nil {
 		return observation, nil
-
 	}
 	return observation, keep(observation)
 }
@@ -234,7 +233,6 @@ func (i *Inventory) lookAt(ctx context.Context, in *instance, sequence int64, de
 	for _, report := range devices {
 		if report.Identity == device {
 			return report, nil
-
 		}
 	}
 	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrHardware, "device %s is gone from host %s", device, i.config.Host)
@@ -264,7 +262,6 @@ func (i *Inventory) mergeOne(in *instance, sequence int64, report cyborg.DeviceR
 		fresh := newSeen(sequence, report)
 		fresh.observed = old.observed
 		b.devices[report.Identity] = fresh
-
 	}
 	return true
 }

@@ -55,7 +55,6 @@ func (i *Inventory) verifyOne(
 		})
 		return is, err
 	})
-
 	if err != nil {
 		in.log.WarnContext(ctx, "nobody can tell whether a handle is still attached", "handle", entry.Handle, "error", err)
 		return

@@ -85,7 +85,6 @@ func value(d Device) string {
 		Trusted: word(d.Spec.Trusted, "true", "false"), RemoteManaged: word(d.Spec.RemoteManaged, "true", "false"),
 		Managed: word(d.Spec.Managed, "yes", "no"), LiveMigratable: word(d.Spec.LiveMigratable, "yes", "no"),
 	})
-
 	if err != nil { // texts always marshal
 		panic(fmt.Sprintf("a device_spec does not marshal: %v", err))
 	}
