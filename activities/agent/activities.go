@@ -133,6 +133,7 @@ func serve[In, Out any](
 		defer cancel(nil)
 
 		if stop == yields {
+			// The goroutine ends with the work, at the latest when this function cancels it.
 			go func() {
 				select {
 				case <-activity.GetWorkerStopChannel(ctx):
@@ -142,6 +143,7 @@ func serve[In, Out any](
 			}()
 		}
 
+		// A try that Temporal has given up must not begin: another try may be under way.
 		var out Out
 		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
 		if err == nil {
@@ -179,6 +181,7 @@ func bounded(ctx context.Context, started, deadline time.Time) (context.Context,
 		return work, cancel
 	}
 
+	// Ten percent of a short limit, and two seconds of a long one, are enough to send the answer.
 	margin := min(2*time.Second, deadline.Sub(started)/10)
 	limited, release := context.WithDeadline(work, deadline.Add(-margin))
 	return limited, func(cause error) {

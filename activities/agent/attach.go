@@ -31,6 +31,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 		return result, err
 	}
 	defer unlock()
+	// The journal is read under the device's lock, so that no other change of the device is between reading and acting.
 	entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: identity})
 	s, done, err := a.stepOf(in.Operation, attachStep(identity), &result)
 	if err != nil {
@@ -195,6 +196,7 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 		}
 	}
 
+	// The journal goes back to what it held before the attach, in one write.
 	change := journal.Change{DropSteps: []journal.StepKey{s.key}, DropAttachments: []journal.AttachmentKey{plan.entry.Key()}}
 	if plan.before != nil {
 		change.Attachments = []journal.Attachment{*plan.before}

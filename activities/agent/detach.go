@@ -29,6 +29,7 @@ func detachedAttachment(detach journal.Step, key journal.AttachmentKey) *journal
 			return &entry
 		}
 	}
+
 	return nil
 }
 
@@ -62,6 +63,7 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 		return result, err
 	}
 
+	// The entries are dropped together with the end of the step: until then a repeat detaches all of them again, which the driver allows.
 	var change journal.Change
 	for _, handle := range handles {
 		entry, _ := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
@@ -104,7 +106,7 @@ func (a *Activities) planDetach(
 		handle, err := found.Handle(wanted.Identity)
 		if err != nil {
 			t.log.WarnContext(ctx, "a handle to detach is gone", "handle", wanted.Identity)
-			continue
+			continue // what is gone is detached
 		}
 		who, err := a.inUse(ctx, t, found, handle)
 		if err != nil {
@@ -127,6 +129,7 @@ func (a *Activities) planDetach(
 		}
 		return nil, nil, err
 	}
+
 	return &found, handles, nil
 }
 
@@ -209,6 +212,7 @@ func (a *Activities) failedDetach(
 	if untouched {
 		return cause
 	}
+
 	return uncertain(cause)
 }
 

@@ -17,6 +17,7 @@ func (a *Activities) discover(ctx context.Context, t *try, in workflows.Discover
 	t.heartbeat.setProgress(-1, "looking")
 
 	for _, look := range a.Inventory.Scan(ctx) {
+		// A backend that fails is a part of the result; the others are reported all the same.
 		if look.Err != nil {
 			result.Errors = append(result.Errors, "backend "+look.Backend+": "+look.Err.Error())
 			continue

@@ -75,6 +75,7 @@ func (a *Activities) undoRefusedInstall(ctx context.Context, t *try, s step, ins
 		t.log.WarnContext(ctx, "a refused install could not be undone at once", "error", err)
 		return uncertain(cause)
 	}
+
 	return cause
 }
 
@@ -146,5 +147,6 @@ func (a *Activities) checkIdle(ctx context.Context, t *try, found inventory.Foun
 			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s", handle.Identity, who).WithHint("Stop its user first.")
 		}
 	}
+
 	return nil
 }

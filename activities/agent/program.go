@@ -63,6 +63,7 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 			note.Images = append(note.Images, loaded)
 		}
 	}
+
 	return note
 }
 
@@ -185,6 +186,7 @@ func (a *Activities) checkDisturbedUnused(ctx context.Context, t *try, found inv
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -214,6 +216,7 @@ func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bo
 	for _, one := range disturbed(found, wholeDevice) {
 		change.DropLoaded = append(change.DropLoaded, regionOf(found.Backend, found.Device, one))
 	}
+
 	return note, a.Journal.Write(change)
 }
 
@@ -252,5 +255,6 @@ func loadedInto(found inventory.Found, loaded journal.Loaded) []journal.Loaded {
 		entry.RegionKey, entry.BitstreamID = key, one.BitstreamID
 		all = append(all, entry)
 	}
+
 	return all
 }

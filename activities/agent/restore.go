@@ -147,6 +147,7 @@ func differences(device cyborg.DeviceReport, note programNote) []string {
 			different = append(different, fmt.Sprintf("%s had %s and has %s", name, imageName(note.BitstreamIDs[name]), imageName(id)))
 		}
 	}
+
 	return different
 }
 

@@ -26,7 +26,7 @@ func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInpu
 		result.Settled = append(result.Settled, entry)
 	}
 
-	a.Inventory.Touch()
+	a.Inventory.Touch() // the attachments of the next report have changed
 	return result, nil
 }
 
@@ -145,6 +145,7 @@ func (a *Activities) settleDetached(
 		return err
 	}
 
+	// As with an attach, the journal is written before the hardware is touched.
 	known.State = journal.InDoubt
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{known}}); err != nil {
 		return err

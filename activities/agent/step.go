@@ -50,6 +50,7 @@ func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s ste
 	case journal.Started:
 		s.begun = true
 	}
+
 	return s, false, nil
 }
 

@@ -23,6 +23,7 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 		return cyborg.HostUsage{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
 	}
 
+	// The drivers get less time than the activity, so that the census is answered even where some of them hang.
 	limited, cancel := context.WithTimeout(ctx, a.UsageTimeout)
 	defer cancel()
 
@@ -61,6 +62,7 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 			})
 		}
 	}
+
 	return out, nil
 }
 
@@ -83,6 +85,7 @@ func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known)
 		return silent
 	}
 
+	// The channel has room for the answer, so that a late driver does not block its goroutine for ever.
 	answers := make(chan cyborg.DeployableUsage, 1)
 	go func() { answers <- a.ask(ctx, t, known) }()
 
@@ -127,5 +130,6 @@ func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyb
 	if err := errors.Join(failures...); err != nil {
 		out.Error = err.Error()
 	}
+
 	return out
 }

@@ -54,6 +54,7 @@ func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.Wh
 	if err != nil && s.begun {
 		err = uncertain(err)
 	}
+
 	return result, err
 }
 
@@ -106,6 +107,7 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 	if ended.Result, err = json.Marshal(result); err != nil {
 		return result, cyborg.Errorf(cyborg.ErrInternal, "a result cannot be kept: %w", err)
 	}
+
 	return result, a.Journal.Write(journal.Change{Steps: []journal.Step{ended}})
 }
 
@@ -130,6 +132,7 @@ func (a *Activities) restoreWhitelist(ctx context.Context, _ *try, in workflows.
 	if err != nil {
 		return struct{}{}, err
 	}
+
 	return struct{}{}, a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Undone)}})
 }
 
@@ -148,6 +151,7 @@ func (a *Activities) restoreJournalledWhitelist(written journal.Step) error {
 	if why := novaconf.Foreign(a.Inventory.Host(), now); why != "" {
 		return cyborg.Errorf(cyborg.ErrChanged, "%s of host %s cannot be brought back to what it was: %s", a.Nova.Path(), a.Inventory.Host(), why)
 	}
+
 	return a.Nova.Write(before)
 }
 
@@ -275,6 +279,7 @@ func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, e
 
 		out = append(out, device)
 	}
+
 	return out, nil
 }
 
@@ -303,6 +308,7 @@ func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyb
 				WithHint("Delete or move the instance that has it first.")
 		}
 	}
+
 	return nil
 }
 

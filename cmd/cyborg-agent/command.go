@@ -83,5 +83,6 @@ func listDrivers(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 	}
+
 	return nil
 }

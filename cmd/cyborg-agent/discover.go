@@ -32,6 +32,7 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor_id: \"10de\"}]}}]'.")
 	}
 
+	// What was seen is printed even where a backend fails: the others' results are of use.
 	seen := discovery{Host: c.Agent.Host}
 	failure := eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		report, err := look(cmd.Context(), c, backend, newDriver)
@@ -101,6 +102,7 @@ func look(
 	if !backend.Enabled {
 		return report, nil
 	}
+	// A failed backend is a part of the output as well, so the report says what went wrong.
 	fail := func(err error) (cyborg.BackendReport, error) {
 		report.State, report.Error = cyborg.BackendFailed, err.Error()
 		return report, cyborg.Errorf(cyborg.ErrorKindOf(err), "backend %s: %w", backend.Name, err)

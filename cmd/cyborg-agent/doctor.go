@@ -65,6 +65,7 @@ func doctorCommand() *cobra.Command {
 
 // examineStateDir checks that the agent can keep its journal. The agent makes a missing directory, so then its nearest existing parent is checked.
 func examineStateDir(f *doctor.Findings, dir string) {
+	// place ends as the directory itself, or as its nearest parent that exists.
 	place := dir
 	for {
 		info, err := os.Stat(place)
@@ -92,7 +93,7 @@ func examineStateDir(f *doctor.Findings, dir string) {
 
 	var space unix.Statfs_t
 	if err := unix.Statfs(place, &space); err == nil {
-		const enough = 64 << 20
+		const enough = 64 << 20 // the journal itself is far smaller
 		if free := space.Bavail * uint64(space.Bsize); free < enough {
 			f.Fail("state directory", fmt.Sprintf("%s has %s left", dir, config.Size(free)), "Make room: without it no step can be journalled, and none is taken.")
 			return
@@ -116,6 +117,7 @@ func examineKernel(f *doctor.Findings, root string) {
 		f.OKf("sysfs", "%s shows %d functions", devices, len(entries))
 	}
 
+	// Binding a PCI function to a driver is a write to sysfs, which only root may make.
 	if os.Geteuid() != 0 {
 		f.Warn("rights", "this user is not root", "Discovery works; binding a function to a driver needs root. Run the agent as root.")
 		return
@@ -206,6 +208,7 @@ func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config)
 			continue
 		}
 
+		// One server is enough to ask: all of them read the same records.
 		if !answered {
 			examineName(ctx, f, c, at, servers)
 		}

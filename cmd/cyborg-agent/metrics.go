@@ -47,6 +47,7 @@ func serveMetrics(ctx context.Context, listener net.Listener, metrics prometheus
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 
+	// The timeouts keep a slow client from holding a connection of the agent for long.
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -57,5 +58,6 @@ func serveMetrics(ctx context.Context, listener net.Listener, metrics prometheus
 	if stop() { // ctx has not ended
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the metrics listener failed: %w", err)
 	}
+
 	return nil
 }

@@ -29,7 +29,7 @@ func recordCommand() *cobra.Command {
 				return commandline.UsageErrorf(cmd, "FILE and --output name a file each: leave one out")
 			}
 
-			output = strings.Join(args, "") + output
+			output = strings.Join(args, "") + output // at most one of the two is set
 
 			c, err := load(cmd)
 			if err != nil {

@@ -60,6 +60,7 @@ func run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 
+	// Where the agent or the listener fails, the group ends the other one, and the process with an error.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Run(ctx) })
 	if listener != nil {
@@ -99,5 +100,6 @@ func agentConfig(c config.Agent) (agent.Config, error) {
 			Name: backend.Name, Driver: backend.Driver, Options: backend.Options, Enabled: backend.Enabled,
 		})
 	}
+
 	return settings, nil
 }

@@ -73,12 +73,14 @@ func New(options Options) (*HTTP, error) {
 			if len(via) > maxRedirects {
 				return cyborg.Errorf(cyborg.ErrUnavailable, "the image source redirects more than %d times", maxRedirects)
 			}
+			// A redirect to http would give up the protection that the caller asked for.
 			if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
 				return cyborg.Errorf(cyborg.ErrForbidden, "the image source redirects from https to %s", req.URL.Redacted())
 			}
 			return h.check(req.URL)
 		},
 	}
+
 	return h, nil
 }
 
@@ -142,6 +144,7 @@ func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.R
 	if err != nil {
 		return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %q is not a URL", image.Source)
 	}
+	// Redirects are checked as well; see New.
 	if err := h.check(source); err != nil {
 		return nil, 0, err
 	}
@@ -190,12 +193,13 @@ func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Re
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+
 	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
 }
 
 // Content checks the head of a server's answer to a request for an image from offset (in bytes) on. It makes sure that the returned content begins at offset, and returns the size of the whole image, or -1 where the server does not say. Errors are those of Open; ErrTooLarge means more than limit bytes.
 func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, error) {
-	source := answer.Request.URL.Redacted()
+	source := answer.Request.URL.Redacted() // without a password, as it appears in errors
 
 	switch {
 	case answer.StatusCode == http.StatusOK || (answer.StatusCode == http.StatusPartialContent && offset > 0):
@@ -266,5 +270,6 @@ func contentRange(header string) (start, total int64, err error) {
 	if err == nil && total <= start {
 		err = errors.New("it begins beyond the end")
 	}
+
 	return start, total, err
 }

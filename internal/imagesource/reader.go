@@ -48,6 +48,7 @@ func (r *reader) Read(into []byte) (int, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return n, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s broke off: %w", r.source, err)
 	}
+
 	return n, err
 }
 
@@ -102,5 +103,6 @@ func embeddedIPv4(ip netip.Addr) netip.Addr {
 	case netip.MustParsePrefix("2002::/16").Contains(ip):
 		return netip.AddrFrom4([4]byte(bytes[2:6]))
 	}
+
 	return ip
 }

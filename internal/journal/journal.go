@@ -117,6 +117,7 @@ func (j *Journal) load(text []byte) error {
 	if good > compactFrom {
 		j.tryRewrite()
 	}
+
 	return nil
 }
 
@@ -233,6 +234,7 @@ func (j *Journal) rewrite() error {
 		j.damaged = true
 		return unwritable(j.path, err)
 	}
+
 	return nil
 }
 

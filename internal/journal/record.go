@@ -54,6 +54,7 @@ func decode(line []byte) (Change, error) {
 	if err := json.Unmarshal(text, &change); err != nil {
 		return Change{}, fmt.Errorf("cannot be decoded: %w", err)
 	}
+
 	return change, nil
 }
 
@@ -89,6 +90,7 @@ func replay(text []byte, apply func(Change)) (int64, error) {
 		good += int64(len(record) + 1)
 		rest = after
 	}
+
 	return good, nil
 }
 

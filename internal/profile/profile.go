@@ -74,7 +74,7 @@ func Open(path string) (*Book, error) {
 	}
 
 	decoder := yaml.NewDecoder(file)
-	decoder.KnownFields(true)
+	decoder.KnownFields(true) // a misspelt field would otherwise be ignored, and be lost with the next write
 	if err := decoder.Decode(book); err != nil && !errors.Is(err, io.EOF) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s holds no profiles as `cyborg profile` writes them: %w", path, err).
 			WithHint("Mend it, or remove it and make the profiles anew.")
@@ -116,10 +116,12 @@ func Change(path string, change func(*Book) error) (err error) {
 	}
 	defer lock.Close() // which releases the lock
 
+	// The directory is locked instead of the file, because the file is replaced by each write.
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the profiles cannot be locked: %w", err)
 	}
 
+	// The file is read under the lock: another command may have changed it since the caller looked.
 	book, err := Open(path)
 	if err != nil {
 		return err
@@ -154,7 +156,7 @@ func (b *Book) Delete(name string) error {
 	}
 
 	delete(b.Profiles, name)
-	if b.Current == name {
+	if b.Current == name { // no other profile takes its place: the person has to choose one
 		b.Current = ""
 	}
 	return nil
@@ -187,5 +189,6 @@ func (b *Book) write(dir *os.File) (err error) {
 	if err := dir.Sync(); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", err)
 	}
+
 	return nil
 }

@@ -50,6 +50,7 @@ func Default() (string, error) {
 		return "", cyborg.Errorf(cyborg.ErrInvalid,
 			"cannot tell where to keep the state, because neither XDG_STATE_HOME nor HOME is set: name a directory with --state-dir")
 	}
+
 	return filepath.Join(home, ".local", "state", "cyborg"), nil
 }
 
@@ -160,6 +161,7 @@ func refuseOpen(path string) error {
 		return cyborg.Errorf(cyborg.ErrInvalid,
 			"others may write to the state directory %s (%v): run chmod go-w on it, or name a new one below it with --state-dir", path, mode)
 	}
+
 	return nil
 }
 
@@ -180,6 +182,7 @@ func refuseForeign(path string) error {
 				path, entry.Name())
 		}
 	}
+
 	return nil
 }
 
@@ -213,6 +216,7 @@ func acquire(path string) (*os.File, error) {
 	if err != nil {
 		return nil, errors.Join(unusable(path, err), lock.Close())
 	}
+
 	return lock, nil
 }
 
@@ -253,6 +257,7 @@ func checkMarker(path string) error {
 			"the state directory %s has format %d and this release knows formats up to %d: use the newer release that wrote it",
 			path, version, Format)
 	}
+
 	return nil
 }
 

@@ -87,6 +87,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	all.Go(func() { parts.reporter.run(lasting) })
 	all.Go(func() { parts.reporter.heartbeat(lasting) })
 
+	// The kernel's messages are about this machine, so another root has none.
 	if a.config.Root == "/" {
 		all.Go(func() { a.listen(lasting, parts.inventory) })
 	}

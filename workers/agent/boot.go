@@ -36,6 +36,7 @@ func readBootID(root string) (string, error) {
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the boot id of this machine, in %s, is not one: %w", path, err)
 	}
+
 	return id.String(), nil
 }
 
@@ -56,5 +57,6 @@ func readUptime(root string) time.Duration {
 	if err != nil || seconds < 0 || seconds > (100*365*24*time.Hour).Seconds() {
 		return 0
 	}
+
 	return time.Duration(seconds * float64(time.Second))
 }

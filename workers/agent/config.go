@@ -179,5 +179,6 @@ func (c Config) validateBackends() []error {
 			all = append(all, cyborg.Errorf(cyborg.ErrInvalid, "the backend %q names no driver", b.Name))
 		}
 	}
+
 	return all
 }

@@ -92,6 +92,7 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswerSize)).Decode(answer); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor's answer to %s cannot be read: %w", path, err)
 	}
+
 	return nil
 }
 
@@ -204,6 +205,7 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 
 		failures = append(failures, failure)
 	}
+
 	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no conductor could answer: %w", errors.Join(failures...))
 }
 
@@ -297,6 +299,7 @@ func kindOfStatus(status int) cyborg.ErrorKind {
 	if status >= http.StatusBadRequest && status < http.StatusInternalServerError {
 		return cyborg.ErrInvalid
 	}
+
 	return cyborg.ErrUnavailable
 }
 

@@ -90,6 +90,7 @@ type acknowledgement struct {
 
 // Report sends what is known now, and returns when the conductor has acknowledged it. The error is of kind ErrUnavailable and says what prevents that.
 func (r *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+	// The channel has room for the answer, so that run never waits for a caller that has given up.
 	answer := make(chan acknowledgement, 1)
 	select {
 	case r.requests <- reportRequest{answer: answer}:
@@ -244,6 +245,7 @@ func (r *reporter) waitForRetry(ctx context.Context, pause time.Duration) []repo
 	case one := <-r.requests:
 		return []reportRequest{one}
 	}
+
 	return nil
 }
 

@@ -30,6 +30,7 @@ func (a *Agent) serve(
 
 	for ctx.Err() == nil {
 		verdict, changed := approval.get()
+		// Without approval the steps on the queue are for the host's other agent.
 		if verdict != granted {
 			select {
 			case <-changed:

@@ -88,6 +88,7 @@ func (s *sums) check(what string, want checksums) error {
 	if got := hexOf(s.other); got != want.other.Value() {
 		return mismatch(what, want.other.Algorithm(), want.other.Value(), got)
 	}
+
 	return nil
 }
 

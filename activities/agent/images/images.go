@@ -126,6 +126,7 @@ func (s *Store) Stage(ctx context.Context, request Request, progress func(done, 
 		return Image{}, cyborg.Errorf(cyborg.ErrInvalid, "the image %.200q comes from another machine, so its SHA-256 must be given", image.Source)
 	}
 
+	// Two operations may need the same image; the second waits, and finds it here.
 	key := want.name()
 	if key == "" {
 		key = local
@@ -150,6 +151,7 @@ func (s *Store) Stage(ctx context.Context, request Request, progress func(done, 
 			s.log.DebugContext(ctx, "the URL of an image was not given back", "error", err)
 		}
 	}
+
 	return staged, err
 }
 
@@ -173,6 +175,7 @@ func (s *Store) stageLocal(ctx context.Context, path, want string, progress func
 			WithHint("Set agent.image_dir, or give a URL.")
 	}
 
+	// Below a Root neither ".." nor a symbolic link leads out of the directory.
 	root, err := os.OpenRoot(s.config.ImageDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Image{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no image %.200q: this host's image directory %s does not exist", path, s.config.ImageDir).
@@ -242,6 +245,7 @@ func openRegular(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
+
 	return file, info, nil
 }
 
@@ -326,7 +330,7 @@ func (s *Store) fetch(ctx context.Context, from, path string, want checksums, pr
 	case err != nil:
 		keep = !diskFull(err) && cyborg.ErrorKindOf(err) != cyborg.ErrTooLarge
 		return Image{}, resumed, err
-	case download.Size >= 0 && done < download.Size:
+	case download.Size >= 0 && done < download.Size: // the connection broke; the next try goes on from here
 		keep = true
 		return Image{}, resumed, cyborg.Errorf(cyborg.ErrUnavailable, "the image ended after %d of %d bytes", done, download.Size)
 	}
@@ -365,6 +369,7 @@ func (s *Store) fill(
 	case done > s.config.MaxBytes:
 		return done, s.tooLarge()
 	}
+
 	return done, nil
 }
 

@@ -66,6 +66,7 @@ func (s *Store) freeSpace(size int64) error {
 	slices.SortFunc(droppable, func(a, b item) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.path, b.path)) })
 
 	for {
+		// The disk is asked again after each removal, since others write to it as well.
 		free, known := s.diskFree()
 		fits := total+size <= s.config.CacheBytes && (!known || size+diskReserve <= free)
 		if fits {

@@ -99,5 +99,6 @@ func (i *Inventory) Save() error {
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the inventory cannot be kept for the next start: %w", err)
 	}
+
 	return nil
 }

@@ -63,6 +63,7 @@ func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureReque
 	if !want.Enabled {
 		return i.disable(ctx, want)
 	}
+
 	return i.replace(ctx, want)
 }
 
@@ -114,6 +115,7 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	default:
 		return Setting{}, cyborg.Errorf(cyborg.ErrInvalid, "there is no action %q; use install, uninstall or update", request.Action)
 	}
+
 	return want, nil
 }
 
@@ -181,6 +183,7 @@ func (i *Inventory) checkUnused(ctx context.Context, name string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -245,6 +248,7 @@ func (i *Inventory) checkReplacement(name string, devices []cyborg.DeviceReport)
 				name, entry.Handle, entry.HolderKind, entry.HolderID).WithHint("Detach it first.")
 		}
 	}
+
 	return nil
 }
 
@@ -260,6 +264,7 @@ func (b *backend) hasHandle(handle string) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -312,7 +317,7 @@ func readOverrides(path string) (map[string]Setting, error) {
 
 	var file overrideFile
 	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
+	decoder.DisallowUnknownFields() // a misspelt field would otherwise be ignored
 	if err := decoder.Decode(&file); err != nil || file.Format != 1 {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be read (format %d, %v)", path, file.Format, err).
 			WithHint("It holds what was changed through the API. Correct it, or move it away to use the configured backends.")
@@ -324,11 +329,13 @@ func readOverrides(path string) (map[string]Setting, error) {
 		}
 		overrides[setting.Name] = setting
 	}
+
 	return overrides, nil
 }
 
 // persist writes the setting into backends.json.
 func (i *Inventory) persist(want Setting) error {
+	// The map is replaced only after the file is written, so that memory and disk agree also after a failure.
 	overrides := maps.Clone(i.overrides)
 	overrides[want.Name] = want
 	file := overrideFile{Format: 1}
@@ -367,6 +374,7 @@ func writeFile(path string, text []byte) error {
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(dir.Sync(), dir.Close())
 }
 

@@ -157,6 +157,7 @@ func (i *Inventory) attachments() []cyborg.Attachment {
 			Backend: entry.Backend, Deployable: entry.Deployable, Handle: entry.Handle, Operation: entry.Operation, State: state,
 		})
 	}
+
 	return all
 }
 
@@ -181,6 +182,7 @@ func (i *Inventory) failureOf(b *backend) string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -205,6 +207,7 @@ func overlap(a, b map[string]seen) string {
 			}
 		}
 	}
+
 	return ""
 }
 

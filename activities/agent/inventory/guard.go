@@ -33,6 +33,7 @@ func Guard(log *slog.Logger, what string, call func() error) (err error) {
 	if _, ok := errors.AsType[*cyborg.Error](err); !ok {
 		err = cyborg.Errorf(cyborg.ErrHardware, "%s: %w", what, err)
 	}
+
 	return err
 }
 
@@ -62,6 +63,7 @@ func withWatchdog[T any](ctx context.Context, w *watchdog, limit time.Duration, 
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 
+	// The channel has room for the answer, so that the goroutine of a hanging call can end when nobody waits any more.
 	answers, ended := make(chan answer, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -127,6 +129,7 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 	if err != nil || devices[0].Identity != identity {
 		return cyborg.DeviceReport{}, false // a look at all devices finds out what is wrong
 	}
+
 	return devices[0], true
 }
 

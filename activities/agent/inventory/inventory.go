@@ -139,6 +139,7 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 		i.backends[setting.Name] = &backend{setting: setting, making: &watchdog{}}
 	}
 
+	// What an operator changed through the API goes before the configuration file, or a restart would undo it.
 	for name, setting := range overrides {
 		if b, ok := i.backends[name]; ok && !sameSetting(b.setting, setting) {
 			log.Warn("a backend is set as an operator changed it through the API, not as it is configured", "backend", name)
@@ -285,5 +286,6 @@ func listed[T any](items []T, name func(T) string) string {
 		}
 		names = append(names, name(item))
 	}
+
 	return strings.Join(names, ", ")
 }

@@ -118,6 +118,7 @@ func (i *Inventory) instanceOf(ctx context.Context, name string) (*instance, err
 		b.instance = made
 		notify(i.backendsChanged)
 	}
+
 	return b.instance, nil
 }
 
@@ -211,6 +212,7 @@ func (i *Inventory) Observe(
 	if keep == nil {
 		return observation, nil
 	}
+
 	return observation, keep(observation)
 }
 
@@ -235,6 +237,7 @@ func (i *Inventory) lookAt(ctx context.Context, in *instance, sequence int64, de
 			return report, nil
 		}
 	}
+
 	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrHardware, "device %s is gone from host %s", device, i.config.Host)
 }
 
@@ -263,6 +266,7 @@ func (i *Inventory) mergeOne(in *instance, sequence int64, report cyborg.DeviceR
 		fresh.observed = old.observed
 		b.devices[report.Identity] = fresh
 	}
+
 	return true
 }
 

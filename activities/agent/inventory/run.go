@@ -52,7 +52,7 @@ func (i *Inventory) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-i.backendsChanged:
+		case <-i.backendsChanged: // a new driver may watch its devices by itself
 			watchers.follow(ctx)
 			continue
 		case <-full.C:

@@ -85,5 +85,6 @@ func findHandle(devices []cyborg.DeviceReport, identity string) (drivers.Target,
 			}
 		}
 	}
+
 	return drivers.Target{}, cyborg.HandleReport{}, false
 }

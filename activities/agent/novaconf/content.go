@@ -132,5 +132,6 @@ func Foreign(host string, content []byte) string {
 	case name != host:
 		return "it was written for host " + cyborg.Sanitize(name, longestName)
 	}
+
 	return ""
 }

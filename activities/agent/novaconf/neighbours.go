@@ -67,5 +67,6 @@ func deviceSpecs(text []byte) []int {
 			found = append(found, n)
 		}
 	}
+
 	return found
 }
