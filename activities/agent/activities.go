@@ -1,6 +1,6 @@
-// Package agent holds the activities that run on a host: what workflows ask of its hardware, written so that each may be
-// tried again after its agent died at any point. It imports drivers, the journal, and of workflows the names and the
-// inputs; never the database, Placement or a cloud's API.
+// Package agent holds the activities that run on a host: the steps that workflows ask of its hardware. Each is written so that it may be repeated after its agent died at any point: the journal says what an earlier try already did.
+//
+// It imports drivers, the journal and, from workflows, only names and inputs; never the database, Placement or a cloud's API.
 package agent
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Journal is what the activities need of the agent's journal.
+// Journal is the part of the agent's journal that the activities use. It is implemented by journal.Journal and documented there.
 type Journal interface {
 	BootID() string
 	Write(change journal.Change) error
@@ -36,33 +36,35 @@ type Journal interface {
 	Lost(attachment journal.Attachment) bool
 }
 
-// Reporter is the way to the conductor.
+// Reporter sends inventory reports to the conductor.
 type Reporter interface {
-	// Report tells the conductor what the inventory knows now, and returns when that is acknowledged.
+	// Report sends what the inventory knows now, and returns when the conductor has acknowledged it.
 	Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error)
 }
 
-// Activities are those of one host.
+// Activities are the activities of one host. The exported fields are set before All is called and not changed afterwards.
 type Activities struct {
 	Inventory *inventory.Inventory
 	Journal   Journal
 	Images    *images.Store
 	Reporter  Reporter
 	Log       *slog.Logger
-	// UsageTimeout bounds the answer to a census.
+	// UsageTimeout limits how long a census waits for the drivers.
 	UsageTimeout time.Duration
-	// Nova is the file of its whitelist on this host.
+	// Nova is the file with this host's Nova whitelist; its directory is empty where the host has none.
 	Nova novaconf.File
-	// Ended, where set, is told of each activity that ended, with the kind of its error ("" for none).
+	// Ended, where set, is called after each activity with the kind of its error ("" for success) and its duration.
 	Ended func(name string, kind cyborg.ErrorKind, took time.Duration)
-	// Now is the time of day; time.Now where nil.
+	// Now returns the time of day; nil means time.Now.
 	Now func() time.Time
 
+	// running counts the tries that run at this moment.
 	running atomic.Int64
-	// whitelist lets one step at a time change Nova's whitelist.
+	// whitelist is held while Nova's whitelist file is read and replaced. The device locks do not cover that file, and two operations may write it at the same time.
 	whitelist sync.Mutex
 }
 
+// now is the time of day by the configured clock.
 func (a *Activities) now() time.Time {
 	if a.Now == nil {
 		return time.Now()
@@ -70,10 +72,10 @@ func (a *Activities) now() time.Time {
 	return a.Now()
 }
 
-// Running is how many tries run at this moment.
+// Running returns how many tries run at this moment.
 func (a *Activities) Running() int { return int(a.running.Load()) }
 
-// All lists the activities by the name to register them under.
+// All returns the activities by the name under which a worker registers them.
 func (a *Activities) All() map[string]any {
 	return map[string]any{
 		workflows.InstallActivity:   serve(a, workflows.InstallActivity, finishes, a.install),
@@ -94,41 +96,44 @@ func (a *Activities) All() map[string]any {
 	}
 }
 
-// stopping says what an activity does when its agent is told to stop.
+// stopping is what an activity does when its agent is told to stop.
 type stopping bool
 
 const (
-	// yields gives up at once; a later try begins again where it makes sense.
+	// yields means that the activity gives up at once: it changes no hardware, or a later try starts over without harm.
 	yields stopping = true
-	// finishes goes on, as long as the worker waits: the hardware is best left in a state that is known.
+	// finishes means that the activity goes on for as long as the worker waits for it: interrupting it would leave the hardware in an unknown state.
 	finishes stopping = false
 )
 
-// errStopping is the cause of a context that ended because the agent stops.
+// errStopping is the cancel cause of a context that ended because the agent stops.
 var errStopping = errors.New("the agent stops")
 
-// try is one try of an activity.
+// try is one attempt at an activity, with what belongs to that attempt alone.
 type try struct {
-	beat *beat
-	log  *slog.Logger
+	heartbeat *heartbeat
+	log       *slog.Logger
 }
 
-// serve makes an activity: it heartbeats while the work goes on, survives a panic, and turns errors into what Temporal
-// carries.
+// serve wraps the body of an activity into the function that a worker registers. It sends heartbeats while the body runs, survives a panic, logs and counts the outcome, and converts the error into what Temporal carries.
 func serve[In, Out any](
 	a *Activities, name string, stop stopping, do func(context.Context, *try, In) (Out, error),
 ) func(context.Context, In) (Out, error) {
 	return func(ctx context.Context, in In) (Out, error) {
 		a.running.Add(1)
 		defer a.running.Add(-1)
+
 		begin := time.Now()
 		info := activity.GetInfo(ctx)
 		log := a.Log.With("step", name, "workflow_id", info.WorkflowExecution.ID, "attempt", info.Attempt)
-		b := startBeat(ctx, name, a.now().Sub(info.StartedTime), info.HeartbeatTimeout)
+
+		b := startHeartbeat(ctx, name, a.now().Sub(info.StartedTime), info.HeartbeatTimeout)
 		defer b.stop()
 		work, cancel := bounded(ctx, info.StartedTime, info.Deadline)
 		defer cancel(nil)
+
 		if stop == yields {
+			// The goroutine ends with the work, at the latest when this function cancels it.
 			go func() {
 				select {
 				case <-activity.GetWorkerStopChannel(ctx):
@@ -137,38 +142,46 @@ func serve[In, Out any](
 				}
 			}()
 		}
+
+		// A try that Temporal has given up must not begin: another try may be under way.
 		var out Out
-		err := context.Cause(work) // a heartbeat may have told that Temporal no longer waits for this try
+		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
 		if err == nil {
 			err = recovered(log, func() (err error) {
-				out, err = do(work, &try{beat: b, log: log}, in)
+				out, err = do(work, &try{heartbeat: b, log: log}, in)
 				return err
 			})
 		}
+
 		err = explain(work, name, a.Inventory.Host(), err)
 		kind := cyborg.ErrorKindOf(err)
 		if temporal.IsCanceledError(err) {
-			kind = cyborg.ErrCancelled
+			kind = cyborg.ErrCancelled // this error is the SDK's own, and carries no kind of ours
 		}
+
 		took := time.Since(begin)
 		if err != nil {
 			log.Log(ctx, kind.LogLevel(), "step failed", "kind", kind, "error", err, "took", took)
 		} else {
 			log.InfoContext(ctx, "step done", "took", took)
 		}
+
 		if a.Ended != nil {
 			a.Ended(name, kind, took)
 		}
+
 		return out, workflows.ToFailure(err)
 	}
 }
 
-// bounded ends the work a little before Temporal's deadline, so that the answer says what was in the way.
+// bounded returns a context that ends a little before Temporal's deadline. Without that margin the server would time the try out first, and its error would not say what the step was doing.
 func bounded(ctx context.Context, started, deadline time.Time) (context.Context, context.CancelCauseFunc) {
 	work, cancel := context.WithCancelCause(ctx)
 	if deadline.IsZero() {
 		return work, cancel
 	}
+
+	// Ten percent of a short limit, and two seconds of a long one, are enough to send the answer.
 	margin := min(2*time.Second, deadline.Sub(started)/10)
 	limited, release := context.WithDeadline(work, deadline.Add(-margin))
 	return limited, func(cause error) {
@@ -177,7 +190,7 @@ func bounded(ctx context.Context, started, deadline time.Time) (context.Context,
 	}
 }
 
-// recovered turns a panic into an error of kind ErrInternal.
+// recovered calls do and turns a panic into an error of kind ErrInternal: one broken step must not end the agent, which serves other devices as well.
 func recovered(log *slog.Logger, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -188,28 +201,30 @@ func recovered(log *slog.Logger, do func() error) (err error) {
 	return do()
 }
 
-// explain says why work failed whose context had ended: the failure itself is then only a consequence.
+// explain replaces the error of work whose context has ended by the reason for that end: the error itself is then only a consequence.
 func explain(ctx context.Context, name, host string, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
+
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return cyborg.Errorf(cyborg.ErrTimeout, "%s on host %s took longer than its limit; it was at: %w", name, host, err)
-	case temporal.IsCanceledError(cause), cause == context.Canceled: //nolint:errorlint // the bare one is a cancel without reason
+	case temporal.IsCanceledError(cause), cause == context.Canceled: //nolint:errorlint // a bare Canceled is a cancel without a reason
 		return temporal.NewCanceledError()
-	default: // the agent stops, or the server has given the try up
+	default: // the agent stops, or the server has given up this try
 		return cyborg.Errorf(cyborg.ErrUnavailable, "%s on host %s was interrupted: %w", name, host, cause).
 			WithHint("It is tried again when the agent is back.")
 	}
 }
 
-// guarded calls a driver; see inventory.Guard.
+// guarded calls a driver through inventory.Guard, which survives its panics.
 func (t *try) guarded(what string, call func() error) error {
 	return inventory.Guard(t.log, what, call)
 }
 
+// attemptOf names a step in messages, and as the holder of a device lock.
 func attemptOf(name string, operation uuid.UUID) string {
 	return fmt.Sprintf("%s of operation %s", name, operation)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// attachStep names the attach of one handle, of which an operation may have several.
+// attachStep is the name of the journal step that attaches one handle. It contains the handle because one operation may attach several.
 func attachStep(handle string) string { return workflows.AttachActivity + "/" + handle }
 
-// attach makes a handle usable on this host.
+// attach makes a handle usable on this host. The journal says that the attachment is in doubt before the driver is called, so that a try after a crash knows that the hardware may have been touched.
 func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	identity := in.Handle.Identity
@@ -25,77 +25,89 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 		return result, cyborg.Errorf(cyborg.ErrInvalid, "handle %s is for %s %s, and an agent attaches to its host only",
 			identity, in.Handle.Holder.Kind, in.Handle.Holder.ID)
 	}
+
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.AttachActivity, in.Operation))
 	if err != nil {
 		return result, err
 	}
 	defer unlock()
+	// The journal is read under the device's lock, so that no other change of the device is between reading and acting.
 	entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: identity})
 	s, done, err := a.stepOf(in.Operation, attachStep(identity), &result)
 	if err != nil {
 		return result, err
 	}
+
 	if done {
 		if !known || !a.Journal.Lost(entry) {
 			return result, nil
 		}
-		s.begun = true // it was done, and then undone by a boot
+		s.begun = true // the step was done, and a boot of the machine has undone it since
 	}
+
 	plan, err := a.planAttach(ctx, t, in)
 	if err != nil {
 		if s.begun {
-			err = doubt(err)
+			err = uncertain(err)
 		}
 		return result, err
 	}
+
 	if err := a.Journal.Write(journal.Change{
 		Steps: append(plan.steps, s.at(journal.Started)), Attachments: []journal.Attachment{plan.entry},
 	}); err != nil {
 		return result, err
 	}
 	a.Inventory.Touch()
+
+	// The workflow undoes nothing after a refusal. So a refusal may only be returned once it is certain that nothing changed.
 	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
-		if ctx.Err() == nil && refuses(err) {
+		if ctx.Err() == nil && isRefusal(err) {
 			err = a.refusedAttach(ctx, t, s, plan, err)
 		}
 		return result, err
 	}
+
 	plan.entry.State = journal.Attached
 	return finish(ctx, a, s, plan.found, recording(journal.Change{Attachments: []journal.Attachment{plan.entry}}))
 }
 
-// attachPlan is what an attach is about to do.
+// attachPlan is what an attach is about to do, and what it found before.
 type attachPlan struct {
 	found  inventory.Found
 	handle cyborg.HandleReport
-	// entry is the attachment as it is written before the hardware is touched, and before is what it replaces.
-	entry  journal.Attachment
+	// entry is the attachment as it is written to the journal before the hardware is touched.
+	entry journal.Attachment
+	// before is the journal entry that entry replaces; nil where there is none.
 	before *journal.Attachment
-	// prior is the note of an earlier try, or of the attach that this one takes over, in this boot.
+	// prior is the driver's note of an earlier attach of this handle in the present boot: by an earlier try, or by the holder before. The driver needs it to find out what is already done.
 	prior json.RawMessage
-	// again says that this undoes a detach of the same operation, and steps is what to write down of that.
+	// again is true where this attach undoes a detach of the same operation.
 	again bool
+	// steps are the journal steps to write together with entry, such as the undone detach.
 	steps []journal.Step
 }
 
-// planAttach finds what to attach. It changes nothing.
+// planAttach finds what to attach and checks that it may be attached. It changes nothing.
 func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.AttachInput) (attachPlan, error) {
 	found, err := a.findToChange(ctx, in.Target, freshEnough)
 	if err != nil {
 		return attachPlan{}, err
 	}
+
 	handle, err := found.Handle(in.Handle.Identity)
 	if err != nil {
 		return attachPlan{}, err
 	}
+
 	plan := attachPlan{found: found, handle: handle, entry: newEntry(found, handle, in.Operation, in.Handle.Holder)}
 	key := plan.entry.Key()
 	if entry, known := a.Journal.Attachment(key); known {
 		plan.before = &entry
 	}
+
 	if in.Undo {
-		// This brings back what the operation's own detach took: under the operation that attached it at first. The
-		// detach must not go on, or begin, after that.
+		// This restores what the operation's own detach took away, on behalf of the operation that had attached it. Marking the detach as undone keeps a late try of it from running after this.
 		plan.again = true
 		detach := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.DetachActivity}}.at(journal.Undone)
 		if begun, ok := a.Journal.Step(detach.StepKey); ok {
@@ -103,32 +115,39 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 		}
 		plan.steps = []journal.Step{detach}
 		if plan.before == nil {
-			plan.before = takenBy(detach, key)
+			plan.before = detachedAttachment(detach, key)
 		}
 	}
+
 	switch {
-	case plan.before == nil:
+	case plan.before == nil: // the journal knows no attachment of the handle, so there is nothing to compare
 	case in.Undo:
 		plan.entry.Operation = plan.before.Operation
 	case plan.before.HolderKind != plan.entry.HolderKind || plan.before.HolderID != plan.entry.HolderID:
-		// The records gave the handle to another holder than the journal knows; so be it, unless somebody uses it.
+		// The records name another holder than the journal does. The records are right, unless somebody still uses the handle.
 		who, err := a.inUse(ctx, t, found, handle)
 		if err != nil {
 			return attachPlan{}, err
 		}
+
 		if who != "" {
 			return attachPlan{}, cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s, since operation %s", key.Handle, who, plan.before.Operation)
 		}
 	}
+
+	// A note from before the last boot describes hardware state that the boot has reset.
 	if plan.before != nil && plan.before.BootID == a.Journal.BootID() {
 		plan.prior = plan.before.Note
 		plan.entry.Note = plan.before.Note
 	}
+
 	return plan, nil
 }
 
+// newEntry is the journal entry of an attachment that is about to begin. Where the driver has nothing to attach, the handle only changes hands, and no boot undoes that.
 func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.UUID, holder cyborg.Holder) journal.Attachment {
 	_, attaches := found.Driver.(drivers.Attacher)
+
 	return journal.Attachment{
 		Backend: found.Backend, Handle: handle.Identity, Device: found.Device.Identity, Deployable: found.Deployable.Name,
 		Operation: operation, HolderKind: string(holder.Kind), HolderID: holder.ID,
@@ -136,8 +155,7 @@ func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.
 	}
 }
 
-// callAttach calls the driver, which keeps its notes in the journal. Where the driver has nothing to attach, the handle
-// is handed out as it is.
+// callAttach calls the driver and writes each note of the driver into the journal at once. It does nothing where the driver has nothing to attach: such a handle is usable as it is.
 func (a *Activities) callAttach(
 	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry *journal.Attachment, prior json.RawMessage,
 ) error {
@@ -145,6 +163,7 @@ func (a *Activities) callAttach(
 	if !ok {
 		return nil
 	}
+
 	return t.guarded("attach of "+handle.Identity, func() error {
 		return attacher.Attach(ctx, drivers.AttachRequest{
 			Target: found.Target, Handle: handle, Prior: prior,
@@ -157,41 +176,48 @@ func (a *Activities) callAttach(
 	})
 }
 
-// refusedAttach makes sure that an attach that the driver refuses has changed nothing, since the workflow will not undo
-// it; where that is not certain, the error says so.
+// refusedAttach returns the error of an attach that the driver refused. The workflow does not undo a refused attach, so this makes sure that nothing has changed; where that is not certain, the error says so and is no refusal.
 func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan attachPlan, cause error) error {
+	// An earlier try, or the undone detach, may have changed the hardware before the driver refused.
 	if s.begun || plan.again {
-		return doubt(cause)
+		return uncertain(cause)
 	}
+
 	was := plan.before != nil && plan.before.State == journal.Attached && !a.Journal.Lost(*plan.before)
 	is, err := a.attached(ctx, t, plan.found, plan.handle)
 	if err != nil || is != was {
-		return doubt(cause)
+		return uncertain(cause)
 	}
+
+	// A driver writes its note before it touches anything. What it touched may not show in Attached, such as a driver_override, so a new note means that it must be asked to undo.
 	if noted := !bytes.Equal(plan.entry.Note, plan.prior); noted {
-		// A driver notes before it touches: what it touched may not show, such as a driver_override.
 		if was || a.callDetach(ctx, t, plan.found, plan.handle, plan.entry.Note, true) != nil {
-			return doubt(cause)
+			return uncertain(cause)
 		}
 	}
+
+	// The journal goes back to what it held before the attach, in one write.
 	change := journal.Change{DropSteps: []journal.StepKey{s.key}, DropAttachments: []journal.AttachmentKey{plan.entry.Key()}}
 	if plan.before != nil {
 		change.Attachments = []journal.Attachment{*plan.before}
 	}
+
 	if err := a.Journal.Write(change); err != nil {
 		t.log.WarnContext(ctx, "a refused attach stays in doubt in the journal", "error", err)
-		return doubt(cause)
+		return uncertain(cause)
 	}
+
 	a.Inventory.Touch()
 	return cause
 }
 
-// inUse returns who uses a handle, as far as the driver can tell.
+// inUse returns who uses a handle, as far as the driver can find out; empty for nobody.
 func (a *Activities) inUse(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (who string, err error) {
 	users, ok := found.Driver.(drivers.Users)
 	if !ok {
 		return "", nil
 	}
+
 	err = t.guarded("asking who uses "+handle.Identity, func() (err error) {
 		who, err = users.InUse(ctx, found.Target, handle)
 		return err
@@ -199,13 +225,14 @@ func (a *Activities) inUse(ctx context.Context, t *try, found inventory.Found, h
 	return who, err
 }
 
-// attached asks the hardware whether a handle is attached. Where the driver has nothing to attach, the journal knows.
+// attached asks the hardware whether a handle is attached. Where the driver has nothing to attach, the journal decides.
 func (a *Activities) attached(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (is bool, err error) {
 	attacher, ok := found.Driver.(drivers.Attacher)
 	if !ok {
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
 		return known && entry.State == journal.Attached, nil
 	}
+
 	err = t.guarded("asking whether "+handle.Identity+" is attached", func() (err error) {
 		is, err = attacher.Attached(ctx, found.Target, handle)
 		return err

@@ -38,8 +38,8 @@ func TestConfigure(t *testing.T) {
 	require.Equal(t, cyborg.BackendOK, result.State)
 	require.Equal(t, 2, result.Devices)
 	require.Contains(t, result.Services, "program")
-	require.Len(t, h.uplink.reports, 1, "the conductor knows it when the operation ends")
-	require.Len(t, h.uplink.reports[0].Content.Backends, 3)
+	require.Len(t, h.reporter.reports, 1, "the conductor knows it when the operation ends")
+	require.Len(t, h.reporter.reports[0].Content.Backends, 3)
 
 	h.start()
 	h.inventory.Scan(t.Context())
@@ -57,7 +57,7 @@ func TestConfigure(t *testing.T) {
 	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureInstall, "gpus", "", nil), &result)
 	require.Equal(t, 3, result.Devices, "with the options that it had")
 
-	h.uplink.failure = cyborg.Errorf(cyborg.ErrUnavailable, "away")
+	h.reporter.failure = cyborg.Errorf(cyborg.ErrUnavailable, "away")
 	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "gpus", "", nil), &result)
 }
 

@@ -12,27 +12,28 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// taken is the note of a detach: the attachments that it takes away.
-type taken struct {
+// detachNote is what the journal keeps of a detach: the attachments that it takes away, so that they can be restored.
+type detachNote struct {
 	Attachments []journal.Attachment `json:"attachments"`
 }
 
-// takenBy returns the attachment that a detach has taken, or nil.
-func takenBy(detach journal.Step, key journal.AttachmentKey) *journal.Attachment {
-	var note taken
-	if json.Unmarshal(detach.Note, &note) != nil { // then nothing was written down of it
+// detachedAttachment returns the attachment of a handle from the note of a detach; nil where the note has none.
+func detachedAttachment(detach journal.Step, key journal.AttachmentKey) *journal.Attachment {
+	var note detachNote
+	if json.Unmarshal(detach.Note, &note) != nil { // the detach never began, so it has no note
 		return nil
 	}
+
 	for _, entry := range note.Attachments {
 		if entry.Key() == key {
 			return &entry
 		}
 	}
+
 	return nil
 }
 
-// detach takes handles back: those that the host holds from its hardware; of all others it only makes sure that nobody
-// on the host uses them. None is touched while one of them is in use.
+// detach takes handles back. Those that the host holds are detached from its hardware; for all others, which guests or services hold, it only makes sure that nobody on the host uses them. It touches none of them while one is in use.
 func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.DetachActivity, in.Operation))
@@ -40,23 +41,29 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 		return result, err
 	}
 	defer unlock()
+
 	if in.Undo {
 		return a.undoAttach(ctx, t, in)
 	}
+
 	s, done, err := a.stepOf(in.Operation, workflows.DetachActivity, &result)
 	if done || err != nil {
 		return result, err
 	}
+
 	found, handles, err := a.planDetach(ctx, t, s, in)
 	if err != nil {
 		return result, err
 	}
-	if found == nil { // the device is gone, and with it all that was attached
+	if found == nil { // the device is gone, and with it everything that was attached
 		return result, a.forget(in)
 	}
+
 	if err := a.beginDetach(&s, in); err != nil {
 		return result, err
 	}
+
+	// The entries are dropped together with the end of the step: until then a repeat detaches all of them again, which the driver allows.
 	var change journal.Change
 	for _, handle := range handles {
 		entry, _ := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
@@ -65,20 +72,22 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 		}
 		change.DropAttachments = append(change.DropAttachments, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
 	}
+
 	return finish(ctx, a, s, *found, recording(change))
 }
 
-// planDetach finds the handles that the driver has to detach and refuses with kind ErrInUse where one of all is in use. It
-// changes nothing. Found is nil where the device is gone.
+// planDetach finds the handles that the driver has to detach. It refuses with kind ErrInUse where any of the operation's handles is in use, and changes nothing. Found is nil where the device is gone.
 func (a *Activities) planDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput,
 ) (*inventory.Found, []cyborg.HandleReport, error) {
+	// An earlier try that began may have changed something, so its refusals must not read as "nothing changed".
 	keep := func(err error) error {
 		if s.begun {
-			return doubt(err)
+			return uncertain(err)
 		}
 		return err
 	}
+
 	found, err := a.find(ctx, in.Target, freshEnough)
 	if err != nil {
 		if a.gone(in.Target, err) {
@@ -87,27 +96,32 @@ func (a *Activities) planDetach(
 		}
 		return nil, nil, keep(err)
 	}
+
 	var (
 		handles []cyborg.HandleReport
 		used    []string
 	)
+
 	for _, wanted := range in.Handles {
 		handle, err := found.Handle(wanted.Identity)
 		if err != nil {
 			t.log.WarnContext(ctx, "a handle to detach is gone", "handle", wanted.Identity)
-			continue
+			continue // what is gone is detached
 		}
 		who, err := a.inUse(ctx, t, found, handle)
 		if err != nil {
 			return nil, nil, keep(err)
 		}
+
 		if who != "" {
 			used = append(used, "handle "+handle.Identity+" is in use by "+who)
 		}
+
 		if wanted.Holder.Kind == cyborg.HolderHost {
 			handles = append(handles, handle)
 		}
 	}
+
 	if len(used) > 0 {
 		err := cyborg.Errorf(cyborg.ErrInUse, "%s", strings.Join(used, "; ")).WithHint("Stop its user, then detach again.")
 		if s.begun {
@@ -115,13 +129,14 @@ func (a *Activities) planDetach(
 		}
 		return nil, nil, err
 	}
+
 	return &found, handles, nil
 }
 
-// beginDetach writes down that the attachments are in doubt from here on, and what they were.
+// beginDetach writes into the journal that the attachments are in doubt from here on, and what they were. A repeated try keeps the note of the first: by then the entries say only that they are in doubt.
 func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 	var (
-		note   taken
+		note   detachNote
 		change journal.Change
 	)
 	for _, wanted := range in.Handles {
@@ -133,6 +148,7 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 		entry.State = journal.InDoubt
 		change.Attachments = append(change.Attachments, entry)
 	}
+
 	if !s.begun {
 		text, err := json.Marshal(note)
 		if err != nil {
@@ -140,6 +156,7 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 		}
 		s.prior.Note = text
 	}
+
 	change.Steps = []journal.Step{s.at(journal.Started)}
 	if err := a.Journal.Write(change); err != nil {
 		return err
@@ -148,6 +165,7 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 	return nil
 }
 
+// callDetach calls the driver's Detach, where the driver has one. Prior is the driver's own note of the attach; undo says that the attach may be incomplete.
 func (a *Activities) callDetach(
 	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, prior json.RawMessage, undo bool,
 ) error {
@@ -160,42 +178,45 @@ func (a *Activities) callDetach(
 	})
 }
 
-// failedDetach writes down what is left after a failure. Where the driver refused and everything is still attached, it
-// is as if nothing had begun.
+// failedDetach updates the journal after a detach has failed, and returns the error for the workflow. Gone are the attachments that were detached before the failure. Where the driver refused and everything is still attached, the journal is reset to before the detach, as if it had not begun, and the error stays a refusal.
 func (a *Activities) failedDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput, found inventory.Found, handles []cyborg.HandleReport,
 	gone []journal.AttachmentKey, cause error,
 ) error {
 	var change journal.Change
-	untouched := ctx.Err() == nil && refuses(cause) && len(gone) == 0
+	untouched := ctx.Err() == nil && isRefusal(cause) && len(gone) == 0
 	for _, handle := range handles {
 		if untouched {
 			is, err := a.attached(ctx, t, found, handle)
 			untouched = err == nil && is
 		}
 	}
+
 	if untouched {
 		change.DropSteps = []journal.StepKey{s.key}
 		for _, handle := range handles {
-			if before := takenBy(s.at(journal.Started), journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}); before != nil {
+			if before := detachedAttachment(s.at(journal.Started), journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}); before != nil {
 				change.Attachments = append(change.Attachments, *before)
 			}
 		}
 	} else {
 		change.DropAttachments = gone
 	}
+
 	if err := a.Journal.Write(change); err != nil {
 		t.log.WarnContext(ctx, "a failed detach stays in doubt in the journal", "error", err)
 		untouched = false
 	}
+
 	a.Inventory.Touch()
 	if untouched {
 		return cause
 	}
-	return doubt(cause)
+
+	return uncertain(cause)
 }
 
-// forget drops the attachments of a device that is gone.
+// forget drops the attachments of a device that is gone from the journal.
 func (a *Activities) forget(in workflows.DetachInput) error {
 	var change journal.Change
 	for _, handle := range in.Handles {
@@ -204,24 +225,26 @@ func (a *Activities) forget(in workflows.DetachInput) error {
 			change.DropAttachments = append(change.DropAttachments, key)
 		}
 	}
+
 	if len(change.DropAttachments) == 0 {
 		return nil
 	}
+
 	defer a.Inventory.Touch()
 	return a.Journal.Write(change)
 }
 
-// undoAttach undoes the attach of the same operation, wherever it stopped, also where it never began: it must not begin
-// after this. A handle that the journal does not know was never touched, or the journal was lost since; so the hardware
-// is asked.
+// undoAttach undoes the attach of the same operation, wherever it stopped. It also covers an attach that never began: marking its steps as undone keeps a late try of it from beginning. A handle without a journal entry was either never touched, or the journal has been lost since; so the hardware is asked.
 func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
 	var (
 		result workflows.ChangeResult
 		change journal.Change
-		mine   []journal.Attachment
-		// unknown are those of which the journal says nothing.
+		// mine are the attachments of this operation in the journal.
+		mine []journal.Attachment
+		// unknown are the handles without a journal entry.
 		unknown []string
 	)
+
 	for _, handle := range in.Handles {
 		if handle.Holder.Kind != cyborg.HolderHost {
 			continue
@@ -229,22 +252,25 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		change.Steps = append(change.Steps, journal.Step{
 			StepKey: journal.StepKey{Operation: in.Operation, Name: attachStep(handle.Identity)}, State: journal.Undone,
 		})
+
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
 		switch {
 		case !known:
 			unknown = append(unknown, handle.Identity)
-		case entry.Operation == in.Operation:
+		case entry.Operation == in.Operation: // an entry of another operation is not this one's to undo
 			entry.State = journal.InDoubt
 			change.Attachments = append(change.Attachments, entry)
 			mine = append(mine, entry)
 		}
 	}
+
 	if err := a.Journal.Write(change); err != nil {
 		return result, err
 	}
 	if len(mine)+len(unknown) == 0 {
 		return result, nil
 	}
+
 	a.Inventory.Touch()
 	found, err := a.find(ctx, in.Target, freshEnough)
 	if err != nil {
@@ -254,38 +280,42 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		}
 		return result, err
 	}
+
 	for _, entry := range mine {
 		if handle, err := found.Handle(entry.Handle); err != nil {
 			t.log.WarnContext(ctx, "a handle to take back is gone", "handle", entry.Handle)
 		} else if err := a.callDetach(ctx, t, found, handle, entry.Note, true); err != nil {
 			return result, err
 		}
+		// Each entry is dropped as soon as its handle is detached, so that a repeat does not detach it again.
 		if err := a.Journal.Write(journal.Change{DropAttachments: []journal.AttachmentKey{entry.Key()}}); err != nil {
 			return result, err
 		}
 	}
+
 	for _, identity := range unknown {
 		if handle, err := found.Handle(identity); err == nil {
 			err = a.detachUnknown(ctx, t, found, handle)
 			if err != nil {
-				return result, doubt(err)
+				return result, uncertain(err)
 			}
 		}
 	}
+
 	a.Inventory.Touch()
 	result.Observation, err = a.Inventory.Observe(ctx, found.Backend, found.Device.Identity, nil)
 	return result, err
 }
 
-// detachUnknown takes back a handle that nobody should have and that the journal does not know, which may have been lost.
-// It asks the hardware, and refuses with kind ErrInUse what somebody uses.
+// detachUnknown detaches a handle that nobody should have and that the journal does not know, perhaps because the journal was lost. It asks the hardware first, and refuses with kind ErrInUse where somebody uses the handle.
 func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
 	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
 		return err
 	}
-	if err := a.unused(ctx, t, found, handle); err != nil {
+	if err := a.checkUnused(ctx, t, found, handle); err != nil {
 		return err
 	}
+
 	t.log.WarnContext(ctx, "a handle is attached that the journal does not know; it is taken back", "handle", handle.Identity)
 	return a.callDetach(ctx, t, found, handle, nil, false)
 }

@@ -11,41 +11,39 @@ import (
 )
 
 const (
-	// beatsPerTimeout is how often an activity heartbeats within the time after which it is taken for dead.
-	beatsPerTimeout = 3
-	// LongestHeartbeatInterval is the longest time between two heartbeats. A cancellation arrives with one, and a person who follows the
-	// step sees its progress with one. The worker must not hold them back for longer (MaxHeartbeatThrottleInterval).
+	// heartbeatsPerTimeout is how many heartbeats are sent within the heartbeat timeout: two of three may be lost before Temporal takes the activity for dead.
+	heartbeatsPerTimeout = 3
+	// LongestHeartbeatInterval is the longest time between two heartbeats. A cancellation arrives with the answer to a heartbeat, and whoever follows the step sees progress only with one. The worker must not hold heartbeats back for longer (MaxHeartbeatThrottleInterval).
 	LongestHeartbeatInterval = 3 * time.Second
-	// firstBeat is when the first heartbeat is due. Each is a transaction of Temporal's, which a step that is over sooner
-	// does without.
-	firstBeat = 500 * time.Millisecond
-	// atOnce is the most that Temporal's handing a try out may be away from now where it begins without a heartbeat. One that
-	// was held up on the way asks first whether anybody still waits for it.
-	atOnce = time.Second
+	// firstHeartbeat is when the first heartbeat is due. Each heartbeat costs a transaction in Temporal, which a step that is over sooner does without.
+	firstHeartbeat = 500 * time.Millisecond
+	// promptStart is the longest delay since Temporal handed the try out with which the try starts without a heartbeat. A try that took longer to arrive asks first whether anybody still waits for it.
+	promptStart = time.Second
 )
 
-// beat tells Temporal, at intervals, that an activity goes on and how far it is. It is also how a cancellation arrives.
-type beat struct {
+// heartbeat tells Temporal at intervals that an activity goes on and how far it is. It is also how a cancellation arrives. It owns one goroutine, from startHeartbeat until stop.
+type heartbeat struct {
 	mu       sync.Mutex
 	progress cyborg.Progress
 	ended    chan struct{}
-	gone     sync.WaitGroup
+	sender   sync.WaitGroup
 }
 
-// startBeat begins to heartbeat. Where it is too long ago that the try was handed out, or the clocks differ, the first
-// heartbeat is before it returns.
-func startBeat(ctx context.Context, step string, handedOut, timeout time.Duration) *beat {
-	b := &beat{progress: cyborg.Progress{Step: step, Percent: -1}, ended: make(chan struct{})}
-	first := firstBeat
-	interval := min(timeout/beatsPerTimeout, LongestHeartbeatInterval)
-	if interval <= 0 { // nobody waits for heartbeats
+// startHeartbeat starts to send heartbeats. Where the try was handed out too long ago, or the clocks of the two machines differ, it sends the first one before it returns.
+func startHeartbeat(ctx context.Context, step string, handedOut, timeout time.Duration) *heartbeat {
+	b := &heartbeat{progress: cyborg.Progress{Step: step, Percent: -1}, ended: make(chan struct{})}
+	first := firstHeartbeat
+	interval := min(timeout/heartbeatsPerTimeout, LongestHeartbeatInterval)
+	if interval <= 0 { // the activity has no heartbeat timeout; heartbeats still carry cancellation and progress
 		interval = LongestHeartbeatInterval
 	}
-	if handedOut.Abs() > atOnce {
+
+	if handedOut.Abs() > promptStart {
 		activity.RecordHeartbeat(ctx, b.progress)
 		first = interval
 	}
-	b.gone.Go(func() {
+
+	b.sender.Go(func() {
 		ticker := time.NewTicker(min(first, interval))
 		defer ticker.Stop()
 		for {
@@ -55,29 +53,31 @@ func startBeat(ctx context.Context, step string, handedOut, timeout time.Duratio
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				activity.RecordHeartbeat(ctx, b.now())
+				activity.RecordHeartbeat(ctx, b.current())
 				ticker.Reset(interval)
 			}
 		}
 	})
+
 	return b
 }
 
-// tell says how far the step is; percent is -1 where nobody can tell.
-func (b *beat) tell(percent int, note string) {
+// setProgress sets how far the step is, for the next heartbeat; percent is -1 where it is unknown.
+func (b *heartbeat) setProgress(percent int, note string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.progress.Percent, b.progress.Note = percent, note
 }
 
-func (b *beat) now() cyborg.Progress {
+// current returns the progress to send.
+func (b *heartbeat) current() cyborg.Progress {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.progress
 }
 
-// stop ends the heartbeats. After it returns none is sent.
-func (b *beat) stop() {
+// stop ends the heartbeats and waits for the sending goroutine: no heartbeat is sent after it returns.
+func (b *heartbeat) stop() {
 	close(b.ended)
-	b.gone.Wait()
+	b.sender.Wait()
 }

@@ -54,7 +54,7 @@ type host struct {
 
 	journal   *journal.Journal
 	inventory *inventory.Inventory
-	uplink    *uplink
+	reporter  *reporter
 	served    map[string]any
 	images    *images.Store
 	source    *source
@@ -182,15 +182,15 @@ func (s shim) Program(ctx context.Context, request drivers.ProgramRequest) error
 	return s.change("program", func() error { return s.full.Program(ctx, request) })
 }
 
-// uplink is a conductor that acknowledges everything, or nothing.
-type uplink struct {
+// reporter is a conductor that acknowledges everything, or nothing.
+type reporter struct {
 	inventory *inventory.Inventory
 	mu        sync.Mutex
 	failure   error
 	reports   []cyborg.Report
 }
 
-func (u *uplink) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+func (u *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.failure != nil {
@@ -262,9 +262,9 @@ func (h *host) startAs(f *fate) {
 		Source: h.source, Needed: func() map[string]bool { return j.Images(time.Now().Add(-agent.StagedFor)) },
 	}, log)
 	require.NoError(h.t, err)
-	h.uplink = &uplink{inventory: h.inventory}
+	h.reporter = &reporter{inventory: h.inventory}
 	h.served = (&agent.Activities{
-		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.uplink, Log: log, UsageTimeout: h.usageTimeout,
+		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.reporter, Log: log, UsageTimeout: h.usageTimeout,
 		Nova: nova,
 		Now: func() time.Time {
 			if h.late.Load() {

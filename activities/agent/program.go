@@ -15,15 +15,15 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// before is the note of a program step: what it disturbs, as it was.
-type before struct {
-	// BitstreamIDs are what the disturbed deployables read back, by name.
+// programNote is what the journal keeps of a program step: the state of what the image disturbs, from before the image.
+type programNote struct {
+	// BitstreamIDs are the image ids that the hardware read back, by the name of the disturbed deployable.
 	BitstreamIDs map[string]string `json:"bitstream_ids"`
-	// Images are those of the disturbed regions that this agent had loaded and that were still there.
+	// Images are the images that this agent had loaded into the disturbed regions and that were still there.
 	Images []journal.Loaded `json:"images"`
 }
 
-// regionOf names what one image goes into.
+// regionOf names the region that one image fills: the deployables of a device with the same program set, or one deployable alone.
 func regionOf(backend string, device cyborg.DeviceReport, deployable cyborg.DeployableReport) journal.RegionKey {
 	region := "deployable " + deployable.Name
 	if deployable.ProgramSet != "" {
@@ -32,7 +32,7 @@ func regionOf(backend string, device cyborg.DeviceReport, deployable cyborg.Depl
 	return journal.RegionKey{Backend: backend, Device: device.Identity, Region: region}
 }
 
-// disturbed lists the deployables that an image for the target changes.
+// disturbed lists the deployables whose content an image for the target replaces. The target itself is one of them.
 func disturbed(found inventory.Found, wholeDevice bool) []cyborg.DeployableReport {
 	region := regionOf(found.Backend, found.Device, found.Deployable)
 	var all []cyborg.DeployableReport
@@ -44,26 +44,30 @@ func disturbed(found inventory.Found, wholeDevice bool) []cyborg.DeployableRepor
 	return all
 }
 
-// rememberBefore is what is there before the image is loaded.
-func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) before {
-	note := before{BitstreamIDs: map[string]string{}}
+// rememberBefore describes what the disturbed deployables hold before the image is loaded. It reads the last look at the device and the journal, not the hardware.
+func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) programNote {
+	note := programNote{BitstreamIDs: map[string]string{}}
 	asked := map[journal.RegionKey]bool{}
+
 	for _, one := range disturbed(found, wholeDevice) {
 		note.BitstreamIDs[one.Name] = one.BitstreamID
 		key := regionOf(found.Backend, found.Device, one)
+
 		if asked[key] {
 			continue
 		}
 		asked[key] = true
-		// Somebody else may have programmed it since; then what we loaded is not what was there.
+
+		// Somebody else may have programmed the region since; then our image is not what was there.
 		if loaded, known := a.Journal.Loaded(key); known && loaded.BitstreamID == one.BitstreamID {
 			note.Images = append(note.Images, loaded)
 		}
 	}
+
 	return note
 }
 
-// program loads the staged image and reads it back.
+// program loads the staged image and reads back what the hardware holds then. The journal gets the content from before the image first, because restore needs it and the image destroys it.
 func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramInput) (workflows.ProgramResult, error) {
 	var result workflows.ProgramResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.ProgramActivity, in.Operation))
@@ -71,150 +75,174 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		return result, err
 	}
 	defer unlock()
+
 	s, done, err := a.stepOf(in.Operation, workflows.ProgramActivity, &result)
 	if done || err != nil {
 		return result, err
 	}
+
 	request, found, err := a.planProgram(ctx, t, in)
 	if err != nil {
 		if s.begun {
-			err = doubt(err)
+			err = uncertain(err)
 		}
 		return result, err
 	}
+
 	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {
-		// An earlier try may have begun, so nobody knows any more what was there before.
+		// The staged image was in the journal, so the journal was lost since. An earlier try may have loaded the image then, and nobody knows any more what was there before it.
 		return result, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
 			WithHint("Somebody emptied the agent's state directory, or it is not on a disk that stays. Then program again.")
 	}
+
 	note, err := a.beginProgram(&s, found, in.Image.WholeDevice)
 	if err != nil {
 		return result, err
 	}
+
 	programmer, err := programmerOf(found)
 	if err != nil {
 		return result, err
 	}
+
 	if err := t.guarded("program", func() error { return programmer.Program(ctx, request) }); err != nil {
-		if ctx.Err() == nil && refuses(err) {
+		if ctx.Err() == nil && isRefusal(err) {
 			err = a.refusedProgram(ctx, t, s, in, note, err)
 		}
 		return result, err
 	}
+
 	return finish(ctx, a, s, found, func(seen cyborg.Observation) (workflows.ProgramResult, journal.Change, error) {
 		return recordProgram(in, found, seen)
 	})
 }
 
-// recordProgram is what a loaded image that was read back comes to.
+// recordProgram makes the result and the journal's change from what the device shows after the image was loaded.
 func recordProgram(
 	in workflows.ProgramInput, found inventory.Found, seen cyborg.Observation,
 ) (result workflows.ProgramResult, change journal.Change, err error) {
 	result.Observation = seen
 	for _, one := range seen.Device.Deployables {
 		if one.Name == found.Deployable.Name {
+			// Some hardware reads no image id back; then the image's own id stands for it, else its checksum.
 			result.BitstreamID = cmp.Or(one.BitstreamID, in.Image.ID, in.SHA256)
 		}
 	}
+
 	if result.BitstreamID == "" {
 		return result, change, cyborg.Errorf(cyborg.ErrHardware, "%s is gone after the image was loaded", found.Deployable.Name)
 	}
+
 	found.Device = seen.Device
 	change.DropStaged = []uuid.UUID{in.Operation}
 	change.Loaded = loadedInto(found, journal.Loaded{
 		Deployable: found.Deployable.Name, SHA256: in.SHA256, ImageID: in.Image.ID,
 		WholeDevice: in.Image.WholeDevice, Operation: in.Operation,
 	})
+
 	return result, change, nil
 }
 
-// planProgram finds what to load into what. It changes nothing.
+// planProgram finds what to load into what, and refuses what must not be programmed. It changes nothing.
 func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.ProgramInput) (drivers.ProgramRequest, inventory.Found, error) {
+	// The hardware is looked at first: what it holds now goes into the journal as what to restore.
 	found, err := a.findToChange(ctx, in.Target, lookFirst)
 	if err != nil {
 		return drivers.ProgramRequest{}, found, err
 	}
+
 	for _, one := range disturbed(found, in.Image.WholeDevice) {
 		if one.Protected != "" {
 			return drivers.ProgramRequest{}, found, cyborg.Errorf(cyborg.ErrProtected,
 				"the image would change %s as well, which is not touched, because the host lives on it: %s", one.Name, one.Protected)
 		}
 	}
+
 	if _, err := programmerOf(found); err != nil {
 		return drivers.ProgramRequest{}, found, err
 	}
-	if err := a.unusedBy(ctx, t, found, in.Image.WholeDevice); err != nil {
+	if err := a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice); err != nil {
 		return drivers.ProgramRequest{}, found, err
 	}
+
 	image, err := a.Images.Get(ctx, in.SHA256)
 	if err != nil {
 		return drivers.ProgramRequest{}, found, err
 	}
 	in.Image.SHA256 = image.SHA256
-	return drivers.ProgramRequest{Target: found.Target, Path: image.Path, Image: in.Image, Progress: t.beat.tell}, found, nil
+	return drivers.ProgramRequest{Target: found.Target, Path: image.Path, Image: in.Image, Progress: t.heartbeat.setProgress}, found, nil
 }
 
-// unusedBy refuses to change what somebody uses: an instance may hold what its image is loaded into again.
-func (a *Activities) unusedBy(ctx context.Context, t *try, found inventory.Found, wholeDevice bool) error {
+// checkDisturbedUnused refuses an image that would change a deployable while somebody uses it. The holder may be the one whose image is loaded again, but even it must not run on the device meanwhile.
+func (a *Activities) checkDisturbedUnused(ctx context.Context, t *try, found inventory.Found, wholeDevice bool) error {
 	for _, one := range disturbed(found, wholeDevice) {
 		part := found
+
 		part.Deployable = one
 		for _, handle := range one.Handles {
-			if err := a.unused(ctx, t, part, handle); err != nil {
+			if err := a.checkUnused(ctx, t, part, handle); err != nil {
 				return cyborg.Errorf(cyborg.ErrorKindOf(err), "an image for %s would change %s: %w", found.Deployable.Name, handle.Identity, err).
 					WithHint("Stop its user first.")
 			}
 		}
 	}
+
 	return nil
 }
 
-// beginProgram writes down what was there. A later try keeps what the first one wrote: by then it may be gone.
-func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bool) (before, error) {
-	var note before
+// beginProgram writes the content from before the image into the journal, and returns it. A later try keeps what the first one wrote: by then the old content may be gone. The regions' entries are dropped in the same write, since the journal cannot know any more what they hold.
+func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bool) (programNote, error) {
+	var note programNote
 	if s.begun {
 		if err := json.Unmarshal(s.prior.Note, &note); err != nil {
 			return note, cyborg.Errorf(cyborg.ErrInternal, "the journal's note of a program step cannot be read: %w", err)
 		}
 		return note, nil
 	}
+
 	note = a.rememberBefore(found, wholeDevice)
 	text, err := json.Marshal(note)
 	if err != nil {
 		return note, cyborg.Errorf(cyborg.ErrInternal, "the note of a program step cannot be kept: %w", err)
 	}
+
 	s.prior.Note = text
+	// The step lists the images itself, so that the image cache keeps them for the undo.
 	for _, loaded := range note.Images {
 		s.prior.Images = append(s.prior.Images, loaded.SHA256)
 	}
+
 	change := journal.Change{Steps: []journal.Step{s.at(journal.Started)}}
 	for _, one := range disturbed(found, wholeDevice) {
 		change.DropLoaded = append(change.DropLoaded, regionOf(found.Backend, found.Device, one))
 	}
+
 	return note, a.Journal.Write(change)
 }
 
-// refusedProgram makes sure that an image that the driver refuses has changed nothing, since the workflow will not undo
-// it; where that is not certain, the error says so.
+// refusedProgram returns the error of an image that the driver refused. The workflow does not undo a refused step, so this makes sure that nothing has changed; where that is not certain, the error says so and is no refusal.
 func (a *Activities) refusedProgram(
-	ctx context.Context, t *try, s step, in workflows.ProgramInput, note before, cause error,
+	ctx context.Context, t *try, s step, in workflows.ProgramInput, note programNote, cause error,
 ) error {
 	if s.begun {
-		return doubt(cause)
+		return uncertain(cause)
 	}
+
 	observation, err := a.Inventory.Observe(ctx, in.Target.Backend, in.Target.Device, nil)
 	if err != nil || len(differences(observation.Device, note)) > 0 {
-		return doubt(cause)
+		return uncertain(cause)
 	}
+
 	change := journal.Change{DropSteps: []journal.StepKey{s.key}, DropStaged: []uuid.UUID{in.Operation}, Loaded: note.Images}
 	if err := a.Journal.Write(change); err != nil {
 		t.log.WarnContext(ctx, "a refused program step stays in the journal", "error", err)
-		return doubt(cause)
+		return uncertain(cause)
 	}
+
 	return cause
 }
 
-// loadedInto is what to write down of an image that went into the target: one entry for each region that it disturbed.
+// loadedInto returns the journal entries for an image that was loaded into the target: one for each region that it changed.
 func loadedInto(found inventory.Found, loaded journal.Loaded) []journal.Loaded {
 	var all []journal.Loaded
 	for _, one := range disturbed(found, loaded.WholeDevice) {
@@ -222,9 +250,11 @@ func loadedInto(found inventory.Found, loaded journal.Loaded) []journal.Loaded {
 		if slices.ContainsFunc(all, func(other journal.Loaded) bool { return other.RegionKey == key }) {
 			continue
 		}
+
 		entry := loaded
 		entry.RegionKey, entry.BitstreamID = key, one.BitstreamID
 		all = append(all, entry)
 	}
+
 	return all
 }

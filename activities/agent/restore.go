@@ -18,9 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// restore brings back the images that were there before the operation's program step, wherever that stopped, also where
-// it never began: it must not begin after this. Where it is not known what was there, or the image is no longer on this
-// host, it is an error of kind ErrHardware, unless the hardware reads back as before.
+// restore loads the images again that were there before the operation's program step, wherever that step stopped. It also covers a step that never began: marking it as undone keeps a late try of it from beginning. Where nobody knows what was there, or the image is no longer on this host, the error is of kind ErrHardware, unless the hardware reads back as before.
 func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.RestoreActivity, in.Operation))
@@ -28,35 +26,44 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 		return result, err
 	}
 	defer unlock()
+
 	s, done, err := a.stepOf(in.Operation, workflows.RestoreActivity, &result)
 	if done || err != nil {
 		return result, err
 	}
+
 	program := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.ProgramActivity}}
 	prior, begun := a.Journal.Step(program.key)
 	program.prior = prior
-	note := before{BitstreamIDs: map[string]string{}}
+	// Without a note of the program step, the records say what was there.
+	note := programNote{BitstreamIDs: map[string]string{}}
 	for _, one := range append([]cyborg.Target{in.Target}, in.Others...) {
 		note.BitstreamIDs[one.Deployable] = one.BitstreamID
 	}
+
 	if begun && prior.Note != nil {
-		note = before{}
+		note = programNote{}
 		if err := json.Unmarshal(prior.Note, &note); err != nil {
 			return result, cyborg.Errorf(cyborg.ErrInternal, "the journal's note of a program step cannot be read: %w", err)
 		}
 	}
+
 	restoring := s.at(journal.Started)
+	// This step needs the images now, so the cache must keep them also when the undone program step is forgotten.
 	restoring.Images = prior.Images
 	err = a.Journal.Write(journal.Change{Steps: []journal.Step{restoring, program.at(journal.Undone)}})
 	if err != nil {
 		return result, err
 	}
+
 	s.prior = restoring
 	found, err := a.find(ctx, in.Target, lookFirst)
 	if err != nil {
 		return result, err
 	}
+
 	var missing []string
+	// A missing image is no failure yet: the hardware may read back as before without it.
 	for _, image := range slices.SortedFunc(slices.Values(note.Images), byReach) {
 		if err := a.loadAgain(ctx, t, found, image); cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 			missing = append(missing, err.Error())
@@ -64,17 +71,19 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 			return result, err
 		}
 	}
+
 	return finish(ctx, a, s, found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 		change := journal.Change{Loaded: note.Images, DropStaged: []uuid.UUID{in.Operation}}
 		if different := differences(seen.Device, note); len(different) > 0 {
 			return result, change, cyborg.Errorf(cyborg.ErrHardware, "what was loaded before is not back: %s", strings.Join(append(different, missing...), "; ")).
 				WithHint("Program it with an image of your choice, then make it ready.")
 		}
+
 		return workflows.ChangeResult{Observation: seen}, change, nil
 	})
 }
 
-// byReach puts images of the whole device first, since they change what the others have loaded.
+// byReach sorts images of the whole device first, because loading one replaces what the other regions hold.
 func byReach(x, y journal.Loaded) int {
 	reach := func(l journal.Loaded) int {
 		if l.WholeDevice {
@@ -85,8 +94,7 @@ func byReach(x, y journal.Loaded) int {
 	return cmp.Or(cmp.Compare(reach(x), reach(y)), cmp.Compare(x.Region, y.Region))
 }
 
-// loadAgain loads an image that this agent had loaded before. Where it, or what it was loaded through, is not here any
-// more, the error is of kind ErrNotFound.
+// loadAgain loads an image that this agent had loaded before. The error is of kind ErrNotFound where the image, or the deployable through which it was loaded, is no longer there.
 func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Found, loaded journal.Loaded) error {
 	target := drivers.Target{Device: found.Device}
 	for _, one := range found.Device.Deployables {
@@ -94,45 +102,54 @@ func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Foun
 			target.Deployable = one
 		}
 	}
+
 	if target.Deployable.Name == "" {
 		return cyborg.Errorf(cyborg.ErrNotFound, "%s, through which image %s had been loaded, is gone", loaded.Deployable, loaded.SHA256)
 	}
+
 	if why := target.Deployable.Protected; why != "" {
 		return cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", loaded.Deployable, why)
 	}
+
 	programmer, err := programmerOf(found)
 	if err != nil {
 		return err
 	}
+
 	image, err := a.Images.Get(ctx, loaded.SHA256)
 	if err != nil {
 		return err
 	}
+
 	return t.guarded("program", func() error {
 		return programmer.Program(ctx, drivers.ProgramRequest{
-			Target: target, Path: image.Path, Progress: t.beat.tell,
+			Target: target, Path: image.Path, Progress: t.heartbeat.setProgress,
 			Image: cyborg.Image{SHA256: loaded.SHA256, ID: loaded.ImageID, WholeDevice: loaded.WholeDevice},
 		})
 	})
 }
 
-// differences says of which deployables the hardware reads back something else than before.
-func differences(device cyborg.DeviceReport, note before) []string {
+// differences lists the deployables of which the hardware reads back something else than the note has, as sentences.
+func differences(device cyborg.DeviceReport, note programNote) []string {
 	now := map[string]string{}
 	for _, one := range device.Deployables {
 		now[one.Name] = one.BitstreamID
 	}
+
 	var different []string
+
 	for _, name := range slices.Sorted(maps.Keys(note.BitstreamIDs)) {
 		id, there := now[name]
 		switch {
 		case !there:
 			different = append(different, name+" is gone")
 		case id != note.BitstreamIDs[name]:
-			different = append(different, fmt.Sprintf("%s had %s and has %s", name, named(note.BitstreamIDs[name]), named(id)))
+			different = append(different, fmt.Sprintf("%s had %s and has %s", name, imageName(note.BitstreamIDs[name]), imageName(id)))
 		}
 	}
+
 	return different
 }
 
-func named(id string) string { return cmp.Or(id, "no image") }
+// imageName is a bitstream id for a message, where empty means that no image is loaded.
+func imageName(id string) string { return cmp.Or(id, "no image") }

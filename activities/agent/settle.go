@@ -9,52 +9,63 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// settle brings attachments into the state that the records decided, each by itself. What it is told may be older than
-// what has happened since, so it leaves alone what another operation has attached.
+// settle brings attachments into the state that the records decided, each independently of the others. The request may be older than what has happened on the host since, so it leaves alone what another operation has attached meanwhile.
 func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInput) (workflows.SettleResult, error) {
 	result := workflows.SettleResult{Settled: []workflows.SettleEntry{}, Errors: map[string]string{}}
 	for _, entry := range in.Entries {
-		t.beat.tell(-1, "handle "+entry.Handle.Identity)
+		t.heartbeat.setProgress(-1, "handle "+entry.Handle.Identity)
 		err := a.settleOne(ctx, t, entry)
 		if ctx.Err() != nil {
 			return result, context.Cause(ctx)
 		}
+
 		if err != nil {
 			result.Errors[entry.Handle.Identity] = err.Error()
 			continue
 		}
 		result.Settled = append(result.Settled, entry)
 	}
-	a.Inventory.Touch()
+
+	a.Inventory.Touch() // the attachments of the next report have changed
 	return result, nil
 }
 
+// settleOne settles one attachment under the lock of its device. A nil error means that it is in the wanted state.
 func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.SettleEntry) error {
 	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.WantAttached {
-		return nil // it was handed out, and there is nothing more to it on this host
+		return nil // the handle was only handed out, and this host has nothing to attach
 	}
+
+	// The device is needed for its lock. Where the hardware does not show the handle, the journal may still know the device.
 	key := journal.AttachmentKey{Backend: entry.Backend, Handle: entry.Handle.Identity}
 	known, _ := a.Journal.Attachment(key)
 	device := known.Device
+
 	found, err := a.Inventory.Find(ctx, entry.Backend, entry.Deployable, freshEnough)
 	if err == nil {
 		device = found.Device.Identity
 	}
+
 	if device == "" {
+		// Neither the hardware nor the journal knows the handle, and the backend works: it is detached.
 		if entry.Want == workflows.WantDetached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
 			return nil
 		}
 		return err
 	}
+
 	unlock, err := a.Inventory.Lock(ctx, device, "settling of operation "+entry.Operation.String())
 	if err != nil {
 		return err
 	}
 	defer unlock()
+
+	// Read again under the lock: an operation may have changed the entry while this waited.
 	known, isKnown := a.Journal.Attachment(key)
 	if isKnown && known.Operation != entry.Operation && entry.Want == workflows.WantDetached {
 		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
 	}
+
 	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
 	switch entry.Want {
 	case workflows.WantAttached:
@@ -66,40 +77,49 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	}
 }
 
+// settleAttached attaches a handle that the records say is attached, unless it already is. It touches the hardware only where that is certain to be needed: somebody may be using the handle.
 func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target) error {
 	plan, err := a.planAttach(ctx, t, workflows.AttachInput{Operation: entry.Operation, Target: target, Handle: entry.Handle})
 	if err != nil {
 		return err
 	}
+
 	plan.entry.Operation = entry.Operation
 	b := plan.before
+
+	// Either the journal says that the handle is attached, or it knows nothing and may have been lost. In both cases the hardware decides whether there is anything to do.
 	if b == nil || b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) {
 		is, err := a.attached(ctx, t, plan.found, plan.handle)
 		switch {
-		case err != nil || !is:
+		case err != nil || !is: // it is to be attached; the driver finds out what is wrong, if anything
 		case b != nil:
 			return nil
-		default: // the journal was lost; somebody may be using the handle, so it is left as it is
+		default: // the journal was lost; somebody may be using the handle, so only the journal is corrected
 			t.log.WarnContext(ctx, "a handle is attached as the records say, and the journal did not know it",
 				"handle", plan.handle.Identity, "operation_id", entry.Operation)
 			plan.entry.State = journal.Attached
 			return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 		}
 	}
+
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}}); err != nil {
 		return err
 	}
+
 	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
 		return err
 	}
+
 	plan.entry.State = journal.Attached
 	return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 }
 
+// settleDetached detaches a handle that the records say is free. It refuses what is in use, and drops the journal entry once the handle is detached or gone.
 func (a *Activities) settleDetached(
 	ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target, known journal.Attachment, isKnown bool,
 ) error {
 	drop := journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: entry.Backend, Handle: entry.Handle.Identity}}}
+
 	found, err := a.find(ctx, target, freshEnough)
 	if err != nil {
 		if a.gone(target, err) {
@@ -107,31 +127,39 @@ func (a *Activities) settleDetached(
 		}
 		return err
 	}
+
 	handle, err := found.Handle(entry.Handle.Identity)
 	if err != nil {
 		return a.Journal.Write(drop)
 	}
-	if !isKnown && entry.Handle.Holder.Kind != cyborg.HolderHost { // it was handed out as it is, and must not be used any more
-		return a.unused(ctx, t, found, handle)
+
+	if !isKnown && entry.Handle.Holder.Kind != cyborg.HolderHost { // the handle was only handed out; nobody may use it any more
+		return a.checkUnused(ctx, t, found, handle)
 	}
-	if !isKnown { // the records doubt it, and the journal may have been lost
+
+	if !isKnown { // the records are in doubt, and the journal may have been lost
 		return a.detachUnknown(ctx, t, found, handle)
 	}
-	if err := a.unused(ctx, t, found, handle); err != nil {
+
+	if err := a.checkUnused(ctx, t, found, handle); err != nil {
 		return err
 	}
+
+	// As with an attach, the journal is written before the hardware is touched.
 	known.State = journal.InDoubt
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{known}}); err != nil {
 		return err
 	}
+
 	if err := a.callDetach(ctx, t, found, handle, known.Note, false); err != nil {
 		return err
 	}
+
 	return a.Journal.Write(drop)
 }
 
-// unused refuses what somebody uses.
-func (a *Activities) unused(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
+// checkUnused refuses, with kind ErrInUse, a handle that somebody uses.
+func (a *Activities) checkUnused(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
 	who, err := a.inUse(ctx, t, found, handle)
 	if err == nil && who != "" {
 		err = cyborg.Errorf(cyborg.ErrInUse, "it is in use by %s", who)

@@ -13,40 +13,47 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// StagedFor is how long an image that was staged is kept for its operation, which may wait for much in between.
+// StagedFor is how long a staged image is kept for its operation, which may wait that long for an agent or an operator before it loads the image.
 const StagedFor = 24 * time.Hour
 
-// stage brings an image to the host and has the driver check that it can go into the target. The hardware is not
-// touched.
+// stage brings an image to the host and has the driver check that it fits the target. It does not touch the hardware.
 func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput) (workflows.StageResult, error) {
 	var result workflows.StageResult
 	found, err := a.findToChange(ctx, in.Target, freshEnough)
 	if err != nil {
 		return result, err
 	}
+
 	programmer, err := programmerOf(found)
 	if err != nil {
 		return result, err
 	}
+
 	request := images.Request{Image: in.Image, Fetch: in.Fetch, Once: in.Fetch != ""}
 	if request.Fetch == "" {
+		// Without a URL of its own, the image is fetched from the conductor, which looks the source up by the operation.
 		request.Fetch = workflows.ImagesPath + in.Operation.String()
 	}
+
 	image, err := a.Images.Stage(ctx, request, func(done, all int64) {
 		if all > 0 {
-			t.beat.tell(int(100*done/all), fmt.Sprintf("%d of %d bytes", done, all))
+			t.heartbeat.setProgress(int(100*done/all), fmt.Sprintf("%d of %d bytes", done, all))
 		} else {
-			t.beat.tell(-1, fmt.Sprintf("%d bytes", done))
+			t.heartbeat.setProgress(-1, fmt.Sprintf("%d bytes", done))
 		}
 	})
 	if err != nil {
 		return result, err
 	}
+
+	// The journal must know the image before the check, or the cache might drop it before the program step.
 	staged := journal.Staged{Operation: in.Operation, SHA256: image.SHA256}
 	if err := a.Journal.Write(journal.Change{Staged: []journal.Staged{staged}}); err != nil {
 		return result, err
 	}
-	t.beat.tell(-1, "checking the image")
+
+	t.heartbeat.setProgress(-1, "checking the image")
+
 	in.Image.SHA256 = image.SHA256
 	err = t.guarded("check of the image", func() error {
 		return programmer.CheckImage(ctx, found.Target, image.Path, in.Image)
@@ -54,9 +61,11 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 	if err != nil {
 		return result, err
 	}
+
 	return workflows.StageResult{SHA256: image.SHA256, Size: image.Size}, nil
 }
 
+// programmerOf returns the driver as a Programmer. The error is of kind ErrUnsupported where it is none.
 func programmerOf(found inventory.Found) (drivers.Programmer, error) {
 	programmer, ok := found.Driver.(drivers.Programmer)
 	if !ok {

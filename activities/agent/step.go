@@ -14,30 +14,31 @@ import (
 )
 
 const (
-	// freshEnough is how old the last look at what is about to be changed may be. It may meanwhile have become part of
-	// what the host lives on.
+	// freshEnough is how old the last look at a deployable may be when a step is about to change it. An older look might miss that the host itself has come to live on the device since.
 	freshEnough = 5 * time.Second
-	// lookFirst is for what must be known as it is now.
+	// lookFirst demands a new look, for a step that depends on the present content of the hardware.
 	lookFirst = 0
 )
 
-// step is what the journal knows of a step before this try.
+// step is what the journal knew of a step when this try began.
 type step struct {
-	key   journal.StepKey
+	key journal.StepKey
+	// prior is the journal's entry; the zero value where it has none.
 	prior journal.Step
-	// begun says that an earlier try may have touched the hardware.
+	// begun is true where an earlier try may have touched the hardware.
 	begun bool
 }
 
-// stepOf reads the step. Where it is done, result gets what it returned and done is true. A step that has been undone
-// must not begin any more: this try is late, and an error of kind ErrCancelled.
+// stepOf reads a step from the journal. Where the step is done, it decodes the stored result into result, and done is true: the try returns that and does nothing. A step that has been undone must not begin any more: this try is late, and the error is of kind ErrCancelled.
 func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s step, done bool, err error) {
 	s.key = journal.StepKey{Operation: operation, Name: name}
 	prior, known := a.Journal.Step(s.key)
 	if !known {
 		return s, false, nil
 	}
+
 	s.prior = prior
+
 	switch prior.State {
 	case journal.Done:
 		if err := json.Unmarshal(prior.Result, result); err != nil {
@@ -49,16 +50,16 @@ func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s ste
 	case journal.Started:
 		s.begun = true
 	}
+
 	return s, false, nil
 }
 
-// at is the step in another state, with the note and images that it had.
+// at returns the step in another state, with the note and images that it had.
 func (s step) at(state journal.StepState) journal.Step {
 	return journal.Step{StepKey: s.key, State: state, Note: s.prior.Note, Images: s.prior.Images}
 }
 
-// finish looks at the changed device and writes the step down as done, with the result that is made of what it sees. The
-// rest of the change comes from record, which may look into the result.
+// finish looks at the changed device and marks the step as done in the journal, with the result that record makes of what was seen. Record also returns what else to write in the same change. A failure after the hardware was changed never reads as a refusal.
 func finish[Out any](
 	ctx context.Context, a *Activities, s step, found inventory.Found, record func(cyborg.Observation) (Out, journal.Change, error),
 ) (Out, error) {
@@ -68,35 +69,39 @@ func finish[Out any](
 		if err != nil {
 			return err
 		}
+
 		text, err := json.Marshal(made)
 		if err != nil {
 			return cyborg.Errorf(cyborg.ErrInternal, "a result cannot be kept: %w", err)
 		}
+
 		done := s.at(journal.Done)
 		done.Result = text
 		change.Steps = append(change.Steps, done)
+
 		if err := a.Journal.Write(change); err != nil {
 			return err
 		}
+
 		out = made
 		return nil
 	})
 	if err != nil {
-		return out, doubt(err)
+		return out, uncertain(err)
 	}
+
 	a.Inventory.Touch()
 	return out, nil
 }
 
-// recording is what finish records of a step whose result is the observation alone.
+// recording returns the record function, for finish, of a step whose result is the observation alone.
 func recording(change journal.Change) func(cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 	return func(observation cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 		return workflows.ChangeResult{Observation: observation}, change, nil
 	}
 }
 
-// find returns the target as it is now. A deployable that is on another device than the operation knows is an error of
-// kind ErrChanged.
+// find returns the target as it was seen at most fresh ago. The error is of kind ErrChanged where the deployable is now on another device than the operation was admitted for.
 func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, fresh)
 	if err != nil {
@@ -109,7 +114,7 @@ func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.
 	return found, nil
 }
 
-// findToChange is find for a step that changes the deployable. One that the host lives on is an error of kind ErrProtected.
+// findToChange is find for a step that changes the deployable. It refuses with kind ErrProtected what the host lives on, such as its boot disk.
 func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.find(ctx, target, fresh)
 	if err != nil {
@@ -121,17 +126,17 @@ func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fre
 	return found, nil
 }
 
-// gone says that the error of find means that the hardware is no longer there, rather than that nobody can tell.
+// gone reports whether an error of find means that the hardware is no longer there. Where the backend is disabled, nobody can know that.
 func (a *Activities) gone(target cyborg.Target, err error) bool {
 	return cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(target.Backend)
 }
 
-// refuses says that an error's kind tells the workflow that nothing was changed, so that it undoes nothing.
-func refuses(err error) bool { return cyborg.ErrorKindOf(err).Refusal() }
+// isRefusal reports whether an error's kind tells the workflow that nothing was changed, so that the workflow undoes nothing.
+func isRefusal(err error) bool { return cyborg.ErrorKindOf(err).Refusal() }
 
-// doubt makes sure that an error does not tell the workflow that nothing was changed.
-func doubt(err error) error {
-	if !refuses(err) {
+// uncertain returns an error that does not tell the workflow that nothing was changed: a refusal becomes an error of kind ErrHardware, so that the workflow undoes the step.
+func uncertain(err error) error {
+	if !isRefusal(err) {
 		return err
 	}
 	e := cyborg.AsError(err)

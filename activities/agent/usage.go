@@ -14,21 +14,26 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// usageWidth is how many deployables are asked at once.
+// usageWidth is how many deployables are measured at the same time. Asking all of a large host at once would load the host that the census wants to observe.
 const usageWidth = 16
 
-// usage asks how the deployables are used at this moment. What does not answer in time, or fails, says so in its place.
+// usage measures how the deployables are used at this moment. A deployable that does not answer in time, or fails, carries that error in its own entry; the census as a whole does not fail.
 func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput) (cyborg.HostUsage, error) {
 	if in.Host != "" && in.Host != a.Inventory.Host() {
 		return cyborg.HostUsage{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
 	}
+
+	// The drivers get less time than the activity, so that the census is answered even where some of them hang.
 	limited, cancel := context.WithTimeout(ctx, a.UsageTimeout)
 	defer cancel()
+
 	known := a.Inventory.Deployables()
 	if len(in.Deployables) > 0 {
 		known = slices.DeleteFunc(known, func(d inventory.Known) bool { return !slices.Contains(in.Deployables, d.Deployable.Name) })
 	}
+
 	out := cyborg.HostUsage{Host: a.Inventory.Host(), At: a.now().UTC(), Deployables: make([]cyborg.DeployableUsage, len(known))}
+
 	var all errgroup.Group
 	all.SetLimit(usageWidth)
 	for n, one := range known {
@@ -40,12 +45,16 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 	if err := all.Wait(); err != nil {
 		return cyborg.HostUsage{}, err
 	}
+
 	if ctx.Err() != nil {
 		return cyborg.HostUsage{}, context.Cause(ctx)
 	}
+
 	if len(in.Deployables) == 0 {
 		out.Error = a.failedBackends()
 	}
+
+	// A deployable that was asked for and does not exist gets an entry as well, so that the answer has one for each question.
 	for _, name := range in.Deployables {
 		if !slices.ContainsFunc(out.Deployables, func(d cyborg.DeployableUsage) bool { return d.Deployable == name }) {
 			out.Deployables = append(out.Deployables, cyborg.DeployableUsage{
@@ -53,10 +62,11 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 			})
 		}
 	}
+
 	return out, nil
 }
 
-// failedBackends says which backends cannot be asked, and so make the answer partial; empty for none.
+// failedBackends lists the backends that cannot be asked, with the reason, as one text; empty for none. The census is partial then.
 func (a *Activities) failedBackends() string {
 	var failed []string
 	for _, b := range a.Inventory.Content().Backends {
@@ -67,15 +77,18 @@ func (a *Activities) failedBackends() string {
 	return strings.Join(failed, "; ")
 }
 
-// measure asks about one deployable. A driver that does not come back in time is left behind.
+// measure measures one deployable. Where its driver does not return in time, the goroutine is left behind: a driver cannot be interrupted, and the census must not hang with it.
 func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
 	silent := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
 	if known.Failure != "" {
 		silent.Error = known.Failure
 		return silent
 	}
+
+	// The channel has room for the answer, so that a late driver does not block its goroutine for ever.
 	answers := make(chan cyborg.DeployableUsage, 1)
 	go func() { answers <- a.ask(ctx, t, known) }()
+
 	select {
 	case answer := <-answers:
 		return answer
@@ -85,9 +98,11 @@ func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known)
 	}
 }
 
+// ask reads from the driver who uses each handle, and the driver's metrics. What could be read is kept even where something fails.
 func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
 	out := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
 	var failures []error
+
 	for _, handle := range known.Deployable.Handles {
 		line := cyborg.HandleUsage{Handle: handle.Identity}
 		var err error
@@ -97,9 +112,11 @@ func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyb
 		if line.By, err = a.inUse(ctx, t, known.Found, handle); err != nil {
 			failures = append(failures, err)
 		}
+
 		line.InUse = line.By != ""
 		out.Handles = append(out.Handles, line)
 	}
+
 	if meter, ok := known.Driver.(drivers.Meter); ok {
 		err := t.guarded("measuring "+known.Deployable.Name, func() (err error) {
 			out.Metrics, err = meter.Metrics(ctx, known.Target)
@@ -109,8 +126,10 @@ func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyb
 			failures = append(failures, err)
 		}
 	}
+
 	if err := errors.Join(failures...); err != nil {
 		out.Error = err.Error()
 	}
+
 	return out
 }

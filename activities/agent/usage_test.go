@@ -82,9 +82,9 @@ func TestDiscover(t *testing.T) {
 	require.Equal(t, map[string]int{backend: 0}, result.Devices)
 	require.Equal(t, int64(1), result.Generation)
 	require.Empty(t, result.Errors)
-	require.Len(t, h.uplink.reports, 1)
-	require.Equal(t, h.uplink.reports[0].Sequence, result.Sequence)
-	require.Empty(t, h.uplink.reports[0].Content.Backends[0].Devices)
+	require.Len(t, h.reporter.reports, 1)
+	require.Equal(t, h.reporter.reports[0].Sequence, result.Sequence)
+	require.Empty(t, h.reporter.reports[0].Content.Backends[0].Devices)
 
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.Before, Message: "the bus is stuck"}
@@ -92,7 +92,7 @@ func TestDiscover(t *testing.T) {
 	h.must(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName}, &result)
 	require.Equal(t, []string{"backend fake: the bus is stuck"}, result.Errors)
 
-	h.uplink.failure = cyborg.Errorf(cyborg.ErrUnavailable, "the conductor is away")
+	h.reporter.failure = cyborg.Errorf(cyborg.ErrUnavailable, "the conductor is away")
 	h.refused(cyborg.ErrUnavailable, workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName})
 	h.refused(cyborg.ErrInvalid, workflows.DiscoverActivity, workflows.DiscoverInput{Host: "node-2"})
 }

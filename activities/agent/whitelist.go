@@ -12,17 +12,19 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// previewWhitelist says what a whitelist would change. It changes nothing.
+// previewWhitelist returns what a whitelist would change in the file, as a diff. It changes nothing.
 func (a *Activities) previewWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (cyborg.WhitelistPreview, error) {
 	var preview cyborg.WhitelistPreview
 	before, err := a.Nova.Read()
 	if err != nil {
 		return preview, err
 	}
+
 	devices, err := a.whitelistable(ctx, t, in)
 	if err != nil {
 		return preview, err
 	}
+
 	after := novaconf.Content(a.Inventory.Host(), functions(devices))
 	changed := !bytes.Equal(before, after)
 	return cyborg.WhitelistPreview{
@@ -31,47 +33,54 @@ func (a *Activities) previewWhitelist(ctx context.Context, t *try, in workflows.
 	}, nil
 }
 
-// whitelistBefore is the note of a write: what the file had.
+// whitelistBefore is the journal's note of a write: the content that the file had before, for the undo.
 type whitelistBefore struct {
 	Content []byte `json:"content"`
 }
 
-// writeWhitelist makes the whitelist of this host's Nova what the operation wants. It refuses before it writes; a repeat finds
-// out from the journal and the file what an earlier try did.
+// writeWhitelist replaces this host's Nova whitelist by what the operation wants. It refuses before it writes anything. A repeated try finds out from the journal and from the file what an earlier one did.
 func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {
 	var result workflows.WhitelistResult
 	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result)
 	if done || err != nil {
 		return result, err
 	}
+
 	devices, err := a.whitelistable(ctx, t, in)
 	if err == nil {
 		result, err = a.replaceWhitelist(in, devices)
 	}
+
 	if err != nil && s.begun {
-		err = doubt(err)
+		err = uncertain(err)
 	}
+
 	return result, err
 }
 
+// replaceWhitelist writes the file, under the whitelist's lock. The file's content from before is in the journal before the file is replaced, and the inventory looks at the file afterwards, whatever happened.
 func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whitelisted) (workflows.WhitelistResult, error) {
 	a.whitelist.Lock()
 	defer a.whitelist.Unlock()
 	defer a.Inventory.LookAtWhitelist()
 	var result workflows.WhitelistResult
-	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result) // again: the looks may have taken long
+	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result) // read again: looking at the devices may have taken long
 	if done || err != nil {
 		return result, err
 	}
+
 	before, err := a.Nova.Read()
 	if err != nil {
 		return result, err
 	}
+
 	if why := novaconf.Foreign(a.Inventory.Host(), before); why != "" && !in.Work.Force {
 		return result, cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is not as Cyborg left it: %s", a.Nova.Path(), a.Inventory.Host(), why).
 			WithHint("Look at the difference, move what is needed to another file, then ask with force.")
 	}
+
 	if s.begun {
+		// An earlier try may have replaced the file already, so its note says what was there before.
 		if before, err = whitelistNote(s.prior); err != nil {
 			return result, err
 		}
@@ -83,61 +92,71 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 			return result, err
 		}
 	}
+
 	after := novaconf.Content(a.Inventory.Host(), functions(devices))
 	if err := a.Nova.Write(after); err != nil {
-		return result, doubt(err)
+		return result, uncertain(err)
 	}
+
 	changed := !bytes.Equal(before, after)
 	result = workflows.WhitelistResult{
 		File: a.Nova.Path(), Changed: changed, SHA256: novaconf.Sum(after), Notes: a.whitelistNotes(devices, in.Work.Removed(), changed),
 	}
+
 	ended := s.at(journal.Done)
 	if ended.Result, err = json.Marshal(result); err != nil {
 		return result, cyborg.Errorf(cyborg.ErrInternal, "a result cannot be kept: %w", err)
 	}
+
 	return result, a.Journal.Write(journal.Change{Steps: []journal.Step{ended}})
 }
 
-// restoreWhitelist undoes the write of the same operation, which must not begin any more. What somebody else has written since
-// stays.
+// restoreWhitelist undoes the write of the same operation, and keeps it from beginning later. What somebody else has written since stays.
 func (a *Activities) restoreWhitelist(ctx context.Context, _ *try, in workflows.WhitelistInput) (struct{}, error) {
 	a.whitelist.Lock()
 	defer a.whitelist.Unlock()
 	defer a.Inventory.LookAtWhitelist()
+
 	s := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.WriteWhitelistActivity}}
 	prior, known := a.Journal.Step(s.key)
 	s.prior = prior
+
 	var err error
 	switch {
 	case !known:
-		err = a.forgottenWhitelist(ctx, in.Work)
+		err = a.restoreUnknownWhitelist(ctx, in.Work)
 	case prior.State != journal.Undone:
-		err = a.bringWhitelistBack(prior)
+		err = a.restoreJournalledWhitelist(prior)
 	}
+
 	if err != nil {
 		return struct{}{}, err
 	}
+
 	return struct{}{}, a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Undone)}})
 }
 
-func (a *Activities) bringWhitelistBack(written journal.Step) error {
+// restoreJournalledWhitelist writes the content from before a journalled write again. It refuses with kind ErrChanged where the file is no longer as this agent wrote it.
+func (a *Activities) restoreJournalledWhitelist(written journal.Step) error {
 	before, err := whitelistNote(written)
 	if err != nil {
 		return err
 	}
+
 	now, err := a.Nova.Read()
 	if err != nil || bytes.Equal(now, before) {
 		return err
 	}
+
 	if why := novaconf.Foreign(a.Inventory.Host(), now); why != "" {
 		return cyborg.Errorf(cyborg.ErrChanged, "%s of host %s cannot be brought back to what it was: %s", a.Nova.Path(), a.Inventory.Host(), why)
 	}
+
 	return a.Nova.Write(before)
 }
 
-// forgottenWhitelist undoes a write of which the journal knows nothing: it never was, or the journal was lost since. Then the
-// file has what the records say that it had, unless it is somebody else's.
-func (a *Activities) forgottenWhitelist(ctx context.Context, work cyborg.WhitelistWork) error {
+// restoreUnknownWhitelist undoes a write that the journal does not know: the write never began, or the journal was lost since. It writes what the file held according to the records, unless the file is not Cyborg's.
+func (a *Activities) restoreUnknownWhitelist(ctx context.Context, work cyborg.WhitelistWork) error {
 	if a.Nova.Dir == "" {
 		return nil
 	}
@@ -145,24 +164,28 @@ func (a *Activities) forgottenWhitelist(ctx context.Context, work cyborg.Whiteli
 	if err != nil || novaconf.Foreign(a.Inventory.Host(), now) != "" {
 		return err
 	}
+
 	var before []whitelisted
 	for _, entry := range work.Before {
 		found, err := a.find(ctx, entry.Target, freshEnough)
 		if err != nil && a.gone(entry.Target, err) {
-			continue
+			continue // a device that is gone cannot be in the whitelist any more
 		}
 		if err != nil {
 			return err
 		}
+
 		devices, err := pciFunctions(found, entry.Spec)
 		if err != nil {
 			return err
 		}
 		before = append(before, devices...)
 	}
+
 	return a.Nova.Write(novaconf.Content(a.Inventory.Host(), functions(before)))
 }
 
+// whitelistNote returns the content that the file had before a write, from the note of its journal step.
 func whitelistNote(s journal.Step) ([]byte, error) {
 	var before whitelistBefore
 	if err := json.Unmarshal(s.Note, &before); err != nil {
@@ -171,12 +194,13 @@ func whitelistNote(s journal.Step) ([]byte, error) {
 	return before.Content, nil
 }
 
-// whitelisted is a function as Nova shall know it, and what kind of PCI device Nova takes it for.
+// whitelisted is a PCI function as Nova shall know it, with the kind of PCI device that Nova takes it for.
 type whitelisted struct {
 	novaconf.Device
 	novaType string
 }
 
+// functions returns the devices without Nova's device types.
 func functions(devices []whitelisted) []novaconf.Device {
 	out := make([]novaconf.Device, len(devices))
 	for i, d := range devices {
@@ -185,8 +209,7 @@ func functions(devices []whitelisted) []novaconf.Device {
 	return out
 }
 
-// whitelistable lists the functions that the whitelist shall have, as they are now, or refuses: what the host lives on, what is
-// gone or in use, and what Nova would not take; and to give up what Nova's guests have. It names all that it refuses.
+// whitelistable lists the functions that the whitelist shall have, as they are now. It refuses functions that the host lives on, that are gone or in use, or that Nova would not accept, and it refuses to remove a function that a guest has. The error names all that is refused, so that an operator corrects everything at once.
 func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.WhitelistInput) ([]whitelisted, error) {
 	if in.Host != a.Inventory.Host() {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
@@ -197,7 +220,7 @@ func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.Whi
 	)
 	for _, entry := range in.Work.Entries {
 		devices, err := a.whitelistEntry(ctx, t, entry, in.Work.Had(entry.Target))
-		if err != nil && !refuses(err) {
+		if err != nil && !isRefusal(err) {
 			return nil, err
 		}
 		if err != nil {
@@ -205,31 +228,35 @@ func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.Whi
 		}
 		out = append(out, devices...)
 	}
+
 	removed := in.Work.Removed()
 	for _, target := range removed {
-		err := a.unusedByGuests(ctx, t, target)
-		if err != nil && !refuses(err) {
+		err := a.checkUnusedByGuests(ctx, t, target)
+		if err != nil && !isRefusal(err) {
 			return nil, err
 		}
 		if err != nil {
 			refusals = append(refusals, err)
 		}
 	}
+
 	return out, cyborg.Unlisted(refusals, len(in.Work.Entries)+len(removed))
 }
 
+// whitelistEntry returns the functions of one accelerator. One that was in the whitelist before may be in use: by the guests that Nova gave it to.
 func (a *Activities) whitelistEntry(ctx context.Context, t *try, entry cyborg.WhitelistEntry, had bool) ([]whitelisted, error) {
 	found, err := a.findToChange(ctx, entry.Target, freshEnough)
 	if err == nil && !had {
-		err = a.idle(ctx, t, found)
+		err = a.checkIdle(ctx, t, found)
 	}
+
 	if err != nil {
 		return nil, err
 	}
 	return pciFunctions(found, entry.Spec)
 }
 
-// pciFunctions are those of an accelerator, each of which Nova can give out.
+// pciFunctions returns the PCI functions of an accelerator, each of which Nova gives out by itself.
 func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, error) {
 	var out []whitelisted
 	for _, handle := range found.Deployable.Handles {
@@ -237,29 +264,35 @@ func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, e
 		if !isPCI {
 			return nil, cyborg.Errorf(cyborg.ErrUnsupported, "%s is no PCI device: its handle %s is of kind %s", found.Deployable.Name, handle.Identity, handle.Kind)
 		}
+
 		device := whitelisted{Device: novaconf.Device{
 			Address: address, VendorID: found.Deployable.Specs.VendorID, ProductID: found.Deployable.Specs.ProductID, Spec: spec,
 		}, novaType: novaType(found, address)}
+
 		if err := device.Check(); err != nil {
 			return nil, err
 		}
+
 		if remote := spec.RemoteManaged; remote != nil && *remote && device.novaType != virtualFunction {
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s is no virtual function, and only those can be remote_managed: nova-compute would not start", address)
 		}
+
 		out = append(out, device)
 	}
+
 	return out, nil
 }
 
-// unusedByGuests refuses what a guest has. What uses a function through another driver than VFIO is no guest.
-func (a *Activities) unusedByGuests(ctx context.Context, t *try, target cyborg.Target) error {
+// checkUnusedByGuests refuses, with kind ErrInUse, a function that a guest has. Being attached means being bound to VFIO; whoever uses the function through another driver is no guest.
+func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyborg.Target) error {
 	found, err := a.find(ctx, target, freshEnough)
 	if err != nil {
 		if a.gone(target, err) {
-			return nil
+			return nil // a guest cannot have what is gone
 		}
 		return err
 	}
+
 	for _, handle := range found.Deployable.Handles {
 		attached, err := a.attached(ctx, t, found, handle)
 		if err != nil {
@@ -269,21 +302,24 @@ func (a *Activities) unusedByGuests(ctx context.Context, t *try, target cyborg.T
 		if err != nil {
 			return err
 		}
+
 		if attached && who != "" {
 			return cyborg.Errorf(cyborg.ErrInUse, "%s is in use by %s", handle.Identity, who).
 				WithHint("Delete or move the instance that has it first.")
 		}
 	}
+
 	return nil
 }
 
-// What Nova calls kinds of PCI devices (nova/objects/fields.py, PciDeviceType).
+// These are Nova's names for kinds of PCI devices (nova/objects/fields.py, PciDeviceType).
 const (
 	plainFunction    = "type-PCI"
 	physicalFunction = "type-PF"
 	virtualFunction  = "type-VF"
 )
 
+// novaType returns the kind of PCI device that Nova takes a function for. It decides which alias or port type gets the function.
 func novaType(found inventory.Found, address cyborg.PCIAddress) string {
 	if _, virtual := found.Deployable.Specs.Capability["physical_function"]; virtual {
 		return virtualFunction

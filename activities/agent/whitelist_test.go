@@ -44,7 +44,7 @@ func had(in workflows.WhitelistInput, parts ...string) workflows.WhitelistInput 
 
 func (h *host) novaFile() string { return filepath.Join(h.nova, novaconf.Name) }
 
-// whitelisted are the addresses in the file, which nothing lies beside.
+// whitelisted returns the addresses in the file, and checks that no other file is next to it.
 func (h *host) whitelisted() []string {
 	h.t.Helper()
 	there, err := os.ReadDir(h.nova)

@@ -12,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/configcmd"
 )
 
+// rootCommand is cyborg-agent with its subcommands. Without one it runs the agent.
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "cyborg-agent",
@@ -20,6 +21,7 @@ func rootCommand() *cobra.Command {
 		Args:    commandline.NoVerb,
 		RunE:    run,
 	}
+
 	config.AddFlags(root.PersistentFlags(),
 		config.Flag{Name: "host", Key: "agent.host"},
 		config.Flag{Name: "state-dir", Key: "agent.state_dir"},
@@ -33,6 +35,7 @@ func rootCommand() *cobra.Command {
 		config.Flag{Name: "log-level", Key: "log.level"},
 		config.Flag{Name: "log-format", Key: "log.format"},
 	)
+
 	root.AddCommand(
 		&cobra.Command{
 			Use:   "run",
@@ -59,6 +62,7 @@ func rootCommand() *cobra.Command {
 		commandline.Manual(root, 8, nil),
 		commandline.Version(),
 	)
+
 	return root
 }
 
@@ -67,15 +71,18 @@ func load(cmd *cobra.Command) (*config.Config, error) {
 	return config.Load(config.LoadOptions{Process: config.ProcessAgent, Flags: cmd.Flags()})
 }
 
+// listDrivers prints the names of the compiled-in drivers, one on a line.
 func listDrivers(cmd *cobra.Command, _ []string) error {
 	registry, err := builtin.Registry()
 	if err != nil {
 		return err
 	}
+
 	for _, name := range registry.Names() {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), name); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

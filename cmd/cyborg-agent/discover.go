@@ -15,14 +15,13 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// discovery is what discover prints: a part of what an agent reports.
+// discovery is the output of discover: the part of an agent's report that drivers know.
 type discovery struct {
 	Host     string                 `json:"host"`
 	Backends []cyborg.BackendReport `json:"backends"`
 }
 
-// discover looks once with each configured backend. The agent that may run here is not disturbed: drivers get an empty
-// state directory for the time of the look.
+// discover looks once with each configured backend and prints what it sees as JSON, also where some backends fail. It does not disturb an agent that runs on this host: the drivers get empty state directories for the time of the look.
 func discover(cmd *cobra.Command, _ []string) (err error) {
 	c, err := load(cmd)
 	if err != nil {
@@ -32,21 +31,25 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 		return cyborg.Errorf(cyborg.ErrInvalid, "no backend is configured").
 			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor_id: \"10de\"}]}}]'.")
 	}
+
+	// What was seen is printed even where a backend fails: the others' results are of use.
 	seen := discovery{Host: c.Agent.Host}
 	failure := eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		report, err := look(cmd.Context(), c, backend, newDriver)
 		seen.Backends = append(seen.Backends, report)
 		return err
 	})
+
 	encoder := json.NewEncoder(cmd.OutOrStdout())
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(seen); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "what was found cannot be written: %w", err)
 	}
+
 	return failure
 }
 
-// checkBackends says what is wrong with the backends of a configuration: an unknown driver, or options that it refuses.
+// checkBackends returns what is wrong with the backends of a configuration: unknown drivers, or options that a driver refuses.
 func checkBackends(cmd *cobra.Command, c *config.Config) error {
 	return eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		if _, err := newDriver(); err != nil {
@@ -56,7 +59,7 @@ func checkBackends(cmd *cobra.Command, c *config.Config) error {
 	})
 }
 
-// eachBackend calls do for each configured backend, with a function that makes its driver, and joins the errors.
+// eachBackend calls do for each configured backend, with a function that makes the backend's driver, and joins the errors. The drivers' state is in a temporary directory that is removed afterwards.
 func eachBackend(
 	cmd *cobra.Command, c *config.Config, do func(backend config.Backend, newDriver func() (drivers.Driver, error)) error,
 ) (err error) {
@@ -64,6 +67,7 @@ func eachBackend(
 	if err != nil {
 		return err
 	}
+
 	state, err := os.MkdirTemp("", "cyborg-agent-")
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "there is no room for the drivers' state: %w", err)
@@ -77,15 +81,17 @@ func eachBackend(
 			if err := os.Mkdir(own, 0o700); err != nil {
 				return nil, cyborg.Errorf(cyborg.ErrUnavailable, "there is no room for its state: %w", err)
 			}
+
 			return registry.New(backend.Driver, drivers.Environment{
 				Host: c.Agent.Host, Backend: backend.Name, Root: c.Agent.Root, StateDir: own, Log: c.Log.Logger(cmd.ErrOrStderr()),
 			}, backend.Options)
 		}))
 	}
+
 	return errors.Join(failures...)
 }
 
-// look has the driver of one backend discover.
+// look makes the driver of one backend and has it discover. The report is also filled where that fails.
 func look(
 	ctx context.Context, c *config.Config, backend config.Backend, newDriver func() (drivers.Driver, error),
 ) (cyborg.BackendReport, error) {
@@ -96,21 +102,26 @@ func look(
 	if !backend.Enabled {
 		return report, nil
 	}
+	// A failed backend is a part of the output as well, so the report says what went wrong.
 	fail := func(err error) (cyborg.BackendReport, error) {
 		report.State, report.Error = cyborg.BackendFailed, err.Error()
 		return report, cyborg.Errorf(cyborg.ErrorKindOf(err), "backend %s: %w", backend.Name, err)
 	}
+
 	driver, err := newDriver()
 	if err != nil {
 		return fail(err)
 	}
+
 	report.Services = drivers.Services(driver)
+
 	ctx, cancel := context.WithTimeout(ctx, c.Agent.ScanTimeout)
 	defer cancel()
 	devices, err := driver.Discover(ctx)
 	if err != nil {
 		return fail(err)
 	}
+
 	report.State, report.Devices = cyborg.BackendOK, append(report.Devices, devices...)
 	return report, nil
 }

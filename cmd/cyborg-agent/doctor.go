@@ -27,14 +27,15 @@ import (
 )
 
 const (
-	// healthPath is what an agent endpoint answers to everybody whom it lets in.
+	// healthPath is the path that an agent endpoint answers to every client that it lets in.
 	healthPath = "/healthz"
-	// hostsPath, and a host's name, is how that host is recorded.
+	// hostsPath, followed by a host's name, is the path of that host's record.
 	hostsPath = "/agent/v1/hosts/"
-	// endpointLimit bounds the question to one endpoint.
+	// endpointLimit limits a request to one endpoint.
 	endpointLimit = 5 * time.Second
 )
 
+// doctorCommand is the doctor's command, which makes all checks, also after one has failed.
 func doctorCommand() *cobra.Command {
 	return doctor.Command("Check the agent's set-up on this host, and say what to do",
 		"Looks, with the agent's configuration, at what an agent stands on, whether one runs or not: the configuration, the\n"+
@@ -46,7 +47,9 @@ func doctorCommand() *cobra.Command {
 				f.Error("configuration", err, "Correct it; `cyborg-agent config dump` shows what is in force and where it is from.")
 				return
 			}
+
 			f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
+
 			examineStateDir(f, c.Agent.StateDir)
 			examineKernel(f, c.Agent.Root)
 			examineWhitelist(f, novaconf.File{Host: c.Agent.Host, Dir: c.Agent.NovaConfDir})
@@ -55,12 +58,14 @@ func doctorCommand() *cobra.Command {
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Queue: workflows.AgentQueue(c.Agent.Host), Serves: "Start the agent of this host.",
 			})
+
 			examineCertificates(f, c.Agent.TLS)
 		})
 }
 
-// examineStateDir says whether the agent can keep its journal; a directory that is missing is made by the agent.
+// examineStateDir checks that the agent can keep its journal. The agent makes a missing directory, so then its nearest existing parent is checked.
 func examineStateDir(f *doctor.Findings, dir string) {
+	// place ends as the directory itself, or as its nearest parent that exists.
 	place := dir
 	for {
 		info, err := os.Stat(place)
@@ -71,26 +76,30 @@ func examineStateDir(f *doctor.Findings, dir string) {
 		if err == nil && !info.IsDir() {
 			err = fmt.Errorf("%s is no directory", place)
 		}
+
 		if err == nil {
 			err = unix.Access(place, unix.W_OK|unix.X_OK)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", place, err)
 			}
 		}
+
 		if err != nil {
 			f.Fail("state directory", dir+" cannot be used: "+err.Error(), "Let this user write there, or set agent.state_dir.")
 			return
 		}
 		break
 	}
-	var room unix.Statfs_t
-	if err := unix.Statfs(place, &room); err == nil {
-		const enough = 64 << 20
-		if free := room.Bavail * uint64(room.Bsize); free < enough {
+
+	var space unix.Statfs_t
+	if err := unix.Statfs(place, &space); err == nil {
+		const enough = 64 << 20 // the journal itself is far smaller
+		if free := space.Bavail * uint64(space.Bsize); free < enough {
 			f.Fail("state directory", fmt.Sprintf("%s has %s left", dir, config.Size(free)), "Make room: without it no step can be journalled, and none is taken.")
 			return
 		}
 	}
+
 	if place != dir {
 		f.OKf("state directory", "%s can be made", dir)
 		return
@@ -98,7 +107,7 @@ func examineStateDir(f *doctor.Findings, dir string) {
 	f.OKf("state directory", "%s can be written", dir)
 }
 
-// examineKernel says whether the hardware can be seen and changed.
+// examineKernel checks that the hardware can be seen and changed.
 func examineKernel(f *doctor.Findings, root string) {
 	devices := filepath.Join(root, "sys/bus/pci/devices")
 	entries, err := os.ReadDir(devices)
@@ -107,6 +116,8 @@ func examineKernel(f *doctor.Findings, root string) {
 	} else {
 		f.OKf("sysfs", "%s shows %d functions", devices, len(entries))
 	}
+
+	// Binding a PCI function to a driver is a write to sysfs, which only root may make.
 	if os.Geteuid() != 0 {
 		f.Warn("rights", "this user is not root", "Discovery works; binding a function to a driver needs root. Run the agent as root.")
 		return
@@ -114,16 +125,18 @@ func examineKernel(f *doctor.Findings, root string) {
 	f.OKf("rights", "this user is root")
 }
 
-// examineWhitelist says whether the agent can tell its Nova which PCI devices to give out, and who else does.
+// examineWhitelist checks that the agent can tell its Nova which PCI devices to give out, and that nothing else tells Nova so.
 func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 	const check = "whitelist of Nova"
 	if file.Dir == "" {
 		f.OKf(check, "this agent writes none: agent.nova_conf_dir is not set")
 		return
 	}
+
 	content, err := file.Read()
 	if err == nil {
-		if err = unix.Access(file.Dir, unix.W_OK|unix.X_OK); err != nil {
+		err = unix.Access(file.Dir, unix.W_OK|unix.X_OK)
+		if err != nil {
 			err = fmt.Errorf("%s cannot be written: %w", file.Dir, err)
 		}
 	}
@@ -131,17 +144,19 @@ func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 		f.Error(check, err, "Let this user write there, or set agent.nova_conf_dir.")
 		return
 	}
+
 	if why := novaconf.Foreign(file.Host, content); why != "" {
 		f.Warn(check, file.Path()+" is not as Cyborg left it: "+why,
 			"Look at the difference with `cyborg host whitelist HOST … --dry-run`, move what is needed to another file, then apply it with --force.")
 		return
 	}
-	beside, err := file.Neighbours()
+
+	neighbours, err := file.Neighbours()
 	switch {
 	case err != nil:
 		f.Warn(check, "it cannot be seen what else Nova is told of PCI devices: "+err.Error(), "Let this user read nova.conf.")
-	case len(beside) > 0:
-		f.Warn(check, "Nova is told of PCI devices in "+strings.Join(beside, ", ")+", too",
+	case len(neighbours) > 0:
+		f.Warn(check, "Nova is told of PCI devices in "+strings.Join(neighbours, ", ")+", too",
 			"Take out of there what Cyborg looks after: nova.conf counts before what Cyborg writes, and what it matches is given out by Nova whether Cyborg knows or not.")
 	case len(content) == 0:
 		f.OKf(check, "%s can be written; there is none now", file.Path())
@@ -150,11 +165,13 @@ func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 	}
 }
 
+// examineBackends checks that each backend's driver can be made and discovers its devices.
 func examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
 	if len(c.Agent.Backends) == 0 {
 		f.Warn("backends", "none is configured", "Set agent.backends, or install drivers with: cyborg driver install")
 		return
 	}
+
 	seen := func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		report, err := look(cmd.Context(), c, backend, newDriver)
 		switch {
@@ -167,34 +184,40 @@ func examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
 		}
 		return nil
 	}
+
 	if err := eachBackend(cmd, c, seen); err != nil {
 		f.Error("backends", err, "Make room in the directory for temporary files.")
 	}
 }
 
-// examineEndpoints asks each server's endpoint. One that answers is enough to work.
+// examineEndpoints checks each server's endpoint. One that answers is enough for the agent to work, so the others are then only a warning.
 func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config) {
 	trust, err := c.Agent.TLS.Client()
 	if err != nil {
 		f.Error("servers", err, "Correct agent.tls.")
 		return
 	}
-	answered, failures, asker := false, map[string]error{}, asker{trust: trust}
+
+	answered, failures, servers := false, map[string]error{}, serverClient{trust: trust}
 	for _, endpoint := range c.Agent.Endpoints {
 		at := strings.TrimSuffix(endpoint, "/")
 		asked := time.Now()
-		then, err := asker.health(ctx, at)
+		then, err := servers.health(ctx, at)
 		if err != nil {
 			failures[at] = err
 			continue
 		}
+
+		// One server is enough to ask: all of them read the same records.
 		if !answered {
-			examineName(ctx, f, c, at, asker)
+			examineName(ctx, f, c, at, servers)
 		}
 		answered = true
+
 		f.OKf("server "+at, "answers in %s", time.Since(asked).Round(time.Millisecond))
 		f.Clock("the server "+at, asked, time.Now(), then)
 	}
+
 	for at, err := range failures {
 		if answered {
 			f.Warn("server "+at, err.Error(), "Start it, or take it out of agent.endpoints; others answer.")
@@ -204,15 +227,16 @@ func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config)
 	}
 }
 
-// examineName says whether another agent speaks for this host.
-func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endpoint string, asker asker) {
+// examineName checks that no other agent reports under this host's name.
+func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endpoint string, servers serverClient) {
 	const check = "name of the host"
 	own, err := agent.Instance(c.Agent.Root, c.Agent.StateDir)
 	if err != nil {
 		f.Error(check, err, "Set agent.root to where /proc is.")
 		return
 	}
-	host, err := asker.host(ctx, endpoint, c.Agent.Host)
+
+	host, err := servers.host(ctx, endpoint, c.Agent.Host)
 	const do = "Give one of the two machines a name of its own (agent.host), or stop its agent."
 	switch {
 	case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
@@ -229,19 +253,22 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 	}
 }
 
-// asker asks servers' endpoints.
-type asker struct{ trust *tls.Config }
+// serverClient sends requests to the servers' endpoints.
+type serverClient struct{ trust *tls.Config }
 
-// get asks for what is at a URL, within endpointLimit, and has read look at the answer.
-func (a asker) get(ctx context.Context, url string, read func(*http.Response) error) error {
+// get requests a URL within endpointLimit and calls read with the answer. It uses no connection twice, so that each check connects anew.
+func (a serverClient) get(ctx context.Context, url string, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, endpointLimit)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
+
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: a.trust, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
+
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "does not answer: %w", err)
@@ -250,8 +277,8 @@ func (a asker) get(ctx context.Context, url string, read func(*http.Response) er
 	return read(response)
 }
 
-// health returns the server's clock, which HTTP tells in whole seconds.
-func (a asker) health(ctx context.Context, endpoint string) (then time.Time, err error) {
+// health returns the time on the server's clock. HTTP sends whole seconds, so half a second is added.
+func (a serverClient) health(ctx context.Context, endpoint string) (then time.Time, err error) {
 	err = a.get(ctx, endpoint+healthPath, func(response *http.Response) error {
 		if response.StatusCode != http.StatusOK {
 			return cyborg.Errorf(cyborg.ErrUnavailable, "is no agent endpoint of Cyborg: it answers %s", response.Status)
@@ -263,8 +290,8 @@ func (a asker) health(ctx context.Context, endpoint string) (then time.Time, err
 	return then, err
 }
 
-// host returns how a host is recorded. The error is of kind ErrNotFound where it is not.
-func (a asker) host(ctx context.Context, endpoint, name string) (host cyborg.Host, err error) {
+// host returns the record of a host. The error is of kind ErrNotFound where there is none.
+func (a serverClient) host(ctx context.Context, endpoint, name string) (host cyborg.Host, err error) {
 	err = a.get(ctx, endpoint+hostsPath+name, func(response *http.Response) error {
 		switch response.StatusCode {
 		case http.StatusOK:
@@ -277,6 +304,7 @@ func (a asker) host(ctx context.Context, endpoint, name string) (host cyborg.Hos
 	return host, err
 }
 
+// examineCertificates checks the certificate files that are configured.
 func examineCertificates(f *doctor.Findings, given config.ClientTLS) {
 	if given.Cert != "" {
 		f.CertificateFile("agent.tls.cert", given.Cert, time.Now())

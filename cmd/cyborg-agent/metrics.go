@@ -17,40 +17,47 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// listenForMetrics opens the agent's own port; nil where it is configured to have none. Beyond loopback it speaks TLS
-// with the agent's certificate, and serves whoever shows a certificate of the same authorities.
+// listenForMetrics opens the agent's port for metrics; nil where none is configured. Beyond loopback the port speaks TLS with the agent's certificate, and serves only clients whose certificate is from the same authorities.
 func listenForMetrics(ctx context.Context, c config.Agent) (net.Listener, error) {
 	if c.MetricsListen == "" {
 		return nil, nil //nolint:nilnil // no port is a configuration, too
 	}
+
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", c.MetricsListen)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "agent.metrics_listen: %w", err).
 			WithHint("Set it to another address, or to an empty text in the file for no metrics.")
 	}
+
 	if config.Loopback(c.MetricsListen) {
 		return listener, nil
 	}
+
 	secure, err := config.ServerTLS{Cert: c.TLS.Cert, Key: c.TLS.Key, ClientCA: c.TLS.CA}.Listener(tls.RequireAndVerifyClientCert)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
+
 	return tls.NewListener(listener, secure), nil
 }
 
-// serveMetrics serves GET /metrics and GET /healthz until ctx ends.
+// serveMetrics serves GET /metrics and GET /healthz until ctx ends. It returns an error only where the listener failed by itself.
 func serveMetrics(ctx context.Context, listener net.Listener, metrics prometheus.Gatherer, log *slog.Logger) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+
+	// The timeouts keep a slow client from holding a connection of the agent for long.
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+
 	stop := context.AfterFunc(ctx, func() { server.Close() }) //nolint:errcheck // nobody waits for a scrape
 	err := server.Serve(listener)
-	if stop() { // nobody told it to stop
+	if stop() { // ctx has not ended
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the metrics listener failed: %w", err)
 	}
+
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
+// recordCommand is the command that records this machine's PCI devices into a file.
 func recordCommand() *cobra.Command {
 	var output string
 	command := &cobra.Command{
@@ -27,11 +28,14 @@ func recordCommand() *cobra.Command {
 			if len(args) > 0 && output != "" {
 				return commandline.UsageErrorf(cmd, "FILE and --output name a file each: leave one out")
 			}
-			output = strings.Join(args, "") + output
+
+			output = strings.Join(args, "") + output // at most one of the two is set
+
 			c, err := load(cmd)
 			if err != nil {
 				return err
 			}
+
 			if output == "-" {
 				return capture.Record(cmd.Context(), c.Agent.Root, cmd.OutOrStdout())
 			}
@@ -41,20 +45,23 @@ func recordCommand() *cobra.Command {
 			return recordTo(cmd.Context(), cmd, c.Agent.Root, output)
 		},
 	}
+
 	command.Flags().StringVarP(&output, "output", "o", "", "file to write, or - for standard output (default HOST.tar.gz)")
 	return command
 }
 
-// recordTo writes the recording beside the file and puts it in its place when it is complete. A file that exists stays.
+// recordTo writes the recording into a temporary file next to path, and links it to path when it is complete. Link, unlike rename, never replaces an existing file.
 func recordTo(ctx context.Context, cmd *cobra.Command, root, path string) (err error) {
 	part, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the recording cannot be written: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.Remove(part.Name())) }()
+
 	if err := errors.Join(capture.Record(ctx, root, part), part.Close()); err != nil {
 		return err
 	}
+
 	err = os.Link(part.Name(), path)
 	if errors.Is(err, fs.ErrExist) {
 		return cyborg.Errorf(cyborg.ErrInvalid, "%s exists already: name another", path)
@@ -62,6 +69,7 @@ func recordTo(ctx context.Context, cmd *cobra.Command, root, path string) (err e
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the recording cannot be written: %w", err)
 	}
+
 	cmd.PrintErrln("Recorded into " + path)
 	return nil
 }

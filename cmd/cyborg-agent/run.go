@@ -17,21 +17,24 @@ import (
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
-// run is the agent's life: from its configuration until it is told to stop.
+// run runs the agent until the command's context ends.
 func run(cmd *cobra.Command, _ []string) error {
 	c, err := load(cmd)
 	if err != nil {
 		return err
 	}
+
 	ctx, log := cmd.Context(), c.Log.Logger(cmd.ErrOrStderr())
 	settings, err := agentConfig(c.Agent)
 	if err != nil {
 		return err
 	}
+
 	registry, err := builtin.Registry()
 	if err != nil {
 		return err
 	}
+
 	listener, err := listenForMetrics(ctx, c.Agent)
 	if err != nil {
 		return err
@@ -39,34 +42,41 @@ func run(cmd *cobra.Command, _ []string) error {
 	if listener != nil {
 		defer listener.Close()
 	}
-	// Lazy: the agent works on, and keeps its journal, while Temporal is away.
+
+	// The client is lazy: the agent starts, and keeps its journal, while Temporal is away.
 	temporal, err := temporalclient.Lazy(c.Temporal, log, "agent@"+c.Agent.Host)
 	if err != nil {
 		return err
 	}
 	defer temporal.Close()
+
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
 	a, err := agent.New(settings, agent.Deps{
 		Temporal: temporal, Drivers: registry, Log: log, Version: cyborg.Version, Metrics: metrics, Clock: clock.System(),
 	})
 	if err != nil {
 		return err
 	}
+
+	// Where the agent or the listener fails, the group ends the other one, and the process with an error.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Run(ctx) })
 	if listener != nil {
 		group.Go(func() error { return serveMetrics(ctx, listener, metrics, log) })
 	}
+
 	return group.Wait()
 }
 
-// agentConfig turns what the operator configured into what the agent takes.
+// agentConfig turns the operator's configuration into that of the agent.
 func agentConfig(c config.Agent) (agent.Config, error) {
 	secure, err := c.TLS.Client()
 	if err != nil {
 		return agent.Config{}, err
 	}
+
 	settings := agent.Config{
 		Host:              c.Host,
 		StateDir:          c.StateDir,
@@ -84,10 +94,12 @@ func agentConfig(c config.Agent) (agent.Config, error) {
 		StopTimeout:       c.StopTimeout,
 		Slots:             c.Slots,
 	}
+
 	for _, backend := range c.Backends {
 		settings.Backends = append(settings.Backends, agent.BackendConfig{
 			Name: backend.Name, Driver: backend.Driver, Options: backend.Options, Enabled: backend.Enabled,
 		})
 	}
+
 	return settings, nil
 }

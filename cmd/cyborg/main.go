@@ -1,4 +1,4 @@
-// Command cyborg is the client of the accelerator manager, and the manager's server.
+// Command cyborg is the command line of the accelerator manager, and its server.
 package main
 
 import (
@@ -13,7 +13,9 @@ import (
 
 func main() {
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// A second Ctrl-C ends the process at once. A second SIGTERM does not: supervisors send it to a process and to its group.
+
+	// A second Ctrl-C ends the process at once. A second SIGTERM does not, because supervisors send SIGTERM both to a process and to its group.
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
+
 	os.Exit(cli.Execute(ctx, os.Args[1:], cli.System(), server.Commands()...))
 }

@@ -1,6 +1,4 @@
-// Package clock tells the time of day to whoever decides by it. It can be set off, so that tests of whole processes can
-// make a machine's clock jump. Spans of time are not its matter: those are measured by Go's monotonic clock, which no jump
-// reaches. It imports the standard library only.
+// Package clock tells the time of day. The clock can be set off, so that tests of whole processes can make a machine's clock jump. Durations are not its concern: they are measured by Go's monotonic clock, which no jump affects. It imports only the standard library.
 package clock
 
 import (
@@ -9,23 +7,23 @@ import (
 	"time"
 )
 
-// FileVariable is the environment variable that names a file with how far the clock is off, as Go writes durations. The
-// file is read whenever somebody asks for the time. It is for tests: nothing of the system sets it.
+// FileVariable is the environment variable with the path of a file that holds the clock's offset, as Go writes durations. The file is read each time somebody asks for the time. It exists for tests: nothing in production sets it.
 const FileVariable = "CYBORG_CLOCK_OFFSET_FILE"
 
 // Clock tells the time of day.
 type Clock func() time.Time
 
-// System is the machine's clock, or that which the environment sets off.
+// System returns the machine's clock, or the clock with the offset that the environment demands. Round drops the monotonic reading, which would not follow a jump of the offset.
 func System() Clock {
 	path := os.Getenv(FileVariable) //nolint:forbidigo // no option: it is for tests, and none of their configuration's business
 	if path == "" {
 		return time.Now
 	}
+
 	return func() time.Time { return time.Now().Add(offset(path)).Round(0) }
 }
 
-// offset is what the file says; none where it cannot be read.
+// offset reads the offset from the file; 0 where the file cannot be read.
 func offset(path string) time.Duration {
 	text, err := os.ReadFile(path)
 	if err != nil {

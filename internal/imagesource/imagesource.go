@@ -1,5 +1,4 @@
-// Package imagesource opens images on http(s) servers that the operator has allowed, and on no others: what a caller of
-// the API names as a source must not become a way into the server's network. It must not import the API or the store.
+// Package imagesource opens images on http(s) servers that the operator has allowed, and on no others: a caller of the API names the source, and must not gain access to the server's network that way. It must not import the API or the store.
 package imagesource
 
 import (
@@ -19,20 +18,21 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Options configure a source. The zero value of a field means its default.
+// Options configure a source. The zero value of an optional field means its default.
 type Options struct {
-	// Allow are the http and https URLs below which images may be fetched; none allows none. A name among them that
-	// resolves to a loopback or link-local address is refused all the same, unless it is localhost or the address
-	// itself: otherwise whoever controls the name could point it at services of this machine.
+	// Allow lists the http and https URLs below which images may be fetched; an empty list allows none. A host name in it that resolves to a loopback or link-local address is refused nevertheless: otherwise whoever controls that name's DNS could point it at services of this machine. Only localhost and literal addresses may be local.
 	Allow []string
-	// Max is the largest image, in bytes; default 4 GiB.
+	// Max is the size of the largest image in bytes; default 4 GiB.
 	Max int64
-	// Connect bounds connecting, TLS included; default 10 s. Answer bounds the wait for the answer's head; default
-	// 30 s. Silence is how long an image may stand still; default 30 s.
-	Connect, Answer, Silence time.Duration
+	// Connect limits connecting, TLS included; default 10 s.
+	Connect time.Duration
+	// Answer limits the wait for the head of the answer; default 30 s.
+	Answer time.Duration
+	// Silence is how long a transfer may stand still; default 30 s.
+	Silence time.Duration
 }
 
-// maxRedirects is how many redirections are followed; each must lead below an allowed URL.
+// maxRedirects is how many redirects are followed. Each must lead below an allowed URL.
 const maxRedirects = 3
 
 // HTTP opens images on http and https servers.
@@ -43,12 +43,13 @@ type HTTP struct {
 	client  *http.Client
 }
 
-// New checks the options. The error is of kind ErrInvalid and quotes the URL that is wrong.
+// New makes a source. The error is of kind ErrInvalid and quotes the URL that cannot be allowed.
 func New(options Options) (*HTTP, error) {
 	h := &HTTP{
 		max:     cmp.Or(options.Max, 4<<30),
 		silence: cmp.Or(options.Silence, 30*time.Second),
 	}
+
 	for _, text := range options.Allow {
 		allowed, err := url.Parse(text)
 		if err != nil || (allowed.Scheme != "http" && allowed.Scheme != "https") || allowed.Host == "" || allowed.User != nil {
@@ -56,13 +57,14 @@ func New(options Options) (*HTTP, error) {
 		}
 		h.allow = append(h.allow, allowed)
 	}
+
 	connect := cmp.Or(options.Connect, 10*time.Second)
 	h.client = &http.Client{
 		Transport: &http.Transport{
 			DialContext:           guardedDial(connect),
 			TLSHandshakeTimeout:   connect,
 			ResponseHeaderTimeout: cmp.Or(options.Answer, 30*time.Second),
-			DisableCompression:    true, // the checksum is of what is stored
+			DisableCompression:    true, // the checksum is that of the stored bytes
 			ForceAttemptHTTP2:     true,
 			MaxIdleConnsPerHost:   2,
 			IdleConnTimeout:       30 * time.Second,
@@ -71,19 +73,21 @@ func New(options Options) (*HTTP, error) {
 			if len(via) > maxRedirects {
 				return cyborg.Errorf(cyborg.ErrUnavailable, "the image source redirects more than %d times", maxRedirects)
 			}
+			// A redirect to http would give up the protection that the caller asked for.
 			if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
 				return cyborg.Errorf(cyborg.ErrForbidden, "the image source redirects from https to %s", req.URL.Redacted())
 			}
 			return h.check(req.URL)
 		},
 	}
+
 	return h, nil
 }
 
 // Close closes idle connections.
 func (h *HTTP) Close() { h.client.CloseIdleConnections() }
 
-// check returns an error of kind ErrForbidden unless the URL is below an allowed one.
+// check returns an error of kind ErrForbidden unless the URL is below an allowed URL.
 func (h *HTTP) check(source *url.URL) error {
 	for _, allowed := range h.allow {
 		if below(source, allowed) {
@@ -94,17 +98,20 @@ func (h *HTTP) check(source *url.URL) error {
 		WithHint("The operator lists in images.allow the URLs below which they may.")
 }
 
+// below reports whether the source has the scheme, host and port of the allowed URL, and a path below its path.
 func below(source, allowed *url.URL) bool {
 	if source.Scheme != allowed.Scheme || !strings.EqualFold(source.Hostname(), allowed.Hostname()) || port(source) != port(allowed) {
 		return false
 	}
 	if source.User != nil || path.Clean("/"+source.Path) != "/"+strings.TrimPrefix(source.Path, "/") {
-		return false // ".." and "//" could be read in two ways
+		return false // a server could resolve ".." or "//" differently than this check does
 	}
+
 	root := strings.TrimSuffix(allowed.Path, "/")
 	return source.Path == root || strings.HasPrefix(source.Path, root+"/")
 }
 
+// port is the URL's port, or the default one of its scheme.
 func port(u *url.URL) string {
 	if text := u.Port(); text != "" {
 		return text
@@ -115,13 +122,14 @@ func port(u *url.URL) string {
 	return "80"
 }
 
-// guardedDial connects to what a name resolves to, unless that is loopback or link-local and the name does not say so.
+// guardedDial returns a dial function that refuses loopback and link-local addresses, unless the URL itself names one. The check is made on the resolved address right before the connection, so that DNS cannot answer differently in between.
 func guardedDial(limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, err
 		}
+
 		dialer := &net.Dialer{Timeout: limit}
 		if host != "localhost" && net.ParseIP(host) == nil {
 			dialer.ControlContext = refuseLocal(host)
@@ -130,62 +138,69 @@ func guardedDial(limit time.Duration) func(ctx context.Context, network, address
 	}
 }
 
-// Open returns the image from offset (bytes) on, and its whole size, -1 where the server does not say. The caller
-// closes the reader. Errors: Forbidden for a source that is not allowed, ErrNotFound where the server does not have it,
-// ErrTooLarge, Invalid for an offset beyond the end, Unavailable for what may pass.
+// Open returns the image from offset (in bytes) on, and the size of the whole image, or -1 where the server does not say. The caller closes the reader. Errors: ErrForbidden for a source that is not allowed, ErrNotFound where the server does not have it, ErrTooLarge, ErrInvalid for an offset beyond the end, ErrUnavailable for what may succeed later.
 func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.ReadCloser, int64, error) {
 	source, err := url.Parse(image.Source)
 	if err != nil {
 		return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %q is not a URL", image.Source)
 	}
+	// Redirects are checked as well; see New.
 	if err := h.check(source); err != nil {
 		return nil, 0, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+
+	ctx, cancel := context.WithCancel(ctx) // the reader cancels it when it is closed or stands still
 	answer, err := h.get(ctx, source, offset)
 	if err != nil {
 		cancel()
 		return nil, 0, err
 	}
+
 	content, size, err := Content(answer, offset, h.max)
 	if err != nil {
 		cancel()
 		_ = answer.Body.Close() // the error says more
 		return nil, 0, err
 	}
+
 	return &reader{
 		content: content, closer: answer.Body, cancel: cancel, source: source.Redacted(),
-		left: h.max - offset, max: h.max, silence: h.silence,
+		remaining: h.max - offset, max: h.max, silence: h.silence,
 	}, size, nil
 }
 
+// get requests the image from offset on, and returns the answer's head.
 func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, source.String(), nil)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "image source %q: %w", source.Redacted(), err)
 	}
+
 	request.Header.Set("User-Agent", "cyborg/"+cyborg.Version)
 	if offset > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 	}
+
 	answer, err := h.client.Do(request)
 	if err == nil {
 		return answer, nil
 	}
+
 	if e, ok := errors.AsType[*cyborg.Error](err); ok {
-		return nil, e // a redirect or an address that is not allowed
+		return nil, e // a redirect or an address was refused
 	}
+
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+
 	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
 }
 
-// Content checks the head of a server's answer to a request for an image from offset (bytes) on, makes sure that the content
-// begins there, and returns it with the whole image's size, -1 where the server does not say. Errors are those of Open;
-// ErrTooLarge is one with more than limit bytes.
+// Content checks the head of a server's answer to a request for an image from offset (in bytes) on. It makes sure that the returned content begins at offset, and returns the size of the whole image, or -1 where the server does not say. Errors are those of Open; ErrTooLarge means more than limit bytes.
 func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, error) {
-	source := answer.Request.URL.Redacted()
+	source := answer.Request.URL.Redacted() // without a password, as it appears in errors
+
 	switch {
 	case answer.StatusCode == http.StatusOK || (answer.StatusCode == http.StatusPartialContent && offset > 0):
 	case answer.StatusCode == http.StatusRequestedRangeNotSatisfiable:
@@ -201,7 +216,9 @@ func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, erro
 	default:
 		return nil, 0, cyborg.Errorf(cyborg.ErrImageRejected, "image source %s answers %s", source, answer.Status)
 	}
-	size := answer.ContentLength // of the rest, where a range was asked for and given
+
+	size := answer.ContentLength // where a range was given, only that of the range; corrected below
+
 	if answer.StatusCode == http.StatusPartialContent {
 		start, total, err := contentRange(answer.Header.Get("Content-Range"))
 		if err != nil || start != offset {
@@ -209,7 +226,7 @@ func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, erro
 				source, answer.Header.Get("Content-Range"), offset)
 		}
 		size = total
-	} else if offset > 0 { // it knows no ranges
+	} else if offset > 0 { // the server does not know ranges and sends the image from its first byte
 		if size >= 0 && offset > size {
 			return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %s has nothing at byte %d", source, offset)
 		}
@@ -217,18 +234,21 @@ func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, erro
 			return nil, 0, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s broke off before byte %d: %w", source, offset, err)
 		}
 	}
+
 	if size > limit {
 		return nil, 0, tooLarge(source, limit)
 	}
+
 	return answer.Body, size, nil
 }
 
+// tooLarge is the error for an image above the limit.
 func tooLarge(source string, limit int64) error {
 	return cyborg.Errorf(cyborg.ErrTooLarge, "image %s is larger than %d bytes", source, limit).
 		WithHint("The operator sets the limit with images.max.")
 }
 
-// contentRange reads "bytes start-end/total"; total is -1 where it is "*".
+// contentRange parses "bytes start-end/total" (RFC 9110 §14.4); total is -1 where it is "*".
 func contentRange(header string) (start, total int64, err error) {
 	text, ok := strings.CutPrefix(header, "bytes ")
 	span, totalText, hasTotal := strings.Cut(text, "/")
@@ -236,14 +256,20 @@ func contentRange(header string) (start, total int64, err error) {
 	if !ok || !hasTotal || !hasSpan {
 		return 0, 0, errors.New("not a byte range")
 	}
-	if start, err = strconv.ParseInt(startText, 10, 64); err != nil {
+
+	start, err = strconv.ParseInt(startText, 10, 64)
+	if err != nil {
 		return 0, 0, err
 	}
+
 	if totalText == "*" {
 		return start, -1, nil
 	}
-	if total, err = strconv.ParseInt(totalText, 10, 64); err == nil && total <= start {
+
+	total, err = strconv.ParseInt(totalText, 10, 64)
+	if err == nil && total <= start {
 		err = errors.New("it begins beyond the end")
 	}
+
 	return start, total, err
 }

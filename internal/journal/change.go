@@ -8,86 +8,88 @@ import (
 	"github.com/google/uuid"
 )
 
-// The types below are on disk. They only grow, by fields that may be absent, and use none of another package that could
-// change them.
+// The types below are the file format. They change only by fields that may be absent, so that old journals stay readable, and they use no type of another package that could change under them.
 
-// StepState says how far a step is.
+// StepState is how far a step is.
 type StepState string
 
 // The step states.
 const (
 	Started StepState = "started" // the hardware may have been touched
-	Done    StepState = "done"    // and Result is what came of it
-	Undone  StepState = "undone"  // it must not begin any more
+	Done    StepState = "done"    // the step has ended, and Result is its result
+	Undone  StepState = "undone"  // the step was undone and must not begin any more
 )
 
-// StepKey names a step of an operation.
+// StepKey identifies a step by its operation and its name in there.
 type StepKey struct {
 	Operation uuid.UUID `json:"operation"`
 	Name      string    `json:"name"`
 }
 
-// Step is a step of an operation.
+// Step is what is known of a step of an operation.
 type Step struct {
 	StepKey
 	State  StepState `json:"state"`
 	BootID string    `json:"boot_id"`
 	At     time.Time `json:"at"`
-	// Note is what undoing the step needs to know of the time before it.
+	// Note is what undoing the step needs to know of the state before it.
 	Note json.RawMessage `json:"note,omitempty"`
-	// Result is what the step returned.
+	// Result is what the step returned; set where State is Done.
 	Result json.RawMessage `json:"result,omitempty"`
-	// Images are the checksums of images that undoing the step needs.
+	// Images are the checksums of images that undoing the step needs, which the image cache must keep.
 	Images []string `json:"images,omitempty"`
 }
 
-// AttachmentState says how an attachment is.
+// AttachmentState is how certain an attachment is.
 type AttachmentState string
 
 // The attachment states.
 const (
-	Attached AttachmentState = "attached"
-	InDoubt  AttachmentState = "in_doubt" // being attached or detached
+	Attached AttachmentState = "attached" // the driver has attached the handle
+	InDoubt  AttachmentState = "in_doubt" // an attach or detach began, or the hardware no longer shows the attachment
 )
 
-// AttachmentKey names an attachment: a handle is attached at most once.
+// AttachmentKey identifies an attachment. A handle is attached at most once, so the handle is enough.
 type AttachmentKey struct {
 	Backend string `json:"backend"`
 	Handle  string `json:"handle"`
 }
 
+// compare orders keys by backend, then handle.
 func (k AttachmentKey) compare(other AttachmentKey) int {
 	return cmp.Or(cmp.Compare(k.Backend, other.Backend), cmp.Compare(k.Handle, other.Handle))
 }
 
-// Attachment is a handle that was, or is being, attached to the host.
+// Attachment is a handle that is attached to the host, or is being attached or detached.
 type Attachment struct {
-	Backend    string          `json:"backend"`
-	Handle     string          `json:"handle"`
-	Device     string          `json:"device"`
-	Deployable string          `json:"deployable"`
-	Operation  uuid.UUID       `json:"operation"` // that attached it
+	Backend    string `json:"backend"`
+	Handle     string `json:"handle"`
+	Device     string `json:"device"`
+	Deployable string `json:"deployable"`
+	// Operation is the operation that attached the handle.
+	Operation  uuid.UUID       `json:"operation"`
 	HolderKind string          `json:"holder_kind"`
 	HolderID   string          `json:"holder_id"`
 	State      AttachmentState `json:"state"`
 	BootID     string          `json:"boot_id"`
 	At         time.Time       `json:"at"`
-	// HandedOut says that the driver has nothing to do for an attachment, so that no boot undoes it.
+	// HandedOut is true where the driver has nothing to do for an attachment, so that a boot of the machine does not undo it.
 	HandedOut bool `json:"handed_out,omitempty"`
-	// Note is the driver's own, for the way back.
+	// Note belongs to the driver, which needs it to detach.
 	Note json.RawMessage `json:"note,omitempty"`
 }
 
-// Key is the attachment's name.
+// Key returns the attachment's key.
 func (a Attachment) Key() AttachmentKey { return AttachmentKey{Backend: a.Backend, Handle: a.Handle} }
 
-// RegionKey names what one image goes into: the deployables of a device with the same program set, or a deployable alone.
+// RegionKey identifies what one image goes into: the deployables of a device with the same program set, or one deployable alone.
 type RegionKey struct {
 	Backend string `json:"backend"`
 	Device  string `json:"device"`
 	Region  string `json:"region"`
 }
 
+// compare orders keys by backend, device and region.
 func (k RegionKey) compare(other RegionKey) int {
 	return cmp.Or(cmp.Compare(k.Backend, other.Backend), cmp.Compare(k.Device, other.Device), cmp.Compare(k.Region, other.Region))
 }
@@ -95,12 +97,13 @@ func (k RegionKey) compare(other RegionKey) int {
 // Loaded is the image that this agent loaded last into a region.
 type Loaded struct {
 	RegionKey
-	// Deployable is the one that it was loaded through.
-	Deployable  string    `json:"deployable"`
-	SHA256      string    `json:"sha256"`
-	ImageID     string    `json:"image_id,omitempty"`
-	WholeDevice bool      `json:"whole_device,omitempty"`
-	BitstreamID string    `json:"bitstream_id"` // as read back from the region
+	// Deployable is the deployable through which the image was loaded.
+	Deployable  string `json:"deployable"`
+	SHA256      string `json:"sha256"`
+	ImageID     string `json:"image_id,omitempty"`
+	WholeDevice bool   `json:"whole_device,omitempty"`
+	// BitstreamID is the image id that the region read back.
+	BitstreamID string    `json:"bitstream_id"`
 	Operation   uuid.UUID `json:"operation"`
 	At          time.Time `json:"at"`
 }
@@ -112,9 +115,9 @@ type Staged struct {
 	At        time.Time `json:"at"`
 }
 
-// Change is what one write does: it puts what it lists, replacing what has the same key, after it drops what it names.
+// Change is one write. It first drops the entries that it names, then puts those that it lists, each replacing the entry with the same key.
 type Change struct {
-	// Sequence reserves the numbers below it.
+	// Sequence reserves the sequence numbers below it.
 	Sequence        int64           `json:"sequence,omitempty"`
 	DropSteps       []StepKey       `json:"drop_steps,omitempty"`
 	Steps           []Step          `json:"steps,omitempty"`
@@ -126,29 +129,34 @@ type Change struct {
 	Staged          []Staged        `json:"staged,omitempty"`
 }
 
-// stamp fills in the boot id and the time where they are not set. The lists are the caller's, so they are copied.
+// stamp sets the boot id and the time where they are not set. It copies the lists first, since they belong to the caller.
 func (c *Change) stamp(bootID string, now time.Time) {
 	now = now.UTC()
+
 	c.Steps = append([]Step(nil), c.Steps...)
 	for i := range c.Steps {
 		s := &c.Steps[i]
 		s.BootID, s.At = cmp.Or(s.BootID, bootID), orNow(s.At, now)
 	}
+
 	c.Attachments = append([]Attachment(nil), c.Attachments...)
 	for i := range c.Attachments {
 		a := &c.Attachments[i]
 		a.BootID, a.At = cmp.Or(a.BootID, bootID), orNow(a.At, now)
 	}
+
 	c.Loaded = append([]Loaded(nil), c.Loaded...)
 	for i := range c.Loaded {
 		c.Loaded[i].At = orNow(c.Loaded[i].At, now)
 	}
+
 	c.Staged = append([]Staged(nil), c.Staged...)
 	for i := range c.Staged {
 		c.Staged[i].At = orNow(c.Staged[i].At, now)
 	}
 }
 
+// orNow returns now for a time that is not set.
 func orNow(at, now time.Time) time.Time {
 	if at.IsZero() {
 		return now

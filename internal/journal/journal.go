@@ -1,8 +1,6 @@
-// Package journal is an agent's memory of what it has done, or was about to do, to its host's hardware. It is written
-// before the hardware is touched, and it is on disk when Write returns.
+// Package journal is an agent's record of what it has done, or was about to do, to its host's hardware. It is written before the hardware is touched, and a change is on disk when Write returns: a step that is repeated after a crash finds out what the first try did.
 //
-// It is one append-only file of changes, each with a checksum, rewritten from time to time as the shortest list of
-// changes that leads to the same state. It imports the root package and the standard library.
+// The journal is one append-only file of changes, each with a checksum. From time to time it is rewritten as the shortest list of changes that leads to the same state. It imports the root package and the standard library.
 package journal
 
 import (
@@ -24,20 +22,21 @@ import (
 const (
 	fileName = "journal"
 
-	// sequenceBlock is how many sequence numbers one write reserves.
+	// sequenceBlock is how many sequence numbers one write reserves, so that most of them cost no write to the disk.
 	sequenceBlock = 4096
-	// compactFrom is the file size in bytes below which rewriting is not worth it.
+	// compactFrom is the file size in bytes below which rewriting saves too little.
 	compactFrom = 256 << 10
-	// compactFactor is how many times its compacted size the file may reach.
+	// compactFactor is how many times its size after the last rewrite the file may reach.
 	compactFactor = 4
 )
 
-// Options are what a journal is opened with. The zero value of each but BootID is usable.
+// Options configure a journal. Every field but BootID may be left zero.
 type Options struct {
-	// BootID tells this boot of the machine from others; it is kept with every step and attachment.
+	// BootID identifies this boot of the machine. It is stored with every step and attachment, since a boot undoes attachments.
 	BootID string
-	Log    *slog.Logger
-	// Now is the clock; time.Now where nil.
+	// Log receives warnings; nil discards them.
+	Log *slog.Logger
+	// Now returns the time of day; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -48,29 +47,33 @@ type Journal struct {
 	log    *slog.Logger
 	now    func() time.Time
 
-	mu    sync.Mutex
-	file  *os.File
-	size  int64 // bytes of the file that are known to be good
-	small int64 // size of the file when it was last rewritten
-	// damaged is set where a write failed: nobody knows then what the disk has, so the file is rewritten before the next.
+	// mu guards everything below. It is held while the disk is written: changes reach the file in the order in which they take effect.
+	mu   sync.Mutex
+	file *os.File
+	// size is how many bytes of the file are known to be good.
+	size int64
+	// compactedSize is the size of the file after it was last rewritten.
+	compactedSize int64
+	// damaged is set when a write has failed. The content of the disk is unknown then, so the file is rewritten before the next write.
 	damaged bool
 	state   state
-	next    int64 // the sequence number to give out next
+	// next is the sequence number to return next.
+	next int64
 }
 
-// Open opens the journal in the directory, or begins a new one. A record that was cut off at the end of the file, by a
-// kill or a power cut, is dropped: whoever wrote it was never told that it was written. Damage anywhere else is an error
-// of kind ErrInvalid that says what to do; so is the journal of a newer release.
+// Open opens the journal in a directory, or begins a new one. It drops a record that a kill or a power cut has cut off at the end of the file: Write never returned for it, so nobody relies on it. Damage anywhere else is an error of kind ErrInvalid that says what to do; so is the journal of a newer release.
 func Open(dir string, options Options) (*Journal, error) {
 	j := &Journal{
 		path: filepath.Join(dir, fileName), bootID: options.BootID, log: options.Log, now: options.Now, state: newState(),
 	}
+
 	if j.log == nil {
 		j.log = slog.New(slog.DiscardHandler)
 	}
 	if j.now == nil {
 		j.now = time.Now
 	}
+
 	text, err := os.ReadFile(j.path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -80,10 +83,13 @@ func Open(dir string, options Options) (*Journal, error) {
 	default:
 		err = j.load(text)
 	}
+
 	if err != nil {
 		return nil, err
 	}
-	j.next = max(j.state.sequence, j.now().UnixMilli()) // all that was reserved may have been given out
+
+	// All reserved numbers may have been given out. The clock keeps the numbers growing even where the journal was lost.
+	j.next = max(j.state.sequence, j.now().UnixMilli())
 	return j, nil
 }
 
@@ -94,72 +100,84 @@ func (j *Journal) load(text []byte) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the journal %s is unusable: %w", j.path, err).
 			WithHint("%s", damagedHint(j.path))
 	}
+
 	file, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be opened: %w", j.path, err)
 	}
+
 	if cut := int64(len(text)) - good; cut > 0 {
 		j.log.Warn("the journal ends in a record that was cut off; it is dropped", "journal", j.path, "bytes", cut)
 		if err := errors.Join(file.Truncate(good), file.Sync()); err != nil {
 			return errors.Join(cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be written: %w", j.path, err), file.Close())
 		}
 	}
-	j.file, j.size, j.small = file, good, good
+
+	j.file, j.size, j.compactedSize = file, good, good
 	if good > compactFrom {
 		j.tryRewrite()
 	}
+
 	return nil
 }
 
-// Close closes the file.
+// Close closes the file. Writes fail afterwards.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.file == nil {
 		return nil
 	}
+
 	err := j.file.Close()
 	j.file = nil
 	return err
 }
 
-// BootID is the boot that the journal was opened in.
+// BootID returns the boot in which the journal was opened.
 func (j *Journal) BootID() string { return j.bootID }
 
-// Write makes a change, all of it or none. It is on disk when Write returns nil; an error, of kind ErrUnavailable, means
-// that the change has not been made. Steps, attachments and images without a boot id or a time get the present ones.
+// Write makes a change, all of it or none. The change is on disk when Write returns nil. An error is of kind ErrUnavailable and means that the change has not been made. Steps, attachments and images without a boot id or a time get the present ones.
 func (j *Journal) Write(change Change) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.write(change)
 }
 
+// write is Write for a caller that holds mu.
 func (j *Journal) write(change Change) error {
 	change.stamp(j.bootID, j.now())
 	record, err := encode(change)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "a journal record cannot be encoded: %w", err)
 	}
+
 	if j.file == nil && !j.damaged {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s is closed", j.path)
 	}
-	if !j.damaged && j.size > compactFrom && j.size > compactFactor*j.small {
+
+	if !j.damaged && j.size > compactFrom && j.size > compactFactor*j.compactedSize {
 		j.tryRewrite()
 	}
+
 	if j.damaged {
 		if err := j.rewrite(); err != nil {
 			return err
 		}
 	}
+
+	// After a failed write, a new write behind it would follow a damaged record, which counts as damage of the whole file.
 	if err := j.append(record); err != nil {
 		j.damaged = true
 		return unwritable(j.path, err)
 	}
+
 	j.size += int64(len(record))
 	j.state.apply(change)
 	return nil
 }
 
+// append writes a record to the end of the file and syncs it.
 func (j *Journal) append(record []byte) error {
 	if _, err := j.file.Write(record); err != nil {
 		return err
@@ -167,16 +185,17 @@ func (j *Journal) append(record []byte) error {
 	return j.file.Sync()
 }
 
-// tryRewrite is rewrite where the journal can do without.
+// tryRewrite rewrites the file to save space. Where that fails, the old file is still good and only goes on growing.
 func (j *Journal) tryRewrite() {
 	if err := j.rewrite(); err != nil {
 		j.log.Warn("the journal could not be rewritten; it goes on growing", "journal", j.path, "error", err)
 	}
 }
 
-// rewrite replaces the file with the shortest one that leads to the present state.
+// rewrite replaces the file by the shortest one that leads to the present state. It writes a new file and renames it, so that a crash leaves the old journal or the new one.
 func (j *Journal) rewrite() error {
 	j.state.prune(j.now())
+
 	text := []byte(header)
 	for change := range j.state.changes() {
 		record, err := encode(change)
@@ -185,11 +204,13 @@ func (j *Journal) rewrite() error {
 		}
 		text = append(text, record...)
 	}
+
 	fresh := j.path + ".new"
 	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return unwritable(j.path, err)
 	}
+
 	_, err = file.Write(text)
 	if err == nil {
 		err = file.Sync()
@@ -197,42 +218,49 @@ func (j *Journal) rewrite() error {
 	if err == nil {
 		err = os.Rename(fresh, j.path)
 	}
+
 	if err != nil {
 		return errors.Join(unwritable(j.path, err), file.Close(), ignoreMissing(os.Remove(fresh)))
 	}
 	// From here on the new file is the journal, whatever else fails.
 	if j.file != nil {
-		_ = j.file.Close() // of a file that is gone; nothing in it is needed
+		_ = j.file.Close() // the old file was replaced; nothing in it is needed
 	}
-	j.file, j.size, j.small, j.damaged = file, int64(len(text)), int64(len(text)), false
+
+	j.file, j.size, j.compactedSize, j.damaged = file, int64(len(text)), int64(len(text)), false
+
+	// Until the directory is synced, a power cut may bring the old file back, so nothing may be written to the new one alone.
 	if err := syncDir(filepath.Dir(j.path)); err != nil {
 		j.damaged = true
 		return unwritable(j.path, err)
 	}
+
 	return nil
 }
 
-// Exceed makes the numbers from now on greater than that one, and says whether they would not have been.
+// Exceed makes all further sequence numbers greater than the given one. It returns false where they were already.
 func (j *Journal) Exceed(sequence int64) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.next > sequence {
 		return false
 	}
+
 	j.next = sequence + 1
 	return true
 }
 
-// NextSequence returns a number greater than every one before it, those of earlier processes included: also where the
-// journal was lost, as long as the clock did not go back; see Exceed. The error is of kind ErrUnavailable.
+// NextSequence returns a number that is greater than every earlier one, those of earlier processes included. That also holds where the journal was lost, unless the clock went back; Exceed covers that case. The error is of kind ErrUnavailable.
 func (j *Journal) NextSequence() (int64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	// The reservation is on disk before the first of its numbers is used: a later process begins behind it.
 	if j.next >= j.state.sequence {
 		if err := j.write(Change{Sequence: j.next + sequenceBlock}); err != nil {
 			return 0, err
 		}
 	}
+
 	number := j.next
 	j.next++
 	return number, nil
@@ -254,14 +282,14 @@ func (j *Journal) Attachment(key AttachmentKey) (Attachment, bool) {
 	return attachment, ok
 }
 
-// Attachments lists all attachments, by backend and handle.
+// Attachments lists all attachments, sorted by backend and handle.
 func (j *Journal) Attachments() []Attachment {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.SortedFunc(maps.Values(j.state.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) })
 }
 
-// Loaded returns the image that was loaded last into a region.
+// Loaded returns the image that was last loaded into a region.
 func (j *Journal) Loaded(key RegionKey) (Loaded, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -269,7 +297,7 @@ func (j *Journal) Loaded(key RegionKey) (Loaded, bool) {
 	return loaded, ok
 }
 
-// Staged returns what was staged for an operation.
+// Staged returns the image that was staged for an operation.
 func (j *Journal) Staged(operation uuid.UUID) (Staged, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -277,19 +305,19 @@ func (j *Journal) Staged(operation uuid.UUID) (Staged, bool) {
 	return staged, ok
 }
 
-// Images lists the checksums of the images that may be needed again: loaded, loaded before by an operation that is not
-// over, or staged since the given time.
+// Images returns the checksums of the images that may be needed again: loaded ones, those that undoing a step needs, and those staged since the given time.
 func (j *Journal) Images(stagedSince time.Time) map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.state.images(stagedSince)
 }
 
-// Lost says that the attachment was made before the machine's last boot, which undid it.
+// Lost reports whether the attachment was made before the machine's last boot, which undid it.
 func (j *Journal) Lost(attachment Attachment) bool {
 	return attachment.State == Attached && !attachment.HandedOut && attachment.BootID != j.bootID
 }
 
+// syncDir makes a rename in the directory durable.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -298,6 +326,7 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
+// ignoreMissing turns the error for a missing file into nil.
 func ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -305,6 +334,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
+// unwritable is the error of a failed write, which names a full disk as such.
 func unwritable(path string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "no space is left for the journal %s, so nothing is changed on this host: %w", path, err).
@@ -313,6 +343,7 @@ func unwritable(path string, err error) error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be written, so nothing is changed on this host: %w", path, err)
 }
 
+// damagedHint tells an operator what to do about a damaged journal.
 func damagedHint(path string) string {
 	return "The disk, or another program, changed it. Restore the file from a backup of this boot; or move it to " + path +
 		".damaged and start the agent again: it then knows nothing of attachments, and Reconcile compares the records with the hardware."

@@ -261,7 +261,7 @@ func TestLost(t *testing.T) {
 	require.NoError(t, j.Close())
 }
 
-// TestKill kills a process that writes, again and again; whatever it was told is written is there.
+// TestKill kills a process that writes, again and again: every change for which Write returned is in the journal afterwards.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

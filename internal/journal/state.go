@@ -9,8 +9,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// What a rewrite keeps of steps that are over: long enough for the latest retry of any of them. Steps that began and
-// were neither finished nor undone are kept longer, since their operation may wait for an operator.
+// These limits say what a rewrite keeps of steps. Ended steps are kept long enough for the latest retry of any of them. Steps that began and neither ended nor were undone are kept longer, because their operation may wait for an operator.
 const (
 	keepEnded      = 7 * 24 * time.Hour
 	keepStarted    = 90 * 24 * time.Hour
@@ -18,7 +17,7 @@ const (
 	keepEndedBytes = 8 << 20 // of notes and results
 )
 
-// state is what the changes lead to.
+// state is the content of the journal: what all its changes lead to.
 type state struct {
 	sequence    int64
 	steps       map[StepKey]Step
@@ -27,6 +26,7 @@ type state struct {
 	staged      map[uuid.UUID]Staged
 }
 
+// newState returns the empty state.
 func newState() state {
 	return state{
 		steps: map[StepKey]Step{}, attachments: map[AttachmentKey]Attachment{},
@@ -34,26 +34,31 @@ func newState() state {
 	}
 }
 
+// apply makes a change. Drops come before puts, so that a change can replace what it drops.
 func (s *state) apply(c Change) {
 	s.sequence = max(s.sequence, c.Sequence)
+
 	for _, key := range c.DropSteps {
 		delete(s.steps, key)
 	}
 	for _, step := range c.Steps {
 		s.steps[step.StepKey] = step
 	}
+
 	for _, key := range c.DropAttachments {
 		delete(s.attachments, key)
 	}
 	for _, attachment := range c.Attachments {
 		s.attachments[attachment.Key()] = attachment
 	}
+
 	for _, key := range c.DropLoaded {
 		delete(s.loaded, key)
 	}
 	for _, loaded := range c.Loaded {
 		s.loaded[loaded.RegionKey] = loaded
 	}
+
 	for _, operation := range c.DropStaged {
 		delete(s.staged, operation)
 	}
@@ -62,8 +67,7 @@ func (s *state) apply(c Change) {
 	}
 }
 
-// changes lists the changes that lead from nothing to this state. They end with the sequence, so that damage to any
-// other of them is told from a write that was cut off.
+// changes returns the changes that lead from nothing to this state. The last one is the sequence, which is always there: a bad record before it has a good one after it, so replay tells damage from a write that was cut off.
 func (s *state) changes() iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		for _, a := range slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) }) {
@@ -71,30 +75,35 @@ func (s *state) changes() iter.Seq[Change] {
 				return
 			}
 		}
+
 		for _, l := range slices.SortedFunc(maps.Values(s.loaded), func(a, b Loaded) int { return a.RegionKey.compare(b.RegionKey) }) {
 			if !yield(Change{Loaded: []Loaded{l}}) {
 				return
 			}
 		}
+
 		for _, g := range slices.SortedFunc(maps.Values(s.staged), func(a, b Staged) int { return a.At.Compare(b.At) }) {
 			if !yield(Change{Staged: []Staged{g}}) {
 				return
 			}
 		}
+
 		for _, step := range s.stepsByTime() {
 			if !yield(Change{Steps: []Step{step}}) {
 				return
 			}
 		}
+
 		yield(Change{Sequence: max(s.sequence, 1)})
 	}
 }
 
+// stepsByTime returns the steps, the oldest first.
 func (s *state) stepsByTime() []Step {
 	return slices.SortedFunc(maps.Values(s.steps), func(a, b Step) int { return a.At.Compare(b.At) })
 }
 
-// prune forgets steps that nobody can come back to.
+// prune forgets steps that no retry can come back to any more, the oldest ended ones first.
 func (s *state) prune(now time.Time) {
 	ended, size := 0, 0
 	for _, step := range slices.Backward(s.stepsByTime()) {
@@ -105,12 +114,14 @@ func (s *state) prune(now time.Time) {
 			}
 			continue
 		}
+
 		ended++
 		size += len(step.Note) + len(step.Result)
 		if age > keepEnded || ended > keepEndedSteps || size > keepEndedBytes {
 			delete(s.steps, step.StepKey)
 		}
 	}
+
 	for operation, staged := range s.staged {
 		if now.Sub(staged.At) > keepEnded {
 			delete(s.staged, operation)
@@ -118,16 +129,19 @@ func (s *state) prune(now time.Time) {
 	}
 }
 
+// images returns the checksums of images that must be kept; see Journal.Images.
 func (s *state) images(stagedSince time.Time) map[string]bool {
 	needed := map[string]bool{}
 	for _, loaded := range s.loaded {
 		needed[loaded.SHA256] = true
 	}
+
 	for _, staged := range s.staged {
 		if staged.At.After(stagedSince) {
 			needed[staged.SHA256] = true
 		}
 	}
+
 	for _, step := range s.steps {
 		if step.State == Undone || step.At.Before(stagedSince) {
 			continue
@@ -136,5 +150,6 @@ func (s *state) images(stagedSince time.Time) map[string]bool {
 			needed[sum] = true
 		}
 	}
+
 	return needed
 }

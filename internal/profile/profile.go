@@ -1,5 +1,4 @@
-// Package profile keeps what the command line knows of the APIs that a person works with: one file of theirs, with a
-// name for each. It imports nothing of ours but the root package.
+// Package profile stores how the command line reaches the APIs that a person works with: one file for each person, with a named profile for each API. It imports nothing of ours but the root package.
 package profile
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Profile is how one API is reached, and how to prove who asks. Empty fields are not set.
+// Profile says how to reach one API, and how to authenticate there. Empty fields are not set.
 type Profile struct {
 	URL       string `yaml:"url,omitempty"`
 	Token     string `yaml:"token,omitempty"`
@@ -28,30 +27,32 @@ type Profile struct {
 	Key       string `yaml:"key,omitempty"`
 }
 
-// Book is all profiles of a person.
+// Book is the content of a person's profile file.
 type Book struct {
-	// Current is the one that is used where nobody names another; empty for none.
+	// Current is the name of the profile that is used where none is named; empty for none.
 	Current  string             `yaml:"current,omitempty"`
 	Profiles map[string]Profile `yaml:"profiles,omitempty"`
 
 	path string
 }
 
+// namePattern is the format of a profile's name.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-// Path is where the file of a person is, by the XDG base directory specification. Env looks a variable up.
+// Path returns the path of a person's profile file, by the XDG Base Directory Specification. Env looks up an environment variable. The error is of kind ErrInvalid where there is no home directory.
 func Path(env func(string) string) (string, error) {
-	if home := env("XDG_CONFIG_HOME"); filepath.IsAbs(home) { // the specification says that a relative path is to be ignored
+	if home := env("XDG_CONFIG_HOME"); filepath.IsAbs(home) { // the specification demands that a relative path is ignored
 		return filepath.Join(home, "cyborg", "profiles.yaml"), nil
 	}
+
 	if home := env("HOME"); filepath.IsAbs(home) {
 		return filepath.Join(home, ".config", "cyborg", "profiles.yaml"), nil
 	}
+
 	return "", cyborg.Errorf(cyborg.ErrInvalid, "there is no place for profiles: neither XDG_CONFIG_HOME nor HOME is set")
 }
 
-// Open reads the file; one that does not exist holds no profile. A file that others can read is refused, with an error
-// of kind ErrInvalid: it may hold tokens.
+// Open reads the file at path; a missing file has no profiles. The error is of kind ErrInvalid, also for a file that others can access: it may hold tokens.
 func Open(path string) (*Book, error) {
 	book := &Book{path: path}
 	file, err := os.Open(path)
@@ -62,6 +63,7 @@ func Open(path string) (*Book, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the profiles cannot be read: %w", err)
 	}
 	defer file.Close()
+
 	info, err := file.Stat()
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the profiles cannot be read: %w", err)
@@ -70,16 +72,18 @@ func Open(path string) (*Book, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "others have access to %s (mode %#o), which may hold tokens", path, info.Mode().Perm()).
 			WithHint("chmod 600 %s, and change the tokens if somebody may have read them.", path)
 	}
+
 	decoder := yaml.NewDecoder(file)
-	decoder.KnownFields(true)
+	decoder.KnownFields(true) // a misspelt field would otherwise be ignored, and be lost with the next write
 	if err := decoder.Decode(book); err != nil && !errors.Is(err, io.EOF) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s holds no profiles as `cyborg profile` writes them: %w", path, err).
 			WithHint("Mend it, or remove it and make the profiles anew.")
 	}
+
 	return book, nil
 }
 
-// Names lists the profiles, sorted.
+// Names lists the names of the profiles, sorted.
 func (b *Book) Names() []string {
 	names := make([]string, 0, len(b.Profiles))
 	for name := range b.Profiles {
@@ -99,57 +103,66 @@ func (b *Book) Get(name string) (Profile, error) {
 	return found, nil
 }
 
-// Change reads the file anew, applies the change, and writes it, so that two commands at once lose nothing. What the
-// change refuses leaves the file as it is.
+// Change reads the file, applies the change and writes the file, under a lock on its directory, so that two commands at the same time lose nothing. Where change returns an error, the file stays as it is.
 func Change(path string, change func(*Book) error) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the directory of the profiles cannot be made: %w", err)
 	}
+
 	lock, err := os.Open(dir)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the directory of the profiles cannot be read: %w", err)
 	}
-	defer lock.Close() // and so gives the lock up
+	defer lock.Close() // which releases the lock
+
+	// The directory is locked instead of the file, because the file is replaced by each write.
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the profiles cannot be locked: %w", err)
 	}
+
+	// The file is read under the lock: another command may have changed it since the caller looked.
 	book, err := Open(path)
 	if err != nil {
 		return err
 	}
+
 	if err := change(book); err != nil {
 		return err
 	}
+
 	return book.write(lock)
 }
 
-// Set puts a profile in its place. The first one becomes the current one. The error is of kind ErrInvalid.
+// Set adds or replaces a profile. The first profile becomes the current one. The error is of kind ErrInvalid.
 func (b *Book) Set(name string, p Profile) error {
 	if !namePattern.MatchString(name) {
 		return cyborg.Errorf(cyborg.ErrInvalid, "%q is no name for a profile: use letters, digits, dots, hyphens and underscores", name)
 	}
+
 	if len(b.Profiles) == 0 {
 		b.Profiles = map[string]Profile{}
 		b.Current = name
 	}
+
 	b.Profiles[name] = p
 	return nil
 }
 
-// Delete forgets a profile. The error is of kind ErrNotFound.
+// Delete removes a profile. The error is of kind ErrNotFound.
 func (b *Book) Delete(name string) error {
 	if _, err := b.Get(name); err != nil {
 		return err
 	}
+
 	delete(b.Profiles, name)
-	if b.Current == name {
+	if b.Current == name { // no other profile takes its place: the person has to choose one
 		b.Current = ""
 	}
 	return nil
 }
 
-// write replaces the file at once or not at all.
+// write replaces the file, as a whole or not at all. Dir is the open directory of the file: syncing it makes the rename durable.
 func (b *Book) write(dir *os.File) (err error) {
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)
@@ -157,20 +170,25 @@ func (b *Book) write(dir *os.File) (err error) {
 	if err := errors.Join(encoder.Encode(b), encoder.Close()); err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "the profiles cannot be written: %w", err)
 	}
-	part, err := os.CreateTemp(dir.Name(), ".profiles-*") // for its owner only
+
+	part, err := os.CreateTemp(dir.Name(), ".profiles-*") // only its owner may read it
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", err)
 	}
+
 	_, err = part.Write(text.Bytes())
 	err = errors.Join(err, part.Sync(), part.Close())
+
 	if err == nil {
 		err = os.Rename(part.Name(), b.path)
 	}
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", errors.Join(err, os.Remove(part.Name())))
 	}
+
 	if err := dir.Sync(); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", err)
 	}
+
 	return nil
 }

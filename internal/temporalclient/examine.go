@@ -18,40 +18,43 @@ import (
 	"github.com/cyborg-project/cyborg/internal/doctor"
 )
 
-// examineLimit bounds each question to Temporal.
+// examineLimit limits each request to Temporal.
 const examineLimit = 10 * time.Second
 
-// Examination is what the doctor asks Temporal for.
+// Examination is what the doctor wants to know of Temporal.
 type Examination struct {
-	// Histories is how long they should be kept; 0 for whatever it is.
+	// Histories is how long histories should be kept; 0 for any time.
 	Histories time.Duration
-	// Attributes must be among the namespace's search attributes.
+	// Attributes are search attributes that the namespace must have; nil for no check.
 	Attributes map[string]enumspb.IndexedValueType
-	// Queue should have somebody who serves it, and Serves says what to do where it has none; empty for no question.
-	Queue, Serves string
-	// Lives says whether whoever serves a queue under this identity lives: Temporal lists also who served it some minutes ago.
-	// Nil where nobody knows.
+	// Queue is a task queue that somebody should serve; empty for no check.
+	Queue string
+	// Serves says what to do where nobody serves the queue.
+	Serves string
+	// Lives reports whether the worker with this identity is alive, since Temporal goes on listing a worker for some minutes after its end. Nil where nobody knows; then only the time of the last poll counts.
 	Lives func(identity string) bool
 }
 
-// pollLimit is when whoever asked Temporal for work and still lives has asked again, with some room: workers wait for two and a
-// half minutes at most.
+// pollLimit is how long ago the last poll of a live worker may be: a poll lasts at most two and a half minutes, and some time is added.
 const pollLimit = 3 * time.Minute
 
-// Examine looks at the configured Temporal and changes nothing.
+// Examine checks the configured Temporal, and adds what it finds to f. It changes nothing. Where Temporal does not answer, it leaves out the checks that would only fail for the same reason.
 func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Examination) {
 	options, err := Options(c, slog.New(slog.DiscardHandler), "doctor")
 	if err != nil {
 		f.Error("temporal", err, "Correct temporal in the configuration.")
 		return
 	}
+
 	lazy, err := client.NewLazyClient(options)
 	if err != nil {
 		f.Error("temporal", err, "Correct temporal in the configuration.")
 		return
 	}
 	defer lazy.Close()
+
 	e := examiner{Findings: f, client: lazy, namespace: options.Namespace}
+
 	asked := time.Now()
 	if !e.ask(ctx, "temporal", func(ctx context.Context) error {
 		_, err := lazy.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
@@ -59,10 +62,13 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	}, fmt.Sprintf("Start it, or set temporal.address or TEMPORAL_ADDRESS: %s does not answer.", options.HostPort)) {
 		return
 	}
+
 	f.OKf("temporal", "answers at %s in %s", options.HostPort, time.Since(asked).Round(time.Millisecond))
+
 	if !e.namespaceIsThere(ctx, want.Histories) {
 		return
 	}
+
 	if want.Attributes != nil {
 		e.attributes(ctx, want.Attributes)
 	}
@@ -71,6 +77,7 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	}
 }
 
+// examiner asks one cluster about one namespace.
 type examiner struct {
 	*doctor.Findings
 
@@ -78,10 +85,11 @@ type examiner struct {
 	namespace string
 }
 
-// ask asks one thing, and notes where there is no answer.
+// ask sends one request within examineLimit. It adds a finding where there is no answer, and reports whether there was one.
 func (e *examiner) ask(ctx context.Context, check string, question func(context.Context) error, do string) bool {
 	ctx, cancel := context.WithTimeout(ctx, examineLimit)
 	defer cancel()
+
 	err := question(ctx)
 	if err != nil {
 		e.Error(check, err, do)
@@ -89,9 +97,11 @@ func (e *examiner) ask(ctx context.Context, check string, question func(context.
 	return err == nil
 }
 
+// namespaceIsThere checks that the namespace exists and keeps histories for long enough. It returns false where nothing else can be checked without it.
 func (e *examiner) namespaceIsThere(ctx context.Context, histories time.Duration) bool {
 	var described *workflowservice.DescribeNamespaceResponse
 	keep := max(histories, 24*time.Hour)
+
 	ok := e.ask(ctx, "namespace", func(ctx context.Context) (err error) {
 		described, err = e.client.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: e.namespace})
 		if _, missing := errors.AsType[*serviceerror.NamespaceNotFound](err); missing {
@@ -102,22 +112,25 @@ func (e *examiner) namespaceIsThere(ctx context.Context, histories time.Duration
 	if !ok {
 		return false
 	}
+
 	retention := described.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration()
 	if histories > 0 && retention < histories {
 		e.Warn("namespace", fmt.Sprintf("%s keeps histories for %s, and retention.histories is %s", e.namespace, retention, histories),
 			fmt.Sprintf("temporal operator namespace update --namespace %s --retention %.0fh", e.namespace, histories.Hours()))
 		return true
 	}
+
 	e.OKf("namespace", "%s keeps histories for %s", e.namespace, retention)
 	return true
 }
 
-// createNamespace says how to make a namespace.
+// createNamespace returns what to do where the namespace does not exist.
 func createNamespace(namespace string, retention time.Duration) string {
 	return fmt.Sprintf("Make it with: temporal operator namespace create --namespace %s --retention %.0fh; or set temporal.namespace to another.",
 		namespace, retention.Hours())
 }
 
+// attributes checks that the namespace has the search attributes with their types. A missing one is a warning: a server adds it when it starts.
 func (e *examiner) attributes(ctx context.Context, want map[string]enumspb.IndexedValueType) {
 	var known *operatorservice.ListSearchAttributesResponse
 	if !e.ask(ctx, "search attributes", func(ctx context.Context) (err error) {
@@ -126,22 +139,26 @@ func (e *examiner) attributes(ctx context.Context, want map[string]enumspb.Index
 	}, "Give this process the right to list them.") {
 		return
 	}
+
 	var missing []string
 	for name, kind := range want {
 		if have, ok := known.GetCustomAttributes()[name]; !ok || have != kind {
 			missing = append(missing, fmt.Sprintf("%s (%s)", name, kind))
 		}
 	}
+
 	if len(missing) > 0 {
 		e.Warn("search attributes", fmt.Sprintf("missing, or of another type: %v", missing), "A server adds them when it starts; without the right to, add them by hand.")
 		return
 	}
+
 	e.OKf("search attributes", "all %d are there", len(want))
 }
 
-// pollers looks for somebody who serves the queue. Temporal goes on to list those who are gone for some minutes.
+// pollers checks that somebody serves the queue. Temporal lists workers for some minutes after their end, so being listed is not enough.
 func (e *examiner) pollers(ctx context.Context, want Examination) {
 	var described *workflowservice.DescribeTaskQueueResponse
+
 	check := "queue " + want.Queue
 	if !e.ask(ctx, check, func(ctx context.Context) (err error) {
 		described, err = e.client.WorkflowService().DescribeTaskQueue(ctx, &workflowservice.DescribeTaskQueueRequest{
@@ -151,6 +168,7 @@ func (e *examiner) pollers(ctx context.Context, want Examination) {
 	}, "Look at Temporal's log.") {
 		return
 	}
+
 	gone := ""
 	for _, poller := range described.GetPollers() {
 		identity, ago := poller.GetIdentity(), time.Since(poller.GetLastAccessTime().AsTime()).Round(time.Second)
@@ -164,5 +182,6 @@ func (e *examiner) pollers(ctx context.Context, want Examination) {
 		}
 		gone = fmt.Sprintf("; %s, who asked for work %s ago, is gone", identity, ago)
 	}
+
 	e.Warn(check, "nobody serves it"+gone, want.Serves)
 }

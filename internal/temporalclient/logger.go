@@ -11,26 +11,26 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// NewLogger brings what Temporal's SDK says into our log. That a step has failed an agent says itself, with its kind and at
-// its level: the SDK's own line on it, always an error, is for debugging.
+// NewLogger returns the logger for Temporal's SDK, which writes to log. An agent logs the failure of a step itself, with its kind and at the level of that kind. The SDK's own line about the same failure is always an error, so it is lowered to debug.
 func NewLogger(log *slog.Logger) temporallog.Logger {
 	return temporallog.NewStructuredLogger(slog.New(&handler{Handler: log.Handler()}))
 }
 
-// handler lowers that line.
+// handler lowers the level of that line where an agent's worker writes it.
 type handler struct {
 	slog.Handler
 
-	agent bool // the worker that speaks is an agent's
+	// agent is true for the logger of an agent's worker.
+	agent bool
 }
 
-// What the SDK calls its line, and the attribute of a worker that has its queue; there are no constants for them.
+// The SDK's message, and the attribute with a worker's task queue; the SDK has no constants for them.
 const (
 	activityFailed = "Activity error."
 	queueAttribute = "TaskQueue"
 )
 
-// Handle logs a record, that line as debug.
+// Handle writes a record, the SDK's line about a failed step at the level debug.
 func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	if h.agent && record.Message == activityFailed {
 		record.Level = slog.LevelDebug
@@ -41,7 +41,7 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// WithAttrs returns a handler that adds attributes.
+// WithAttrs returns a handler that adds attributes. The SDK's worker adds its task queue this way, which identifies an agent's worker.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	agent := slices.ContainsFunc(attrs, func(a slog.Attr) bool {
 		return a.Key == queueAttribute && strings.HasPrefix(a.Value.String(), workflows.AgentQueue(""))

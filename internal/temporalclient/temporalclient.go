@@ -1,6 +1,4 @@
-// Package temporalclient connects a process to Temporal: our configuration laid over Temporal's own environment
-// profile, the SDK's messages in our log, and what the doctor asks the cluster. Of workflows it knows the agents' queues
-// only, and it must not import a worker, the store or the API.
+// Package temporalclient connects a process to Temporal: our configuration on top of Temporal's own environment profile, the SDK's messages in our log, and the doctor's checks of the cluster. Of workflows it knows only the agents' queues, and it must not import a worker, the store or the API.
 package temporalclient
 
 import (
@@ -15,19 +13,18 @@ import (
 )
 
 const (
-	// DefaultAddress is where Temporal is looked for when nobody says otherwise.
+	// DefaultAddress is Temporal's address where none is configured.
 	DefaultAddress = "127.0.0.1:7233"
-	// DefaultNamespace is the namespace of everything of ours when nobody says otherwise.
+	// DefaultNamespace is the namespace where none is configured.
 	DefaultNamespace = "cyborg"
 )
 
-// Options are those of a client of the configured cluster. The identity is what Temporal's UI shows of a worker or a
-// starter. The error, of kind ErrInvalid, says what in the configuration or the environment profile cannot be used.
+// Options returns the options of a client of the configured cluster. The identity names the worker or starter in Temporal's UI. The error is of kind ErrInvalid and says what in the configuration or the environment profile cannot be used.
 func Options(c config.Temporal, log *slog.Logger, identity string) (client.Options, error) {
 	return options(c, log, identity, nil)
 }
 
-// options takes the environment from lookup, or from the process where that is nil.
+// options is Options with the environment from lookup; nil means the process's own.
 func options(c config.Temporal, log *slog.Logger, identity string, lookup envconfig.EnvLookup) (client.Options, error) {
 	var profile envconfig.ClientConfigProfile
 	if c.Environment {
@@ -40,23 +37,25 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 				WithHint("Look at TEMPORAL_CONFIG_FILE, TEMPORAL_PROFILE and the other TEMPORAL_ variables, or set temporal.environment to false.")
 		}
 	}
+
 	override(&profile, c)
+
 	options, err := profile.ToClientOptions(envconfig.ToClientOptionsRequest{})
 	if err != nil {
 		return client.Options{}, cyborg.Errorf(cyborg.ErrInvalid, "the connection to Temporal at %s cannot be set up: %w", profile.Address, err).
 			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
 	}
+
 	options.Identity = identity
 	options.ConnectionOptions.GrpcCompression = NoCompression()
 	options.Logger = NewLogger(log)
 	return options, nil
 }
 
-// NoCompression is how messages go to Temporal: they are small, and to compress them costs both sides more than it saves.
+// NoCompression is the compression of messages to Temporal: none. They are small, and compressing them costs both sides more than it saves.
 func NoCompression() client.GrpcCompression { return &client.GrpcCompressionNone{} }
 
-// override lays our options over the profile. A client certificate's two halves, and a path and its content, come from
-// one of the two places, never from both.
+// override lays our options over the profile. The two halves of a client certificate come from one of the two places, never one from each; and so do a path and a content for the same thing.
 func override(profile *envconfig.ClientConfigProfile, c config.Temporal) {
 	profile.Address = cmp.Or(c.Address, profile.Address, DefaultAddress)
 	profile.Namespace = cmp.Or(c.Namespace, profile.Namespace, DefaultNamespace)
@@ -64,24 +63,28 @@ func override(profile *envconfig.ClientConfigProfile, c config.Temporal) {
 	if c.TLS == (config.TemporalTLS{}) {
 		return
 	}
+
 	tls := envconfig.ClientConfigTLS{}
 	if profile.TLS != nil {
 		tls = *profile.TLS
 	}
+
 	tls.Disabled = false
 	tls.ServerName = cmp.Or(c.TLS.ServerName, tls.ServerName)
+
 	if c.TLS.Cert != "" {
 		tls.ClientCertPath, tls.ClientKeyPath = c.TLS.Cert, c.TLS.Key
 		tls.ClientCertData, tls.ClientKeyData = nil, nil
 	}
+
 	if c.TLS.CA != "" {
 		tls.ServerCACertPath, tls.ServerCACertData = c.TLS.CA, nil
 	}
+
 	profile.TLS = &tls
 }
 
-// Lazy returns a client that connects when it is first used. It is for processes that must work on while Temporal is
-// away.
+// Lazy returns a client that connects when it is first used, for processes that must start and work while Temporal is away.
 func Lazy(c config.Temporal, log *slog.Logger, identity string) (client.Client, error) {
 	options, err := Options(c, log, identity)
 	if err != nil {

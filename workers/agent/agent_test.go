@@ -241,7 +241,7 @@ func TestChangesAreReported(t *testing.T) {
 	require.Equal(t, again[2].Digest, again[3].Digest, "the conductor asked for it")
 }
 
-// TestDifferencesAreReported: after the first report only what changed is told, also where the conductor has no time for it at
+// TestDifferencesAreReported: after the first report only what changed is sent, also where the conductor has no time for it at
 // first; and everything where it wants that, or does not know differences.
 func TestDifferencesAreReported(t *testing.T) {
 	t.Parallel()
@@ -588,7 +588,7 @@ func TestMetrics(t *testing.T) {
 	stop()
 }
 
-func TestConfigurationMistakesAreAllTold(t *testing.T) {
+func TestAllConfigurationMistakesAreReported(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	_, err := agent.New(agent.Config{

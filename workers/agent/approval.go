@@ -2,41 +2,44 @@ package agent
 
 import "sync"
 
-// verdict is what the conductor thinks of this agent.
+// verdict is the conductor's answer to whether this agent is its host'a.
 type verdict int
 
 const (
-	unheard verdict = iota // nothing yet
-	granted                // it is its host's agent
-	refused                // the host has another one
+	undecided verdict = iota // the conductor has not answered yet
+	granted                  // this agent is its host's agent
+	refused                  // the host has another agent
 )
 
-// standing is what the conductor thought of this agent last. It takes steps only where it is granted: those of a host that
-// has another agent are for that one.
+// approval holds the conductor's last verdict. The agent takes steps only while it is granted: the steps of a host that has another agent belong to that one.
 type approval struct {
-	mu    sync.Mutex
-	last  verdict
-	moved chan struct{} // closed when last is no longer what it was
+	mu   sync.Mutex
+	last verdict
+	// changed is closed, and replaced, when last changes.
+	changed chan struct{}
 }
 
-func newApproval() *approval { return &approval{moved: make(chan struct{})} }
+// newApproval returns an approval on which the conductor has not decided yet.
+func newApproval() *approval { return &approval{changed: make(chan struct{})} }
 
-// set notes a verdict, and returns the one before.
-func (s *approval) set(now verdict) (before verdict) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before = s.last
+// set records a verdict and returns the one before.
+func (a *approval) set(now verdict) (before verdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	before = a.last
 	if before != now {
-		s.last = now
-		close(s.moved)
-		s.moved = make(chan struct{})
+		a.last = now
+		close(a.changed)
+		a.changed = make(chan struct{})
 	}
+
 	return before
 }
 
-// get returns the last verdict, and what is closed with the next one.
-func (s *approval) get() (last verdict, moved <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.last, s.moved
+// get returns the last verdict, and a channel that is closed when it changes.
+func (a *approval) get() (last verdict, changed <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last, a.changed
 }

@@ -31,7 +31,7 @@ func TestTheBootIsThatOfTheRoot(t *testing.T) {
 	require.NotEqual(t, boot, machine)
 }
 
-// How long the machine has been running is that of the boot whose id is told, and told only with it.
+// The reported uptime is that of the boot whose id is reported, and is sent only together with that id.
 func TestTheUptimeIsThatOfTheRoot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -1,5 +1,4 @@
-// Package agent is one host's agent: it looks at the hardware, tells the conductor what is there, and serves the queue
-// agent.<host> with the activities of activities/agent. It never touches the database, Placement or a cloud's API.
+// Package agent is the worker of one host: it looks at the hardware, reports it to the conductor, and serves the queue agent.<host> with the activities of activities/agent. It never touches the database, Placement or a cloud's API.
 package agent
 
 import (
@@ -21,46 +20,43 @@ import (
 	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
-// Config is what an agent is told by its operator. The zero value of an optional field means its default.
+// Config is the operator's configuration of an agent. The zero value of an optional field means its default.
 type Config struct {
 	// Host is the machine's name as Placement and Nova know it (hypervisor_hostname). Required.
 	Host string
 	// StateDir holds the journal, the staged images and the last inventory. One agent uses it at a time. Required.
 	StateDir string
-	// Root stands for "/": sysfs is Root/sys. Default "/".
+	// Root is the directory that stands for "/": sysfs is Root/sys. Default "/".
 	Root string
 
-	// ImageDir is the directory below which image sources without a scheme, or with "file:", are looked for. Where it
-	// is empty, such images are refused.
+	// ImageDir is the directory with the images whose source has no scheme, or the scheme "file:". Where it is empty, such images are refused.
 	ImageDir string
-	// NovaConfDir is the directory of Nova's whitelist; see novaconf. Where it is empty, there is none.
+	// NovaConfDir is the directory for Nova's whitelist (see novaconf); empty where the agent writes none.
 	NovaConfDir string
-	// ImageMaxBytes is the largest image that is taken. Default 1 GiB.
+	// ImageMaxBytes is the size of the largest image that is accepted. Default 1 GiB.
 	ImageMaxBytes int64
-	// ImageCacheBytes bounds the staged images that nobody needs at the moment. Default 4 GiB.
+	// ImageCacheBytes limits the size of the stored images; needed ones are kept even above it. Default 4 GiB.
 	ImageCacheBytes int64
 
-	// Endpoints are the URLs of the conductors' agent endpoints; the next one is tried where one does not answer.
-	// Required.
+	// Endpoints are the URLs of the conductors' agent endpoints. Where one does not answer, the next is tried. Required.
 	Endpoints []string
-	// TLS is used with https endpoints; the client certificate in it names this host.
+	// TLS is used with https endpoints. Its client certificate names this host.
 	TLS *tls.Config
 
-	// HeartbeatInterval is the time between two signs of life; each is up to a tenth earlier or later. Default 10 s.
+	// HeartbeatInterval is the time between two heartbeats; each is up to a tenth earlier or later. Default 10 s.
 	HeartbeatInterval time.Duration
-	// FullScanInterval is the time between two looks at all hardware that nothing else asked for. Default 5 min.
+	// FullScanInterval is the time between two looks at all hardware that nothing else has asked for. Default 5 min.
 	FullScanInterval time.Duration
-	// ScanTimeout bounds one look of one backend. Default 30 s.
+	// ScanTimeout limits one look of one backend. Default 30 s.
 	ScanTimeout time.Duration
-	// UsageTimeout bounds the answer to a census; what did not answer by then is marked. Default 5 s.
+	// UsageTimeout limits the answer to a census; deployables that did not answer by then are marked. Default 5 s.
 	UsageTimeout time.Duration
 	// StopTimeout is how long running steps may go on after the agent was told to stop. Default 30 s.
 	StopTimeout time.Duration
 
-	// Backends are the drivers' instances on this host. Changes that an operator made through the API are kept in
-	// StateDir/backends.json and go before these.
+	// Backends are the configured drivers of this host. Changes that an operator made through the API are in StateDir/backends.json and override these.
 	Backends []BackendConfig
-	// Slots is how many activities run at once. Default 64. Steps on one device never overlap, whatever this says.
+	// Slots is how many activities run at the same time. Default 64. Steps on one device never overlap, whatever this is.
 	Slots int
 }
 
@@ -68,30 +64,29 @@ type Config struct {
 type BackendConfig struct {
 	// Name is unique on the host: letters, digits, '.', '_' and '-', at most 64.
 	Name string
-	// Driver is the name in the registry.
+	// Driver is the driver's name in the registry.
 	Driver string
-	// Options are the driver's own.
+	// Options belong to the driver, which checks them.
 	Options map[string]any
-	// Enabled is false for a backend that is known but not to be used.
+	// Enabled is false for a backend that is known but must not be used.
 	Enabled bool
 }
 
-// Deps are the parts that an agent is given by its main.
+// Deps are what main gives an agent.
 type Deps struct {
 	// Temporal may be a lazy client, and several agents may share one. Required.
 	Temporal client.Client
-	// Drivers are those compiled in. Required.
+	// Drivers are the compiled-in drivers. Required.
 	Drivers *drivers.Registry
 	// Log is required.
 	Log *slog.Logger
-	// Version is this binary's version, told to the conductor.
+	// Version is the version of this binary, which the agent reports.
 	Version string
-	// BootID tells one boot of the machine from the next; where it is empty it is read below Root, else from the
-	// kernel.
+	// BootID identifies this boot of the machine. Where it is empty, it is read below Root, else from the running kernel.
 	BootID string
-	// Clock tells the time of day; the machine's where it is nil.
+	// Clock returns the time of day; nil means the machine's clock.
 	Clock clock.Clock
-	// Metrics, where set, gets the agent's metrics; they carry the label host.
+	// Metrics, where set, receives the agent's metrics, with the label host.
 	Metrics prometheus.Registerer
 }
 
@@ -115,7 +110,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate says everything that is wrong with the configuration, each as an error of kind ErrInvalid.
+// Validate returns everything that is wrong with the configuration, each as an error of kind ErrInvalid.
 func (c Config) Validate() error {
 	var all []error
 	bad := func(format string, args ...any) { all = append(all, cyborg.Errorf(cyborg.ErrInvalid, format, args...)) }
@@ -124,6 +119,7 @@ func (c Config) Validate() error {
 	if err := cyborg.CheckHostName(c.Host); err != nil {
 		all = append(all, err)
 	}
+
 	if !filepath.IsAbs(c.StateDir) {
 		bad("the agent's state directory %q must be an absolute path", c.StateDir)
 	}
@@ -139,6 +135,7 @@ func (c Config) Validate() error {
 	if c.ImageMaxBytes < 0 || c.ImageCacheBytes < 0 {
 		bad("the limits on images must not be negative (largest image %d, cache %d)", c.ImageMaxBytes, c.ImageCacheBytes)
 	}
+
 	if len(c.Endpoints) == 0 {
 		bad("the agent of host %q has no conductor endpoint: name at least one, such as http://127.0.0.1:6667", c.Host)
 	}
@@ -147,6 +144,7 @@ func (c Config) Validate() error {
 			bad("%q is not the URL of a conductor endpoint: write it as https://conductor.example:6667", endpoint)
 		}
 	}
+
 	for name, value := range map[string]time.Duration{
 		"heartbeat interval": c.HeartbeatInterval, "full scan interval": c.FullScanInterval, "scan timeout": c.ScanTimeout,
 		"usage timeout": c.UsageTimeout, "stop timeout": c.StopTimeout,
@@ -158,10 +156,12 @@ func (c Config) Validate() error {
 	if c.Slots < 0 {
 		bad("the agent's number of slots must not be negative (it is %d)", c.Slots)
 	}
+
 	all = append(all, c.validateBackends()...)
 	return errors.Join(all...)
 }
 
+// validateBackends checks the names of the backends and their drivers. The drivers check their options themselves, when they are made.
 func (c Config) validateBackends() []error {
 	var all []error
 	seen := map[string]bool{}
@@ -169,13 +169,16 @@ func (c Config) validateBackends() []error {
 		if err := inventory.CheckName(b.Name); err != nil {
 			all = append(all, err)
 		}
+
 		if seen[b.Name] {
 			all = append(all, cyborg.Errorf(cyborg.ErrInvalid, "the backend %q is configured twice", b.Name))
 		}
 		seen[b.Name] = true
+
 		if strings.TrimSpace(b.Driver) == "" {
 			all = append(all, cyborg.Errorf(cyborg.ErrInvalid, "the backend %q names no driver", b.Name))
 		}
 	}
+
 	return all
 }

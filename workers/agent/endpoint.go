@@ -22,39 +22,42 @@ import (
 )
 
 const (
-	// answerWithin bounds an exchange of messages.
-	answerWithin = 15 * time.Second
-	// imageStalls is how long an image may bring nothing more before its connection is given up.
-	imageStalls = 60 * time.Second
-	// answerSize bounds what is read of an answer, in bytes.
-	answerSize = 1 << 20
+	// answerTimeout limits the exchange of one message.
+	answerTimeout = 15 * time.Second
+	// imageStallTimeout is how long the transfer of an image may stand still before its connection is given up.
+	imageStallTimeout = 60 * time.Second
+	// maxAnswerSize is how many bytes of an answer are read at most: the conductor's are far smaller.
+	maxAnswerSize = 1 << 20
 
 	reportPath     = "/agent/v1/reports"
 	differencePath = "/agent/v1/differences"
 	heartbeatPath  = "/agent/v1/heartbeats"
 )
 
-// endpoint is the conductors' agent endpoint. Where one does not answer, the next is asked, and stays the first to ask.
+// endpoint is the client of the conductors' agent endpoints. Where a conductor does not answer, it asks the next, and from then on that one first.
 type endpoint struct {
-	urls   []string
+	urls []string
+	// first is the index in urls of the conductor to ask first.
 	first  atomic.Int64
 	client *http.Client
 }
 
+// newEndpoint makes the client. It follows no redirects, so that only a configured conductor ever answers.
 func newEndpoint(urls []string, config *tls.Config) *endpoint {
 	trimmed := make([]string, len(urls))
 	for n, one := range urls {
 		trimmed[n] = strings.TrimRight(one, "/")
 	}
+
 	return &endpoint{urls: trimmed, client: &http.Client{
 		Transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
 			DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 			TLSClientConfig:       config,
 			TLSHandshakeTimeout:   5 * time.Second,
-			ResponseHeaderTimeout: imageStalls,
+			ResponseHeaderTimeout: imageStallTimeout,
 			IdleConnTimeout:       90 * time.Second,
-			DisableCompression:    true, // a part of an image must be of its bytes
+			DisableCompression:    true, // the offsets of an image's parts count its own bytes
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -62,21 +65,21 @@ func newEndpoint(urls []string, config *tls.Config) *endpoint {
 
 func (e *endpoint) close() { e.client.CloseIdleConnections() }
 
-// post sends a message and reads the answer. The error has the kind that the conductor gave it, or is of kind
-// Unavailable where no conductor answered.
+// post sends a message and reads the answer. The error has the kind that the conductor gave it, or is of kind ErrUnavailable where no conductor answered.
 func (e *endpoint) post(ctx context.Context, path string, message, answer any) error {
 	text, err := json.Marshal(message)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "a message to the conductor cannot be encoded: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
+
 	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, bytes.NewReader(text))
 		if err == nil {
 			request.Header.Set("Content-Type", "application/json")
-			// Messages may be repeated: where the server closes the connection just then, net/http sends it again. An empty
-			// key says so to net/http, and is not sent.
+			// A message may be repeated: net/http then sends it again where the server closes the connection at that moment. An empty Idempotency-Key tells net/http so, and is not sent.
 			request.Header["Idempotency-Key"] = nil
 		}
 		return request, err
@@ -85,16 +88,19 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 		return err
 	}
 	defer func() { _ = response.Body.Close() }() // it was only read
-	if err := json.NewDecoder(io.LimitReader(response.Body, answerSize)).Decode(answer); err != nil {
+
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswerSize)).Decode(answer); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor's answer to %s cannot be read: %w", path, err)
 	}
+
 	return nil
 }
 
-// Image begins to fetch what conductors give at the path, from the given byte where they can.
+// Image begins to fetch the image that conductors serve at the path, from the given byte where they can.
 func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images.Download, error) {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(parent)
+
 	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) { //nolint:bodyclose // Download closes it
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 		if err == nil && offset > 0 {
@@ -102,18 +108,22 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 		}
 		return request, err
 	})
-	if _, none := errors.AsType[noSuchPart](err); none && offset > 0 {
+
+	if _, none := errors.AsType[rangeNotSatisfiable](err); none && offset > 0 {
 		cancel(nil)
-		return e.Image(parent, path, 0) // what there is of it is not a part of this image
+		return e.Image(parent, path, 0) // the part from the earlier try is longer than the image, so it is not a part of it
 	}
+
 	if err != nil {
 		cancel(nil)
 		return images.Download{}, err
 	}
+
 	body := &stallingBody{body: response.Body, cancel: cancel}
-	body.timer = time.AfterFunc(imageStalls, func() {
-		cancel(cyborg.Errorf(cyborg.ErrUnavailable, "the conductor sent nothing more of the image for %s", imageStalls))
+	body.timer = time.AfterFunc(imageStallTimeout, func() {
+		cancel(cyborg.Errorf(cyborg.ErrUnavailable, "the conductor sent nothing more of the image for %s", imageStallTimeout))
 	})
+
 	download := images.Download{ReadCloser: body, Size: response.ContentLength}
 	if response.StatusCode == http.StatusPartialContent {
 		begin, all, ok := parseContentRange(response.Header.Get("Content-Range"))
@@ -123,12 +133,13 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 		}
 		download.Offset, download.Size = begin, all
 	}
+
 	return download, nil
 }
 
-// GiveBack tells a conductor that a one-time URL is needed no more.
+// GiveBack tells a conductor that a one-time URL is no longer needed.
 func (e *endpoint) GiveBack(ctx context.Context, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) {
 		return http.NewRequestWithContext(ctx, http.MethodDelete, base+path, nil)
@@ -139,24 +150,28 @@ func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 	return response.Body.Close()
 }
 
-// parseContentRange reads "bytes 5-9/10", with the size "*" where it is not known (RFC 9110 §14.4).
+// parseContentRange parses "bytes 5-9/10"; all is -1 where the size is "*" (RFC 9110 §14.4).
 func parseContentRange(text string) (begin, all int64, ok bool) {
 	span, size, ok1 := strings.Cut(strings.TrimPrefix(text, "bytes "), "/")
 	first, _, ok2 := strings.Cut(span, "-")
 	begin, err := strconv.ParseInt(first, 10, 64)
+
 	if !ok1 || !ok2 || err != nil || begin < 0 || !strings.HasPrefix(text, "bytes ") {
 		return 0, 0, false
 	}
+
 	if size == "*" {
 		return begin, -1, true
 	}
+
 	all, err = strconv.ParseInt(size, 10, 64)
 	return begin, all, err == nil && all >= begin
 }
 
-// ask asks one conductor after the other until one answers with success, or with an error of its own.
+// ask asks one conductor after the other until one answers with success, or with a refusal of its own. Only a conductor that does not answer, or fails with a status of 500 or above, makes it ask the next.
 func (e *endpoint) ask(ctx context.Context, request func(context.Context, string) (*http.Request, error)) (*http.Response, error) {
 	var failures []error
+
 	first := e.first.Load()
 	for n := range len(e.urls) {
 		at := (int(first) + n) % len(e.urls)
@@ -164,6 +179,7 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 		if err != nil {
 			return nil, cyborg.Errorf(cyborg.ErrInternal, "a request to the conductor cannot be made: %w", err)
 		}
+
 		response, err := e.client.Do(made)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -173,23 +189,27 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 			failures = append(failures, withoutQuery(err))
 			continue
 		}
+
 		if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent || response.StatusCode == http.StatusNoContent {
 			e.first.CompareAndSwap(first, int64(at))
 			return response, nil
 		}
-		failure := postponed(response, readProblem(response))
+
+		failure := withRetryAfter(response, readProblem(response))
 		if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-			return nil, noSuchPart{failure}
+			return nil, rangeNotSatisfiable{failure}
 		}
 		if response.StatusCode < http.StatusInternalServerError {
 			return nil, failure
 		}
+
 		failures = append(failures, failure)
 	}
+
 	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no conductor could answer: %w", errors.Join(failures...))
 }
 
-// withoutQuery takes the query from the URL in an error: the secret of a one-time URL is no word for logs.
+// withoutQuery removes the query from the URL in an error: it may hold the secret of a one-time URL, which must not reach a log.
 func withoutQuery(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		address, _, _ := strings.Cut(failed.URL, "?")
@@ -198,33 +218,33 @@ func withoutQuery(err error) error {
 	return err
 }
 
-// noSuchPart is the answer that the asked part of an image does not exist.
-type noSuchPart struct{ error }
+// rangeNotSatisfiable is the error for an answer that the requested part of an image does not exist.
+type rangeNotSatisfiable struct{ error }
 
-func (e noSuchPart) Unwrap() error { return e.error }
+func (e rangeNotSatisfiable) Unwrap() error { return e.error }
 
-// longestText is how many characters of what the conductor says are taken at most.
+// longestText is how many characters of the conductor's texts are kept.
 const longestText = 1000
 
-// comeAgain is an answer that asks to wait before the next try.
-type comeAgain struct {
+// retryAfter is an error whose answer said after which time to try again.
+type retryAfter struct {
 	error
 	after time.Duration
 }
 
-func (e comeAgain) Unwrap() error { return e.error }
+func (e retryAfter) Unwrap() error { return e.error }
 
-// postponed adds to an error when the answer wants to be asked again, if it says so.
-func postponed(response *http.Response, err error) error {
+// withRetryAfter adds the wait that an answer demands, if it has one, to its error. The wait is limited: a conductor must not silence an agent for long.
+func withRetryAfter(response *http.Response, err error) error {
 	seconds, bad := strconv.Atoi(response.Header.Get("Retry-After"))
 	if bad != nil || seconds <= 0 {
 		return err
 	}
-	return comeAgain{err, min(time.Duration(seconds)*time.Second, lastRetry)}
+
+	return retryAfter{err, min(time.Duration(seconds)*time.Second, lastRetry)}
 }
 
-// readProblem turns an answer that is no success into an error of the kind that the conductor says, or that the status
-// suggests.
+// readProblem turns an answer that is no success into an error, with the kind that the conductor sent or else the kind that fits the status. The texts are sanitised, as they end up in logs and on terminals.
 func readProblem(response *http.Response) error {
 	defer func() { _ = response.Body.Close() }() // it was only read
 	var problem struct {
@@ -233,10 +253,12 @@ func readProblem(response *http.Response) error {
 		Detail  string           `json:"detail"`
 		Hint    string           `json:"hint"`
 	}
-	text, err := io.ReadAll(io.LimitReader(response.Body, answerSize))
+
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswerSize))
 	if err == nil {
 		err = json.Unmarshal(text, &problem)
 	}
+
 	message := problem.Detail
 	if message == "" {
 		message = problem.Message
@@ -244,17 +266,21 @@ func readProblem(response *http.Response) error {
 	if err != nil || message == "" {
 		message = "the conductor answered " + response.Status
 	}
+
 	kind := problem.Kind
 	if !slices.Contains(cyborg.ErrorKinds(), kind) {
 		kind = kindOfStatus(response.StatusCode)
 	}
+
 	failure := cyborg.Errorf(kind, "%s", cyborg.Sanitize(message, longestText))
 	if problem.Hint != "" {
 		failure = failure.WithHint("%s", cyborg.Sanitize(problem.Hint, longestText))
 	}
+
 	return failure
 }
 
+// kindOfStatus is the kind of error for a status without a known kind in the body, such as one from a proxy.
 func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusRequestedRangeNotSatisfiable:
@@ -273,26 +299,27 @@ func kindOfStatus(status int) cyborg.ErrorKind {
 	if status >= http.StatusBadRequest && status < http.StatusInternalServerError {
 		return cyborg.ErrInvalid
 	}
+
 	return cyborg.ErrUnavailable
 }
 
-// stallingBody gives up a connection that brings nothing more.
+// stallingBody is the body of an image that cancels its connection when nothing arrives for imageStallTimeout.
 type stallingBody struct {
 	body   io.ReadCloser
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 }
 
-// Read reads what the conductor sent.
+// Read reads what the conductor has sent.
 func (b *stallingBody) Read(buffer []byte) (int, error) {
 	n, err := b.body.Read(buffer)
 	if n > 0 {
-		b.timer.Reset(imageStalls)
+		b.timer.Reset(imageStallTimeout)
 	}
 	return n, err
 }
 
-// Close ends the connection.
+// Close ends the transfer.
 func (b *stallingBody) Close() error {
 	b.timer.Stop()
 	err := b.body.Close()

@@ -151,7 +151,7 @@ func TestComeAgain(t *testing.T) {
 		})
 		err := e.post(t.Context(), reportPath, cyborg.Report{}, &cyborg.ReportReply{})
 		require.Equal(t, cyborg.ErrOverloaded, cyborg.ErrorKindOf(err))
-		var asked comeAgain
+		var asked retryAfter
 		require.Equal(t, want > 0, errors.As(err, &asked), header)
 		require.Equal(t, want, asked.after, header)
 	}

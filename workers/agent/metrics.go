@@ -8,13 +8,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// metrics are what an agent counts.
+// metrics are the agent's metrics.
 type metrics struct {
-	registry prometheus.Registerer // nil where nobody asks
+	// registry is nil where nobody collects them.
+	registry prometheus.Registerer
 	steps    *prometheus.HistogramVec
 	reports  *prometheus.CounterVec
 }
 
+// newMetrics makes the metrics and registers them, where there is a registry. Their label host lets several agents of one process share it.
 func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 	m := &metrics{
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -29,6 +31,7 @@ func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 			ConstLabels: prometheus.Labels{"host": host},
 		}, []string{"kind"}),
 	}
+
 	if registry == nil {
 		return m, nil
 	}
@@ -37,10 +40,12 @@ func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 			return nil, cyborg.Errorf(cyborg.ErrInternal, "the metrics of host %s cannot be registered: %w", host, err)
 		}
 	}
+
 	m.registry = registry
 	return m, nil
 }
 
+// unregister lets a later agent in the same process register metrics for the same host.
 func (m *metrics) unregister() {
 	if m.registry != nil {
 		m.registry.Unregister(m.steps)
@@ -48,10 +53,12 @@ func (m *metrics) unregister() {
 	}
 }
 
+// stepEnded counts one ended step.
 func (m *metrics) stepEnded(step string, kind cyborg.ErrorKind, took time.Duration) {
 	m.steps.WithLabelValues(step, string(kind)).Observe(took.Seconds())
 }
 
+// reported counts one report, acknowledged or not.
 func (m *metrics) reported(err error) {
 	m.reports.WithLabelValues(string(cyborg.ErrorKindOf(err))).Inc()
 }

@@ -15,186 +15,217 @@ import (
 )
 
 const (
-	// gather is how long a change waits for others that come with it.
-	gather = 100 * time.Millisecond
-	// firstRetry and lastRetry bound the pause before a report that was not acknowledged is sent again.
+	// batchDelay is how long a change waits for others, so that they share a report.
+	batchDelay = 100 * time.Millisecond
+	// firstRetry and lastRetry limit the pause before an unacknowledged report is sent again.
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	// beatWithin bounds a heartbeat: a late one is worth nothing.
-	beatWithin = 5 * time.Second
-	// keepEvery is how often at most the inventory is kept for the next process. One that finds an older one only reports
-	// once more than it must.
-	keepEvery = 10 * time.Second
-	// plainFor is how long an agent reports everything after a conductor did not know differences; it may be upgraded.
-	plainFor = 10 * time.Minute
-	// lostPart is the part of the interval after which a first heartbeat that was not heard is sent again.
-	lostPart = 10
+	// heartbeatTimeout limits a heartbeat: a late one is worth nothing.
+	heartbeatTimeout = 5 * time.Second
+	// saveInterval is the shortest time between two writes of the inventory for the next process. A process that finds an older inventory only sends one report too many.
+	saveInterval = 10 * time.Second
+	// wholeReportsFor is how long an agent sends whole reports after a conductor did not understand differences. The conductor may be upgraded meanwhile.
+	wholeReportsFor = 10 * time.Minute
+	// lostHeartbeatFraction is the fraction of the interval after which a heartbeat is repeated when the first one was not acknowledgement.
+	lostHeartbeatFraction = 10
 )
 
-// uplink tells the conductor what the host has: a report whenever that changed, until it is acknowledged, and heartbeats.
+// reporter tells the conductor what the host has. It sends a report whenever that has changed, until it is acknowledged, and heartbeats at intervals. Two goroutines use it, run and heartbeat: the fields that change belong to run, unless mu guards them.
 type reporter struct {
+	// These fields are set before the goroutines start.
 	endpoint  *endpoint
 	inventory *inventory.Inventory
 	bootID    string
-	uptime    func() time.Duration // since that boot; nil where nobody can tell
-	instance  string
-	version   string
-	started   time.Time
-	interval  time.Duration // between heartbeats
-	log       *slog.Logger
-	metrics   *metrics
-	busy      func() bool // says whether no slot is left
-	clock     clock.Clock
-	// exceed makes the numbers of reports greater than one, and says whether they would not have been.
+	// uptime is the time since the boot; nil where it is unknown.
+	uptime   func() time.Duration
+	instance string
+	version  string
+	started  time.Time
+	// interval is the time between two heartbeats.
+	interval time.Duration
+	log      *slog.Logger
+	metrics  *metrics
+	// busy reports whether all slots for steps are in use.
+	busy  func() bool
+	clock clock.Clock
+	// exceed makes the numbers of further reports greater than the given one, and returns false where they already were.
 	exceed func(sequence int64) bool
-	// heard says that the conductor has acknowledged a report of this process.
-	heard bool
 
-	asks     chan ask
+	// acknowledged is true once the conductor has acknowledged a report of this process, and until it refuses one.
+	acknowledged bool
+
+	// requests are the callers of Report. It is unbuffered, so that a caller is received only by a report that begins afterwards.
+	requests chan reportRequest
+	// forced receives an item when the conductor wants a whole report.
 	forced   chan struct{}
 	approval *approval
 
-	// introduced is closed, by introduce, once the conductor has heard what the host has to say at the start, or cannot be told.
-	// It stays open while there are too many who want to be heard.
+	// introduced is closed by introduce, once the conductor has received the first report or cannot be reached. It stays open while the conductor is overloaded, so that the host does not go on to Temporal yet.
 	introduced chan struct{}
 	introduce  func()
 
-	kept  time.Time   // when the inventory was last kept
-	keep  *time.Timer // runs while it is to be kept
-	plain time.Time   // until then no difference is sent: a conductor did not know them
+	// savedAt is when the inventory was last written to disk.
+	savedAt time.Time
+	// saveTimer runs while the inventory has to be written.
+	saveTimer *time.Timer
+	// wholeUntil is until when whole reports are sent, because a conductor did not understand differences.
+	wholeUntil time.Time
 
-	mu      sync.Mutex
-	failure error // why the last report was not acknowledged; nil where it was
+	// mu guards failure, which Report's callers read.
+	mu sync.Mutex
+	// failure is why the last report was not acknowledged; nil where it was.
+	failure error
 }
 
-// ask is someone who waits for a report that begins after he asked.
-type ask struct {
-	answer chan<- answered
+// reportRequest is a caller that waits for a report which begins after the call.
+type reportRequest struct {
+	answer chan<- acknowledgement
 }
 
-type answered struct {
+// acknowledgement is an acknowledged report.
+type acknowledgement struct {
 	report cyborg.Report
 	reply  cyborg.ReportReply
 }
 
-// Report tells the conductor what is known now, and returns when that is acknowledged. The error is of kind ErrUnavailable
-// and says what is in the way.
-func (u *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
-	answer := make(chan answered, 1)
+// Report sends what is known now, and returns when the conductor has acknowledged it. The error is of kind ErrUnavailable and says what prevents that.
+func (r *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+	// The channel has room for the answer, so that run never waits for a caller that has given up.
+	answer := make(chan acknowledgement, 1)
 	select {
-	case u.asks <- ask{answer: answer}:
+	case r.requests <- reportRequest{answer: answer}:
 	case <-ctx.Done():
-		return cyborg.Report{}, cyborg.ReportReply{}, u.unheard()
+		return cyborg.Report{}, cyborg.ReportReply{}, r.notAcknowledged()
 	}
+
 	select {
 	case a := <-answer:
 		return a.report, a.reply, nil
 	case <-ctx.Done():
-		return cyborg.Report{}, cyborg.ReportReply{}, u.unheard()
+		return cyborg.Report{}, cyborg.ReportReply{}, r.notAcknowledged()
 	}
 }
 
-func (u *reporter) unheard() error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.failure != nil {
-		return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor has not acknowledged a report: %w", u.failure)
+// notAcknowledged is the error of a Report whose context ended, with the reason why the last report was not acknowledged.
+func (r *reporter) notAcknowledged() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure != nil {
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor has not acknowledged a report: %w", r.failure)
 	}
+
 	return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor has not acknowledged a report in time")
 }
 
-// run reports until the context ends: first where the conductor does not know yet what was seen at the start.
-func (u *reporter) run(ctx context.Context) {
+// run sends reports until the context ends. It reports at the start where the conductor does not know yet what was seen, or knows another boot or version; then whenever the inventory changes, somebody asks, or the conductor wants it.
+func (r *reporter) run(ctx context.Context) {
 	select {
-	case <-u.inventory.Ready():
+	case <-r.inventory.Ready():
 	case <-ctx.Done():
 		return
 	}
-	u.keep = time.NewTimer(keepEvery)
-	u.keep.Stop()
+
+	r.saveTimer = time.NewTimer(saveInterval)
+
+	// What is waiting to be written is written before the process ends.
+	r.saveTimer.Stop()
 	defer func() {
-		if u.keep.Stop() {
-			u.save()
+		if r.saveTimer.Stop() {
+			r.save()
 		}
 	}()
-	acked := u.inventory.Acknowledged()
-	due, whole := acked.BootID != u.bootID || acked.AgentVersion != u.version, true
-	if !due {
-		u.introduce()
+
+	acked := r.inventory.Acknowledged()
+	due, whole := acked.BootID != r.bootID || acked.AgentVersion != r.version, true
+	if !due { // the conductor knows this host, so there is nothing to introduce
+		r.introduce()
 	}
+
 	for {
-		var waiting []ask
-		if !due && u.inventory.Digest() == u.inventory.Acknowledged().Digest {
+		var waiting []reportRequest
+		if !due && r.inventory.Digest() == r.inventory.Acknowledged().Digest {
 			select {
 			case <-ctx.Done():
 				return
-			case <-u.keep.C:
-				u.save()
+			case <-r.saveTimer.C:
+				r.save()
 				continue
-			case one := <-u.asks:
+			case one := <-r.requests:
 				waiting, due = append(waiting, one), true
-			case <-u.forced:
+			case <-r.forced:
 				due, whole = true, true
-			case <-u.inventory.Changes():
-				u.pause(ctx, gather)
+			case <-r.inventory.Changes():
+				r.pause(ctx, batchDelay)
 			}
+
 			if !due {
 				continue
 			}
 		}
-		if !u.report(ctx, waiting, whole) {
+
+		if !r.report(ctx, waiting, whole) {
 			return
 		}
+
 		due, whole = false, false
 	}
 }
 
-// report sends what is known until it is acknowledged, each time as it is then: at first only what changed, unless all is
-// wanted. It returns false where the context ended.
-func (u *reporter) report(ctx context.Context, waiting []ask, whole bool) bool {
+// report sends what is known until it is acknowledged; each try sends what is known then. The first try sends only what changed, unless whole is set. It returns false where the context has ended.
+func (r *reporter) report(ctx context.Context, waiting []reportRequest, whole bool) bool {
 	retry := firstRetry
+
 	for tries := 0; ; tries++ {
-		waiting = append(waiting, u.drain()...)
-		report, reply, err := u.send(ctx, whole)
+		waiting = append(waiting, r.takeWaiting()...)
+
+		report, reply, err := r.send(ctx, whole)
 		if ctx.Err() != nil {
 			return false
 		}
-		u.note(err, tries)
+
+		// An overloaded conductor is up but cannot take the report: the host stays unintroduced, and does not burden Temporal yet.
+		r.noteOutcome(err, tries)
 		if cyborg.ErrorKindOf(err) != cyborg.ErrOverloaded {
-			u.introduce()
+			r.introduce()
 		}
-		u.metrics.reported(err)
+		r.metrics.reported(err)
+
 		if err == nil {
-			u.inventory.Acknowledge(inventory.Acknowledged{
+			r.inventory.Acknowledge(inventory.Acknowledged{
 				Digest: report.Digest, Generation: reply.Generation, BootID: report.BootID, AgentVersion: report.AgentVersion,
 				Sequence: report.Sequence,
 			})
-			u.saveSoon()
+			r.saveSoon()
 			for _, one := range waiting {
-				one.answer <- answered{report, reply}
+				one.answer <- acknowledgement{report, reply}
 			}
 			return true
 		}
+
+		// The acknowledged state is written once even if the conductor stays away: what was seen must survive a restart.
 		if tries == 0 {
-			u.save()
+			r.save()
 		}
-		// Who has no time has recorded nothing, and has none for everything either.
+
+		// After any failure nobody knows what the conductor has recorded, so the next try sends everything. An overloaded one has recorded nothing, and has no time for a whole report either.
 		whole = whole || cyborg.ErrorKindOf(err) != cyborg.ErrOverloaded
+
 		pause := retry
-		if asked, ok := errors.AsType[comeAgain](err); ok {
+		if asked, ok := errors.AsType[retryAfter](err); ok {
 			pause = max(pause, asked.after)
 		}
-		waiting = append(waiting, u.wait(ctx, spread(pause))...)
+
+		waiting = append(waiting, r.waitForRetry(ctx, spread(pause))...)
 		retry = min(2*retry, lastRetry)
 	}
 }
 
-// drain returns who waits already.
-func (u *reporter) drain() []ask {
-	var waiting []ask
+// takeWaiting returns the callers that wait already.
+func (r *reporter) takeWaiting() []reportRequest {
+	var waiting []reportRequest
 	for {
 		select {
-		case one := <-u.asks:
+		case one := <-r.requests:
 			waiting = append(waiting, one)
 		default:
 			return waiting
@@ -202,179 +233,204 @@ func (u *reporter) drain() []ask {
 	}
 }
 
-// wait pauses before the next try. Who asks meanwhile is worth a try at once, also where the conductor does.
-func (u *reporter) wait(ctx context.Context, pause time.Duration) []ask {
+// waitForRetry pauses before the next try. A caller of Report, or the conductor itself, ends the pause: then a try is worth it at once.
+func (r *reporter) waitForRetry(ctx context.Context, pause time.Duration) []reportRequest {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-u.forced:
-	case one := <-u.asks:
-		return []ask{one}
+	case <-r.forced:
+	case one := <-r.requests:
+		return []reportRequest{one}
 	}
+
 	return nil
 }
 
-func (u *reporter) pause(ctx context.Context, pause time.Duration) {
+// pause waits for a duration or the end of the context.
+func (r *reporter) pause(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
 }
 
-// send sends one report. Where the conductor knows a higher number than this agent begins with, the agent has lost its
-// state directory, and its clock is behind the one it had before: it goes on after that number. It does so only before it
-// is heard first, or again after it was refused.
-func (u *reporter) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.ReportReply, error) {
-	report, reply, err := u.post(ctx, whole)
-	if err == nil && !u.heard && reply.Exceed < cyborg.MaxSequence && u.exceed(reply.Exceed) {
-		u.log.WarnContext(ctx, "the conductor knows later reports of this host than the agent's journal, which was lost; numbers go on after theirs",
+// send sends one report. Where the conductor knows a higher report number than this agent begins with, the agent has lost its state directory and its clock is behind the one it had before: then its numbers go on after the known one, or the conductor would take every report for an old one. That happens only before the first acknowledged report, or after a refusal: later, a higher number means that a second agent reports.
+func (r *reporter) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.ReportReply, error) {
+	report, reply, err := r.post(ctx, whole)
+	if err == nil && !r.acknowledged && reply.Exceed < cyborg.MaxSequence && r.exceed(reply.Exceed) {
+		r.log.WarnContext(ctx, "the conductor knows later reports of this host than the agent's journal, which was lost; numbers go on after theirs",
 			"number", report.Sequence, "known", reply.Exceed)
-		report, reply, err = u.post(ctx, true)
+		report, reply, err = r.post(ctx, true)
 	}
+
 	if err == nil && !reply.Accepted {
 		err = cyborg.Errorf(cyborg.ErrChanged, "the conductor has a newer report of host %s than number %d", report.Host, report.Sequence).
 			WithHint("A second agent runs under this host's name. Stop one of them, and start the other again.")
 	}
-	u.judge(ctx, err)
-	u.heard = err == nil || u.heard && !isRefusal(err)
+
+	r.takeVerdict(ctx, err)
+	r.acknowledged = err == nil || r.acknowledged && !isRefusal(err)
 	return report, reply, err
 }
 
-// judge notes the verdict on this agent that an answer has. One that could not be had, or is about something else, has none.
-func (u *reporter) judge(ctx context.Context, err error) {
+// takeVerdict takes the verdict on this agent from an answer. An answer that did not arrive, or an error about something else, holds none.
+func (r *reporter) takeVerdict(ctx context.Context, err error) {
 	switch {
 	case isRefusal(err):
-		if u.approval.set(refused) != refused {
-			u.log.ErrorContext(ctx, "this agent takes no steps, because the conductor refuses it", "error", err, "hint", hintOf(err))
+		if r.approval.set(refused) != refused {
+			r.log.ErrorContext(ctx, "this agent takes no steps, because the conductor refuses it", "error", err, "hint", hintOf(err))
 		}
+	// The log tells of a change only: heartbeats bring the same verdict every few seconds.
 	case err == nil:
-		if u.approval.set(granted) == refused {
-			u.log.InfoContext(ctx, "the conductor takes this agent for the host's now")
+		if r.approval.set(granted) == refused {
+			r.log.InfoContext(ctx, "the conductor takes this agent for the host's now")
 		}
 	}
 }
 
-// isRefusal says that the host has another agent.
+// isRefusal reports whether the conductor refused because the host has another agent.
 func isRefusal(err error) bool { return cyborg.ErrorKindOf(err) == cyborg.ErrClaimed }
 
+// hintOf returns what an error says is to be done; empty where it says nothing.
 func hintOf(err error) string {
-	if told, ok := errors.AsType[*cyborg.Error](err); ok {
-		return told.Hint
+	if e, ok := errors.AsType[*cyborg.Error](err); ok {
+		return e.Hint
 	}
 	return ""
 }
 
-// post sends the difference to what was acknowledged, where there is one and nobody wants the whole.
-func (u *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
-	if report, err = u.inventory.Report(ctx); err != nil {
+// post sends the difference to the acknowledged report, where there is one and whole is not wanted; else the whole report.
+func (r *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
+	report, err = r.inventory.Report(ctx)
+	if err != nil {
 		return report, reply, err
 	}
-	report.Instance = u.instance
-	if u.uptime != nil {
-		report.Uptime = u.uptime()
+
+	report.Instance = r.instance
+	if r.uptime != nil {
+		report.Uptime = r.uptime()
 	}
-	if difference, ok := u.inventory.Difference(report); ok && !whole && time.Now().After(u.plain) {
-		err := u.endpoint.post(ctx, differencePath, difference, &reply)
+
+	if difference, ok := r.inventory.Difference(report); ok && !whole && time.Now().After(r.wholeUntil) {
+		err := r.endpoint.post(ctx, differencePath, difference, &reply)
 		switch {
-		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound: // it is of an earlier release
-			u.plain = time.Now().Add(plainFor)
-			return u.post(ctx, true)
-		case err == nil && reply.Whole:
-			return u.post(ctx, true)
+		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound: // a conductor of an earlier release does not have that path
+			r.wholeUntil = time.Now().Add(wholeReportsFor)
+			return r.post(ctx, true)
+		case err == nil && reply.Whole: // the conductor has another base than the difference
+			return r.post(ctx, true)
 		}
 		return report, reply, err
 	}
-	err = u.endpoint.post(ctx, reportPath, report, &reply)
+
+	err = r.endpoint.post(ctx, reportPath, report, &reply)
 	return report, reply, err
 }
 
-// note logs the beginning and the end of a time without acknowledgements.
-func (u *reporter) note(err error, tries int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+// noteOutcome logs when acknowledgements stop and when they come again, and keeps the reason for the callers of Report.
+func (r *reporter) noteOutcome(err error, tries int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
 	switch {
-	case err != nil && u.failure == nil:
-		u.log.Warn("a report was not acknowledged; it is sent again until it is", "error", err, "hint", hintOf(err))
-	case err == nil && u.failure != nil:
-		u.log.Info("a report was acknowledged again", "tries", tries+1)
+	case err != nil && r.failure == nil:
+		r.log.Warn("a report was not acknowledged; it is sent again until it is", "error", err, "hint", hintOf(err))
+	case err == nil && r.failure != nil:
+		r.log.Info("a report was acknowledged again", "tries", tries+1)
 	}
-	u.failure = err
+
+	r.failure = err
 }
 
-// saveSoon keeps the inventory now, or when it has not been kept for a while.
-func (u *reporter) saveSoon() {
-	if pause := keepEvery - time.Since(u.kept); pause > 0 {
-		u.keep.Reset(pause)
+// saveSoon writes the inventory to disk, now or when saveInterval is over.
+func (r *reporter) saveSoon() {
+	if pause := saveInterval - time.Since(r.savedAt); pause > 0 {
+		r.saveTimer.Reset(pause)
 		return
 	}
-	u.save()
+	r.save()
 }
 
-func (u *reporter) save() {
-	u.keep.Stop()
-	u.kept = time.Now()
-	if err := u.inventory.Save(); err != nil {
-		u.log.Warn("the inventory is not kept", "error", err)
+// save writes the inventory to disk. A failure is only logged: without the file the next process sends one report too many.
+func (r *reporter) save() {
+	r.saveTimer.Stop()
+
+	r.savedAt = time.Now()
+	if err := r.inventory.Save(); err != nil {
+		r.log.Warn("the inventory is not kept", "error", err)
 	}
 }
 
-// heartbeat tells at intervals that the host lives, until the context ends, and whether the conductor wants a report.
-func (u *reporter) heartbeat(ctx context.Context) {
+// heartbeat sends heartbeats until the context ends, and asks for a report where the conductor wants one. It logs silence and duplicate agents when they begin and end, not with each heartbeat.
+func (r *reporter) heartbeat(ctx context.Context) {
 	silent := false
-	var rivals []string
+	var duplicates []string
 	for ctx.Err() == nil {
-		reply, err := u.beat(ctx)
+		reply, err := r.sendHeartbeat(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		u.judge(ctx, err)
+
+		r.takeVerdict(ctx, err)
+
 		if err == nil {
-			if len(reply.DuplicateAgents) > 0 && !slices.Equal(rivals, reply.DuplicateAgents) {
-				u.log.WarnContext(ctx, "a second agent speaks for this host, and is refused; give it a name of its own, or stop it",
+			if len(reply.DuplicateAgents) > 0 && !slices.Equal(duplicates, reply.DuplicateAgents) {
+				r.log.WarnContext(ctx, "a second agent speaks for this host, and is refused; give it a name of its own, or stop it",
 					"addresses", reply.DuplicateAgents)
 			}
-			rivals = reply.DuplicateAgents
+			duplicates = reply.DuplicateAgents
 		}
+
 		switch {
-		case isRefusal(err): // that is told already
+		case isRefusal(err): // takeVerdict has logged it
 		case err != nil && !silent:
-			u.log.WarnContext(ctx, "no conductor hears this host's heartbeats", "error", err)
+			r.log.WarnContext(ctx, "no conductor hears this host's heartbeats", "error", err)
 		case err == nil && silent:
-			u.log.InfoContext(ctx, "a conductor hears this host's heartbeats again")
+			r.log.InfoContext(ctx, "a conductor hears this host's heartbeats again")
 		}
-		pause := u.interval
-		if err != nil && !silent { // one that is lost on the way shall not make the host silent
-			pause /= lostPart
+
+		pause := r.interval
+		if err != nil && !silent { // one lost heartbeat must not make the host count as silent
+			pause /= lostHeartbeatFraction
 		}
+
 		silent = err != nil
+
 		if reply.Report {
 			select {
-			case u.forced <- struct{}{}:
+			case r.forced <- struct{}{}:
 			default:
 			}
 		}
-		u.pause(ctx, spread(pause))
+
+		r.pause(ctx, spread(pause))
 	}
 }
 
-func (u *reporter) beat(ctx context.Context) (cyborg.HeartbeatReply, error) {
-	ctx, cancel := context.WithTimeout(ctx, beatWithin)
+// sendHeartbeat sends one heartbeat. It carries the acknowledged digest and generation, by which the conductor notices that it needs a report.
+func (r *reporter) sendHeartbeat(ctx context.Context) (cyborg.HeartbeatReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
-	acked := u.inventory.Acknowledged()
+	acked := r.inventory.Acknowledged()
+
 	var reply cyborg.HeartbeatReply
-	err := u.endpoint.post(ctx, heartbeatPath, cyborg.Heartbeat{
-		Host: u.inventory.Host(), BootID: u.bootID, Instance: u.instance, AgentVersion: u.version, StartedAt: u.started,
-		Digest: acked.Digest, Generation: acked.Generation, Busy: u.busy(),
-		SentAt: u.clock().UTC(),
+
+	err := r.endpoint.post(ctx, heartbeatPath, cyborg.Heartbeat{
+		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
+		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),
+		SentAt: r.clock().UTC(),
 	}, &reply)
+
 	return reply, err
 }
 
-// spread is a duration up to a tenth shorter or longer, so that many hosts do not come at once.
+// spread returns a duration up to a tenth shorter or longer, so that many hosts do not come at the same moment.
 func spread(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64())) //nolint:gosec // it spreads load, it protects nothing
 }

@@ -13,50 +13,56 @@ import (
 )
 
 const (
-	// reachWithin bounds one try to reach Temporal.
-	reachWithin = 5 * time.Second
-	// leaveWithin is how long Temporal is waited for at the end.
-	leaveWithin = time.Second
-	// firstReach and lastReach bound the pause between two such tries.
-	firstReach = 500 * time.Millisecond
-	lastReach  = 15 * time.Second
+	// pingTimeout limits one try to reach Temporal.
+	pingTimeout = 5 * time.Second
+	// leaveTimeout is how long a stopping worker may take to say goodbye to Temporal while no step runs.
+	leaveTimeout = time.Second
+	// firstRetryPause and lastRetryPause limit the pause between two tries to reach Temporal.
+	firstRetryPause = 500 * time.Millisecond
+	lastRetryPause  = 15 * time.Second
 )
 
-// serve takes steps from Temporal until the context ends, however often Temporal is away, and returns when the steps that
-// run then have ended. It does so while the conductor takes this agent for the host's. Serving is closed when the first
-// worker runs.
+// serve takes steps from Temporal until the context ends, however often Temporal is away, and returns when the steps that run then have ended. It takes steps only while the conductor approves this agent. Serving is closed when the first worker runs.
 func (a *Agent) serve(
-	ctx context.Context, activities *activity.Activities, standing *approval, bootID string, serving chan<- struct{},
+	ctx context.Context, activities *activity.Activities, approval *approval, bootID string, serving chan<- struct{},
 ) {
-	pause, away := firstReach, false
+	pause, away := firstRetryPause, false
+
 	for ctx.Err() == nil {
-		verdict, moved := standing.get()
+		verdict, changed := approval.get()
+		// Without approval the steps on the queue are for the host's other agent.
 		if verdict != granted {
 			select {
-			case <-moved:
+			case <-changed:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		err := a.reach(ctx)
+
+		err := a.pingTemporal(ctx)
+
+		// A worker can be started only once, so each try makes a new one.
 		var fatal <-chan error
 		var w worker.Worker
 		if err == nil {
 			w, fatal = a.newWorker(activities, bootID)
 			err = w.Start()
 		}
+
 		if err == nil {
 			if serving != nil {
 				close(serving)
 				serving = nil
 			}
+
 			a.log.InfoContext(ctx, "taking steps from Temporal", "task_queue", workflows.AgentQueue(a.config.Host))
-			pause, away = firstReach, false
+			pause, away = firstRetryPause, false
+
 			select {
 			case <-ctx.Done():
 				stopWorker(w, activities)
 				return
-			case <-moved:
+			case <-changed:
 				stopWorker(w, activities)
 				a.log.InfoContext(ctx, "taking no more steps from Temporal")
 				continue
@@ -64,22 +70,25 @@ func (a *Agent) serve(
 				w.Stop()
 			}
 		}
+
+		// Only the first failure is logged: Temporal may be away for hours.
 		if !away && ctx.Err() == nil {
 			a.log.WarnContext(ctx, "Temporal does not answer; the agent keeps trying", "error", err)
 			away = true
 		}
+
 		timer := time.NewTimer(spread(pause))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		pause = min(2*pause, lastReach)
+
+		pause = min(2*pause, lastRetryPause)
 	}
 }
 
-// stopWorker stops taking steps and waits for those that run. A worker takes its leave of Temporal first, and tries for
-// ten seconds where Temporal is away: nobody waits for that once no step runs.
+// stopWorker stops taking steps and waits for those that run. A worker says goodbye to Temporal first, and tries that for ten seconds where Temporal is away; nobody waits for that once no step runs.
 func stopWorker(w worker.Worker, activities *activity.Activities) {
 	stopped := make(chan struct{})
 	go func() {
@@ -89,11 +98,12 @@ func stopWorker(w worker.Worker, activities *activity.Activities) {
 	select {
 	case <-stopped:
 		return
-	case <-time.After(leaveWithin):
+	case <-time.After(leaveTimeout):
 	}
-	look := time.NewTicker(leaveWithin / 10)
+
+	look := time.NewTicker(leaveTimeout / 10)
 	defer look.Stop()
-	for activities.Running() > 0 {
+	for activities.Running() > 0 { // at the latest, Stop returns when WorkerStopTimeout is over
 		select {
 		case <-stopped:
 			return
@@ -102,17 +112,18 @@ func stopWorker(w worker.Worker, activities *activity.Activities) {
 	}
 }
 
-// reach says whether Temporal answers. Starting a worker asks the same, but cannot be interrupted.
-func (a *Agent) reach(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+// pingTemporal returns nil where Temporal answers. Starting a worker asks the same, but cannot be interrupted.
+func (a *Agent) pingTemporal(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	_, err := a.deps.Temporal.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
 	return err
 }
 
-// newWorker makes a worker for the host's queue. A worker cannot be started twice, so each try gets a new one.
+// newWorker makes a worker for the host's queue, and the channel of its fatal errors. The worker runs no workflows; one poller is enough for the steps of one host.
 func (a *Agent) newWorker(activities *activity.Activities, bootID string) (worker.Worker, <-chan error) {
 	fatal := make(chan error, 1)
+
 	w := worker.New(a.deps.Temporal, workflows.AgentQueue(a.config.Host), worker.Options{
 		DisableWorkflowWorker:              true,
 		DisableEagerActivities:             true,
@@ -121,15 +132,17 @@ func (a *Agent) newWorker(activities *activity.Activities, bootID string) (worke
 		MaxHeartbeatThrottleInterval:       activity.LongestHeartbeatInterval,
 		Identity:                           "agent@" + a.config.Host + "/" + bootID,
 		WorkerStopTimeout:                  a.config.StopTimeout,
-		OnFatalError: func(err error) {
+		OnFatalError: func(err error) { // may be called several times; the first error is enough
 			select {
 			case fatal <- err:
 			default:
 			}
 		},
 	})
+
 	for name, do := range activities.All() {
 		w.RegisterActivityWithOptions(do, sdkactivity.RegisterOptions{Name: name})
 	}
+
 	return w, fatal
 }

@@ -9,22 +9,24 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Acknowledged is what the conductor has acknowledged last; the zero value is nothing.
+// Acknowledged describes the newest report that the conductor has acknowledged; the zero value means none.
 type Acknowledged struct {
 	Digest       string `json:"digest"`
 	Generation   int64  `json:"generation"`
 	BootID       string `json:"boot_id"`
 	AgentVersion string `json:"agent_version"`
-	Sequence     int64  `json:"sequence,omitempty"` // of the report
+	// Sequence is the sequence number of that report.
+	Sequence int64 `json:"sequence,omitempty"`
 }
 
-// cacheFile is inventory.json: nothing is lost where it is, but the agent then reports although nothing has changed.
+// cacheFile is inventory.json. Losing it costs nothing but one report that the conductor does not need.
 type cacheFile struct {
 	Format       int            `json:"format"`
 	Acknowledged Acknowledged   `json:"acknowledged"`
 	Backends     []cacheBackend `json:"backends"`
 }
 
+// cacheBackend is one backend in inventory.json: the devices that were seen under that setting.
 type cacheBackend struct {
 	Setting Setting               `json:"setting"`
 	Devices []cyborg.DeviceReport `json:"devices"`
@@ -32,21 +34,25 @@ type cacheBackend struct {
 
 func (i *Inventory) cachePath() string { return filepath.Join(i.config.StateDir, "inventory.json") }
 
-// readCache fills the backends with what an earlier process saw, for whoever asks before the first look ends.
+// readCache fills the backends with what an earlier process saw, for callers who ask before the first look has ended. A backend that is configured differently now starts empty, since its options decide what it sees.
 func (i *Inventory) readCache() {
 	text, err := os.ReadFile(i.cachePath())
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
+
 	var file cacheFile
 	if err == nil {
 		err = json.Unmarshal(text, &file)
 	}
+
 	if err != nil || file.Format != 1 {
 		i.log.Warn("the last inventory cannot be read; the agent looks and reports anew", "path", i.cachePath(), "error", err)
 		return
 	}
+
 	i.acked = file.Acknowledged
+
 	for _, cached := range file.Backends {
 		if b, ok := i.backends[cached.Setting.Name]; ok && sameSetting(b.setting, cached.Setting) {
 			b.devices = map[string]seen{}
@@ -57,24 +63,26 @@ func (i *Inventory) readCache() {
 	}
 }
 
-// Acknowledged is what the conductor has acknowledged last, also to an earlier process.
+// Acknowledged returns what the conductor has acknowledged last, also to an earlier process.
 func (i *Inventory) Acknowledged() Acknowledged {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.acked
 }
 
-// Acknowledge takes down what the conductor has acknowledged. Save keeps it.
+// Acknowledge records what the conductor has acknowledged. It stays in memory until Save writes it. The acknowledged report becomes the base of the next difference, unless a newer report was made meanwhile: nobody knows any more what the acknowledged one said.
 func (i *Inventory) Acknowledge(acked Acknowledged) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	i.acked = acked
-	if i.base = (view{}); i.told.sequence == acked.Sequence {
-		i.base = i.told
+	i.base = view{}
+	if i.reported.sequence == acked.Sequence {
+		i.base = i.reported
 	}
 }
 
-// Save keeps what is known now, and what the conductor has acknowledged, for the next process.
+// Save writes what is known now, and what the conductor has acknowledged, to disk for the next process. The file is written without mu: a slow disk must not hold up the drivers' looks.
 func (i *Inventory) Save() error {
 	i.mu.Lock()
 	file := cacheFile{Format: 1, Acknowledged: i.acked}
@@ -82,12 +90,15 @@ func (i *Inventory) Save() error {
 		file.Backends = append(file.Backends, cacheBackend{Setting: b.setting, Devices: b.sorted()})
 	}
 	i.mu.Unlock()
+
 	text, err := json.Marshal(file)
 	if err == nil {
 		err = writeFile(i.cachePath(), text)
 	}
+
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the inventory cannot be kept for the next start: %w", err)
 	}
+
 	return nil
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// nameFormat is what a backend may be called: it is also the name of a directory.
+// nameFormat is the format of a backend's name, which is also the name of a directory.
 var nameFormat = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// CheckName says with kind ErrInvalid why something cannot be the name of a backend.
+// CheckName returns an error of kind ErrInvalid for what cannot be the name of a backend.
 func CheckName(name string) error {
 	if !nameFormat.MatchString(name) {
 		return cyborg.Errorf(cyborg.ErrInvalid,
@@ -29,46 +29,54 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Configured is a backend after a change.
+// Configured is the state of a backend after Configure.
 type Configured struct {
 	State    cyborg.BackendState
 	Services []string
 	Devices  int
 }
 
-// Configure installs, updates or uninstalls a backend, and keeps that over restarts. A new driver is made, and must
-// discover, before it replaces the one before: where that fails, nothing changes. Errors: Invalid, ErrNotFound, Changed,
-// ErrInUse for what is attached or used now, and those of the driver.
+// Configure installs, updates or uninstalls a backend, and keeps that over restarts. A new driver is made, and must discover its devices, before it replaces the old one; where that fails, nothing changes.
+//
+// Errors: ErrInvalid, ErrNotFound, ErrChanged, ErrInUse for a backend of which something is attached or in use, and those of the driver.
 func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureRequest) (Configured, error) {
+	// One change at a time: each is computed from the settings that the one before has left.
 	select {
 	case i.configuring <- struct{}{}:
 		defer func() { <-i.configuring }()
 	case <-ctx.Done():
 		return Configured{}, context.Cause(ctx)
 	}
+
 	want, err := i.plan(request)
 	if err != nil {
 		return Configured{}, err
 	}
+
+	// The locks keep operations off the backend's devices while its driver is exchanged under them.
 	unlock, err := i.locks.lockAll(ctx, i.devicesOf(want.Name), string(request.Action)+" of backend "+want.Name)
 	if err != nil {
 		return Configured{}, err
 	}
 	defer unlock()
+
 	if !want.Enabled {
 		return i.disable(ctx, want)
 	}
+
 	return i.replace(ctx, want)
 }
 
-// plan is the setting that the request leads to.
+// plan returns the setting that the request leads to. It changes nothing. An install without a driver enables a backend that is already known.
 func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	if err := CheckName(request.Backend); err != nil {
 		return Setting{}, err
 	}
+
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b, known := i.backends[request.Backend]
+
 	if !known && (request.Action != cyborg.ConfigureInstall || request.Driver == "") {
 		if request.Action == cyborg.ConfigureInstall {
 			return Setting{}, cyborg.Errorf(cyborg.ErrInvalid, "host %s has no backend %q yet, so a driver must be named; there are: %s",
@@ -77,6 +85,7 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 		return Setting{}, cyborg.Errorf(cyborg.ErrNotFound, "host %s has no backend %q; it has: %s", i.config.Host, request.Backend,
 			listed(slices.Sorted(maps.Keys(i.backends)), func(name string) string { return name }))
 	}
+
 	want := Setting{Name: request.Backend, Driver: request.Driver, Enabled: true}
 	if known {
 		want = b.setting
@@ -85,12 +94,14 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 				return Setting{}, cyborg.Errorf(cyborg.ErrChanged, "backend %s is one of driver %s", want.Name, want.Driver).
 					WithHint("Uninstall it first, or install driver %s under another name.", request.Driver)
 			}
-			want.Driver, want.Options = request.Driver, nil
+			want.Driver, want.Options = request.Driver, nil // another driver does not understand the old options
 		}
 	}
+
 	if request.Options != nil {
 		want.Options = map[string]any(request.Options)
 	}
+
 	switch request.Action {
 	case cyborg.ConfigureInstall:
 		want.Enabled = true
@@ -104,9 +115,11 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	default:
 		return Setting{}, cyborg.Errorf(cyborg.ErrInvalid, "there is no action %q; use install, uninstall or update", request.Action)
 	}
+
 	return want, nil
 }
 
+// devicesOf returns the identities of the devices that a backend has shown last.
 func (i *Inventory) devicesOf(name string) []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -116,31 +129,35 @@ func (i *Inventory) devicesOf(name string) []string {
 	return nil
 }
 
-// disable takes a backend out of use.
+// disable takes a backend out of use. Its setting stays, so that it can be installed again under the same name.
 func (i *Inventory) disable(ctx context.Context, want Setting) (Configured, error) {
-	if err := i.unused(ctx, want.Name); err != nil {
+	if err := i.checkUnused(ctx, want.Name); err != nil {
 		return Configured{}, err
 	}
+
+	// The file is written first: after a crash in between, the backend is disabled on the next start.
 	if err := i.persist(want); err != nil {
 		return Configured{}, err
 	}
+
 	i.swap(want, nil, 0, nil)
 	return Configured{State: cyborg.BackendDisabled, Services: []string{}}, nil
 }
 
-// unused refuses with kind ErrInUse while something of the backend is attached or in use. A failed backend is not asked:
-// to be rid of it must be possible.
-func (i *Inventory) unused(ctx context.Context, name string) error {
+// checkUnused refuses, with kind ErrInUse, to disable a backend of which something is attached or in use. A failed backend is not asked: it must be possible to remove a driver that does not work.
+func (i *Inventory) checkUnused(ctx context.Context, name string) error {
 	for _, entry := range i.journal.Attachments() {
 		if entry.Backend == name && !i.journal.Lost(entry) {
 			return cyborg.Errorf(cyborg.ErrInUse, "handle %s of backend %s is attached to %s %s", entry.Handle, name, entry.HolderKind, entry.HolderID).
 				WithHint("Detach it first.")
 		}
 	}
+
 	i.mu.Lock()
 	b := i.backends[name]
 	in, devices, failure := b.instance, b.sorted(), i.failureOf(b)
 	i.mu.Unlock()
+
 	if in == nil || failure != "" {
 		return nil
 	}
@@ -148,6 +165,7 @@ func (i *Inventory) unused(ctx context.Context, name string) error {
 	if !ok {
 		return nil
 	}
+
 	for _, device := range devices {
 		for _, deployable := range device.Deployables {
 			for _, handle := range deployable.Handles {
@@ -165,38 +183,46 @@ func (i *Inventory) unused(ctx context.Context, name string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
-// replace puts a new driver into a backend's place.
+// replace exchanges a backend's driver for a new one with the wanted setting.
 func (i *Inventory) replace(ctx context.Context, want Setting) (Configured, error) {
-	made, err := i.make(ctx, &leash{}, want)
+	made, err := i.make(ctx, &watchdog{}, want)
 	if err != nil {
 		return Configured{}, err
 	}
+
+	// The number is taken before the look, so that a change during the look is observed under a later number.
 	sequence, err := i.journal.NextSequence()
 	if err != nil {
 		return Configured{}, err
 	}
+
 	devices, err := made.discover(ctx, i.config.ScanTimeout)
 	if err != nil {
 		return Configured{}, err
 	}
-	if err := i.fits(want.Name, devices); err != nil {
+
+	if err := i.checkReplacement(want.Name, devices); err != nil {
 		return Configured{}, err
 	}
+
 	if err := i.persist(want); err != nil {
 		return Configured{}, err
 	}
+
 	i.swap(want, made, sequence, devices)
 	return Configured{State: cyborg.BackendOK, Services: drivers.Services(made.driver), Devices: len(devices)}, nil
 }
 
-// fits refuses devices that another backend has, and to lose sight of what is attached.
-func (i *Inventory) fits(name string, devices []cyborg.DeviceReport) error {
-	attachments := i.journal.Attachments()
+// checkReplacement refuses devices that another backend already has, and a setting under which the backend would no longer show something that is attached.
+func (i *Inventory) checkReplacement(name string, devices []cyborg.DeviceReport) error {
+	attachments := i.journal.Attachments() // before mu is taken, so that it never nests with the journal's lock
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	fresh := map[string]seen{}
 	things := map[string]bool{}
 	for _, device := range devices {
@@ -207,24 +233,27 @@ func (i *Inventory) fits(name string, devices []cyborg.DeviceReport) error {
 			}
 		}
 	}
+
 	for _, other := range slices.Sorted(maps.Keys(i.backends)) {
 		if b := i.backends[other]; other != name && b.setting.Enabled && b.failure == "" {
 			if what := overlap(b.devices, fresh); what != "" {
-				return cyborg.Errorf(cyborg.ErrInvalid, "%s", doubled(what, other))
+				return cyborg.Errorf(cyborg.ErrInvalid, "%s", seenTwice(what, other))
 			}
 		}
 	}
+
 	for _, entry := range attachments {
-		if entry.Backend == name && !i.journal.Lost(entry) && i.backends[name].shows(entry.Handle) && !things[entry.Handle] {
+		if entry.Backend == name && !i.journal.Lost(entry) && i.backends[name].hasHandle(entry.Handle) && !things[entry.Handle] {
 			return cyborg.Errorf(cyborg.ErrInUse, "with these options backend %s would lose sight of handle %s, which is attached to %s %s",
 				name, entry.Handle, entry.HolderKind, entry.HolderID).WithHint("Detach it first.")
 		}
 	}
+
 	return nil
 }
 
-// shows says whether the backend's last look saw the handle. A nil backend shows nothing.
-func (b *backend) shows(handle string) bool {
+// hasHandle reports whether the backend's last look saw the handle. A nil backend shows nothing.
+func (b *backend) hasHandle(handle string) bool {
 	if b == nil {
 		return false
 	}
@@ -235,21 +264,25 @@ func (b *backend) shows(handle string) bool {
 			}
 		}
 	}
+
 	return false
 }
 
-// swap puts the new state of a backend into place; made is nil for one that is disabled.
+// swap replaces the state of a backend; made is nil for a disabled one. The old driver is closed outside the lock, because closing may take long.
 func (i *Inventory) swap(want Setting, made *instance, sequence int64, devices []cyborg.DeviceReport) {
 	fresh := &backend{
-		setting: want, instance: made, making: &leash{}, look: sequence, lookedAt: time.Now(), devices: map[string]seen{},
+		setting: want, instance: made, making: &watchdog{}, look: sequence, lookedAt: time.Now(), devices: map[string]seen{},
 	}
+
 	for _, device := range devices {
 		fresh.devices[device.Identity] = newSeen(sequence, device)
 	}
+
 	i.mu.Lock()
 	old := i.backends[want.Name]
 	i.backends[want.Name] = fresh
 	i.mu.Unlock()
+
 	if old != nil && old.instance != nil {
 		if closer, ok := old.instance.driver.(io.Closer); ok {
 			if err := Guard(old.instance.log, "closing", closer.Close); err != nil {
@@ -257,12 +290,13 @@ func (i *Inventory) swap(want Setting, made *instance, sequence int64, devices [
 			}
 		}
 	}
+
 	i.log.Info("backend configured", "backend", want.Name, "driver", want.Driver, "enabled", want.Enabled, "devices", len(devices))
-	notify(i.rewired)
+	notify(i.backendsChanged)
 	notify(i.changed)
 }
 
-// overrideFile is backends.json.
+// overrideFile is backends.json: the settings that were made through Configure.
 type overrideFile struct {
 	Format   int       `json:"format"`
 	Backends []Setting `json:"backends"`
@@ -270,17 +304,20 @@ type overrideFile struct {
 
 func (i *Inventory) overridesPath() string { return filepath.Join(i.config.StateDir, "backends.json") }
 
+// readOverrides reads backends.json; a missing file has no overrides. Unknown fields are an error, because a person may have edited the file.
 func readOverrides(path string) (map[string]Setting, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return map[string]Setting{}, nil
 	}
+
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the changed backends cannot be read: %w", err)
 	}
+
 	var file overrideFile
 	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
+	decoder.DisallowUnknownFields() // a misspelt field would otherwise be ignored
 	if err := decoder.Decode(&file); err != nil || file.Format != 1 {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be read (format %d, %v)", path, file.Format, err).
 			WithHint("It holds what was changed through the API. Correct it, or move it away to use the configured backends.")
@@ -292,11 +329,13 @@ func readOverrides(path string) (map[string]Setting, error) {
 		}
 		overrides[setting.Name] = setting
 	}
+
 	return overrides, nil
 }
 
 // persist writes the setting into backends.json.
 func (i *Inventory) persist(want Setting) error {
+	// The map is replaced only after the file is written, so that memory and disk agree also after a failure.
 	overrides := maps.Clone(i.overrides)
 	overrides[want.Name] = want
 	file := overrideFile{Format: 1}
@@ -335,6 +374,7 @@ func writeFile(path string, text []byte) error {
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(dir.Sync(), dir.Close())
 }
 

@@ -11,47 +11,52 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// Report is all that is known of the host now, under a new sequence number. What an operation observed under an earlier
-// number is in it: it waits for those that are under way.
+// Report returns everything that is known of the host now, under a new sequence number. It contains what operations have observed under earlier numbers: it waits for observations that have begun.
 func (i *Inventory) Report(ctx context.Context) (cyborg.Report, error) {
 	sequence, err := i.observations.after(ctx, i.journal)
 	if err != nil {
 		return cyborg.Report{}, err
 	}
+
 	content, now := i.known()
 	now.sequence = sequence
 	i.mu.Lock()
-	i.told = now
+	i.reported = now
 	i.mu.Unlock()
+
 	return cyborg.Report{
 		Host: i.config.Host, BootID: i.journal.BootID(), AgentVersion: i.config.Version,
 		Sequence: sequence, Digest: now.digest, Content: content,
 	}, nil
 }
 
-// view is what a report said, in short.
+// view is a summary of a report, for comparing it with a later one.
 type view struct {
 	sequence int64
 	digest   string
-	backends string            // all but their devices
-	devices  map[string]string // digest by identity
+	// backends is the digest of the backends without their devices.
+	backends string
+	// devices are the digests of the devices by identity.
+	devices map[string]string
 }
 
-// Difference makes of a report one that tells only what changed since the last that was acknowledged. It is false where
-// that cannot be told: nothing was acknowledged to this process yet, or the backends themselves have changed.
+// Difference reduces a report to what has changed since the last acknowledged one. It returns false where it cannot: this process has no acknowledged report yet, or the backends themselves have changed.
 func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.base.digest == "" || i.told.sequence != report.Sequence || i.base.backends != i.told.backends {
+	if i.base.digest == "" || i.reported.sequence != report.Sequence || i.base.backends != i.reported.backends {
 		return report, false
 	}
+
 	report.Base = i.base.digest
 	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: report.Content.Attachments, Whitelist: report.Content.Whitelist}
+
 	for _, b := range report.Content.Backends {
 		changed := cyborg.BackendReport{Name: b.Name, Driver: b.Driver, State: b.State}
 		for _, device := range b.Devices {
 			known := i.backends[b.Name].devices[device.Identity]
-			if i.told.devices[device.Identity] != i.base.devices[device.Identity] || known.observed > i.base.sequence {
+			// A device that an operation observed since is sent as well: the conductor has recorded the observation, so its state differs from the base.
+			if i.reported.devices[device.Identity] != i.base.devices[device.Identity] || known.observed > i.base.sequence {
 				changed.Devices = append(changed.Devices, device)
 			}
 		}
@@ -59,40 +64,46 @@ func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
 			content.Backends = append(content.Backends, changed)
 		}
 	}
+
 	for _, identity := range slices.Sorted(maps.Keys(i.base.devices)) {
-		if _, there := i.told.devices[identity]; !there {
+		if _, there := i.reported.devices[identity]; !there {
 			report.Gone = append(report.Gone, identity)
 		}
 	}
+
 	report.Content = content
 	return report, true
 }
 
-// Content is all that is known of the host now, in a fixed order.
+// Content returns everything that is known of the host now, in a fixed order.
 func (i *Inventory) Content() cyborg.Content {
 	content, _ := i.known()
 	return content
 }
 
-// Digest is that of the content now.
+// Digest returns the digest of the content now.
 func (i *Inventory) Digest() string {
 	_, now := i.known()
 	return now.digest
 }
 
-// known is what is known now, with its digests.
+// known returns the content now, with its digests.
 func (i *Inventory) known() (cyborg.Content, view) {
 	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: i.attachments()}
 	now := view{devices: map[string]string{}}
+
+	// The attachments were read before mu is taken, so that it never nests with the journal's lock.
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	content.Whitelist = i.whitelist
+
 	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
 		b := i.backends[name]
 		report := cyborg.BackendReport{
 			Name: name, Driver: b.setting.Driver, Options: b.setting.Options,
 			State: cyborg.BackendOK, Error: i.failureOf(b), Services: b.services(), Devices: []cyborg.DeviceReport{},
 		}
+
 		switch {
 		case !b.setting.Enabled:
 			report.State, report.Error = cyborg.BackendDisabled, ""
@@ -101,16 +112,19 @@ func (i *Inventory) known() (cyborg.Content, view) {
 		default:
 			report.Devices = b.sorted()
 		}
+
 		content.Backends = append(content.Backends, report)
 		for _, device := range report.Devices {
 			now.devices[device.Identity] = b.devices[device.Identity].digest
 		}
 	}
+
 	now.digest = content.DigestOf(func(d *cyborg.DeviceReport) string { return now.devices[d.Identity] })
 	now.backends = cyborg.Content{Backends: withoutDevices(content.Backends)}.Digest()
 	return content, now
 }
 
+// withoutDevices returns copies of the backends that have no devices.
 func withoutDevices(backends []cyborg.BackendReport) []cyborg.BackendReport {
 	out := slices.Clone(backends)
 	for i := range out {
@@ -119,6 +133,7 @@ func withoutDevices(backends []cyborg.BackendReport) []cyborg.BackendReport {
 	return out
 }
 
+// services lists what the backend's driver can do; nothing where there is no driver.
 func (b *backend) services() []string {
 	if b.instance == nil {
 		return []string{}
@@ -126,6 +141,7 @@ func (b *backend) services() []string {
 	return drivers.Services(b.instance.driver)
 }
 
+// attachments lists the journal's attachments as they are reported.
 func (i *Inventory) attachments() []cyborg.Attachment {
 	all := []cyborg.Attachment{}
 	for _, entry := range i.journal.Attachments() {
@@ -136,21 +152,25 @@ func (i *Inventory) attachments() []cyborg.Attachment {
 		case entry.State == journal.InDoubt:
 			state = cyborg.AttachmentInDoubt
 		}
+
 		all = append(all, cyborg.Attachment{
 			Backend: entry.Backend, Deployable: entry.Deployable, Handle: entry.Handle, Operation: entry.Operation, State: state,
 		})
 	}
+
 	return all
 }
 
-// failureOf is why a backend cannot be used now, or empty. The caller has mu.
+// failureOf returns why a backend cannot be used now; empty where it can. The caller holds mu. Where two backends show the same device, the first by name keeps it and the other has failed.
 func (i *Inventory) failureOf(b *backend) string {
 	if b.failure != "" {
 		return b.failure
 	}
+
 	if b.look == 0 {
 		return "has not been looked at yet"
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
 		other := i.backends[name]
 		if other == b {
@@ -158,41 +178,46 @@ func (i *Inventory) failureOf(b *backend) string {
 		}
 		if other.setting.Enabled && other.failure == "" && other.look > 0 {
 			if what := overlap(other.devices, b.devices); what != "" {
-				return doubled(what, name)
+				return seenTwice(what, name)
 			}
 		}
 	}
+
 	return ""
 }
 
-func doubled(what, backend string) string {
+// seenTwice is the failure of a backend that sees something which another backend sees as well.
+func seenTwice(what, backend string) string {
 	return what + " is also seen by backend " + backend + "; leave it out in the options of one of them"
 }
 
-// overlap names a thing that both backends see. What one host has must have one name and one driver.
+// overlap returns something that both backends see; empty where there is none. Each thing on a host must have one name and one driver, or two operations could change it under different claims.
 func overlap(a, b map[string]seen) string {
 	things := map[string]bool{}
 	for _, device := range a {
-		for thing := range thingsOf(device.report) {
+		for thing := range uniqueNames(device.report) {
 			things[thing] = true
 		}
 	}
+
 	for _, identity := range slices.Sorted(maps.Keys(b)) {
-		for thing := range thingsOf(b[identity].report) {
+		for thing := range uniqueNames(b[identity].report) {
 			if things[thing] {
 				return thing
 			}
 		}
 	}
+
 	return ""
 }
 
-// thingsOf yields the names in a device report that must be unique on a host.
-func thingsOf(report cyborg.DeviceReport) func(yield func(string) bool) {
+// uniqueNames yields the names in a device report that must be unique on a host: of the device, its deployables and their handles.
+func uniqueNames(report cyborg.DeviceReport) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		if !yield("device " + report.Identity) {
 			return
 		}
+
 		for _, deployable := range report.Deployables {
 			if !yield("deployable " + deployable.Name) {
 				return
@@ -206,8 +231,7 @@ func thingsOf(report cyborg.DeviceReport) func(yield func(string) bool) {
 	}
 }
 
-// normalise returns a driver's reports in a fixed order, without nil lists, in memory of our own. Reports that
-// contradict themselves are an error of kind ErrInternal: the driver is wrong.
+// normalise returns a driver's reports in a fixed order and without nil lists, so that equal hardware has an equal digest. The lists are copies. Reports that contradict themselves are an error of kind ErrInternal: the driver is wrong.
 func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 	devices := make([]cyborg.DeviceReport, 0, len(reports))
 	taken := map[string]bool{}
@@ -215,6 +239,7 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 		if device.ControlPath.Info == nil {
 			device.ControlPath.Info = map[string]string{}
 		}
+
 		device.Deployables = sorted(device.Deployables, func(a, b cyborg.DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
 		for n := range device.Deployables {
 			d := &device.Deployables[n]
@@ -224,6 +249,7 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 			d.Handles = sorted(d.Handles, func(a, b cyborg.HandleReport) int {
 				return cmp.Or(cmp.Compare(a.Identity, b.Identity), cmp.Compare(a.Kind, b.Kind))
 			})
+
 			for h := range d.Handles {
 				if d.Handles[h].Info == nil {
 					d.Handles[h].Info = map[string]string{}
@@ -232,6 +258,7 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 					return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports a handle of %s without identity", d.Name)
 				}
 			}
+
 			if d.Specs.Capability == nil {
 				d.Specs.Capability = cyborg.JSONObject{}
 			}
@@ -239,10 +266,12 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 				return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports a deployable of device %s without name", device.Identity)
 			}
 		}
+
 		if device.Identity == "" {
 			return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports a device without identity")
 		}
-		for thing := range thingsOf(device) {
+
+		for thing := range uniqueNames(device) {
 			if taken[thing] {
 				return nil, cyborg.Errorf(cyborg.ErrInternal, "the driver reports %s twice", thing)
 			}
@@ -250,33 +279,36 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 		}
 		devices = append(devices, device)
 	}
+
 	slices.SortFunc(devices, func(a, b cyborg.DeviceReport) int { return cmp.Compare(a.Identity, b.Identity) })
 	return devices, nil
 }
 
-// sorted is a sorted copy, never nil.
+// sorted returns a sorted copy that is never nil.
 func sorted[T any](items []T, compare func(a, b T) int) []T {
 	out := append([]T{}, items...)
 	slices.SortStableFunc(out, compare)
 	return out
 }
 
-// Known is a deployable as it was seen last. Failure says why its backend cannot be asked now; empty where it can.
+// Known is a deployable as it was seen last. Failure says why its backend cannot be asked now; it is empty where it can.
 type Known struct {
 	Found
 	Failure string
 }
 
-// Deployables lists the deployables of all enabled backends, those of failed ones as they were seen last.
+// Deployables lists the deployables of all enabled backends. Those of a failed backend are listed as they were seen last.
 func (i *Inventory) Deployables() []Known {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	var all []Known
 	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
 		b := i.backends[name]
 		if !b.setting.Enabled {
 			continue
 		}
+
 		failure := i.failureOf(b)
 		for _, device := range b.sorted() {
 			for _, deployable := range device.Deployables {
@@ -288,5 +320,6 @@ func (i *Inventory) Deployables() []Known {
 			}
 		}
 	}
+
 	return all
 }

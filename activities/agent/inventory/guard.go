@@ -12,11 +12,10 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// grace is how long a driver whose time is over may take to notice.
+// grace is how long a driver may take to return after its time is over.
 const grace = 2 * time.Second
 
-// Guard calls a driver. A panic becomes an error of kind ErrInternal and is logged with its stack; an error that has no
-// kind becomes one of kind ErrHardware, unless it is the end of a context.
+// Guard calls a driver. A panic becomes an error of kind ErrInternal and is logged with its stack, because one driver must not end the agent of all others. An error without a kind becomes one of kind ErrHardware, unless it is the end of a context.
 func Guard(log *slog.Logger, what string, call func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -25,26 +24,29 @@ func Guard(log *slog.Logger, what string, call func() error) (err error) {
 				WithHint("This is a defect of the driver; the agent's log has the stack.")
 		}
 	}()
+
 	err = call()
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+
 	if _, ok := errors.AsType[*cyborg.Error](err); !ok {
 		err = cyborg.Errorf(cyborg.ErrHardware, "%s: %w", what, err)
 	}
+
 	return err
 }
 
-// leash keeps a call that does not come to an end from taking its caller with it, and from being made again and again.
-type leash struct {
+// watchdog limits calls that may hang, such as a read from a broken device in the kernel. The caller gets an error instead of hanging too; and while the hanging call has not returned, no second one is made, so that hanging goroutines do not pile up.
+type watchdog struct {
+	// hangs is closed when the call that hung has returned; nil where none has hung.
 	hangs atomic.Pointer[chan struct{}]
 }
 
-// leashed calls f and returns soon after the limit, even where f does not. The error is then of kind ErrTimeout; that of a
-// context that ended is its cause.
-func leashed[T any](ctx context.Context, l *leash, limit time.Duration, what string, f func(context.Context) (T, error)) (T, error) {
+// withWatchdog calls f and returns soon after the limit, even if f does not. The error is then of kind ErrTimeout. Where ctx has ended, the error is its cause.
+func withWatchdog[T any](ctx context.Context, w *watchdog, limit time.Duration, what string, f func(context.Context) (T, error)) (T, error) {
 	var nothing T
-	if ended := l.hangs.Load(); ended != nil {
+	if ended := w.hangs.Load(); ended != nil {
 		select {
 		case <-*ended:
 		default:
@@ -52,31 +54,38 @@ func leashed[T any](ctx context.Context, l *leash, limit time.Duration, what str
 				WithHint("The driver, or the kernel below it, hangs. The kernel's log may say why; restarting the agent may help.")
 		}
 	}
+
 	type answer struct {
 		value T
 		err   error
 	}
+
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+
+	// The channel has room for the answer, so that the goroutine of a hanging call can end when nobody waits any more.
 	answers, ended := make(chan answer, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
 		value, err := f(limited)
 		answers <- answer{value, err}
 	}()
+
 	var a answer
 	select {
 	case a = <-answers:
 	case <-limited.Done():
+		// Most drivers notice the end of their context, and their own error says more than a timeout.
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
 		case a = <-answers:
 		case <-timer.C:
-			l.hangs.Store(&ended)
+			w.hangs.Store(&ended)
 			a.err = limited.Err()
 		}
 	}
+
 	switch {
 	case a.err == nil:
 		return a.value, nil
@@ -89,22 +98,24 @@ func leashed[T any](ctx context.Context, l *leash, limit time.Duration, what str
 	}
 }
 
-// instance is one driver that was made.
+// instance is a driver that was made for a backend.
 type instance struct {
 	backend string
 	driver  drivers.Driver
 	log     *slog.Logger
-	leash   leash // of discovery
-	asking  leash // of questions about attachments
+	// discovery limits looks at the hardware, and asking limits questions about attachments. They are apart, so that one can hang without the other.
+	discovery watchdog
+	asking    watchdog
 }
 
-// inspect asks the driver for one device as it is now. It is false where the driver cannot tell without all others.
+// inspect asks the driver for one device as it is now. It returns false where the driver can only look at all devices, or where looking at this one failed.
 func (n *instance) inspect(ctx context.Context, limit time.Duration, identity string) (cyborg.DeviceReport, bool) {
 	inspector, ok := n.driver.(drivers.Inspector)
 	if !ok {
 		return cyborg.DeviceReport{}, false
 	}
-	devices, err := leashed(ctx, &n.leash, limit, "look at a device", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
+
+	devices, err := withWatchdog(ctx, &n.discovery, limit, "look at a device", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
 		err = Guard(n.log, "look at "+identity, func() error {
 			device, err := inspector.Inspect(ctx, identity)
 			if err != nil {
@@ -116,16 +127,18 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 		return devices, err
 	})
 	if err != nil || devices[0].Identity != identity {
-		return cyborg.DeviceReport{}, false // a look at all of them says what is wrong
+		return cyborg.DeviceReport{}, false // a look at all devices finds out what is wrong
 	}
+
 	return devices[0], true
 }
 
-// discover asks the driver what is there and returns it in a fixed order.
+// discover asks the driver for all its devices, and returns them in a fixed order.
 func (n *instance) discover(ctx context.Context, limit time.Duration) ([]cyborg.DeviceReport, error) {
-	return leashed(ctx, &n.leash, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
+	return withWatchdog(ctx, &n.discovery, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
 		err = Guard(n.log, "discovery", func() error {
-			if devices, err = n.driver.Discover(ctx); err != nil {
+			devices, err = n.driver.Discover(ctx)
+			if err != nil {
 				return err
 			}
 			devices, err = normalise(devices)

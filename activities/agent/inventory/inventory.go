@@ -1,5 +1,4 @@
-// Package inventory is what an agent knows of its host's hardware: the drivers' backends, what each of them saw last, and
-// who may change a device now. It imports the root package, drivers and the journal; never Temporal, the database or HTTP.
+// Package inventory knows a host's hardware: the drivers' backends, what each of them saw last, and who may change a device now. It imports the root package, drivers and the journal; never Temporal, the database or HTTP.
 package inventory
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// Journal is what the inventory needs of the agent's journal.
+// Journal is the part of the agent's journal that the inventory uses. It is implemented by journal.Journal and documented there.
 type Journal interface {
 	BootID() string
 	NextSequence() (int64, error)
@@ -28,23 +27,25 @@ type Journal interface {
 	Lost(attachment journal.Attachment) bool
 }
 
-// Config is what an inventory is made with; every field is needed.
+// Config is what an inventory is made with. Every field but Backends and Whitelist is required.
 type Config struct {
 	Host    string
 	Version string
-	// Root stands for "/".
+	// Root is the directory that stands for "/", below which the drivers find sysfs.
 	Root string
-	// StateDir is the agent's.
+	// StateDir is the agent's state directory.
 	StateDir string
-	// Backends are those of the configuration; what was changed through Configure goes before them.
-	Backends         []Setting
-	ScanTimeout      time.Duration
+	// Backends are the configured backends. What was changed through Configure overrides them.
+	Backends []Setting
+	// ScanTimeout limits one look of one backend.
+	ScanTimeout time.Duration
+	// FullScanInterval is the time between two looks at all backends that nothing else has asked for.
 	FullScanInterval time.Duration
-	// Whitelist reads the file of Nova's whitelist; nil where there is none to write.
+	// Whitelist reads the state of Nova's whitelist file; nil where this host has none.
 	Whitelist func() cyborg.WhitelistFile
 }
 
-// Setting is one backend as it is configured.
+// Setting is the configuration of one backend.
 type Setting struct {
 	Name    string         `json:"name"`
 	Driver  string         `json:"driver"`
@@ -52,7 +53,7 @@ type Setting struct {
 	Enabled bool           `json:"enabled"`
 }
 
-// Inventory holds the backends of one host. Its methods may be called from several goroutines.
+// Inventory holds the backends of one host. Its methods may be called from several goroutines. No driver is called while mu is held: a driver may hang.
 type Inventory struct {
 	config   Config
 	registry *drivers.Registry
@@ -61,22 +62,32 @@ type Inventory struct {
 	locks    deviceLocks
 
 	observations observations
-	// configuring lets one change of the backends happen at a time.
+	// configuring holds an item while the backends are changed, so that one change happens at a time.
 	configuring chan struct{}
 
+	// mu guards everything below that is no channel.
 	mu       sync.Mutex
 	backends map[string]*backend
-	// overrides are the settings made through Configure.
+	// overrides are the settings that were made through Configure. They are guarded by configuring.
 	overrides map[string]Setting
-	whitelist *cyborg.WhitelistFile // as it was read last
+	// whitelist is the state of Nova's whitelist when it was read last; nil where it was not.
+	whitelist *cyborg.WhitelistFile
 
-	acked   Acknowledged // of an earlier process, or the newest
-	told    view         // the newest report that was made
-	base    view         // the newest that was acknowledged to this process; its digest is empty where none was
+	// acked is what the conductor has acknowledged last, at first to an earlier process.
+	acked Acknowledged
+	// reported is the newest report that was made.
+	reported view
+	// base is the newest report that was acknowledged to this process; its digest is empty where there is none.
+	base view
+
+	// changed receives an item when something that is reported has changed.
 	changed chan struct{}
-	rewired chan struct{}
-	wanted  chan string
-	ready   chan struct{}
+	// backendsChanged receives an item when a backend got another driver, whose watcher must be started.
+	backendsChanged chan struct{}
+	// scanRequests receives the names of backends that are to be looked at.
+	scanRequests chan string
+	// ready is closed after the first look at all backends.
+	ready chan struct{}
 }
 
 // backend is one named driver. Its fields are guarded by Inventory.mu.
@@ -84,58 +95,66 @@ type backend struct {
 	setting Setting
 	// instance is nil where the backend is disabled or its driver could not be made.
 	instance *instance
-	making   *leash
+	// making limits the creation of the driver.
+	making *watchdog
 	// failure is why the backend cannot be used now.
 	failure string
-	// look is the sequence number of the newest look, and lookedAt the time when it ended.
-	look     int64
+	// look is the sequence number of the newest look; 0 where there was none.
+	look int64
+	// lookedAt is the time at which that look ended.
 	lookedAt time.Time
-	devices  map[string]seen // by identity
+	// devices are what the looks saw, by identity.
+	devices map[string]seen
 }
 
-// seen is a device with the sequence number of the look that saw it so.
+// seen is a device, with the sequence number of the look that saw it.
 type seen struct {
 	sequence int64
 	report   cyborg.DeviceReport
-	digest   string // of the report
-	// observed is the number of the last look that an operation took at the device.
+	digest   string // digest of the report
+	// observed is the sequence number of the last look that an operation took at the device.
 	observed int64
 }
 
+// newSeen returns the record of a device, with its digest computed.
 func newSeen(sequence int64, report cyborg.DeviceReport) seen {
 	return seen{sequence: sequence, report: report, digest: report.Digest()}
 }
 
-// Open makes the inventory of a host. The drivers are made when they are first looked at; one that cannot be made fails
-// its backend and nothing else.
+// Open makes the inventory of a host. It makes no driver yet: that happens at the first look, and a driver that cannot be made fails its own backend and nothing else.
 func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger) (*Inventory, error) {
 	i := &Inventory{
 		config: config, registry: registry, journal: j, log: log,
 		configuring: make(chan struct{}, 1), backends: map[string]*backend{},
-		changed: make(chan struct{}, 1), rewired: make(chan struct{}, 1), wanted: make(chan string, 64), ready: make(chan struct{}),
+		changed: make(chan struct{}, 1), backendsChanged: make(chan struct{}, 1), scanRequests: make(chan string, 64), ready: make(chan struct{}),
 	}
+
 	overrides, err := readOverrides(i.overridesPath())
 	if err != nil {
 		return nil, err
 	}
 	i.overrides = overrides
+
 	for _, setting := range config.Backends {
-		i.backends[setting.Name] = &backend{setting: setting, making: &leash{}}
+		i.backends[setting.Name] = &backend{setting: setting, making: &watchdog{}}
 	}
+
+	// What an operator changed through the API goes before the configuration file, or a restart would undo it.
 	for name, setting := range overrides {
 		if b, ok := i.backends[name]; ok && !sameSetting(b.setting, setting) {
 			log.Warn("a backend is set as an operator changed it through the API, not as it is configured", "backend", name)
 		}
-		i.backends[name] = &backend{setting: setting, making: &leash{}}
+		i.backends[name] = &backend{setting: setting, making: &watchdog{}}
 	}
+
 	i.readCache()
 	return i, nil
 }
 
-// Host is the host's name.
+// Host returns the host's name.
 func (i *Inventory) Host() string { return i.config.Host }
 
-// Enabled says whether the host has a backend of that name that is not disabled.
+// Enabled reports whether the host has a backend of that name that is not disabled.
 func (i *Inventory) Enabled(backendName string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -143,14 +162,15 @@ func (i *Inventory) Enabled(backendName string) bool {
 	return ok && b.setting.Enabled
 }
 
-// make makes a backend's driver.
-func (i *Inventory) make(ctx context.Context, l *leash, setting Setting) (*instance, error) {
+// make makes a backend's driver, and the directory for its state. A driver that hangs in its creation is limited by w.
+func (i *Inventory) make(ctx context.Context, w *watchdog, setting Setting) (*instance, error) {
 	dir := filepath.Join(i.config.StateDir, "backends", setting.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of backend %s cannot be made: %w", setting.Name, err)
 	}
+
 	log := i.log.With("backend", setting.Name)
-	return leashed(ctx, l, i.config.ScanTimeout, "making of driver "+setting.Driver, func(context.Context) (*instance, error) {
+	return withWatchdog(ctx, w, i.config.ScanTimeout, "making of driver "+setting.Driver, func(context.Context) (*instance, error) {
 		made := &instance{backend: setting.Name, log: log}
 		err := Guard(log, "making driver "+setting.Driver, func() (err error) {
 			made.driver, err = i.registry.New(setting.Driver, drivers.Environment{
@@ -162,14 +182,14 @@ func (i *Inventory) make(ctx context.Context, l *leash, setting Setting) (*insta
 	})
 }
 
-// Found is a deployable with the driver that looks after it.
+// Found is a deployable, with the driver that manages it.
 type Found struct {
 	Backend string
 	Driver  drivers.Driver
 	drivers.Target
 }
 
-// Handle returns the deployable's handle of that identity; an unknown one is an error of kind ErrNotFound.
+// Handle returns the deployable's handle of that identity. The error is of kind ErrNotFound and lists the handles that exist.
 func (f Found) Handle(identity string) (cyborg.HandleReport, error) {
 	for _, handle := range f.Deployable.Handles {
 		if handle.Identity == identity {
@@ -180,28 +200,31 @@ func (f Found) Handle(identity string) (cyborg.HandleReport, error) {
 		listed(f.Deployable.Handles, func(h cyborg.HandleReport) string { return h.Identity }))
 }
 
-// Find returns a deployable as it was seen last, or looks anew where that is longer ago than fresh, or where it was not
-// seen. Errors: ErrNotFound, naming what there is; Changed for a disabled backend; Unavailable for a failed one.
+// Find returns a deployable as it was seen last. It looks again first where that is longer ago than fresh, or where the deployable was not seen. Errors: ErrNotFound, listing what exists; ErrChanged for a disabled backend; ErrUnavailable for a failed one.
 func (i *Inventory) Find(ctx context.Context, backendName, deployable string, fresh time.Duration) (Found, error) {
 	found, err := i.find(backendName, deployable, fresh)
 	if err == nil || !found.lookAgain {
 		return found.Found, err
 	}
+
 	if err := i.look(ctx, backendName).Err; err != nil {
 		if ctx.Err() != nil {
 			return Found{}, err
 		}
 		return Found{}, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s has failed: %w", backendName, i.config.Host, err)
 	}
-	found, err = i.find(backendName, deployable, time.Hour)
+
+	found, err = i.find(backendName, deployable, time.Hour) // the look has just ended, so its age no longer matters
 	return found.Found, err
 }
 
+// finding is the result of find. lookAgain is true where a new look may turn the error into a success.
 type finding struct {
 	Found
 	lookAgain bool
 }
 
+// find is Find without a new look.
 func (i *Inventory) find(backendName, deployable string, fresh time.Duration) (finding, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -210,16 +233,19 @@ func (i *Inventory) find(backendName, deployable string, fresh time.Duration) (f
 		return finding{}, cyborg.Errorf(cyborg.ErrNotFound, "host %s has no backend %q; it has: %s", i.config.Host, backendName,
 			listed(slices.Sorted(maps.Keys(i.backends)), func(name string) string { return name }))
 	}
+
 	if !b.setting.Enabled {
 		return finding{}, cyborg.Errorf(cyborg.ErrChanged, "backend %s of host %s is disabled", backendName, i.config.Host).
 			WithHint("Install its driver again: cyborg driver install.")
 	}
+
 	if failure := i.failureOf(b); failure != "" {
 		return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s has failed: %s", backendName, i.config.Host, failure)
 	}
 	if time.Since(b.lookedAt) > fresh {
 		return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s was looked at too long ago", backendName, i.config.Host)
 	}
+
 	var names []string
 	for _, device := range b.sorted() {
 		for _, d := range device.Deployables {
@@ -231,11 +257,12 @@ func (i *Inventory) find(backendName, deployable string, fresh time.Duration) (f
 			names = append(names, d.Name)
 		}
 	}
+
 	return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrNotFound, "backend %s of host %s has no deployable %q; it has: %s",
 		backendName, i.config.Host, deployable, listed(names, func(name string) string { return name }))
 }
 
-// sorted lists the devices by identity.
+// sorted returns the device reports in the order of their identities.
 func (b *backend) sorted() []cyborg.DeviceReport {
 	reports := make([]cyborg.DeviceReport, 0, len(b.devices))
 	for _, identity := range slices.Sorted(maps.Keys(b.devices)) {
@@ -244,12 +271,13 @@ func (b *backend) sorted() []cyborg.DeviceReport {
 	return reports
 }
 
-// listed is a list for a message, cut where it gets long.
+// listed returns the names of items for a message, cut off where there are too many to read.
 func listed[T any](items []T, name func(T) string) string {
 	const most = 20
 	if len(items) == 0 {
 		return "none"
 	}
+
 	var names []string
 	for n, item := range items {
 		if n == most {
@@ -258,5 +286,6 @@ func listed[T any](items []T, name func(T) string) string {
 		}
 		names = append(names, name(item))
 	}
+
 	return strings.Join(names, ", ")
 }

@@ -52,7 +52,7 @@ func (g *gadget) watchers() int {
 	return g.watching
 }
 
-// say calls what the watcher was told to call.
+// say calls the function that the watcher was given.
 func (g *gadget) say() {
 	g.mu.Lock()
 	changed := g.changed
@@ -290,7 +290,7 @@ func TestTwoBackendsThatSeeTheSame(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "ok ", "b": "ok ", "c": "ok "}, r.states())
 }
 
-// TestADriverThatHangs is left behind, is not asked a second time beside that, and harms no other.
+// TestADriverThatHangs: a driver that hangs is left behind, is not called again meanwhile, and does not affect other drivers.
 func TestADriverThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,30 +9,33 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// lockPatience is how long a change waits for another on the same device. Operations claim what they work on, so only
-// one that was given up and still runs can be in the way.
-const lockPatience = 30 * time.Second
+// lockWait is how long a change waits for another one on the same device. Operations claim what they work on, so only a try that Temporal has given up and that still runs can be in the way.
+const lockWait = 30 * time.Second
 
-// deviceLocks let one change of a device happen at a time. The zero value is ready.
+// deviceLocks serialise the changes of each device. The zero value is ready to use.
 type deviceLocks struct {
 	mu    sync.Mutex
 	locks map[string]*deviceLock
 }
 
+// deviceLock is the lock of one device. It exists while somebody holds it or waits for it.
 type deviceLock struct {
-	users int // that hold it or wait for it
+	// users counts who holds the lock or waits for it. It is guarded by deviceLocks.mu.
+	users int
+	// token is full while somebody holds the lock.
 	token chan struct{}
+	// by and since describe the holder, for the error of those who wait in vain.
 	by    string
 	since time.Time
 }
 
-// Lock keeps every other change off a device until unlock is called. The error is the context's cause, or of kind ErrBusy
-// with what is in the way.
+// Lock keeps every other change off a device until unlock is called. By describes the holder. The error is the cause of the context's end, or of kind ErrBusy with the present holder.
 func (i *Inventory) Lock(ctx context.Context, device, by string) (unlock func(), err error) {
-	return i.locks.lock(ctx, device, by, lockPatience)
+	return i.locks.lock(ctx, device, by, lockWait)
 }
 
-func (l *deviceLocks) lock(ctx context.Context, device, by string, patience time.Duration) (unlock func(), err error) {
+// lock is Lock with the time to wait.
+func (l *deviceLocks) lock(ctx context.Context, device, by string, wait time.Duration) (unlock func(), err error) {
 	l.mu.Lock()
 	if l.locks == nil {
 		l.locks = map[string]*deviceLock{}
@@ -45,54 +48,59 @@ func (l *deviceLocks) lock(ctx context.Context, device, by string, patience time
 	lock.users++
 	l.mu.Unlock()
 
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
+
 	select {
 	case lock.token <- struct{}{}:
 		unlock = func() {
 			<-lock.token
-			l.leave(device, lock)
+			l.release(device, lock)
 		}
-		if ctx.Err() != nil { // both were there; nobody wants it any more
+		if ctx.Err() != nil { // select chooses at random where both are ready, and nobody wants the lock any more
 			unlock()
 			return nil, context.Cause(ctx)
 		}
+
 		l.mu.Lock()
 		lock.by, lock.since = by, time.Now()
 		l.mu.Unlock()
 		return unlock, nil
 	case <-ctx.Done():
-		l.leave(device, lock)
+		l.release(device, lock)
 		return nil, context.Cause(ctx)
 	case <-timer.C:
 		l.mu.Lock()
 		err := cyborg.Errorf(cyborg.ErrBusy, "device %s is still busy with %s, since %s", device, lock.by, lock.since.UTC().Format(time.RFC3339))
 		l.mu.Unlock()
-		l.leave(device, lock)
+		l.release(device, lock)
 		return nil, err
 	}
 }
 
-// tryLock locks a device that nobody holds or waits for.
+// tryLock locks a device that nobody holds or waits for. A look at the hardware uses it: it must not hold up an operation.
 func (l *deviceLocks) tryLock(device, by string) (unlock func(), free bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, used := l.locks[device]; used {
 		return nil, false
 	}
+
 	if l.locks == nil {
 		l.locks = map[string]*deviceLock{}
 	}
+
 	lock := &deviceLock{users: 1, token: make(chan struct{}, 1), by: by, since: time.Now()}
 	lock.token <- struct{}{}
 	l.locks[device] = lock
+
 	return func() {
 		<-lock.token
-		l.leave(device, lock)
+		l.release(device, lock)
 	}, true
 }
 
-// lockAll locks several devices, in an order that everyone keeps.
+// lockAll locks several devices. It takes them in the order of their identities, so that two callers cannot wait for each other.
 func (l *deviceLocks) lockAll(ctx context.Context, devices []string, by string) (unlock func(), err error) {
 	var unlocks []func()
 	unlock = func() {
@@ -100,18 +108,20 @@ func (l *deviceLocks) lockAll(ctx context.Context, devices []string, by string) 
 			one()
 		}
 	}
+
 	for _, device := range slices.Sorted(slices.Values(devices)) {
-		one, err := l.lock(ctx, device, by, lockPatience)
+		one, err := l.lock(ctx, device, by, lockWait)
 		if err != nil {
 			unlock()
 			return nil, err
 		}
 		unlocks = append(unlocks, one)
 	}
+
 	return unlock, nil
 }
 
-func (l *deviceLocks) leave(device string, lock *deviceLock) {
+func (l *deviceLocks) release(device string, lock *deviceLock) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lock.users--; lock.users == 0 {

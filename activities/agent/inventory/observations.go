@@ -5,46 +5,51 @@ import (
 	"sync"
 )
 
-// observations orders reports after what operations observed: a report may have a later number than an observation only
-// where it has what that saw. The zero value is ready.
+// observations keep the order between the agent's reports and what operations observe. A report may have a later number than an observation only if it contains what that observation saw; else the conductor would overwrite the newer state by an older one. The zero value is ready to use.
 type observations struct {
-	mu       sync.Mutex
-	underWay map[int64]chan struct{} // by number; closed when what was seen is kept
+	mu sync.Mutex
+	// pending are the observations that have begun, by number. Each channel is closed when the observation has been kept.
+	pending map[int64]chan struct{}
 }
 
-// begin gives an observation its number. It is under way until end is called.
+// begin gives an observation its number. The observation counts as under way until end is called.
 func (o *observations) begin(j Journal) (sequence int64, end func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if sequence, err = j.NextSequence(); err != nil {
+	sequence, err = j.NextSequence()
+	if err != nil {
 		return 0, nil, err
 	}
-	if o.underWay == nil {
-		o.underWay = map[int64]chan struct{}{}
+	if o.pending == nil {
+		o.pending = map[int64]chan struct{}{}
 	}
+
 	ended := make(chan struct{})
-	o.underWay[sequence] = ended
+	o.pending[sequence] = ended
+
 	return sequence, func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		delete(o.underWay, sequence)
+		delete(o.pending, sequence)
 		close(ended)
 	}, nil
 }
 
-// after gives a report its number and waits for the observations with earlier ones. Those that begin meanwhile have later
-// ones, and nobody waits.
+// after gives a report its number and waits for the observations with earlier numbers to end. It does not wait for those that begin meanwhile: they have later numbers.
 func (o *observations) after(ctx context.Context, j Journal) (int64, error) {
 	o.mu.Lock()
 	sequence, err := j.NextSequence()
+
 	var earlier []chan struct{}
-	for _, ended := range o.underWay {
+	for _, ended := range o.pending {
 		earlier = append(earlier, ended)
 	}
 	o.mu.Unlock()
+
 	if err != nil {
 		return 0, err
 	}
+
 	for _, ended := range earlier {
 		select {
 		case <-ended:
@@ -52,5 +57,6 @@ func (o *observations) after(ctx context.Context, j Journal) (int64, error) {
 			return 0, context.Cause(ctx)
 		}
 	}
+
 	return sequence, nil
 }

@@ -11,68 +11,75 @@ import (
 )
 
 const (
-	// quiet is how long nothing more must be heard before a look: what plugs one card in says many things.
-	quiet = 300 * time.Millisecond
-	// latest is how long a look may be put off by that.
-	latest = 3 * time.Second
-	// rewatch is the pause before a watcher that failed is started again.
-	rewatch = 30 * time.Second
+	// quietPeriod is how long no further request must come before a look begins: plugging in one card causes many kernel events.
+	quietPeriod = 300 * time.Millisecond
+	// longestDelay is how long a look may be put off by further requests.
+	longestDelay = 3 * time.Second
+	// watchPause is the pause before a watcher that has failed is started again.
+	watchPause = 30 * time.Second
 
+	// everything stands for all backends in a request for a look.
 	everything = ""
 )
 
-// Trigger asks for a look at all backends soon.
+// Trigger requests a look at all backends soon.
 func (i *Inventory) Trigger() { i.trigger(everything) }
 
+// trigger requests a look at one backend. Where the queue is full, the request is dropped: looks are overdue anyway.
 func (i *Inventory) trigger(backend string) {
 	select {
-	case i.wanted <- backend:
-	default: // a look is overdue anyway
+	case i.scanRequests <- backend:
+	default:
 	}
 }
 
-// Ready is closed when all backends have been looked at once.
+// Ready returns a channel that is closed when all backends have been looked at once.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
-// Run looks at the hardware at once, then whenever something says that it may have changed, and now and then. It returns
-// when the context ends.
+// Run looks at the hardware at once, then whenever something requests a look, and at intervals. It also runs the drivers' watchers. It returns when the context ends, and is called once.
 func (i *Inventory) Run(ctx context.Context) {
 	watchers := watchers{inventory: i, running: map[*instance]context.CancelFunc{}}
 	defer watchers.stop()
+
 	i.Scan(ctx)
 	close(i.ready)
 	full := time.NewTimer(spread(i.config.FullScanInterval))
 	defer full.Stop()
+
 	for {
 		names := []string{everything}
+
 		select {
 		case <-ctx.Done():
 			return
-		case <-i.rewired:
+		case <-i.backendsChanged: // a new driver may watch its devices by itself
 			watchers.follow(ctx)
 			continue
 		case <-full.C:
-		case name := <-i.wanted:
-			names = i.settle(ctx, name)
+		case name := <-i.scanRequests:
+			names = i.collectRequests(ctx, name)
 		}
+
 		if !slices.Contains(names, everything) {
 			i.scan(ctx, names)
 			continue
 		}
+
 		i.Scan(ctx)
 		full.Reset(spread(i.config.FullScanInterval))
 	}
 }
 
-// settle waits until nothing more is heard, and returns which backends are to be looked at.
-func (i *Inventory) settle(ctx context.Context, first string) []string {
+// collectRequests collects requests until no further one comes for a while, and returns the names of the backends to look at.
+func (i *Inventory) collectRequests(ctx context.Context, first string) []string {
 	names := []string{first}
-	end := time.NewTimer(latest)
+	end := time.NewTimer(longestDelay)
 	defer end.Stop()
+
 	for {
-		pause := time.NewTimer(quiet)
+		pause := time.NewTimer(quietPeriod)
 		select {
-		case name := <-i.wanted:
+		case name := <-i.scanRequests:
 			pause.Stop()
 			if !slices.Contains(names, name) {
 				names = append(names, name)
@@ -82,37 +89,43 @@ func (i *Inventory) settle(ctx context.Context, first string) []string {
 		case <-end.C:
 		case <-ctx.Done():
 		}
+
 		pause.Stop()
 		return names
 	}
 }
 
-// watchers are the drivers that watch by themselves.
+// watchers are the drivers that report changes of their devices by themselves. Only the goroutine of Run uses them.
 type watchers struct {
 	inventory *Inventory
 	running   map[*instance]context.CancelFunc
-	all       sync.WaitGroup
+	// all waits for the goroutines of the watchers.
+	all sync.WaitGroup
 }
 
-// follow starts the watchers of new drivers and ends those of replaced ones.
+// follow starts the watchers of new drivers and ends those of replaced ones. Its goroutines end with ctx or with their driver's replacement.
 func (w *watchers) follow(ctx context.Context) {
 	w.inventory.mu.Lock()
 	defer w.inventory.mu.Unlock()
+
 	present := map[*instance]bool{}
 	for _, b := range w.inventory.backends {
 		if b.instance == nil {
 			continue
 		}
+
 		present[b.instance] = true
 		watcher, ok := b.instance.driver.(drivers.Watcher)
 		if _, running := w.running[b.instance]; !ok || running {
 			continue
 		}
+
 		watch, stop := context.WithCancel(ctx)
 		w.running[b.instance] = stop
 		in := b.instance
 		w.all.Go(func() { w.inventory.watch(watch, in, watcher) })
 	}
+
 	for in, stop := range w.running {
 		if !present[in] {
 			stop()
@@ -121,33 +134,37 @@ func (w *watchers) follow(ctx context.Context) {
 	}
 }
 
-// stop ends all watchers. One that does not notice is left alone.
+// stop ends all watchers and waits for them. One that does not end in time is left running: the process is about to end.
 func (w *watchers) stop() {
 	for _, stop := range w.running {
 		stop()
 	}
+
 	ended := make(chan struct{})
 	go func() {
 		w.all.Wait()
 		close(ended)
 	}()
+
 	select {
 	case <-ended:
 	case <-time.After(grace):
 	}
 }
 
-// watch keeps a driver's watcher running.
+// watch runs a driver's watcher until the context ends, and starts it again where it fails.
 func (i *Inventory) watch(ctx context.Context, in *instance, watcher drivers.Watcher) {
 	for {
 		err := Guard(in.log, "watching", func() error {
 			return watcher.Watch(ctx, func() { i.trigger(in.backend) })
 		})
+
 		if ctx.Err() != nil {
 			return
 		}
 		in.log.WarnContext(ctx, "a driver stopped watching; it is asked again", "error", err)
-		pause := time.NewTimer(rewatch)
+
+		pause := time.NewTimer(watchPause)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -156,7 +173,7 @@ func (i *Inventory) watch(ctx context.Context, in *instance, watcher drivers.Wat
 	}
 }
 
-// spread is an interval up to a tenth shorter or longer, so that many hosts do not come at once.
+// spread returns an interval up to a tenth shorter or longer, so that many hosts do not look, and report, at the same moment.
 func spread(interval time.Duration) time.Duration {
 	return time.Duration(float64(interval) * (0.9 + 0.2*rand.Float64())) //nolint:gosec // it spreads load, it protects nothing
 }

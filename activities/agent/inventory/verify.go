@@ -8,43 +8,47 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// verify asks the driver of each attachment among these devices whether it still is one. What is no longer attached,
-// because the device was pulled and put back or somebody took it by hand, is in doubt from then on; the conductor sees that
-// and has it brought into the state that the records decided.
+// verify asks the driver, for each attachment of these devices, whether the handle is still attached. An attachment that is gone, because the card was pulled and put back or somebody unbound it by hand, becomes in doubt in the journal. The conductor sees that in the next report and has the attachment brought into the state that the records decided.
 func (i *Inventory) verify(ctx context.Context, in *instance, devices []cyborg.DeviceReport) {
 	attacher, ok := in.driver.(drivers.Attacher)
 	if !ok {
 		return
 	}
+
 	for _, entry := range i.journal.Attachments() {
-		if entry.Backend != in.backend || !i.stands(entry) {
+		if entry.Backend != in.backend || !i.standsAttached(entry) {
 			continue
 		}
+
 		if target, handle, shown := findHandle(devices, entry.Handle); shown {
 			i.verifyOne(ctx, in, attacher, entry, target, handle)
 		}
 	}
 }
 
-// stands says that, by the journal, the hardware is in the state that an attach leaves.
-func (i *Inventory) stands(entry journal.Attachment) bool {
+// standsAttached reports whether, by the journal, the hardware is in the state that an attach leaves.
+func (i *Inventory) standsAttached(entry journal.Attachment) bool {
 	return entry.State == journal.Attached && !entry.HandedOut && !i.journal.Lost(entry)
 }
 
+// verifyOne verifies one attachment. It holds the device's lock meanwhile, so that it cannot mistake a detach that is under way for a lost attachment.
 func (i *Inventory) verifyOne(
 	ctx context.Context, in *instance, attacher drivers.Attacher, entry journal.Attachment, target drivers.Target, handle cyborg.HandleReport,
 ) {
 	unlock, free := i.locks.tryLock(target.Device.Identity, "a look at what is attached")
 	if !free {
-		return // what works on it knows better
+		return // an operation works on the device and keeps the journal right
 	}
 	defer unlock()
+
+	// The operation that held the lock before may have changed the entry.
 	now, known := i.journal.Attachment(entry.Key())
-	if !known || now.Operation != entry.Operation || !i.stands(now) {
+	if !known || now.Operation != entry.Operation || !i.standsAttached(now) {
 		return
 	}
+
 	const question = "question whether it is attached"
-	attached, err := leashed(ctx, &in.asking, i.config.ScanTimeout, question, func(ctx context.Context) (is bool, err error) {
+	attached, err := withWatchdog(ctx, &in.asking, i.config.ScanTimeout, question, func(ctx context.Context) (is bool, err error) {
 		err = Guard(in.log, question, func() error {
 			is, err = attacher.Attached(ctx, target, handle)
 			return err
@@ -58,6 +62,7 @@ func (i *Inventory) verifyOne(
 	if attached {
 		return
 	}
+
 	in.log.WarnContext(ctx, "a handle is no longer attached, and no operation detached it", "handle", entry.Handle,
 		"holder", entry.HolderKind+":"+entry.HolderID, "operation", entry.Operation.String())
 	now.State = journal.InDoubt
@@ -65,9 +70,11 @@ func (i *Inventory) verifyOne(
 		in.log.ErrorContext(ctx, "that cannot be written down", "handle", entry.Handle, "error", err)
 		return
 	}
+
 	notify(i.changed)
 }
 
+// findHandle returns the handle of that identity, with its device and deployable.
 func findHandle(devices []cyborg.DeviceReport, identity string) (drivers.Target, cyborg.HandleReport, bool) {
 	for _, device := range devices {
 		for _, deployable := range device.Deployables {
@@ -78,5 +85,6 @@ func findHandle(devices []cyborg.DeviceReport, identity string) (drivers.Target,
 			}
 		}
 	}
+
 	return drivers.Target{}, cyborg.HandleReport{}, false
 }

@@ -1,5 +1,4 @@
-// Package novaconf is the file in which an agent tells its host's Nova which PCI devices are Nova's to give out: a drop-in of
-// nova.conf with nothing but [pci] device_spec. It imports the root package and the standard library.
+// Package novaconf reads and writes the file in which an agent tells its host's Nova which PCI devices Nova may give out: a drop-in of nova.conf that holds nothing but [pci] device_spec. It imports the root package and the standard library.
 package novaconf
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Device is one PCI function, and what Nova shall know of it.
+// Device is one PCI function, with what Nova shall know of it.
 type Device struct {
 	Address   cyborg.PCIAddress
 	VendorID  string // four hexadecimal digits, as is ProductID
@@ -22,48 +21,52 @@ type Device struct {
 	Spec      cyborg.NovaSpec
 }
 
-// largestDomain is the largest PCI domain that nova-compute starts with in its configuration (nova/pci/devspec.py,
-// MAX_DOMAIN); the kernel numbers those behind Intel's VMD from 10000 on.
+// largestDomain is the largest PCI domain that nova-compute accepts in its configuration (nova/pci/devspec.py, MAX_DOMAIN). The kernel numbers the domains behind Intel's VMD from 0x10000 on, so those are out of Nova's reach.
 const largestDomain = 0xffff
 
-// Check refuses a device that would keep nova-compute from starting, or of which it would see another.
+// Check refuses a device that would keep nova-compute from starting, or whose entry Nova would match with another device.
 func (d Device) Check() error {
 	if d.Address.Domain > largestDomain {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "%s has a PCI domain above %x, which Nova does not know", d.Address, largestDomain)
 	}
+
 	for _, id := range []string{d.VendorID, d.ProductID} {
 		if len(id) != 4 || strings.Trim(id, "0123456789abcdef") != "" {
 			return cyborg.Errorf(cyborg.ErrUnsupported, "%s has no PCI ids: %.20q, %.20q", d.Address, d.VendorID, d.ProductID)
 		}
 	}
+
 	return d.Spec.Check()
 }
 
+// The file begins with two comment lines. The first names the host; the second has a checksum, by which an edit by hand is noticed.
 const (
 	writtenFor = "# Written by cyborg-agent for host "
 	manual     = ". Change it with `cyborg host whitelist`, not by hand."
 	sumOfRest  = "# sha256 of the other lines: "
 )
 
-// Content is what the file of a host has; empty where there is to be none. The devices have passed Check. Each has its own
-// line, by address: oslo.config puts the values of all files together, and Nova takes the first that matches.
+// Content returns the content of a host's file; nil where there is to be no file. The devices have passed Check. Each has a line of its own, sorted by address, because oslo.config concatenates the values of all files and Nova applies the first that matches.
 //
-// A physical function's address matches its virtual functions, too; the ids beside it are its own.
+// The address of a physical function also matches its virtual functions; the vendor and product id next to it match the physical function alone.
 func Content(host string, devices []Device) []byte {
 	if len(devices) == 0 {
 		return nil
 	}
+
 	devices = slices.SortedFunc(slices.Values(devices), func(a, b Device) int { return strings.Compare(a.Address.String(), b.Address.String()) })
+
 	var lines strings.Builder
 	lines.WriteString("[pci]\n")
 	for _, d := range devices {
 		lines.WriteString("device_spec = " + value(d) + "\n")
 	}
+
 	first := writtenFor + host + manual + "\n"
 	return []byte(first + sumOfRest + Sum([]byte(first+lines.String())) + "\n" + lines.String())
 }
 
-// value is what Nova parses: JSON of which every value is a text.
+// value returns one device_spec as Nova parses it: a JSON object in which every value is a string.
 func value(d Device) string {
 	text, err := json.Marshal(struct {
 		VendorID        string `json:"vendor_id"`
@@ -85,9 +88,11 @@ func value(d Device) string {
 	if err != nil { // texts always marshal
 		panic(fmt.Sprintf("a device_spec does not marshal: %v", err))
 	}
+
 	return string(text)
 }
 
+// word is a flag as text; empty, and so left out, where it is not set.
 func word(flag *bool, yes, no string) string {
 	switch {
 	case flag == nil:
@@ -98,7 +103,7 @@ func word(flag *bool, yes, no string) string {
 	return no
 }
 
-// Sum is the checksum of a content; empty for none.
+// Sum returns the SHA-256 of a content in hexadecimal; empty for an empty content.
 func Sum(content []byte) string {
 	if len(content) == 0 {
 		return ""
@@ -107,16 +112,16 @@ func Sum(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// longestName is more than a host's name has.
+// longestName limits how much of a foreign host name is quoted; it is longer than any valid host name.
 const longestName = 300
 
-// Foreign says why a file is not as an agent of this host wrote it; empty where it is, or where there is none. The checksum is in the
-// file, so that an agent that lost its memory still knows its own.
+// Foreign says why a file is not as an agent of this host wrote it; empty where it is, or where there is no file. The checksum is inside the file, so that an agent that lost its journal still recognises its own file.
 func Foreign(host string, content []byte) string {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	second, lines, _ := bytes.Cut(rest, []byte("\n"))
 	name, ours := strings.CutPrefix(strings.TrimSuffix(string(first), manual), writtenFor)
 	has, summed := strings.CutPrefix(string(second), sumOfRest)
+
 	switch {
 	case len(content) == 0:
 		return ""
@@ -127,5 +132,6 @@ func Foreign(host string, content []byte) string {
 	case name != host:
 		return "it was written for host " + cyborg.Sanitize(name, longestName)
 	}
+
 	return ""
 }

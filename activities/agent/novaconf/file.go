@@ -12,30 +12,33 @@ import (
 )
 
 const (
-	// Name is the file's. oslo.config reads *.conf of a directory.
+	// Name is the file's name. oslo.config reads the *.conf files of a directory, in the order of their names.
 	Name = "cyborg-pci.conf"
-	// unfinished is what it is called until it is all there.
+	// unfinished is the name under which the file is written, before it is renamed. oslo.config ignores it.
 	unfinished = "." + Name + ".new"
-	// largest is in bytes; a file with every function of a host is far smaller.
+	// largest is the size in bytes up to which the file is read; one with every function of a host is far smaller.
 	largest = 1 << 20
-	mode    = 0o640
+	// mode lets root write and Nova's group read.
+	mode = 0o640
 )
 
-// File is the file in one host's directory of drop-ins. The directory is made by whoever installs Nova.
+// File is the whitelist file in one host's directory of drop-ins. Whoever installs Nova makes that directory.
 type File struct {
 	Host string
-	Dir  string // empty: this host has none
+	// Dir is the directory of the drop-ins; empty where this host has none.
+	Dir string
 }
 
-// Path is where the file is.
+// Path is the path of the file.
 func (f File) Path() string { return filepath.Join(f.Dir, Name) }
 
-// open opens the directory. Nothing outside it can be reached through what it returns.
+// open opens the directory. Nothing outside it can be reached through the returned root, even if somebody replaces the file by a link. The error is of kind ErrUnsupported where the host has no usable directory.
 func (f File) open() (*os.Root, error) {
 	if f.Dir == "" {
 		return nil, cyborg.Errorf(cyborg.ErrUnsupported, "the agent of host %s does not write Nova's whitelist", f.Host).
 			WithHint("Set agent.nova_conf_dir there to the directory from which nova-compute reads drop-ins, such as /etc/nova/nova.conf.d.")
 	}
+
 	info, err := os.Lstat(f.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -47,36 +50,42 @@ func (f File) open() (*os.Root, error) {
 		return nil, cyborg.Errorf(cyborg.ErrUnsupported, "agent.nova_conf_dir of host %s is %s, which is no directory itself (%s)", f.Host, f.Dir, info.Mode().Type()).
 			WithHint("Name the directory, not a link to it.")
 	}
+
 	root, err := os.OpenRoot(f.Dir)
 	if err != nil {
 		return nil, unavailable(err)
 	}
+
 	return root, nil
 }
 
+// unavailable is the error for a failed system call.
 func unavailable(err error) error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "Nova's whitelist cannot be read or written: %w", err)
 }
 
-// Read returns what the file has; nothing where there is none. What is no plain file is refused.
+// Read returns the content of the file; nil where it does not exist. It refuses, with kind ErrChanged, what is no regular file.
 func (f File) Read() (content []byte, err error) {
 	root, err := f.open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
+
 	return f.read(root)
 }
 
-// Look is how the file is now.
+// Look returns the state of the file for the host's reports. A file that cannot be read counts as foreign.
 func (f File) Look() cyborg.WhitelistFile {
 	content, err := f.Read()
 	if err != nil {
 		return cyborg.WhitelistFile{Foreign: err.Error()}
 	}
+
 	return cyborg.WhitelistFile{SHA256: Sum(content), Foreign: Foreign(f.Host, content)}
 }
 
+// read reads the file below the root. It checks the type twice, as before opening it is not known what opening does, and afterwards the file may have been exchanged.
 func (f File) read(root *os.Root) (content []byte, err error) {
 	info, err := root.Lstat(Name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,46 +94,55 @@ func (f File) read(root *os.Root) (content []byte, err error) {
 	if err != nil {
 		return nil, unavailable(err)
 	}
+
 	if !info.Mode().IsRegular() {
 		return nil, f.irregular(info.Mode())
 	}
+
 	file, err := root.OpenFile(Name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, unavailable(err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	if info, err = file.Stat(); err != nil {
+
+	info, err = file.Stat()
+	if err != nil {
 		return nil, unavailable(err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, f.irregular(info.Mode())
 	}
+
 	content, err = io.ReadAll(io.LimitReader(file, largest+1))
 	if err != nil {
 		return nil, unavailable(err)
 	}
+
 	if len(content) > largest {
 		return nil, cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is larger than %d bytes: it is not ours", f.Path(), f.Host, largest).
 			WithHint("Move it away.")
 	}
+
 	return content, nil
 }
 
+// irregular is the error for something else than a regular file in the file's place.
 func (f File) irregular(mode fs.FileMode) error {
 	return cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is no plain file (%s)", f.Path(), f.Host, mode.Type()).WithHint("Move it away.")
 }
 
-// Write makes this the content of the file, all of it or nothing; without any, the file is removed. It is on disk when this
-// returns. Nova reads it by the directory's group.
+// Write replaces the content of the file, all of it or nothing; an empty content removes the file. The change is durable when Write returns. Nova reads the file through the directory's group.
 func (f File) Write(content []byte) (err error) {
 	root, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	if _, err := f.read(root); err != nil { // what is no plain file is not replaced either
+
+	if _, err := f.read(root); err != nil { // something else than a regular file is not replaced either
 		return err
 	}
+
 	if len(content) == 0 {
 		err = root.Remove(Name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -135,20 +153,24 @@ func (f File) Write(content []byte) (err error) {
 			err = root.Rename(unfinished, Name)
 		}
 	}
+
 	if err == nil {
 		err = syncDir(root)
 	}
+
 	if err != nil {
 		return unavailable(err)
 	}
+
 	return nil
 }
 
-// prepare writes the content beside the file.
+// prepare writes the content into a hidden file next to the real one, with its final mode and group.
 func (f File) prepare(root *os.Root, content []byte) (err error) {
-	if err := root.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an agent that was killed
+	if err := root.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by an agent that was killed
 		return err
 	}
+
 	file, err := root.OpenFile(unfinished, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, mode)
 	if err != nil {
 		return err
@@ -158,6 +180,7 @@ func (f File) prepare(root *os.Root, content []byte) (err error) {
 			err = errors.Join(err, root.Remove(unfinished))
 		}
 	}()
+
 	_, err = file.Write(content)
 	if err == nil {
 		err = file.Chmod(mode)
@@ -168,27 +191,32 @@ func (f File) prepare(root *os.Root, content []byte) (err error) {
 	if err == nil {
 		err = file.Sync()
 	}
+
 	return errors.Join(err, file.Close())
 }
 
-// takeGroup gives a file the group of its directory.
+// takeGroup gives a file the group of its directory, which is how the group of nova-compute can read it.
 func takeGroup(root *os.Root, file *os.File) error {
 	dir, err := root.Stat(".")
 	if err != nil {
 		return err
 	}
+
 	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
+
 	want, known := dir.Sys().(*syscall.Stat_t)
 	has, also := info.Sys().(*syscall.Stat_t)
 	if !known || !also || want.Gid == has.Gid {
 		return nil
 	}
+
 	return file.Chown(-1, int(want.Gid))
 }
 
+// syncDir makes a rename or removal in the directory durable.
 func syncDir(root *os.Root) error {
 	dir, err := root.Open(".")
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"strings"
 )
 
-// Beside lists where else on the host Nova is told of PCI devices, as "path:line": in nova.conf and nova-compute.conf, which
-// Debian's nova-compute reads as well, above the directory, and in the other drop-ins. oslo.config takes the values of all of them,
-// the drop-ins' last, and Nova the first that matches a function.
+// Neighbours lists where else on the host Nova is told of PCI devices, each as "path:line". It looks into nova.conf and nova-compute.conf in the directory above (Debian's nova-compute reads both) and into the other drop-ins. oslo.config concatenates the values of all these files, the drop-ins' last, and Nova applies the first value that matches a function, so a neighbour's entry may override ours.
 func (f File) Neighbours() ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(f.Dir, "*.conf"))
 	if err != nil {
 		return nil, unavailable(err)
 	}
+
 	files = slices.DeleteFunc(files, func(path string) bool {
-		return path == f.Path() || strings.HasPrefix(filepath.Base(path), ".") // which oslo.config leaves out
+		return path == f.Path() || strings.HasPrefix(filepath.Base(path), ".") // oslo.config ignores hidden files
 	})
+
 	above := filepath.Dir(filepath.Clean(f.Dir))
 	var places []string
 	for _, path := range append([]string{filepath.Join(above, "nova.conf"), filepath.Join(above, "nova-compute.conf")}, files...) {
@@ -29,17 +29,20 @@ func (f File) Neighbours() ([]string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+
 		if err != nil {
 			return places, unavailable(err)
 		}
+
 		for _, line := range deviceSpecs(text) {
 			places = append(places, fmt.Sprintf("%s:%d", path, line))
 		}
 	}
+
 	return places, nil
 }
 
-// deviceSpecs are the lines of a configuration that have [pci] device_spec, or what it was called before Nova 26.
+// deviceSpecs returns the numbers of the lines that set [pci] device_spec, or passthrough_whitelist, its name before Nova 26.
 func deviceSpecs(text []byte) []int {
 	var (
 		found []int
@@ -48,18 +51,22 @@ func deviceSpecs(text []byte) []int {
 	)
 	for line := range bytes.Lines(text) {
 		n++
+
 		if bytes.HasPrefix(line, []byte("[")) {
 			section, _, _ := strings.Cut(string(line[1:]), "]")
 			pci = section == "pci"
 			continue
 		}
+
 		end := bytes.IndexAny(line, "=:")
 		if !pci || end < 0 {
 			continue
 		}
+
 		if key := string(bytes.TrimRight(line[:end], " \t")); key == "device_spec" || key == "passthrough_whitelist" {
 			found = append(found, n)
 		}
 	}
+
 	return found
 }
