@@ -93,10 +93,12 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 
 	a.Attributes, a.Nova = r.attributes.value, r.nova.value
 
+	// What an operator set takes precedence over what the driver reports.
 	if a.Specs, err = r.specs.value.With(r.set.value); err != nil {
 		return a, fmt.Errorf("the specs set for accelerator %s: %w", a.UUID, err)
 	}
 
+	// The parts below are pointers in the public type: nil means that there is none.
 	if a.Admin == cyborg.AdministrationMaintaining {
 		a.Maintenance = &maintenance
 	}
@@ -135,6 +137,8 @@ func (r *handleRecords) SetDimensions(dimensions []pgtype.ArrayDimension) error 
 		r.infos = map[string]map[string]string{}
 	}
 
+	// The records of an earlier row are overwritten as a whole, so that nothing of it is
+	// left in this one.
 	for i := range r.handles {
 		r.handles[i] = handleRecord{info: parsed[map[string]string]{known: r.infos}}
 	}
@@ -151,6 +155,7 @@ func (r *handleRecords) ScanIndexType() any { return new(handleRecord) }
 // handleRecord receives one handle, field by field in the order of selectAccelerators.
 type handleRecord struct {
 	cyborg.AttachHandle
+
 	holder      cyborg.Holder
 	unconfirmed cyborg.Holder
 	lost        bool // an accelerator request lost it when its host booted
@@ -163,6 +168,7 @@ func (h *handleRecord) ScanNull() error { return errors.New("a handle is NULL") 
 // ScanIndex returns the scan target of the i-th field.
 func (h *handleRecord) ScanIndex(i int) any {
 	switch i {
+	// The handle itself.
 	case 0:
 		return &h.ID
 	case 1:
@@ -175,6 +181,8 @@ func (h *handleRecord) ScanIndex(i int) any {
 		return &h.Identity
 	case 5:
 		return (*string)(&h.Presence)
+
+	// Who holds it, and since when.
 	case 6:
 		return (*zeronull.Text)(&h.holder.Kind)
 	case 7:
@@ -183,10 +191,13 @@ func (h *handleRecord) ScanIndex(i int) any {
 		return (*zeronull.UUID)(&h.Operation)
 	case 9:
 		return (*zeronull.Timestamptz)(&h.AttachedAt)
+
+	// Whose it may still be on the host.
 	case 10:
 		return (*zeronull.Text)(&h.unconfirmed.Kind)
 	case 11:
 		return (*zeronull.Text)(&h.unconfirmed.ID)
+
 	default:
 		return &h.lost
 	}
@@ -212,8 +223,8 @@ func (h *handleRecord) handle() cyborg.AttachHandle {
 // before in the same read is not decoded again. Rows then share the decoded value,
 // and nobody may change it.
 type parsed[T any] struct {
-	value T
-	known map[string]T
+	value T            // of the row that was read last
+	known map[string]T // decoded values by their text
 }
 
 // ScanBytes decodes the text of one row; NULL is the zero value.
@@ -288,6 +299,7 @@ func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerat
 	if len(found) == 0 {
 		return cyborg.Accelerator{}, noAccelerator(id)
 	}
+
 	return found[0].Accelerator, nil
 }
 

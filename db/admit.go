@@ -43,11 +43,11 @@ type choice struct {
 	operation uuid.UUID
 	host      string
 
-	targets []accelerator // will be claimed; the first is the one that was asked for
-	uses    []accelerator // further accelerators that are used without a claim
-	arqs    []uuid.UUID   // the accelerator requests
-	takes   []taking      // the handles that the requests get
-	backend string        // "" unless the operation is about a backend
+	targets     []accelerator // will be claimed; the first is the one that was asked for
+	uses        []accelerator // further accelerators that are used without a claim
+	arqs        []uuid.UUID   // the accelerator requests
+	assignments []assignment  // the handles that the requests get
+	backend     string        // "" unless the operation is about a backend
 
 	before              before
 	nothing             bool // there is nothing to do, and no operation is admitted
@@ -59,11 +59,11 @@ type choice struct {
 }
 
 // failedWith returns the choice of an operation that fails with its admission. It
-// claims no accelerator and takes no handle; it only has its subjects.
+// claims no accelerator and assignments no handle; it only has its subjects.
 func (c *choice) failedWith(err error) choice {
 	out := *c
 
-	out.targets, out.takes, out.before, out.notificationPending, out.failed = nil, nil, before{}, false, err
+	out.targets, out.assignments, out.before, out.notificationPending, out.failed = nil, nil, before{}, false, err
 
 	return out
 }
@@ -79,7 +79,7 @@ type before struct {
 	Stuck string `json:"stuck,omitempty"`
 	// Loads are the images that a Bind has to load.
 	Loads []cyborg.Load `json:"loads,omitempty"`
-	// Handles are the handles that an Unbind takes back.
+	// Handles are the handles that an Unbind assignments back.
 	Handles []uuid.UUID `json:"handles,omitempty"`
 	// Whitelist is what Nova's whitelist had of the targets before a Whitelist changed it.
 	Whitelist map[uuid.UUID]cyborg.NovaSpec `json:"whitelist,omitempty"`
@@ -248,6 +248,7 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	if err != nil {
 		return Admitted{}, err
 	}
+
 	return out, refused
 }
 

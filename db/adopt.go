@@ -141,7 +141,7 @@ func (s *Store) Adopt(ctx context.Context, in Adoption, actor cyborg.Actor, appl
 	var out Adopted
 	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		a := adopting{tx: tx, operation: uuid.New(), out: Adopted{Counts: map[AdoptionKind]AdoptionCount{}}}
-		if err := a.all(ctx, in); err != nil {
+		if err := a.run(ctx, in); err != nil {
 			return err
 		}
 		out = a.out
@@ -170,9 +170,9 @@ type adopting struct {
 	out       Adopted
 }
 
-// all locks the hosts, leaves out what was adopted before, looks for conflicts, and
+// run locks the hosts, leaves out what was adopted before, looks for conflicts, and
 // writes the rest.
-func (a *adopting) all(ctx context.Context, in Adoption) error {
+func (a *adopting) run(ctx context.Context, in Adoption) error {
 	hosts := map[string]bool{}
 	for _, d := range in.Devices {
 		hosts[d.Host] = true
@@ -182,36 +182,36 @@ func (a *adopting) all(ctx context.Context, in Adoption) error {
 		return err
 	}
 
-	profiles, err := a.fresh(ctx, AdoptProfile, uuids(in.Profiles, func(p cyborg.DeviceProfile) uuid.UUID { return p.UUID }))
+	profiles, err := a.recordNew(ctx, AdoptProfile, uuids(in.Profiles, func(p cyborg.DeviceProfile) uuid.UUID { return p.UUID }))
 	if err != nil {
 		return err
 	}
 
-	devices, err := a.fresh(ctx, AdoptDevice, uuids(in.Devices, func(d AdoptedDevice) uuid.UUID { return d.UUID }))
+	devices, err := a.recordNew(ctx, AdoptDevice, uuids(in.Devices, func(d AdoptedDevice) uuid.UUID { return d.UUID }))
 	if err != nil {
 		return err
 	}
 
-	deployables, err := a.fresh(ctx, AdoptDeployable, uuids(in.Deployables, func(d AdoptedDeployable) uuid.UUID { return d.UUID }))
+	deployables, err := a.recordNew(ctx, AdoptDeployable, uuids(in.Deployables, func(d AdoptedDeployable) uuid.UUID { return d.UUID }))
 	if err != nil {
 		return err
 	}
 
-	handles, err := a.fresh(ctx, AdoptHandle, uuids(in.Handles, func(h AdoptedHandle) uuid.UUID { return h.UUID }))
+	handles, err := a.recordNew(ctx, AdoptHandle, uuids(in.Handles, func(h AdoptedHandle) uuid.UUID { return h.UUID }))
 	if err != nil {
 		return err
 	}
 
-	arqs, err := a.fresh(ctx, AdoptARQ, uuids(in.ARQs, func(r AdoptedARQ) uuid.UUID { return r.UUID }))
+	arqs, err := a.recordNew(ctx, AdoptARQ, uuids(in.ARQs, func(r AdoptedARQ) uuid.UUID { return r.UUID }))
 	if err != nil {
 		return err
 	}
 
-	in.Profiles = only(in.Profiles, func(p cyborg.DeviceProfile) bool { return profiles[p.UUID] })
-	in.Devices = only(in.Devices, func(d AdoptedDevice) bool { return devices[d.UUID] })
-	in.Deployables = only(in.Deployables, func(d AdoptedDeployable) bool { return deployables[d.UUID] })
-	in.Handles = only(in.Handles, func(h AdoptedHandle) bool { return handles[h.UUID] })
-	in.ARQs = only(in.ARQs, func(r AdoptedARQ) bool { return arqs[r.UUID] })
+	in.Profiles = keepIf(in.Profiles, func(p cyborg.DeviceProfile) bool { return profiles[p.UUID] })
+	in.Devices = keepIf(in.Devices, func(d AdoptedDevice) bool { return devices[d.UUID] })
+	in.Deployables = keepIf(in.Deployables, func(d AdoptedDeployable) bool { return deployables[d.UUID] })
+	in.Handles = keepIf(in.Handles, func(h AdoptedHandle) bool { return handles[h.UUID] })
+	in.ARQs = keepIf(in.ARQs, func(r AdoptedARQ) bool { return arqs[r.UUID] })
 
 	if err := a.conflicts(ctx, in); err != nil || len(a.out.Conflicts) > 0 {
 		return err
@@ -222,19 +222,20 @@ func (a *adopting) all(ctx context.Context, in Adoption) error {
 	for _, d := range in.Devices {
 		hosts[d.Host] = true
 	}
+
 	return a.write(ctx, slices.Sorted(maps.Keys(hosts)), in)
 }
 
-// mostLocked is how many hosts are locked one by one. All transactions together have
+// maxHostLocks is how many hosts are locked one by one. All transactions together have
 // room for some thousand locks (max_locks_per_transaction × max_connections, by
 // default 6,400).
-const mostLocked = 1000
+const maxHostLocks = 1000
 
 // lock is lockHosts for any number of hosts. For very many it locks the tables
 // instead: it waits for all transactions that use them, and until the adoption has
 // ended nobody reads or changes any host.
 func (a *adopting) lock(ctx context.Context, hosts []string) error {
-	if len(hosts) <= mostLocked {
+	if len(hosts) <= maxHostLocks {
 		return lockHosts(ctx, a.tx, hosts...)
 	}
 
@@ -245,14 +246,14 @@ func (a *adopting) lock(ctx context.Context, hosts []string) error {
 // uuids lists the UUIDs of rows.
 func uuids[T any](rows []T, id func(T) uuid.UUID) []uuid.UUID { return keys(rows, id) }
 
-// only returns the rows that keep chooses; rows itself stays as it is.
-func only[T any](rows []T, keep func(T) bool) []T {
+// keepIf returns the rows that keep chooses; rows itself stays as it is.
+func keepIf[T any](rows []T, keep func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(rows), func(row T) bool { return !keep(row) })
 }
 
-// fresh returns those of the ids that were never adopted before, and records them as
+// recordNew returns those of the ids that were never adopted before, and records them as
 // adopted.
-func (a *adopting) fresh(ctx context.Context, kind AdoptionKind, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
+func (a *adopting) recordNew(ctx context.Context, kind AdoptionKind, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
 	rows, err := a.tx.Query(ctx, `
 		INSERT INTO adopted_rows (kind, uuid) SELECT $1, uuid FROM unnest($2::uuid[]) AS uuid
 		ON CONFLICT DO NOTHING RETURNING uuid`, string(kind), ids)
@@ -301,7 +302,6 @@ func (a *adopting) conflicts(ctx context.Context, in Adoption) error {
 			SELECT r.uuid, 'there is an accelerator request of that id, in state ' || q.state
 			FROM jsonb_to_recordset($1) AS r (uuid uuid) JOIN arqs q ON q.uuid = r.uuid`},
 	} {
-
 		rows, err := a.tx.Query(ctx, check.sql+" ORDER BY 1", check.rows)
 		if err != nil {
 			return err

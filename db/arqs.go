@@ -44,9 +44,7 @@ func scanARQ(row pgx.CollectableRow) (a cyborg.ARQ, err error) {
 	err = row.Scan(&a.ID, &a.UUID, &a.State, &a.Reason, &a.Project, &a.Profile, &a.GroupIndex, &a.Group, &a.Host,
 		(*zeronull.UUID)(&a.ProviderUUID), (*zeronull.UUID)(&a.Instance), &a.Service, (*zeronull.UUID)(&a.Operation),
 		(*zeronull.UUID)(&a.Claim), &a.CreatedAt, (*zeronull.Timestamptz)(&a.UpdatedAt), (*zeronull.Timestamptz)(&a.LostAt),
-		(*zeronull.UUID)(&h.UUID), &h.Kind, &h.Info,
-		&h.Identity, &h.Presence, (*zeronull.Timestamptz)(&h.AttachedAt), &network)
-
+		(*zeronull.UUID)(&h.UUID), &h.Kind, &h.Info, &h.Identity, &h.Presence, (*zeronull.Timestamptz)(&h.AttachedAt), &network)
 	if !a.LostAt.IsZero() {
 		a.Health = cyborg.HealthLostAtBoot
 	}
@@ -59,6 +57,7 @@ func scanARQ(row pgx.CollectableRow) (a cyborg.ARQ, err error) {
 		h.Info["physical_network"] = network
 	}
 
+	// A bound request and its handle have one holder, which is read only once.
 	holder := a.Holder()
 	h.Holder, h.Operation, h.Health = &holder, a.Operation, a.Health
 	a.Handle = &h
@@ -112,6 +111,7 @@ func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
 	if len(found) == 0 {
 		return cyborg.ARQ{}, noARQ(id)
 	}
+
 	return found[0], nil
 }
 
@@ -120,8 +120,8 @@ func noARQ(id uuid.UUID) error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator request %s", id)
 }
 
-// mostARQs is how many requests one device profile may ask for.
-const mostARQs = 1000
+// maxARQs is how many requests one device profile may ask for.
+const maxARQs = 1000
 
 // CreateARQs creates the accelerator requests that a device profile asks for, all of
 // them in one transaction. They belong to the actor's project, and each keeps its own
@@ -144,11 +144,12 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 			return err
 		}
 
+		// One index of a group for each request.
 		indexes := []int32{}
 		for i, group := range groups {
 			count, err := requestsOf(group)
-			if err == nil && count > mostARQs-len(indexes) {
-				err = cyborg.Errorf(cyborg.ErrInvalid, "device profile %q asks for more than %d accelerators", profile, mostARQs)
+			if err == nil && count > maxARQs-len(indexes) {
+				err = cyborg.Errorf(cyborg.ErrInvalid, "device profile %q asks for more than %d accelerators", profile, maxARQs)
 			}
 			if err != nil {
 				return err
@@ -159,6 +160,8 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 			}
 		}
 
+		// The order of the groups is the order of the ids, by which requests are listed.
+		// The columns are those of selectARQs; a new request has no handle.
 		rows, err := tx.Query(ctx, `
 			WITH made AS (
 				INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
@@ -182,7 +185,7 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 
 // requestsOf returns how many requests a group becomes: the sum of its resources. A
 // Xilinx FPGA counts twice, because the card has a function for its management besides
-// the user's. A result above mostARQs means "too many".
+// the user's. A result above maxARQs means "too many".
 func requestsOf(group map[string]string) (int, error) {
 	count := 0
 	for key, value := range group {
@@ -195,13 +198,13 @@ func requestsOf(group map[string]string) (int, error) {
 			return 0, cyborg.Errorf(cyborg.ErrInvalid, "the profile's group has %s=%q, which is no amount", key, value)
 		}
 
-		if key == "resources:FPGA" && group["trait:CUSTOM_FPGA_XILINX"] == "required" && amount <= mostARQs {
+		if key == "resources:FPGA" && group["trait:CUSTOM_FPGA_XILINX"] == "required" && amount <= maxARQs {
 			amount *= 2
 		}
 
-		count += min(amount, mostARQs+1) // min keeps the sum from overflowing
-		if count > mostARQs {
-			return mostARQs + 1, nil
+		count += min(amount, maxARQs+1) // min keeps the sum from overflowing
+		if count > maxARQs {
+			return maxARQs + 1, nil
 		}
 	}
 

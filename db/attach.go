@@ -75,10 +75,10 @@ func (a attach) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
 		WHERE uuid = $1 AND holder_kind IS NULL AND left_kind IS NULL AND presence = 'present'`,
 		o.targets[0].FreeHandle().UUID, string(a.request.Holder.Kind), a.request.Holder.ID, o.id)
-
 	if err == nil && tag.RowsAffected() == 0 {
 		return errCollision
 	}
+
 	return err
 }
 
@@ -104,8 +104,11 @@ func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	case cyborg.OperationSucceeded:
 		_, err := tx.Exec(ctx, "UPDATE attach_handles SET attached_at = now() WHERE "+taken, o.id, ids(o.targets))
 		return err
-	case cyborg.OperationNeedsOperator: // the handle stays in doubt with its holder, so that nobody else gets it
+
+	case cyborg.OperationNeedsOperator:
+		// The handle stays in doubt with its holder, so that nobody else gets it.
 		return leaveInError(ctx, tx, o, outcome)
+
 	default:
 		return release(ctx, tx, taken, o.id, ids(o.targets))
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// mostAttributesSet is how many attributes a deployable may have beside those that its driver reports.
-const mostAttributesSet = 100
+// maxSetAttributes is how many attributes a deployable may have beside those that its driver reports.
+const maxSetAttributes = 100
 
 // DeployableAttribute is one attribute of a deployable, as the API shows it.
 type DeployableAttribute struct {
@@ -192,7 +192,7 @@ func (s *Store) CreateAttribute(
 				WithHint("Delete it first, or choose another key; keys of traits begin with trait.")
 		}
 
-		if count := len(slices.DeleteFunc(present, func(a DeployableAttribute) bool { return !isSet(a) })); count >= mostAttributesSet {
+		if count := len(slices.DeleteFunc(present, func(a DeployableAttribute) bool { return !isSet(a) })); count >= maxSetAttributes {
 			return cyborg.Errorf(cyborg.ErrChanged, "the deployable has %d attributes that were set, which is the most", count)
 		}
 
@@ -230,6 +230,7 @@ func lockDeployable(ctx context.Context, tx pgx.Tx, filter DeployableFilter) (id
 	case len(found) == 0:
 		return id, cyborg.Errorf(cyborg.ErrNotFound, "there is no deployable %s", filter)
 	}
+
 	return found[0], lockHostOf(ctx, tx, found[0])
 }
 
@@ -242,6 +243,7 @@ func (f DeployableFilter) String() string {
 	for _, id := range f.IDs {
 		words = append(words, fmt.Sprint(id))
 	}
+
 	return strings.Join(words, ", ")
 }
 

@@ -30,9 +30,9 @@ type bind struct{ request cyborg.BindRequest }
 // already has other accelerator requests. Its text is a part of that message.
 var ErrOtherARQs = errors.New("accelerator requests")
 
-// taking assigns a free handle to an accelerator request, with the resource
+// assignment assigns a free handle to an accelerator request, with the resource
 // provider that the handle's accelerator has in Placement.
-type taking struct{ arq, provider, handle uuid.UUID }
+type assignment struct{ arq, provider, handle uuid.UUID }
 
 func (bind) kind() cyborg.OperationKind { return cyborg.OperationBind }
 
@@ -77,7 +77,7 @@ func (b bind) providers() []uuid.UUID {
 	return out
 }
 
-// choose locks everything that the bind is about, and then takes a handle for
+// choose locks everything that the bind is about, and then assignments a handle for
 // each request.
 func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := b.validate(); err != nil {
@@ -128,6 +128,7 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		host: b.request.Host, arqs: b.arqs(), uses: uses,
 		notificationPending: b.request.Holder.Kind == cyborg.HolderInstance,
 	}
+
 	byUUID := map[uuid.UUID]*cyborg.ARQ{}
 	for i := range found {
 		byUUID[found[i].UUID] = &found[i]
@@ -203,7 +204,6 @@ func (b bind) checkBindable(arqs map[uuid.UUID]*cyborg.ARQ, other uuid.UUID) err
 // checkProviders refuses resource providers that are unknown or belong to another host.
 func (b bind) checkProviders(uses []accelerator) error {
 	for _, want := range b.request.ARQs {
-
 		i := slices.IndexFunc(uses, func(a accelerator) bool { return a.ProviderUUID == want.Provider })
 		switch {
 		case i < 0:
@@ -212,6 +212,7 @@ func (b bind) checkProviders(uses []accelerator) error {
 			return cyborg.Errorf(cyborg.ErrInvalid, "resource provider %s is on host %q, not on %q", want.Provider, uses[i].Host, b.request.Host)
 		}
 	}
+
 	return nil
 }
 
@@ -243,8 +244,9 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		}
 
 		used[a.Handles[free].UUID] = true
-		out.takes = append(out.takes, taking{arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID})
+		out.assignments = append(out.assignments, assignment{arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID})
 
+		// An image is loaded once for each accelerator, whatever the number of requests.
 		load, wish, err := loadOf(a, arqs[want.UUID].Group)
 		if err != nil {
 			return out.failedWith(err), nil
@@ -261,6 +263,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		wishes[a.UUID], loads[a.UUID] = wish, load
 	}
 
+	// The loads are in the order of the accelerators, the same for every try.
 	for _, a := range out.uses {
 		if load := loads[a.UUID]; load != (cyborg.Load{}) {
 			out.before.Loads = append(out.before.Loads, load)
@@ -278,6 +281,8 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 // Placement has allocated one. If an operation is about to free a handle, the bind
 // may wait for that operation; else it fails.
 func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *accelerator) (choice, error) {
+	// A request with a claim that is not being bound is being unbound or deleted, so its
+	// handle may soon be free.
 	var freeing uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT a.claimed_by FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid
@@ -289,6 +294,7 @@ func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *accele
 	case !errors.Is(err, pgx.ErrNoRows):
 		return out, err
 	case b.request.LookFirst:
+		// The caller first checks whether the holders still exist, and then asks again.
 		return out, cyborg.Errorf(cyborg.ErrNoFit, "all attach handles of accelerator %q are held", a.Name)
 	}
 
@@ -401,7 +407,7 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes 
 func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		t := &targets[i]
-		if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.unheldBut(operation), t.settled()); err != nil {
+		if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.unheldExcept(operation), t.settled()); err != nil {
 			return err
 		}
 	}
@@ -412,7 +418,7 @@ func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 // BindStarted, or records the providers they asked for where the bind has failed.
 func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	var arqs, providers, handles []uuid.UUID
-	for _, t := range chosen.takes {
+	for _, t := range chosen.assignments {
 		arqs, providers, handles = append(arqs, t.arq), append(providers, t.provider), append(handles, t.handle)
 	}
 
@@ -422,6 +428,7 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 		handles = make([]uuid.UUID, len(arqs))
 	}
 
+	// The column of the other kind of holder stays NULL.
 	var instance, service *string
 	if b.request.Holder.Kind == cyborg.HolderInstance {
 		instance = &b.request.Holder.ID
@@ -444,7 +451,7 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	batch.Queue(`
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
 		WHERE uuid = ANY($1) AND holder_kind IS NULL AND left_kind IS NULL AND presence = 'present'`,
-		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation).Exec(all(len(chosen.takes)))
+		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation).Exec(all(len(chosen.assignments)))
 
 	batch.Queue(`
 		UPDATE arqs a SET state = $4, host = $5, provider_uuid = t.provider, handle_uuid = nullif(t.handle, $6), instance_uuid = $7,
@@ -467,6 +474,7 @@ func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 			WithHint("arqs.bind_timeout is the limit.")
 	}
 
+	// A report may have shown the loss of a handle since the admission.
 	var gone string
 	err := tx.QueryRow(ctx, `
 		SELECT coalesce((SELECT h.identity FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid

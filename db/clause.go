@@ -85,6 +85,7 @@ func (p Page) place(ctx context.Context, q querier, sql string, columns ...any) 
 	if errors.Is(err, pgx.ErrNoRows) {
 		return badMarker(p.Marker)
 	}
+
 	return err
 }
 

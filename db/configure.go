@@ -32,9 +32,9 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 
 	var (
 		host   string
-		driver *string
+		driver *string // nil, like the next two, where the host has no such backend
 		state  *cyborg.BackendState
-		same   *bool
+		same   *bool // the backend has the options of the request
 	)
 
 	options, err := documentOf(r.Options, "{}")
@@ -52,11 +52,11 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return choice{}, err
 	}
 
-	if err := c.alone(ctx, tx); err != nil {
+	if err := c.checkIdle(ctx, tx); err != nil {
 		return choice{}, err
 	}
-	if err := c.possible(driver, state, r.Options == nil || same != nil && *same); err != nil {
-		return choice{}, c.after(ctx, tx, err)
+	if err := c.checkAction(driver, state, r.Options == nil || same != nil && *same); err != nil {
+		return choice{}, c.withCause(ctx, tx, err)
 	}
 
 	targets, err := lockAccelerators(ctx, tx, "v.host = $1 AND v.backend = $2", r.Host, r.Backend)
@@ -70,10 +70,10 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 // subject is the id of the backend as a subject of operations.
 func (c configure) subject() string { return c.request.Host + "/" + c.request.Backend }
 
-// alone refuses a backend that another operation works on. Claims do not suffice for
+// checkIdle refuses a backend that another operation works on. Claims do not suffice for
 // that, because a backend may have no deployable. The host is locked, so no other
 // operation is admitted between this check and the commit.
-func (c configure) alone(ctx context.Context, tx pgx.Tx) error {
+func (c configure) checkIdle(ctx context.Context, tx pgx.Tx) error {
 	var other uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT o.id FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
@@ -89,9 +89,9 @@ func (c configure) alone(ctx context.Context, tx pgx.Tx) error {
 		WithOperation(other).WithHint("Wait until it has ended, or cancel it.")
 }
 
-// after adds to a refusal the operation that put the backend into its present state,
+// withCause adds to a refusal the operation that put the backend into its present state,
 // if there was one. Only refusals of kind ErrChanged are about that state.
-func (c configure) after(ctx context.Context, tx pgx.Tx, refusal error) error {
+func (c configure) withCause(ctx context.Context, tx pgx.Tx, refusal error) error {
 	if cyborg.ErrorKindOf(refusal) != cyborg.ErrChanged {
 		return refusal
 	}
@@ -108,10 +108,10 @@ func (c configure) after(ctx context.Context, tx pgx.Tx, refusal error) error {
 	return cyborg.AsError(refusal).WithOperation(by)
 }
 
-// possible refuses an action that makes no sense for the backend as it is. driver and
+// checkAction refuses an action that makes no sense for the backend as it is. driver and
 // state are nil where the host has no such backend. same is set where the request has
 // no options, or the options that the backend has.
-func (c configure) possible(driver *string, state *cyborg.BackendState, same bool) error {
+func (c configure) checkAction(driver *string, state *cyborg.BackendState, same bool) error {
 	r := c.request
 	switch r.Action {
 	case cyborg.ConfigureInstall:
@@ -126,6 +126,7 @@ func (c configure) possible(driver *string, state *cyborg.BackendState, same boo
 				WithHint("Change its options with `cyborg driver update`, or install the driver under another name.")
 		}
 
+	// A backend may be uninstalled once; its options may be changed at any time.
 	case cyborg.ConfigureUninstall, cyborg.ConfigureUpdate:
 		switch {
 		case driver == nil:
@@ -201,6 +202,7 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		return nil
 	}
 
+	// The column is NOT NULL.
 	if result.Services == nil {
 		result.Services = []string{}
 	}
@@ -210,8 +212,9 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		options = c.request.Options
 	}
 
+	// What the request leaves open stays as it is. The statement changes no row that is
+	// so already, which tells whether the host has reported it.
 	const want = `coalesce(nullif($3, ''), driver), coalesce($4::jsonb, options), $5, $6, $7::text[], true`
-
 	tag, err := tx.Exec(ctx, `
 		UPDATE backends SET (driver, options, state, error, services, reported) = ROW (`+want+`)
 		WHERE host = $1 AND name = $2 AND (driver, options, state, error, services, reported) IS DISTINCT FROM (`+want+`)`,
@@ -220,8 +223,8 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		return err
 	}
 
-	// No row has changed. Either the host has reported the same already, or the backend
-	// is new and has no row yet.
+	// Where no row has changed, either the host has reported the same already, or
+	// the backend is new and has no row yet.
 	changed := tag.RowsAffected()
 	if changed == 0 && c.request.Driver != "" {
 		tag, err = tx.Exec(ctx, `

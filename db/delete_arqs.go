@@ -55,10 +55,12 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 		if err != nil {
 			return err
 		}
+
 		found = slices.DeleteFunc(found, func(a cyborg.ARQ) bool {
 			return d.Projects != nil && !slices.Contains(d.Projects, a.Project)
 		})
 
+		// A claimed request belongs to its operation, which deletes it at its end.
 		var gone []uuid.UUID
 		working := map[uuid.UUID][]uuid.UUID{}
 		for i := range found {
@@ -76,6 +78,7 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 			gone = append(gone, a.UUID)
 		}
 
+		// A request of another project looks like one that does not exist.
 		for _, id := range d.UUIDs {
 			if !slices.ContainsFunc(found, func(a cyborg.ARQ) bool { return a.UUID == id }) && !slices.Contains(out.Missing, id) {
 				out.Missing = append(out.Missing, id)

@@ -40,11 +40,11 @@ func (d detach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return out, err
 	}
 
-	if err := d.unrequested(ctx, tx, &found); err != nil || !d.request.Force {
+	if err := d.checkUnrequested(ctx, tx, &found); err != nil || !d.request.Force {
 		return out, err
 	}
 
-	out.before.Stuck, err = d.stuck(ctx, tx, &found)
+	out.before.Stuck, err = d.forceReason(ctx, tx, &found)
 	return out, err
 }
 
@@ -59,10 +59,10 @@ func (d detach) held(a *accelerator) []cyborg.AttachHandle {
 	return out
 }
 
-// unrequested refuses handles that accelerator requests of OpenStack have: a request
+// checkUnrequested refuses handles that accelerator requests of OpenStack have: a request
 // would stay bound to a handle that it has lost. No bind can take a handle of the
 // accelerator while the detach has its claim.
-func (d detach) unrequested(ctx context.Context, tx pgx.Tx, a *accelerator) error {
+func (d detach) checkUnrequested(ctx context.Context, tx pgx.Tx, a *accelerator) error {
 	var handles []uuid.UUID
 	for _, h := range d.held(a) {
 		if h.Holder.Kind != cyborg.HolderHost { // requests belong to instances and services
@@ -87,9 +87,10 @@ func (d detach) unrequested(ctx context.Context, tx pgx.Tx, a *accelerator) erro
 		WithHint("Delete the instance that has it; or unbind or delete the request.")
 }
 
-// stuck returns the reason why the host cannot take the handles back. Where it can,
+// forceReason returns the reason why the host cannot take the handles back. Where it can,
 // force is refused with an error of kind ErrChanged.
-func (d detach) stuck(ctx context.Context, tx pgx.Tx, a *accelerator) (string, error) {
+func (d detach) forceReason(ctx context.Context, tx pgx.Tx, a *accelerator) (string, error) {
+	// First what concerns these handles, then their host.
 	if a.Presence == cyborg.PresenceMissing {
 		return fmt.Sprintf("host %s has not shown the accelerator since %s", a.Host, a.MissingAt.Format(time.RFC3339)), nil
 	}
@@ -147,10 +148,9 @@ func (d detach) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 		return nil
 	}
 
-	var err error
-
 	// The host may have come back since the admission.
-	o.before.Stuck, err = d.stuck(ctx, tx, &o.targets[0])
+	var err error
+	o.before.Stuck, err = d.forceReason(ctx, tx, &o.targets[0])
 	return err
 }
 

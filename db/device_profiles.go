@@ -101,6 +101,7 @@ func (s *Store) DeleteDeviceProfiles(ctx context.Context, profiles []DeviceProfi
 			return err
 		}
 
+		// A profile that is missing or in use rolls back the deletions before it.
 		for _, filter := range profiles {
 			c := filter.clause()
 			tag, err := tx.Exec(ctx, "DELETE FROM device_profiles p"+c.String(), c.values...)

@@ -127,18 +127,17 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates
 		    agent_version = EXCLUDED.agent_version, address = EXCLUDED.address, last_seen = now(), started_at = EXCLUDED.started_at,
 		    since = CASE WHEN r.last_seen < now() - $7::interval THEN now() ELSE r.since END
 		RETURNING host, instance, since = last_seen`, hosts, boots, instances, versions, addresses, starts, s.opts.SilentAfter)
-
 	if err != nil {
 		return nil, err
 	}
 
+	// A duplicate is new where its presence began with this statement.
 	type key struct{ host, instance string }
 	fresh := map[key]bool{}
 	var (
 		k     key
 		isNew bool
 	)
-
 	_, err = pgx.ForEachRow(rows, []any{&k.host, &k.instance, &isNew}, func() error {
 		fresh[k] = isNew
 		return nil
@@ -162,13 +161,13 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates
 
 // refusal is the error that a duplicate agent gets as its answer.
 func (s *Store) refusal(r *duplicateAgent) error {
-	return cyborg.Errorf(cyborg.ErrClaimed, "host %q has another agent, heard%s %s ago", r.host, from(r.at), r.unheard.Round(time.Second)).
+	return cyborg.Errorf(cyborg.ErrClaimed, "host %q has another agent, heard%s %s ago", r.host, fromAddress(r.at), r.unheard.Round(time.Second)).
 		WithHint("Give this machine a name of its own with agent.host, or stop the agent there. When that one has not been heard for "+
 			"%s, this one takes its place.", s.opts.SilentAfter)
 }
 
-// from phrases an address for refusal; earlier releases recorded none.
-func from(address string) string {
+// fromAddress phrases an address for refusal; earlier releases recorded none.
+func fromAddress(address string) string {
 	if address == "" {
 		return ""
 	}

@@ -25,15 +25,15 @@ const (
 	readOnly             = "25006" // the server is a standby, or became one by a failover
 )
 
-// passingTable lists the classes of SQLSTATE that say nothing about the statement,
+// transientClasses lists the classes of SQLSTATE that say nothing about the statement,
 // only that the server takes no work now: connection exception, insufficient resources
 // (a full disk or memory, too many connections), operator intervention (shutdown,
 // crash, start), system error (an I/O error).
-var passingTable = []string{"08", "53", "57", "58"}
+var transientClasses = []string{"08", "53", "57", "58"}
 
-// passing reports whether the server may take the same work later.
-func passing(pg *pgconn.PgError) bool {
-	return pg.Code == readOnly || slices.ContainsFunc(passingTable, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
+// transient reports whether the server may take the same work later.
+func transient(pg *pgconn.PgError) bool {
+	return pg.Code == readOnly || slices.ContainsFunc(transientClasses, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
 }
 
 // collided reports whether the same transaction can succeed when it runs again.
@@ -57,7 +57,7 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if known, ok := errors.AsType[*cyborg.Error](err); ok {
+	if known, ok := errors.AsType[*cyborg.Error](err); ok { // a refusal, which needs no explanation
 		return known
 	}
 
@@ -88,6 +88,7 @@ func explain(err error) *cyborg.Error {
 	_, isNet := errors.AsType[net.Error](err)
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
 
+	// Several cases may apply to one error. The first that does names its cause best.
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), isPg && pg.Code == queryCanceled:
 		return cyborg.Errorf(cyborg.ErrTimeout, "the database did not answer in time")
@@ -95,7 +96,7 @@ func explain(err error) *cyborg.Error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the call ended before the database answered: %w", context.Canceled)
 	case collided(err):
 		return cyborg.Errorf(cyborg.ErrBusy, "too many others change the same records now").WithHint("Try again in a moment.")
-	case isPg && passing(pg):
+	case isPg && transient(pg):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the database takes no work now: %s", pg.Message)
 	case isPg:
 		return cyborg.Errorf(cyborg.ErrInternal, "the database refused a change (SQLSTATE %s); the server's log has the details", pg.Code)

@@ -16,9 +16,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// candidates is how many accelerators one query of the search returns. The search
+// candidatesPerPage is how many accelerators one query of the search returns. The search
 // usually ends within the first page.
-const candidates = 100
+const candidatesPerPage = 100
 
 // fit chooses the best inactive accelerator for the request, and locks it and its
 // host. Live hosts come first; among their accelerators the best is the one that
@@ -33,7 +33,7 @@ func (p provision) fit(ctx context.Context, tx pgx.Tx) (accelerator, error) {
 		return accelerator{}, err
 	}
 
-	for offset := 0; ; offset += candidates {
+	for offset := 0; ; offset += candidatesPerPage {
 		hosts, more, err := p.hosts(ctx, tx, conditions, values, offset)
 		if err != nil {
 			return accelerator{}, err
@@ -111,7 +111,7 @@ func (p provision) hosts(ctx context.Context, tx pgx.Tx, conditions []string, va
 	rows, err := tx.Query(ctx, `
 		SELECT d.host, d.specs || d.specs_set`+fitTables+" JOIN hosts h ON h.name = d.host WHERE "+strings.Join(conditions, " AND ")+
 		fmt.Sprintf(" ORDER BY h.last_seen < clock_timestamp() - interval '%d ms', %s LIMIT %d OFFSET %d",
-			p.silentAfter/time.Millisecond, fitOrder, candidates, offset), values...)
+			p.silentAfter/time.Millisecond, fitOrder, candidatesPerPage, offset), values...)
 	if err != nil {
 		return nil, false, err
 	}
@@ -134,7 +134,7 @@ func (p provision) hosts(ctx context.Context, tx pgx.Tx, conditions []string, va
 		return nil
 	})
 
-	return hosts, found == candidates, err
+	return hosts, found == candidatesPerPage, err
 }
 
 // take locks a host and chooses an accelerator there. Where none fits, or where the

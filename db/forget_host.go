@@ -68,6 +68,7 @@ func (s *Store) checkForgettable(ctx context.Context, tx pgx.Tx, name string) er
 			WithHint("Stop its cyborg-agent for good first: a host that reports is known.")
 	}
 
+	// Open operations would write to records that are gone.
 	var (
 		operation uuid.UUID
 		kind      cyborg.OperationKind
@@ -83,7 +84,7 @@ func (s *Store) checkForgettable(ctx context.Context, tx pgx.Tx, name string) er
 		return err
 	}
 
-	const most = 10
+	const most = 10 // accelerators that the message names
 	rows, err := tx.Query(ctx, `
 		SELECT d.accelerator || ' (' || string_agg(DISTINCT h.holder_kind || ' ' || h.holder_id, ', ') || ')'
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid

@@ -164,11 +164,11 @@ func (a *accelerator) remedy() string {
 
 // unheld refuses an accelerator that somebody holds, or that Nova uses by its
 // whitelist. The refusal names the operation that gave away the first held handle.
-func (a *accelerator) unheld() error { return a.unheldBut(uuid.Nil) }
+func (a *accelerator) unheld() error { return a.unheldExcept(uuid.Nil) }
 
-// unheldBut is unheld, except that handles which the given operation took are no
+// unheldExcept is unheld, except that handles which the given operation took are no
 // obstacle.
-func (a *accelerator) unheldBut(operation uuid.UUID) error {
+func (a *accelerator) unheldExcept(operation uuid.UUID) error {
 	if err := a.notNovas(); err != nil {
 		return err
 	}

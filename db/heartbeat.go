@@ -141,16 +141,16 @@ func (s *Store) recordHeartbeats(
 	})
 
 	if err == nil && len(refused) > 0 {
-		refusals, err = s.refuse(ctx, refused)
+		refusals, err = s.refuseDuplicates(ctx, refused)
 	}
 
 	return known, refusals, s.failure(ctx, err)
 }
 
-// refuse records those of the senders that are duplicate agents, and returns the
+// refuseDuplicates records those of the senders that are duplicate agents, and returns the
 // errors for them. A sender is no duplicate any more where the host's agent has
 // fallen silent in the meantime.
-func (s *Store) refuse(ctx context.Context, senders []agentIdentity) (map[agentKey]error, error) {
+func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (map[agentKey]error, error) {
 	var duplicates []duplicateAgent
 	batch := &pgx.Batch{}
 	s.queueDuplicateAgents(batch, &duplicates, senders)
@@ -194,6 +194,7 @@ func (s *Store) Heard(ctx context.Context, host string) (Heard, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return h, noHost(host)
 	}
+
 	return h, s.failure(ctx, err)
 }
 

@@ -65,6 +65,7 @@ func (s *Store) Host(ctx context.Context, name string) (cyborg.Host, error) {
 	if len(found) == 0 {
 		return cyborg.Host{}, noHost(name)
 	}
+
 	return found[0], nil
 }
 
@@ -114,8 +115,8 @@ func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cy
 		c.and("(host, name) > (?, ?)", host, name)
 	}
 
+	// The check and the list go to the database in one round trip.
 	batch := &pgx.Batch{}
-
 	if len(hosts) > 0 {
 		batch.Queue(`
 			SELECT w.name FROM unnest($1::text[]) AS w (name)

@@ -41,6 +41,7 @@ func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) err
 	if err == nil && tag.RowsAffected() == 0 {
 		err = cyborg.Errorf(cyborg.ErrChanged, "operation %s does not run on host %q", url.Operation, url.Host)
 	}
+
 	return s.failure(ctx, err)
 }
 

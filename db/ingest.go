@@ -144,14 +144,22 @@ func newBatcher[In, Out any](
 	what string, opts IngesterOptions, log *slog.Logger, weigh func(In) int, flush func(context.Context, []In) ([]Out, []error),
 ) *batcher[In, Out] {
 	return &batcher[In, Out]{
-		queue: make(chan message[In, Out], opts.QueueSize), spaced: what == Reports, interval: opts.FlushInterval, size: opts.BatchSize,
-		weigh: weigh, flush: flush, stopped: make(chan struct{}),
+		queue: make(chan message[In, Out], opts.QueueSize),
+
+		spaced:   what == Reports,
+		interval: opts.FlushInterval,
+		size:     opts.BatchSize,
+
+		weigh: weigh,
+		flush: flush,
 		flushed: func(batch int, took time.Duration) {
 			log.Debug("recorded what agents sent", slog.String("what", what), slog.Int("batch", batch), slog.Duration("took", took))
 			if opts.Flushed != nil {
 				opts.Flushed(what, batch, took)
 			}
 		},
+
+		stopped: make(chan struct{}),
 	}
 }
 
@@ -189,8 +197,7 @@ func (g *batcher[In, Out]) submit(ctx context.Context, in In) (Out, error) {
 func (g *batcher[In, Out]) run(ctx context.Context) {
 	defer close(g.stopped)
 
-	var last time.Time
-
+	var last time.Time // of the last write
 	for {
 		var batch []message[In, Out]
 		select {
