@@ -321,6 +321,8 @@ func (f *AcceleratorFilter) clause() *clause {
 	}
 
 	if len(f.Statuses) > 0 {
+		// The status is computed. statusNeeds adds a condition that these statuses imply,
+		// by which the planner finds the few accelerators of a rare status.
 		c.and(statusSQL()+" = ANY(?)", texts(f.Statuses))
 		c.and(statusNeeds(f.Statuses))
 	}

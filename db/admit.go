@@ -99,6 +99,8 @@ func (c *choice) subjects() []cyborg.Subject {
 		out = append(out, cyborg.Subject{Kind: cyborg.SubjectBackend, ID: c.host + "/" + c.backend})
 	}
 
+	// The order is recorded. lockOperation finds by it which accelerator was asked for:
+	// the first one.
 	devices := map[uuid.UUID]bool{}
 	about := slices.Clone(c.targets)
 

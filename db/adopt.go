@@ -173,6 +173,7 @@ type adopting struct {
 // run locks the hosts, leaves out what was adopted before, looks for conflicts, and
 // writes the rest.
 func (a *adopting) run(ctx context.Context, in Adoption) error {
+	// All hosts are locked before the first write, as by every other change.
 	hosts := map[string]bool{}
 	for _, d := range in.Devices {
 		hosts[d.Host] = true
@@ -275,6 +276,8 @@ func (a *adopting) recordNew(ctx context.Context, kind AdoptionKind, ids []uuid.
 // conflicts finds the records that are in the place of what is to be adopted: those
 // that have the same UUID, name, address or resource provider.
 func (a *adopting) conflicts(ctx context.Context, in Adoption) error {
+	// Each statement returns the UUID of the thing to adopt, and a sentence about the
+	// record in its place.
 	for _, check := range []struct {
 		kind AdoptionKind
 		rows any
@@ -348,6 +351,8 @@ func (a *adopting) write(ctx context.Context, hosts []string, in Adoption) error
 		FROM jsonb_to_recordset($1) AS r (uuid uuid, host text, driver text, identity text, type text, vendor_id text, product_id text,
 		    vendor text, model text, board_info jsonb, control_path_kind text, control_path_info jsonb, created_at timestamptz)`, adoptedBackend)
 
+	// An adopted accelerator is in service from the beginning, because its instances use
+	// it. A whole table of records travels as one JSON parameter.
 	queue(batch, in.Deployables, `
 		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes, attributes_set,
 		    bitstream_id, program_set, untouched, lifecycle, administration, maintain_reason, maintain_by, created_at)
@@ -358,6 +363,7 @@ func (a *adopting) write(ctx context.Context, hosts []string, in Adoption) error
 		    specs jsonb, attributes jsonb, attributes_set jsonb, bitstream_id text, program_set text, maintain_reason text,
 		    created_at timestamptz)`, adoptedBackend)
 
+	// OpenStack gives accelerators to instances only.
 	queue(batch, in.Handles, `
 		INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity, holder_kind, holder_id, operation_id, attached_at)
 		SELECT uuid, deployable_uuid, host, kind, info, identity, CASE WHEN holder_id IS NOT NULL THEN 'instance' END, holder_id,

@@ -285,7 +285,8 @@ func TestBindsShareTheirHost(t *testing.T) {
 	}
 }
 
-// TestABindKeepsItsRequests: a bind of the same request on another host waits for the first bind before it locks a row of it.
+// TestABindKeepsItsRequests: the end of a bind waits for the lock of its request, which a transaction about another host may hold, before
+// it locks a row.
 func TestABindKeepsItsRequests(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

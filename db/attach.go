@@ -98,6 +98,7 @@ func workHandle(h cyborg.AttachHandle) cyborg.WorkHandle {
 
 // end confirms the attachment, or takes the handle back.
 func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	// A handle of this operation without a time of attachment is the one that begin took.
 	const taken = "operation_id = $1 AND deployable_uuid = ANY($2) AND attached_at IS NULL"
 
 	switch outcome.State {

@@ -196,6 +196,8 @@ func (s *Store) CreateAttribute(
 			return cyborg.Errorf(cyborg.ErrChanged, "the deployable has %d attributes that were set, which is the most", count)
 		}
 
+		// The attribute is a part of a JSON document, which has no default for the time; it
+		// gets the transaction's, by the database's clock, like every other record.
 		set := setAttribute{Attribute: attribute, UUID: uuid.New()}
 		if err := tx.QueryRow(ctx, "SELECT now()").Scan(&set.CreatedAt); err != nil {
 			return err
@@ -266,6 +268,7 @@ func (s *Store) DeleteAttribute(ctx context.Context, id uuid.UUID, actor cyborg.
 			return err
 		}
 
+		// The document is rebuilt without the attribute, in the order that it had.
 		tag, err := tx.Exec(ctx, `
 			UPDATE deployables SET attributes_set = (
 				SELECT coalesce(jsonb_agg(e.value ORDER BY e.position), '[]')

@@ -20,6 +20,7 @@ type clause struct {
 
 // and adds a condition; each ? in it stands for the next one of the values.
 func (c *clause) and(condition string, values ...any) {
+	// The placeholders of SQL are numbered over the whole clause.
 	for _, value := range values {
 		c.values = append(c.values, value)
 		condition = strings.Replace(condition, "?", "$"+strconv.Itoa(len(c.values)), 1)
@@ -72,6 +73,7 @@ func clamp(limit int) int {
 // statement that finds the row by the marker. An unknown marker is an error of kind
 // ErrInvalid.
 func (p Page) place(ctx context.Context, q querier, sql string, columns ...any) error {
+	// PostgreSQL would answer a malformed UUID with an error of its own.
 	var marker any = p.Marker
 	if strings.Contains(sql, "::uuid") {
 		id, err := uuid.Parse(p.Marker)

@@ -59,6 +59,7 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return choice{}, c.withCause(ctx, tx, err)
 	}
 
+	// The new state of the backend concerns everything that it serves.
 	targets, err := lockAccelerators(ctx, tx, "v.host = $1 AND v.backend = $2", r.Host, r.Backend)
 	if err != nil {
 		return choice{}, err
@@ -142,6 +143,7 @@ func (c configure) checkAction(driver *string, state *cyborg.BackendState, same 
 	return nil
 }
 
+// admit changes nothing: the claims and the operation's subject keep others away.
 func (configure) admit(context.Context, pgx.Tx, choice) error { return nil }
 
 // guard refuses deployables that another operation works on, and, where the backend
@@ -162,6 +164,7 @@ func (c configure) guard(targets []accelerator, operation uuid.UUID) error {
 	return nil
 }
 
+// begin changes nothing: what the backend becomes is known at the end.
 func (configure) begin(context.Context, pgx.Tx, *running) error { return nil }
 
 // describe adds the request itself.

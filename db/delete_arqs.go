@@ -139,6 +139,7 @@ func deleteARQs(ctx context.Context, tx pgx.Tx, gone []uuid.UUID) error {
 // deleteWith marks requests for deletion at the end of the operation that works on
 // them, asks the operation to stop, and returns it.
 func deleteWith(ctx context.Context, tx pgx.Tx, operation uuid.UUID, arqs []uuid.UUID) (cyborg.Operation, error) {
+	// Only the first request to stop an operation is recorded.
 	batch := &pgx.Batch{}
 	batch.Queue("UPDATE arqs SET state = $2, reason = '' WHERE uuid = ANY($1) AND state = ANY($3)", arqs, string(cyborg.ARQDeleting),
 		texts(cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQDeleting)))

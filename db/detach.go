@@ -33,6 +33,7 @@ func (d detach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return choice{}, err
 	}
 
+	// A detach of what nobody holds has nothing to do and succeeds at once.
 	targets := []accelerator{found}
 	out := choice{host: found.Host, targets: targets, nothing: len(d.held(&found)) == 0}
 
@@ -176,6 +177,7 @@ func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.
 			return markUnconfirmed(ctx, tx, o, handles)
 		}
 
+		// An accelerator that was in error because of a handle in doubt may be ready again.
 		if err := release(ctx, tx, "uuid = ANY($1)", handles); err != nil {
 			return err
 		}

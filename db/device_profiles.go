@@ -76,6 +76,7 @@ func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DevicePr
 		err := tx.QueryRow(ctx, `
 			INSERT INTO device_profiles (uuid, name, description, groups) VALUES ($1, $2, nullif($3, ''), $4) RETURNING created_at`,
 			profile.UUID, profile.Name, profile.Description, profile.Groups).Scan(&profile.CreatedAt)
+		// The constraints decide, so that no second statement has to look first.
 		switch {
 		case violates(err, "device_profiles_name_key"):
 			return cyborg.Errorf(cyborg.ErrNameTaken, "there is a device profile named %q already", profile.Name).

@@ -27,8 +27,10 @@ func readDevices(ctx context.Context, q querier, rest string, values ...any) ([]
 	})
 }
 
-// Devices lists devices in the order in which they were found.
+// Devices lists devices, without their accelerators, in the order in which they were found.
 func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]cyborg.Device, error) {
+	// The marker is a UUID, but pages are read by the small id, which is in the order in
+	// which devices were found.
 	c := filter.clause("")
 	if page.Marker != "" {
 		var id int64

@@ -58,6 +58,8 @@ func (p provision) fit(ctx context.Context, tx pgx.Tx) (accelerator, error) {
 // conditions returns the conditions that SQL can decide, with their values. The
 // capability tree is left to Specs.Mismatches.
 func (p provision) conditions() (conditions []string, values []any, err error) {
+	// Only accelerators that nobody uses or works on. One with a nova_spec is in Nova's
+	// whitelist, so Nova may give it to an instance at any time.
 	c := clause{}
 	c.and(is("d.lifecycle", cyborg.LifecycleInactive))
 	c.and(is("d.presence", cyborg.PresencePresent))
@@ -108,6 +110,9 @@ const (
 // hosts returns the hosts of one page of candidates, the host of the best candidate
 // first, and whether there may be more pages.
 func (p provision) hosts(ctx context.Context, tx pgx.Tx, conditions []string, values []any, offset int) (hosts []string, more bool, err error) {
+	// This read takes no lock, so the candidates may change until their host is locked;
+	// takeLocked reads them again. silentAfter is part of the text, because the values
+	// are shared with takeLocked and nothingFits.
 	rows, err := tx.Query(ctx, `
 		SELECT d.host, d.specs || d.specs_set`+fitTables+" JOIN hosts h ON h.name = d.host WHERE "+strings.Join(conditions, " AND ")+
 		fmt.Sprintf(" ORDER BY h.last_seen < clock_timestamp() - interval '%d ms', %s LIMIT %d OFFSET %d",
@@ -143,7 +148,7 @@ func (p provision) hosts(ctx context.Context, tx pgx.Tx, conditions []string, va
 // locks taken in different orders could wait for each other. A savepoint gives the
 // lock back.
 func (p provision) take(ctx context.Context, tx pgx.Tx, host string, wait bool, conditions []string, values []any) (accelerator, error) {
-	attempt, err := tx.Begin(ctx)
+	attempt, err := tx.Begin(ctx) // within a transaction this is a savepoint
 	if err != nil {
 		return accelerator{}, err
 	}
@@ -162,6 +167,7 @@ func (p provision) take(ctx context.Context, tx pgx.Tx, host string, wait bool, 
 
 // takeLocked is take within the savepoint.
 func (p provision) takeLocked(ctx context.Context, tx pgx.Tx, host string, wait bool, conditions []string, values []any) (accelerator, error) {
+	// Both ways take the lock of lockHosts.
 	if wait {
 		if err := lockHosts(ctx, tx, host); err != nil {
 			return accelerator{}, err
@@ -181,6 +187,8 @@ func (p provision) takeLocked(ctx context.Context, tx pgx.Tx, host string, wait 
 		return accelerator{}, err
 	}
 
+	// Only the first match counts, but all rows have to be read before the connection is
+	// free for the next statement.
 	var best, id uuid.UUID
 	var specs cyborg.Specs
 	_, err = pgx.ForEachRow(rows, []any{&id, &specs}, func() error {

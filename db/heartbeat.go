@@ -97,6 +97,8 @@ func (s *Store) recordHeartbeats(
 		sent = append(sent, zeronull.Timestamptz(b.SentAt))
 	}
 
+	// clock_offset is the agent's clock minus the database's, with the time in transit.
+	//
 	// SKIP LOCKED: a host whose row is locked is being written by a report, which
 	// records the same sign of life, or is being forgotten. The heartbeats of all other
 	// hosts in the batch must not wait for that. The SELECT answers for skipped hosts,
@@ -159,6 +161,7 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 		return nil, err
 	}
 
+	// Only agents that are new are logged: heartbeats come every few seconds.
 	fresh, err := s.recordDuplicateAgents(ctx, s.pool, duplicates)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// selectHosts reads hosts. $1 is the time after which a host counts as silent, by the
+// selectHosts reads hosts, with their backends and their refused agents as JSON. $1 is the time after which a host counts as silent, by the
 // database's clock.
 const selectHosts = `
 	SELECT h.name, h.boot_id, h.instance, h.agent_address, h.agent_version, h.generation, h.registered_at, nullif(h.last_seen, 'epoch'),

@@ -28,6 +28,8 @@ type ImageURL struct {
 // and an earlier URL invalid. The error is of kind ErrChanged where no such operation
 // runs on the host.
 func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) error {
+	// A repeated step makes a new URL, because the secret of the first one is not
+	// recorded and cannot be returned again.
 	hash := sha256.Sum256([]byte(secret))
 
 	tag, err := s.pool.Exec(ctx, `
