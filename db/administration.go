@@ -148,11 +148,14 @@ const hostsAtOnce = 500
 // accelerators. It works in transactions of hostsAtOnce hosts.
 func (s *Store) EnableExpired(ctx context.Context) (int, error) {
 	const expired = "administration = 'maintaining' AND maintain_until <= now()"
+
 	for enabled := 0; ; {
 		hosts, ended := 0, 0
+
 		err := s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 			// A transaction that collides runs again, and must not count twice.
 			hosts, ended = 0, 0
+
 			rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM deployables WHERE "+expired+" LIMIT $1", hostsAtOnce)
 			if err != nil {
 				return err

@@ -238,7 +238,6 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 			Operation: a.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(refused),
 		})
 	})
-
 	if err != nil || out.Nothing {
 		// The same request may run twice at the same moment. The other one may be what
 		// was in the way, or may have left nothing to do.

@@ -286,21 +286,25 @@ func (a *adopting) conflicts(ctx context.Context, in Adoption) error {
 		{AdoptProfile, in.Profiles, `
 			SELECT r.uuid, 'device profile ' || p.uuid || ' has the name ' || p.name
 			FROM jsonb_to_recordset($1) AS r (uuid uuid, name text) JOIN device_profiles p ON p.uuid = r.uuid OR p.name = r.name`},
+
 		{AdoptDevice, in.Devices, `
 			SELECT r.uuid, 'host ' || d.host || ' has reported ' || d.identity || ' as device ' || d.uuid || ' already; forget the host, then adopt'
 			FROM jsonb_to_recordset($1) AS r (uuid uuid, host text, identity text, control_path_kind text, control_path_info jsonb)
 			JOIN devices d ON d.uuid = r.uuid OR d.host = r.host AND (d.identity = r.identity
 			    OR d.control_path_kind = r.control_path_kind AND d.control_path_info = r.control_path_info)`},
+
 		{AdoptDeployable, in.Deployables, `
 			SELECT r.uuid, 'deployable ' || d.uuid || ' of host ' || d.host || ' has the name ' || d.name || ', the accelerator name ' || d.accelerator
 			    || ' and the resource provider ' || d.provider_uuid
 			FROM jsonb_to_recordset($1) AS r (uuid uuid, host text, name text, local_name text, provider_uuid uuid)
 			JOIN deployables d ON d.uuid = r.uuid OR d.name = r.name OR d.accelerator = r.name OR d.provider_uuid = r.provider_uuid
 			    OR d.host = r.host AND d.local_name = r.local_name`},
+
 		{AdoptHandle, in.Handles, `
 			SELECT r.uuid, 'host ' || h.host || ' has ' || h.kind || ' ' || h.identity || ' as handle ' || h.uuid || ' already'
 			FROM jsonb_to_recordset($1) AS r (uuid uuid, host text, kind text, identity text)
 			JOIN attach_handles h ON h.uuid = r.uuid OR (h.host, h.kind, h.identity) = (r.host, r.kind, r.identity)`},
+
 		{AdoptARQ, in.ARQs, `
 			SELECT r.uuid, 'there is an accelerator request of that id, in state ' || q.state
 			FROM jsonb_to_recordset($1) AS r (uuid uuid) JOIN arqs q ON q.uuid = r.uuid`},

@@ -327,6 +327,7 @@ const (
 // the image that the group asks for, or empty where any image will do.
 func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish string, err error) {
 	bitstream, function := group[bitstreamProperty], group[functionProperty]
+
 	switch {
 	case bitstream != "" && function != "":
 		return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile asks for %s and %s; one of them says which image", bitstreamProperty, functionProperty)
@@ -336,7 +337,9 @@ func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish str
 		return load, "", nil
 	case bitstream == a.BitstreamID:
 		return load, bitstream, nil
+
 	default:
+		// The UUID may be spelled in another way than the recorded one.
 		id, err := uuid.Parse(bitstream)
 		if err != nil {
 			return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile's %s is %q, not the UUID of an image", bitstreamProperty, bitstream)

@@ -114,6 +114,7 @@ func (c configure) withCause(ctx context.Context, tx pgx.Tx, refusal error) erro
 // no options, or the options that the backend has.
 func (c configure) checkAction(driver *string, state *cyborg.BackendState, same bool) error {
 	r := c.request
+
 	switch r.Action {
 	case cyborg.ConfigureInstall:
 		switch {

@@ -211,7 +211,6 @@ func (p provision) takeLocked(ctx context.Context, tx pgx.Tx, host string, wait 
 }
 
 // misses lists what the accelerator lacks of what the request asks for, a phrase each.
-// misses says, a phrase each, what of the wish the accelerator does not fulfil.
 func (p provision) misses(a *accelerator) []string {
 	out := a.Specs.Mismatches(p.request.Specs)
 	if p.request.Host != "" && p.request.Host != a.Host {

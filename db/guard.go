@@ -223,8 +223,10 @@ func asked(targets []accelerator, id uuid.UUID) []accelerator {
 		case b.UUID == id:
 			return 1
 		}
+
 		return 0
 	})
+
 	return targets
 }
 

@@ -118,12 +118,12 @@ func (s *Store) recordHeartbeats(
 		        WHERE host = h.name AND last_seen >= clock_timestamp() - $8::interval)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
 		names, boots, instances, versions, addresses, starts, busy, s.opts.SilentAfter, sent)
-
 	if err != nil {
 		return nil, nil, s.failure(ctx, err)
 	}
 
 	known = map[agentKey]heardHost{}
+
 	var (
 		h         heardHost
 		n         int
@@ -138,6 +138,7 @@ func (s *Store) recordHeartbeats(
 		} else {
 			known[agentKey{sender.host, sender.boot, sender.instance}] = h
 		}
+
 		h.duplicates = nil // known has the slice now, so the next row needs a new one
 		return nil
 	})

@@ -89,10 +89,12 @@ func (i *Ingester) Run(ctx context.Context) error {
 		i.reports.run(ctx)
 		return nil
 	})
+
 	group.Go(func() error {
 		i.heartbeats.run(ctx)
 		return nil
 	})
+
 	return group.Wait()
 }
 
