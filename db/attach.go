@@ -43,7 +43,7 @@ func (attach) admit(context.Context, pgx.Tx, choice) error { return nil }
 // guard refuses an accelerator that cannot be attached now, or not to this holder.
 func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	t, holder := &targets[0], a.request.Holder
-	if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.ready(), t.enabled(), t.settled(), t.unfenced()); err != nil {
+	if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.ready(), t.enabled(), t.settled(), t.unfenced()); err != nil {
 		return err
 	}
 

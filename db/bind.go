@@ -230,7 +230,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		if err := a.unclaimed(uuid.Nil); err != nil {
 			return b.waitOrFail(out, err)
 		}
-		if err := first(a.there(), a.unprotected(), a.ready(), a.enabled(), a.unfenced()); err != nil {
+		if err := firstError(a.present(), a.unprotected(), a.ready(), a.enabled(), a.unfenced()); err != nil {
 			return out.failedWith(err), nil
 		}
 
@@ -410,7 +410,7 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes 
 func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		t := &targets[i]
-		if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.unheldExcept(operation), t.settled()); err != nil {
+		if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.unheldExcept(operation), t.settled()); err != nil {
 			return err
 		}
 	}

@@ -185,10 +185,10 @@ func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAg
 	}
 }
 
-// succeed returns the duplicates whose reports were recorded because the agents of
+// replaceSilentAgents returns the duplicates whose reports were recorded because the agents of
 // their hosts had fallen silent. Each is its host's agent now, so it is removed from
 // the table of duplicates.
-func (s *Store) succeed(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
+func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
 	var (
 		successors   []duplicateAgent
 		hosts, names []string

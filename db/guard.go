@@ -75,8 +75,8 @@ func (a *accelerator) unclaimed(operation uuid.UUID) error {
 	return nil
 }
 
-// there refuses an accelerator that its host does not show any more.
-func (a *accelerator) there() error {
+// present refuses an accelerator that its host does not show any more.
+func (a *accelerator) present() error {
 	if a.Presence == cyborg.PresenceMissing {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is missing: host %s has not shown it since %s",
 			a.Name, a.Host, a.MissingAt.Format(time.RFC3339)).
@@ -203,8 +203,8 @@ func nameHolders(holders []cyborg.Holder) string {
 	return strings.Join(names, ", ")
 }
 
-// first returns the first error that is not nil, or nil.
-func first(refusals ...error) error {
+// firstError returns the first error that is not nil, or nil.
+func firstError(refusals ...error) error {
 	for _, err := range refusals {
 		if err != nil {
 			return err
@@ -213,9 +213,9 @@ func first(refusals ...error) error {
 	return nil
 }
 
-// asked moves the accelerator with this id to the front of targets, in place, and
+// moveToFront moves the accelerator with this id to the front of targets, in place, and
 // keeps the order of the others.
-func asked(targets []accelerator, id uuid.UUID) []accelerator {
+func moveToFront(targets []accelerator, id uuid.UUID) []accelerator {
 	slices.SortStableFunc(targets, func(a, b accelerator) int {
 		switch {
 		case a.UUID == id:
