@@ -15,8 +15,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// selectAccelerators reads accelerators with all that belongs to them in one statement. The handles are gathered below
-// the joins, so that a page costs its rows and not the table's; as records and not as JSON, which costs both sides more.
+// selectAccelerators reads accelerators with everything that belongs to them in one
+// statement.
+//
+// The handles are aggregated in a lateral subquery below the joins, so that a page
+// costs its own rows and not the whole table. They come as an array of records: JSON
+// costs more on both sides. The order of the columns is that of acceleratorRows.scan
+// and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
 	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.lifecycle,
@@ -37,19 +42,23 @@ const selectAccelerators = `
 		           ORDER BY id) AS handles
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`
 
-// maintained says that a deployable is in maintenance now: where the time of that is over, it has ended, also if Reconcile has
-// not recorded it yet.
+// maintained is an SQL condition: the deployable d is in maintenance now. A
+// maintenance whose time is over has ended, even where Reconcile has not recorded
+// that yet.
 const maintained = "(d.administration = 'maintaining' AND (d.maintain_until > clock_timestamp()) IS NOT FALSE)"
 
-// accelerator is what guards and agents need to know besides what everybody may see.
+// accelerator is a public accelerator together with what guards and agents need to
+// know about it.
 type accelerator struct {
 	cyborg.Accelerator
-	device    string               // the device's identity on its host
-	errorKind cyborg.OperationKind // of the operation that left it in error
-	movedBy   uuid.UUID            // the operation that brought it to its lifecycle; zero where none did
+	device    string               // the identity of its device on the host
+	errorKind cyborg.OperationKind // the kind of the operation that left it in error
+	movedBy   uuid.UUID            // the operation that put it into its lifecycle state; zero where none did
 }
 
-// acceleratorRows makes accelerators of the rows of one read. Its parts are where JSON and records are scanned into.
+// acceleratorRows scans the rows of one read of selectAccelerators. Its fields are
+// scan targets that the rows share: they reuse memory, and values that were decoded
+// for an earlier row.
 type acceleratorRows struct {
 	specs      parsed[cyborg.Specs]
 	set        parsed[cyborg.SpecsPatch]
@@ -57,10 +66,10 @@ type acceleratorRows struct {
 	nova       parsed[*cyborg.NovaSpec]
 	image      parsed[cyborg.Image]
 	handles    []handleRecord
-	infos      map[string]map[string]string // of the handles, by their text
+	infos      map[string]map[string]string // decoded infos of handles, by their JSON text
 }
 
-// scan reads one row.
+// scan reads one row into an accelerator.
 func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 	var (
 		a           accelerator
@@ -69,6 +78,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 		claim       cyborg.Claim
 		lost        cyborg.LostImage
 	)
+
 	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
 		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
@@ -80,14 +90,20 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 	if err != nil {
 		return a, err
 	}
+
 	a.Attributes, a.Nova = r.attributes.value, r.nova.value
+
+	// What an operator set takes precedence over what the driver reports.
 	if a.Specs, err = r.specs.value.With(r.set.value); err != nil {
 		return a, fmt.Errorf("the specs set for accelerator %s: %w", a.UUID, err)
 	}
+
+	// The parts below are pointers in the public type: nil means that there is none.
 	if a.Admin == cyborg.AdministrationMaintaining {
 		a.Maintenance = &maintenance
 	}
-	if lost.Image = r.image.value; !lost.FoundAt.IsZero() {
+	lost.Image = r.image.value
+	if !lost.FoundAt.IsZero() {
 		a.LostImage = &lost
 	}
 	if fence.Reason != "" {
@@ -96,53 +112,63 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 	if claim.Operation != uuid.Nil {
 		a.Claim = &claim
 	}
+
 	a.Handles = make([]cyborg.AttachHandle, len(r.handles))
 	for i := range r.handles {
 		a.Handles[i] = r.handles[i].handle()
 	}
+
 	return a, nil
 }
 
-// handleRecords takes the array of a row's handles.
+// handleRecords receives the array of handles of one row; pgx calls it as a
+// pgtype.ArraySetter.
 type handleRecords acceleratorRows
 
-// SetDimensions makes room for them; NULL is none.
+// SetDimensions makes room for the handles of a row; NULL means that there are none.
 func (r *handleRecords) SetDimensions(dimensions []pgtype.ArrayDimension) error {
 	n := 0
 	if len(dimensions) > 0 {
 		n = int(dimensions[0].Length)
 	}
+
 	r.handles = slices.Grow(r.handles[:0], n)[:n]
 	if r.infos == nil {
 		r.infos = map[string]map[string]string{}
 	}
+
+	// The records of an earlier row are overwritten as a whole, so that nothing of it is
+	// left in this one.
 	for i := range r.handles {
 		r.handles[i] = handleRecord{info: parsed[map[string]string]{known: r.infos}}
 	}
+
 	return nil
 }
 
-// ScanIndex is where one goes.
+// ScanIndex returns the scan target of the i-th handle.
 func (r *handleRecords) ScanIndex(i int) any { return &r.handles[i] }
 
-// ScanIndexType is what one is.
+// ScanIndexType returns the type of a handle, for pgx to plan the scan.
 func (r *handleRecords) ScanIndexType() any { return new(handleRecord) }
 
-// handleRecord is one handle, field by field as selectAccelerators has it.
+// handleRecord receives one handle, field by field in the order of selectAccelerators.
 type handleRecord struct {
 	cyborg.AttachHandle
+
 	holder      cyborg.Holder
 	unconfirmed cyborg.Holder
-	lost        bool // at a boot
+	lost        bool // an accelerator request lost it when its host booted
 	info        parsed[map[string]string]
 }
 
-// ScanNull refuses a handle that is none.
+// ScanNull refuses a NULL in the place of a handle.
 func (h *handleRecord) ScanNull() error { return errors.New("a handle is NULL") }
 
-// ScanIndex is where one of its fields goes.
+// ScanIndex returns the scan target of the i-th field.
 func (h *handleRecord) ScanIndex(i int) any {
 	switch i {
+	// The handle itself.
 	case 0:
 		return &h.ID
 	case 1:
@@ -155,6 +181,8 @@ func (h *handleRecord) ScanIndex(i int) any {
 		return &h.Identity
 	case 5:
 		return (*string)(&h.Presence)
+
+	// Who holds it, and since when.
 	case 6:
 		return (*zeronull.Text)(&h.holder.Kind)
 	case 7:
@@ -163,15 +191,19 @@ func (h *handleRecord) ScanIndex(i int) any {
 		return (*zeronull.UUID)(&h.Operation)
 	case 9:
 		return (*zeronull.Timestamptz)(&h.AttachedAt)
+
+	// Whose it may still be on the host.
 	case 10:
 		return (*zeronull.Text)(&h.unconfirmed.Kind)
 	case 11:
 		return (*zeronull.Text)(&h.unconfirmed.ID)
+
 	default:
 		return &h.lost
 	}
 }
 
+// handle returns the public form of the handle.
 func (h *handleRecord) handle() cyborg.AttachHandle {
 	if h.holder.Kind != "" {
 		h.Holder = &cyborg.Holder{Kind: h.holder.Kind, ID: h.holder.ID}
@@ -182,39 +214,45 @@ func (h *handleRecord) handle() cyborg.AttachHandle {
 	if h.lost {
 		h.Health = cyborg.HealthLostAtBoot
 	}
+
 	h.Info = h.info.value
 	return h.AttachHandle
 }
 
-// parsed is a column of JSON. Hosts are often alike: a text that came before in the same read is not decoded again, and
-// what it says is shared by the rows, so nobody may change it.
+// parsed receives a column of JSON. Hosts are often alike, so a text that was seen
+// before in the same read is not decoded again. Rows then share the decoded value,
+// and nobody may change it.
 type parsed[T any] struct {
-	value T
-	known map[string]T
+	value T            // of the row that was read last
+	known map[string]T // decoded values by their text
 }
 
-// ScanBytes reads the text of one row; NULL is the zero value.
+// ScanBytes decodes the text of one row; NULL is the zero value.
 func (d *parsed[T]) ScanBytes(text []byte) error {
 	if text == nil {
 		d.value = *new(T)
 		return nil
 	}
+
 	var ok bool
 	if d.value, ok = d.known[string(text)]; ok {
 		return nil
 	}
+
 	var value T
 	if err := json.Unmarshal(text, &value); err != nil {
 		return err
 	}
+
 	if d.known == nil {
 		d.known = map[string]T{}
 	}
+
 	d.known[string(text)], d.value = value, value
 	return nil
 }
 
-// readAccelerators runs selectAccelerators with what follows it.
+// readAccelerators runs selectAccelerators with the rest of the statement after it.
 func readAccelerators(ctx context.Context, q querier, rest string, values ...any) ([]accelerator, error) {
 	rows, err := q.Query(ctx, selectAccelerators+rest, values...)
 	if err != nil {
@@ -233,13 +271,16 @@ func (s *Store) Accelerators(ctx context.Context, filter AcceleratorFilter, page
 		}
 		c.and("d.id > ?", id)
 	}
+
 	found, err := readAccelerators(ctx, s.pool, c.String()+" ORDER BY d.id"+page.limit(), c.values...)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	return public(found), nil
 }
 
+// public drops what only the store needs to know.
 func public(in []accelerator) []cyborg.Accelerator {
 	out := make([]cyborg.Accelerator, len(in))
 	for i := range in {
@@ -248,7 +289,8 @@ func public(in []accelerator) []cyborg.Accelerator {
 	return out
 }
 
-// Accelerator reads one. The error is of kind ErrNotFound where there is none.
+// Accelerator reads one accelerator. The error is of kind ErrNotFound where there is
+// none.
 func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error) {
 	found, err := readAccelerators(ctx, s.pool, " WHERE d.uuid = $1", id)
 	if err != nil {
@@ -257,9 +299,11 @@ func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerat
 	if len(found) == 0 {
 		return cyborg.Accelerator{}, noAccelerator(id)
 	}
+
 	return found[0].Accelerator, nil
 }
 
+// clause returns the conditions of the filter for selectAccelerators.
 func (f *AcceleratorFilter) clause() *clause {
 	c := &clause{}
 	andAny(c, "d.uuid", f.UUIDs)
@@ -270,24 +314,30 @@ func (f *AcceleratorFilter) clause() *clause {
 	andAny(c, "v.backend", f.Backends)
 	andAny(c, "v.type", texts(f.DeviceTypes))
 	andAny(c, "d.device_uuid", f.Devices)
+
 	if f.Holder != nil {
 		c.and("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind = ? AND holder_id = ?)",
 			string(f.Holder.Kind), f.Holder.ID)
 	}
+
 	if len(f.Statuses) > 0 {
+		// The status is computed. statusNeeds adds a condition that these statuses imply,
+		// by which the planner finds the few accelerators of a rare status.
 		c.and(statusSQL()+" = ANY(?)", texts(f.Statuses))
 		c.and(statusNeeds(f.Statuses))
 	}
+
 	return c
 }
 
-// AcceleratorName is how an accelerator is called: by its UUID and its name in the records, and by its driver on its host.
+// AcceleratorName has the names of an accelerator: its UUID and its name in the
+// records, and the name that its driver uses on its host.
 type AcceleratorName struct {
 	UUID                  uuid.UUID
 	Name, Host, LocalName string
 }
 
-// AcceleratorNames says how the accelerators of these hosts are called.
+// AcceleratorNames returns the names of all accelerators of these hosts.
 func (s *Store) AcceleratorNames(ctx context.Context, hosts []string) ([]AcceleratorName, error) {
 	rows, err := s.pool.Query(ctx, "SELECT uuid, accelerator, host, local_name FROM deployables WHERE host = ANY($1)", hosts)
 	if err != nil {

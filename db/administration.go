@@ -11,9 +11,12 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Maintain takes an accelerator out of use until it is enabled or the maintenance expires: nothing new is attached to
-// it, and what is attached stays. Again, it replaces the reason and the time. The error is of kind ErrInvalid where there
-// is no reason or the time is over, ErrNotFound where there is no such accelerator.
+// Maintain takes an accelerator out of use until it is enabled or the maintenance
+// expires: nothing new is attached to it, and what is attached stays. A second call
+// replaces the reason and the time.
+//
+// The error is of kind ErrInvalid where there is no reason or the time is over
+// already, and of kind ErrNotFound where there is no such accelerator.
 func (s *Store) Maintain(ctx context.Context, id uuid.UUID, m cyborg.Maintenance, actor cyborg.Actor) (cyborg.Accelerator, error) {
 	return s.administer(ctx, id, actor, func(tx pgx.Tx) error { return maintain(ctx, tx, m, actor, "uuid = $5", id) })
 }
@@ -23,10 +26,12 @@ func (s *Store) MaintainDevice(ctx context.Context, id uuid.UUID, m cyborg.Maint
 	return s.administerDevice(ctx, id, actor, func(tx pgx.Tx) error { return maintain(ctx, tx, m, actor, "device_uuid = $5", id) })
 }
 
+// maintain puts the accelerators of the condition into maintenance; $5 in it is id.
 func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg.Actor, condition string, id uuid.UUID) error {
 	if m.Reason == "" {
 		return cyborg.Errorf(cyborg.ErrInvalid, "maintenance needs a reason; others will wonder")
 	}
+
 	var (
 		until *time.Time
 		span  *time.Duration
@@ -37,6 +42,9 @@ func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg
 	case !m.Until.IsZero():
 		until = &m.Until
 	}
+
+	// The times are compared in the statement, by the database's clock: Reconcile ends
+	// the maintenance by the same clock.
 	tag, err := tx.Exec(ctx, `
 		UPDATE deployables SET administration = $1, maintain_reason = $2, maintain_by = $3,
 			maintain_until = coalesce($4, clock_timestamp() + $6::interval)
@@ -45,15 +53,19 @@ func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg
 	if err != nil || tag.RowsAffected() > 0 || until == nil {
 		return err
 	}
-	var over bool // else the device has no accelerators
+
+	// No row has changed. Either the time is over, or the device has no accelerators,
+	// which is no error.
+	var over bool
 	if err := tx.QueryRow(ctx, "SELECT $1 <= clock_timestamp()", until).Scan(&over); err != nil || !over {
 		return err
 	}
+
 	return cyborg.Errorf(cyborg.ErrInvalid, "maintenance until %s would be over already", until.UTC().Format(time.RFC3339))
 }
 
-// Enable ends the maintenance of an accelerator; of one that is in none it changes nothing. The error is of kind
-// ErrNotFound where there is no such accelerator.
+// Enable ends the maintenance of an accelerator; where it is in none, nothing
+// changes. The error is of kind ErrNotFound where there is no such accelerator.
 func (s *Store) Enable(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error) {
 	return s.administer(ctx, id, actor, func(tx pgx.Tx) error {
 		_, err := enable(ctx, tx, "uuid = $4", id)
@@ -69,6 +81,8 @@ func (s *Store) EnableDevice(ctx context.Context, id uuid.UUID, actor cyborg.Act
 	})
 }
 
+// enable ends the maintenance of the accelerators of the condition, whose values
+// begin at $4, and returns how many were in maintenance.
 func enable(ctx context.Context, tx pgx.Tx, condition string, values ...any) (int, error) {
 	from := texts(cyborg.Sources(cyborg.AdministrationTransitions(), cyborg.AdministrationEnabled))
 	tag, err := tx.Exec(ctx, `
@@ -77,16 +91,19 @@ func enable(ctx context.Context, tx pgx.Tx, condition string, values ...any) (in
 	return int(tag.RowsAffected()), err
 }
 
-// administer makes a change to one accelerator and returns it as it is then.
+// administer makes a change to one accelerator under its lock, and returns the
+// accelerator as it is afterwards.
 func (s *Store) administer(ctx context.Context, id uuid.UUID, actor cyborg.Actor, body func(tx pgx.Tx) error) (cyborg.Accelerator, error) {
 	var out cyborg.Accelerator
 	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if _, err := lockOne(ctx, tx, id); err != nil {
 			return err
 		}
+
 		if err := body(tx); err != nil {
 			return err
 		}
+
 		found, err := readAccelerators(ctx, tx, " WHERE d.uuid = $1", id)
 		if err == nil {
 			out = found[0].Accelerator
@@ -96,7 +113,8 @@ func (s *Store) administer(ctx context.Context, id uuid.UUID, actor cyborg.Actor
 	return out, err
 }
 
-// administerDevice makes a change to the accelerators of a device and returns it as it is then.
+// administerDevice makes a change to the accelerators of a device under their locks,
+// and returns the device as it is afterwards.
 func (s *Store) administerDevice(ctx context.Context, id uuid.UUID, actor cyborg.Actor, body func(tx pgx.Tx) error) (cyborg.Device, error) {
 	var out cyborg.Device
 	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -104,49 +122,67 @@ func (s *Store) administerDevice(ctx context.Context, id uuid.UUID, actor cyborg
 		if err != nil {
 			return err
 		}
+
 		if err := lockHosts(ctx, tx, before.Host); err != nil {
 			return err
 		}
 		if _, err := lockAccelerators(ctx, tx, "d.device_uuid = $1", id); err != nil {
 			return err
 		}
+
 		if err := body(tx); err != nil {
 			return err
 		}
+
 		out, err = readDevice(ctx, tx, id)
 		return err
 	})
 	return out, err
 }
 
-// hostsAtOnce bounds the hosts that one transaction of a repair locks: PostgreSQL has room for some thousand locks in all.
+// hostsAtOnce bounds the hosts that one transaction of a repair locks: PostgreSQL has
+// room for some thousand locks of all transactions together.
 const hostsAtOnce = 500
 
-// EnableExpired ends all maintenance whose time is over, and returns how many that was.
+// EnableExpired ends all maintenance whose time is over, and returns for how many
+// accelerators. It works in transactions of hostsAtOnce hosts.
 func (s *Store) EnableExpired(ctx context.Context) (int, error) {
 	const expired = "administration = 'maintaining' AND maintain_until <= now()"
+
 	for enabled := 0; ; {
 		hosts, ended := 0, 0
+
 		err := s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
+			// A transaction that collides runs again, and must not count twice.
+			hosts, ended = 0, 0
+
 			rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM deployables WHERE "+expired+" LIMIT $1", hostsAtOnce)
 			if err != nil {
 				return err
 			}
 			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if hosts, ended = len(found), 0; err != nil || hosts == 0 {
+			if err != nil {
 				return err
+			}
+
+			hosts = len(found)
+			if hosts == 0 {
+				return nil
 			}
 			if err := lockHosts(ctx, tx, found...); err != nil {
 				return err
 			}
+
 			ended, err = enable(ctx, tx, expired+" AND host = ANY($4)", found)
 			return err
 		})
-		if enabled += ended; err != nil || hosts < hostsAtOnce {
+		enabled += ended
+
+		if err != nil || hosts < hostsAtOnce {
 			return enabled, err
 		}
 	}
 }
 
-// repairer is the actor of what the system does on its own.
+// repairer is the actor of changes that the system makes on its own.
 func repairer() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }

@@ -13,8 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// A cloud of any size can be adopted: PostgreSQL has no room for a lock of each of very many hosts. While it is, nobody else changes
-// anything of a host.
+// A cloud of any size can be adopted, although PostgreSQL has no room for a lock for each of very many hosts. During the adoption
+// nobody else changes anything on a host.
 func TestAdoptVeryManyHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -28,7 +28,7 @@ func TestAdoptVeryManyHosts(t *testing.T) {
 	tx, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	_, err = tx.Exec(t.Context(), "LOCK TABLE adopted_rows IN EXCLUSIVE MODE") // which stops it after it has locked the hosts
+	_, err = tx.Exec(t.Context(), "LOCK TABLE adopted_rows IN EXCLUSIVE MODE") // stops the adoption after it has locked the hosts
 	require.NoError(t, err)
 	const waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = '%s'::regclass"
 	waits := func(table string) {

@@ -23,6 +23,9 @@ type ARQFilter struct {
 	States    []cyborg.ARQState
 }
 
+// selectARQs reads accelerator requests with their handle, which counts only while
+// they are bound. The last column is the physical network of the handle's
+// accelerator, an attribute that Nova needs for a NIC.
 const selectARQs = `
 	SELECT a.id, a.uuid, a.state, a.reason, coalesce(a.project, ''), a.profile_name, a.group_index, a.profile_group,
 	       coalesce(a.host, ''), a.provider_uuid, a.instance_uuid, coalesce(a.service, ''), a.operation_id, a.claimed_by,
@@ -32,6 +35,7 @@ const selectARQs = `
 	LEFT JOIN attach_handles h ON h.uuid = a.handle_uuid AND a.state = 'Bound'
 	LEFT JOIN deployables d ON d.uuid = h.deployable_uuid`
 
+// scanARQ reads one row of selectARQs.
 func scanARQ(row pgx.CollectableRow) (a cyborg.ARQ, err error) {
 	var (
 		h       cyborg.AttachHandle
@@ -39,23 +43,28 @@ func scanARQ(row pgx.CollectableRow) (a cyborg.ARQ, err error) {
 	)
 	err = row.Scan(&a.ID, &a.UUID, &a.State, &a.Reason, &a.Project, &a.Profile, &a.GroupIndex, &a.Group, &a.Host,
 		(*zeronull.UUID)(&a.ProviderUUID), (*zeronull.UUID)(&a.Instance), &a.Service, (*zeronull.UUID)(&a.Operation),
-		(*zeronull.UUID)(&a.Claim), &a.CreatedAt, (*zeronull.Timestamptz)(&a.UpdatedAt), (*zeronull.Timestamptz)(&a.LostAt), (*zeronull.UUID)(&h.UUID), &h.Kind, &h.Info,
-		&h.Identity, &h.Presence, (*zeronull.Timestamptz)(&h.AttachedAt), &network)
+		(*zeronull.UUID)(&a.Claim), &a.CreatedAt, (*zeronull.Timestamptz)(&a.UpdatedAt), (*zeronull.Timestamptz)(&a.LostAt),
+		(*zeronull.UUID)(&h.UUID), &h.Kind, &h.Info, &h.Identity, &h.Presence, (*zeronull.Timestamptz)(&h.AttachedAt), &network)
 	if !a.LostAt.IsZero() {
 		a.Health = cyborg.HealthLostAtBoot
 	}
 	if err != nil || h.UUID == uuid.Nil {
 		return a, err
 	}
-	if _, told := h.Info["physical_network"]; network != "" && !told {
+
+	// The driver's own value in the handle takes precedence over the attribute.
+	if _, ok := h.Info["physical_network"]; network != "" && !ok {
 		h.Info["physical_network"] = network
 	}
+
+	// A bound request and its handle have one holder, which is read only once.
 	holder := a.Holder()
 	h.Holder, h.Operation, h.Health = &holder, a.Operation, a.Health
 	a.Handle = &h
 	return a, nil
 }
 
+// readARQs runs selectARQs with the rest of the statement after it.
 func readARQs(ctx context.Context, q querier, rest string, values ...any) ([]cyborg.ARQ, error) {
 	rows, err := q.Query(ctx, selectARQs+rest, values...)
 	if err != nil {
@@ -64,7 +73,7 @@ func readARQs(ctx context.Context, q querier, rest string, values ...any) ([]cyb
 	return pgx.CollectRows(rows, scanARQ)
 }
 
-// sortedARQs says by what lists of accelerator requests can be sorted.
+// sortedARQs lists the keys by which accelerator requests can be sorted.
 func sortedARQs() sorted {
 	return sorted{table: "arqs a", id: "a.id", uuid: "a.uuid", keys: map[string]string{
 		"created_at": "a.created_at", "state": "a.state", "hostname": "coalesce(a.host, '')", "uuid": "a.uuid",
@@ -72,7 +81,8 @@ func sortedARQs() sorted {
 	}}
 }
 
-// ARQs lists accelerator requests, in the order in which they were made unless the listing asks for another.
+// ARQs lists accelerator requests, in the order in which they were created unless the
+// listing asks for another.
 func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing Listing) ([]cyborg.ARQ, error) {
 	var c clause
 	andAny(&c, "a.uuid", filter.UUIDs)
@@ -81,15 +91,18 @@ func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing Listing) ([]
 	andAny(&c, "a.host", filter.Hosts)
 	andAny(&c, "a.profile_name", filter.Profiles)
 	andAny(&c, "a.state", texts(filter.States))
+
 	order, err := listing.order(ctx, s.pool, &c, sortedARQs())
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := readARQs(ctx, s.pool, c.String()+order, c.values...)
 	return found, s.failure(ctx, err)
 }
 
-// ARQ reads one. The error is of kind ErrNotFound where there is none.
+// ARQ reads one accelerator request. The error is of kind ErrNotFound where there is
+// none.
 func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
 	found, err := readARQs(ctx, s.pool, " WHERE a.uuid = $1", id)
 	if err != nil {
@@ -98,19 +111,22 @@ func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
 	if len(found) == 0 {
 		return cyborg.ARQ{}, noARQ(id)
 	}
+
 	return found[0], nil
 }
 
+// noARQ is the error for an accelerator request that does not exist.
 func noARQ(id uuid.UUID) error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator request %s", id)
 }
 
-// mostARQs is how many requests one profile may ask for.
-const mostARQs = 1000
+// maxARQs is how many requests one device profile may ask for.
+const maxARQs = 1000
 
-// CreateARQs makes the accelerator requests that a device profile asks for, all of them in one transaction; each keeps its
-// own copy of the profile's group. They belong to the actor's project. The error is of kind ErrNotFound where there is no
-// such profile, and Invalid where it asks for what cannot be.
+// CreateARQs creates the accelerator requests that a device profile asks for, all of
+// them in one transaction. They belong to the actor's project, and each keeps its own
+// copy of its group of the profile. The error is of kind ErrNotFound where there is
+// no such profile, and of kind ErrInvalid where it asks for an impossible number.
 func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error) {
 	var created []cyborg.ARQ
 	err := s.changeByKey(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -118,6 +134,8 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 			id     uuid.UUID
 			groups []map[string]string
 		)
+
+		// FOR KEY SHARE keeps the profile from being deleted until its requests exist.
 		err := tx.QueryRow(ctx, "SELECT uuid, groups FROM device_profiles WHERE name = $1 FOR KEY SHARE", profile).Scan(&id, &groups)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return cyborg.Errorf(cyborg.ErrNotFound, "there is no device profile %q", profile)
@@ -125,19 +143,25 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 		if err != nil {
 			return err
 		}
+
+		// One index of a group for each request.
 		indexes := []int32{}
 		for i, group := range groups {
 			count, err := requestsOf(group)
-			if err == nil && count > mostARQs-len(indexes) {
-				err = cyborg.Errorf(cyborg.ErrInvalid, "device profile %q asks for more than %d accelerators", profile, mostARQs)
+			if err == nil && count > maxARQs-len(indexes) {
+				err = cyborg.Errorf(cyborg.ErrInvalid, "device profile %q asks for more than %d accelerators", profile, maxARQs)
 			}
 			if err != nil {
 				return err
 			}
+
 			for range count {
 				indexes = append(indexes, int32(i))
 			}
 		}
+
+		// The order of the groups is the order of the ids, by which requests are listed.
+		// The columns are those of selectARQs; a new request has no handle.
 		rows, err := tx.Query(ctx, `
 			WITH made AS (
 				INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
@@ -152,30 +176,37 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 		if err != nil {
 			return err
 		}
+
 		created, err = pgx.CollectRows(rows, scanARQ)
 		return err
 	})
 	return created, err
 }
 
-// requestsOf is how many requests a group becomes: the sum of its resources, and twice that for a Xilinx card, which has
-// a function for the management besides the user's.
+// requestsOf returns how many requests a group becomes: the sum of its resources. A
+// Xilinx FPGA counts twice, because the card has a function for its management besides
+// the user's. A result above maxARQs means "too many".
 func requestsOf(group map[string]string) (int, error) {
 	count := 0
 	for key, value := range group {
 		if !strings.HasPrefix(key, "resources") {
 			continue
 		}
+
 		amount, err := strconv.Atoi(strings.TrimSpace(value))
 		if err != nil || amount < 0 {
 			return 0, cyborg.Errorf(cyborg.ErrInvalid, "the profile's group has %s=%q, which is no amount", key, value)
 		}
-		if key == "resources:FPGA" && group["trait:CUSTOM_FPGA_XILINX"] == "required" && amount <= mostARQs {
+
+		if key == "resources:FPGA" && group["trait:CUSTOM_FPGA_XILINX"] == "required" && amount <= maxARQs {
 			amount *= 2
 		}
-		if count += min(amount, mostARQs+1); count > mostARQs {
-			return mostARQs + 1, nil
+
+		count += min(amount, maxARQs+1) // min keeps the sum from overflowing
+		if count > maxARQs {
+			return maxARQs + 1, nil
 		}
 	}
+
 	return count, nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // TestL2OneBindWins: of many binds of the same requests, for one instance or for many, through several processes, one gets
-// all handles and no other gets any.
+// all handles and the others get none.
 func TestL2OneBindWins(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -101,15 +101,15 @@ func TestRequestsRace(t *testing.T) {
 	r.profile(t, "one", one())
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	stores := []*db.Store{r.Store, openStore(t, r.url, defaults()), openStore(t, r.url, defaults())}
-	turns := make(chan struct{}, 24) // more would only wait for connections
+	limit := make(chan struct{}, 24) // more would only wait for connections
 	var (
 		wg    sync.WaitGroup
 		bound atomic.Int32
 	)
 	for i := range instances {
 		wg.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
+			limit <- struct{}{}
+			defer func() { <-limit }()
 			live := life{t: t, store: stores[i%len(stores)], instance: uuid.New(), on: accelerators[i%len(accelerators)], held: r.heldBy}
 			live.profile = []string{"one", "two"}[i%2]
 			if live.holder = instance(live.instance.String()); i%5 == 0 {
@@ -120,7 +120,7 @@ func TestRequestsRace(t *testing.T) {
 			}
 		})
 	}
-	wg.Go(func() { // what changes the whole host takes its turn among them
+	wg.Go(func() { // an operation that locks the whole host runs among them
 		for i := range 30 {
 			h.content.Backends[0].Devices[0].Model = fmt.Sprint("F", i)
 			h.report(t)
@@ -138,7 +138,7 @@ func (r *records) heldBy(t *testing.T, holder uuid.UUID) int {
 	return scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_id = $1", holder.String())
 }
 
-// life is one instance's.
+// life is the life of one instance.
 type life struct {
 	t        *testing.T
 	store    *db.Store
@@ -149,7 +149,7 @@ type life struct {
 	held     func(t *testing.T, holder uuid.UUID) int
 }
 
-// run makes its requests, binds them, perhaps unbinds them, and deletes them; it says whether it was bound.
+// run creates the instance's requests, binds them, perhaps unbinds them, and deletes them. It reports whether they were bound.
 func (l life) run() bool {
 	ctx := l.t.Context()
 	arqs, err := l.store.CreateARQs(ctx, l.profile, alice())
@@ -198,7 +198,7 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 	if work.Ended == "" {
 		l.end(out.Operation.ID, state)
 	}
-	return state == cyborg.OperationSucceeded && (!deleted || l.holder.Kind == cyborg.HolderService) // the deletion was of the instance's
+	return state == cyborg.OperationSucceeded && (!deleted || l.holder.Kind == cyborg.HolderService) // the deletion is by instance, and does not reach a service
 }
 
 func (l life) unbind(arqs []cyborg.ARQ) {
@@ -226,8 +226,8 @@ func (l life) end(operation uuid.UUID, state cyborg.OperationState) {
 	}
 }
 
-// TestBindsShareTheirHost: what instances get and give back on one accelerator keeps nobody on another of the same host waiting;
-// on the same accelerator it does, and so does whatever concerns the whole host.
+// TestBindsShareTheirHost: a bind, unbind or deletion on one accelerator does not wait for those on another accelerator of the host.
+// On the same accelerator it does, and it waits for operations on the whole host.
 func TestBindsShareTheirHost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -238,7 +238,7 @@ func TestBindsShareTheirHost(t *testing.T) {
 	bound := r.request(t, "one")[0]
 	r.do(t, toBind("h1", vm(), busy.ProviderUUID, bound), cyborg.OperationSucceeded)
 
-	tx, err := r.sql.Begin(t.Context()) // somebody binds on card0, and takes his time
+	tx, err := r.sql.Begin(t.Context()) // a slow bind on card0
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `
 		SELECT pg_advisory_xact_lock_shared(hashtextextended('h1', 0)), pg_advisory_xact_lock(hashtextextended('provider/' || $1, 0))`,
@@ -285,8 +285,8 @@ func TestBindsShareTheirHost(t *testing.T) {
 	}
 }
 
-// TestABindKeepsItsRequests: whoever would bind a request elsewhere, and holds nothing of the first bind's host, waits for it before
-// either has a row of the other's.
+// TestABindKeepsItsRequests: the end of a bind waits for the lock of its request, which a transaction about another host may hold, before
+// it locks a row.
 func TestABindKeepsItsRequests(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -58,7 +58,7 @@ func (r *records) arq(t testing.TB, id uuid.UUID) cyborg.ARQ {
 
 func vm() cyborg.Holder { return instance(uuid.NewString()) }
 
-// requireAgreed asserts that handles and requests say the same, and that nothing is left over.
+// requireAgreed asserts that handles and requests agree about who holds what, and that no claim remains.
 func (r *records) requireAgreed(t testing.TB) {
 	t.Helper()
 	require.Zero(t, scalar[int](t, r, `
@@ -232,7 +232,8 @@ func TestL11BindRefused(t *testing.T) {
 	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_kind IS NOT NULL"), "none leaked")
 }
 
-// A handle that an operation is about to free is waited for; else who asks may look first who holds them, and nothing is recorded.
+// TestBindWaitsForAHandle: a bind may wait for a handle that an operation is about to free. Otherwise, where the caller wants to check
+// the holders first, the bind is refused and nothing is recorded.
 func TestBindWaitsForAHandle(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -292,7 +293,7 @@ func TestBindPassesWhatIsLeft(t *testing.T) {
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, second.UUID).State)
 }
 
-// TestL3BindTooLate: a bind that was not begun in its time fails.
+// TestL3BindTooLate: a bind that has not begun within its time limit fails.
 func TestL3BindTooLate(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -307,7 +308,7 @@ func TestL3BindTooLate(t *testing.T) {
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 }
 
-// TestCompleteBind: a bind without an image has ended when it has begun, in one transaction, and says again whom to tell.
+// TestCompleteBind: a bind without an image has ended when it has begun, in one transaction, and returns again whom to notify.
 func TestCompleteBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -343,7 +344,7 @@ func TestCompleteBind(t *testing.T) {
 	require.Len(t, work.Loads, 1)
 }
 
-// TestCompleteCancelledBind: one whose request was deleted before it began is not bound.
+// TestCompleteCancelledBind: a bind whose request was deleted before it began does not bind.
 func TestCompleteCancelledBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -556,8 +557,8 @@ func TestL10Unbind(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestL37Delete: what exists goes, and its handles are free at once, also where the host is silent; what does not exist is told
-// (L37); what somebody holds needs the right to it.
+// TestL37Delete: what exists goes, and its handles are free at once, also where the host is silent; what does not exist is listed as
+// missing (L37); a request that somebody holds needs the permission for that.
 func TestL37Delete(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -596,7 +597,7 @@ func TestL37Delete(t *testing.T) {
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 }
 
-// TestL9DeleteDuringBind: a deletion during a bind cancels it, and the request goes with its end, whatever that is.
+// TestL9DeleteDuringBind: a deletion during a bind cancels the bind, and the request is deleted at its end, whatever the result.
 func TestL9DeleteDuringBind(t *testing.T) {
 	t.Parallel()
 	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationCancelled, cyborg.OperationFailed} {
@@ -685,8 +686,8 @@ func TestPhysicalNetwork(t *testing.T) {
 	require.Equal(t, map[string]string{"function": "0", "physical_network": "physnet1"}, r.arq(t, arq.UUID).Handle.Info)
 }
 
-// TestL46StaleARQs: what was never bound goes after its time, and instances that nobody has heard of for long are to be asked
-// about.
+// TestL46StaleARQs: requests that were never bound are deleted after their time, and Nova is to be asked about instances that were not
+// seen for long.
 func TestL46StaleARQs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -742,7 +743,7 @@ func TestL46StaleARQs(t *testing.T) {
 	require.Empty(t, unseen())
 }
 
-// TestARQPlans: a cycle of Nova's, and a look for what is stale, cost what they are about, however many requests there are.
+// TestARQPlans: a bind and unbind by Nova, and a search for stale requests, cost the same however many requests there are.
 func TestARQPlans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

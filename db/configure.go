@@ -12,29 +12,36 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// configure enables, disables or reconfigures a backend. It claims every deployable of the backend.
+// configure is the operation that installs, uninstalls or reconfigures a backend. It
+// claims every deployable of the backend.
 type configure struct{ request cyborg.ConfigureRequest }
 
 func (configure) kind() cyborg.OperationKind { return cyborg.OperationConfigure }
 
+// choose locks the host, and checks that the backend is free and that the action makes
+// sense for it.
 func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	r := c.request
 	if r.Backend == "" {
 		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "the backend has no name")
 	}
+
 	if err := lockHosts(ctx, tx, r.Host); err != nil {
 		return choice{}, err
 	}
+
 	var (
 		host   string
-		driver *string
+		driver *string // nil, like the next two, where the host has no such backend
 		state  *cyborg.BackendState
-		same   *bool
+		same   *bool // the backend has the options of the request
 	)
+
 	options, err := documentOf(r.Options, "{}")
 	if err != nil {
 		return choice{}, err
 	}
+
 	err = tx.QueryRow(ctx, `
 		SELECT h.name, b.driver, b.state, b.options = $3::jsonb FROM hosts h LEFT JOIN backends b ON b.host = h.name AND b.name = $2
 		WHERE h.name = $1`, r.Host, r.Backend, string(options)).Scan(&host, &driver, &state, &same)
@@ -44,25 +51,30 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err != nil {
 		return choice{}, err
 	}
-	if err := c.alone(ctx, tx); err != nil {
+
+	if err := c.checkIdle(ctx, tx); err != nil {
 		return choice{}, err
 	}
-	if err := c.possible(driver, state, r.Options == nil || same != nil && *same); err != nil {
-		return choice{}, c.after(ctx, tx, err)
+	if err := c.checkAction(driver, state, r.Options == nil || same != nil && *same); err != nil {
+		return choice{}, c.withCause(ctx, tx, err)
 	}
+
+	// The new state of the backend concerns everything that it serves.
 	targets, err := lockAccelerators(ctx, tx, "v.host = $1 AND v.backend = $2", r.Host, r.Backend)
 	if err != nil {
 		return choice{}, err
 	}
+
 	return choice{host: host, backend: r.Backend, targets: targets}, c.guard(targets, uuid.Nil)
 }
 
-// subject is how operations name the backend.
+// subject is the id of the backend as a subject of operations.
 func (c configure) subject() string { return c.request.Host + "/" + c.request.Backend }
 
-// alone refuses a backend that another operation works on. A backend may have no deployable whose claim would say so; its
-// host is locked, so nobody else is admitted meanwhile.
-func (c configure) alone(ctx context.Context, tx pgx.Tx) error {
+// checkIdle refuses a backend that another operation works on. Claims do not suffice for
+// that, because a backend may have no deployable. The host is locked, so no other
+// operation is admitted between this check and the commit.
+func (c configure) checkIdle(ctx context.Context, tx pgx.Tx) error {
 	var other uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT o.id FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
@@ -73,15 +85,18 @@ func (c configure) alone(ctx context.Context, tx pgx.Tx) error {
 	case err != nil:
 		return err
 	}
+
 	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on backend %q of host %s", other, c.kind(), c.request.Backend, c.request.Host).
 		WithOperation(other).WithHint("Wait until it has ended, or cancel it.")
 }
 
-// after adds to a refusal which operation made the backend what it is, if one did.
-func (c configure) after(ctx context.Context, tx pgx.Tx, refusal error) error {
+// withCause adds to a refusal the operation that put the backend into its present state,
+// if there was one. Only refusals of kind ErrChanged are about that state.
+func (c configure) withCause(ctx context.Context, tx pgx.Tx, refusal error) error {
 	if cyborg.ErrorKindOf(refusal) != cyborg.ErrChanged {
 		return refusal
 	}
+
 	var by uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT o.id FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
@@ -90,13 +105,16 @@ func (c configure) after(ctx context.Context, tx pgx.Tx, refusal error) error {
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
+
 	return cyborg.AsError(refusal).WithOperation(by)
 }
 
-// possible says whether the action makes sense for the backend as it is; driver and state are nil where there is none. Same
-// says that the request has the options that the backend has, or none.
-func (c configure) possible(driver *string, state *cyborg.BackendState, same bool) error {
+// checkAction refuses an action that makes no sense for the backend as it is. driver and
+// state are nil where the host has no such backend. same is set where the request has
+// no options, or the options that the backend has.
+func (c configure) checkAction(driver *string, state *cyborg.BackendState, same bool) error {
 	r := c.request
+
 	switch r.Action {
 	case cyborg.ConfigureInstall:
 		switch {
@@ -109,6 +127,8 @@ func (c configure) possible(driver *string, state *cyborg.BackendState, same boo
 			return cyborg.Errorf(cyborg.ErrChanged, "backend %q of host %s is installed already, with other options", r.Backend, r.Host).
 				WithHint("Change its options with `cyborg driver update`, or install the driver under another name.")
 		}
+
+	// A backend may be uninstalled once; its options may be changed at any time.
 	case cyborg.ConfigureUninstall, cyborg.ConfigureUpdate:
 		switch {
 		case driver == nil:
@@ -116,45 +136,58 @@ func (c configure) possible(driver *string, state *cyborg.BackendState, same boo
 		case *state == cyborg.BackendDisabled && r.Action == cyborg.ConfigureUninstall:
 			return cyborg.Errorf(cyborg.ErrChanged, "backend %q of host %s is uninstalled already", r.Backend, r.Host)
 		}
+
 	default:
 		return cyborg.Errorf(cyborg.ErrInvalid, "%q is no action; they are install, uninstall and update", r.Action)
 	}
+
 	return nil
 }
 
+// admit changes nothing: the claims and the operation's subject keep others away.
 func (configure) admit(context.Context, pgx.Tx, choice) error { return nil }
 
+// guard refuses deployables that another operation works on, and, where the backend
+// is to be uninstalled, deployables that somebody holds.
 func (c configure) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
 			return err
 		}
 	}
+
 	for i := range targets {
 		if err := targets[i].unheld(); c.request.Action == cyborg.ConfigureUninstall && err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
+// begin changes nothing: what the backend becomes is known at the end.
 func (configure) begin(context.Context, pgx.Tx, *running) error { return nil }
 
+// describe adds the request itself.
 func (c configure) describe(_ *running, work *cyborg.Work) { work.Configure = &c.request }
 
-// end records the backend as the agent says that it is now; its devices come with the next report.
+// end records the backend as the agent has reported it in its result. Its devices
+// follow with the next report.
 func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if outcome.State == cyborg.OperationNeedsOperator {
 		return leaveInError(ctx, tx, o, outcome)
 	}
+
 	if outcome.State != cyborg.OperationSucceeded {
 		return nil
 	}
+
 	var result struct {
 		State    cyborg.BackendState `json:"state"`
 		Error    string              `json:"error"`
 		Services []string            `json:"services"`
 	}
+
 	text, err := json.Marshal(outcome.Result)
 	if err != nil {
 		return err
@@ -162,22 +195,29 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 	if err := json.Unmarshal(text, &result); err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the result of configuring backend %q is not one: %w", c.request.Backend, err)
 	}
+
 	switch result.State {
 	case cyborg.BackendOK:
 	case cyborg.BackendFailed:
 		result.Error = cmp.Or(result.Error, "no reason given")
 	case cyborg.BackendDisabled:
 		result.Error = ""
-	default: // the agent's next report tells
+	default: // the result has no final state, but the agent's next report does
 		return nil
 	}
+
+	// The column is NOT NULL.
 	if result.Services == nil {
 		result.Services = []string{}
 	}
+
 	var options any
 	if c.request.Options != nil {
 		options = c.request.Options
 	}
+
+	// What the request leaves open stays as it is. The statement changes no row that is
+	// so already, which tells whether the host has reported it.
 	const want = `coalesce(nullif($3, ''), driver), coalesce($4::jsonb, options), $5, $6, $7::text[], true`
 	tag, err := tx.Exec(ctx, `
 		UPDATE backends SET (driver, options, state, error, services, reported) = ROW (`+want+`)
@@ -186,6 +226,9 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 	if err != nil {
 		return err
 	}
+
+	// Where no row has changed, either the host has reported the same already, or
+	// the backend is new and has no row yet.
 	changed := tag.RowsAffected()
 	if changed == 0 && c.request.Driver != "" {
 		tag, err = tx.Exec(ctx, `
@@ -197,10 +240,14 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		}
 		changed = tag.RowsAffected()
 	}
-	if changed == 0 { // the host has reported it already
+
+	if changed == 0 { // the host has reported all of it already
 		return nil
 	}
-	// The host may have reported something newer meanwhile. It is asked again, and for all: no difference tells of backends.
+
+	// The host may have reported something newer while the operation ran, which the
+	// result has just replaced. So the host is asked for a full report: a report of
+	// differences contains no backends.
 	_, err = tx.Exec(ctx, "UPDATE hosts SET digest = '', base = '', generation = generation + 1 WHERE name = $1", o.host)
 	return err
 }

@@ -78,8 +78,8 @@ func TestConfigure(t *testing.T) {
 	require.Equal(t, cyborg.StatusMissing, r.accelerator(t, a.UUID).Status())
 }
 
-// TestConfigureAfterAReport: what the operation says of the backend may be older than what the host has reported meanwhile,
-// so the host is asked for everything again, and a difference from that report is not enough.
+// TestConfigureAfterAReport: the result of the operation may be older than a report that arrived meanwhile. So the host is asked for a
+// full report, and a report of differences does not suffice.
 func TestConfigureAfterAReport(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

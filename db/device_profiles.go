@@ -18,6 +18,7 @@ type DeviceProfileFilter struct {
 	Names []string
 }
 
+// clause returns the conditions of the filter.
 func (f DeviceProfileFilter) clause() *clause {
 	c := &clause{}
 	andAny(c, "p.uuid", f.UUIDs)
@@ -25,47 +26,57 @@ func (f DeviceProfileFilter) clause() *clause {
 	return c
 }
 
+// sortedProfiles lists the keys by which device profiles can be sorted.
 func sortedProfiles() sorted {
 	return sorted{table: "device_profiles p", id: "p.id", uuid: "p.uuid", keys: map[string]string{
 		"uuid": "p.uuid", "name": "p.name", "created_at": "p.created_at",
 	}}
 }
 
-// DeviceProfiles lists device profiles.
+// DeviceProfiles lists device profiles, in the order in which they were created unless
+// the listing asks for another.
 func (s *Store) DeviceProfiles(ctx context.Context, filter DeviceProfileFilter, listing Listing) ([]cyborg.DeviceProfile, error) {
 	c := filter.clause()
 	order, err := listing.order(ctx, s.pool, c, sortedProfiles())
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	rows, err := s.pool.Query(ctx, `
 		SELECT p.uuid, p.name, coalesce(p.description, ''), p.groups, p.created_at, coalesce(p.updated_at, '0001-01-01 00:00:00Z')
 		FROM device_profiles p`+c.String()+order, c.values...)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p cyborg.DeviceProfile, err error) {
 		err = row.Scan(&p.UUID, &p.Name, &p.Description, &p.Groups, &p.CreatedAt, &p.UpdatedAt)
 		return p, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
-// lockProfiles makes the transaction the only one that makes or deletes device profiles, so that the feed has those in the
-// order in which they happened. It must come before the first write.
-const lockProfiles = "SELECT pg_advisory_xact_lock(hashtextextended('device profiles', 1))" // hosts have the seed 0
+// lockProfiles makes the transaction the only one that creates or deletes device
+// profiles, so that the feed has these changes in the order in which they happened. It
+// must run before the first write. The seed 1 keeps the lock apart from those of
+// hosts, which have the seed 0.
+const lockProfiles = "SELECT pg_advisory_xact_lock(hashtextextended('device profiles', 1))"
 
-// CreateDeviceProfile records a profile, under a UUID of ours where it has none. The error is of kind ErrNameTaken where
-// another one has its name or its UUID.
+// CreateDeviceProfile records a profile, under a new UUID where it has none. The error
+// is of kind ErrNameTaken where another profile has its name or its UUID.
 func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error) {
 	profile.UUID = cmp.Or(profile.UUID, uuid.New())
+
 	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockProfiles); err != nil {
 			return err
 		}
+
 		err := tx.QueryRow(ctx, `
 			INSERT INTO device_profiles (uuid, name, description, groups) VALUES ($1, $2, nullif($3, ''), $4) RETURNING created_at`,
 			profile.UUID, profile.Name, profile.Description, profile.Groups).Scan(&profile.CreatedAt)
+		// The constraints decide, so that no second statement has to look first.
 		switch {
 		case violates(err, "device_profiles_name_key"):
 			return cyborg.Errorf(cyborg.ErrNameTaken, "there is a device profile named %q already", profile.Name).
@@ -74,34 +85,41 @@ func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DevicePr
 			return cyborg.Errorf(cyborg.ErrNameTaken, "there is a device profile with the UUID %s already", profile.UUID).
 				WithHint("Leave the UUID out, and the new profile gets one of its own.")
 		}
+
 		return err
 	})
+
 	return profile, err
 }
 
-// DeleteDeviceProfiles deletes one profile for each of the filters, all or none. The error is of kind ErrNotFound where one
-// chooses none, and of kind ErrInUse where an accelerator request was made from it: to evacuate or unshelve its instance,
-// Nova asks for the profile again.
+// DeleteDeviceProfiles deletes one profile for each of the filters, all or none. The
+// error is of kind ErrNotFound where a filter chooses none. It is of kind ErrInUse
+// where an accelerator request was made from the profile: Nova asks for the profile
+// again when it evacuates or unshelves the instance.
 func (s *Store) DeleteDeviceProfiles(ctx context.Context, profiles []DeviceProfileFilter, actor cyborg.Actor) error {
 	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockProfiles); err != nil {
 			return err
 		}
+
+		// A profile that is missing or in use rolls back the deletions before it.
 		for _, filter := range profiles {
 			c := filter.clause()
 			tag, err := tx.Exec(ctx, "DELETE FROM device_profiles p"+c.String(), c.values...)
 			if err != nil {
 				return usedProfile(err, filter)
 			}
+
 			if tag.RowsAffected() == 0 {
 				return cyborg.Errorf(cyborg.ErrNotFound, "there is no device profile %s", filter)
 			}
 		}
+
 		return nil
 	})
 }
 
-// String names what it chooses.
+// String names the profile that the filter chooses, for messages.
 func (f DeviceProfileFilter) String() string {
 	if len(f.UUIDs) > 0 {
 		return f.UUIDs[0].String()
@@ -112,11 +130,14 @@ func (f DeviceProfileFilter) String() string {
 	return "at all"
 }
 
+// usedProfile turns the violation of the reference from accelerator requests into the
+// refusal to delete a profile; any other error stays as it is.
 func usedProfile(err error, filter DeviceProfileFilter) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || pg.Code != foreignKeyViolation {
 		return err
 	}
+
 	return cyborg.Errorf(cyborg.ErrInUse, "accelerator requests were made from the device profile %s", filter).
 		WithHint("Delete them first, which Nova does with their instances.")
 }

@@ -9,10 +9,12 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// selectDevices reads devices without their accelerators.
 const selectDevices = `
 	SELECT id, uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node, board_info,
 	       control_path_kind, control_path_info, presence, created_at, updated_at FROM devices`
 
+// readDevices runs selectDevices with the rest of the statement after it.
 func readDevices(ctx context.Context, q querier, rest string, values ...any) ([]cyborg.Device, error) {
 	rows, err := q.Query(ctx, selectDevices+rest, values...)
 	if err != nil {
@@ -25,8 +27,10 @@ func readDevices(ctx context.Context, q querier, rest string, values ...any) ([]
 	})
 }
 
-// Devices lists devices in the order in which they were found.
+// Devices lists devices, without their accelerators, in the order in which they were found.
 func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]cyborg.Device, error) {
+	// The marker is a UUID, but pages are read by the small id, which is in the order in
+	// which devices were found.
 	c := filter.clause("")
 	if page.Marker != "" {
 		var id int64
@@ -35,11 +39,13 @@ func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]
 		}
 		c.and("id > ?", id)
 	}
+
 	found, err := readDevices(ctx, s.pool, c.String()+" ORDER BY id"+page.limit(), c.values...)
 	return found, s.failure(ctx, err)
 }
 
-// clause is the filter for a table of that alias, with its dot.
+// clause returns the conditions of the filter; alias is the prefix of the columns,
+// with its dot, or empty.
 func (f *DeviceFilter) clause(alias string) *clause {
 	c := &clause{}
 	andAny(c, alias+"uuid", f.UUIDs)
@@ -51,25 +57,30 @@ func (f *DeviceFilter) clause(alias string) *clause {
 	return c
 }
 
-// Device reads one with its accelerators. The error is of kind ErrNotFound where there is none.
+// Device reads one device with its accelerators. The error is of kind ErrNotFound
+// where there is none.
 func (s *Store) Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error) {
 	found, err := readDevice(ctx, s.pool, id)
 	return found, s.failure(ctx, err)
 }
 
+// readDevice reads one device with its accelerators, perhaps within a transaction.
 func readDevice(ctx context.Context, q querier, id uuid.UUID) (cyborg.Device, error) {
 	found, err := readDevices(ctx, q, " WHERE uuid = $1", id)
 	if err != nil {
 		return cyborg.Device{}, err
 	}
+
 	if len(found) == 0 {
 		return cyborg.Device{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no device %s", id).
 			WithHint("List the devices that there are; one that has left the records still has its history.")
 	}
+
 	parts, err := readAccelerators(ctx, q, " WHERE d.device_uuid = $1 ORDER BY d.id", id)
 	if err != nil {
 		return cyborg.Device{}, err
 	}
+
 	found[0].Deployables = public(parts)
 	return found[0], nil
 }

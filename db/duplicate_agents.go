@@ -12,42 +12,58 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// A host has one agent. Which one that is, the first report that is recorded decides; every other that speaks for the host
-// while that one is heard is a rival, and refused. Where it has fallen silent, the next one that speaks takes its place: it
-// may be the same one after a boot, or after its state directory was lost. A rival that was refused before waits for as
-// long again, so that a time in which no server heard anybody does not hand the host to it.
+// Duplicate agents
+//
+// A host has one agent. The first report that is recorded decides which one. While
+// that agent is heard, every other agent that reports or sends heartbeats for the
+// host is a duplicate and is refused; the table rivals lists the refused ones.
+//
+// Once the host's agent has fallen silent, the next agent that is heard takes its
+// place. It may well be the same agent after a reboot, or after it lost its state
+// directory. A duplicate that was refused before must first be heard for as long as
+// it takes to count as silent: after an outage of all servers every agent looks
+// silent, and the duplicate must not get the host only because it was faster.
 
-// speaker is an agent that says something of a host.
+// agentIdentity is what an agent says about itself in a report or a heartbeat.
 type agentIdentity struct {
 	host, boot, instance, version, address string
-	started                                time.Time // zero where it does not say
+	started                                time.Time // zero where the message has no start time
 }
 
-// otherAgent says of what is said, b, that it is not by the host's agent. Agents of earlier releases tell no instance; they
-// are told apart from those that do by their boot, and not from each other.
+// otherAgent is an SQL condition: the message b was not sent by the agent that the
+// host h is bound to. Agents of earlier releases send no instance. They differ from
+// agents that do by their boot id, and cannot be distinguished from each other.
 const otherAgent = "(h.instance <> b.instance AND (h.boot_id <> b.boot_id OR h.instance <> '' AND b.instance <> ''))"
 
-// name is what a rival is known by.
+// name identifies the agent in the table rivals: its instance, or its boot id where
+// it sent no instance.
 func (r *agentIdentity) name() string { return cmp.Or(r.instance, r.boot, "unknown") }
 
-// rival is a speaker that is not its host's agent.
+// duplicateAgent is an agent that is not the one its host is bound to.
 type duplicateAgent struct {
 	agentIdentity
-	by int // its number among the speakers
-	// refused is false where it may take the place of an agent that has fallen silent.
+	by int // index of its message in the batch
+
+	// refused is false where the host's agent is silent, so that this one may take its
+	// place.
 	refused bool
-	unheard time.Duration // for how long the host's agent has not been heard
-	at      string        // where that was heard from
+	unheard time.Duration // since the host's agent was heard
+	at      string        // the address that the host's agent was heard from
 }
 
-// queueDuplicateAgents finds the rivals among speakers, as a part of a batch; found is set when that has been sent.
-func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, speakers []agentIdentity) {
+// queueDuplicateAgents adds to a batch the query for the duplicates among the
+// senders of messages; found is set when the batch has been sent.
+func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, senders []agentIdentity) {
 	var hosts, boots, instances, names []string
-	for i := range speakers {
-		one := &speakers[i]
+	for i := range senders {
+		one := &senders[i]
 		hosts, boots, instances = append(hosts, one.host), append(boots, one.boot), append(instances, one.instance)
 		names = append(names, one.name())
 	}
+
+	// An agent is refused while the host's agent is heard. It is also refused while it
+	// is itself a known duplicate that has been heard for less than the time after
+	// which an agent counts as silent, or that has paused since.
 	batch.Queue(`
 		SELECT b.n, clock_timestamp() - h.last_seen, h.agent_address,
 		       h.last_seen >= clock_timestamp() - $5::interval
@@ -58,7 +74,7 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 		*found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r duplicateAgent, err error) {
 			if err = row.Scan(&r.by, &r.unheard, &r.at, &r.refused); err == nil {
 				r.by--
-				r.agentIdentity = speakers[r.by]
+				r.agentIdentity = senders[r.by]
 			}
 			return r, err
 		})
@@ -66,29 +82,37 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 	})
 }
 
-// recordDuplicateAgents records the rivals that are refused, and returns those that are new, or have paused.
-func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, rivals []duplicateAgent) ([]duplicateAgent, error) {
+// recordDuplicateAgents records the duplicates that are refused, and returns those
+// that are new or were not heard for a while, so that each is logged once.
+func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates []duplicateAgent) ([]duplicateAgent, error) {
 	var (
 		hosts, boots, instances, versions, addresses []string
 		starts                                       []*time.Time
 	)
-	for i := range rivals {
-		r := &rivals[i]
+	for i := range duplicates {
+		r := &duplicates[i]
 		if !r.refused {
 			continue
 		}
+
 		hosts, boots, instances = append(hosts, r.host), append(boots, r.boot), append(instances, r.name())
 		versions, addresses = append(versions, r.version), append(addresses, r.address)
+
 		var started *time.Time
 		if !r.started.IsZero() {
 			started = &r.started
 		}
 		starts = append(starts, started)
 	}
+
 	if len(hosts) == 0 {
 		return nil, nil
 	}
-	// A host that is being forgotten at this moment is waited for; then it has no rivals.
+
+	// The row locks on hosts wait for a host that is being forgotten at this moment.
+	// Such a host drops out of the join, and its duplicates are not recorded.
+	//
+	// since starts anew after a pause, because only an uninterrupted presence counts.
 	rows, err := q.Query(ctx, `
 		WITH said AS (
 			SELECT DISTINCT ON (host, instance) *
@@ -106,44 +130,54 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, rivals []d
 	if err != nil {
 		return nil, err
 	}
+
+	// A duplicate is new where its presence began with this statement.
 	type key struct{ host, instance string }
 	fresh := map[key]bool{}
 	var (
 		k     key
 		isNew bool
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&k.host, &k.instance, &isNew}, func() error { fresh[k] = isNew; return nil }); err != nil {
+	_, err = pgx.ForEachRow(rows, []any{&k.host, &k.instance, &isNew}, func() error {
+		fresh[k] = isNew
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
+
+	// A batch may have several messages of one duplicate; it is returned once.
 	var out []duplicateAgent
-	for _, r := range rivals {
+	for _, r := range duplicates {
 		k := key{r.host, r.name()}
 		if r.refused && fresh[k] {
 			fresh[k] = false
 			out = append(out, r)
 		}
 	}
+
 	return out, nil
 }
 
-// refusal is what a rival is told.
+// refusal is the error that a duplicate agent gets as its answer.
 func (s *Store) refusal(r *duplicateAgent) error {
-	return cyborg.Errorf(cyborg.ErrClaimed, "host %q has another agent, heard%s %s ago", r.host, from(r.at), r.unheard.Round(time.Second)).
+	return cyborg.Errorf(cyborg.ErrClaimed, "host %q has another agent, heard%s %s ago", r.host, fromAddress(r.at), r.unheard.Round(time.Second)).
 		WithHint("Give this machine a name of its own with agent.host, or stop the agent there. When that one has not been heard for "+
 			"%s, this one takes its place.", s.opts.SilentAfter)
 }
 
-func from(address string) string {
+// fromAddress phrases an address for refusal; earlier releases recorded none.
+func fromAddress(address string) string {
 	if address == "" {
 		return ""
 	}
 	return " from " + address
 }
 
-// logDuplicateAgents logs rivals that have just appeared.
-func (s *Store) logDuplicateAgents(ctx context.Context, rivals []duplicateAgent) {
-	for i := range rivals {
-		r := &rivals[i]
+// logDuplicateAgents warns about duplicates that have just appeared.
+func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAgent) {
+	for i := range duplicates {
+		r := &duplicates[i]
 		s.log.WarnContext(ctx, "a second agent speaks for a host and is refused; give it a name of its own, or stop it",
 			slog.String("host", r.host), slog.String("address", r.address), slog.String("boot_id", r.boot),
 			slog.String("instance", r.instance), slog.String("known_address", r.at),
@@ -151,27 +185,33 @@ func (s *Store) logDuplicateAgents(ctx context.Context, rivals []duplicateAgent)
 	}
 }
 
-// succeed returns those rivals whose reports were recorded, because the agents of their hosts have fallen silent.
-func (s *Store) succeed(ctx context.Context, tx pgx.Tx, rivals []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
+// replaceSilentAgents returns the duplicates whose reports were recorded because the agents of
+// their hosts had fallen silent. Each is its host's agent now, so it is removed from
+// the table of duplicates.
+func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
 	var (
 		successors   []duplicateAgent
 		hosts, names []string
 	)
-	for _, r := range rivals {
+	for _, r := range duplicates {
 		if !r.refused && replies[r.by].Accepted {
 			successors = append(successors, r)
 			hosts, names = append(hosts, r.host), append(names, r.name())
 		}
 	}
+
 	if len(successors) == 0 {
 		return nil, nil
 	}
+
 	_, err := tx.Exec(ctx, `
 		DELETE FROM rivals r USING unnest($1::text[], $2::text[]) AS s (host, instance)
 		WHERE r.host = s.host AND r.instance = s.instance`, hosts, names)
+
 	return successors, err
 }
 
+// logSuccessors logs agents that have taken the place of a silent one.
 func (s *Store) logSuccessors(ctx context.Context, successors []duplicateAgent) {
 	for i := range successors {
 		r := &successors[i]

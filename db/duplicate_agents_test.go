@@ -11,36 +11,36 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// agent is one that speaks for a host of the tests.
-type speaking struct {
+// fakeAgent is an agent that reports for a host of the tests.
+type fakeAgent struct {
 	*host
 	instance, address string
 }
 
-func (h *host) by(boot, instance, address string) *speaking {
+func (h *host) by(boot, instance, address string) *fakeAgent {
 	other := *h
 	other.boot = boot
-	return &speaking{&other, instance, address}
+	return &fakeAgent{&other, instance, address}
 }
 
-func (s *speaking) tell(t testing.TB) (cyborg.ReportReply, error) {
+func (a *fakeAgent) sendReport(t testing.TB) (cyborg.ReportReply, error) {
 	t.Helper()
-	report := s.next()
-	report.Instance, report.Address = s.instance, s.address
-	replies, err := s.records.MergeReports(t.Context(), []cyborg.Report{report})
-	s.reply = replies[0]
-	return s.reply, err
+	report := a.next()
+	report.Instance, report.Address = a.instance, a.address
+	replies, err := a.records.MergeReports(t.Context(), []cyborg.Report{report})
+	a.reply = replies[0]
+	return a.reply, err
 }
 
-func (s *speaking) sign() cyborg.Heartbeat {
-	beat := s.beat()
-	beat.Instance, beat.Address = s.instance, s.address
+func (a *fakeAgent) heartbeat() cyborg.Heartbeat {
+	beat := a.beat()
+	beat.Instance, beat.Address = a.instance, a.address
 	return beat
 }
 
-func (s *speaking) live(t testing.TB) (cyborg.HeartbeatReply, error) {
+func (a *fakeAgent) sendHeartbeat(t testing.TB) (cyborg.HeartbeatReply, error) {
 	t.Helper()
-	replies, err := s.records.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{s.sign()})
+	replies, err := a.records.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{a.heartbeat()})
 	return replies[0], err
 }
 
@@ -50,37 +50,37 @@ func requireRefused(t testing.TB, err error) {
 	require.ErrorContains(t, err, `host "h1" has another agent, heard from 10.0.0.1`)
 }
 
-// ago shifts what is recorded of an agent's life into the past.
+// ago shifts the recorded times of a host's agents into the past.
 func (h *host) ago(t testing.TB, d time.Duration) {
 	t.Helper()
 	h.records.exec(t, "UPDATE hosts SET last_seen = last_seen - $2::interval WHERE name = $1", h.name, d)
 	h.records.exec(t, "UPDATE rivals SET last_seen = last_seen - $2::interval, since = since - $2::interval WHERE host = $1", h.name, d)
 }
 
-// rivalry is a host whose agent is heard, and a second agent under its name.
-func rivalry(t testing.TB) (first, second *speaking) {
+// twoAgents returns the agent of a host, which is heard, and a second agent under the host's name.
+func twoAgents(t testing.TB) (first, second *fakeAgent) {
 	t.Helper()
 	r := newRecordsWith(t, db.Options{SilentAfter: 25 * time.Minute}) // long, so that it does not matter how slow the machine is
 	bare := &host{records: r, name: "h1", content: content(2)}
 	first, second = bare.by("boot-1", "one", "10.0.0.1"), bare.by("boot-2", "two", "10.0.0.2")
-	_, err := first.tell(t)
+	_, err := first.sendReport(t)
 	require.NoError(t, err)
-	_, err = first.live(t)
+	_, err = first.sendHeartbeat(t)
 	require.NoError(t, err)
 	second.content = content(1)
 	second.sequence = 1000
 	return first, second
 }
 
-// A second agent under a name is refused while the first is heard, and nothing that it says is recorded of the host; who
-// looks sees it.
+// TestASecondAgentIsRefused: while the first agent is heard, a second one is refused and nothing of its messages is recorded;
+// every list of agents shows it as refused.
 func TestASecondAgentIsRefused(t *testing.T) {
 	t.Parallel()
-	first, second := rivalry(t)
+	first, second := twoAgents(t)
 	r := first.records
-	_, err := second.live(t)
+	_, err := second.sendHeartbeat(t)
 	requireRefused(t, err)
-	_, err = second.tell(t)
+	_, err = second.sendReport(t)
 	requireRefused(t, err)
 
 	found, err := r.Host(t.Context(), "h1")
@@ -95,9 +95,9 @@ func TestASecondAgentIsRefused(t *testing.T) {
 	require.Equal(t, "boot-2", found.DuplicateAgents[0].BootID)
 	require.Equal(t, "10.0.0.2", found.DuplicateAgents[0].Address)
 
-	reply, err := first.live(t)
+	reply, err := first.sendHeartbeat(t)
 	require.NoError(t, err)
-	require.Equal(t, []string{"10.0.0.2"}, reply.DuplicateAgents, "the first is told, too")
+	require.Equal(t, []string{"10.0.0.2"}, reply.DuplicateAgents, "the first agent learns of it, too")
 
 	services, err := r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)
@@ -115,20 +115,20 @@ func TestASecondAgentIsRefused(t *testing.T) {
 	require.Len(t, health.DuplicateAgents, 1)
 	require.Equal(t, "h1", health.DuplicateAgents[0].Host)
 
-	// It has gone: nobody is told of it any more.
+	// Once it is not heard any more, it is not listed any more.
 	r.exec(t, "UPDATE rivals SET last_seen = last_seen - interval '1 hour'")
 	found, err = r.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Empty(t, found.DuplicateAgents)
-	reply, err = first.live(t)
+	reply, err = first.sendHeartbeat(t)
 	require.NoError(t, err)
 	require.Empty(t, reply.DuplicateAgents)
 }
 
-// Reports and heartbeats of both in one batch.
+// TestASecondAgentInTheSameBatch: each of two agents gets its own answer where their messages are in one batch.
 func TestASecondAgentInTheSameBatch(t *testing.T) {
 	t.Parallel()
-	first, second := rivalry(t)
+	first, second := twoAgents(t)
 	r := first.records
 	first.content = content(3)
 	one, two := first.next(), second.next()
@@ -136,93 +136,94 @@ func TestASecondAgentInTheSameBatch(t *testing.T) {
 	replies, err := r.MergeReports(t.Context(), []cyborg.Report{two, one, two})
 	requireRefused(t, err)
 	require.False(t, replies[0].Accepted)
-	require.True(t, replies[1].Accepted, "a higher number of a rival keeps nobody from being heard")
+	require.True(t, replies[1].Accepted, "a duplicate with a higher sequence does not hide the report")
 	first.reply = replies[1]
 	require.Len(t, first.accelerators(t), 3)
 
-	beats, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{first.sign(), second.sign()})
+	beats, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{first.heartbeat(), second.heartbeat()})
 	requireRefused(t, err)
 	require.Equal(t, cyborg.HeartbeatReply{DuplicateAgents: []string{"10.0.0.2"}}, beats[0])
 }
 
-// The same agent after a restart has the same instance, and is heard at once. One that lost its state directory, or whose
-// machine has booted, has another, and is heard when the one before would be silent.
+// TestAnAgentThatComesBack: an agent keeps its instance over a restart, and is accepted at once. After it lost its state directory,
+// or its machine booted, it has another instance, and is accepted once the one before counts as silent.
 func TestAnAgentThatComesBack(t *testing.T) {
 	t.Parallel()
 	for name, boot := range map[string]string{"state lost": "boot-1", "booted": "boot-3"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			first, _ := rivalry(t)
+			first, _ := twoAgents(t)
 			again := first.by("boot-1", "one", "10.0.0.9")
-			_, err := again.live(t)
+			_, err := again.sendHeartbeat(t)
 			require.NoError(t, err)
 			again.sequence = first.sequence
-			reply, err := again.tell(t)
+			reply, err := again.sendReport(t)
 			require.NoError(t, err)
 			require.True(t, reply.Accepted)
 
 			back := again.by(boot, "three", "10.0.0.1")
 			back.sequence = again.sequence
 			first.ago(t, 20*time.Minute)
-			_, err = back.tell(t)
+			_, err = back.sendReport(t)
 			require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 			for range 2 {
 				first.ago(t, 10*time.Minute)
-				_, err = back.live(t)
+				_, err = back.sendHeartbeat(t)
 				require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 			}
 			first.ago(t, 6*time.Minute)
-			reported, err := back.live(t)
+			reported, err := back.sendHeartbeat(t)
 			require.NoError(t, err)
 			require.True(t, reported.Report, "it is asked for its report")
-			reply, err = back.tell(t)
+			reply, err = back.sendReport(t)
 			require.NoError(t, err)
 			require.True(t, reply.Accepted)
 			found, err := first.records.Host(t.Context(), "h1")
 			require.NoError(t, err)
 			require.Equal(t, "three", found.Instance)
 			require.Empty(t, found.DuplicateAgents)
-			_, err = again.live(t)
-			require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "now the other one is late: %v", err)
+			_, err = again.sendHeartbeat(t)
+			require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "the former agent is the duplicate now: %v", err)
 		})
 	}
 }
 
-// A host that has been silent for long has its next agent at once.
+// TestTheNextAgentOfASilentHost: a host that has been silent for long accepts another agent at once.
 func TestTheNextAgentOfASilentHost(t *testing.T) {
 	t.Parallel()
-	first, second := rivalry(t)
+	first, second := twoAgents(t)
 	first.ago(t, time.Hour)
-	reply, err := second.live(t)
+	reply, err := second.sendHeartbeat(t)
 	require.NoError(t, err)
 	require.True(t, reply.Report)
 	found, err := first.records.Host(t.Context(), "h1")
 	require.NoError(t, err)
-	require.True(t, found.Silent, "its heartbeat is none of the agent that is recorded")
-	answer, err := second.tell(t)
+	require.True(t, found.Silent, "a heartbeat of another agent is no sign of life of the recorded one")
+	answer, err := second.sendReport(t)
 	require.NoError(t, err)
 	require.True(t, answer.Accepted)
 }
 
-// While no server heard anybody, the first did not fall silent by its own fault: it has as long to come back as others.
+// TestNobodySucceedsAfterATimeWithoutServers: after an outage of all servers the first agent keeps its host, although it looks silent;
+// a known duplicate must first be heard for as long as an agent may be silent.
 func TestNobodySucceedsAfterATimeWithoutServers(t *testing.T) {
 	t.Parallel()
-	first, second := rivalry(t)
-	_, err := second.live(t)
+	first, second := twoAgents(t)
+	_, err := second.sendHeartbeat(t)
 	requireRefused(t, err)
 	first.ago(t, time.Hour)
-	_, err = second.live(t)
+	_, err = second.sendHeartbeat(t)
 	requireRefused(t, err)
-	_, err = second.tell(t)
+	_, err = second.sendReport(t)
 	requireRefused(t, err)
-	_, err = first.live(t)
+	_, err = first.sendHeartbeat(t)
 	require.NoError(t, err)
-	_, err = second.live(t)
+	_, err = second.sendHeartbeat(t)
 	requireRefused(t, err)
 }
 
-// Agents of an earlier release do not say who they are: one goes on as before, beside one that does it is told apart by its
-// boot, and an upgrade or a downgrade is heard at once.
+// TestAgentsOfAnEarlierRelease: agents of an earlier release send no instance. They are distinguished from newer agents by their boot
+// id, and an upgrade or a downgrade is accepted at once.
 func TestAgentsOfAnEarlierRelease(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -230,22 +231,23 @@ func TestAgentsOfAnEarlierRelease(t *testing.T) {
 	old.boot = "boot-2"
 	require.True(t, old.report(t).Accepted)
 	upgraded := old.by("boot-2", "one", "10.0.0.1")
-	reply, err := upgraded.tell(t)
+	reply, err := upgraded.sendReport(t)
 	require.NoError(t, err)
 	require.True(t, reply.Accepted)
-	_, err = old.by("boot-3", "", "").tell(t)
+	_, err = old.by("boot-3", "", "").sendReport(t)
 	requireRefused(t, err)
 	downgraded := upgraded.by("boot-2", "", "10.0.0.1")
 	downgraded.sequence = upgraded.sequence
-	reply, err = downgraded.tell(t)
+	reply, err = downgraded.sendReport(t)
 	require.NoError(t, err)
 	require.True(t, reply.Accepted)
 }
 
-func TestAForgottenHostHasNoRivals(t *testing.T) {
+// TestAForgottenHostHasNoDuplicateAgents: the records of duplicates go with their host.
+func TestAForgottenHostHasNoDuplicateAgents(t *testing.T) {
 	t.Parallel()
-	first, second := rivalry(t)
-	_, err := second.live(t)
+	first, second := twoAgents(t)
+	_, err := second.sendHeartbeat(t)
 	requireRefused(t, err)
 	first.ago(t, time.Hour)
 	require.NoError(t, first.records.ForgetHost(context.Background(), "h1", alice()))

@@ -22,19 +22,21 @@ const (
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	queryCanceled        = "57014"
-	readOnly             = "25006" // of a server that became a standby, until it is its turn again
+	readOnly             = "25006" // the server is a standby, or became one by a failover
 )
 
-// passingTable are the classes of SQLSTATE that say that the server takes no work now, and nothing of the work: connection
-// exception, insufficient resources (a full disk or memory, too many connections), operator intervention (shutdown, crash,
-// start), system error (an I/O error).
-var passingTable = []string{"08", "53", "57", "58"}
+// transientClasses lists the classes of SQLSTATE that say nothing about the statement,
+// only that the server takes no work now: connection exception, insufficient resources
+// (a full disk or memory, too many connections), operator intervention (shutdown,
+// crash, start), system error (an I/O error).
+var transientClasses = []string{"08", "53", "57", "58"}
 
-func passing(pg *pgconn.PgError) bool {
-	return pg.Code == readOnly || slices.ContainsFunc(passingTable, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
+// transient reports whether the server may take the same work later.
+func transient(pg *pgconn.PgError) bool {
+	return pg.Code == readOnly || slices.ContainsFunc(transientClasses, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
 }
 
-// collided says that the same transaction can succeed when it is tried again.
+// collided reports whether the same transaction can succeed when it runs again.
 func collided(err error) bool {
 	if errors.Is(err, errCollision) {
 		return true
@@ -43,37 +45,50 @@ func collided(err error) bool {
 	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected)
 }
 
-// violates says that a change would have broken the unique constraint of that name.
+// violates reports whether err is the violation of the unique constraint of that name.
 func violates(err error, constraint string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == uniqueViolation && pg.ConstraintName == constraint
 }
 
-// failure turns what went wrong into an error with a kind. What only concerns whoever runs the database goes to the log.
+// failure turns an error of the database into one with a kind, for callers. The
+// details only concern whoever runs the database, and go to the log.
 func (s *Store) failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if known, ok := errors.AsType[*cyborg.Error](err); ok {
+	if known, ok := errors.AsType[*cyborg.Error](err); ok { // a refusal, which needs no explanation
 		return known
 	}
+
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == readOnly {
-		s.pool.Reset() // after a failover the URL leads to the new primary, but connections that are open do not
+		// After a failover the URL leads to the new primary, but open connections still
+		// lead to the old one. Without the reset they would keep failing.
+		s.pool.Reset()
 	}
+
 	out := explain(err)
 	level := out.Kind.LogLevel()
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) { // whoever asked has gone, and nothing is wrong
+
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		// The caller has gone away, and nothing is wrong.
 		level = slog.LevelDebug
 	}
+
 	s.log.LogAttrs(ctx, level, "database call failed",
 		slog.String("kind", string(out.Kind)), slog.String("error", err.Error()))
+
 	return out
 }
 
+// explain chooses the kind and the message for an error of the database or of the
+// connection to it.
 func explain(err error) *cyborg.Error {
 	pg, isPg := errors.AsType[*pgconn.PgError](err)
 	_, isNet := errors.AsType[net.Error](err)
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
+
+	// Several cases may apply to one error. The first that does names its cause best.
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), isPg && pg.Code == queryCanceled:
 		return cyborg.Errorf(cyborg.ErrTimeout, "the database did not answer in time")
@@ -81,7 +96,7 @@ func explain(err error) *cyborg.Error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the call ended before the database answered: %w", context.Canceled)
 	case collided(err):
 		return cyborg.Errorf(cyborg.ErrBusy, "too many others change the same records now").WithHint("Try again in a moment.")
-	case isPg && passing(pg):
+	case isPg && transient(pg):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the database takes no work now: %s", pg.Message)
 	case isPg:
 		return cyborg.Errorf(cyborg.ErrInternal, "the database refused a change (SQLSTATE %s); the server's log has the details", pg.Code)
@@ -92,7 +107,8 @@ func explain(err error) *cyborg.Error {
 	}
 }
 
-// isBroken knows the ends of a connection that have no type of their own.
+// isBroken recognizes broken connections by their text, where the error has no type
+// of its own.
 func isBroken(err error) bool {
 	for _, text := range []string{"unexpected EOF", "conn closed", "closed pool", "broken pipe", "connection reset"} {
 		if strings.Contains(err.Error(), text) {
@@ -102,15 +118,18 @@ func isBroken(err error) bool {
 	return false
 }
 
+// noAccelerator is the error for an accelerator that does not exist.
 func noAccelerator(id uuid.UUID) *cyborg.Error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator %s", id).
 		WithHint("List the accelerators that there are; one that has left the records still has its history.")
 }
 
+// noOperation is the error for an operation that does not exist, or was pruned.
 func noOperation(id uuid.UUID) *cyborg.Error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "there is no operation %s; it may be older than the retention", id)
 }
 
+// noHost is the error for a host that does not exist.
 func noHost(name string) *cyborg.Error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "there is no host %q; hosts appear with the first report of their agent", name)
 }

@@ -28,7 +28,7 @@ func TestForgetHost(t *testing.T) {
 	requireKind(t, cyborg.ErrInUse, r.ForgetHost(t.Context(), "h1", alice()), "1 accelerators", "h1_card0 (instance vm1)")
 	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
 
-	// Heard again at the last moment, it stays.
+	// A host that is heard again at the last moment stays.
 	h.hear(t)
 	requireKind(t, cyborg.ErrChanged, r.ForgetHost(t.Context(), "h1", alice()))
 	h.fall(t)
@@ -68,7 +68,7 @@ func TestForgetHost(t *testing.T) {
 	require.Nil(t, again.Fence)
 }
 
-// TestForgottenHostComesBackWithAnAttachment: nobody gets what it still has attached until it has settled that.
+// TestForgottenHostComesBackWithAnAttachment: a handle that is still attached there is given to nobody until the host has settled it.
 func TestForgottenHostComesBackWithAnAttachment(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -91,6 +91,6 @@ func TestForgottenHostComesBackWithAnAttachment(t *testing.T) {
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["card1"]}))
 	h.ready(t, "card0")
 	r.do(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")), cyborg.OperationSucceeded)
-	h.report(t) // which still says what the journal had before
+	h.report(t) // the report still has the journal's old entry
 	require.Nil(t, h.accelerator(t, "card0").Fence, "only what is new was left")
 }

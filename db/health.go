@@ -9,48 +9,61 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Health is how a database does, as the doctor wants to know it.
+// Health is the state of a database, as `cyborg doctor` reports it.
 type Health struct {
-	// Release is PostgreSQL's own version.
+	// Release is the version of PostgreSQL.
 	Release string
 	Schema  SchemaStatus
-	// ReadOnly says that nothing can be written: a standby, or a database that was set so.
+	// ReadOnly is set where nothing can be written: a standby, or a database that was
+	// made read-only.
 	ReadOnly bool
-	// Denied are tables of the schema that the role may not read or write.
+	// Denied lists the tables of the schema that the role may not read or write.
 	Denied []string
-	// Rivals are agents that were refused in the last half minute, because their host has another one.
+
+	// DuplicateAgents are the agents that were refused in the last 30 s because their
+	// host has another one.
 	DuplicateAgents []RefusedAgent
-	// Servers are the processes of servers that said in the last half minute that they live, one for each of their roles; nil where
-	// the schema is not ours.
+	// Servers are the server processes that gave a sign of life in the last 30 s, one
+	// for each of their roles. Both lists are nil where the schema is not this
+	// binary's, or a table may not be read.
 	Servers []Server
-	// Time is the database's clock at a moment between Asked and Answered.
+
+	// Time is the database's clock at a moment between Asked and Answered, which are
+	// by the clock of this process.
 	Time, Asked, Answered time.Time
 }
 
 // RefusedAgent is an agent whose host has another one.
 type RefusedAgent struct {
-	Host, Address, Known string // Address and Known are where it, and the host's agent, were heard from
+	Host    string
+	Address string // where the refused agent was heard from
+	Known   string // where the host's agent was heard from
 }
 
-// Server is a process of a server.
+// Server is a server process in one of its roles.
 type Server struct{ Host, Instance, Version string }
 
-// Examine looks at a database and changes nothing. The error is of kind ErrUnavailable where it does not answer, and
-// Invalid where it is too old.
+// Examine looks at a database and changes nothing. The error is of kind ErrUnavailable
+// where the database does not answer, and of kind ErrInvalid where the URL cannot be
+// used or PostgreSQL is too old.
 func Examine(ctx context.Context, url string) (Health, error) {
 	var h Health
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrInvalid, "the database URL cannot be used: %w", err)
 	}
+
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
 	defer conn.Close(ctx) //nolint:errcheck // it was only read from
+
 	if h.Schema, err = schemaStatus(ctx, conn); err != nil {
 		return h, err
 	}
+
+	// The two clocks are compared by the caller, so the times around the query are kept.
 	h.Asked = time.Now()
 	err = conn.QueryRow(ctx, `
 		SELECT current_setting('server_version'), clock_timestamp(),
@@ -59,6 +72,7 @@ func Examine(ctx context.Context, url string) (Health, error) {
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
+
 	rows, err := conn.Query(ctx, `
 		SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE n.nspname = current_schema() AND c.relkind IN ('r', 'p')
@@ -71,9 +85,12 @@ func Examine(ctx context.Context, url string) (Health, error) {
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database's privileges cannot be read: %w", err)
 	}
+
+	// The tables below exist only in this binary's schema.
 	if h.Schema.Current != h.Schema.Latest || len(h.Denied) > 0 {
 		return h, nil
 	}
+
 	rows, err = conn.Query(ctx, `
 		SELECT r.host, r.address, h.agent_address FROM rivals r JOIN hosts h ON h.name = r.host
 		WHERE r.last_seen >= clock_timestamp() - interval '30 s' ORDER BY r.host, r.address`)
@@ -83,6 +100,7 @@ func Examine(ctx context.Context, url string) (Health, error) {
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the hosts' agents cannot be read: %w", err)
 	}
+
 	rows, err = conn.Query(ctx, `
 		SELECT host, instance, version FROM services WHERE last_seen >= clock_timestamp() - interval '30 s' ORDER BY host, instance`)
 	if err == nil {
@@ -91,5 +109,6 @@ func Examine(ctx context.Context, url string) (Health, error) {
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the servers' processes cannot be read: %w", err)
 	}
+
 	return h, nil
 }

@@ -13,71 +13,96 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Beat records that agents are alive, in one statement for all of them. A reply asks for a full report where the host is
-// unknown, or where its boot, or the content or generation that the agent had acknowledged, is not the recorded one. A
-// heartbeat of an agent whose host has another one is refused with an error of kind ErrClaimed; the replies to the others hold.
+// RecordHeartbeats records that agents are alive, in one statement for all of them.
+//
+// A reply asks for a full report where the host is unknown, or where its boot id,
+// digest or generation differs from the recorded one. A heartbeat of an agent whose
+// host is bound to another agent is refused with an error of kind ErrClaimed; the
+// replies to the other heartbeats are valid nevertheless.
 func (s *Store) RecordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
 	replies, errs := s.recordEachHeartbeat(ctx, beats)
 	return replies, errors.Join(errs...)
 }
 
-// recordEachHeartbeat is Beat with an error for each heartbeat.
+// recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat. A failed
+// statement is the error of all of them.
 func (s *Store) recordEachHeartbeat(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
 	replies, errs := make([]cyborg.HeartbeatReply, len(beats)), make([]error, len(beats))
 	known, refusals, err := s.recordHeartbeats(ctx, beats)
+
 	for i := range beats {
 		beat := &beats[i]
-		if errs[i] = err; err != nil {
+		if err != nil {
+			errs[i] = err
 			continue
 		}
-		if errs[i] = refusals[agentOf(beat)]; errs[i] != nil {
+		if refusal := refusals[agentOf(beat)]; refusal != nil {
+			errs[i] = refusal
 			continue
 		}
+
 		host, ok := known[agentOf(beat)]
 		replies[i].Report = !ok || host.BootID != beat.BootID || host.Digest != beat.Digest || host.Generation != beat.Generation
 		replies[i].DuplicateAgents = host.duplicates
 	}
+
 	return replies, errs
 }
 
-// agentKey is whose heartbeat one is.
+// agentKey identifies the agent that sent a heartbeat.
 type agentKey struct{ host, boot, instance string }
 
+// agentOf returns the sender of a heartbeat.
 func agentOf(beat *cyborg.Heartbeat) agentKey { return agentKey{beat.Host, beat.BootID, beat.Instance} }
 
-// heardHost is a host as a heartbeat of it finds it.
+// heardHost is what the records have of a host when a heartbeat for it arrives.
 type heardHost struct {
 	hostRow
-	duplicates []string // the addresses of those that are refused now
+	duplicates []string // addresses of agents that are refused at present
 }
 
-// beat records heartbeats, and returns the hosts of those agents, and what those are told that are refused.
-func (s *Store) recordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
+// recordHeartbeats records heartbeats. It returns the hosts of the agents that were
+// accepted, and the errors for the agents that are refused.
+func (s *Store) recordHeartbeats(
+	ctx context.Context, beats []cyborg.Heartbeat,
+) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
+	// Only the last heartbeat of each agent counts: an UPDATE that finds several rows
+	// for a host would use any one of them. A heartbeat that PostgreSQL cannot store
+	// is left out. Its host then counts as unknown, so the agent is asked for a full
+	// report, and the refusal of that report says what is wrong.
 	latest := map[agentKey]*cyborg.Heartbeat{}
 	for i := range beats {
 		b := &beats[i]
-		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) { // else the report it is asked for says what is wrong
+		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) {
 			latest[agentOf(b)] = b
 		}
 	}
 	if len(latest) == 0 {
 		return nil, nil, nil
 	}
+
 	var (
-		speakers                                     []agentIdentity
+		senders                                      []agentIdentity
 		names, boots, instances, versions, addresses []string
 		starts                                       []time.Time
 		busy                                         []bool
 		sent                                         []zeronull.Timestamptz
 	)
+
 	for key, b := range latest {
-		speakers = append(speakers, agentIdentity{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
+		senders = append(senders, agentIdentity{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
 		names, boots, instances = append(names, key.host), append(boots, key.boot), append(instances, key.instance)
 		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
 		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
 		sent = append(sent, zeronull.Timestamptz(b.SentAt))
 	}
-	// A host whose row is locked is being heard of by other means at this moment; nobody waits for it.
+
+	// clock_offset is the agent's clock minus the database's, with the time in transit.
+	//
+	// SKIP LOCKED: a host whose row is locked is being written by a report, which
+	// records the same sign of life, or is being forgotten. The heartbeats of all other
+	// hosts in the batch must not wait for that. The SELECT answers for skipped hosts,
+	// too.
 	rows, err := s.pool.Query(ctx, `
 		WITH beats AS (
 			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::boolean[],
@@ -96,59 +121,75 @@ func (s *Store) recordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) 
 	if err != nil {
 		return nil, nil, s.failure(ctx, err)
 	}
+
 	known = map[agentKey]heardHost{}
+
 	var (
-		h      heardHost
-		n      int
-		other  bool
-		others []agentIdentity
+		h         heardHost
+		n         int
+		duplicate bool
+		refused   []agentIdentity
 	)
-	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &other, &h.duplicates}, func() error {
-		one := speakers[n-1]
-		if other {
-			others = append(others, one)
+
+	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &duplicate, &h.duplicates}, func() error {
+		sender := senders[n-1]
+		if duplicate {
+			refused = append(refused, sender)
 		} else {
-			known[agentKey{one.host, one.boot, one.instance}] = h
+			known[agentKey{sender.host, sender.boot, sender.instance}] = h
 		}
-		h.duplicates = nil
+
+		h.duplicates = nil // known has the slice now, so the next row needs a new one
 		return nil
 	})
-	if err == nil && len(others) > 0 {
-		refusals, err = s.refuse(ctx, others)
+
+	if err == nil && len(refused) > 0 {
+		refusals, err = s.refuseDuplicates(ctx, refused)
 	}
+
 	return known, refusals, s.failure(ctx, err)
 }
 
-// refuse records those speakers that are rivals now, and returns what they are told.
-func (s *Store) refuse(ctx context.Context, speakers []agentIdentity) (map[agentKey]error, error) {
-	var rivals []duplicateAgent
+// refuseDuplicates records those of the senders that are duplicate agents, and returns the
+// errors for them. A sender is no duplicate any more where the host's agent has
+// fallen silent in the meantime.
+func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (map[agentKey]error, error) {
+	var duplicates []duplicateAgent
 	batch := &pgx.Batch{}
-	s.queueDuplicateAgents(batch, &rivals, speakers)
+	s.queueDuplicateAgents(batch, &duplicates, senders)
+
 	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, err
 	}
-	fresh, err := s.recordDuplicateAgents(ctx, s.pool, rivals)
+
+	// Only agents that are new are logged: heartbeats come every few seconds.
+	fresh, err := s.recordDuplicateAgents(ctx, s.pool, duplicates)
 	if err != nil {
 		return nil, err
 	}
+
 	s.logDuplicateAgents(ctx, fresh)
+
 	refusals := map[agentKey]error{}
-	for i := range rivals {
-		if r := &rivals[i]; r.refused {
+	for i := range duplicates {
+		if r := &duplicates[i]; r.refused {
 			refusals[agentKey{r.host, r.boot, r.instance}] = s.refusal(r)
 		}
 	}
+
 	return refusals, nil
 }
 
-// Heard is what is known of an agent's life.
+// Heard says when an agent was last heard, and whether it could take more work.
 type Heard struct {
-	At time.Time // of its newest sign of life
-	// Busy says that it is not silent, and had no slot for another step then.
+	At time.Time // time of its last message; zero where there was none
+	// Busy is set where the agent is not silent and had no free slot for another step
+	// when it was last heard.
 	Busy bool
 }
 
-// Heard says when a host's agent was last heard. The error is of kind ErrNotFound where there is no such host.
+// Heard returns when a host's agent was last heard. The error is of kind ErrNotFound
+// where there is no such host.
 func (s *Store) Heard(ctx context.Context, host string) (Heard, error) {
 	var h Heard
 	err := s.pool.QueryRow(ctx, `
@@ -157,8 +198,9 @@ func (s *Store) Heard(ctx context.Context, host string) (Heard, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return h, noHost(host)
 	}
+
 	return h, s.failure(ctx, err)
 }
 
-// storable says whether PostgreSQL can keep the text.
+// storable reports whether PostgreSQL can store the text: valid UTF-8 without NUL.
 func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }

@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// selectHosts reads hosts; $1 is the limit after which one is silent, by the database's clock.
+// selectHosts reads hosts, with their backends and their refused agents as JSON. $1 is the time after which a host counts as silent, by the
+// database's clock.
 const selectHosts = `
 	SELECT h.name, h.boot_id, h.instance, h.agent_address, h.agent_version, h.generation, h.registered_at, nullif(h.last_seen, 'epoch'),
 	       h.last_seen < clock_timestamp() - $1::interval, extract(epoch FROM h.clock_offset)::float8,
@@ -24,6 +25,8 @@ const selectHosts = `
 	        WHERE host = h.name AND last_seen >= clock_timestamp() - $1::interval)
 	FROM hosts h`
 
+// readHosts runs selectHosts with the rest of the statement after it. Its values begin
+// at $2.
 func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cyborg.Host, error) {
 	rows, err := s.pool.Query(ctx, selectHosts+rest, append([]any{s.opts.SilentAfter}, values...)...)
 	if err != nil {
@@ -38,7 +41,9 @@ func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cy
 
 // Hosts lists hosts by name.
 func (s *Store) Hosts(ctx context.Context, page Page) ([]cyborg.Host, error) {
+	// The clause counts its values from $2, because $1 belongs to selectHosts.
 	c := clause{values: []any{s.opts.SilentAfter}}
+
 	if page.Marker != "" {
 		var name string
 		if err := page.place(ctx, s.pool, "SELECT name FROM hosts WHERE name = $1", &name); err != nil {
@@ -46,11 +51,12 @@ func (s *Store) Hosts(ctx context.Context, page Page) ([]cyborg.Host, error) {
 		}
 		c.and("h.name > ?", name)
 	}
+
 	found, err := s.readHosts(ctx, c.String()+" ORDER BY h.name"+page.limit(), c.values[1:]...)
 	return found, s.failure(ctx, err)
 }
 
-// Host reads one. The error is of kind ErrNotFound where there is none.
+// Host reads one host. The error is of kind ErrNotFound where there is none.
 func (s *Store) Host(ctx context.Context, name string) (cyborg.Host, error) {
 	found, err := s.readHosts(ctx, " WHERE h.name = $2", name)
 	if err != nil {
@@ -59,11 +65,14 @@ func (s *Store) Host(ctx context.Context, name string) (cyborg.Host, error) {
 	if len(found) == 0 {
 		return cyborg.Host{}, noHost(name)
 	}
+
 	return found[0], nil
 }
 
+// selectBackends reads backends.
 const selectBackends = "SELECT host, name, driver, options, state, error, services FROM backends"
 
+// readBackends runs selectBackends with the rest of the statement after it.
 func (s *Store) readBackends(ctx context.Context, rest string, values ...any) ([]cyborg.Backend, error) {
 	rows, err := s.pool.Query(ctx, selectBackends+rest, values...)
 	if err != nil {
@@ -72,26 +81,32 @@ func (s *Store) readBackends(ctx context.Context, rest string, values ...any) ([
 	return pgx.CollectRows(rows, scanBackend)
 }
 
+// scanBackend reads one row of selectBackends.
 func scanBackend(row pgx.CollectableRow) (b cyborg.Backend, err error) {
 	err = row.Scan(&b.Host, &b.Name, &b.Driver, &b.Options, &b.State, &b.Error, &b.Services)
 	return b, err
 }
 
-// Backends lists the backends of a host by name. The error is of kind ErrNotFound where there is no such host.
+// Backends lists the backends of a host by name. The error is of kind ErrNotFound
+// where there is no such host.
 func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, error) {
 	found, err := s.readBackends(ctx, " WHERE host = $1 ORDER BY name", host)
+
+	// Only an empty list leaves it open whether there is such a host.
 	if err == nil && len(found) == 0 {
 		_, err = s.Host(ctx, host)
 	}
 	return found, s.failure(ctx, err)
 }
 
-// BackendsOf lists the backends of these hosts, or of all where there are none, by host and name. The page's marker is the
-// Key of the last one; that it is recorded no longer does no harm. The error is of kind ErrNotFound where one of the hosts is not
-// there.
+// BackendsOf lists the backends of these hosts, or of all hosts where none is named,
+// by host and name. The page's marker is the Key of the last backend of the page
+// before, which need not exist any more. The error is of kind ErrNotFound where one of
+// the hosts does not exist.
 func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cyborg.Backend, error) {
 	var c clause
 	andAny(&c, "host", hosts)
+
 	if page.Marker != "" {
 		host, name, ok := strings.Cut(page.Marker, "/")
 		if !ok {
@@ -99,9 +114,13 @@ func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cy
 		}
 		c.and("(host, name) > (?, ?)", host, name)
 	}
+
+	// The check and the list go to the database in one round trip.
 	batch := &pgx.Batch{}
 	if len(hosts) > 0 {
-		batch.Queue("SELECT w.name FROM unnest($1::text[]) AS w (name) WHERE NOT EXISTS (SELECT FROM hosts h WHERE h.name = w.name) LIMIT 1", hosts).
+		batch.Queue(`
+			SELECT w.name FROM unnest($1::text[]) AS w (name)
+			WHERE NOT EXISTS (SELECT FROM hosts h WHERE h.name = w.name) LIMIT 1`, hosts).
 			QueryRow(func(row pgx.Row) error {
 				var missing string
 				switch err := row.Scan(&missing); {
@@ -113,11 +132,13 @@ func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cy
 				return noHost(missing)
 			})
 	}
+
 	var found []cyborg.Backend
 	batch.Queue(selectBackends+c.String()+" ORDER BY host, name"+page.limit(), c.values...).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, scanBackend)
 		return err
 	})
+
 	return found, s.failure(ctx, s.pool.SendBatch(ctx, batch).Close())
 }
 
@@ -127,16 +148,19 @@ func (s *Store) OverdueHosts(ctx context.Context, limit int) ([]cyborg.Host, err
 	return found, s.failure(ctx, err)
 }
 
-// silentSince is when a silent host was last heard, and the zero time for one that is not silent.
+// silentSince returns when a silent host was last heard, or the zero time for a host
+// that is not silent.
 func (s *Store) silentSince(ctx context.Context, q querier, host string) (time.Time, error) {
 	var (
 		seen   time.Time
 		silent bool
 	)
+
 	err := q.QueryRow(ctx, "SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1",
 		host, s.opts.SilentAfter).Scan(&seen, &silent)
 	if err != nil || !silent {
 		return time.Time{}, err
 	}
+
 	return seen, nil
 }

@@ -42,14 +42,14 @@ func (c *counter) since(before *int64) int64 {
 	return n
 }
 
-func startIntake(t *testing.T, store *db.Store, opts db.IngesterOptions) *db.Ingester {
+func startIngester(t *testing.T, store *db.Store, opts db.IngesterOptions) *db.Ingester {
 	t.Helper()
-	intake := db.NewIngester(store, opts, slog.New(slog.DiscardHandler))
+	ingester := db.NewIngester(store, opts, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- intake.Run(ctx) }()
+	go func() { done <- ingester.Run(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	return intake
+	return ingester
 }
 
 // TestUnchangedHostsCostNoStatement: the heartbeats of a thousand hosts are one statement.
@@ -75,11 +75,11 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 		h.reply = replies[i]
 	}
 
-	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: time.Hour, BatchSize: hosts})
+	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: time.Hour, BatchSize: hosts})
 	var wg sync.WaitGroup
 	for _, h := range agents {
 		wg.Go(func() {
-			reply, err := intake.Heartbeat(t.Context(), h.beat())
+			reply, err := ingester.Heartbeat(t.Context(), h.beat())
 			if err != nil || reply.Report {
 				t.Error(reply, err)
 			}
@@ -96,9 +96,8 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	require.Less(t, count.since(&before), int64(8), "reports that say nothing new")
 }
 
-// TestUnchangedHostsOfAnySize: of a host where nothing has changed, however much it has, nothing is read or written for itself:
-// its sign of life is in the statement that writes all of them. A whole report that says nothing new costs the same whatever
-// is in it.
+// TestUnchangedHostsOfAnySize: a host where nothing has changed costs no statement of its own, however many devices it has: its sign of
+// life is in the one statement that writes all of them. A full report without changes costs the same whatever is in it.
 func TestUnchangedHostsOfAnySize(t *testing.T) {
 	t.Parallel()
 	count := &counter{}
@@ -130,14 +129,14 @@ func TestUnchangedHostsOfAnySize(t *testing.T) {
 	require.Equal(t, []int64{whole[0], whole[0], whole[0]}, whole)
 }
 
-// TestIntakeMergesCallers: heartbeats that come together are written together; so are reports, behind the first. How many writes
+// TestIngesterMergesCallers: heartbeats that come together are written together; so are reports, behind the first. How many writes
 // that makes depends on how long the callers take to come: there is at most one in each interval.
-func TestIntakeMergesCallers(t *testing.T) {
+func TestIngesterMergesCallers(t *testing.T) {
 	t.Parallel()
 	const interval = 300 * time.Millisecond
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
-	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: interval})
+	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: interval})
 	var wg sync.WaitGroup
 	agents := make([]*host, 50)
 	began := time.Now()
@@ -145,7 +144,7 @@ func TestIntakeMergesCallers(t *testing.T) {
 		name := fmt.Sprintf("h%d", i)
 		agents[i] = &host{records: r, name: name, boot: "b", content: content(1)}
 		wg.Go(func() {
-			reply, err := intake.Report(t.Context(), agents[i].next())
+			reply, err := ingester.Report(t.Context(), agents[i].next())
 			if err != nil || !reply.Accepted {
 				t.Error(reply, err)
 			}
@@ -164,7 +163,7 @@ func TestIntakeMergesCallers(t *testing.T) {
 	began = time.Now()
 	for _, h := range agents {
 		wg.Go(func() {
-			if reply, err := intake.Heartbeat(t.Context(), h.beat()); err != nil || reply.Report {
+			if reply, err := ingester.Heartbeat(t.Context(), h.beat()); err != nil || reply.Report {
 				t.Error(reply, err)
 			}
 		})
@@ -180,19 +179,19 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 	r := newRecords(t)
 	var mu sync.Mutex
 	var batches []int
-	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: 50 * time.Millisecond, Flushed: func(_ string, batch int, _ time.Duration) {
+	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: 50 * time.Millisecond, Flushed: func(_ string, batch int, _ time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
 		batches = append(batches, batch)
 	}})
-	const hosts, devices, together = 9, 400, 3 // the third of a batch makes it 1,200 devices
+	const hosts, devices, together = 9, 400, 3 // the third report makes it 1,200 devices
 	var wg sync.WaitGroup
 	for i := range hosts {
 		h := &host{records: r, name: fmt.Sprintf("h%d", i), boot: "b", content: content(devices)}
 		wg.Go(func() {
-			reply, err := intake.Report(t.Context(), h.next())
-			for cyborg.ErrorKindOf(err) == cyborg.ErrTimeout { // the machine is very busy; an agent, too, sends it again
-				reply, err = intake.Report(t.Context(), h.next())
+			reply, err := ingester.Report(t.Context(), h.next())
+			for cyborg.ErrorKindOf(err) == cyborg.ErrTimeout { // the machine is very busy; an agent would send it again, too
+				reply, err = ingester.Report(t.Context(), h.next())
 			}
 			if err != nil || !reply.Accepted {
 				t.Error(reply, err)
@@ -213,9 +212,9 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 func TestLoneReportDoesNotWait(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: time.Hour})
+	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: time.Hour})
 	h := &host{records: r, name: "h1", boot: "b", content: content(1)}
-	reply, err := intake.Report(t.Context(), h.next())
+	reply, err := ingester.Report(t.Context(), h.next())
 	require.NoError(t, err)
 	require.True(t, reply.Accepted)
 }
@@ -223,21 +222,21 @@ func TestLoneReportDoesNotWait(t *testing.T) {
 func TestIntakeGivesEachCallerItsOwnError(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	intake := startIntake(t, r.Store, db.IngesterOptions{FlushInterval: 200 * time.Millisecond})
+	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: 200 * time.Millisecond})
 	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
 	bad := fine.next()
 	bad.Host = ""
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			if _, err := intake.Report(t.Context(), bad); cyborg.ErrorKindOf(err) != cyborg.ErrInvalid {
+			if _, err := ingester.Report(t.Context(), bad); cyborg.ErrorKindOf(err) != cyborg.ErrInvalid {
 				t.Error(err)
 			}
 		})
 	}
 	report := fine.next()
 	wg.Go(func() {
-		if reply, err := intake.Report(t.Context(), report); err != nil || !reply.Accepted {
+		if reply, err := ingester.Report(t.Context(), report); err != nil || !reply.Accepted {
 			t.Error(reply, err)
 		}
 	})
@@ -251,12 +250,12 @@ func TestIntakeIsBounded(t *testing.T) {
 	idle := db.NewIngester(r.Store, db.IngesterOptions{QueueSize: 1}, slog.New(slog.DiscardHandler))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := idle.Heartbeat(gone, h.beat()) // nobody takes it, and it fills the queue
+	_, err := idle.Heartbeat(gone, h.beat()) // the ingester does not run, so this one fills the queue
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = idle.Heartbeat(t.Context(), h.beat())
 	requireKind(t, cyborg.ErrOverloaded, err)
 
-	// Who waits when the intake stops is told.
+	// A caller that waits when the ingester stops gets an error.
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	require.NoError(t, idle.Run(stopped))

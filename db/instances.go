@@ -11,22 +11,30 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// HeldInstance is an instance with accelerator requests, as the records know it.
+// HeldInstance is an instance with accelerator requests, as the records have it.
 type HeldInstance struct {
 	UUID uuid.UUID
 	Host string
-	// Bound says that it has accelerators, or is believed to; else binding or unbinding failed.
+	// Bound is set where the records say that it has accelerators. Otherwise a bind or
+	// an unbind of its requests has failed.
 	Bound bool
-	// ARQs are its requests that are worth a question, and Providers those that they are served by.
+
+	// ARQs are those of its requests that Nova is to be asked about, and Providers the
+	// resource providers that serve them.
 	ARQs, Providers []uuid.UUID
-	// Untouched is for how long nobody has touched them.
+	// Untouched is the time since the last change of these requests.
 	Untouched time.Duration
-	// Lost is set where it may be without them since its host booted.
+
+	// Lost is set where the instance may be without its accelerators since its host
+	// booted.
 	Lost *cyborg.Rescue
 }
 
-// UnseenInstances are instances with accelerator requests that were last known to exist so long ago, the longest first.
+// UnseenInstances lists instances with accelerator requests whose existence was not
+// confirmed for that long, the longest first.
 func (s *Store) UnseenInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]HeldInstance, error) {
+	// Each half of the UNION uses an index of its own: one has the bound requests by
+	// seen_at, the other one those that are not bound, by state.
 	rows, err := s.pool.Query(ctx, `
 		SELECT instance_uuid, max(coalesce(host, '')), bool_or(state = 'Bound'), array_agg(uuid),
 		       array_remove(array_agg(DISTINCT provider_uuid), NULL), clock_timestamp() - max(coalesce(updated_at, created_at)),
@@ -40,29 +48,36 @@ func (s *Store) UnseenInstances(ctx context.Context, unseenFor time.Duration, li
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h HeldInstance, err error) {
 		var lost cyborg.Rescue
 		err = row.Scan(&h.UUID, &h.Host, &h.Bound, &h.ARQs, &h.Providers, &h.Untouched, &lost.BootID, (*zeronull.Timestamptz)(&lost.BootedAt))
+
 		if lost.BootID != "" {
 			lost.Instance = h.UUID
 			h.Lost = &lost
 		}
+
 		return h, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
-// SeenInstance is what Nova said of an instance that exists.
+// SeenInstance is what Nova has said about an instance that exists.
 type SeenInstance struct {
 	UUID uuid.UUID
-	Host string // that of its requests
-	// Drift is in what it differs from its requests.
+	Host string // the host of its requests
+
+	// Drift lists the differences between the instance and its requests.
 	Drift []InstanceDrift
-	// Unclear says that nobody can tell now whether it differs: what it did differ in, it still does.
+	// Unclear is set where it cannot be known at present whether the instance differs
+	// from its requests. Recorded differences then stay open.
 	Unclear bool
-	// Well, where it is set, is the loss that is over.
+
+	// Well, where it is set, is the loss of accelerators that is over.
 	Well *cyborg.Rescue
-	// Again says that Nova is to be asked again soon.
+	// Again asks for another look at the instance soon.
 	Again bool
 }
 
@@ -72,54 +87,69 @@ type InstanceDrift struct {
 	Detail string
 }
 
-// SawInstances records what Nova said of instances that exist: what is no longer so is over, and who may be without his
-// accelerators no longer is. Those about which Nova is to be asked again are unseen again so long before their time.
+// SawInstances records what Nova has said about instances that exist: new differences,
+// and the end of differences and losses that are over. An instance with Again becomes
+// unseen that much sooner than the others.
 func (s *Store) SawInstances(ctx context.Context, seen []SeenInstance, sooner time.Duration) error {
 	var (
-		last, again, instances, of []uuid.UUID
-		hosts, classes, details    []string
-		well                       []cyborg.Rescue
+		confirmed, again, instances, differing []uuid.UUID
+		hosts, classes, details                []string
+		recovered                              []cyborg.Rescue
 	)
+
 	for _, i := range seen {
 		if i.Again {
 			again = append(again, i.UUID)
 		} else {
-			last = append(last, i.UUID)
+			confirmed = append(confirmed, i.UUID)
 		}
+
 		if !i.Unclear {
 			instances = append(instances, i.UUID)
 		}
+
 		for _, d := range i.Drift {
-			of, hosts, classes, details = append(of, i.UUID), append(hosts, i.Host), append(classes, string(d.Class)), append(details, d.Detail)
+			differing, hosts = append(differing, i.UUID), append(hosts, i.Host)
+			classes, details = append(classes, string(d.Class)), append(details, d.Detail)
 		}
+
 		if i.Well != nil {
-			well = append(well, *i.Well)
+			recovered = append(recovered, *i.Well)
 		}
 	}
+
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		if err := lockDrifting(ctx, tx, append(lostHosts(seen), hosts...), "instance_uuid = ANY($1)", instances); err != nil {
 			return err
 		}
+
 		batch := &pgx.Batch{}
-		batch.Queue("UPDATE arqs SET seen_at = now() WHERE instance_uuid = ANY($1)", last)
+		batch.Queue("UPDATE arqs SET seen_at = now() WHERE instance_uuid = ANY($1)", confirmed)
 		batch.Queue("UPDATE arqs SET seen_at = now() - $2::interval WHERE instance_uuid = ANY($1)", again, sooner)
+
+		// A difference that was over and is found again starts anew, with its count at 1.
 		batch.Queue(`
 			INSERT INTO instance_drift AS p (instance_uuid, class, host, detail)
 			SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])
 			ON CONFLICT (instance_uuid, class) DO UPDATE SET host = excluded.host, detail = excluded.detail, last_found_at = now(),
 			    found_at = CASE WHEN p.repaired_at IS NULL THEN p.found_at ELSE now() END,
-			    times = CASE WHEN p.repaired_at IS NULL THEN p.times + 1 ELSE 1 END, repaired_at = NULL`, of, classes, hosts, details)
+			    times = CASE WHEN p.repaired_at IS NULL THEN p.times + 1 ELSE 1 END, repaired_at = NULL`, differing, classes, hosts, details)
+
+		// Differences of these instances that were not found this time are over.
 		batch.Queue(`
 			UPDATE instance_drift SET repaired_at = now()
 			WHERE repaired_at IS NULL AND instance_uuid = ANY($1) AND (instance_uuid, class) NOT IN (SELECT * FROM unnest($2::uuid[], $3::text[]))`,
-			instances, of, classes)
+			instances, differing, classes)
+
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return err
 		}
-		return clearLost(ctx, tx, well)
+
+		return clearLost(ctx, tx, recovered)
 	})
 }
 
+// lostHosts lists the hosts of the instances whose loss is over.
 func lostHosts(seen []SeenInstance) []string {
 	var hosts []string
 	for _, i := range seen {
@@ -130,7 +160,8 @@ func lostHosts(seen []SeenInstance) []string {
 	return hosts
 }
 
-// lockDrifting locks hosts, and those of the instances that differ and may do so no longer: what ends is an event of its host.
+// lockDrifting locks hosts, and the hosts of open differences that the condition
+// chooses: the end of a difference is an event of its host.
 func lockDrifting(ctx context.Context, tx pgx.Tx, hosts []string, which string, values ...any) error {
 	rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM instance_drift d WHERE repaired_at IS NULL AND "+which, values...)
 	if err != nil {
@@ -140,10 +171,12 @@ func lockDrifting(ctx context.Context, tx pgx.Tx, hosts []string, which string, 
 	if err != nil {
 		return err
 	}
+
 	return lockHosts(ctx, tx, append(hosts, drifting...)...)
 }
 
-// EndInstanceDrift ends the drift of instances that have no accelerator requests any more.
+// EndInstanceDrift ends the recorded differences of instances that have no accelerator
+// requests any more.
 func (s *Store) EndInstanceDrift(ctx context.Context) error {
 	const gone = "NOT EXISTS (SELECT FROM arqs a WHERE a.instance_uuid = d.instance_uuid)"
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
@@ -155,7 +188,8 @@ func (s *Store) EndInstanceDrift(ctx context.Context) error {
 	})
 }
 
-// DriftOfInstances counts, by class, in what instances differ from their requests.
+// DriftOfInstances counts the open differences between instances and their requests,
+// by class.
 func (s *Store) DriftOfInstances(ctx context.Context) (map[cyborg.DriftClass]int, error) {
 	return s.countDrift(ctx, "(SELECT * FROM drift WHERE instance_uuid <> '00000000-0000-0000-0000-000000000000') AS of_instances")
 }

@@ -182,7 +182,7 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 		for n, i := range which {
 			replies[i] = merged[n]
 		}
-		successors, err = s.succeed(ctx, tx, rivals, replies)
+		successors, err = s.replaceSilentAgents(ctx, tx, rivals, replies)
 		return err
 	})
 	if err == nil {

@@ -31,7 +31,7 @@ func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if len(targets) == 0 {
 		return choice{}, noAccelerator(p.request.Accelerator)
 	}
-	asked(targets, p.request.Accelerator)
+	moveToFront(targets, p.request.Accelerator)
 	return choice{host: targets[0].Host, targets: targets}, p.guard(targets, uuid.Nil)
 }
 
@@ -44,7 +44,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 		}
 	}
 	t := &targets[0]
-	if err := t.there(); err != nil {
+	if err := t.present(); err != nil {
 		return err
 	}
 	if p.request.Reload && t.LostImage == nil {
@@ -54,7 +54,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 		return err
 	}
 	for i := range targets {
-		if err := first(targets[i].unprotected(), targets[i].withoutUse(), targets[i].settled()); err != nil {
+		if err := firstError(targets[i].unprotected(), targets[i].withoutUse(), targets[i].settled()); err != nil {
 			return err
 		}
 	}

@@ -88,7 +88,7 @@ func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
 
 func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	t := &targets[0]
-	if err := first(t.unclaimed(operation), t.there()); err != nil {
+	if err := firstError(t.unclaimed(operation), t.present()); err != nil {
 		return err
 	}
 	switch {
@@ -98,7 +98,7 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	case !cyborg.Allowed(cyborg.LifecycleTransitions(), t.Lifecycle, cyborg.LifecycleInstalling):
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
 	}
-	if err := first(t.unprotected(), t.notNovas(), t.enabled(), t.settled()); err != nil {
+	if err := firstError(t.unprotected(), t.notNovas(), t.enabled(), t.settled()); err != nil {
 		return err
 	}
 	if t.Fence != nil && t.Fence.Reason == vanished {

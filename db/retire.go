@@ -34,7 +34,7 @@ func (retire) guard(targets []accelerator, operation uuid.UUID) error {
 	if t.Lifecycle == cyborg.LifecycleInactive {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
 	}
-	return first(t.unprotected(), t.unheld(), t.settled())
+	return firstError(t.unprotected(), t.unheld(), t.settled())
 }
 
 func (retire) begin(context.Context, pgx.Tx, *running) error { return nil }

@@ -69,7 +69,7 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, err
 	}
-	o.targets = asked(o.targets, first)
+	o.targets = moveToFront(o.targets, first)
 	var err error
 	if o.handler, err = s.recordedHandler(kind, input); err != nil {
 		return nil, fmt.Errorf("the input of operation %s: %w", id, err)
@@ -203,7 +203,7 @@ func (o *running) start(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil || len(first) == 0 {
 		return err
 	}
-	o.targets = asked(o.targets, first[0].UUID)
+	o.targets = moveToFront(o.targets, first[0].UUID)
 	return nil
 }
 

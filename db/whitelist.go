@@ -109,7 +109,7 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 // whitelistable refuses what is not for Nova to give out: what is not there, what the host lives on, and what we give out, or
 // may still have given to somebody.
 func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
-	if err := first(a.there(), a.unprotected(), spec.Check()); err != nil {
+	if err := firstError(a.present(), a.unprotected(), spec.Check()); err != nil {
 		return err
 	}
 	if a.DeviceType != cyborg.DeviceTypeNIC && spec.Network() {
@@ -130,7 +130,7 @@ func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s, not inactive: Nova and Cyborg would both give it out", a.Name, a.Lifecycle).
 			WithOperation(a.movedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
-	return first(a.unheld(), a.settled(), a.unfenced())
+	return firstError(a.unheld(), a.settled(), a.unfenced())
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
