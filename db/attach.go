@@ -43,7 +43,7 @@ func (attach) admit(context.Context, pgx.Tx, choice) error { return nil }
 // guard refuses an accelerator that cannot be attached now, or not to this holder.
 func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	t, holder := &targets[0], a.request.Holder
-	if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.ready(), t.enabled(), t.settled(), t.unfenced()); err != nil {
+	if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.ready(), t.enabled(), t.confirmed(), t.unfenced()); err != nil {
 		return err
 	}
 
@@ -108,7 +108,7 @@ func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 
 	case cyborg.OperationNeedsOperator:
 		// The handle stays in doubt with its holder, so that nobody else gets it.
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 
 	default:
 		return release(ctx, tx, taken, o.id, ids(o.targets))

@@ -410,7 +410,7 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes 
 func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		t := &targets[i]
-		if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.unheldExcept(operation), t.settled()); err != nil {
+		if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.unheldExcept(operation), t.confirmed()); err != nil {
 			return err
 		}
 	}
@@ -536,7 +536,7 @@ func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	}
 
 	if outcome.State == cyborg.OperationNeedsOperator {
-		return leaveUnprogrammed(ctx, tx, o, outcome)
+		return markUnprogrammed(ctx, tx, o, outcome)
 	}
 
 	return restoreFences(ctx, tx, o)

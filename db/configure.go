@@ -175,7 +175,7 @@ func (c configure) describe(_ *running, work *cyborg.Work) { work.Configure = &c
 // follow with the next report.
 func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if outcome.State == cyborg.OperationNeedsOperator {
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 	}
 
 	if outcome.State != cyborg.OperationSucceeded {

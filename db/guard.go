@@ -127,9 +127,9 @@ func (a *accelerator) fenced(reason string) error {
 	}
 
 	switch reason {
-	case unsettled:
+	case fenceUnconfirmed:
 		return out.WithHint("Reconcile asks host %s as soon as it is heard. A host that is gone for ever can be forgotten.", a.Host)
-	case vanished:
+	case fenceVanished:
 		return out.WithHint("Put the device back, or detach it from who has it.")
 	}
 
@@ -169,7 +169,7 @@ func (a *accelerator) unheld() error { return a.unheldExcept(uuid.Nil) }
 // unheldExcept is unheld, except that handles which the given operation took are no
 // obstacle.
 func (a *accelerator) unheldExcept(operation uuid.UUID) error {
-	if err := a.notNovas(); err != nil {
+	if err := a.notWhitelisted(); err != nil {
 		return err
 	}
 
