@@ -13,19 +13,24 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// provision takes an inactive accelerator into service, under a new name where one is asked for. It has the name from
-// its admission on, so that the name cannot be given away twice; a provision that is undone gives it back.
+// provision takes an inactive accelerator into service, under a new name where
+// the request has one. The accelerator has that name from the admission on, so
+// that it cannot be given to another one; a provision that is undone restores the
+// old name.
 type provision struct {
 	request     cyborg.ProvisionRequest
 	silentAfter time.Duration
 }
 
-// nameTaken is the constraint by which no two accelerators have one name.
+// nameTaken is the constraint that accelerators have different names.
 const nameTaken = "deployables_accelerator_key"
 
 func (provision) kind() cyborg.OperationKind { return cyborg.OperationProvision }
 
+// choose finds the accelerator by its UUID or its name, or else picks one that
+// fits the request.
 func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
+
 	id := p.request.Accelerator
 	if id == uuid.Nil && p.request.Name != "" {
 		err := tx.QueryRow(ctx, "SELECT uuid FROM deployables WHERE accelerator = $1", p.request.Name).Scan(&id)
@@ -33,23 +38,29 @@ func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 			return choice{}, err
 		}
 	}
+
 	if id == uuid.Nil {
 		found, err := p.fit(ctx, tx)
 		return p.chosen(found), err
 	}
+
 	found, err := lockOne(ctx, tx, id)
 	if err != nil {
 		return choice{}, err
 	}
+
 	if p.request.Accelerator == uuid.Nil && found.Name != p.request.Name {
-		return choice{}, errCollision // renamed while we waited for the host
+		return choice{}, errCollision // it was renamed before its host was locked
 	}
+
 	if err := p.guard([]accelerator{found}, uuid.Nil); err != nil {
 		return choice{}, err
 	}
+
 	if misses := p.misses(&found); len(misses) > 0 {
 		return choice{}, cyborg.Errorf(cyborg.ErrNoFit, "accelerator %q does not fit: %s", found.Name, strings.Join(misses, "; "))
 	}
+
 	return p.chosen(found), nil
 }
 
