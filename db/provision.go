@@ -64,10 +64,12 @@ func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	return p.chosen(found), nil
 }
 
+// chosen returns the choice of an accelerator, with its name for restoring it.
 func (provision) chosen(found accelerator) choice {
 	return choice{host: found.Host, targets: []accelerator{found}, before: before{Name: found.Name}}
 }
 
+// admit gives the accelerator its new name, so that it is taken from now on.
 func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	target := &chosen.targets[0]
 	name := cmp.Or(p.request.Name, target.Name)
@@ -76,32 +78,38 @@ func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 			return err
 		}
 	}
+
 	_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2, untouched = false WHERE uuid = $1", target.UUID, name)
 	if violates(err, nameTaken) {
-		return errCollision // somebody took it since we looked, and the next look says who
+		return errCollision // another transaction has just taken it; the retry says which
 	}
 	return err
 }
 
-// nameFree refuses a name that an accelerator has, and says through which operation it got it.
+// nameFree refuses a name that an accelerator has already, with the operation
+// through which it got that name.
 func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
 	has, err := readAccelerators(ctx, tx, " WHERE d.accelerator = $1", name)
 	if err != nil || len(has) == 0 {
 		return err
 	}
+
 	by := has[0].movedBy
 	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
 		by = claim.Operation
 	}
+
 	return cyborg.Errorf(cyborg.ErrNameTaken, "another accelerator is called %q", name).
 		WithOperation(by).WithHint("Choose another name.")
 }
 
+// guard refuses an accelerator that is in service or must not be taken into it.
 func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	t := &targets[0]
 	if err := first(t.unclaimed(operation), t.there()); err != nil {
 		return err
 	}
+
 	switch {
 	case t.Lifecycle == cyborg.LifecycleReady && p.request.Name == t.Name:
 		return cyborg.Errorf(cyborg.ErrNameTaken, "accelerator %q is ready already", t.Name).
@@ -109,13 +117,18 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	case !cyborg.Allowed(cyborg.LifecycleTransitions(), t.Lifecycle, cyborg.LifecycleInstalling):
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
 	}
+
 	if err := first(t.unprotected(), t.notNovas(), t.enabled(), t.settled()); err != nil {
 		return err
 	}
+
 	if t.Fence != nil && t.Fence.Reason == vanished {
 		return t.unfenced()
 	}
-	return nil // a program that failed fenced it: in service, it can be programmed again
+
+	// A fence that a failed Program has left is no obstacle: once in service, the
+	// accelerator can be programmed again.
+	return nil
 }
 
 func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
@@ -148,13 +161,17 @@ func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 	}
 }
 
-// giveNameBack restores the name from before, unless somebody has taken it meanwhile.
+// giveNameBack restores the name from before the admission, unless another
+// accelerator has it now.
 func giveNameBack(ctx context.Context, tx pgx.Tx, o *running) error {
 	for i := range o.targets {
 		t := &o.targets[i]
 		if o.before.Name == "" || o.before.Name == t.Name {
 			continue
 		}
+
+		// This begins a savepoint: the failure for a name that is taken would otherwise
+		// abort the whole transaction.
 		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2 WHERE uuid = $1", t.UUID, o.before.Name)
 			return err

@@ -9,8 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// retire takes an accelerator that nobody holds out of service. It may be in error, in maintenance or gone; it keeps its
-// name, and what had fenced it.
+// retire takes an accelerator that nobody holds out of service. The accelerator
+// may be in error, in maintenance or missing. It keeps its name and its fence.
 type retire struct{ request cyborg.RetireRequest }
 
 func (retire) kind() cyborg.OperationKind { return cyborg.OperationRetire }
@@ -20,20 +20,24 @@ func (r retire) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err != nil {
 		return choice{}, err
 	}
+
 	targets := []accelerator{found}
 	return choice{host: found.Host, targets: targets}, r.guard(targets, uuid.Nil)
 }
 
 func (retire) admit(context.Context, pgx.Tx, choice) error { return nil }
 
+// guard refuses an accelerator that is out of service already, or still in use.
 func (retire) guard(targets []accelerator, operation uuid.UUID) error {
 	t := &targets[0]
 	if err := t.unclaimed(operation); err != nil {
 		return err
 	}
+
 	if t.Lifecycle == cyborg.LifecycleInactive {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
 	}
+
 	return first(t.unprotected(), t.unheld(), t.settled())
 }
 
@@ -48,7 +52,7 @@ func (retire) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 		return err
 	case cyborg.OperationNeedsOperator:
 		return leaveInError(ctx, tx, o, outcome)
-	default: // it is in service, or in error, as before
+	default: // it stays in service, or in error, as before
 		return nil
 	}
 }
