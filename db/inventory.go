@@ -69,6 +69,7 @@ func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cybor
 	for _, i := range valid {
 		_ = merge([]int{i})
 	}
+
 	return replies, errs
 }
 
@@ -102,6 +103,7 @@ func checkReport(r *cyborg.Report) error {
 		case b.State != cyborg.BackendOK && b.State != cyborg.BackendFailed && b.State != cyborg.BackendDisabled:
 			return bad("backend %.80q is in state %.80q, which does not exist", b.Name, b.State)
 		}
+
 		names[b.Name] = true
 	}
 
@@ -331,6 +333,7 @@ func exceedObserved(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, rep
 	if len(refused) == 0 {
 		return nil
 	}
+
 	var names []string
 	for _, i := range refused {
 		names = append(names, reports[i].Host)
@@ -353,6 +356,7 @@ func exceedObserved(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, rep
 	for _, i := range refused {
 		replies[i].Exceed = max(replies[i].Exceed, observed[reports[i].Host])
 	}
+
 	return nil
 }
 
@@ -368,6 +372,7 @@ func newestOf(reports []cyborg.Report) (names []string, newest map[string]int) {
 			newest[r.Host] = i
 		}
 	}
+
 	return names, newest
 }
 
@@ -458,6 +463,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		if v.unsettled {
 			host.Digest = ""
 		}
+
 		host.Base = host.Digest
 		if len(v.complaints) > 0 {
 			host.Base = ""
@@ -468,6 +474,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		if host.Attachments == nil { // the column does not allow null
 			host.Attachments = []cyborg.Attachment{}
 		}
+
 		host.Whitelist = nil
 		if w := r.Content.Whitelist; w != nil {
 			host.Whitelist = &cyborg.WhitelistFile{SHA256: cyborg.Sanitize(w.SHA256, longestError), Foreign: cyborg.Sanitize(w.Foreign, longestError)}
@@ -555,7 +562,6 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 // service, on hosts that are not silent, the oldest first. Where
 // inventory.admission is auto, a Provision is admitted for each.
 func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, error) {
-
 	rows, err := s.pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
 		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+maintained+`

@@ -24,6 +24,7 @@ func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]ho
 		known[h.Name] = h
 		return nil
 	})
+
 	return known, err
 }
 

@@ -66,6 +66,7 @@ func (l Listing) order(ctx context.Context, q querier, c *clause, list sorted) (
 		// The limit stands in the text for the sake of the plan; see Page.limit.
 		out += " LIMIT " + strconv.Itoa(l.Limit)
 	}
+
 	return out, nil
 }
 

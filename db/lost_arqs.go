@@ -24,6 +24,7 @@ func loseAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
 	if len(boots) == 0 {
 		return nil
 	}
+
 	var (
 		hosts, ids []string
 		uptimes    []time.Duration
@@ -46,6 +47,7 @@ func clearLost(ctx context.Context, tx pgx.Tx, well []cyborg.Rescue) error {
 	if len(well) == 0 {
 		return nil
 	}
+
 	var instances, boots []string
 	for _, w := range well {
 		instances, boots = append(instances, w.Instance.String()), append(boots, w.BootID)

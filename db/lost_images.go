@@ -27,6 +27,7 @@ func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 			if reloads && o.targets[i].UUID != loaded {
 				continue
 			}
+
 			if o.disturbs(loaded, &o.targets[i], image.WholeDevice) {
 				changed = append(changed, o.targets[i].UUID)
 			}
@@ -96,5 +97,6 @@ func (s *Store) lostImages(ctx context.Context, rest string, values ...any) ([]c
 	for i := range found {
 		out[i] = found[i].Accelerator
 	}
+
 	return out, nil
 }

@@ -34,6 +34,7 @@ func (v *inventory) matchAdopted(r cyborg.Report) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -48,6 +49,7 @@ func (v *inventory) matchAdoptedDevice(r cyborg.DeviceReport) error {
 	if err != nil {
 		return err
 	}
+
 	path, err := respell(text)
 	if err != nil {
 		return err

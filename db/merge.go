@@ -165,6 +165,7 @@ func (v *inventory) report(r cyborg.Report) error {
 		if err := v.backend(b); err != nil {
 			return err
 		}
+
 		if b.State != cyborg.BackendOK {
 			continue
 		}
@@ -238,6 +239,7 @@ func (v *inventory) observation(o cyborg.Observation) error {
 	if d := v.devices[o.Device.Identity]; d != nil {
 		d.row.ObservedSeq = max(d.row.ObservedSeq, o.Sequence)
 	}
+
 	return v.finish()
 }
 
@@ -274,6 +276,7 @@ func (v *inventory) backend(r cyborg.BackendReport) error {
 	case r.State == cyborg.BackendFailed && r.Error == "":
 		b.row.Error = "discovery failed; the agent did not say why"
 	}
+
 	return nil
 }
 
@@ -313,6 +316,7 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	if err != nil {
 		return err
 	}
+
 	path, err := documentOf(r.ControlPath.Info, "{}")
 	if err != nil {
 		return err
@@ -329,6 +333,7 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 			v.complain(backend, "deployable %q of device %s is shown twice; only the first one counts", part.Name, r.Identity)
 			continue
 		}
+
 		shown[part.Name] = true
 		if err := v.deployable(backend, d, part, sequence); err != nil {
 			return err
@@ -340,6 +345,7 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 			v.deployableMissing(p)
 		}
 	}
+
 	return nil
 }
 
@@ -383,6 +389,7 @@ func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.D
 		if p == nil {
 			return nil
 		}
+
 		p.row.administrationRow = v.administration(d.row.UUID)
 		v.deployables[r.Name] = p
 	// An operation observed the deployable's present device after this report.
@@ -395,6 +402,7 @@ func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.D
 	if err != nil {
 		return err
 	}
+
 	attributes, err := documentOf(r.Attributes, "[]")
 	if err != nil {
 		return err
@@ -439,6 +447,7 @@ func (v *inventory) newDeployable(backend, local string) *tracked[deployableRow]
 	if v.taken.accelerators[name] {
 		row.Accelerator = name + "~" + row.UUID.String()[:8]
 	}
+
 	v.taken.accelerators[row.Accelerator] = true
 	return &tracked[deployableRow]{row: row}
 }
@@ -464,6 +473,7 @@ func (v *inventory) administration(device uuid.UUID) administrationRow {
 	if first == nil {
 		return enabled
 	}
+
 	return first.administrationRow
 }
 
@@ -485,11 +495,11 @@ func (v *inventory) deviceMissing(d *tracked[deviceRow], sequence int64) {
 		v.unsettled = true
 		return
 	}
+
 	d.row.Presence = cyborg.PresenceMissing
 	for _, p := range v.deployables {
 		if p.row.DeviceUUID == d.row.UUID {
 			v.deployableMissing(p)
-
 		}
 	}
 }

@@ -77,6 +77,7 @@ func (v *inventory) handle(w wantedHandle, shown map[handleKey]bool) error {
 		v.complain(w.backend, "handle %s %s is shown twice; only the first one counts", key.kind, key.identity)
 		return nil
 	}
+
 	shown[key] = true
 
 	h, ok := v.handles[key]

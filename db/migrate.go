@@ -113,6 +113,7 @@ func schemaStatus(ctx context.Context, conn *pgx.Conn) (SchemaStatus, error) {
 		if err != nil {
 			return status, fmt.Errorf("migration %s has no version: %w", name, err)
 		}
+
 		status.Latest = max(status.Latest, version)
 		if version > status.Current {
 			status.Pending = append(status.Pending, name)
@@ -134,6 +135,7 @@ func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the database's schema has version %d and this binary needs %d",
 			status.Current, status.Latest).WithHint("Run `cyborg migrate`.")
 	}
+
 	return nil
 }
 

@@ -47,6 +47,7 @@ func readOperation(ctx context.Context, q querier, id uuid.UUID) (cyborg.Operati
 	if len(found) == 0 {
 		return cyborg.Operation{}, noOperation(id)
 	}
+
 	return found[0], nil
 }
 
@@ -79,6 +80,7 @@ func (s *Store) Operations(ctx context.Context, filter OperationFilter, page Pag
 		if err != nil {
 			return nil, s.failure(ctx, err)
 		}
+
 		c.and("(o.admitted_at, o.id) < (?, ?)", at, id)
 	}
 
@@ -139,6 +141,7 @@ func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Ac
 
 		return nil
 	})
+
 	return out, err
 }
 

@@ -62,6 +62,7 @@ func (s *Store) SwitchPlacement(ctx context.Context, on bool, every time.Duratio
 			if err == nil {
 				_, err = tx.Exec(ctx, "DELETE FROM placement_sync")
 			}
+
 			return err
 		}
 
@@ -166,6 +167,7 @@ func (s *Store) ComparePlacement(ctx context.Context, every time.Duration, befor
 	if err != nil || len(hosts) == 0 {
 		return "", err
 	}
+
 	return hosts[0], nil
 }
 
@@ -284,6 +286,7 @@ func (s *Store) placementInstances(ctx context.Context, host string, to []Placem
 		}
 		return nil
 	})
+
 	return err
 }
 
@@ -357,6 +360,7 @@ func (s *Store) RecordPlacement(ctx context.Context, o PlacementOutcome) error {
 			if err != nil {
 				return err
 			}
+
 			if tag.RowsAffected() > 0 { // neither the records nor Placement know the host any more
 				o.Compared = true
 			}
@@ -423,6 +427,7 @@ func (s *Store) Drift(ctx context.Context, filter DriftFilter, page Page) ([]cyb
 		if err != nil {
 			return nil, err
 		}
+
 		c.and("(host, class, provider_uuid, instance_uuid) > (?, ?, ?, ?)", host, class, provider, instance)
 	}
 
@@ -441,6 +446,7 @@ func (s *Store) Drift(ctx context.Context, filter DriftFilter, page Page) ([]cyb
 		}
 		return d, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
@@ -481,6 +487,7 @@ func (s *Store) countDrift(ctx context.Context, table string) (map[cyborg.DriftC
 		open[class] = count
 		return nil
 	})
+
 	return open, s.failure(ctx, err)
 }
 
@@ -499,5 +506,6 @@ func driftKey(marker string) (host, class string, provider, instance uuid.UUID, 
 	if err != nil {
 		return "", "", uuid.Nil, uuid.Nil, badMarker(marker)
 	}
+
 	return parts[0], parts[1], provider, instance, nil
 }

@@ -18,6 +18,8 @@ type program struct{ request cyborg.ProgramRequest }
 
 func (program) kind() cyborg.OperationKind { return cyborg.OperationProgram }
 
+// choose finds the deployables that the image changes: those of the same program
+// set, or of the whole device.
 func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := lockHostOf(ctx, tx, p.request.Accelerator); err != nil {
 		return choice{}, err
@@ -47,28 +49,28 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
 			return err
-
 		}
 	}
+
 	t := &targets[0]
 	if err := t.there(); err != nil {
-
 		return err
 	}
+
 	if p.request.Reload && t.LostImage == nil {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q has not lost its image", t.Name)
-
 	}
+
 	if err := t.ready(); err != nil && !t.curable() {
 		return err
-
 	}
+
 	for i := range targets {
 		if err := first(targets[i].unprotected(), targets[i].withoutUse(), targets[i].settled()); err != nil {
 			return err
 		}
-
 	}
+
 	return nil
 }
 
@@ -101,13 +103,15 @@ func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) err
 		if t := &o.targets[i]; t.Fence != nil {
 			o.before.Fences[t.UUID] = *t.Fence
 		}
-
 	}
+
 	_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
 		ids(o.targets), reason, o.id)
 	return err
 }
 
+// describe adds the image, and the handles that instances hold: their instances
+// do not have to give them back.
 func (p program) describe(o *running, work *cyborg.Work) {
 	work.Program = &p.request
 	for i := range o.targets {
@@ -119,6 +123,8 @@ func (p program) describe(o *running, work *cyborg.Work) {
 	}
 }
 
+// end makes accelerators ready again that the image has cured, and records the
+// image; or it restores the fences.
 func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:

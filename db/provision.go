@@ -30,7 +30,6 @@ func (provision) kind() cyborg.OperationKind { return cyborg.OperationProvision 
 // choose finds the accelerator by its UUID or its name, or else picks one that
 // fits the request.
 func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
-
 	id := p.request.Accelerator
 	if id == uuid.Nil && p.request.Name != "" {
 		err := tx.QueryRow(ctx, "SELECT uuid FROM deployables WHERE accelerator = $1", p.request.Name).Scan(&id)
@@ -83,6 +82,7 @@ func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	if violates(err, nameTaken) {
 		return errCollision // another transaction has just taken it; the retry says which
 	}
+
 	return err
 }
 
@@ -131,6 +131,7 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	return nil
 }
 
+// begin moves the accelerator to installing.
 func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	moved, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInstalling)
 	if err == nil && moved == 0 {
@@ -141,6 +142,8 @@ func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 
 func (provision) describe(*running, *cyborg.Work) {}
 
+// end makes the accelerator ready. Where the provision has failed, it makes it
+// inactive again, if the provision had begun, and restores its name.
 func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
@@ -148,6 +151,7 @@ func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 		if err == nil && moved == 0 {
 			return cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)
 		}
+
 		return err
 	case cyborg.OperationNeedsOperator:
 		return leaveInError(ctx, tx, o, outcome)
@@ -157,6 +161,7 @@ func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 				return err
 			}
 		}
+
 		return giveNameBack(ctx, tx, o)
 	}
 }
@@ -176,9 +181,11 @@ func giveNameBack(ctx context.Context, tx pgx.Tx, o *running) error {
 			_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2 WHERE uuid = $1", t.UUID, o.before.Name)
 			return err
 		})
+
 		if err != nil && !violates(err, nameTaken) {
 			return err
 		}
 	}
+
 	return nil
 }

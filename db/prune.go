@@ -76,6 +76,7 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 			if err != nil {
 				return out, s.failure(ctx, err)
 			}
+
 			n = int(tag.RowsAffected())
 		}
 	}

@@ -30,11 +30,13 @@ func (s *Store) orphans(ctx context.Context, sql string, values ...any) ([]Orpha
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Orphan, err error) {
 		err = row.Scan(&o.Operation, &o.Kind, &o.State, &o.Since, &o.Place.Admitted)
 		o.Place.ID = o.Operation
 		return o, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
@@ -134,6 +136,7 @@ func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo s
 			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed))
 		return d, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
@@ -156,6 +159,7 @@ func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -250,6 +254,7 @@ func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, erro
 			return forgotten, err
 		}
 	}
+
 	return forgotten, nil
 }
 
@@ -295,6 +300,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			if err != nil {
 				return err
 			}
+
 			forgotten += int(tag.RowsAffected())
 		}
 
@@ -303,5 +309,6 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			AND NOT EXISTS (SELECT FROM devices WHERE host = b.host AND backend = b.name)`, host)
 		return err
 	})
+
 	return forgotten, err
 }

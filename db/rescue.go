@@ -36,7 +36,6 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		LEFT JOIN operations o ON o.id = r.operation_id AND o.open
 		WHERE a.host = $1 AND a.lost_at IS NOT NULL AND a.state = 'Bound' AND (r.operation_id IS NULL OR NOT $2)
 		ORDER BY a.id`, r.request.Host, r.request.Once).Query(func(rows pgx.Rows) error {
-
 		var (
 			id, open uuid.UUID
 			lost     cyborg.Rescue
@@ -90,6 +89,7 @@ func (rescue) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	if err == nil && int(tag.RowsAffected()) != len(instances) {
 		return errCollision
 	}
+
 	return err
 }
 

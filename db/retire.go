@@ -15,6 +15,7 @@ type retire struct{ request cyborg.RetireRequest }
 
 func (retire) kind() cyborg.OperationKind { return cyborg.OperationRetire }
 
+// choose finds the accelerator.
 func (r retire) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	found, err := lockOne(ctx, tx, r.request.Accelerator)
 	if err != nil {
@@ -45,6 +46,7 @@ func (retire) begin(context.Context, pgx.Tx, *running) error { return nil }
 
 func (retire) describe(*running, *cyborg.Work) {}
 
+// end makes the accelerator inactive where the retire has succeeded.
 func (retire) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:

@@ -28,6 +28,7 @@ func documentOf(value any, empty document) (document, error) {
 	if out == "null" {
 		out = empty
 	}
+
 	return out, err
 }
 

@@ -64,6 +64,7 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 		if errors.Is(err, pgx.ErrNoRows) {
 			return noOperation(id)
 		}
+
 		return err
 	})
 
@@ -187,6 +188,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.OperationSucceeded}); err != nil {
 					return err
 				}
+
 				o.state = cyborg.OperationSucceeded
 			}
 		}
@@ -196,6 +198,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 			if ended, ok := o.handler.(bind); ok {
 				work.Notify = ended.notified()
 			}
+
 			return nil
 		}
 

@@ -52,6 +52,7 @@ func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, erro
 		err = row.Scan(&v.Role, &v.Host, &v.Instance, &v.Version, &v.StartedAt, (*zeronull.Timestamptz)(&v.LastSeen), &v.Alive, &v.Refused)
 		return v, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 

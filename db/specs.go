@@ -56,6 +56,7 @@ func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.Spec
 		seen = found[0].Accelerator
 		return nil
 	})
+
 	return seen, err
 }
 

@@ -50,5 +50,6 @@ func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, 
 		collected = len(gone)
 		return deleteARQs(ctx, tx, gone)
 	})
+
 	return collected, err
 }

@@ -21,6 +21,7 @@ func statusSQL() string {
 	for _, kind := range cyborg.OperationKinds() {
 		when(is("o.kind", kind), kind.Status())
 	}
+
 	when(is("d.lifecycle", cyborg.LifecycleInstalling), cyborg.StatusInstalling)
 	when("d.fence_reason IS NOT NULL", cyborg.StatusFenced)
 	when(maintained, cyborg.StatusMaintaining)

@@ -66,12 +66,13 @@ func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx)
 			case <-pause.C:
 			}
 		}
+
 		err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{BeginQuery: begin}, body)
 		if !collided(err) {
-
 			break
 		}
 	}
+
 	return s.failure(ctx, err)
 }
 

@@ -68,6 +68,7 @@ func (unbind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	return err
 }
 
+// guard refuses accelerators that another operation works on.
 func (unbind) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
@@ -88,6 +89,8 @@ func (unbind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	return err
 }
 
+// describe adds the handles that the host has to take back, as far as they still
+// have a holder.
 func (unbind) describe(o *running, work *cyborg.Work) {
 	for _, id := range o.before.Handles {
 		for i := range o.targets {
@@ -102,6 +105,7 @@ func (unbind) describe(o *running, work *cyborg.Work) {
 	}
 }
 
+// end moves the requests to the state that the outcome leads to.
 func (unbind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch {
 	case outcome.State == cyborg.OperationSucceeded:

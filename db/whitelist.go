@@ -22,6 +22,8 @@ type whitelist struct{ request cyborg.WhitelistRequest }
 
 func (whitelist) kind() cyborg.OperationKind { return cyborg.OperationWhitelist }
 
+// choose finds the accelerators that are in the whitelist or are to be put into
+// it.
 func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := lockHosts(ctx, tx, w.request.Host); err != nil {
 		return choice{}, err
@@ -96,6 +98,7 @@ func (w whitelist) alone(ctx context.Context, tx pgx.Tx) error {
 		return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on the whitelist of host %s", *other, w.kind(), w.request.Host).
 			WithOperation(*other).WithHint("Wait until it has ended, or cancel it.")
 	}
+
 	return nil
 }
 
@@ -120,6 +123,7 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 		if !listed { // it is to be removed
 			continue
 		}
+
 		if err := targets[i].whitelistable(spec); err != nil {
 			refusals = append(refusals, err)
 		}
@@ -145,6 +149,7 @@ func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
 			return cyborg.Errorf(cyborg.ErrUnsupported, "accelerator %q is no PCI device: its handle %s is of kind %s", a.Name, h.Identity, h.Kind)
 		}
 	}
+
 	if len(a.Handles) == 0 {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "accelerator %q has no handle that could be given out", a.Name)
 	}
@@ -186,6 +191,7 @@ func setNovaSpecs(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, specs map
 	return err
 }
 
+// describe adds what the whitelist is to contain, and what it contained before.
 func (w whitelist) describe(o *running, work *cyborg.Work) {
 	wanted := w.wanted()
 	out := &cyborg.WhitelistWork{Entries: []cyborg.WhitelistEntry{}, Before: []cyborg.WhitelistEntry{}, Force: w.request.Force}
@@ -194,6 +200,7 @@ func (w whitelist) describe(o *running, work *cyborg.Work) {
 		if spec, listed := wanted[t.UUID]; listed {
 			out.Entries = append(out.Entries, cyborg.WhitelistEntry{Target: t.target(), Spec: spec})
 		}
+
 		if spec, had := o.before.Whitelist[t.UUID]; had {
 			out.Before = append(out.Before, cyborg.WhitelistEntry{Target: t.target(), Spec: spec})
 		}
@@ -202,6 +209,8 @@ func (w whitelist) describe(o *running, work *cyborg.Work) {
 	work.Whitelist = out
 }
 
+// end records what the whitelist contains: after a success what was asked for,
+// else what it contained before.
 func (w whitelist) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch {
 	case outcome.State == cyborg.OperationSucceeded:
@@ -254,6 +263,7 @@ func (s *Store) PlanWhitelist(ctx context.Context, request cyborg.WhitelistReque
 	if err != nil {
 		return cyborg.WhitelistWork{}, err
 	}
+
 	return *work.Whitelist, nil
 }
 
