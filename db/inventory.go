@@ -487,7 +487,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 	if err := write(ctx, tx, rows, &diff); err != nil {
 		return nil, err
 	}
-	if err := loseAtBoot(ctx, tx, boots); err != nil {
+	if err := markLostAtBoot(ctx, tx, boots); err != nil {
 		return nil, err
 	}
 

@@ -35,7 +35,7 @@ func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]ho
 // devices that it mentions, their deployables and handles, the deployables and
 // handles that it shows on other devices, and the devices of these.
 func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (map[string]*inventory, error) {
-	var l loading
+	var l inventoryQuery
 	taken := &names{deployables: map[string]string{}, accelerators: map[string]bool{}}
 	out := map[string]*inventory{}
 
@@ -104,7 +104,7 @@ const (
 
 	// reportedDevices are the devices that a difference mentions. concerned are the
 	// deployables of these devices, those with the name of a deployable that it
-	// shows, and those with a handle that it shows. loading.values are the
+	// shows, and those with a handle that it shows. inventoryQuery.values are the
 	// parameters of both.
 	reportedDevices = `SELECT v.uuid FROM devices v JOIN unnest($1::text[], $2::text[]) AS w (host, identity) USING (host, identity)`
 	concerned       = `
@@ -116,9 +116,9 @@ const (
 		JOIN unnest($5::text[], $6::text[], $7::text[]) AS w (host, kind, identity) USING (host, kind, identity)`
 )
 
-// loading collects what has to be read of the inventories. The slices of each
+// inventoryQuery collects what has to be read of the inventories. The slices of each
 // group have the same length and are unnested together.
-type loading struct {
+type inventoryQuery struct {
 	hosts []string // hosts of which everything is read
 	parts []string // hosts of which only what the groups below name is read
 	names []string // names of reported deployables, as they are or would be called
@@ -129,7 +129,7 @@ type loading struct {
 }
 
 // add adds what the merge of one report needs to know.
-func (l *loading) add(r *cyborg.Report, name func(host, local string) string) {
+func (l *inventoryQuery) add(r *cyborg.Report, name func(host, local string) string) {
 	whole := r.Base == ""
 	if whole {
 		l.hosts = append(l.hosts, r.Host)
@@ -162,7 +162,7 @@ func (l *loading) add(r *cyborg.Report, name func(host, local string) string) {
 }
 
 // values returns the parameters of reportedDevices and concerned.
-func (l *loading) values() []any {
+func (l *inventoryQuery) values() []any {
 	return []any{
 		l.deviceHosts, l.devices, l.deployableHosts, l.deployables, l.handleHosts, l.handleKinds, l.identities,
 	}
@@ -194,10 +194,10 @@ const (
 	handleColumns = `uuid uuid, deployable_uuid uuid, host text, kind text, info jsonb, identity text, presence text`
 )
 
-// ours is an SQL expression: the checksum of the whitelist file of the host's
+// ownWhitelist is an SQL expression: the checksum of the whitelist file of the host's
 // Nova where only Cyborg has written it, else NULL. A host of which nothing is
 // known yet takes this checksum as the one that was written last.
-const ours = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
+const ownWhitelist = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
 
 // write writes hosts and collected changes in one round trip, with at most one
 // insert and one update for each table. The rows go to the server as one JSON
@@ -209,7 +209,7 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *changes) error {
 		INSERT INTO hosts (name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
 		    whitelist, whitelist_written, last_seen)
 		SELECT name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
-		    whitelist, `+ours+`, clock_timestamp()
+		    whitelist, `+ownWhitelist+`, clock_timestamp()
 		FROM jsonb_to_recordset($1) AS r (name text, boot_id text, instance text, agent_address text, agent_version text, report_seq bigint, digest text,
 		    base text, generation bigint, attachments jsonb, whitelist jsonb)
 		ORDER BY name

@@ -76,7 +76,7 @@ func (s *Store) EachDeployable(ctx context.Context, filter DeployableFilter, lis
 
 	var (
 		d     ListedDeployable
-		known = words{}
+		known = textCache{}
 	)
 
 	_, err = pgx.ForEachRow(rows, []any{

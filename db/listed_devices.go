@@ -68,7 +68,7 @@ func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Lis
 
 	var (
 		d     ListedDevice
-		known = words{}
+		known = textCache{}
 	)
 
 	_, err = pgx.ForEachRow(rows, []any{
@@ -78,21 +78,21 @@ func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Lis
 	return s.failure(ctx, err)
 }
 
-// words holds the texts of the rows that were read before. Rows are often alike,
+// textCache holds the texts of the rows that were read before. Rows are often alike,
 // and this way each text is allocated once for a whole list.
-type words map[string]string
+type textCache map[string]string
 
 // into returns the destination of a column whose text goes to place.
-func (w words) into(place *string) *word { return &word{known: w, place: place} }
+func (w textCache) into(place *string) *cachedText { return &cachedText{known: w, place: place} }
 
-// word is the destination of one column; its text is shared through known.
-type word struct {
-	known words
+// cachedText is the destination of one column; its text is shared through known.
+type cachedText struct {
+	known textCache
 	place *string
 }
 
 // ScanBytes stores the text of one row.
-func (w *word) ScanBytes(text []byte) error {
+func (w *cachedText) ScanBytes(text []byte) error {
 	known, ok := w.known[string(text)]
 	if !ok {
 		known = string(text)

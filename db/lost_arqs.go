@@ -16,11 +16,11 @@ type boot struct {
 	uptime   time.Duration // since this boot, when it was reported; 0 where the agent does not know
 }
 
-// loseAtBoot marks the accelerator requests of instances that were bound before
+// markLostAtBoot marks the accelerator requests of instances that were bound before
 // these boots of their hosts: the instances may be without their accelerators.
 // Setting seen_at back makes the next comparison ask Nova about them soon. Where
 // the agent does not know the uptime, the boot counts as just happened.
-func loseAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
+func markLostAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
 	if len(boots) == 0 {
 		return nil
 	}

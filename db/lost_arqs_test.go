@@ -202,7 +202,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 	r.bound(t, card0, who)
 	r.bound(t, card1, other)
 	at := r.endOfFeed(t)
-	told := func() []string {
+	history := func() []string {
 		t.Helper()
 		r.endOfFeed(t)
 		events, err := r.Events(t.Context(), db.EventFilter{}, at, 0)
@@ -224,7 +224,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 		require.NoError(t, r.SawInstances(t.Context(), []db.SeenInstance{
 			{UUID: who, Host: "h1", Drift: drift}, {UUID: other, Host: "h1"},
 		}, time.Hour))
-		return told()
+		return history()
 	}
 	broken := db.InstanceDrift{Class: cyborg.DriftInstanceError, Detail: "it is in ERROR"}
 	moved := db.InstanceDrift{Class: cyborg.DriftInstanceElsewhere, Detail: "it is on h9"}
@@ -239,7 +239,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 	}, saw(moved))
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, cyborg.Actor{Name: "cyborg"})
 	require.NoError(t, err)
-	require.Empty(t, told())
+	require.Empty(t, history())
 	require.NoError(t, r.EndInstanceDrift(t.Context()))
-	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "it is on h8" "" false`}, told())
+	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "it is on h8" "" false`}, history())
 }

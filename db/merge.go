@@ -97,7 +97,7 @@ func (v *inventory) difference(r cyborg.Report) (merged bool, err error) {
 		}
 	}
 
-	if v.takesFromOthers(r, mentioned) {
+	if v.movesFromUnmentioned(r, mentioned) {
 		return false, nil
 	}
 
@@ -131,10 +131,10 @@ func (v *inventory) difference(r cyborg.Report) (merged bool, err error) {
 	return !v.unsettled && len(v.complaints) == 0, nil
 }
 
-// takesFromOthers reports whether the difference shows a deployable on another
+// movesFromUnmentioned reports whether the difference shows a deployable on another
 // device than the recorded one without mentioning the recorded device, which
 // may still show the deployable as well.
-func (v *inventory) takesFromOthers(r cyborg.Report, mentioned map[string]bool) bool {
+func (v *inventory) movesFromUnmentioned(r cyborg.Report, mentioned map[string]bool) bool {
 	unmentioned := map[uuid.UUID]bool{}
 	for identity, d := range v.devices {
 		unmentioned[d.row.UUID] = !mentioned[identity]
@@ -183,7 +183,7 @@ func (v *inventory) report(r cyborg.Report) error {
 		}
 	}
 
-	v.absent(r)
+	v.disableAbsent(r)
 	for identity, d := range v.devices {
 		// A backend that failed does not know which devices are there.
 		if !shown[identity] && v.backends[d.row.Backend].row.State != cyborg.BackendFailed {
@@ -280,8 +280,8 @@ func (v *inventory) backend(r cyborg.BackendReport) error {
 	return nil
 }
 
-// absent disables the backends that the report no longer has.
-func (v *inventory) absent(r cyborg.Report) {
+// disableAbsent disables the backends that the report no longer has.
+func (v *inventory) disableAbsent(r cyborg.Report) {
 	for name, b := range v.backends {
 		if !slices.ContainsFunc(r.Content.Backends, func(other cyborg.BackendReport) bool { return other.Name == name }) {
 			b.row.State, b.row.Error, b.row.Reported = cyborg.BackendDisabled, "", false

@@ -389,8 +389,8 @@ func TestDeviceThatMoves(t *testing.T) {
 // TestNewOnADisabledDevice: what first appears on a device starts as the others of it are, and as no other device is.
 func TestNewOnADisabledDevice(t *testing.T) {
 	t.Parallel()
-	for _, told := range []string{"all", "what differs"} {
-		t.Run(told, func(t *testing.T) {
+	for _, mode := range []string{"all", "what differs"} {
+		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			r := newRecords(t)
 			h := r.addHost(t, "h1", 2)
@@ -410,7 +410,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 					}
 				}
 				now := h.next()
-				if told != "all" {
+				if mode != "all" {
 					now = since(before, now)
 				}
 				require.True(t, h.tell(t, now).Accepted)

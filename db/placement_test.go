@@ -426,7 +426,7 @@ func TestPlacementDriftIsTold(t *testing.T) {
 	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
 	r.due(t)
 	nobodys, at := uuid.New(), r.endOfFeed(t)
-	told := func(drift ...cyborg.Drift) []string {
+	driftEvents := func(drift ...cyborg.Drift) []string {
 		t.Helper()
 		got, err := r.Placement(t.Context(), "h1")
 		require.NoError(t, err)
@@ -450,30 +450,30 @@ func TestPlacementDriftIsTold(t *testing.T) {
 	repaired := []string{
 		`accelerator card0 drift_reserved "" "0 are" <nil>`, `accelerator card0 drift_reserved "0 are" "" true`,
 	}
-	require.Equal(t, repaired, told(reserved))
-	require.Empty(t, told())
-	require.Equal(t, repaired, told(reserved))
-	require.Equal(t, repaired, told(reserved), "it is another one")
+	require.Equal(t, repaired, driftEvents(reserved))
+	require.Empty(t, driftEvents())
+	require.Equal(t, repaired, driftEvents(reserved))
+	require.Equal(t, repaired, driftEvents(reserved), "it is another one")
 
 	orphan := cyborg.Drift{Class: cyborg.DriftOrphanProvider, Provider: nobodys, Name: "p", Detail: "vm has it"}
 	root := cyborg.Drift{Class: cyborg.DriftNoComputeNode, Detail: "none"}
 	require.Equal(t, []string{
 		`resource_provider nobody's drift_orphan_provider "" "vm has it" <nil>`, `host h1 drift_no_compute_node "" "none" <nil>`,
-	}, told(orphan, root))
+	}, driftEvents(orphan, root))
 	orphan.Detail = "vm2 has it"
-	require.Equal(t, []string{`resource_provider nobody's drift_orphan_provider "vm has it" "vm2 has it" <nil>`}, told(orphan, root))
+	require.Equal(t, []string{`resource_provider nobody's drift_orphan_provider "vm has it" "vm2 has it" <nil>`}, driftEvents(orphan, root))
 	orphan.RepairedAt = time.Now()
 	require.ElementsMatch(t, []string{
 		`resource_provider nobody's drift_orphan_provider "vm2 has it" "" true`, `host h1 drift_no_compute_node "none" "" false`,
-	}, told(orphan))
+	}, driftEvents(orphan))
 
 	lacks := cyborg.Drift{Class: cyborg.DriftMissingAllocation, Provider: a.ProviderUUID, Name: "p", Detail: "vm"}
-	require.Empty(t, told(lacks))
-	require.Empty(t, told())
-	require.Empty(t, told(lacks))
-	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "" "vm" <nil>`}, told(lacks))
-	require.Empty(t, told(lacks))
-	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "vm" "" false`}, told())
+	require.Empty(t, driftEvents(lacks))
+	require.Empty(t, driftEvents())
+	require.Empty(t, driftEvents(lacks))
+	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "" "vm" <nil>`}, driftEvents(lacks))
+	require.Empty(t, driftEvents(lacks))
+	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "vm" "" false`}, driftEvents())
 }
 
 // A host that is forgotten leaves the books when Placement has nothing of it any more.

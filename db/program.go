@@ -66,7 +66,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 	}
 
 	for i := range targets {
-		if err := first(targets[i].unprotected(), targets[i].withoutUse(), targets[i].settled()); err != nil {
+		if err := first(targets[i].unprotected(), targets[i].unused(), targets[i].settled()); err != nil {
 			return err
 		}
 	}
@@ -74,10 +74,10 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 	return nil
 }
 
-// withoutUse refuses an accelerator that somebody holds. Instances that hold one
+// unused refuses an accelerator that somebody holds. Instances that hold one
 // which has lost its image, because its host booted, do not count: they cannot
 // use it until the image is loaded again.
-func (a *accelerator) withoutUse() error {
+func (a *accelerator) unused() error {
 	held := slices.ContainsFunc(a.Holders(), func(h cyborg.Holder) bool { return h.Kind != cyborg.HolderInstance })
 	if a.LostImage != nil && !held {
 		return a.notNovas()

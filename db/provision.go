@@ -162,13 +162,13 @@ func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 			}
 		}
 
-		return giveNameBack(ctx, tx, o)
+		return restoreName(ctx, tx, o)
 	}
 }
 
-// giveNameBack restores the name from before the admission, unless another
+// restoreName restores the name from before the admission, unless another
 // accelerator has it now.
-func giveNameBack(ctx context.Context, tx pgx.Tx, o *running) error {
+func restoreName(ctx context.Context, tx pgx.Tx, o *running) error {
 	for i := range o.targets {
 		t := &o.targets[i]
 		if o.before.Name == "" || o.before.Name == t.Name {

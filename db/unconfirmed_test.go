@@ -160,12 +160,12 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	r.endOfFeed(t) // all of it can be read
 	history, err := r.Events(t.Context(), db.EventFilter{Operation: forced.Operation}, cyborg.Cursor{Transaction: 1}, 100)
 	require.NoError(t, err)
-	told := map[string]string{}
+	changes := map[string]string{}
 	for _, event := range history {
-		told[event.Axis] = event.From + " → " + event.To
+		changes[event.Axis] = event.From + " → " + event.To
 	}
-	require.Equal(t, "host:h1 → ", told["holder"])
-	require.Equal(t, " → "+unsettled, told["fence"])
+	require.Equal(t, "host:h1 → ", changes["holder"])
+	require.Equal(t, " → "+unsettled, changes["fence"])
 }
 
 // TestForceOfWhatIsInError: it is back in service when its host has settled what was in doubt, not before.
@@ -207,8 +207,8 @@ func TestForceBesideOthers(t *testing.T) {
 	require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, r.accelerator(t, id).Fence)
 }
 
-// TestForgetWhatWasLeft: hardware that has been missing for long is forgotten with what it was left with.
-func TestForgetWhatWasLeft(t *testing.T) {
+// TestForgetUnconfirmed: hardware that has been missing for long is forgotten together with its unconfirmed handles.
+func TestForgetUnconfirmed(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -235,8 +235,8 @@ func TestForgetWhatWasLeft(t *testing.T) {
 	require.Equal(t, cyborg.LifecycleReady, r.accelerator(t, part).Lifecycle, "nor in error because of a doubt that is over")
 }
 
-// TestLateSettlement: that its host settled what a handle was left with first says nothing of what it is left with now.
-func TestLateSettlement(t *testing.T) {
+// TestSettlementOfEarlierAttachment: a host that has settled an earlier attachment of an unconfirmed handle has not settled the present one.
+func TestSettlementOfEarlierAttachment(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)

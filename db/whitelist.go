@@ -34,7 +34,7 @@ func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "an accelerator is named twice")
 	}
 
-	if err := w.alone(ctx, tx); err != nil {
+	if err := w.onlyOne(ctx, tx); err != nil {
 		return choice{}, err
 	}
 
@@ -75,11 +75,11 @@ func (w whitelist) wanted() map[uuid.UUID]cyborg.NovaSpec {
 	return out
 }
 
-// alone refuses a second whitelist operation on a host: each sets the whole
+// onlyOne refuses a second whitelist operation on a host: each sets the whole
 // whitelist, and two of them need not have an accelerator in common on which
 // their claims would collide. The host is locked, so that no other one is
 // admitted between this check and the admission.
-func (w whitelist) alone(ctx context.Context, tx pgx.Tx) error {
+func (w whitelist) onlyOne(ctx context.Context, tx pgx.Tx) error {
 	var (
 		known bool
 		other *uuid.UUID
@@ -277,10 +277,10 @@ func (s *Store) Whitelist(ctx context.Context, host string) ([]cyborg.Accelerato
 	return public(found), nil
 }
 
-// differing is an SQL condition on hosts: the reported file of Nova's whitelist
+// whitelistDiffers is an SQL condition on hosts: the reported file of Nova's whitelist
 // is not the one that was written last. Where nothing is known to have been
 // written, it is true until a file is reported that only Cyborg has written.
-const differing = "whitelist ->> 'sha256' <> coalesce(whitelist_written, '')"
+const whitelistDiffers = "whitelist ->> 'sha256' <> coalesce(whitelist_written, '')"
 
 // CompareWhitelists records the hosts on which the reported file of Nova's
 // whitelist differs from the one that was written last, and those on which it no
@@ -297,14 +297,14 @@ func (s *Store) CompareWhitelists(ctx context.Context) error {
 			    ELSE 'the file of its Nova''s whitelist is an older one' END
 			    || '; nova-compute goes by it from its next start on. Have it written again, or look first: cyborg host whitelist, with --dry-run'
 			FROM hosts h
-			WHERE ` + differing + ` AND NOT EXISTS (SELECT FROM operations WHERE host = h.name AND kind = 'whitelist' AND open)
+			WHERE ` + whitelistDiffers + ` AND NOT EXISTS (SELECT FROM operations WHERE host = h.name AND kind = 'whitelist' AND open)
 			ORDER BY name
 			ON CONFLICT (host) DO UPDATE SET detail = excluded.detail, last_found_at = now(),
 			    found_at = CASE WHEN p.repaired_at IS NULL THEN p.found_at ELSE now() END,
 			    times = CASE WHEN p.repaired_at IS NULL THEN p.times + 1 ELSE 1 END, repaired_at = NULL`)
 		batch.Queue(`
 			UPDATE whitelist_drift d SET repaired_at = now()
-			WHERE repaired_at IS NULL AND NOT EXISTS (SELECT FROM hosts WHERE name = d.host AND ` + differing + `)`)
+			WHERE repaired_at IS NULL AND NOT EXISTS (SELECT FROM hosts WHERE name = d.host AND ` + whitelistDiffers + `)`)
 		return tx.SendBatch(ctx, batch).Close()
 	})
 }

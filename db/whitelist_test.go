@@ -162,12 +162,12 @@ func TestWhitelistDrift(t *testing.T) {
 	require.Empty(t, open())
 	require.Empty(t, open())
 
-	told := func() []string {
+	history := func() []string {
 		return scalar[[]string](t, r, `
 			SELECT array_agg(from_value || '>' || to_value ORDER BY transaction, id) FROM events
 			WHERE subject_kind = 'host' AND subject_id = 'h1' AND axis = 'drift_nova_whitelist'`)
 	}
-	require.Empty(t, told())
+	require.Empty(t, history())
 	h.fileSays(t, "two", "somebody has changed it")
 	requireOpen("h1", "somebody has changed it")
 	h.fileSays(t, "", "")
@@ -175,7 +175,7 @@ func TestWhitelistDrift(t *testing.T) {
 	h.fileSays(t, "one", "")
 	require.Empty(t, open())
 	require.Empty(t, open())
-	events := told()
+	events := history()
 	require.Len(t, events, 3)
 	require.Regexp(t, "^>.*somebody has changed it", events[0])
 	require.Regexp(t, "somebody has changed it.*>.*is gone", events[1])
@@ -424,10 +424,10 @@ func TestHistoryOfTheWhitelist(t *testing.T) {
 		SELECT from_value || '>' || to_value || ' ' || data::text FROM events
 		WHERE axis = 'nova_whitelist' AND subject_id = $1 ORDER BY transaction, id`, a.UUID.String())
 	require.NoError(t, err)
-	told, err := pgx.CollectRows(rows, pgx.RowTo[*string])
+	history, err := pgx.CollectRows(rows, pgx.RowTo[*string])
 	require.NoError(t, err)
-	require.Len(t, told, 3)
-	require.Equal(t, []string{">in {}", `in>in {"resource_class": "PGPU"}`}, []string{*told[0], *told[1]})
-	require.Nil(t, told[2], "it left, without more to say")
+	require.Len(t, history, 3)
+	require.Equal(t, []string{">in {}", `in>in {"resource_class": "PGPU"}`}, []string{*history[0], *history[1]})
+	require.Nil(t, history[2], "it left, without more to say")
 	require.Equal(t, first.Operation, scalar[uuid.UUID](t, r, "SELECT operation_id FROM events WHERE axis = 'nova_whitelist' ORDER BY transaction, id LIMIT 1"))
 }
