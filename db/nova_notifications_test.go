@@ -10,7 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// L3: that a bind has failed is known before it is undone. Until then it keeps its handle, and nobody else works on the request.
+// L3: the failure of a bind is recorded before it is undone. Until then the bind keeps its handle, and nobody else works on the request.
 func TestL3FailedBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -62,7 +62,7 @@ func TestL3FailedBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// L13: of which binds Nova has not been notified is recorded, whatever became of their runs.
+// L13: binds of which Nova has not been notified are recorded, whatever became of their workflows.
 func TestL13Untold(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -41,7 +41,7 @@ func toWhitelist(host string, accelerators ...*cyborg.Accelerator) db.Admission 
 	return a
 }
 
-// novas are the names of what is in the whitelist of a host's Nova.
+// novas returns the names of the accelerators in the whitelist of a host's Nova.
 func (r *records) novas(t testing.TB, host string) []string {
 	t.Helper()
 	found, err := r.Whitelist(t.Context(), host)
@@ -109,14 +109,14 @@ func TestWhitelist(t *testing.T) {
 	require.Empty(t, r.novas(t, "h1"), "one that never began")
 }
 
-// fileSays has a host report the file of its Nova's whitelist.
+// fileSays makes a host report the file of its Nova's whitelist.
 func (h *host) fileSays(t testing.TB, sha256, foreign string) {
 	t.Helper()
 	h.content.Whitelist = &cyborg.WhitelistFile{SHA256: sha256, Foreign: foreign}
 	h.report(t)
 }
 
-// A file that is not as it was written last is drift of its host, from the second look on and until it is so again.
+// A file that differs from the one that was written last is drift of its host, from the second look on and until it no longer differs.
 func TestWhitelistDrift(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -209,7 +209,7 @@ func TestWhitelistDrift(t *testing.T) {
 	require.Equal(t, 1, pruned.Drift)
 }
 
-// Of a whitelist that was written before anybody kept what, its first report tells; unless somebody else has changed it.
+// Where it is not recorded which whitelist was written, the first report decides, unless somebody else has changed the file.
 func TestWhitelistWrittenLongAgo(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)
@@ -252,7 +252,7 @@ func TestWhitelistWrittenLongAgo(t *testing.T) {
 	require.Equal(t, []string{"h1"}, open(), "only the first report tells")
 }
 
-// Of several that ask for a host's whitelist at once, with nothing in common, one gets it.
+// Of several operations that set the whitelist of one host at once, without a common accelerator, one is admitted.
 func TestWhitelistsAtOnce(t *testing.T) {
 	t.Parallel()
 	const askers = 6
@@ -277,7 +277,7 @@ func TestWhitelistsAtOnce(t *testing.T) {
 	require.Equal(t, 1, admitted)
 }
 
-// One device is given out by one of us only.
+// A device is given out either by Nova or by Cyborg.
 func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -378,7 +378,7 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 	require.Equal(t, []string{"card0"}, r.novas(t, "h1"))
 }
 
-// Placement loses our provider of what is Nova's: Nova's own has the same name.
+// Placement loses Cyborg's provider of a device in the whitelist, because Nova's own has the same name.
 func TestPlacementOfWhatIsNovas(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -409,7 +409,7 @@ func TestPlacementOfWhatIsNovas(t *testing.T) {
 	require.Equal(t, []string{"h1"}, r.due(t))
 }
 
-// Its history says when it was Nova's.
+// The history of an accelerator shows when it was in the whitelist.
 func TestHistoryOfTheWhitelist(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
