@@ -122,7 +122,7 @@ func (v *inventory) localName(deployable uuid.UUID) string {
 
 // fences fences the deployables whose held handles have gone missing, and lifts
 // that fence from those that have them back. A deployable that is fenced for
-// another reason keeps that fence; see fenceBelow.
+// another reason keeps that fence; see remainingFence.
 func (v *inventory) fences() {
 	lost := map[uuid.UUID]bool{}
 	for _, h := range v.handles {

@@ -160,9 +160,9 @@ func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.O
 }
 
 // unfenceTargets lifts the fences of the operation. A target that has to stay
-// fenced for another reason gets that fence; see fenceBelow.
+// fenced for another reason gets that fence; see remainingFence.
 func unfenceTargets(ctx context.Context, tx pgx.Tx, o *running) error {
-	_, err := tx.Exec(ctx, "UPDATE deployables d SET fence_reason = "+fenceBelow+`, fence_operation = NULL
+	_, err := tx.Exec(ctx, "UPDATE deployables d SET fence_reason = "+remainingFence+`, fence_operation = NULL
 		WHERE fence_operation = $2 AND uuid = ANY($1)`, ids(o.targets), o.id)
 	return err
 }
@@ -198,7 +198,7 @@ func restoreFences(ctx context.Context, tx pgx.Tx, o *running) error {
 	}
 
 	_, err = tx.Exec(ctx, `
-		UPDATE deployables d SET fence_reason = coalesce(f.reason, `+fenceBelow+`), fence_operation = f.operation_id
+		UPDATE deployables d SET fence_reason = coalesce(f.reason, `+remainingFence+`), fence_operation = f.operation_id
 		FROM deployables own LEFT JOIN jsonb_to_recordset($2) AS f (uuid uuid, reason text, operation_id uuid) ON f.uuid = own.uuid
 		WHERE own.uuid = ANY($3) AND own.uuid = d.uuid AND d.fence_operation = $1`, o.id, list, ids(o.targets))
 	return err

@@ -18,11 +18,11 @@ import (
 // handle. The fence belongs to the operation that used force, if one did.
 const unsettled = "its host may still have it attached, and has not settled that yet"
 
-// fenceBelow is an SQL expression: the reason for which the deployable d stays
+// remainingFence is an SQL expression: the reason for which the deployable d stays
 // fenced once the fence of a Program, or of a Bind that loaded an image, is
 // lifted, or NULL. While an image was being loaded, a host may have come back
 // with an attachment, or a device may have gone missing under its holder.
-const fenceBelow = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL) THEN '" +
+const remainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL) THEN '" +
 	unsettled + "' WHEN " + goneUnderHolder + " THEN '" + vanished + "' END"
 
 // settled refuses an accelerator with an unconfirmed handle, whatever reason its
@@ -70,7 +70,7 @@ func markObservedUnconfirmed(ctx context.Context, tx pgx.Tx, host string, added 
 // markNewUnconfirmed marks newly recorded handles as unconfirmed where the
 // host's journal already lists an attachment of them: the host may have them
 // attached for somebody whom the records no longer know. It fences their
-// accelerators, except those that an operation has fenced; see fenceBelow.
+// accelerators, except those that an operation has fenced; see remainingFence.
 func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added []handleRow) error {
 	type place struct{ host, handle string }
 	known := map[place]uuid.UUID{}
@@ -121,7 +121,7 @@ func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values .
 	}
 
 	_, err = tx.Exec(ctx, `
-		UPDATE deployables d SET fence_operation = NULL, fence_reason = `+fenceBelow+`
+		UPDATE deployables d SET fence_operation = NULL, fence_reason = `+remainingFence+`
 		WHERE uuid = ANY($1) AND fence_reason = $2 AND NOT EXISTS (
 			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL)`, targets, unsettled)
 	return targets, err
