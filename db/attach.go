@@ -37,7 +37,7 @@ func (attach) admit(context.Context, pgx.Tx, choice) error { return nil }
 
 func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	t, holder := &targets[0], a.request.Holder
-	if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.ready(), t.enabled(), t.settled(), t.unfenced()); err != nil {
+	if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.ready(), t.enabled(), t.confirmed(), t.unfenced()); err != nil {
 		return err
 	}
 	if holder.Kind == cyborg.HolderHost && holder.ID != t.Host && !t.Specs.Remotable {
@@ -86,7 +86,7 @@ func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 		_, err := tx.Exec(ctx, "UPDATE attach_handles SET attached_at = now() WHERE "+taken, o.id, ids(o.targets))
 		return err
 	case cyborg.OperationNeedsOperator: // the handle stays in doubt with its holder, so that nobody else gets it
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 	default:
 		return release(ctx, tx, taken, o.id, ids(o.targets))
 	}

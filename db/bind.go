@@ -320,7 +320,7 @@ func (b bind) disturb(ctx context.Context, tx pgx.Tx, out choice, wishes map[uui
 func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		t := &targets[i]
-		if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.unheldBut(operation), t.settled()); err != nil {
+		if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.unheldBut(operation), t.confirmed()); err != nil {
 			return err
 		}
 	}
@@ -421,7 +421,7 @@ func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 		return err
 	}
 	if outcome.State == cyborg.OperationNeedsOperator {
-		return leaveUnprogrammed(ctx, tx, o, outcome)
+		return markUnprogrammed(ctx, tx, o, outcome)
 	}
 	return restoreFences(ctx, tx, o)
 }

@@ -145,7 +145,7 @@ func (c configure) describe(_ *running, work *cyborg.Work) { work.Configure = &c
 // end records the backend as the agent says that it is now; its devices come with the next report.
 func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if outcome.State == cyborg.OperationNeedsOperator {
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 	}
 	if outcome.State != cyborg.OperationSucceeded {
 		return nil

@@ -152,7 +152,7 @@ func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.
 		}
 		return settle(ctx, tx, ids(o.targets))
 	case cyborg.OperationNeedsOperator:
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 	default: // its holder has it as before
 		return nil
 	}

@@ -108,9 +108,9 @@ func (a *accelerator) fenced(reason string) error {
 		out = out.WithOperation(a.Fence.Operation)
 	}
 	switch reason {
-	case unsettled:
+	case fenceUnconfirmed:
 		return out.WithHint("Reconcile asks host %s as soon as it is heard. A host that is gone for ever can be forgotten.", a.Host)
-	case vanished:
+	case fenceVanished:
 		return out.WithHint("Put the device back, or detach it from who has it.")
 	}
 	return out.WithHint("Program it again, with an image that works.")
@@ -146,7 +146,7 @@ func (a *accelerator) unheld() error { return a.unheldBut(uuid.Nil) }
 
 // unheldBut is unheld, but for what the given operation took.
 func (a *accelerator) unheldBut(operation uuid.UUID) error {
-	if err := a.notNovas(); err != nil {
+	if err := a.notWhitelisted(); err != nil {
 		return err
 	}
 	for _, h := range a.Handles {

@@ -10,9 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// move takes accelerators to another lifecycle, but only those whose present
+// setLifecycle takes accelerators to another lifecycle, but only those whose present
 // lifecycle allows that, and returns how many those were.
-func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecycle) (int, error) {
+func setLifecycle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecycle) (int, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE deployables SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
 		WHERE uuid = ANY($1) AND lifecycle = ANY($3)`,
@@ -20,7 +20,7 @@ func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecyc
 	return int(tag.RowsAffected()), err
 }
 
-// leaveInError records that an operation could not undo what it had begun. It
+// markInError records that an operation could not undo what it had begun. It
 // leaves accelerators that are out of service as they are: they have nothing to
 // lose.
 //
@@ -28,7 +28,7 @@ func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecyc
 // An error that a Provision or a Program has left keeps that kind where a later
 // attach, detach or Retire fails: settling the later doubt must not cure it, and
 // what cured it before still does.
-func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+func markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	var from []string
 	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.LifecycleError), cyborg.LifecycleError) {
 		if state != cyborg.LifecycleInactive {
@@ -83,6 +83,6 @@ func release(ctx context.Context, tx pgx.Tx, condition string, values ...any) er
 
 	_, err = tx.Exec(ctx, `
 		UPDATE deployables d SET fence_reason = NULL
-		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT `+goneUnderHolder, targets, vanished)
+		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT `+goneUnderHolder, targets, fenceVanished)
 	return err
 }

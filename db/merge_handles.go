@@ -6,10 +6,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// vanished is the reason of the fence around an accelerator whose device went
+// fenceVanished is the reason of the fence around an accelerator whose device went
 // missing while somebody held it. This fence belongs to no operation. It is
 // lifted when the device is back, or when nobody holds the accelerator any more.
-const vanished = "vanished while in use"
+const fenceVanished = "vanished while in use"
 
 // goneUnderHolder is an SQL condition: somebody holds a missing handle of the
 // deployable d.
@@ -137,9 +137,9 @@ func (v *inventory) fences() {
 		switch {
 		case !v.merged[row.UUID]: // the report does not describe it completely
 		case lost[row.UUID] && fence == nil:
-			reason := vanished
+			reason := fenceVanished
 			row.FenceReason = &reason
-		case !lost[row.UUID] && fence != nil && *fence == vanished:
+		case !lost[row.UUID] && fence != nil && *fence == fenceVanished:
 			row.FenceReason = nil
 		}
 	}

@@ -66,7 +66,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 	}
 
 	for i := range targets {
-		if err := first(targets[i].unprotected(), targets[i].unused(), targets[i].settled()); err != nil {
+		if err := first(targets[i].unprotected(), targets[i].unused(), targets[i].confirmed()); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 func (a *accelerator) unused() error {
 	held := slices.ContainsFunc(a.Holders(), func(h cyborg.Holder) bool { return h.Kind != cyborg.HolderInstance })
 	if a.LostImage != nil && !held {
-		return a.notNovas()
+		return a.notWhitelisted()
 	}
 	return a.unheld()
 }
@@ -143,7 +143,7 @@ func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.O
 			}
 		}
 
-		if _, err := move(ctx, tx, cured, cyborg.LifecycleReady); err != nil {
+		if _, err := setLifecycle(ctx, tx, cured, cyborg.LifecycleReady); err != nil {
 			return err
 		}
 
@@ -153,7 +153,7 @@ func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.O
 
 		return unfenceTargets(ctx, tx, o)
 	case cyborg.OperationNeedsOperator:
-		return leaveUnprogrammed(ctx, tx, o, outcome)
+		return markUnprogrammed(ctx, tx, o, outcome)
 	default:
 		return restoreFences(ctx, tx, o)
 	}
@@ -167,10 +167,10 @@ func unfenceTargets(ctx context.Context, tx pgx.Tx, o *running) error {
 	return err
 }
 
-// leaveUnprogrammed leaves the targets in error, and fenced: nobody knows which
+// markUnprogrammed leaves the targets in error, and fenced: nobody knows which
 // image they have.
-func leaveUnprogrammed(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
-	if err := leaveInError(ctx, tx, o, outcome); err != nil {
+func markUnprogrammed(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	if err := markInError(ctx, tx, o, outcome); err != nil {
 		return err
 	}
 

@@ -118,11 +118,11 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
 	}
 
-	if err := first(t.unprotected(), t.notNovas(), t.enabled(), t.settled()); err != nil {
+	if err := first(t.unprotected(), t.notWhitelisted(), t.enabled(), t.confirmed()); err != nil {
 		return err
 	}
 
-	if t.Fence != nil && t.Fence.Reason == vanished {
+	if t.Fence != nil && t.Fence.Reason == fenceVanished {
 		return t.unfenced()
 	}
 
@@ -133,7 +133,7 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 
 // begin moves the accelerator to installing.
 func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	moved, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInstalling)
+	moved, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleInstalling)
 	if err == nil && moved == 0 {
 		return errCollision
 	}
@@ -147,17 +147,17 @@ func (provision) describe(*running, *cyborg.Work) {}
 func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		moved, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleReady)
+		moved, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleReady)
 		if err == nil && moved == 0 {
 			return cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)
 		}
 
 		return err
 	case cyborg.OperationNeedsOperator:
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 	default:
 		if o.state == cyborg.OperationRunning {
-			if _, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInactive); err != nil {
+			if _, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleInactive); err != nil {
 				return err
 			}
 		}

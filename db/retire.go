@@ -39,7 +39,7 @@ func (retire) guard(targets []accelerator, operation uuid.UUID) error {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
 	}
 
-	return first(t.unprotected(), t.unheld(), t.settled())
+	return first(t.unprotected(), t.unheld(), t.confirmed())
 }
 
 func (retire) begin(context.Context, pgx.Tx, *running) error { return nil }
@@ -50,10 +50,10 @@ func (retire) describe(*running, *cyborg.Work) {}
 func (retire) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		_, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInactive)
+		_, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleInactive)
 		return err
 	case cyborg.OperationNeedsOperator:
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 	default: // it stays in service, or in error, as before
 		return nil
 	}

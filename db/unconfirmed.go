@@ -14,23 +14,23 @@ import (
 // settled the attachment there. In the database the columns left_kind, left_id
 // and left_operation keep who had it.
 
-// unsettled is the reason of the fence around an accelerator with an unconfirmed
+// fenceUnconfirmed is the reason of the fence around an accelerator with an unconfirmed
 // handle. The fence belongs to the operation that used force, if one did.
-const unsettled = "its host may still have it attached, and has not settled that yet"
+const fenceUnconfirmed = "its host may still have it attached, and has not settled that yet"
 
 // remainingFence is an SQL expression: the reason for which the deployable d stays
 // fenced once the fence of a Program, or of a Bind that loaded an image, is
 // lifted, or NULL. While an image was being loaded, a host may have come back
 // with an attachment, or a device may have gone missing under its holder.
 const remainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL) THEN '" +
-	unsettled + "' WHEN " + goneUnderHolder + " THEN '" + vanished + "' END"
+	fenceUnconfirmed + "' WHEN " + goneUnderHolder + " THEN '" + fenceVanished + "' END"
 
-// settled refuses an accelerator with an unconfirmed handle, whatever reason its
+// confirmed refuses an accelerator with an unconfirmed handle, whatever reason its
 // fence gives.
-func (a *accelerator) settled() error {
+func (a *accelerator) confirmed() error {
 	for _, h := range a.Handles {
 		if h.Unconfirmed != nil {
-			return a.fenced(unsettled)
+			return a.fenced(fenceUnconfirmed)
 		}
 	}
 	return nil
@@ -48,7 +48,7 @@ func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.
 	}
 
 	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
-		ids(o.targets), unsettled, o.id)
+		ids(o.targets), fenceUnconfirmed, o.id)
 	return err
 }
 
@@ -100,7 +100,7 @@ func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added [
 		return err
 	}
 
-	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2 WHERE uuid = ANY($1) AND fence_operation IS NULL", targets, unsettled)
+	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2 WHERE uuid = ANY($1) AND fence_operation IS NULL", targets, fenceUnconfirmed)
 	return err
 }
 
@@ -123,6 +123,6 @@ func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values .
 	_, err = tx.Exec(ctx, `
 		UPDATE deployables d SET fence_operation = NULL, fence_reason = `+remainingFence+`
 		WHERE uuid = ANY($1) AND fence_reason = $2 AND NOT EXISTS (
-			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL)`, targets, unsettled)
+			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL)`, targets, fenceUnconfirmed)
 	return targets, err
 }

@@ -11,7 +11,7 @@ import (
 
 // whitelist decides which PCI devices of a host its Nova gives out by itself. A
 // device is given out either by Nova or by Cyborg: a constraint keeps what is in
-// the whitelist inactive; nothing can be done to it here (see notNovas); and
+// the whitelist inactive; nothing can be done to it here (see notWhitelisted); and
 // Cyborg's resource provider of it is removed from Placement, because Nova's own
 // would have the same name.
 //
@@ -163,7 +163,7 @@ func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
 			WithOperation(a.movedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
 
-	return first(a.unheld(), a.settled(), a.unfenced())
+	return first(a.unheld(), a.confirmed(), a.unfenced())
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
@@ -237,8 +237,8 @@ func recordFile(ctx context.Context, tx pgx.Tx, host string, outcome *cyborg.Out
 	return err
 }
 
-// notNovas refuses an accelerator that Nova gives out.
-func (a *accelerator) notNovas() error {
+// notWhitelisted refuses an accelerator that Nova gives out.
+func (a *accelerator) notWhitelisted() error {
 	if a.Nova == nil {
 		return nil
 	}
