@@ -32,6 +32,7 @@ func (s *Store) MergeReports(ctx context.Context, reports []cyborg.Report) ([]cy
 // mergeEach is MergeReports with one error for each report.
 func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, []error) {
 	replies, errs := make([]cyborg.ReportReply, len(reports)), make([]error, len(reports))
+
 	var valid []int // indexes of reports
 	for i := range reports {
 		errs[i] = checkReport(&reports[i])
@@ -257,6 +258,7 @@ func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []cyborg.Re
 // host only the newest report counts.
 func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
 	names, newest := newestOf(reports)
+
 	known, err := readHostRows(ctx, tx, names)
 	if err != nil {
 		return nil, err
@@ -280,6 +282,7 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Rep
 		}
 	}
 
+	// A host that is asked for its whole report keeps its records until it comes.
 	if err := touch(ctx, tx, reports, touched); err != nil {
 		return nil, err
 	}
@@ -297,7 +300,8 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Rep
 	}
 
 	replies := make([]cyborg.ReportReply, len(reports))
-	var refused []int
+	var refused []int // indexes of the reports that were not accepted
+
 	for i, r := range reports {
 		if r.Base != "" && i == newest[r.Host] && whole[r.Host] {
 			replies[i] = cyborg.ReportReply{Generation: known[r.Host].Generation, Whole: true}
@@ -512,6 +516,7 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 		return false, err
 	}
 
+	// A later observation of a device replaces an earlier one.
 	slices.SortStableFunc(observations, func(a, b cyborg.Observation) int { return int(a.Sequence - b.Sequence) })
 	for _, o := range observations {
 		superseded = o.Sequence <= known[host].ReportSeq

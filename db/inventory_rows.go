@@ -65,6 +65,8 @@ func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, reports []cyborg
 			l.values(), takeDevice)
 		each(batch, deployableRows+`d.uuid IN (`+concerned+`)`, l.values(), takeDeployable)
 		each(batch, handleRows+`h.deployable_uuid IN (`+concerned+`)`, l.values(), takeHandle)
+
+		// What operations have observed since the report is not in a difference's base.
 		each(batch, `
 			SELECT jsonb_build_object('host', v.host, 'identity', v.identity) FROM devices v JOIN hosts h ON h.name = v.host
 			WHERE v.host = ANY($1) AND v.observed_seq > h.report_seq`, []any{l.parts}, func(row deviceRow) {
@@ -77,6 +79,7 @@ func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, reports []cyborg
 		Host string `json:"host"` // empty for the name of an accelerator
 	}
 
+	// Names are unique across all hosts, so other hosts' names are read as well.
 	each(batch, `
 		SELECT jsonb_build_object('name', name, 'host', host) FROM deployables WHERE name = ANY($1)
 		UNION ALL
@@ -93,6 +96,10 @@ func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, reports []cyborg
 }
 
 const (
+	// These statements read rows as JSON objects, whose keys are the names of the
+	// columns; a condition follows. A deployable's image_boot is left out while an
+	// operation fences it, because the operation may be loading an image: a report
+	// then must not record in which boot the image was seen.
 	deviceRows     = `SELECT to_jsonb(d) FROM devices d WHERE `
 	deployableRows = `
 		SELECT to_jsonb(d) || jsonb_build_object('claimed', c.operation_id IS NOT NULL,

@@ -29,6 +29,7 @@ func setLifecycle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg
 // attach, detach or Retire fails: settling the later doubt must not cure it, and
 // what cured it before still does.
 func markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	// The error of an accelerator that is in error already is replaced, too.
 	var from []string
 	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.LifecycleError), cyborg.LifecycleError) {
 		if state != cyborg.LifecycleInactive {

@@ -312,6 +312,7 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		return nil
 	}
 
+	// From here on the device is recorded as it was reported.
 	board, err := documentOf(r.BoardInfo, "{}")
 	if err != nil {
 		return err
@@ -340,6 +341,7 @@ func (v *inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		}
 	}
 
+	// The device was reported completely: whatever it does not show is missing.
 	for name, p := range v.deployables {
 		if p.row.DeviceUUID == row.UUID && !shown[name] {
 			v.deployableMissing(p)
@@ -416,6 +418,7 @@ func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.D
 		row.ProgramSet = d.row.Identity
 	}
 
+	// The image was seen in this boot. A trigger compares the boots.
 	if row.ImageBoot != nil {
 		row.ImageBoot = &v.boot
 	}

@@ -53,6 +53,7 @@ func Migrate(ctx context.Context, url string) (from, to int64, err error) {
 		return status.Current, status.Current, tooNew(status)
 	}
 
+	// Up takes a lock and reads the version again under it.
 	results, err := provider.Up(ctx)
 	if err != nil {
 		return status.Current, status.Current, cyborg.Errorf(cyborg.ErrInternal, "migrating the database failed: %w", err)

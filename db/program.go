@@ -65,6 +65,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 		return err
 	}
 
+	// The image also changes the other targets, which nobody may be using.
 	for i := range targets {
 		if err := first(targets[i].unprotected(), targets[i].unused(), targets[i].confirmed()); err != nil {
 			return err
@@ -187,7 +188,7 @@ func restoreFences(ctx context.Context, tx pgx.Tx, o *running) error {
 		cyborg.Fence
 	}
 
-	rows := []row{}
+	rows := []row{} // not nil: the statement needs a JSON array
 	for id, fence := range o.before.Fences {
 		rows = append(rows, row{id, fence})
 	}

@@ -38,6 +38,7 @@ func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		}
 	}
 
+	// No accelerator has the name yet: any one that fits will get it.
 	if id == uuid.Nil {
 		found, err := p.fit(ctx, tx)
 		return p.chosen(found), err
@@ -94,6 +95,7 @@ func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
 		return err
 	}
 
+	// A provision that has not ended has not moved the accelerator yet.
 	by := has[0].movedBy
 	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
 		by = claim.Operation

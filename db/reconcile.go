@@ -190,6 +190,7 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 			return err
 		}
 
+		// Only a doubt that the same operation has left is settled by this.
 		err := release(ctx, tx, `
 			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
 			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))

@@ -30,6 +30,8 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	known, working := false, uuid.Nil // whether the host is recorded, and an open operation that reboots some
 	batch.Queue("SELECT EXISTS (SELECT FROM hosts WHERE name = $1)", r.request.Host).QueryRow(func(row pgx.Row) error { return row.Scan(&known) })
 
+	// With Once ($2), an instance that has a row in rescues is left out even if that
+	// operation has ended.
 	batch.Queue(`
 		SELECT a.uuid, a.instance_uuid, a.lost_boot, a.lost_at, coalesce(o.id, '00000000-0000-0000-0000-000000000000') FROM arqs a
 		LEFT JOIN rescues r ON r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot
@@ -68,6 +70,7 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	}
 
 	out.nothing = len(out.arqs) == 0
+
 	var err error
 	out.uses, err = lockAccelerators(ctx, tx, `d.uuid IN (
 		SELECT h.deployable_uuid FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid WHERE a.uuid = ANY($1))`, out.arqs)

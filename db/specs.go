@@ -24,6 +24,7 @@ func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.Spec
 		ifVersion = seen.SpecVersion
 	}
 
+	// Applying the patch checks it against the hardware; the result is not used.
 	if _, err := seen.Specs.With(patch); err != nil {
 		return seen, err
 	}

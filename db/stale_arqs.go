@@ -31,6 +31,7 @@ func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, 
 		return 0, s.failure(ctx, err)
 	}
 
+	// They are checked again under their locks: somebody may have bound one since.
 	collected := 0
 	err = s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		found, err := lockARQs(ctx, tx, true, nil, "a.uuid = ANY(?)", stale)

@@ -75,6 +75,7 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 
 	s := &Store{pool: pool, opts: opts, log: log, notifier: newNotifier(listener, log)}
 
+	// A wrong schema is refused here, before any statement fails on it.
 	if err := s.check(ctx); err != nil {
 		pool.Close()
 		return nil, err

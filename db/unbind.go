@@ -133,6 +133,7 @@ func concludeARQs(ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState
 		return err
 	})
 
+	// The requests are read before they are deleted or lose their handles.
 	batch.Queue("DELETE FROM arqs WHERE claimed_by = $1 AND state = $2", o.id, string(cyborg.ARQDeleting)).Exec(affected(&deleted))
 
 	if to == cyborg.ARQBound {
@@ -159,6 +160,7 @@ func concludeARQs(ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState
 		return err
 	}
 
+	// Handles of bound requests stay with them, unless a request was deleted.
 	if to == cyborg.ARQBound && deleted == 0 || len(handles) == 0 {
 		return nil
 	}

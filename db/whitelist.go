@@ -117,6 +117,7 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 	}
 
 	wanted := w.wanted()
+
 	var refusals []error
 	for i := range targets {
 		spec, listed := wanted[targets[i].UUID]
