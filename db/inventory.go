@@ -185,10 +185,12 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 		if err != nil {
 			return err
 		}
+
 		fresh, err = s.recordDuplicateAgents(ctx, tx, duplicates)
 		if err != nil {
 			return err
 		}
+
 		for i := range duplicates {
 			if r := &duplicates[i]; r.refused {
 				refusals[r.by] = s.refusal(r)
@@ -226,6 +228,7 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 		for n, i := range which {
 			replies[i] = merged[n]
 		}
+
 		successors, err = s.succeed(ctx, tx, duplicates, replies)
 		return err
 	})
@@ -386,6 +389,7 @@ func touch(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, which []int)
 	if len(which) == 0 {
 		return nil
 	}
+
 	var (
 		names, versions, instances, addresses []string
 		sequences                             []int64
@@ -403,6 +407,7 @@ func touch(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, which []int)
 		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS r (name, version, sequence, instance, address)
 		WHERE hosts.name = r.name`,
 		names, versions, sequences, instances, addresses)
+
 	return err
 }
 
@@ -491,6 +496,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 	if err := write(ctx, tx, rows, &diff); err != nil {
 		return nil, err
 	}
+
 	if err := markLostAtBoot(ctx, tx, boots); err != nil {
 		return nil, err
 	}

@@ -185,9 +185,11 @@ func each[T any](batch *pgx.Batch, sql string, values []any, take func(T)) {
 			if err := json.Unmarshal(text, &row); err != nil {
 				return err
 			}
+
 			take(row)
 			return nil
 		})
+
 		return err
 	})
 }

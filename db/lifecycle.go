@@ -44,6 +44,7 @@ func markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Out
 		WHERE uuid = ANY($1) AND lifecycle = ANY($6)`,
 		ids(o.targets), string(cyborg.LifecycleError), reason, o.id, string(o.handler.kind()), from,
 		append(doubtful(), string(cyborg.OperationRetire)))
+
 	return err
 }
 

@@ -47,6 +47,7 @@ func (l Listing) order(ctx context.Context, q querier, c *clause, list sorted) (
 			return "", cyborg.Errorf(cyborg.ErrInvalid, "the list cannot be sorted by %q", l.SortKey).
 				WithHint("It can by %s.", strings.Join(slices.Sorted(maps.Keys(list.keys)), ", "))
 		}
+
 		columns = []string{column, list.id}
 	}
 

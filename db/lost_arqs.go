@@ -38,6 +38,7 @@ func markLostAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
 		FROM unnest($1::text[], $2::text[], $3::interval[]) AS b (host, id, uptime), attach_handles h
 		WHERE a.host = b.host AND a.state = 'Bound' AND a.instance_uuid IS NOT NULL
 		  AND h.uuid = a.handle_uuid AND h.attached_at < clock_timestamp() - b.uptime`, hosts, ids, uptimes)
+
 	return err
 }
 

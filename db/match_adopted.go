@@ -24,6 +24,7 @@ func (v *inventory) matchAdopted(r cyborg.Report) error {
 		if b.State != cyborg.BackendOK {
 			continue
 		}
+
 		for _, d := range b.Devices {
 			if err := v.matchAdoptedDevice(d); err != nil {
 				return err

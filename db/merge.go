@@ -93,6 +93,7 @@ func (v *inventory) difference(r cyborg.Report) (merged bool, err error) {
 			if mentioned[d.Identity] {
 				return false, nil
 			}
+
 			mentioned[d.Identity] = true
 		}
 	}
@@ -200,6 +201,7 @@ func (v *inventory) report(r cyborg.Report) error {
 		if b.row.Error != "" {
 			texts = append([]string{b.row.Error}, texts...)
 		}
+
 		b.row.Error = abridge(texts)
 	}
 
@@ -530,9 +532,11 @@ func (c *changes) collect(v *inventory) int {
 	for _, key := range slices.Sorted(maps.Keys(v.backends)) {
 		c.backends.add(v.backends[key])
 	}
+
 	for _, key := range slices.Sorted(maps.Keys(v.devices)) {
 		c.devices.add(v.devices[key])
 	}
+
 	for _, key := range slices.Sorted(maps.Keys(v.deployables)) {
 		c.deployables.add(v.deployables[key])
 	}

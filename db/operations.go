@@ -105,6 +105,7 @@ func andStates(c *clause, states []cyborg.OperationState) {
 		c.and(is("o.state", cyborg.OperationNeedsOperator))
 		return
 	}
+
 	andAny(c, "o.state", texts(states))
 }
 

@@ -89,6 +89,7 @@ func (s *Store) SwitchPlacement(ctx context.Context, on bool, every time.Duratio
 		_, err := tx.Exec(ctx, `
 			INSERT INTO placement_sync (host, compared_at) SELECT h.name, now() - random() * $1::interval FROM hosts h
 			WHERE NOT EXISTS (SELECT FROM placement_sync p WHERE p.host = h.name) ORDER BY h.name ON CONFLICT DO NOTHING`, every)
+
 		return err
 	})
 }
@@ -109,6 +110,7 @@ func (s *Store) PlacementSilence(ctx context.Context, silentFor time.Duration) (
 		          WHERE q.silent AND h.last_seen >= clock_timestamp() - $1::interval LIMIT 1000))
 		      ORDER BY s.host FOR UPDATE OF s SKIP LOCKED) AS changed
 		WHERE p.host = changed.host`, silentFor)
+
 	return int(tag.RowsAffected()), s.failure(ctx, err)
 }
 
@@ -284,6 +286,7 @@ func (s *Store) placementInstances(ctx context.Context, host string, to []Placem
 			}
 			to[i].Instances[instance] += bound
 		}
+
 		return nil
 	})
 
@@ -400,6 +403,7 @@ func recordDrift(ctx context.Context, tx pgx.Tx, o PlacementOutcome) error {
 		WHERE host = $1 AND repaired_at IS NULL AND ($2 OR class = ANY($5))
 		  AND (class, provider_uuid) NOT IN (SELECT * FROM unnest($3::text[], $4::uuid[]))`,
 		o.Host, o.Compared, classes, providers, []string{string(cyborg.DriftNoComputeNode), string(cyborg.DriftRefused)})
+
 	return err
 }
 

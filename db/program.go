@@ -202,5 +202,6 @@ func restoreFences(ctx context.Context, tx pgx.Tx, o *running) error {
 		UPDATE deployables d SET fence_reason = coalesce(f.reason, `+remainingFence+`), fence_operation = f.operation_id
 		FROM deployables own LEFT JOIN jsonb_to_recordset($2) AS f (uuid uuid, reason text, operation_id uuid) ON f.uuid = own.uuid
 		WHERE own.uuid = ANY($3) AND own.uuid = d.uuid AND d.fence_operation = $1`, o.id, list, ids(o.targets))
+
 	return err
 }

@@ -151,6 +151,7 @@ func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error
 		if _, ok := byHost[d.Host]; !ok {
 			hosts = append(hosts, d.Host)
 		}
+
 		byHost[d.Host] = append(byHost[d.Host], d)
 	}
 
@@ -284,6 +285,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 		if err != nil {
 			return err
 		}
+
 		if err := settle(ctx, tx, free); err != nil {
 			return err
 		}
@@ -308,6 +310,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 		_, err = tx.Exec(ctx, `
 			DELETE FROM backends b WHERE host = $1 AND NOT reported
 			AND NOT EXISTS (SELECT FROM devices WHERE host = b.host AND backend = b.name)`, host)
+
 		return err
 	})
 

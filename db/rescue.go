@@ -54,6 +54,7 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 			}
 			return nil
 		})
+
 		return err
 	})
 

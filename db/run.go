@@ -84,6 +84,7 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, err
 	}
+
 	o.targets = asked(o.targets, first)
 
 	handler, err := s.recordedHandler(kind, input)
@@ -183,6 +184,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 			if err := o.start(ctx, tx); err != nil {
 				return err
 			}
+
 			short, ok := o.handler.(bind)
 			if ok && complete && short.nothingToLoad(o) {
 				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.OperationSucceeded}); err != nil {
@@ -358,6 +360,7 @@ func (o *running) finish(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome
 	if outcome.Steps != nil {
 		steps = outcome.Steps
 	}
+
 	if outcome.Result != nil {
 		result = outcome.Result
 	}

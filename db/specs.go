@@ -68,12 +68,15 @@ func settable(patch cyborg.SpecsPatch) map[string]any {
 	if patch.Remote != nil {
 		out["remote"] = *patch.Remote
 	}
+
 	if patch.Remotable != nil {
 		out["remotable"] = *patch.Remotable
 	}
+
 	if patch.Type != nil {
 		out["acc_type"] = *patch.Type
 	}
+
 	if patch.Capability != nil { // an empty tree is a value, too
 		out["acc_capability"] = patch.Capability
 	}

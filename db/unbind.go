@@ -45,6 +45,7 @@ func (u unbind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		case out.host != "" && a.Host != out.host:
 			return out, cyborg.Errorf(cyborg.ErrInvalid, "accelerator requests of hosts %s and %s cannot be unbound together", out.host, a.Host)
 		}
+
 		out.host, out.arqs = a.Host, append(out.arqs, a.UUID)
 	}
 

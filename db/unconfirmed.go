@@ -49,6 +49,7 @@ func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.
 
 	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
 		ids(o.targets), fenceUnconfirmed, o.id)
+
 	return err
 }
 

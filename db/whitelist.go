@@ -303,9 +303,11 @@ func (s *Store) CompareWhitelists(ctx context.Context) error {
 			ON CONFLICT (host) DO UPDATE SET detail = excluded.detail, last_found_at = now(),
 			    found_at = CASE WHEN p.repaired_at IS NULL THEN p.found_at ELSE now() END,
 			    times = CASE WHEN p.repaired_at IS NULL THEN p.times + 1 ELSE 1 END, repaired_at = NULL`)
+
 		batch.Queue(`
 			UPDATE whitelist_drift d SET repaired_at = now()
 			WHERE repaired_at IS NULL AND NOT EXISTS (SELECT FROM hosts WHERE name = d.host AND ` + whitelistDiffers + `)`)
+
 		return tx.SendBatch(ctx, batch).Close()
 	})
 }
