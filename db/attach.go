@@ -37,7 +37,7 @@ func (attach) admit(context.Context, pgx.Tx, choice) error { return nil }
 
 func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	t, holder := &targets[0], a.request.Holder
-	if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.ready(), t.enabled(), t.confirmed(), t.unfenced()); err != nil {
+	if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.ready(), t.enabled(), t.confirmed(), t.unfenced()); err != nil {
 		return err
 	}
 	if holder.Kind == cyborg.HolderHost && holder.ID != t.Host && !t.Specs.Remotable {

@@ -180,7 +180,7 @@ func (b bind) take(ctx context.Context, tx pgx.Tx, out choice, arqs map[uuid.UUI
 		if err := a.unclaimed(uuid.Nil); err != nil {
 			return b.inLine(out, err)
 		}
-		if err := first(a.there(), a.unprotected(), a.ready(), a.enabled(), a.unfenced()); err != nil {
+		if err := firstError(a.present(), a.unprotected(), a.ready(), a.enabled(), a.unfenced()); err != nil {
 			return out.failedWith(err), nil
 		}
 		free := slices.IndexFunc(a.Handles, func(h cyborg.AttachHandle) bool {
@@ -320,7 +320,7 @@ func (b bind) disturb(ctx context.Context, tx pgx.Tx, out choice, wishes map[uui
 func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		t := &targets[i]
-		if err := first(t.unclaimed(operation), t.there(), t.unprotected(), t.unheldBut(operation), t.confirmed()); err != nil {
+		if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.unheldExcept(operation), t.confirmed()); err != nil {
 			return err
 		}
 	}

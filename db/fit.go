@@ -218,7 +218,7 @@ func (p provision) shortcomings(a *accelerator) (misses []string, by uuid.UUID) 
 	if a.Lifecycle == cyborg.LifecycleError { // which only who names it gets
 		return append(misses, "it is in error: "+a.Reason), a.movedBy
 	}
-	if err := cyborg.AsError(first(p.guard([]accelerator{*a}, uuid.Nil), a.unfenced())); err != nil {
+	if err := cyborg.AsError(firstError(p.guard([]accelerator{*a}, uuid.Nil), a.unfenced())); err != nil {
 		return append(misses, err.Message), err.Operation
 	}
 	return misses, uuid.Nil

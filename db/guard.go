@@ -142,10 +142,10 @@ func (a *accelerator) wayOut() string {
 }
 
 // unheld refuses what somebody holds, and names the operation through which the first of them got it; and what is Nova's.
-func (a *accelerator) unheld() error { return a.unheldBut(uuid.Nil) }
+func (a *accelerator) unheld() error { return a.unheldExcept(uuid.Nil) }
 
-// unheldBut is unheld, but for what the given operation took.
-func (a *accelerator) unheldBut(operation uuid.UUID) error {
+// unheldExcept is unheld, but for what the given operation took.
+func (a *accelerator) unheldExcept(operation uuid.UUID) error {
 	if err := a.notWhitelisted(); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func nameHolders(holders []cyborg.Holder) string {
 }
 
 // first returns the first refusal.
-func first(refusals ...error) error {
+func firstError(refusals ...error) error {
 	for _, err := range refusals {
 		if err != nil {
 			return err
@@ -188,7 +188,7 @@ func first(refusals ...error) error {
 }
 
 // asked puts the accelerator that was asked for before the others.
-func asked(targets []accelerator, id uuid.UUID) []accelerator {
+func moveToFront(targets []accelerator, id uuid.UUID) []accelerator {
 	slices.SortStableFunc(targets, func(a, b accelerator) int {
 		switch {
 		case a.UUID == id:

@@ -229,7 +229,7 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 			replies[i] = merged[n]
 		}
 
-		successors, err = s.succeed(ctx, tx, duplicates, replies)
+		successors, err = s.replaceSilentAgents(ctx, tx, duplicates, replies)
 		return err
 	})
 

@@ -36,7 +36,7 @@ func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if len(targets) == 0 {
 		return choice{}, noAccelerator(p.request.Accelerator)
 	}
-	asked(targets, p.request.Accelerator) // sorts in place
+	moveToFront(targets, p.request.Accelerator) // sorts in place
 
 	return choice{host: targets[0].Host, targets: targets}, p.guard(targets, uuid.Nil)
 }
@@ -53,7 +53,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 	}
 
 	t := &targets[0]
-	if err := t.there(); err != nil {
+	if err := t.present(); err != nil {
 		return err
 	}
 
@@ -67,7 +67,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 
 	// The image also changes the other targets, which nobody may be using.
 	for i := range targets {
-		if err := first(targets[i].unprotected(), targets[i].unused(), targets[i].confirmed()); err != nil {
+		if err := firstError(targets[i].unprotected(), targets[i].unused(), targets[i].confirmed()); err != nil {
 			return err
 		}
 	}

@@ -108,7 +108,7 @@ func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
 // guard refuses an accelerator that is in service or must not be taken into it.
 func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	t := &targets[0]
-	if err := first(t.unclaimed(operation), t.there()); err != nil {
+	if err := firstError(t.unclaimed(operation), t.present()); err != nil {
 		return err
 	}
 
@@ -120,7 +120,7 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
 	}
 
-	if err := first(t.unprotected(), t.notWhitelisted(), t.enabled(), t.confirmed()); err != nil {
+	if err := firstError(t.unprotected(), t.notWhitelisted(), t.enabled(), t.confirmed()); err != nil {
 		return err
 	}
 

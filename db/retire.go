@@ -39,7 +39,7 @@ func (retire) guard(targets []accelerator, operation uuid.UUID) error {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
 	}
 
-	return first(t.unprotected(), t.unheld(), t.confirmed())
+	return firstError(t.unprotected(), t.unheld(), t.confirmed())
 }
 
 func (retire) begin(context.Context, pgx.Tx, *running) error { return nil }

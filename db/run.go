@@ -85,7 +85,7 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 		return nil, err
 	}
 
-	o.targets = asked(o.targets, first)
+	o.targets = moveToFront(o.targets, first)
 
 	handler, err := s.recordedHandler(kind, input)
 	if err != nil {
@@ -255,7 +255,7 @@ func (o *running) start(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 
-	o.targets = asked(o.targets, before[0].UUID)
+	o.targets = moveToFront(o.targets, before[0].UUID)
 	return nil
 }
 

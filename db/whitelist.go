@@ -137,7 +137,7 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 // the host itself needs, those that Cyborg gives out, and those that somebody may
 // still hold.
 func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
-	if err := first(a.there(), a.unprotected(), spec.Check()); err != nil {
+	if err := firstError(a.present(), a.unprotected(), spec.Check()); err != nil {
 		return err
 	}
 
@@ -164,7 +164,7 @@ func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
 			WithOperation(a.movedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
 
-	return first(a.unheld(), a.confirmed(), a.unfenced())
+	return firstError(a.unheld(), a.confirmed(), a.unfenced())
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
