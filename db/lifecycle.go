@@ -10,9 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// move takes accelerators to another state of the lifecycle, but only those from which the machine goes there, and
-// returns how many those were.
-func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecycle) (int, error) {
+// setLifecycle takes accelerators to another lifecycle, but only those whose present
+// lifecycle allows that, and returns how many those were.
+func setLifecycle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecycle) (int, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE deployables SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
 		WHERE uuid = ANY($1) AND lifecycle = ANY($3)`,
@@ -20,16 +20,23 @@ func move(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecyc
 	return int(tag.RowsAffected()), err
 }
 
-// leaveInError records that an operation could not undo what it had begun. Accelerators out of service have nothing to
-// lose and stay as they are. What a failed Provision or Program left in error is not cured by settling a doubt that came
-// later, and can still be cured after a Retire that failed.
-func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+// markInError records that an operation could not undo what it had begun. It
+// leaves accelerators that are out of service as they are: they have nothing to
+// lose.
+//
+// The kind of the operation is recorded because it decides what cures the error.
+// An error that a Provision or a Program has left keeps that kind where a later
+// attach, detach or Retire fails: settling the later doubt must not cure it, and
+// what cured it before still does.
+func markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	// The error of an accelerator that is in error already is replaced, too.
 	var from []string
 	for _, state := range append(cyborg.Sources(cyborg.LifecycleTransitions(), cyborg.LifecycleError), cyborg.LifecycleError) {
 		if state != cyborg.LifecycleInactive {
 			from = append(from, string(state))
 		}
 	}
+
 	reason := fmt.Sprintf("%s %s needs an operator: %s", o.handler.kind(), o.id, outcome.Error.Message)
 	_, err := tx.Exec(ctx, `
 		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4,
@@ -37,11 +44,13 @@ func leaveInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 		WHERE uuid = ANY($1) AND lifecycle = ANY($6)`,
 		ids(o.targets), string(cyborg.LifecycleError), reason, o.id, string(o.handler.kind()), from,
 		append(doubtful(), string(cyborg.OperationRetire)))
+
 	return err
 }
 
-// settle takes accelerators back into service that were in error only because an attach or a detach was in doubt, once
-// nothing is in doubt any more. What was taken back by force is, until its host has settled it.
+// settle takes accelerators back into service that were in error only because an
+// attach or a detach was in doubt, once none of their handles is in doubt or
+// unconfirmed any more.
 func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE deployables d SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
@@ -52,12 +61,15 @@ func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
 	return err
 }
 
-// doubtful are the kinds of operations that leave a handle in doubt where they fail.
+// doubtful are the kinds of operations that leave a handle in doubt when they
+// fail.
 func doubtful() []string {
 	return []string{string(cyborg.OperationAttach), string(cyborg.OperationDetach)}
 }
 
-// release takes handles back from their holders, and lifts the fences of devices that had vanished under them.
+// release takes handles back from their holders, and lifts the fences of
+// accelerators that had gone missing under these holders. In the condition the
+// table is called h.
 func release(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
 	rows, err := tx.Query(ctx, `
 		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
@@ -65,12 +77,14 @@ func release(ctx context.Context, tx pgx.Tx, condition string, values ...any) er
 	if err != nil {
 		return err
 	}
+
 	targets, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil || len(targets) == 0 {
 		return err
 	}
+
 	_, err = tx.Exec(ctx, `
 		UPDATE deployables d SET fence_reason = NULL
-		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT `+goneUnderHolder, targets, vanished)
+		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT `+goneUnderHolder, targets, fenceVanished)
 	return err
 }

@@ -8,13 +8,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ListedDeployable is what a list of all deployables shows of one.
+// ListedDeployable is one deployable in a list of all of them. It has fewer fields
+// than an Accelerator, so that long lists are read quickly.
 type ListedDeployable struct {
 	UUID         uuid.UUID
 	Name         string
 	Accelerators int
-	Device       int64  // the small integer
-	Attributes   []byte // JSON: what the driver reports, and then what was set
+	Device       int64  // id of the device
+	Attributes   []byte // JSON: those that the driver reports, followed by those that were set
 	ProviderUUID uuid.UUID
 	Driver       string
 	BitstreamID  string
@@ -26,11 +27,12 @@ type ListedDeployable struct {
 type DeployableFilter struct {
 	UUIDs   []uuid.UUID
 	IDs     []int64
-	Names   []string // resource providers' names
+	Names   []string // names of the resource providers
 	Hosts   []string
 	Devices []int64
 }
 
+// clause returns the conditions of the filter.
 func (f DeployableFilter) clause() *clause {
 	c := &clause{}
 	andAny(c, "d.uuid", f.UUIDs)
@@ -41,6 +43,7 @@ func (f DeployableFilter) clause() *clause {
 	return c
 }
 
+// sortedDeployables describes by what lists of deployables can be sorted.
 func sortedDeployables() sorted {
 	return sorted{table: "deployables d JOIN devices v ON v.uuid = d.device_uuid", id: "d.id", uuid: "d.uuid", keys: map[string]string{
 		"uuid": "d.uuid", "name": "d.name", "device_id": "v.id", "driver_name": "v.driver", "bitstream_id": "d.bitstream_id",
@@ -48,17 +51,21 @@ func sortedDeployables() sorted {
 	}}
 }
 
-// allAttributes is what the driver reports of a deployable d, and then what was set.
+// allAttributes is an SQL expression: the attributes that the driver reports of
+// the deployable d, followed by those that were set. Nearly always none were
+// set; the CASE then spares the concatenation.
 const allAttributes = "CASE WHEN d.attributes_set = '[]' THEN d.attributes ELSE d.attributes || d.attributes_set END"
 
-// EachDeployable tells of every deployable that the filter chooses, with one statement; what it tells of is another one's
-// at the next call.
-func (s *Store) EachDeployable(ctx context.Context, filter DeployableFilter, listing Listing, tell func(*ListedDeployable)) error {
+// EachDeployable calls visit for every deployable that the filter chooses. It
+// reads them with one statement, and reuses the ListedDeployable: visit must not
+// keep it or its Attributes.
+func (s *Store) EachDeployable(ctx context.Context, filter DeployableFilter, listing Listing, visit func(*ListedDeployable)) error {
 	c := filter.clause()
 	order, err := listing.order(ctx, s.pool, c, sortedDeployables())
 	if err != nil {
 		return s.failure(ctx, err)
 	}
+
 	rows, err := s.pool.Query(ctx, `
 		SELECT d.uuid, d.name, coalesce((d.specs_set->>'num')::int, (d.specs->>'num')::int, 0), v.id, `+allAttributes+`,
 		       d.provider_uuid, v.driver, d.bitstream_id, d.created_at, d.updated_at
@@ -66,14 +73,16 @@ func (s *Store) EachDeployable(ctx context.Context, filter DeployableFilter, lis
 	if err != nil {
 		return s.failure(ctx, err)
 	}
+
 	var (
 		d     ListedDeployable
-		known = words{}
+		known = textCache{}
 	)
+
 	_, err = pgx.ForEachRow(rows, []any{
 		(*[16]byte)(&d.UUID), &d.Name, &d.Accelerators, &d.Device, (*jsonText)(&d.Attributes), (*[16]byte)(&d.ProviderUUID),
 		known.into(&d.Driver), known.into(&d.BitstreamID),
 		&d.CreatedAt, &d.UpdatedAt,
-	}, func() error { tell(&d); return nil })
+	}, func() error { visit(&d); return nil })
 	return s.failure(ctx, err)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// ListedDevice is what a list of all devices shows of one.
+// ListedDevice is one device in a list of all of them.
 type ListedDevice struct {
 	UUID       uuid.UUID
 	Type       cyborg.DeviceType
@@ -25,6 +25,7 @@ type ListedDevice struct {
 	UpdatedAt  time.Time
 }
 
+// sortedDevices describes by what lists of devices can be sorted.
 func sortedDevices() sorted {
 	return sorted{table: "devices v", id: "v.id", uuid: "v.uuid", keys: map[string]string{
 		"uuid": "v.uuid", "type": "v.type", "vendor": "v.vendor_id", "model": "v.model", "hostname": "v.host", "created_at": "v.created_at",
@@ -32,26 +33,31 @@ func sortedDevices() sorted {
 	}}
 }
 
-// maintainedDevices says of a device v whether all its accelerators are in maintenance. Few are, so of a list those are
-// looked for first; of one device its own are looked at.
+// maintainedDevices and maintainedDevice are SQL conditions on a device v: it has
+// accelerators, and all of them are in maintenance. Few devices are. For a list
+// of all devices the first one finds those with an accelerator in maintenance at
+// once; for single devices the second one looks only at their own accelerators.
 const (
 	maintainedDevices = "v.uuid IN (SELECT device_uuid FROM deployables WHERE administration = 'maintaining') AND " + nothingEnabled
 	maintainedDevice  = "EXISTS (SELECT FROM deployables d WHERE d.device_uuid = v.uuid) AND " + nothingEnabled
 	nothingEnabled    = "NOT EXISTS (SELECT FROM deployables d WHERE d.device_uuid = v.uuid AND d.administration <> 'maintaining')"
 )
 
-// EachDevice tells of every device that the filter chooses, with one statement; what it tells of is another one's at the
-// next call.
-func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Listing, tell func(*ListedDevice)) error {
+// EachDevice calls visit for every device that the filter chooses. It reads them
+// with one statement, and reuses the ListedDevice: visit must not keep it or its
+// BoardInfo.
+func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Listing, visit func(*ListedDevice)) error {
 	c := filter.clause("v.")
 	order, err := listing.order(ctx, s.pool, c, sortedDevices())
 	if err != nil {
 		return s.failure(ctx, err)
 	}
+
 	maintained := maintainedDevices
 	if len(filter.UUIDs)+len(filter.IDs) > 0 {
 		maintained = maintainedDevice
 	}
+
 	rows, err := s.pool.Query(ctx, `
 		SELECT v.uuid, v.type, v.vendor_id, v.product_id, v.vendor, v.model, v.board_info, v.host, `+maintained+`,
 		       v.created_at, v.updated_at
@@ -59,30 +65,34 @@ func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Lis
 	if err != nil {
 		return s.failure(ctx, err)
 	}
+
 	var (
 		d     ListedDevice
-		known = words{}
+		known = textCache{}
 	)
+
 	_, err = pgx.ForEachRow(rows, []any{
 		(*[16]byte)(&d.UUID), known.into((*string)(&d.Type)), known.into(&d.VendorID), known.into(&d.ProductID), known.into(&d.Vendor),
 		known.into(&d.Model), (*jsonText)(&d.BoardInfo), known.into(&d.Host), &d.Maintained, &d.CreatedAt, &d.UpdatedAt,
-	}, func() error { tell(&d); return nil })
+	}, func() error { visit(&d); return nil })
 	return s.failure(ctx, err)
 }
 
-// words are the texts that came before in the same read: rows are often alike, and each text is kept once.
-type words map[string]string
+// textCache holds the texts of the rows that were read before. Rows are often alike,
+// and this way each text is allocated once for a whole list.
+type textCache map[string]string
 
-func (w words) into(place *string) *word { return &word{known: w, place: place} }
+// into returns the destination of a column whose text goes to place.
+func (w textCache) into(place *string) *cachedText { return &cachedText{known: w, place: place} }
 
-// word is where one column of a row goes.
-type word struct {
-	known words
+// cachedText is the destination of one column; its text is shared through known.
+type cachedText struct {
+	known textCache
 	place *string
 }
 
-// ScanBytes reads the text of one row.
-func (w *word) ScanBytes(text []byte) error {
+// ScanBytes stores the text of one row.
+func (w *cachedText) ScanBytes(text []byte) error {
 	known, ok := w.known[string(text)]
 	if !ok {
 		known = string(text)
@@ -92,10 +102,10 @@ func (w *word) ScanBytes(text []byte) error {
 	return nil
 }
 
-// jsonText takes the text of a JSON column as it is.
+// jsonText receives the text of a JSON column undecoded.
 type jsonText []byte
 
-// ScanBytes keeps a copy, in the same place again and again.
+// ScanBytes copies the text. It reuses the memory of the row before.
 func (t *jsonText) ScanBytes(text []byte) error {
 	*t = append((*t)[:0], text...)
 	return nil

@@ -13,26 +13,32 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Listing asks for a whole list or a part of it, in an order of the caller's. The zero value asks for all, in the order
-// in which they were found.
+// Listing asks for a whole list or a part of it, in an order that the caller
+// chooses. The zero value asks for all items in the order in which they were
+// found.
 type Listing struct {
 	Limit int // 0 means all
-	// Marker is the item after which the part begins; one that the store does not know is an error of kind ErrInvalid.
+
+	// Marker is the item after which the part begins. An unknown one is an error of
+	// kind ErrInvalid.
 	Marker uuid.UUID
-	// SortKey is what it is sorted by; one that the list does not have is an error of kind ErrInvalid.
+	// SortKey is the key by which the list is sorted. One that the list does not
+	// have is an error of kind ErrInvalid.
 	SortKey    string
 	Descending bool
 }
 
-// sorted says of a list what it can be sorted by: the column of each key. The row's alias is before the dot of its id.
+// sorted describes the order of a list: its table, its unique columns, and the
+// column of each key that it can be sorted by.
 type sorted struct {
-	table string // with its alias
-	id    string
+	table string // with its aliases
+	id    string // with the alias of the row
 	uuid  string
 	keys  map[string]string
 }
 
-// order adds to the clause what the marker leaves out, and returns what follows it.
+// order adds to the clause that only items after the marker are listed, and
+// returns the ORDER BY and LIMIT that follow it.
 func (l Listing) order(ctx context.Context, q querier, c *clause, list sorted) (string, error) {
 	columns := []string{list.id}
 	if l.SortKey != "" && l.SortKey != "id" {
@@ -41,24 +47,32 @@ func (l Listing) order(ctx context.Context, q querier, c *clause, list sorted) (
 			return "", cyborg.Errorf(cyborg.ErrInvalid, "the list cannot be sorted by %q", l.SortKey).
 				WithHint("It can by %s.", strings.Join(slices.Sorted(maps.Keys(list.keys)), ", "))
 		}
+
 		columns = []string{column, list.id}
 	}
+
 	if l.Marker != uuid.Nil {
 		if err := l.after(ctx, q, c, list, columns); err != nil {
 			return "", err
 		}
 	}
+
 	direction := ""
 	if l.Descending {
 		direction = " DESC"
 	}
+
 	out := " ORDER BY " + strings.Join(columns, direction+", ") + direction
 	if l.Limit > 0 {
-		out += " LIMIT " + strconv.Itoa(l.Limit) // in the text, for the sake of the plan; see Page.limit
+		// The limit stands in the text for the sake of the plan; see Page.limit.
+		out += " LIMIT " + strconv.Itoa(l.Limit)
 	}
+
 	return out, nil
 }
 
+// after adds to the clause that only rows after the marker's are listed, in the
+// order of the columns.
 func (l Listing) after(ctx context.Context, q querier, c *clause, list sorted, columns []string) error {
 	var known bool
 	if err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s = $1)", list.table, list.uuid), l.Marker).Scan(&known); err != nil {
@@ -67,10 +81,12 @@ func (l Listing) after(ctx context.Context, q querier, c *clause, list sorted, c
 	if !known {
 		return badMarker(l.Marker.String())
 	}
+
 	compare := ">"
 	if l.Descending {
 		compare = "<"
 	}
+
 	row := strings.Join(columns, ", ")
 	c.and(fmt.Sprintf("(%s) %s (SELECT %s FROM %s WHERE %s = ?)", row, compare, row, list.table, list.uuid), l.Marker)
 	return nil

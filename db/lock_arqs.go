@@ -11,29 +11,39 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Accelerator requests are locked like hosts, and together with the host that they are bound on: see lockHosts. One that
-// was never bound is on none, and an instance's requests may be on any; so requests and holders have names of their own.
+// An accelerator request is locked together with the host that it is bound on,
+// and in the same order as hosts are; see lockHosts. A request that was never
+// bound is on no host, and the requests of one instance may be on any host. So
+// requests and holders also have lock names of their own.
 //
-// Whoever gives an instance a handle, or takes it back, and does nothing else on the host, shares the host with others who do
-// the same on other accelerators of it, and locks its accelerator by the name of the resource provider. It excludes, and is
-// excluded by, all who lock the host alone.
+// A transaction that only gives an instance a handle, or takes it back, locks
+// the host in shared mode, and its accelerator alone by the name of the resource
+// provider. Several of them can then run at the same time on different
+// accelerators of one host, while a transaction that locks the host alone
+// excludes all of them.
 
+// arqKey names the lock of an accelerator request.
 func arqKey(id uuid.UUID) string { return "arq/" + id.String() }
 
+// providerKey names the lock of an accelerator, by its resource provider.
 func providerKey(id uuid.UUID) string { return "provider/" + id.String() }
 
+// holderKey names the lock of a holder and the requests that belong to it.
 func holderKey(h cyborg.Holder) string { return string(h.Kind) + "/" + h.ID }
 
-// locks are those that a transaction has got: by their names, and whether it shares them.
+// locks are the names of the locks that a transaction holds, each with whether
+// it is shared.
 type locks map[string]bool
 
-// queue takes locks as lockNamed says.
+// queue takes the locks that the query returns, as lockNamed describes, and
+// remembers them in l once the batch has been sent.
 func (l locks) queue(batch *pgx.Batch, query string, values ...any) {
 	batch.Queue(lockNamed(query), values...).Query(func(rows pgx.Rows) error {
 		var (
 			names  []string
 			shared bool
 		)
+
 		_, err := pgx.ForEachRow(rows, []any{&names, &shared, nil}, func() error {
 			for _, name := range names {
 				l[name] = shared
@@ -44,44 +54,59 @@ func (l locks) queue(batch *pgx.Batch, query string, values ...any) {
 	})
 }
 
-// has says that a lock is held, and that it is not shared unless that will do.
+// has reports whether the lock is held. A shared lock counts only where shared
+// is set.
 func (l locks) has(name string, shared bool) bool {
 	isShared, ok := l[name]
 	return ok && (shared || !isShared)
 }
 
-// covers says that a request cannot change but by this transaction, nor what is on its host as far as that is its business.
+// covers reports whether the locks keep everybody else from changing the
+// request, its host and its accelerator until the transaction ends. Where shared
+// is set, a shared lock of the host is enough for an instance's request.
 func (l locks) covers(a *cyborg.ARQ, shared bool) bool {
 	return l.has(arqKey(a.UUID), false) && (a.Host == "" ||
 		l.has(a.Host, shared && a.Instance != uuid.Nil) && (a.ProviderUUID == uuid.Nil || l.has(providerKey(a.ProviderUUID), false)))
 }
 
-// lockARQs locks accelerator requests and their hosts, and reads them. The hosts of instances' requests are shared where shared
-// says so. More are the names of what the condition is about.
+// lockARQs locks the accelerator requests that meet the condition, together with
+// their hosts and accelerators, and reads them. Where shared is set, it shares
+// the hosts of instances' requests. more are names of further locks that the
+// condition needs to stay true, such as the holder's.
+//
+// It returns errCollision where a request has moved to another host between the
+// moment when the keys were read and the moment when all locks were held.
 func lockARQs(ctx context.Context, tx pgx.Tx, shared bool, more []string, condition string, values ...any) (found []cyborg.ARQ, _ error) {
 	locked := locks{}
 	batch := &pgx.Batch{}
 	keys := clause{}
 	keys.and(condition, values...)
 	keys.values = append(keys.values, more, shared)
+
 	locked.queue(batch, fmt.Sprintf(`
 		SELECT k.* FROM arqs a CROSS JOIN LATERAL (VALUES
 			('arq/' || a.uuid, false), ('provider/' || a.provider_uuid, false), (a.host, $%[2]d AND a.instance_uuid IS NOT NULL)) AS k%[1]s
 		UNION ALL SELECT unnest($%[3]d::text[]), false`, keys.String(), len(keys.values), len(keys.values)-1), keys.values...)
+
 	c := clause{}
 	c.and(condition, values...)
 	queueLockARQs(batch, &found, c.String(), c.values...)
+
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(found, func(a cyborg.ARQ) bool { return !locked.covers(&a, shared) }) { // it moved while we waited
+	// The keys were read before the locks were held: check that they still fit.
+	if slices.ContainsFunc(found, func(a cyborg.ARQ) bool { return !locked.covers(&a, shared) }) {
 		return nil, errCollision
 	}
+
 	return found, nil
 }
 
-// queueLockARQs reads accelerator requests that stay as they are until the transaction ends; where is a clause. They must be
-// locked by their keys, or by their host, already.
+// queueLockARQs reads accelerator requests that stay as they are until the
+// transaction ends; where is a WHERE clause. The transaction must hold the locks
+// of the requests or of their hosts already; the row locks keep out statements
+// that do not take those locks.
 func queueLockARQs(batch *pgx.Batch, found *[]cyborg.ARQ, where string, values ...any) {
 	batch.Queue("SELECT FROM arqs a"+where+" ORDER BY a.uuid FOR UPDATE", values...)
 	batch.Queue(selectARQs+where+" ORDER BY a.id", values...).Query(func(rows pgx.Rows) (err error) {
@@ -90,6 +115,7 @@ func queueLockARQs(batch *pgx.Batch, found *[]cyborg.ARQ, where string, values .
 	})
 }
 
+// claimedARQ is the error for a request that another operation works on.
 func claimedARQ(a *cyborg.ARQ) error {
 	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s works on accelerator request %s", a.Claim, a.UUID).WithOperation(a.Claim).
 		WithHint("Wait until it has ended, or cancel it.")

@@ -13,7 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// bound has an instance get all handles of an accelerator, each by a request of its own.
+// bound binds one request for each handle of an accelerator to an instance.
 func (r *records) bound(t testing.TB, a *cyborg.Accelerator, who uuid.UUID) []cyborg.ARQ {
 	t.Helper()
 	var arqs []cyborg.ARQ
@@ -24,7 +24,7 @@ func (r *records) bound(t testing.TB, a *cyborg.Accelerator, who uuid.UUID) []cy
 	return arqs
 }
 
-// reboot has the host report from another boot, which began so long ago; 0 where the agent cannot tell.
+// reboot makes the host report another boot, which began uptime ago; 0 where the agent does not know.
 func (h *host) reboot(t testing.TB, uptime time.Duration) {
 	t.Helper()
 	h.fall(t) // it was silent meanwhile
@@ -36,7 +36,7 @@ func (h *host) reboot(t testing.TB, uptime time.Duration) {
 	require.True(t, replies[0].Accepted)
 }
 
-// healthEvents are those of one thing, in their order.
+// healthEvents returns the health events of one subject, in their order.
 func (r *records) healthEvents(t testing.TB, kind cyborg.SubjectKind, id uuid.UUID) []string {
 	t.Helper()
 	return scalar[[]string](t, r, `
@@ -44,8 +44,8 @@ func (r *records) healthEvents(t testing.TB, kind cyborg.SubjectKind, id uuid.UU
 		WHERE subject_kind = $1 AND subject_id = $2 AND axis = 'health'`, string(kind), id.String())
 }
 
-// TestLostAtBoot: whatever an instance had been given before its host booted may be lost, and is said to be, by every way of
-// asking; not what a service has, what is on another host, or what was bound since.
+// TestLostAtBoot: what an instance was given before its host booted may be lost, and every way of reading shows that. What a service
+// holds, what is on another host and what was bound since are not lost.
 func TestLostAtBoot(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -97,7 +97,7 @@ func TestLostAtBoot(t *testing.T) {
 	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectHandle, handle))
 }
 
-// TestLostOnlyWhatWasBoundBefore: an agent that says late that its host has booted says when that was.
+// TestLostOnlyWhatWasBoundBefore: an agent that reports a boot late also reports when it was.
 func TestLostOnlyWhatWasBoundBefore(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -113,7 +113,7 @@ func TestLostOnlyWhatWasBoundBefore(t *testing.T) {
 	require.Empty(t, r.arq(t, since[0].UUID).Health)
 }
 
-// TestAdoptedHostHasNotBooted: the first boot id of a host that was adopted without one is no other.
+// TestAdoptedHostHasNotBooted: the first boot id of a host that was adopted without one is no reboot.
 func TestAdoptedHostHasNotBooted(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -139,8 +139,8 @@ func TestUnbindEndsALoss(t *testing.T) {
 	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
 }
 
-// TestSawInstances: what Nova said of an instance is drift until it says otherwise, or the instance's requests are gone; and what
-// may be so for a moment counts from the second time on.
+// TestSawInstances: what Nova said of an instance is drift until Nova says otherwise or the instance's requests are gone. What may be
+// true for a moment only counts from the second time on.
 func TestSawInstances(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -189,8 +189,8 @@ func TestSawInstances(t *testing.T) {
 	require.Len(t, all, 2, "what is over stays to be read")
 }
 
-// TestInstanceDriftIsTold: that an instance differs from its requests, and that it no longer does, are events of its accelerators, in
-// the transaction that says so; also where it has none any more when that ends.
+// TestInstanceDriftIsTold: beginning and end of an instance's drift are events of its accelerators, in the same transaction, also
+// where the instance has no accelerator any more at the end.
 func TestInstanceDriftIsTold(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -202,7 +202,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 	r.bound(t, card0, who)
 	r.bound(t, card1, other)
 	at := r.endOfFeed(t)
-	told := func() []string {
+	history := func() []string {
 		t.Helper()
 		r.endOfFeed(t)
 		events, err := r.Events(t.Context(), db.EventFilter{}, at, 0)
@@ -224,7 +224,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 		require.NoError(t, r.SawInstances(t.Context(), []db.SeenInstance{
 			{UUID: who, Host: "h1", Drift: drift}, {UUID: other, Host: "h1"},
 		}, time.Hour))
-		return told()
+		return history()
 	}
 	broken := db.InstanceDrift{Class: cyborg.DriftInstanceError, Detail: "it is in ERROR"}
 	moved := db.InstanceDrift{Class: cyborg.DriftInstanceElsewhere, Detail: "it is on h9"}
@@ -239,7 +239,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 	}, saw(moved))
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, cyborg.Actor{Name: "cyborg"})
 	require.NoError(t, err)
-	require.Empty(t, told())
+	require.Empty(t, history())
 	require.NoError(t, r.EndInstanceDrift(t.Context()))
-	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "it is on h8" "" false`}, told())
+	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "it is on h8" "" false`}, history())
 }

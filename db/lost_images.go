@@ -9,12 +9,17 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// recordImages records what an operation has loaded, as it can be loaded again: of its targets, and of what an image disturbed as well,
-// which has the same one now. What becomes of it is a trigger's: where a later boot of the host shows something else, it is lost. What was
-// loaded again is only its target's: what others have lost is still to be loaded into them.
+// recordImages records the images that an operation has loaded, so that they can
+// be loaded again: for its targets, and for the other deployables that an image
+// changed, which now have the same one. When a later boot of the host shows
+// another image, a trigger records that the image is lost.
+//
+// A reload is recorded only for its target: the image that other deployables
+// have lost still has to be loaded into them.
 func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
-	told, ok := o.handler.(program)
-	reloads := ok && told.request.Reload
+	p, ok := o.handler.(program)
+	reloads := ok && p.request.Reload
+
 	batch := &pgx.Batch{}
 	for loaded, image := range outcome.Images {
 		var changed []uuid.UUID
@@ -22,21 +27,25 @@ func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 			if reloads && o.targets[i].UUID != loaded {
 				continue
 			}
+
 			if o.disturbs(loaded, &o.targets[i], image.WholeDevice) {
 				changed = append(changed, o.targets[i].UUID)
 			}
 		}
-		// Where nothing is read back, or something else, a report that is newer knows better.
+
+		// Where the driver reads no bitstream back, or a later report shows another one,
+		// no image is recorded.
 		batch.Queue(`
 			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
 			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
 			    image_boot = CASE WHEN d.bitstream_id <> '' AND $3 THEN h.boot_id END
 			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image, !o.replaced[loaded])
 	}
+
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// disturbs says whether an image for one target changes another one.
+// disturbs reports whether loading an image into one target changes another.
 func (o *running) disturbs(one uuid.UUID, other *accelerator, wholeDevice bool) bool {
 	for i := range o.targets {
 		if t := &o.targets[i]; t.UUID == one {
@@ -46,9 +55,11 @@ func (o *running) disturbs(one uuid.UUID, other *accelerator, wholeDevice bool) 
 	return false
 }
 
-// LostImages are accelerators on live hosts, not in maintenance, which do not have their images any more since their host booted, and for
-// which nobody has tried to load them again since, where nobody holds anything that those would change; what an image of a whole device
-// brings back comes first.
+// LostImages lists accelerators that have lost their image since their host
+// booted and that can have it again: they are in service and not in maintenance,
+// their host is not silent, nobody holds a handle that loading the image would
+// change, and no Program of them was admitted since. Images of whole devices come
+// first, because they may bring back the others.
 func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator, error) {
 	return s.lostImages(ctx, `
 		WHERE d.image_lost_at IS NOT NULL AND d.lifecycle = 'ready' AND d.presence = 'present' AND d.fence_reason IS NULL AND NOT `+maintained+`
@@ -65,7 +76,8 @@ func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator
 		ORDER BY coalesce((d.image -> 'whole_device')::boolean, false) DESC, d.id LIMIT $1`, clamp(limit), s.opts.SilentAfter)
 }
 
-// LostImagesOf are the accelerators of an instance on a host which do not have their images any more since that booted.
+// LostImagesOf lists the accelerators of an instance on a host that have lost
+// their images since the host booted, those with images of whole devices first.
 func (s *Store) LostImagesOf(ctx context.Context, instance uuid.UUID, host string) ([]cyborg.Accelerator, error) {
 	return s.lostImages(ctx, `
 		WHERE d.image_lost_at IS NOT NULL AND d.host = $2 AND d.uuid IN (
@@ -74,14 +86,17 @@ func (s *Store) LostImagesOf(ctx context.Context, instance uuid.UUID, host strin
 		ORDER BY coalesce((d.image -> 'whole_device')::boolean, false) DESC, d.id`, instance, host)
 }
 
+// lostImages reads accelerators in their public form.
 func (s *Store) lostImages(ctx context.Context, rest string, values ...any) ([]cyborg.Accelerator, error) {
 	found, err := readAccelerators(ctx, s.pool, rest, values...)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	out := make([]cyborg.Accelerator, len(found))
 	for i := range found {
 		out[i] = found[i].Accelerator
 	}
+
 	return out, nil
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// shows has the host's card read back an image.
+// shows makes the driver of the host's card read back an image.
 func (h *host) shows(t *testing.T, card int, bitstream string) {
 	t.Helper()
 	h.content.Backends[0].Devices[card].Deployables[0].BitstreamID = bitstream
 }
 
-// loads programs an accelerator, as its host then reports.
+// loads programs an accelerator, and makes its host report the image.
 func (r *records) loads(t *testing.T, h *host, card int, a *cyborg.Accelerator, image cyborg.Image) {
 	t.Helper()
 	work := r.begin(t, toLoad(a.UUID, image))
@@ -41,8 +41,8 @@ func toReload(a uuid.UUID, image cyborg.Image) db.Admission {
 
 func aes() cyborg.Image { return cyborg.Image{Source: "aes.img", SHA256: "5f", ID: "aes"} }
 
-// TestLostImage: what was loaded and is not there after the host has booted is told, wherever somebody may look, and is to be loaded
-// again; until it is there.
+// TestLostImage: an image that was loaded and is missing after a boot of the host is shown as lost everywhere, and is listed to be
+// loaded again until it is there.
 func TestLostImage(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -91,8 +91,8 @@ func TestLostImage(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestImageThatSomebodyElseChanged: within the boot in which we loaded ours, another image is somebody's will, and no boot makes a loss
-// of that.
+// TestImageThatSomebodyElseChanged: another image within the boot in which ours was loaded was loaded on purpose, and no later boot
+// makes ours lost.
 func TestImageThatSomebodyElseChanged(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -107,8 +107,8 @@ func TestImageThatSomebodyElseChanged(t *testing.T) {
 	require.Empty(t, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
 }
 
-// TestReloadWhatAnInstanceHolds: its image is loaded again, or another one where that is gone for good, but only while it is
-// lost; not where the host's own software holds it.
+// TestReloadWhatAnInstanceHolds: the image of an accelerator that an instance holds can be loaded again, or another one where that is
+// gone, but only while it is lost, and not where the host's own software holds the accelerator.
 func TestReloadWhatAnInstanceHolds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -165,7 +165,7 @@ func (h *host) regions(t *testing.T) (east, west *cyborg.Accelerator) {
 	return h.ready(t, "east"), h.ready(t, "west")
 }
 
-// have has the regions read back their images.
+// have makes the driver read back these images of the regions.
 func (h *host) have(t *testing.T, east, west string) {
 	t.Helper()
 	parts := h.content.Backends[0].Devices[0].Deployables
@@ -183,7 +183,8 @@ func shell() cyborg.Image {
 	return cyborg.Image{Source: "shell.img", SHA256: "6e", ID: "shell", WholeDevice: true}
 }
 
-// loseRegions loads an image for the whole device into the west, then one into the east, and loses what is left of them at a boot.
+// loseRegions loads an image for the whole device into the west and then one into the east, and loses both at a boot; left is what the
+// west shows after it.
 func (r *records) loseRegions(t *testing.T, h *host, left string) (east, west *cyborg.Accelerator) {
 	t.Helper()
 	east, west = h.regions(t)
@@ -200,7 +201,7 @@ func (r *records) loseRegions(t *testing.T, h *host, left string) (east, west *c
 	return east, west
 }
 
-// TestReloadOfTheWholeDevice: what is loaded again for the whole device leaves known what else its boot has cost it.
+// TestReloadOfTheWholeDevice: loading the image of the whole device again does not hide that another region has lost its own.
 func TestReloadOfTheWholeDevice(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -231,7 +232,7 @@ func TestReloadOfTheWholeDevice(t *testing.T) {
 	require.Nil(t, r.accelerator(t, east.UUID).LostImage)
 }
 
-// TestReloadSparesWhatIsThere: an instance keeps an image that it still has, though another one of its card was lost.
+// TestReloadSparesWhatIsThere: an instance keeps an image that is still loaded, although another one of its card was lost.
 func TestReloadSparesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -249,7 +250,7 @@ func TestReloadSparesWhatIsThere(t *testing.T) {
 	requireKind(t, cyborg.ErrInUse, err, who.String())
 }
 
-// TestImageThatSurvivesABoot: who changes it after that has not lost it.
+// TestImageThatSurvivesABoot: an image that was still there after a boot and is changed later is not lost.
 func TestImageThatSurvivesABoot(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -263,7 +264,7 @@ func TestImageThatSurvivesABoot(t *testing.T) {
 	require.Empty(t, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
 }
 
-// TestImageLostBeforeAnybodyLooks: a change of the record is no look at the device.
+// TestImageLostBeforeAnybodyLooks: changing the record of an accelerator does not count as looking at its device.
 func TestImageLostBeforeAnybodyLooks(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -290,7 +291,7 @@ func TestImageLostBeforeAnybodyLooks(t *testing.T) {
 	require.Len(t, found, 1)
 }
 
-// TestImageThatIsReplacedMeanwhile: what a later report does not show any more when its operation ends is not what is there.
+// TestImageThatIsReplacedMeanwhile: an image that a later report no longer shows when its operation ends is not recorded.
 func TestImageThatIsReplacedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for shown, lost := range map[string]bool{"theirs": false, "aes": true} {

@@ -6,45 +6,56 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// adoptedBackend is the backend of devices that were adopted and that no report has shown yet. No agent has one of that
-// name: it is gone with its last device.
+// adoptedBackend is the backend of devices that were adopted from OpenStack and
+// that no report has shown yet. No agent has a backend of that name; it is
+// deleted with its last device.
 const adoptedBackend = "openstack"
 
-// recognise finds what was adopted in a host's whole report, whatever the driver calls it: a device by its control path, a
-// part of one by a handle of it. What is found goes by the driver's names from then on, and keeps its UUIDs, its resource
-// provider and its name.
+// matchAdopted finds the adopted devices and deployables that a whole report
+// shows, whatever the driver calls them: a device by its control path, and a
+// deployable by one of its handles. A match takes the name that the driver gives
+// it, and keeps its UUIDs, its resource provider and its accelerator's name.
 func (v *inventory) matchAdopted(r cyborg.Report) error {
 	if _, adopted := v.backends[adoptedBackend]; !adopted {
 		return nil
 	}
+
 	for _, b := range r.Content.Backends {
 		if b.State != cyborg.BackendOK {
 			continue
 		}
+
 		for _, d := range b.Devices {
 			if err := v.matchAdoptedDevice(d); err != nil {
 				return err
 			}
+
 			for _, part := range d.Deployables {
 				v.matchAdoptedDeployable(part)
 			}
 		}
 	}
+
 	return nil
 }
 
+// matchAdoptedDevice renames the adopted device that has the same control path
+// as a reported device which is not recorded yet.
 func (v *inventory) matchAdoptedDevice(r cyborg.DeviceReport) error {
 	if _, known := v.devices[r.Identity]; known || !cyborg.IsName(r.Identity) {
 		return nil
 	}
+
 	text, err := json.Marshal(r.ControlPath.Info)
 	if err != nil {
 		return err
 	}
+
 	path, err := respell(text)
 	if err != nil {
 		return err
 	}
+
 	for identity, d := range v.devices {
 		if d.row.Backend == adoptedBackend && d.row.ControlPathKind == r.ControlPath.Kind && d.row.ControlPathInfo == path {
 			delete(v.devices, identity)
@@ -53,18 +64,23 @@ func (v *inventory) matchAdoptedDevice(r cyborg.DeviceReport) error {
 			return nil
 		}
 	}
+
 	return nil
 }
 
+// matchAdoptedDeployable renames the adopted deployable that has a handle of a
+// reported deployable which is not recorded yet.
 func (v *inventory) matchAdoptedDeployable(r cyborg.DeployableReport) {
 	if _, known := v.deployables[r.Name]; known || !cyborg.IsName(r.Name) {
 		return
 	}
+
 	for _, h := range r.Handles {
 		handle, ok := v.handles[handleKey{h.Kind, h.Identity}]
 		if !ok {
 			continue
 		}
+
 		for local, p := range v.deployables {
 			if p.row.UUID == handle.row.DeployableUUID && v.adopted(p) {
 				delete(v.deployables, local)
@@ -76,7 +92,7 @@ func (v *inventory) matchAdoptedDeployable(r cyborg.DeployableReport) {
 	}
 }
 
-// adopted says whether no report has shown the deployable yet.
+// adopted reports whether no report has shown the deployable's device yet.
 func (v *inventory) adopted(p *tracked[deployableRow]) bool {
 	for _, d := range v.devices {
 		if d.row.UUID == p.row.DeviceUUID {

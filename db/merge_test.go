@@ -128,7 +128,7 @@ func TestBackAndForth(t *testing.T) {
 	require.False(t, replies[0].Report)
 }
 
-// TestReportsOfOneHostTogether: of several in one batch the newest counts.
+// TestReportsOfOneHostTogether: of several reports of one host in one batch the newest counts.
 func TestReportsOfOneHostTogether(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -143,8 +143,8 @@ func TestReportsOfOneHostTogether(t *testing.T) {
 	require.Len(t, h.accelerators(t), 3)
 }
 
-// TestL12ReportsAtOnce: whichever conductors get the reports of one host, and however they meet, each card is recorded once, and what
-// the newest shows is what there is.
+// TestL12ReportsAtOnce: whichever conductors receive the reports of one host, in whatever order, each card is recorded once, and the
+// newest report decides what there is.
 func TestL12ReportsAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -249,7 +249,7 @@ func TestBackendsThatFailOrGo(t *testing.T) {
 	require.Len(t, h.record(t).Backends, 1)
 }
 
-// TestOnlyTheBadPartIsLeftOut reports what drivers must not report, and looks for all that is right with it.
+// TestOnlyTheBadPartIsLeftOut reports what drivers must not report, and checks that everything that is right is recorded.
 func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -300,7 +300,7 @@ func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
 	require.Contains(t, late.record(t).Backends[0].Error, `its name "a_b_c" belongs to one of host a_b`)
 }
 
-// TestL7TheHandleThatVanishes: when a function goes, its handle goes, and none of its siblings'.
+// TestL7TheHandleThatVanishes: when a function disappears, its handle becomes missing, and those of its siblings do not.
 func TestL7TheHandleThatVanishes(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -326,7 +326,7 @@ func TestL7TheHandleThatVanishes(t *testing.T) {
 	require.Equal(t, left, byIdentity())
 }
 
-// TestHandleThatMoves: a function belongs to the deployable that shows it, but not as long as another one's holder has it.
+// TestHandleThatMoves: a function belongs to the deployable that shows it, unless somebody holds it on its recorded deployable.
 func TestHandleThatMoves(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -386,11 +386,11 @@ func TestDeviceThatMoves(t *testing.T) {
 	require.Equal(t, 1, h.record(t).Devices)
 }
 
-// TestNewOnADisabledDevice: what first appears on a device starts as the others of it are, and as no other device is.
+// TestNewOnADisabledDevice: a new accelerator is in maintenance where all others of its device are.
 func TestNewOnADisabledDevice(t *testing.T) {
 	t.Parallel()
-	for _, told := range []string{"all", "what differs"} {
-		t.Run(told, func(t *testing.T) {
+	for _, mode := range []string{"all", "what differs"} {
+		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			r := newRecords(t)
 			h := r.addHost(t, "h1", 2)
@@ -410,7 +410,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 					}
 				}
 				now := h.next()
-				if told != "all" {
+				if mode != "all" {
 					now = since(before, now)
 				}
 				require.True(t, h.tell(t, now).Accepted)

@@ -79,8 +79,8 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// TestMigrateRecords brings records of the first schema to the newest, by several processes at once: all is as it was, and
-// goes on.
+// TestMigrateRecords migrates records of the first schema to the newest, by several processes at once: the records are unchanged, and
+// operations go on.
 func TestMigrateRecords(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)

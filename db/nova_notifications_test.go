@@ -10,7 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// L3: that a bind has failed is known before it is undone. Until then it keeps its handle, and nobody else works on the request.
+// L3: the failure of a bind is recorded before it is undone. Until then the bind keeps its handle, and nobody else works on the request.
 func TestL3FailedBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -62,14 +62,14 @@ func TestL3FailedBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// L13: of which binds Nova has not been told is recorded, whatever became of their runs.
+// L13: binds of which Nova has not been notified are recorded, whatever became of their workflows.
 func TestL13Untold(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	a, other := h.ready(t, "card0"), h.ready(t, "card1")
 	r.profile(t, "one", one())
-	untold := func() []uuid.UUID {
+	unnotified := func() []uuid.UUID {
 		found, err := r.UnnotifiedBinds(t.Context(), 0, db.OperationPlace{}, 10)
 		require.NoError(t, err)
 		var ids []uuid.UUID
@@ -86,25 +86,25 @@ func TestL13Untold(t *testing.T) {
 		return r.begin(t, toBind("h1", holder, on.ProviderUUID, r.request(t, "one")[0]))
 	}
 
-	failed, told, service := bind(vm(), a), bind(vm(), a), bind(cyborg.Holder{Kind: cyborg.HolderService, ID: "dns"}, other)
-	require.Empty(t, untold(), "they go on")
-	require.NoError(t, r.MarkNovaNotified(t.Context(), told.Operation), "before its end")
+	failed, notified, service := bind(vm(), a), bind(vm(), a), bind(cyborg.Holder{Kind: cyborg.HolderService, ID: "dns"}, other)
+	require.Empty(t, unnotified(), "they go on")
+	require.NoError(t, r.MarkNovaNotified(t.Context(), notified.Operation), "before its end")
 	r.end(t, failed, cyborg.OperationFailed)
-	r.end(t, told, cyborg.OperationFailed)
+	r.end(t, notified, cyborg.OperationFailed)
 	r.end(t, service, cyborg.OperationSucceeded)
-	require.Equal(t, []uuid.UUID{failed.Operation}, untold())
+	require.Equal(t, []uuid.UUID{failed.Operation}, unnotified())
 
 	bound := bind(vm(), a)
 	r.end(t, bound, cyborg.OperationSucceeded)
-	require.Equal(t, []uuid.UUID{failed.Operation, bound.Operation}, untold())
+	require.Equal(t, []uuid.UUID{failed.Operation, bound.Operation}, unnotified())
 	require.NoError(t, r.MarkNovaNotified(t.Context(), failed.Operation))
 	require.NoError(t, r.MarkNovaNotified(t.Context(), bound.Operation))
-	require.Empty(t, untold())
+	require.Empty(t, unnotified())
 
 	r.profile(t, "both", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString(), "accel:function_id": "f"})
 	refused := toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0])
 	_, err := r.Admit(t.Context(), refused)
 	requireKind(t, cyborg.ErrInvalid, err)
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, refused.Bind.ARQs[0].UUID).State)
-	require.Empty(t, untold(), "it is in the answer")
+	require.Empty(t, unnotified(), "it is in the answer")
 }

@@ -92,7 +92,7 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	require.Equal(t, cyborg.StatusInactive, h.accelerator(t, "card1").Status(), "nobody touched it")
 }
 
-// TestUndone ends each kind in each way of not succeeding, before and after it began, and looks at what is left.
+// TestUndone ends each kind of operation in each way of not succeeding, before and after it began, and checks what remains.
 func TestUndone(t *testing.T) {
 	t.Parallel()
 	for _, state := range []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationCancelled, cyborg.OperationNeedsOperator} {
@@ -388,7 +388,7 @@ func TestIdempotency(t *testing.T) {
 	require.False(t, other.Repeated, "keys are each actor's own")
 }
 
-// TestIdempotencyAfterUpgrade: what was asked for when only the name of who asks was kept is not done again.
+// TestIdempotencyAfterUpgrade: a request from the time when only the name of its actor was recorded is not done again.
 func TestIdempotencyAfterUpgrade(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -13,35 +13,48 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// What is here keeps the books of how far Placement follows the records. The triggers of the migration that made its tables
-// say which changes Placement should know; rows of placement_sync are counted, not compared: a host is in step where done
-// has reached wanted.
+// This file records how far Placement follows the records. Triggers (see the
+// migration that made the tables) notice changes that Placement has to learn of
+// and increase placement_sync.wanted of the host. The numbers are counted, not
+// compared with Placement: a host is in step where done has reached wanted.
 
-// PlacementHost is what Placement should know of one host, and what was told of it before.
+// PlacementHost is what Placement should know of one host, with the marks of
+// what was written there before.
 type PlacementHost struct {
-	// Version is that of the records: what is wanted grows with each change.
+	// Version is the number of the records' last change that Placement should know.
 	Version int64
-	// Silent says that the host has not been heard for so long that nothing on it may be scheduled.
+	// Silent is true where the host has not been heard for so long that nothing on
+	// it may be scheduled.
 	Silent bool
-	// Compare says that nothing has changed, and that Placement is to be compared with what it was told.
+	// Compare is true where nothing has changed, and Placement is to be compared
+	// with what was written to it.
 	Compare bool
-	// Marks are what SavePlacementMarks last kept.
+	// Marks are what SavePlacementMarks saved last.
 	Marks       []byte
 	Deployables []PlacementDeployable
 }
 
-// PlacementDeployable is one deployable. Its attributes are those that its driver reports, and then those that were set.
+// PlacementDeployable is one deployable. Its attributes are those that its
+// driver reports, followed by those that were set.
 type PlacementDeployable struct {
 	cyborg.Accelerator
-	Untouched bool // nobody ever took it into service
-	Outside   int  // handles that somebody has to whom Nova did not give them, by an accelerator request of an instance
-	// Instances are those that the records know as its users, with how many accelerator requests of each are bound to it.
+	Untouched bool // it was never taken into service
+
+	// Outside is the number of handles that are held without Nova having given them
+	// out, that is, by an accelerator request of an instance.
+	Outside int
+
+	// Instances are the instances that use it, as far as the records know, each with
+	// the number of its accelerator requests that are bound to it.
 	Instances map[string]int
 }
 
-// SwitchPlacement says that Placement is to be told of the records, or no longer. On, it makes sure that every host is in
-// the books, as new ones are from then on with their first report; those that are new there are told of at once, and compared
-// at times that are spread over the interval.
+// SwitchPlacement turns on or off that Placement follows the records.
+//
+// Turned on, it records every host that is not recorded yet as out of step, so
+// that it is written to Placement at once, and sets the times of their next
+// comparison at random within the interval, so that they are not all compared at
+// the same time. Later hosts are recorded with their first report.
 func (s *Store) SwitchPlacement(ctx context.Context, on bool, every time.Duration) error {
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		if !on {
@@ -49,31 +62,41 @@ func (s *Store) SwitchPlacement(ctx context.Context, on bool, every time.Duratio
 			if err == nil {
 				_, err = tx.Exec(ctx, "DELETE FROM placement_sync")
 			}
+
 			return err
 		}
+
 		var following bool
 		if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM placement_following)").Scan(&following); err != nil {
 			return err
 		}
-		if !following { // what is being changed now does not know it yet: that comes first, and others after this
+
+		// Transactions that are running have not seen placement_following, so their
+		// triggers record nothing. The lock waits for them, and makes later ones wait
+		// for this transaction.
+		if !following {
 			if _, err := tx.Exec(ctx, "LOCK TABLE hosts, deployables, attach_handles, claims IN SHARE MODE"); err != nil {
 				return err
 			}
 		}
+
 		if _, err := tx.Exec(ctx, `
 			INSERT INTO placement_following AS f (compare_every) VALUES ($1)
 			ON CONFLICT (one) DO UPDATE SET compare_every = $1 WHERE f.compare_every <> $1`, every); err != nil {
 			return err
 		}
+
 		_, err := tx.Exec(ctx, `
 			INSERT INTO placement_sync (host, compared_at) SELECT h.name, now() - random() * $1::interval FROM hosts h
 			WHERE NOT EXISTS (SELECT FROM placement_sync p WHERE p.host = h.name) ORDER BY h.name ON CONFLICT DO NOTHING`, every)
+
 		return err
 	})
 }
 
-// PlacementSilence notes which hosts have fallen silent for that long, and which are heard again, and returns how many
-// those were. What is being changed at this moment is left for the next time.
+// PlacementSilence records which hosts have fallen silent, and which are heard
+// again, and returns how many those were. It skips hosts that another
+// transaction is changing; the next call finds them.
 func (s *Store) PlacementSilence(ctx context.Context, silentFor time.Duration) (int, error) {
 	tag, err := s.pool.Exec(ctx, `
 		UPDATE placement_sync p
@@ -87,11 +110,14 @@ func (s *Store) PlacementSilence(ctx context.Context, silentFor time.Duration) (
 		          WHERE q.silent AND h.last_seen >= clock_timestamp() - $1::interval LIMIT 1000))
 		      ORDER BY s.host FOR UPDATE OF s SKIP LOCKED) AS changed
 		WHERE p.host = changed.host`, silentFor)
+
 	return int(tag.RowsAffected()), s.failure(ctx, err)
 }
 
-// DuePlacement takes hosts of which Placement has to be told, at most limit. Whoever takes one has it for the lease, and for longer
-// once it has said that it is being done, unless the records change again.
+// DuePlacement takes up to limit hosts that are out of step. The caller has them
+// for the lease, and for longer once it has called StartedPlacement; after that,
+// or when the records change again, another caller may take them.
+// It skips hosts that another caller is taking at this moment.
 func (s *Store) DuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
 	return s.hostNames(ctx, `
 		UPDATE placement_sync p SET asked = p.wanted, asked_at = due.now, try_at = due.now + $2::interval
@@ -101,21 +127,24 @@ func (s *Store) DuePlacement(ctx context.Context, limit int, lease time.Duration
 		WHERE p.host = due.host RETURNING p.host`, clamp(limit), lease)
 }
 
-// StartedPlacement says that hosts which were taken for the lease are being brought into step: nobody else takes them for patience.
-// One that has been dealt with meanwhile stays as it is.
+// StartedPlacement records that work on hosts that were taken for the lease has
+// begun: nobody else takes them for the time of patience. Hosts that have been
+// recorded or taken again meanwhile stay as they are.
 func (s *Store) StartedPlacement(ctx context.Context, hosts []string, lease, patience time.Duration) error {
 	return s.bookPlacement(ctx, `
 		UPDATE placement_sync SET try_at = asked_at + $3::interval
 		WHERE host = ANY($1) AND done < wanted AND try_at = asked_at + $2::interval`, hosts, lease, patience)
 }
 
-// ReturnPlacement gives back hosts that DuePlacement had taken and of which nobody could be told.
+// ReturnPlacement gives back hosts that DuePlacement has taken and that the
+// caller could not bring into step.
 func (s *Store) ReturnPlacement(ctx context.Context, hosts []string) error {
 	return s.bookPlacement(ctx, "UPDATE placement_sync SET asked = done WHERE host = ANY($1) AND done < wanted", hosts)
 }
 
-// bookPlacement writes what concerns several hosts, which it does not lock. What is changing some of them at this moment does so in an
-// order of its own, and PostgreSQL may have to end one of the two: it is tried again.
+// bookPlacement updates several hosts without locking them first. Transactions
+// that change some of them at the same time may lock the rows in another order,
+// and PostgreSQL then ends one of the two; this one is tried again.
 func (s *Store) bookPlacement(ctx context.Context, sql string, values ...any) error {
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql, values...)
@@ -123,9 +152,11 @@ func (s *Store) bookPlacement(ctx context.Context, sql string, values ...any) er
 	})
 }
 
-// ComparePlacement takes the host that is in step, and that was compared longest ago, not within the interval, and is none of those
-// that were taken before; "" where there is none. Who takes it is expected to bring it into step again within a minute, or
-// DuePlacement gives it to somebody else, who compares it as well: what is done twice does no harm.
+// ComparePlacement takes the host in step whose comparison is longest ago, if
+// that is at least the interval and the host is not among those that were taken
+// before; it returns "" where there is none. The caller has a minute to bring
+// the host into step again. After that DuePlacement gives it to another caller,
+// who compares it as well; comparing twice does no harm.
 func (s *Store) ComparePlacement(ctx context.Context, every time.Duration, before []string) (string, error) {
 	hosts, err := s.hostNames(ctx, `
 		UPDATE placement_sync p SET wanted = p.wanted + 1, asked = p.wanted + 1, asked_at = clock_timestamp(),
@@ -134,14 +165,17 @@ func (s *Store) ComparePlacement(ctx context.Context, every time.Duration, befor
 		      WHERE done = wanted AND compared_at <= clock_timestamp() - $1::interval AND host <> ALL(coalesce($2::text[], '{}'))
 		      ORDER BY compared_at LIMIT 1 FOR UPDATE SKIP LOCKED) AS due
 		WHERE p.host = due.host RETURNING p.host`, every, before)
+
 	if err != nil || len(hosts) == 0 {
 		return "", err
 	}
+
 	return hosts[0], nil
 }
 
-// UncomparePlacement gives back a host that ComparePlacement had taken and nobody could compare: it is as much in step as it was.
-// One of which the records have changed since is not.
+// UncomparePlacement gives back a host that ComparePlacement has taken and that
+// could not be compared: it counts as in step again, unless the records have
+// changed since.
 func (s *Store) UncomparePlacement(ctx context.Context, host string) error {
 	_, err := s.pool.Exec(ctx, `
 		UPDATE placement_sync SET done = wanted, compare = false, since = NULL
@@ -149,25 +183,30 @@ func (s *Store) UncomparePlacement(ctx context.Context, host string) error {
 	return s.failure(ctx, err)
 }
 
+// hostNames runs a query that returns names of hosts.
 func (s *Store) hostNames(ctx context.Context, sql string, values ...any) ([]string, error) {
 	rows, err := s.pool.Query(ctx, sql, values...)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	return hosts, s.failure(ctx, err)
 }
 
-// Placement reads what Placement should know of a host, which need not be recorded any more.
+// Placement reads what Placement should know of a host. The host need not be
+// recorded any more: Placement may still have to forget it.
 func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, error) {
 	var h PlacementHost
-	// The version comes first: a change in between makes it too old, and the host is looked at again.
+
+	// The version is read first. A change after it makes the version outdated, so
+	// that the host is taken again.
 	read := func() error {
 		return s.pool.QueryRow(ctx, "SELECT wanted, silent, compare, marks FROM placement_sync WHERE host = $1", host).
 			Scan(&h.Version, &h.Silent, &h.Compare, &h.Marks)
 	}
 	err := read()
-	if errors.Is(err, pgx.ErrNoRows) { // nobody has told Placement of it yet
+	if errors.Is(err, pgx.ErrNoRows) { // the host is new to Placement
 		if _, err = s.pool.Exec(ctx, "INSERT INTO placement_sync (host) VALUES ($1) ON CONFLICT DO NOTHING", host); err == nil {
 			err = read()
 		}
@@ -175,10 +214,13 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 	if err != nil {
 		return h, s.failure(ctx, err)
 	}
-	found, err := readAccelerators(ctx, s.pool, " WHERE d.host = $1 AND d.nova_spec IS NULL", host) // what is Nova's, Nova tells of
+
+	// Accelerators in Nova's whitelist are left out: Nova writes them to Placement.
+	found, err := readAccelerators(ctx, s.pool, " WHERE d.host = $1 AND d.nova_spec IS NULL", host)
 	if err != nil {
 		return h, s.failure(ctx, err)
 	}
+
 	rows, err := s.pool.Query(ctx, `
 		SELECT d.uuid, d.untouched, d.attributes_set, (
 			SELECT count(*) FROM attach_handles h
@@ -189,6 +231,7 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 	if err != nil {
 		return h, s.failure(ctx, err)
 	}
+
 	more := map[uuid.UUID]PlacementDeployable{}
 	var (
 		id  uuid.UUID
@@ -202,6 +245,7 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 	}); err != nil {
 		return h, s.failure(ctx, err)
 	}
+
 	for i := range found {
 		d := more[found[i].UUID]
 		all := slices.Concat(found[i].Attributes, d.Attributes)
@@ -209,10 +253,12 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 		d.Attributes = all
 		h.Deployables = append(h.Deployables, d)
 	}
+
 	return h, s.failure(ctx, s.placementInstances(ctx, host, h.Deployables))
 }
 
-// placementInstances reads who uses what of a host.
+// placementInstances adds to the deployables which instances use them: those
+// with accelerator requests, and those that hold a handle without one.
 func (s *Store) placementInstances(ctx context.Context, host string, to []PlacementDeployable) error {
 	rows, err := s.pool.Query(ctx, `
 		SELECT provider_uuid, instance_uuid::text, count(*) FILTER (WHERE state = 'Bound' AND claimed_by IS NULL)
@@ -223,11 +269,13 @@ func (s *Store) placementInstances(ctx context.Context, host string, to []Placem
 	if err != nil {
 		return err
 	}
+
 	var (
 		provider uuid.UUID
 		instance string
 		bound    int
 	)
+
 	_, err = pgx.ForEachRow(rows, []any{&provider, &instance, &bound}, func() error {
 		for i := range to {
 			if to[i].ProviderUUID != provider {
@@ -238,49 +286,58 @@ func (s *Store) placementInstances(ctx context.Context, host string, to []Placem
 			}
 			to[i].Instances[instance] += bound
 		}
+
 		return nil
 	})
+
 	return err
 }
 
-// RecordedProviders are those of the resource providers that belong to a recorded deployable of any host. What is in a whitelist
-// of Nova has none.
+// RecordedProviders returns those of the resource providers that belong to a
+// recorded deployable of any host. Deployables in Nova's whitelist do not count.
 func (s *Store) RecordedProviders(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := s.pool.Query(ctx, "SELECT provider_uuid FROM deployables WHERE provider_uuid = ANY($1) AND nova_spec IS NULL", providers)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	return found, s.failure(ctx, err)
 }
 
-// SavePlacementMarks keeps what is about to be written. It returns false, and keeps nothing, where the records have changed
-// since that version: what was planned for it must not be written any more.
+// SavePlacementMarks saves what is about to be written to Placement. It saves
+// nothing and returns false where the records have changed since that version:
+// what was planned for it must not be written any more.
 func (s *Store) SavePlacementMarks(ctx context.Context, host string, version int64, marks []byte) (bool, error) {
 	tag, err := s.pool.Exec(ctx, "UPDATE placement_sync SET marks = $3 WHERE host = $1 AND wanted = $2", host, version, marks)
 	return tag.RowsAffected() == 1, s.failure(ctx, err)
 }
 
-// PlacementOutcome is how far a host was brought into step.
+// PlacementOutcome is the result of bringing a host into step.
 type PlacementOutcome struct {
 	Host    string
 	Version int64
-	// Compared says that the whole tree was compared, so that Drift is all there is; else it is only added.
+	// Compared is true where the whole tree was compared: Drift is then everything
+	// that differs. Otherwise Drift is added to what is known.
 	Compared bool
 	Drift    []cyborg.Drift
 	Marks    []byte
-	// Error says why it could not be brought into step; empty where it could. It is tried again after TryIn, and ever more
-	// seldom, up to every 10 minutes.
+
+	// Error is why the host could not be brought into step; empty where it could.
+	// It is tried again after TryIn at first, and then less and less often, up to
+	// every 10 minutes.
 	Error string
 	TryIn time.Duration
 }
 
-// RecordPlacement records how far a host was brought into step, and in what it differed.
+// RecordPlacement records how far a host was brought into step, and the drift
+// that was found.
 func (s *Store) RecordPlacement(ctx context.Context, o PlacementOutcome) error {
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		if err := lockHosts(ctx, tx, o.Host); err != nil {
 			return err
 		}
+
 		if o.Error != "" {
 			_, err := tx.Exec(ctx, `
 				UPDATE placement_sync SET error = $2, try_at = clock_timestamp() + CASE WHEN $3 = interval '0' THEN $3
@@ -299,24 +356,29 @@ func (s *Store) RecordPlacement(ctx context.Context, o PlacementOutcome) error {
 			if err != nil {
 				return err
 			}
+
 			tag, err := tx.Exec(ctx, `
 				DELETE FROM placement_sync p WHERE host = $1 AND done = wanted AND marks = '{}'
 				AND NOT EXISTS (SELECT FROM hosts WHERE name = p.host)`, o.Host)
 			if err != nil {
 				return err
 			}
-			if tag.RowsAffected() > 0 { // it is forgotten, here and there
+
+			if tag.RowsAffected() > 0 { // neither the records nor Placement know the host any more
 				o.Compared = true
 			}
 		}
+
 		return recordDrift(ctx, tx, o)
 	})
 }
 
-// recordDrift adds what was found. What a comparison found no more is over, and so is whatever kept a host from being
-// brought into step once it has been.
+// recordDrift records the drift that was found. Open drift that a comparison no
+// longer finds is repaired. Without a comparison, a host that was brought into
+// step has at least no drift left that kept it from that.
 func recordDrift(ctx context.Context, tx pgx.Tx, o PlacementOutcome) error {
 	classes, providers := make([]string, len(o.Drift)), make([]uuid.UUID, len(o.Drift))
+
 	for i, d := range o.Drift {
 		classes[i], providers[i] = string(d.Class), d.Provider
 		_, err := tx.Exec(ctx, `
@@ -331,26 +393,30 @@ func recordDrift(ctx context.Context, tx pgx.Tx, o PlacementOutcome) error {
 			return err
 		}
 	}
+
 	if o.Error != "" {
 		return nil
 	}
+
 	_, err := tx.Exec(ctx, `
 		UPDATE placement_drift SET repaired_at = now()
 		WHERE host = $1 AND repaired_at IS NULL AND ($2 OR class = ANY($5))
 		  AND (class, provider_uuid) NOT IN (SELECT * FROM unnest($3::text[], $4::uuid[]))`,
 		o.Host, o.Compared, classes, providers, []string{string(cyborg.DriftNoComputeNode), string(cyborg.DriftRefused)})
+
 	return err
 }
 
-// DriftFilter chooses differences; empty fields choose all.
+// DriftFilter chooses drift; empty fields choose all.
 type DriftFilter struct {
 	Hosts   []string
 	Classes []cyborg.DriftClass
-	// Open chooses those that are not repaired (true), or those that are (false).
+	// Open chooses drift that is not repaired (true), or that is repaired (false).
 	Open *bool
 }
 
-// Drift lists the differences by host, class, provider and instance. The page's marker is the Key of the last one.
+// Drift lists drift by host, class, provider and instance. The page's marker is
+// the Key of the last item; a malformed one is an error of kind ErrInvalid.
 func (s *Store) Drift(ctx context.Context, filter DriftFilter, page Page) ([]cyborg.Drift, error) {
 	var c clause
 	andAny(&c, "host", filter.Hosts)
@@ -359,19 +425,23 @@ func (s *Store) Drift(ctx context.Context, filter DriftFilter, page Page) ([]cyb
 	if filter.Open != nil {
 		c.and("(repaired_at IS NULL) = ?", *filter.Open)
 	}
+
 	if page.Marker != "" {
 		host, class, provider, instance, err := driftKey(page.Marker)
 		if err != nil {
 			return nil, err
 		}
+
 		c.and("(host, class, provider_uuid, instance_uuid) > (?, ?, ?, ?)", host, class, provider, instance)
 	}
+
 	rows, err := s.pool.Query(ctx, `
 		SELECT host, class, provider_uuid, provider_name, instance_uuid, detail, found_at, last_found_at, repaired_at FROM drift`+
 		c.String()+" ORDER BY host, class, provider_uuid, instance_uuid"+page.limit(), c.values...)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d cyborg.Drift, err error) {
 		var repaired *time.Time
 		err = row.Scan(&d.Host, (*string)(&d.Class), &d.Provider, &d.Name, &d.Instance, &d.Detail, &d.FoundAt, &d.LastAt, &repaired)
@@ -380,56 +450,66 @@ func (s *Store) Drift(ctx context.Context, filter DriftFilter, page Page) ([]cyb
 		}
 		return d, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
-// PlacementState counts what operators watch.
+// PlacementState are the counts that operators watch.
 type PlacementState struct {
-	OutOfStep int // hosts
-	// Open are the differences that are not repaired, by class.
+	OutOfStep int // hosts that Placement does not follow yet
+	// Open is the drift that is not repaired, by class.
 	Open map[cyborg.DriftClass]int
 }
 
-// PlacementState counts.
+// PlacementState counts the hosts out of step and the open drift.
 func (s *Store) PlacementState(ctx context.Context) (PlacementState, error) {
 	var state PlacementState
 	err := s.pool.QueryRow(ctx, "SELECT count(*) FROM placement_sync WHERE done < wanted").Scan(&state.OutOfStep)
 	if err != nil {
 		return state, s.failure(ctx, err)
 	}
+
 	state.Open, err = s.countDrift(ctx, "placement_drift")
 	return state, err
 }
 
-// countDrift counts what is open in a table of drift, by class.
+// countDrift counts the open drift in a table, by class.
 func (s *Store) countDrift(ctx context.Context, table string) (map[cyborg.DriftClass]int, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT class, count(*) FROM `+table+` WHERE repaired_at IS NULL AND counts GROUP BY class`)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	var (
 		class cyborg.DriftClass
 		count int
 		open  = map[cyborg.DriftClass]int{}
 	)
+
 	_, err = pgx.ForEachRow(rows, []any{(*string)(&class), &count}, func() error {
 		open[class] = count
 		return nil
 	})
+
 	return open, s.failure(ctx, err)
 }
 
+// driftKey splits a marker of Drift: host/class/provider, and /instance where
+// the drift is about an instance.
 func driftKey(marker string) (host, class string, provider, instance uuid.UUID, err error) {
 	parts := strings.Split(marker, "/")
 	if len(parts) != 3 && len(parts) != 4 {
 		return "", "", uuid.Nil, uuid.Nil, badMarker(marker)
 	}
-	if provider, err = uuid.Parse(parts[2]); err == nil && len(parts) == 4 {
+
+	provider, err = uuid.Parse(parts[2])
+	if err == nil && len(parts) == 4 {
 		instance, err = uuid.Parse(parts[3])
 	}
 	if err != nil {
 		return "", "", uuid.Nil, uuid.Nil, badMarker(marker)
 	}
+
 	return parts[0], parts[1], provider, instance, nil
 }

@@ -17,7 +17,7 @@ import (
 
 const aWhile = time.Hour
 
-// due takes what is due.
+// due takes the hosts that are due.
 func (r *records) due(t testing.TB) []string {
 	t.Helper()
 	hosts, err := r.DuePlacement(t.Context(), 100, aWhile)
@@ -25,7 +25,7 @@ func (r *records) due(t testing.TB) []string {
 	return hosts
 }
 
-// inStep records that a host is as it should be.
+// inStep records that a host is in step.
 func (r *records) inStep(t testing.TB, host string) {
 	t.Helper()
 	h, err := r.Placement(t.Context(), host)
@@ -33,7 +33,7 @@ func (r *records) inStep(t testing.TB, host string) {
 	require.NoError(t, r.RecordPlacement(t.Context(), db.PlacementOutcome{Host: host, Version: h.Version, Marks: []byte("{}")}))
 }
 
-// What is taken of Placement's work is written for many hosts at once, beside changes that come by them in another order.
+// Taking hosts writes many rows at once while other changes write the same rows in another order.
 func TestPlacementIsGivenBackAmidChanges(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -69,8 +69,8 @@ func TestPlacementIsGivenBackAmidChanges(t *testing.T) {
 	}
 }
 
-// TestPlacementIsTakenUntilItIsStarted: what a process had taken that died before it had it begun is another one's soon; what is
-// being done is left alone, and what was tried meanwhile is tried again when that says.
+// TestPlacementIsTakenUntilItIsStarted: hosts of a process that died before it started them are soon given to another one. Started
+// hosts are left alone, and a host that could not be brought into step is tried again when that was asked for.
 func TestPlacementIsTakenUntilItIsStarted(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -95,7 +95,7 @@ func TestPlacementIsTakenUntilItIsStarted(t *testing.T) {
 	require.Equal(t, []string{"h1"}, take(aWhile), "it was tried before that was noted")
 }
 
-// What was being compared when the process died is somebody else's within about a minute, and is compared then.
+// A host whose comparison was interrupted is given to another process within about a minute, which compares it.
 func TestPlacementComparisonOfTheDead(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -115,8 +115,7 @@ func TestPlacementComparisonOfTheDead(t *testing.T) {
 	require.True(t, got.Compare)
 }
 
-// TestPlacementKnowsTheHostThatIsBeingRecorded: a host whose first report is recorded just when Placement is first to be told of
-// the records is told of, too.
+// TestPlacementKnowsTheHostThatIsBeingRecorded: a host whose first report is recorded while Placement is switched on becomes due.
 func TestPlacementKnowsTheHostThatIsBeingRecorded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -135,8 +134,7 @@ func TestPlacementKnowsTheHostThatIsBeingRecorded(t *testing.T) {
 	require.Equal(t, []string{"h1"}, r.due(t))
 }
 
-// TestPlacementKnowsTheAcceleratorThatIsBeingChanged: what is being changed of a recorded host just when Placement is first to be
-// told of the records is in what it is told.
+// TestPlacementKnowsTheAcceleratorThatIsBeingChanged: a change that is made while Placement is switched on is in what Placement gets.
 func TestPlacementKnowsTheAcceleratorThatIsBeingChanged(t *testing.T) {
 	t.Parallel()
 	for table, sql := range map[string]string{
@@ -155,7 +153,7 @@ func TestPlacementKnowsTheAcceleratorThatIsBeingChanged(t *testing.T) {
 			require.NoError(t, err)
 			switched := make(chan error, 1)
 			go func() { switched <- r.SwitchPlacement(context.WithoutCancel(t.Context()), true, aWhile) }()
-			var early []string // told of before the change is there
+			var early []string // due before the change is committed
 			require.Eventually(t, func() bool {
 				early = append(early, r.due(t)...)
 				return len(early) > 0 || scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted)", table)
@@ -274,7 +272,7 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 	}
 }
 
-// A plan that stands on old records is not begun, and a version that was overtaken leaves its host due.
+// Marks of a plan from old records are not saved, and an outdated version leaves its host due.
 func TestPlacementOldNews(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -299,7 +297,7 @@ func TestPlacementOldNews(t *testing.T) {
 	require.JSONEq(t, `{"x": {}}`, string(after.Marks))
 }
 
-// What cannot be done is tried again when it is time, or at once when the records change.
+// What could not be done is tried again after its time, or at once when the records change.
 func TestPlacementTriesAgain(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -356,7 +354,7 @@ func TestPlacementSilence(t *testing.T) {
 	require.Zero(t, changed)
 }
 
-// Comparisons come in turn, and what they find is listed, until it is found no more.
+// Hosts are compared in turn, and drift is listed until a comparison no longer finds it.
 func TestPlacementCompares(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -416,8 +414,8 @@ func TestPlacementCompares(t *testing.T) {
 	require.Equal(t, 3, pruned.Drift)
 }
 
-// What appears, ends and was repaired is told in events of what it is about, once each; what may be so for a moment only once
-// it is not.
+// Drift that appears, ends or is repaired is an event of its subject, once each. Drift that may exist for a moment only becomes one when
+// it is found again.
 func TestPlacementDriftIsTold(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -426,7 +424,7 @@ func TestPlacementDriftIsTold(t *testing.T) {
 	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
 	r.due(t)
 	nobodys, at := uuid.New(), r.endOfFeed(t)
-	told := func(drift ...cyborg.Drift) []string {
+	driftEvents := func(drift ...cyborg.Drift) []string {
 		t.Helper()
 		got, err := r.Placement(t.Context(), "h1")
 		require.NoError(t, err)
@@ -450,33 +448,33 @@ func TestPlacementDriftIsTold(t *testing.T) {
 	repaired := []string{
 		`accelerator card0 drift_reserved "" "0 are" <nil>`, `accelerator card0 drift_reserved "0 are" "" true`,
 	}
-	require.Equal(t, repaired, told(reserved))
-	require.Empty(t, told())
-	require.Equal(t, repaired, told(reserved))
-	require.Equal(t, repaired, told(reserved), "it is another one")
+	require.Equal(t, repaired, driftEvents(reserved))
+	require.Empty(t, driftEvents())
+	require.Equal(t, repaired, driftEvents(reserved))
+	require.Equal(t, repaired, driftEvents(reserved), "it is another one")
 
 	orphan := cyborg.Drift{Class: cyborg.DriftOrphanProvider, Provider: nobodys, Name: "p", Detail: "vm has it"}
 	root := cyborg.Drift{Class: cyborg.DriftNoComputeNode, Detail: "none"}
 	require.Equal(t, []string{
 		`resource_provider nobody's drift_orphan_provider "" "vm has it" <nil>`, `host h1 drift_no_compute_node "" "none" <nil>`,
-	}, told(orphan, root))
+	}, driftEvents(orphan, root))
 	orphan.Detail = "vm2 has it"
-	require.Equal(t, []string{`resource_provider nobody's drift_orphan_provider "vm has it" "vm2 has it" <nil>`}, told(orphan, root))
+	require.Equal(t, []string{`resource_provider nobody's drift_orphan_provider "vm has it" "vm2 has it" <nil>`}, driftEvents(orphan, root))
 	orphan.RepairedAt = time.Now()
 	require.ElementsMatch(t, []string{
 		`resource_provider nobody's drift_orphan_provider "vm2 has it" "" true`, `host h1 drift_no_compute_node "none" "" false`,
-	}, told(orphan))
+	}, driftEvents(orphan))
 
 	lacks := cyborg.Drift{Class: cyborg.DriftMissingAllocation, Provider: a.ProviderUUID, Name: "p", Detail: "vm"}
-	require.Empty(t, told(lacks))
-	require.Empty(t, told())
-	require.Empty(t, told(lacks))
-	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "" "vm" <nil>`}, told(lacks))
-	require.Empty(t, told(lacks))
-	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "vm" "" false`}, told())
+	require.Empty(t, driftEvents(lacks))
+	require.Empty(t, driftEvents())
+	require.Empty(t, driftEvents(lacks))
+	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "" "vm" <nil>`}, driftEvents(lacks))
+	require.Empty(t, driftEvents(lacks))
+	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "vm" "" false`}, driftEvents())
 }
 
-// A host that is forgotten leaves the books when Placement has nothing of it any more.
+// A forgotten host is deleted from placement_sync when Placement has nothing of it any more.
 func TestPlacementForgetsHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

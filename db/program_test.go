@@ -9,7 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestProgramSets programs one of several deployables of a card, of which some share what an image replaces.
+// TestProgramSets programs one of several deployables of a card, some of which share a program set.
 func TestProgramSets(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -48,7 +48,7 @@ func TestProgramSets(t *testing.T) {
 	}
 }
 
-// TestObservations: what an agent saw after a change is newer than a report it had sent before, however late that comes.
+// TestObservations: what an agent observed after a change is newer than a report that it had sent before, however late that arrives.
 func TestObservations(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -87,7 +87,7 @@ func TestObservations(t *testing.T) {
 	require.Empty(t, r.accelerator(t, a.UUID).BitstreamID)
 }
 
-// TestObservationOlderThanAReport: a report that the agent made after the change, but that came first, wins.
+// TestObservationOlderThanAReport: a report that the agent made after the change wins, although it arrives first.
 func TestObservationOlderThanAReport(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -105,8 +105,8 @@ func TestObservationOlderThanAReport(t *testing.T) {
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 }
 
-// TestFailedWholeDeviceProgram: what the image would have disturbed stays fenced, in service or not, and every one of it
-// has a way out of its own.
+// TestFailedWholeDeviceProgram: everything that the image would have changed stays fenced, in service or not, and each accelerator can
+// be taken out of that by itself.
 func TestFailedWholeDeviceProgram(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -13,18 +13,22 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// provision takes an inactive accelerator into service, under a new name where one is asked for. It has the name from
-// its admission on, so that the name cannot be given away twice; a provision that is undone gives it back.
+// provision takes an inactive accelerator into service, under a new name where
+// the request has one. The accelerator has that name from the admission on, so
+// that it cannot be given to another one; a provision that is undone restores the
+// old name.
 type provision struct {
 	request     cyborg.ProvisionRequest
 	silentAfter time.Duration
 }
 
-// nameTaken is the constraint by which no two accelerators have one name.
+// nameTaken is the constraint that accelerators have different names.
 const nameTaken = "deployables_accelerator_key"
 
 func (provision) kind() cyborg.OperationKind { return cyborg.OperationProvision }
 
+// choose finds the accelerator by its UUID or its name, or else picks one that
+// fits the request.
 func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	id := p.request.Accelerator
 	if id == uuid.Nil && p.request.Name != "" {
@@ -33,30 +37,39 @@ func (p provision) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 			return choice{}, err
 		}
 	}
+
+	// No accelerator has the name yet: any one that fits will get it.
 	if id == uuid.Nil {
 		found, err := p.fit(ctx, tx)
 		return p.chosen(found), err
 	}
+
 	found, err := lockOne(ctx, tx, id)
 	if err != nil {
 		return choice{}, err
 	}
+
 	if p.request.Accelerator == uuid.Nil && found.Name != p.request.Name {
-		return choice{}, errCollision // renamed while we waited for the host
+		return choice{}, errCollision // it was renamed before its host was locked
 	}
+
 	if err := p.guard([]accelerator{found}, uuid.Nil); err != nil {
 		return choice{}, err
 	}
+
 	if misses := p.misses(&found); len(misses) > 0 {
 		return choice{}, cyborg.Errorf(cyborg.ErrNoFit, "accelerator %q does not fit: %s", found.Name, strings.Join(misses, "; "))
 	}
+
 	return p.chosen(found), nil
 }
 
+// chosen returns the choice of an accelerator, with its name for restoring it.
 func (provision) chosen(found accelerator) choice {
 	return choice{host: found.Host, targets: []accelerator{found}, before: before{Name: found.Name}}
 }
 
+// admit gives the accelerator its new name, so that it is taken from now on.
 func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	target := &chosen.targets[0]
 	name := cmp.Or(p.request.Name, target.Name)
@@ -65,32 +78,40 @@ func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 			return err
 		}
 	}
+
 	_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2, untouched = false WHERE uuid = $1", target.UUID, name)
 	if violates(err, nameTaken) {
-		return errCollision // somebody took it since we looked, and the next look says who
+		return errCollision // another transaction has just taken it; the retry says which
 	}
+
 	return err
 }
 
-// nameFree refuses a name that an accelerator has, and says through which operation it got it.
+// nameFree refuses a name that an accelerator has already, with the operation
+// through which it got that name.
 func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
 	has, err := readAccelerators(ctx, tx, " WHERE d.accelerator = $1", name)
 	if err != nil || len(has) == 0 {
 		return err
 	}
+
+	// A provision that has not ended has not moved the accelerator yet.
 	by := has[0].movedBy
 	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
 		by = claim.Operation
 	}
+
 	return cyborg.Errorf(cyborg.ErrNameTaken, "another accelerator is called %q", name).
 		WithOperation(by).WithHint("Choose another name.")
 }
 
+// guard refuses an accelerator that is in service or must not be taken into it.
 func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	t := &targets[0]
 	if err := firstError(t.unclaimed(operation), t.present()); err != nil {
 		return err
 	}
+
 	switch {
 	case t.Lifecycle == cyborg.LifecycleReady && p.request.Name == t.Name:
 		return cyborg.Errorf(cyborg.ErrNameTaken, "accelerator %q is ready already", t.Name).
@@ -98,17 +119,23 @@ func (p provision) guard(targets []accelerator, operation uuid.UUID) error {
 	case !cyborg.Allowed(cyborg.LifecycleTransitions(), t.Lifecycle, cyborg.LifecycleInstalling):
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.movedBy)
 	}
-	if err := firstError(t.unprotected(), t.notNovas(), t.enabled(), t.settled()); err != nil {
+
+	if err := firstError(t.unprotected(), t.notWhitelisted(), t.enabled(), t.confirmed()); err != nil {
 		return err
 	}
-	if t.Fence != nil && t.Fence.Reason == vanished {
+
+	if t.Fence != nil && t.Fence.Reason == fenceVanished {
 		return t.unfenced()
 	}
-	return nil // a program that failed fenced it: in service, it can be programmed again
+
+	// A fence that a failed Program has left is no obstacle: once in service, the
+	// accelerator can be programmed again.
+	return nil
 }
 
+// begin moves the accelerator to installing.
 func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	moved, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInstalling)
+	moved, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleInstalling)
 	if err == nil && moved == 0 {
 		return errCollision
 	}
@@ -117,40 +144,50 @@ func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 
 func (provision) describe(*running, *cyborg.Work) {}
 
+// end makes the accelerator ready. Where the provision has failed, it makes it
+// inactive again, if the provision had begun, and restores its name.
 func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		moved, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleReady)
+		moved, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleReady)
 		if err == nil && moved == 0 {
 			return cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)
 		}
+
 		return err
 	case cyborg.OperationNeedsOperator:
-		return leaveInError(ctx, tx, o, outcome)
+		return markInError(ctx, tx, o, outcome)
 	default:
 		if o.state == cyborg.OperationRunning {
-			if _, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInactive); err != nil {
+			if _, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleInactive); err != nil {
 				return err
 			}
 		}
-		return giveNameBack(ctx, tx, o)
+
+		return restoreName(ctx, tx, o)
 	}
 }
 
-// giveNameBack restores the name from before, unless somebody has taken it meanwhile.
-func giveNameBack(ctx context.Context, tx pgx.Tx, o *running) error {
+// restoreName restores the name from before the admission, unless another
+// accelerator has it now.
+func restoreName(ctx context.Context, tx pgx.Tx, o *running) error {
 	for i := range o.targets {
 		t := &o.targets[i]
 		if o.before.Name == "" || o.before.Name == t.Name {
 			continue
 		}
+
+		// This begins a savepoint: the failure for a name that is taken would otherwise
+		// abort the whole transaction.
 		err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2 WHERE uuid = $1", t.UUID, o.before.Name)
 			return err
 		})
+
 		if err != nil && !violates(err, nameTaken) {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Retention says how long what is over is kept; 0 keeps it for ever.
+// Retention is how long things are kept that are over; 0 keeps them for ever.
 type Retention struct {
 	Events      time.Duration
 	Operations  time.Duration // since they ended
@@ -13,14 +13,16 @@ type Retention struct {
 	Idempotency time.Duration // since the operation with the key was admitted
 }
 
-// Pruned counts what was deleted.
+// Pruned counts what Prune has deleted. Operations include rescues, Services
+// include duplicate agents, and Keys are idempotency keys.
 type Pruned struct{ Events, Operations, Services, Keys, Drift int }
 
-// pruneBatch is how much one statement deletes, so that none takes long.
+// pruneBatch is how many rows one statement deletes at most, so that no statement
+// holds its locks for long.
 const pruneBatch = 5000
 
-// Prune deletes what the retention is over for. A reader of the feed that is further behind than Retention.Events
-// misses what was deleted.
+// Prune deletes what the retention is over for. A reader of the feed that is
+// further behind than Retention.Events misses the deleted events.
 func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 	var out Pruned
 	for _, part := range []struct {
@@ -28,45 +30,57 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 		count *int
 		sql   string
 	}{
-		// Events are never updated, so that their places in the table are as good as keys, and faster.
+		// Events are never updated, so their ctid is as good as a key, and faster.
+
 		{r.Events, &out.Events, `
 			DELETE FROM events WHERE ctid = ANY (ARRAY (
 				SELECT ctid FROM events WHERE at < now() - $1::interval ORDER BY at LIMIT $2))`},
+
 		{r.Operations, &out.Operations, `
 			DELETE FROM operations WHERE id = ANY (ARRAY (
 				SELECT id FROM operations WHERE NOT open AND ended_at < now() - $1::interval ORDER BY ended_at LIMIT $2))`},
+
 		{r.Services, &out.Services, `
 			DELETE FROM services WHERE (role, host, instance) IN (
 				SELECT role, host, instance FROM services WHERE last_seen < now() - $1::interval LIMIT $2)`},
+
 		{r.Services, &out.Services, `
 			DELETE FROM rivals WHERE (host, instance) IN (
 				SELECT host, instance FROM rivals WHERE last_seen < now() - $1::interval LIMIT $2)`},
+
 		{r.Idempotency, &out.Keys, `
 			UPDATE operations SET idempotency_key = NULL, fingerprint = NULL WHERE id = ANY (ARRAY (
 				SELECT id FROM operations WHERE idempotency_key IS NOT NULL AND admitted_at < now() - $1::interval
 				ORDER BY admitted_at LIMIT $2))`},
+
 		{r.Events, &out.Drift, `
 			DELETE FROM placement_drift WHERE repaired_at < now() - $1::interval AND ctid = ANY (ARRAY (
 				SELECT ctid FROM placement_drift WHERE repaired_at < now() - $1::interval ORDER BY repaired_at LIMIT $2))`},
+
 		{r.Events, &out.Drift, `
 			DELETE FROM instance_drift WHERE (instance_uuid, class) IN (
 				SELECT instance_uuid, class FROM instance_drift WHERE repaired_at < now() - $1::interval LIMIT $2)`},
+
 		{r.Events, &out.Drift, `
 			DELETE FROM whitelist_drift WHERE host IN (
 				SELECT host FROM whitelist_drift WHERE repaired_at < now() - $1::interval LIMIT $2)`},
+
 		{r.Operations, &out.Operations, `
 			DELETE FROM rescues WHERE (instance_uuid, boot_id) IN (
 				SELECT instance_uuid, boot_id FROM rescues r WHERE asked_at < now() - $1::interval
 				AND NOT EXISTS (SELECT FROM arqs WHERE instance_uuid = r.instance_uuid AND lost_boot = r.boot_id) LIMIT $2)`},
 	} {
+		// A full batch may have left more to delete.
 		for n := pruneBatch; part.keep > 0 && n == pruneBatch; *part.count += n {
 			tag, err := s.pool.Exec(ctx, part.sql, part.keep, pruneBatch)
 			if err != nil {
 				return out, s.failure(ctx, err)
 			}
+
 			n = int(tag.RowsAffected())
 		}
 	}
+
 	_, err := s.pool.Exec(ctx, "DELETE FROM image_urls WHERE expires_at < clock_timestamp()")
 	return out, s.failure(ctx, err)
 }

@@ -8,17 +8,20 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Page asks for a part of a list. Lists are read by key: Marker is the id (for hosts the name) of the last item of the
-// page before. One that the store does not know is an error of kind ErrInvalid.
+// Page asks for a part of a list. A list is read by key: Marker is the id (for
+// hosts the name) of the last item of the page before. An unknown one is an error
+// of kind ErrInvalid.
 type Page struct {
 	Limit  int // 1–1000; 0 and more than that mean 1000
 	Marker string
 }
 
-// UUIDRange chooses the UUIDs from First to Last, both included; those that begin alike lie in one.
+// UUIDRange chooses the UUIDs from First to Last, both included. All UUIDs with
+// the same prefix lie in one range.
 type UUIDRange struct{ First, Last uuid.UUID }
 
-// AcceleratorFilter chooses accelerators; empty fields choose all. Fields are ANDed, values of one field ORed.
+// AcceleratorFilter chooses accelerators; empty fields choose all. Fields are
+// ANDed, values of one field ORed.
 type AcceleratorFilter struct {
 	UUIDs       []uuid.UUID
 	Among       *UUIDRange
@@ -32,7 +35,7 @@ type AcceleratorFilter struct {
 	Holder      *cyborg.Holder
 }
 
-// DeviceFilter chooses devices.
+// DeviceFilter chooses devices in the same way.
 type DeviceFilter struct {
 	UUIDs   []uuid.UUID
 	IDs     []int64
@@ -42,7 +45,7 @@ type DeviceFilter struct {
 	Vendors []string // vendor ids
 }
 
-// OperationFilter chooses operations.
+// OperationFilter chooses operations in the same way.
 type OperationFilter struct {
 	IDs     []uuid.UUID
 	Among   *UUIDRange
@@ -50,25 +53,30 @@ type OperationFilter struct {
 	States  []cyborg.OperationState
 	Hosts   []string
 	Subject *cyborg.Subject
-	Open    *bool
+	Open    *bool // true chooses operations that have not ended, false those that have
 }
 
-// EventFilter chooses events: those about one of Subjects or of Operation, and on one of Hosts; empty fields choose all.
+// EventFilter chooses events that are about one of Subjects or about Operation,
+// and on one of Hosts; empty fields choose all.
 type EventFilter struct {
 	Subjects  []cyborg.Subject
 	Operation uuid.UUID
 	Hosts     []string
 }
 
-// Admission is what Admit records: the operation and, with it, its claims.
+// Admission is what Admit records: an operation and, with it, its claims.
 type Admission struct {
-	ID    uuid.UUID // minted by the caller
+	ID    uuid.UUID // chosen by the caller
 	Actor cyborg.Actor
-	// IdempotencyKey, where given, makes a repeat by the same actor return the operation admitted first; Fingerprint
-	// is of the request, and a repeat with another one is an error of kind ErrInvalid.
+
+	// IdempotencyKey makes a repeat by the same actor return the operation that was
+	// admitted first; empty for none. Fingerprint is that of the request: a repeat of
+	// the key with another one is an error of kind ErrInvalid.
 	IdempotencyKey string
 	Fingerprint    string
-	RetryOf        uuid.UUID
+
+	RetryOf uuid.UUID // the failed operation that this one repeats; zero for none
+
 	// Exactly one request is set.
 	Provision *cyborg.ProvisionRequest
 	Program   *cyborg.ProgramRequest
@@ -85,32 +93,37 @@ type Admission struct {
 // Admitted is the answer of Admit.
 type Admitted struct {
 	Operation cyborg.Operation
-	// Repeated says that the operation had been admitted before under the same idempotency key.
+	// Repeated is true where the operation had been admitted before with the same
+	// idempotency key.
 	Repeated bool
-	// Nothing says that there was nothing to do, and no operation was admitted: a detach of what nobody holds.
+	// Nothing is true where there was nothing to do and no operation was admitted,
+	// for example for a detach of an accelerator that nobody holds.
 	Nothing bool
 }
 
-// Orphan is an operation that no workflow looks after, as far as the records can tell.
+// Orphan is an operation that no workflow runs, as far as the records can tell.
 type Orphan struct {
 	Operation uuid.UUID
 	Kind      cyborg.OperationKind
 	State     cyborg.OperationState
-	Since     time.Time // admitted, started or ended
+	Since     time.Time // when it was admitted, started or ended, depending on the list
 	Place     OperationPlace
 }
 
-// OperationPlace is a place in the order of admission; the zero value is before all operations.
+// OperationPlace is a place in the order of admission. The zero value comes
+// before all operations.
 type OperationPlace struct {
 	Admitted time.Time
 	ID       uuid.UUID
 }
 
-// AttachmentPlace is a place in the order in which Disagreements lists: after a handle of a host, or after all of that host
-// where there is none; the zero value is before all hosts.
+// AttachmentPlace is a place in the order in which Disagreements lists: after a
+// handle of a host or, with no handle, after all handles of the host. The zero
+// value comes before all hosts.
 type AttachmentPlace struct{ Host, Deployable, Handle string }
 
-// Disagreement is an attachment about which a host's journal and the records say different things, with the decision.
+// Disagreement is an attachment about which the journal of a host and the records
+// disagree, with the decision of the records.
 type Disagreement struct {
 	Host        string
 	Backend     string
@@ -118,10 +131,13 @@ type Disagreement struct {
 	Handle      cyborg.WorkHandle
 	Operation   uuid.UUID
 	Accelerator uuid.UUID
-	Journal     cyborg.AttachmentState // "" where the journal has no such entry
-	Recorded    string                 // attached, in_doubt, left (taken back by force), or "" for free
-	// Left is the operation that attached what is left; zero where nothing is.
+
+	Journal  cyborg.AttachmentState // "" where the journal has no such entry
+	Recorded string                 // attached, in_doubt, left (unconfirmed), or "" for free
+
+	// Unconfirmed is the operation that attached an unconfirmed handle; zero for
+	// other handles.
 	Unconfirmed uuid.UUID
-	// Attach says what the records decide: the handle should be attached (true) or not (false).
+	// Attach is the decision: whether the handle is to be attached.
 	Attach bool
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Orphans lists the open operations of a state that were admitted or started at least that long ago: those that a workflow
-// should be looking after, if it is not lost. They come in the order of their admission, from that place on.
+// Orphans lists the open operations in a state that were admitted or started at
+// least olderThan ago. A workflow should be running each of them; where it was
+// lost, they are orphans. They are listed in the order of their admission, from
+// the place after on.
 func (s *Store) Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after OperationPlace, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, coalesce(started_at, admitted_at), admitted_at FROM operations
@@ -22,20 +24,24 @@ func (s *Store) Orphans(ctx context.Context, state cyborg.OperationState, olderT
 		ORDER BY admitted_at, id LIMIT $5`, string(state), olderThan, after.Admitted, after.ID, clamp(limit))
 }
 
+// orphans runs a query that returns the fields of an Orphan.
 func (s *Store) orphans(ctx context.Context, sql string, values ...any) ([]Orphan, error) {
 	rows, err := s.pool.Query(ctx, sql, values...)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Orphan, err error) {
 		err = row.Scan(&o.Operation, &o.Kind, &o.State, &o.Since, &o.Place.Admitted)
 		o.Place.ID = o.Operation
 		return o, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
-// LastOfHosts is the name of the last of that many hosts that come after one, and empty where there are no more than that.
+// LastOfHosts returns the name of the last of the given number of hosts that
+// come after a name, or "" where there are fewer.
 func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (string, error) {
 	var name string
 	err := s.pool.QueryRow(ctx, "SELECT name FROM hosts WHERE name > $1 ORDER BY name LIMIT 1 OFFSET $2", after, hosts-1).Scan(&name)
@@ -45,19 +51,26 @@ func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (strin
 	return name, s.failure(ctx, err)
 }
 
-// What Disagreement.Recorded says of a handle that has a holder and is not known to be attached, and of one that was
-// taken back without its host.
+// These are values of Disagreement.Recorded. A handle is in doubt where it has a
+// holder and is not known to be attached.
 const (
 	inDoubt     = "in_doubt"
-	unconfirmed = "left"
+	unconfirmed = "left" // it was taken back without its host
 )
 
-// selectDisagreements compares journals with records: of the hosts after $1 and up to $5, and where $7 is not empty, of $1
-// after that deployable and handle ($6, $7). $2 is the limit of silence. It looks only where no operation works, and at no journal that is older than what an operation has seen of the device since. A
-// handle that somebody else than a host holds is none of the journal's business.
+// selectDisagreements compares the journals of hosts with the records. Its
+// parameters are: $1, $6, $7 the place (host, deployable, handle) after which it
+// begins; $2 how long a host may be unheard; $3 the kinds of operations whose
+// error a settled doubt cures; $4 the limit; $5 the last host, empty for no bound.
 //
-// Where both agree, which is nearly everywhere, a row goes no further than compared; only for what is in a journal and
-// not in the records, the handle is looked up. What was left with a host is for it to settle, whatever its journal says.
+// It leaves out accelerators that an operation works on, journals that are older
+// than what an operation has observed of the device, and handles that somebody
+// else than a host holds, which no journal lists. An unconfirmed handle is always
+// listed: its host has to settle it, whatever its journal says.
+//
+// Journal and records agree nearly everywhere. Such a row ends in compared; only
+// for an entry of the journal that the records do not have, the handle is looked
+// up (f).
 const selectDisagreements = `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts
@@ -105,61 +118,80 @@ const selectDisagreements = `
 	WHERE (host, deployable, handle) > ($1, $6, $7)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
 
-// Disagreements lists the attachments about which the journals of live hosts and the records say different things, each
-// with what the records decide, by host. It also lists those about which they agree where an accelerator is in error only
-// because that was in doubt. It looks at what comes after a place, up to a host, that one included; empty is no bound.
+// Disagreements lists the attachments about which the journals of live hosts and
+// the records disagree, by host, each with what the records decide. It also lists
+// attachments about which they agree, where the accelerator is in error only
+// because the attachment was in doubt. It begins after a place and ends with the
+// host upTo; their zero values are no bounds.
 func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo string, limit int) ([]Disagreement, error) {
 	rows, err := s.pool.Query(ctx, selectDisagreements, after.Host, s.opts.SilentAfter, doubtful(), clamp(limit), upTo,
 		after.Deployable, after.Handle)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
 		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
 			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed))
 		return d, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
-// RecordSettled records that hosts have brought attachments into the state that the records had decided: what was in
-// doubt is free, and accelerators in error because of such a doubt are ready again. What has changed since
-// Disagreements saw it stays as it is.
+// RecordSettled records that hosts have brought attachments into the state that
+// the records had decided: handles in doubt become free, and accelerators that
+// were in error because of the doubt become ready again. Whatever has changed
+// since Disagreements listed it stays as it is.
 func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error {
 	byHost := map[string][]Disagreement{}
-	var hosts []string
+	var hosts []string // in the order of settled
 	for _, d := range settled {
 		if _, ok := byHost[d.Host]; !ok {
 			hosts = append(hosts, d.Host)
 		}
+
 		byHost[d.Host] = append(byHost[d.Host], d)
 	}
+
 	for _, host := range hosts {
 		if err := s.recordSettled(ctx, host, byHost[host]); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
+// recordSettled is RecordSettled for one host. The operations that Disagreements
+// saw are compared again under the lock of the host, so that a handle that
+// somebody has got since is not taken from them.
 func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagreement) error {
-	var handles, operations, leftovers, leftBy, targets []uuid.UUID
+	var (
+		handles, operations            []uuid.UUID // in doubt, with the operation that left them so
+		unconfirmedHandles, attachedBy []uuid.UUID // unconfirmed, with the operation that attached them
+		targets                        []uuid.UUID
+	)
 	for _, d := range settled {
 		if d.Accelerator != uuid.Nil {
 			targets = append(targets, d.Accelerator)
 		}
+
 		switch {
 		case d.Recorded == unconfirmed:
-			leftovers, leftBy = append(leftovers, d.Handle.UUID), append(leftBy, d.Unconfirmed)
+			unconfirmedHandles, attachedBy = append(unconfirmedHandles, d.Handle.UUID), append(attachedBy, d.Unconfirmed)
 		case !d.Attach && d.Recorded == inDoubt:
 			handles, operations = append(handles, d.Handle.UUID), append(operations, d.Operation)
 		}
 	}
+
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		if err := lockHosts(ctx, tx, host); err != nil {
 			return err
 		}
+
+		// Only a doubt that the same operation has left is settled by this.
 		err := release(ctx, tx, `
 			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
 			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
@@ -167,11 +199,13 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		if err != nil {
 			return err
 		}
+
 		_, err = clearUnconfirmed(ctx, tx, `
-			host = $1 AND (uuid, left_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, leftovers, leftBy)
+			host = $1 AND (uuid, left_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, unconfirmedHandles, attachedBy)
 		if err != nil {
 			return err
 		}
+
 		free, err := unclaimedOf(ctx, tx, host, targets)
 		if err != nil {
 			return err
@@ -180,7 +214,8 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 	})
 }
 
-// unclaimedOf are those of the targets that are on the host and that no operation works on.
+// unclaimedOf returns those of the targets that are on the host and that no
+// operation works on.
 func unclaimedOf(ctx context.Context, tx pgx.Tx, host string, targets []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT uuid FROM deployables d WHERE host = $1 AND uuid = ANY($2)
@@ -191,8 +226,9 @@ func unclaimedOf(ctx context.Context, tx pgx.Tx, host string, targets []uuid.UUI
 	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }
 
-// Forget deletes what has been missing for that long and that nobody holds or works on, and returns how many handles,
-// deployables and devices those were. Their events stay.
+// Forget deletes what has been missing for that long and what nobody holds or
+// works on, and returns how many handles, deployables and devices it deleted.
+// Their events stay.
 func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT host FROM attach_handles WHERE presence = 'missing' AND missing_since <= now() - $1::interval AND holder_kind IS NULL
@@ -206,10 +242,12 @@ func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, erro
 	if err != nil {
 		return 0, s.failure(ctx, err)
 	}
+
 	hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return 0, s.failure(ctx, err)
 	}
+
 	forgotten := 0
 	for _, host := range hosts {
 		n, err := s.forgetOn(ctx, host, missingFor)
@@ -218,32 +256,40 @@ func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, erro
 			return forgotten, err
 		}
 	}
+
 	return forgotten, nil
 }
 
-// forgetOn deletes from the leaves to the root, so that what still holds something stays with all it belongs to.
+// forgetOn is Forget for one host. It deletes handles first, then deployables,
+// then devices: what cannot be deleted keeps everything that it belongs to.
 func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Duration) (int, error) {
 	const missing = "host = $1 AND presence = 'missing' AND missing_since <= now() - $2::interval AND "
-	// What is in Nova's whitelist is not forgotten: if it comes back, it must not be given out here.
+	// An accelerator in Nova's whitelist is not forgotten: when it comes back,
+	// Cyborg must not give it out.
 	const novas = "SELECT FROM deployables WHERE nova_spec IS NOT NULL AND uuid = "
+
 	forgotten := 0
 	err := s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
-		forgotten = 0
+		forgotten = 0 // the transaction may be tried several times
 		if err := lockHosts(ctx, tx, host); err != nil {
 			return err
 		}
-		// Hardware that is gone for so long keeps nothing attached.
+
+		// Hardware that has been missing for so long has nothing attached any more.
 		targets, err := clearUnconfirmed(ctx, tx, missing+"true", host, missingFor)
 		if err != nil {
 			return err
 		}
+
 		free, err := unclaimedOf(ctx, tx, host, targets)
 		if err != nil {
 			return err
 		}
+
 		if err := settle(ctx, tx, free); err != nil {
 			return err
 		}
+
 		for _, sql := range []string{
 			`DELETE FROM attach_handles h WHERE ` + missing + `holder_kind IS NULL
 				AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
@@ -257,12 +303,16 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			if err != nil {
 				return err
 			}
+
 			forgotten += int(tag.RowsAffected())
 		}
+
 		_, err = tx.Exec(ctx, `
 			DELETE FROM backends b WHERE host = $1 AND NOT reported
 			AND NOT EXISTS (SELECT FROM devices WHERE host = b.host AND backend = b.name)`, host)
+
 		return err
 	})
+
 	return forgotten, err
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// journal is what the agent says of one handle.
+// journal is an entry of the agent's journal.
 func (h *host) journal(local string, state cyborg.AttachmentState) {
 	h.content.Attachments = append(h.content.Attachments, cyborg.Attachment{
 		Backend: "fake", Deployable: local, Handle: local + ".0", Operation: uuid.New(), State: state,
@@ -32,7 +32,7 @@ func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
 	return out
 }
 
-// TestDisagreements has one accelerator for each thing that journal and records can say together.
+// TestDisagreements has one accelerator for each combination of journal and records.
 func TestDisagreements(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -149,7 +149,7 @@ func TestDisagreements(t *testing.T) {
 	require.Empty(t, r.disagreements(t), "who is silent cannot be asked")
 }
 
-// TestJournalOlderThanTheRecords: what the host reported before an operation had its result contradicts nothing.
+// TestJournalOlderThanTheRecords: a report from before the result of an operation contradicts nothing.
 func TestJournalOlderThanTheRecords(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -167,7 +167,7 @@ func TestJournalOlderThanTheRecords(t *testing.T) {
 	require.Len(t, r.disagreements(t), 1)
 }
 
-// TestSettledMeanwhile: what changed after it was looked at stays as it is.
+// TestSettledMeanwhile: what has changed since Disagreements listed it stays as it is.
 func TestSettledMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -187,8 +187,8 @@ func TestSettledMeanwhile(t *testing.T) {
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 }
 
-// TestASettledDoubtCuresNothingElse: a provision that left an accelerator in error stays to be repeated, also where a
-// detach came into doubt after it.
+// TestASettledDoubtCuresNothingElse: an accelerator that a provision has left in error stays in error when a later doubt about a detach
+// is settled.
 func TestASettledDoubtCuresNothingElse(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -236,7 +236,7 @@ func TestOrphans(t *testing.T) {
 	require.Equal(t, second.Operation, found[0].Operation)
 }
 
-// TestDisagreementsByHost: hosts can be looked at in turn, a few at a time.
+// TestDisagreementsByHost: hosts can be compared a few at a time.
 func TestDisagreementsByHost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -263,7 +263,7 @@ func TestDisagreementsByHost(t *testing.T) {
 	require.Equal(t, []string{"h0", "h1", "h2", "h3", "h4"}, seen)
 }
 
-// TestDisagreementsOfOneHost: a host of which there is too much to say at once is gone through part by part.
+// TestDisagreementsOfOneHost: a host with more disagreements than the limit is listed part by part.
 func TestDisagreementsOfOneHost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

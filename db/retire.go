@@ -9,46 +9,52 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// retire takes an accelerator that nobody holds out of service. It may be in error, in maintenance or gone; it keeps its
-// name, and what had fenced it.
+// retire takes an accelerator that nobody holds out of service. The accelerator
+// may be in error, in maintenance or missing. It keeps its name and its fence.
 type retire struct{ request cyborg.RetireRequest }
 
 func (retire) kind() cyborg.OperationKind { return cyborg.OperationRetire }
 
+// choose finds the accelerator.
 func (r retire) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	found, err := lockOne(ctx, tx, r.request.Accelerator)
 	if err != nil {
 		return choice{}, err
 	}
+
 	targets := []accelerator{found}
 	return choice{host: found.Host, targets: targets}, r.guard(targets, uuid.Nil)
 }
 
 func (retire) admit(context.Context, pgx.Tx, choice) error { return nil }
 
+// guard refuses an accelerator that is out of service already, or still in use.
 func (retire) guard(targets []accelerator, operation uuid.UUID) error {
 	t := &targets[0]
 	if err := t.unclaimed(operation); err != nil {
 		return err
 	}
+
 	if t.Lifecycle == cyborg.LifecycleInactive {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is inactive already", t.Name).WithOperation(t.movedBy)
 	}
-	return firstError(t.unprotected(), t.unheld(), t.settled())
+
+	return firstError(t.unprotected(), t.unheld(), t.confirmed())
 }
 
 func (retire) begin(context.Context, pgx.Tx, *running) error { return nil }
 
 func (retire) describe(*running, *cyborg.Work) {}
 
+// end makes the accelerator inactive where the retire has succeeded.
 func (retire) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		_, err := move(ctx, tx, ids(o.targets), cyborg.LifecycleInactive)
+		_, err := setLifecycle(ctx, tx, ids(o.targets), cyborg.LifecycleInactive)
 		return err
 	case cyborg.OperationNeedsOperator:
-		return leaveInError(ctx, tx, o, outcome)
-	default: // it is in service, or in error, as before
+		return markInError(ctx, tx, o, outcome)
+	default: // it stays in service, or in error, as before
 		return nil
 	}
 }

@@ -61,7 +61,7 @@ func TestRetireWhatIsHeld(t *testing.T) {
 	requireKind(t, cyborg.ErrChanged, err, unsettled)
 }
 
-// TestRetireInEveryState: what is in error, in maintenance or gone can be retired, and comes back as it is.
+// TestRetireInEveryState: an accelerator in error, in maintenance or missing can be retired; it stays in maintenance, or missing.
 func TestRetireInEveryState(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

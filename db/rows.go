@@ -10,24 +10,30 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// The rows of the inventory, as a merge reads and writes them. Their JSON names are the columns'.
+// This file has the rows of the inventory as a merge reads and writes them. Their
+// JSON names are the names of the columns.
 
-// document is a JSON value in one spelling, so that two of them can be compared: keys sorted, no spaces.
+// document is a JSON value in a canonical form, with sorted keys and without
+// spaces, so that two of them can be compared as texts.
 type document string
 
-// documentOf spells a value; nil maps and slices become the empty document.
+// documentOf converts a value; nil maps and slices become the empty document.
 func documentOf(value any, empty document) (document, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return "", err
 	}
+
 	out, err := respell(text)
 	if out == "null" {
 		out = empty
 	}
+
 	return out, err
 }
 
+// respell brings JSON into the canonical form. Numbers keep their digits: through
+// a float64 large ones would lose some.
 func respell(text []byte) (document, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -35,20 +41,22 @@ func respell(text []byte) (document, error) {
 	if err := decoder.Decode(&value); err != nil {
 		return "", err
 	}
+
 	out, err := json.Marshal(value)
 	return document(out), err
 }
 
-// MarshalJSON puts the value itself into the JSON around it.
+// MarshalJSON returns the JSON itself, not a string that contains it.
 func (d document) MarshalJSON() ([]byte, error) { return []byte(d), nil }
 
-// UnmarshalJSON respells what the database wrote.
+// UnmarshalJSON brings JSON that PostgreSQL wrote into the canonical form.
 func (d *document) UnmarshalJSON(text []byte) error {
 	out, err := respell(text)
 	*d = out
 	return err
 }
 
+// backendRow is a row of backends.
 type backendRow struct {
 	Host     string              `json:"host"`
 	Name     string              `json:"name"`
@@ -60,25 +68,29 @@ type backendRow struct {
 	Reported bool                `json:"reported"`
 }
 
+// deviceRow is a row of devices.
 type deviceRow struct {
-	UUID            uuid.UUID         `json:"uuid"`
-	Host            string            `json:"host"`
-	Backend         string            `json:"backend"`
-	Driver          string            `json:"driver"`
-	Identity        string            `json:"identity"`
-	Type            cyborg.DeviceType `json:"type"`
-	VendorID        string            `json:"vendor_id"`
-	ProductID       string            `json:"product_id"`
-	Vendor          string            `json:"vendor"`
-	Model           string            `json:"model"`
-	NUMANode        *int              `json:"numa_node"`
-	BoardInfo       document          `json:"board_info"`
-	ControlPathKind string            `json:"control_path_kind"`
-	ControlPathInfo document          `json:"control_path_info"`
-	ObservedSeq     int64             `json:"observed_seq"`
-	Presence        cyborg.Presence   `json:"presence"`
+	UUID      uuid.UUID         `json:"uuid"`
+	Host      string            `json:"host"`
+	Backend   string            `json:"backend"`
+	Driver    string            `json:"driver"`
+	Identity  string            `json:"identity"`
+	Type      cyborg.DeviceType `json:"type"`
+	VendorID  string            `json:"vendor_id"`
+	ProductID string            `json:"product_id"`
+	Vendor    string            `json:"vendor"`
+	Model     string            `json:"model"`
+
+	NUMANode        *int     `json:"numa_node"`
+	BoardInfo       document `json:"board_info"`
+	ControlPathKind string   `json:"control_path_kind"`
+	ControlPathInfo document `json:"control_path_info"`
+
+	ObservedSeq int64           `json:"observed_seq"`
+	Presence    cyborg.Presence `json:"presence"`
 }
 
+// deployableRow is a row of deployables.
 type deployableRow struct {
 	UUID         uuid.UUID       `json:"uuid"`
 	DeviceUUID   uuid.UUID       `json:"device_uuid"`
@@ -94,13 +106,18 @@ type deployableRow struct {
 	Protected    string          `json:"protected"`
 	Presence     cyborg.Presence `json:"presence"`
 	FenceReason  *string         `json:"fence_reason"`
-	ImageBoot    *string         `json:"image_boot"` // in which its image was looked at; nil where it has none, or one is being loaded
-	Claimed      bool            `json:"claimed"`    // read only
+
+	// ImageBoot is the boot in which the deployable's image was last seen; nil where
+	// it has none, or while one is being loaded.
+	ImageBoot *string `json:"image_boot"`
+
+	Claimed bool `json:"claimed"` // read only: an operation works on it
 
 	administrationRow
 }
 
-// administrationRow is how a deployable is administered. A merge gives it to what is new, and never changes it.
+// administrationRow is how a deployable is administered. A merge sets it for new
+// deployables, and never changes it.
 type administrationRow struct {
 	Administration cyborg.Administration `json:"administration"`
 	MaintainReason string                `json:"maintain_reason"`
@@ -108,6 +125,7 @@ type administrationRow struct {
 	MaintainUntil  *string               `json:"maintain_until"`
 }
 
+// handleRow is a row of attach_handles.
 type handleRow struct {
 	UUID           uuid.UUID         `json:"uuid"`
 	DeployableUUID uuid.UUID         `json:"deployable_uuid"`
@@ -116,20 +134,26 @@ type handleRow struct {
 	Info           document          `json:"info"`
 	Identity       string            `json:"identity"`
 	Presence       cyborg.Presence   `json:"presence"`
-	Holder         string            `json:"holder"` // read only; also one that it was left with; empty while it is free
+
+	// Holder is read only: the holder's kind and id, also those of the last holder of
+	// an unconfirmed handle; empty while the handle is free.
+	Holder string `json:"holder"`
 }
 
-// tracked is a row with what was recorded of it, so that only differences are written.
+// tracked is a row together with what is recorded of it, so that only changed
+// rows are written.
 type tracked[T any] struct {
 	row T
 	was *T // nil where the row is new
 }
 
+// recorded returns a tracked row as it was read from the database.
 func recorded[T any](row T) *tracked[T] { was := row; return &tracked[T]{row: row, was: &was} }
 
-// pending is what a merge writes of one table.
+// pending are the rows of one table that a merge writes.
 type pending[T any] struct{ inserts, updates []T }
 
+// add adds the row where it is new or has changed.
 func (p *pending[T]) add(t *tracked[T]) {
 	switch {
 	case t.was == nil:
@@ -139,4 +163,5 @@ func (p *pending[T]) add(t *tracked[T]) {
 	}
 }
 
+// size returns how many rows are to be written.
 func (p *pending[T]) size() int { return len(p.inserts) + len(p.updates) }

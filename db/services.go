@@ -11,19 +11,24 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// agentRole is the role of agents, which are seen through their hosts.
+// agentRole is the role of agents. They have no rows in services: their hosts,
+// and the duplicate agents, are listed for them.
 const agentRole = "agent"
 
-// Services lists the processes of the system with their true liveness, by role, host and instance. The page's marker is the
-// Key of the last one; that it is there no longer does no harm.
+// Services lists the processes of the system and whether they are alive, by role,
+// host and instance. The page's marker is the Key of the last item, which need
+// not exist any more; a malformed one is an error of kind ErrInvalid.
 func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, error) {
 	after := make([]string, 3)
 	if page.Marker != "" {
-		if after = strings.SplitN(page.Marker, "/", 3); len(after) < 3 {
+		after = strings.SplitN(page.Marker, "/", 3)
+		if len(after) < 3 {
 			return nil, badMarker(page.Marker)
 		}
 	}
-	// Of hosts and rivals only those from the marker's on are read.
+
+	// There may be many hosts and duplicate agents: both are cut off at the marker
+	// before they are joined with the rest.
 	rows, err := s.pool.Query(ctx, `
 		WITH agents AS (
 			(SELECT name AS host, coalesce(nullif(instance, ''), boot_id) AS instance, agent_version, agent_started_at, last_seen,
@@ -42,15 +47,19 @@ func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, erro
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
+
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v cyborg.Service, err error) {
 		err = row.Scan(&v.Role, &v.Host, &v.Instance, &v.Version, &v.StartedAt, (*zeronull.Timestamptz)(&v.LastSeen), &v.Alive, &v.Refused)
 		return v, err
 	})
+
 	return found, s.failure(ctx, err)
 }
 
-// Touch records that a process is alive now; it is called every 10 s or so. LastSeen and Alive are not read. When it started
-// is kept by the database's clock, as LastSeen is: clocks of hosts differ, and who came after whom is asked of both.
+// Touch records that a process is alive now; processes call it about every 10 s.
+// It does not read LastSeen and Alive. The start is converted to the database's
+// clock, by which LastSeen is recorded, too: the clocks of machines differ, and
+// the order of starts and signs of life of different machines matters.
 func (s *Store) Touch(ctx context.Context, service cyborg.Service) error {
 	_, err := s.pool.Exec(ctx, `
 		INSERT INTO services (role, host, instance, version, started_at, last_seen)
@@ -64,7 +73,8 @@ func (s *Store) Touch(ctx context.Context, service cyborg.Service) error {
 	return s.failure(ctx, err)
 }
 
-// Retire forgets a process that stops in order. One that was never touched is no error.
+// Retire deletes a process that stops in an orderly way. It is no error where the
+// process was never recorded.
 func (s *Store) Retire(ctx context.Context, service cyborg.Service) error {
 	_, err := s.pool.Exec(ctx, "DELETE FROM services WHERE role = $1 AND host = $2 AND instance = $3",
 		service.Role, service.Host, service.Instance)

@@ -10,9 +10,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// CollectUnbound deletes accelerator requests that nobody has, and nobody has touched for so long: whoever made them will not
-// come back for them. A bind may have failed for nobody, as one that was adopted, or for a service of the host, which no instance is; of
-// instances, Nova says when they are gone. It returns how many there were, of at most limit.
+// CollectUnbound deletes up to limit accelerator requests that are not bound and
+// that nobody has touched for so long: whoever made them will not come back for
+// them. It returns how many it has deleted.
+//
+// A bind may also have failed for a request without an instance: one that was
+// adopted, or one for a service. Requests of instances are left out, because Nova
+// says when an instance is gone.
 func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT uuid FROM arqs
@@ -21,26 +25,32 @@ func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, 
 	if err != nil {
 		return 0, s.failure(ctx, err)
 	}
+
 	stale, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil || len(stale) == 0 {
 		return 0, s.failure(ctx, err)
 	}
+
+	// They are checked again under their locks: somebody may have bound one since.
 	collected := 0
 	err = s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		found, err := lockARQs(ctx, tx, true, nil, "a.uuid = ANY(?)", stale)
 		if err != nil {
 			return err
 		}
+
 		var gone []uuid.UUID
 		for i := range found {
 			a := &found[i]
 			failed := a.State == cyborg.ARQBindFailed && a.Instance == uuid.Nil
-			if a.Claim == uuid.Nil && (a.Holder().ID == "" || failed) { // nobody was faster
+			if a.Claim == uuid.Nil && (a.Holder().ID == "" || failed) { // nothing has changed since it was found
 				gone = append(gone, a.UUID)
 			}
 		}
+
 		collected = len(gone)
 		return deleteARQs(ctx, tx, gone)
 	})
+
 	return collected, err
 }

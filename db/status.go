@@ -8,27 +8,32 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// statusSQL is Accelerator.Status in SQL, over the tables of selectAccelerators: the first that applies.
+// statusSQL is Accelerator.Status in SQL, over the tables of selectAccelerators.
+// The first condition that applies decides, so both must keep the same order.
 func statusSQL() string {
 	var text strings.Builder
 	when := func(condition string, status cyborg.Status) {
 		fmt.Fprintf(&text, " WHEN %s THEN '%s'", condition, status)
 	}
+
 	when(is("d.presence", cyborg.PresenceMissing), cyborg.StatusMissing)
 	when(is("d.lifecycle", cyborg.LifecycleError), cyborg.StatusError)
 	for _, kind := range cyborg.OperationKinds() {
 		when(is("o.kind", kind), kind.Status())
 	}
+
 	when(is("d.lifecycle", cyborg.LifecycleInstalling), cyborg.StatusInstalling)
 	when("d.fence_reason IS NOT NULL", cyborg.StatusFenced)
 	when(maintained, cyborg.StatusMaintaining)
 	when(is("d.lifecycle", cyborg.LifecycleInactive), cyborg.StatusInactive)
 	when("h.held > 0 AND h.free = 0", cyborg.StatusAttached)
+
 	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
 }
 
-// statusNeeds is a condition without which none of the statuses is possible. It says nothing new; the planner finds the
-// few accelerators of a rare status with it.
+// statusNeeds is an SQL condition that every accelerator with one of the statuses
+// meets. It does not change the result of a query that also compares statusSQL,
+// but it lets the planner find the few accelerators of a rare status by an index.
 func statusNeeds(statuses []cyborg.Status) string {
 	var needs []string
 	need := func(condition string) {
@@ -36,6 +41,7 @@ func statusNeeds(statuses []cyborg.Status) string {
 			needs = append(needs, condition)
 		}
 	}
+
 	for _, status := range statuses {
 		switch status {
 		case cyborg.StatusMissing:
@@ -62,8 +68,9 @@ func statusNeeds(statuses []cyborg.Status) string {
 			need("false")
 		}
 	}
+
 	return "(" + strings.Join(needs, " OR ") + ")"
 }
 
-// is compares a column with a constant of the domain.
+// is returns an SQL comparison of a column with a constant.
 func is[S ~string](column string, value S) string { return column + " = '" + string(value) + "'" }

@@ -7,29 +7,37 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A handle is left where nobody has it in the records any more, and its host may: it was taken back by force, or the
-// host was forgotten and came back with it. Its accelerator is fenced, and nobody gets the handle, until the host has
-// been heard and has settled it.
+// A handle is unconfirmed while nobody has it in the records but its host may
+// still have it attached: it was taken back by force, or the host was forgotten
+// and has come back with an attachment in its journal. Its accelerator is fenced
+// and nobody gets the handle until the host has been heard and Reconcile has
+// settled the attachment there. In the database the columns left_kind, left_id
+// and left_operation keep who had it.
 
-// unsettled is the fence of an accelerator with such a handle. Its operation is the one that used force, if one did.
-const unsettled = "its host may still have it attached, and has not settled that yet"
+// fenceUnconfirmed is the reason of the fence around an accelerator with an unconfirmed
+// handle. The fence belongs to the operation that used force, if one did.
+const fenceUnconfirmed = "its host may still have it attached, and has not settled that yet"
 
-// fenceBelow is what fences a deployable d besides a Program, or NULL. It takes the place of the fence of a Program, or of a Bind
-// that loaded an image: meanwhile a host may have come back with an attachment, and a card may have gone away under its holder.
-const fenceBelow = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL) THEN '" +
-	unsettled + "' WHEN " + goneUnderHolder + " THEN '" + vanished + "' END"
+// remainingFence is an SQL expression: the reason for which the deployable d stays
+// fenced once the fence of a Program, or of a Bind that loaded an image, is
+// lifted, or NULL. While an image was being loaded, a host may have come back
+// with an attachment, or a device may have gone missing under its holder.
+const remainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL) THEN '" +
+	fenceUnconfirmed + "' WHEN " + goneUnderHolder + " THEN '" + fenceVanished + "' END"
 
-// settled refuses what may still be attached to somebody whom the records no longer know, whatever it is fenced for.
-func (a *accelerator) settled() error {
+// confirmed refuses an accelerator with an unconfirmed handle, whatever reason its
+// fence gives.
+func (a *accelerator) confirmed() error {
 	for _, h := range a.Handles {
 		if h.Unconfirmed != nil {
-			return a.fenced(unsettled)
+			return a.fenced(fenceUnconfirmed)
 		}
 	}
 	return nil
 }
 
-// leave takes handles back from their holders in the records alone, and fences their accelerator.
+// markUnconfirmed takes handles back from their holders in the records alone,
+// and fences the targets of the operation.
 func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE attach_handles SET left_kind = holder_kind, left_id = holder_id, left_operation = operation_id,
@@ -38,32 +46,42 @@ func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.
 	if err != nil {
 		return err
 	}
+
 	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
-		ids(o.targets), unsettled, o.id)
+		ids(o.targets), fenceUnconfirmed, o.id)
+
 	return err
 }
 
-// markObservedUnconfirmed is markNewUnconfirmed for handles that an operation saw: the host's journal is the one that was reported last.
+// markObservedUnconfirmed is markNewUnconfirmed for handles that an operation
+// observed. They are compared with the journal that the host reported last.
 func markObservedUnconfirmed(ctx context.Context, tx pgx.Tx, host string, added []handleRow) error {
 	if len(added) == 0 {
 		return nil
 	}
+
 	row := hostRow{Name: host}
 	if err := tx.QueryRow(ctx, "SELECT attachments FROM hosts WHERE name = $1", host).Scan(&row.Attachments); err != nil {
 		return err
 	}
+
 	return markNewUnconfirmed(ctx, tx, []hostRow{row}, added)
 }
 
-// markNewUnconfirmed does the same to new handles that a host's journal knows already.
+// markNewUnconfirmed marks newly recorded handles as unconfirmed where the
+// host's journal already lists an attachment of them: the host may have them
+// attached for somebody whom the records no longer know. It fences their
+// accelerators, except those that an operation has fenced; see remainingFence.
 func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added []handleRow) error {
 	type place struct{ host, handle string }
 	known := map[place]uuid.UUID{}
+
 	for _, host := range hosts {
 		for _, entry := range host.Attachments {
 			known[place{host.Name, entry.Handle}] = entry.Operation
 		}
 	}
+
 	var handles, operations, targets []uuid.UUID
 	for _, h := range added {
 		if operation, ok := known[place{h.Host, h.Identity}]; ok {
@@ -71,21 +89,25 @@ func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added [
 			targets = append(targets, h.DeployableUUID)
 		}
 	}
+
 	if len(handles) == 0 {
 		return nil
 	}
+
 	_, err := tx.Exec(ctx, `
 		UPDATE attach_handles h SET left_kind = 'host', left_id = h.host, left_operation = l.operation
 		FROM unnest($1::uuid[], $2::uuid[]) AS l (handle, operation) WHERE h.uuid = l.handle`, handles, operations)
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2 WHERE uuid = ANY($1) AND fence_operation IS NULL", targets, unsettled)
+
+	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2 WHERE uuid = ANY($1) AND fence_operation IS NULL", targets, fenceUnconfirmed)
 	return err
 }
 
-// collect forgets what handles were left with, and lifts the fences of accelerators of which nothing is left then. It returns
-// the handles' accelerators.
+// clearUnconfirmed makes the unconfirmed handles that meet the condition free
+// again, and lifts the fences of the accelerators that have no other one. It
+// returns the accelerators of the handles.
 func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
 		UPDATE attach_handles h SET left_kind = NULL, left_id = NULL, left_operation = NULL
@@ -93,13 +115,15 @@ func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values .
 	if err != nil {
 		return nil, err
 	}
+
 	targets, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil || len(targets) == 0 {
 		return nil, err
 	}
+
 	_, err = tx.Exec(ctx, `
-		UPDATE deployables d SET fence_operation = NULL, fence_reason = `+fenceBelow+`
+		UPDATE deployables d SET fence_operation = NULL, fence_reason = `+remainingFence+`
 		WHERE uuid = ANY($1) AND fence_reason = $2 AND NOT EXISTS (
-			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL)`, targets, unsettled)
+			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL)`, targets, fenceUnconfirmed)
 	return targets, err
 }

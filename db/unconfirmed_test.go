@@ -26,7 +26,7 @@ func (h *host) hear(t testing.TB) {
 	require.NoError(t, err)
 }
 
-// requireUnsettled asserts that nobody gets the accelerator, whatever he asks for.
+// requireUnsettled asserts that no operation gets the accelerator while its handle is unconfirmed.
 func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
 	t.Helper()
 	a := r.accelerator(t, id)
@@ -49,7 +49,7 @@ func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
 	require.True(t, out.Nothing, "there is nothing to force a second time")
 }
 
-// TestForceWhereItIsNotNeeded: as long as the host can take it back, it has to.
+// TestForceWhereItIsNotNeeded: force is refused as long as the host can detach the handle itself.
 func TestForceWhereItIsNotNeeded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -74,7 +74,7 @@ func TestForceWhereItIsNotNeeded(t *testing.T) {
 	require.Nil(t, r.accelerator(t, a.UUID).Fence)
 }
 
-// TestForceWhatIsStuck goes through all that makes force necessary, and says so in the work.
+// TestForceWhatIsStuck goes through all situations that need force, and checks that the work mentions it.
 func TestForceWhatIsStuck(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -116,7 +116,7 @@ func TestForceWhatIsStuck(t *testing.T) {
 	}
 }
 
-// TestForceAndTheHostComesBack: nobody gets what was taken by force until its host has settled it.
+// TestForceAndTheHostComesBack: nobody gets a handle that was taken by force until its host has settled it.
 func TestForceAndTheHostComesBack(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -160,15 +160,15 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	r.endOfFeed(t) // all of it can be read
 	history, err := r.Events(t.Context(), db.EventFilter{Operation: forced.Operation}, cyborg.Cursor{Transaction: 1}, 100)
 	require.NoError(t, err)
-	told := map[string]string{}
+	changes := map[string]string{}
 	for _, event := range history {
-		told[event.Axis] = event.From + " → " + event.To
+		changes[event.Axis] = event.From + " → " + event.To
 	}
-	require.Equal(t, "host:h1 → ", told["holder"])
-	require.Equal(t, " → "+unsettled, told["fence"])
+	require.Equal(t, "host:h1 → ", changes["holder"])
+	require.Equal(t, " → "+unsettled, changes["fence"])
 }
 
-// TestForceOfWhatIsInError: it is back in service when its host has settled what was in doubt, not before.
+// TestForceOfWhatIsInError: the accelerator is back in service once its host has settled the doubt, not before.
 func TestForceOfWhatIsInError(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -186,7 +186,7 @@ func TestForceOfWhatIsInError(t *testing.T) {
 	require.Nil(t, r.accelerator(t, id).Fence)
 }
 
-// TestForceBesideOthers: the other holders of the accelerator keep theirs, and the fence that is theirs.
+// TestForceBesideOthers: the other holders of the accelerator keep their handles, and another fence stays.
 func TestForceBesideOthers(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -207,8 +207,8 @@ func TestForceBesideOthers(t *testing.T) {
 	require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, r.accelerator(t, id).Fence)
 }
 
-// TestForgetWhatWasLeft: hardware that has been missing for long is forgotten with what it was left with.
-func TestForgetWhatWasLeft(t *testing.T) {
+// TestForgetUnconfirmed: hardware that has been missing for long is forgotten together with its unconfirmed handles.
+func TestForgetUnconfirmed(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -235,8 +235,8 @@ func TestForgetWhatWasLeft(t *testing.T) {
 	require.Equal(t, cyborg.LifecycleReady, r.accelerator(t, part).Lifecycle, "nor in error because of a doubt that is over")
 }
 
-// TestLateSettlement: that its host settled what a handle was left with first says nothing of what it is left with now.
-func TestLateSettlement(t *testing.T) {
+// TestSettlementOfEarlierAttachment: a host that has settled an earlier attachment of an unconfirmed handle has not settled the present one.
+func TestSettlementOfEarlierAttachment(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -258,7 +258,7 @@ func TestLateSettlement(t *testing.T) {
 	require.Nil(t, r.accelerator(t, id).Fence)
 }
 
-// TestLeftDuringAProgram: a handle comes back with an attachment while an image is loaded, however that ends.
+// TestLeftDuringAProgram: a host comes back with an attachment while an image is loaded, however the program ends.
 func TestLeftDuringAProgram(t *testing.T) {
 	t.Parallel()
 	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator} {
@@ -301,7 +301,7 @@ func TestLeftDuringAProgram(t *testing.T) {
 	}
 }
 
-// TestLeftInAnObservation: a handle that a forgotten host came back with is seen by an operation before it is reported.
+// TestLeftInAnObservation: an operation observes a handle that a forgotten host still has attached before a report shows it.
 func TestLeftInAnObservation(t *testing.T) {
 	t.Parallel()
 	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed} {

@@ -9,40 +9,55 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// whitelist says which PCI devices of a host its Nova gives out by itself. One device is given out by one of us only: what is
-// in the whitelist is inactive, by a constraint, and nothing can be done to it here (notNovas); and Placement loses our
-// provider of it, whose name Nova's own would have. What is added is Nova's from the beginning of the operation on, and what
-// is removed until it has succeeded. It claims both, and what stays.
+// whitelist decides which PCI devices of a host its Nova gives out by itself. A
+// device is given out either by Nova or by Cyborg: a constraint keeps what is in
+// the whitelist inactive; nothing can be done to it here (see notWhitelisted); and
+// Cyborg's resource provider of it is removed from Placement, because Nova's own
+// would have the same name.
+//
+// Added accelerators belong to Nova from the beginning of the operation on, and
+// removed ones until the operation has succeeded, so that at no time both give
+// one out. The operation claims the added, the removed and the unchanged ones.
 type whitelist struct{ request cyborg.WhitelistRequest }
 
 func (whitelist) kind() cyborg.OperationKind { return cyborg.OperationWhitelist }
 
+// choose finds the accelerators that are in the whitelist or are to be put into
+// it.
 func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := lockHosts(ctx, tx, w.request.Host); err != nil {
 		return choice{}, err
 	}
+
 	wanted := w.wanted()
 	if len(wanted) < len(w.request.Devices) {
 		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "an accelerator is named twice")
 	}
-	if err := w.alone(ctx, tx); err != nil {
+
+	if err := w.onlyOne(ctx, tx); err != nil {
 		return choice{}, err
 	}
+
 	targets, err := lockAccelerators(ctx, tx, "d.host = $1 AND (d.nova_spec IS NOT NULL OR d.uuid = ANY($2))", w.request.Host, w.ids())
 	if err != nil {
 		return choice{}, err
 	}
+
+	// What is left of wanted is not on the host.
 	for i := range targets {
 		delete(wanted, targets[i].UUID)
 	}
+
 	for _, d := range w.request.Devices {
 		if _, unknown := wanted[d.Accelerator]; unknown {
 			return choice{}, cyborg.Errorf(cyborg.ErrNotFound, "host %s has no accelerator %s", w.request.Host, d.Accelerator)
 		}
 	}
+
 	return choice{host: w.request.Host, targets: targets}, w.guard(targets, uuid.Nil)
 }
 
+// ids returns the accelerators that the whitelist is to contain.
 func (w whitelist) ids() []uuid.UUID {
 	out := make([]uuid.UUID, len(w.request.Devices))
 	for i, d := range w.request.Devices {
@@ -51,6 +66,7 @@ func (w whitelist) ids() []uuid.UUID {
 	return out
 }
 
+// wanted returns what the whitelist is to contain, by accelerator.
 func (w whitelist) wanted() map[uuid.UUID]cyborg.NovaSpec {
 	out := map[uuid.UUID]cyborg.NovaSpec{}
 	for _, d := range w.request.Devices {
@@ -59,15 +75,20 @@ func (w whitelist) wanted() map[uuid.UUID]cyborg.NovaSpec {
 	return out
 }
 
-// alone refuses a second whitelist of a host: each is the whole of it, and they may have no accelerator in common. The host is
-// locked, so nobody else is admitted meanwhile.
-func (w whitelist) alone(ctx context.Context, tx pgx.Tx) error {
-	var known bool
-	var other *uuid.UUID
+// onlyOne refuses a second whitelist operation on a host: each sets the whole
+// whitelist, and two of them need not have an accelerator in common on which
+// their claims would collide. The host is locked, so that no other one is
+// admitted between this check and the admission.
+func (w whitelist) onlyOne(ctx context.Context, tx pgx.Tx) error {
+	var (
+		known bool
+		other *uuid.UUID
+	)
 	err := tx.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM hosts WHERE name = $1),
 		       (SELECT id FROM operations WHERE host = $1 AND kind = $2 AND open LIMIT 1)`,
 		w.request.Host, string(w.kind())).Scan(&known, &other)
+
 	switch {
 	case err != nil:
 		return err
@@ -77,6 +98,7 @@ func (w whitelist) alone(ctx context.Context, tx pgx.Tx) error {
 		return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on the whitelist of host %s", *other, w.kind(), w.request.Host).
 			WithOperation(*other).WithHint("Wait until it has ended, or cancel it.")
 	}
+
 	return nil
 }
 
@@ -85,52 +107,64 @@ func (whitelist) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	return err
 }
 
-// guard names all that cannot be whitelisted.
+// guard refuses claimed targets, and lists every accelerator that cannot be
+// put into the whitelist, each with its reason.
 func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
 			return err
 		}
 	}
+
 	wanted := w.wanted()
+
 	var refusals []error
 	for i := range targets {
 		spec, listed := wanted[targets[i].UUID]
-		if !listed { // to be removed
+		if !listed { // it is to be removed
 			continue
 		}
+
 		if err := targets[i].whitelistable(spec); err != nil {
 			refusals = append(refusals, err)
 		}
 	}
+
 	return cyborg.Unlisted(refusals, len(wanted))
 }
 
-// whitelistable refuses what is not for Nova to give out: what is not there, what the host lives on, and what we give out, or
-// may still have given to somebody.
+// whitelistable refuses what Nova must not give out: missing devices, those that
+// the host itself needs, those that Cyborg gives out, and those that somebody may
+// still hold.
 func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
 	if err := firstError(a.present(), a.unprotected(), spec.Check()); err != nil {
 		return err
 	}
+
 	if a.DeviceType != cyborg.DeviceTypeNIC && spec.Network() {
 		return cyborg.Errorf(cyborg.ErrInvalid, "accelerator %q is a %s; physical_network, trusted and remote_managed are for NICs", a.Name, a.DeviceType)
 	}
+
 	for _, h := range a.Handles {
 		if _, isPCI := h.PCIAddress(); !isPCI {
 			return cyborg.Errorf(cyborg.ErrUnsupported, "accelerator %q is no PCI device: its handle %s is of kind %s", a.Name, h.Identity, h.Kind)
 		}
 	}
+
 	if len(a.Handles) == 0 {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "accelerator %q has no handle that could be given out", a.Name)
 	}
-	if a.Nova != nil { // it is Nova's already
+
+	if a.Nova != nil { // it is in the whitelist already
 		return nil
 	}
+
 	if a.Lifecycle != cyborg.LifecycleInactive {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s, not inactive: Nova and Cyborg would both give it out", a.Name, a.Lifecycle).
 			WithOperation(a.movedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
-	return firstError(a.unheld(), a.settled(), a.unfenced())
+
+	return firstError(a.unheld(), a.confirmed(), a.unfenced())
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
@@ -138,6 +172,7 @@ func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	return setNovaSpecs(ctx, tx, w.ids(), w.wanted())
 }
 
+// whitelistOf returns the targets that are in the whitelist.
 func whitelistOf(targets []accelerator) map[uuid.UUID]cyborg.NovaSpec {
 	out := map[uuid.UUID]cyborg.NovaSpec{}
 	for i := range targets {
@@ -148,7 +183,8 @@ func whitelistOf(targets []accelerator) map[uuid.UUID]cyborg.NovaSpec {
 	return out
 }
 
-// setNovaSpecs puts accelerators into the whitelist, or takes out those of which there is none.
+// setNovaSpecs puts the targets that have a spec into the whitelist, and takes
+// the other targets out of it.
 func setNovaSpecs(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, specs map[uuid.UUID]cyborg.NovaSpec) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE deployables SET nova_spec = $2::jsonb -> uuid::text
@@ -156,6 +192,7 @@ func setNovaSpecs(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, specs map
 	return err
 }
 
+// describe adds what the whitelist is to contain, and what it contained before.
 func (w whitelist) describe(o *running, work *cyborg.Work) {
 	wanted := w.wanted()
 	out := &cyborg.WhitelistWork{Entries: []cyborg.WhitelistEntry{}, Before: []cyborg.WhitelistEntry{}, Force: w.request.Force}
@@ -164,13 +201,17 @@ func (w whitelist) describe(o *running, work *cyborg.Work) {
 		if spec, listed := wanted[t.UUID]; listed {
 			out.Entries = append(out.Entries, cyborg.WhitelistEntry{Target: t.target(), Spec: spec})
 		}
+
 		if spec, had := o.before.Whitelist[t.UUID]; had {
 			out.Before = append(out.Before, cyborg.WhitelistEntry{Target: t.target(), Spec: spec})
 		}
 	}
+
 	work.Whitelist = out
 }
 
+// end records what the whitelist contains: after a success what was asked for,
+// else what it contained before.
 func (w whitelist) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch {
 	case outcome.State == cyborg.OperationSucceeded:
@@ -179,24 +220,26 @@ func (w whitelist) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		}
 		return setNovaSpecs(ctx, tx, ids(o.targets), w.wanted())
 	case outcome.State == cyborg.OperationNeedsOperator || o.state != cyborg.OperationRunning:
-		return nil // nobody knows which of them Nova has; or nothing had begun
+		return nil // nobody knows what Nova has now; or the operation had not begun
 	default:
 		return setNovaSpecs(ctx, tx, ids(o.targets), o.before.Whitelist)
 	}
 }
 
-// recordFile keeps what was written.
+// recordFile records the checksum of the whitelist file that was written, which
+// CompareWhitelists compares with what the host reports.
 func recordFile(ctx context.Context, tx pgx.Tx, host string, outcome *cyborg.Outcome) error {
-	sum, told := outcome.Result["sha256"].(string)
-	if !told {
+	sum, ok := outcome.Result["sha256"].(string)
+	if !ok {
 		return nil
 	}
+
 	_, err := tx.Exec(ctx, "UPDATE hosts SET whitelist_written = $2 WHERE name = $1", host, sum)
 	return err
 }
 
-// notNovas refuses what its host's Nova gives out.
-func (a *accelerator) notNovas() error {
+// notWhitelisted refuses an accelerator that Nova gives out.
+func (a *accelerator) notWhitelisted() error {
 	if a.Nova == nil {
 		return nil
 	}
@@ -204,7 +247,8 @@ func (a *accelerator) notNovas() error {
 		WithHint("Take it out first, with cyborg host whitelist, and restart nova-compute.")
 }
 
-// PlanWhitelist says what a whitelist would have its host do, and refuses what Admit would refuse. It changes nothing.
+// PlanWhitelist returns what a whitelist operation would make its host do, and
+// refuses what Admit would refuse. It changes nothing.
 func (s *Store) PlanWhitelist(ctx context.Context, request cyborg.WhitelistRequest) (cyborg.WhitelistWork, error) {
 	var work cyborg.Work
 	err := s.change(ctx, cyborg.Actor{}, uuid.Nil, func(tx pgx.Tx) error {
@@ -213,16 +257,19 @@ func (s *Store) PlanWhitelist(ctx context.Context, request cyborg.WhitelistReque
 		if err != nil {
 			return err
 		}
+
 		w.describe(&running{targets: chosen.targets, before: before{Whitelist: whitelistOf(chosen.targets)}}, &work)
 		return nil
 	})
 	if err != nil {
 		return cyborg.WhitelistWork{}, err
 	}
+
 	return *work.Whitelist, nil
 }
 
-// Whitelist lists the accelerators that are in the whitelist of a host's Nova, in the order in which they were found.
+// Whitelist lists the accelerators that are in the whitelist of a host's Nova,
+// in the order in which they were found.
 func (s *Store) Whitelist(ctx context.Context, host string) ([]cyborg.Accelerator, error) {
 	found, err := readAccelerators(ctx, s.pool, " WHERE d.host = $1 AND d.nova_spec IS NOT NULL ORDER BY d.id", host)
 	if err != nil {
@@ -231,12 +278,15 @@ func (s *Store) Whitelist(ctx context.Context, host string) ([]cyborg.Accelerato
 	return public(found), nil
 }
 
-// differing are the hosts on which the file of Nova's whitelist is not as it was written last. Where nobody knows what that was, it is
-// so until a file is reported that nobody else has written or changed.
-const differing = "whitelist ->> 'sha256' <> coalesce(whitelist_written, '')"
+// whitelistDiffers is an SQL condition on hosts: the reported file of Nova's whitelist
+// is not the one that was written last. Where nothing is known to have been
+// written, it is true until a file is reported that only Cyborg has written.
+const whitelistDiffers = "whitelist ->> 'sha256' <> coalesce(whitelist_written, '')"
 
-// CompareWhitelists notes on which hosts the file of Nova's whitelist, as their agents reported it, is not as it was written last,
-// and on which it is again. Nothing is done about it: whoever changed it knows why. While it is being written, nobody knows.
+// CompareWhitelists records the hosts on which the reported file of Nova's
+// whitelist differs from the one that was written last, and those on which it no
+// longer does. It does not write the file again: whoever has changed it may have
+// a reason. It leaves out hosts whose file an operation is writing.
 func (s *Store) CompareWhitelists(ctx context.Context) error {
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -248,19 +298,22 @@ func (s *Store) CompareWhitelists(ctx context.Context) error {
 			    ELSE 'the file of its Nova''s whitelist is an older one' END
 			    || '; nova-compute goes by it from its next start on. Have it written again, or look first: cyborg host whitelist, with --dry-run'
 			FROM hosts h
-			WHERE ` + differing + ` AND NOT EXISTS (SELECT FROM operations WHERE host = h.name AND kind = 'whitelist' AND open)
+			WHERE ` + whitelistDiffers + ` AND NOT EXISTS (SELECT FROM operations WHERE host = h.name AND kind = 'whitelist' AND open)
 			ORDER BY name
 			ON CONFLICT (host) DO UPDATE SET detail = excluded.detail, last_found_at = now(),
 			    found_at = CASE WHEN p.repaired_at IS NULL THEN p.found_at ELSE now() END,
 			    times = CASE WHEN p.repaired_at IS NULL THEN p.times + 1 ELSE 1 END, repaired_at = NULL`)
+
 		batch.Queue(`
 			UPDATE whitelist_drift d SET repaired_at = now()
-			WHERE repaired_at IS NULL AND NOT EXISTS (SELECT FROM hosts WHERE name = d.host AND ` + differing + `)`)
+			WHERE repaired_at IS NULL AND NOT EXISTS (SELECT FROM hosts WHERE name = d.host AND ` + whitelistDiffers + `)`)
+
 		return tx.SendBatch(ctx, batch).Close()
 	})
 }
 
-// DriftOfWhitelists counts the hosts on which the file of Nova's whitelist is not as it was written last.
+// DriftOfWhitelists counts the hosts on which the file of Nova's whitelist
+// differs from the one that was written last.
 func (s *Store) DriftOfWhitelists(ctx context.Context) (int, error) {
 	var open int
 	err := s.pool.QueryRow(ctx, "SELECT count(*) FROM whitelist_drift WHERE repaired_at IS NULL AND counts").Scan(&open)

@@ -41,7 +41,7 @@ func toWhitelist(host string, accelerators ...*cyborg.Accelerator) db.Admission 
 	return a
 }
 
-// novas are the names of what is in the whitelist of a host's Nova.
+// novas returns the names of the accelerators in the whitelist of a host's Nova.
 func (r *records) novas(t testing.TB, host string) []string {
 	t.Helper()
 	found, err := r.Whitelist(t.Context(), host)
@@ -109,14 +109,14 @@ func TestWhitelist(t *testing.T) {
 	require.Empty(t, r.novas(t, "h1"), "one that never began")
 }
 
-// fileSays has a host report the file of its Nova's whitelist.
+// fileSays makes a host report the file of its Nova's whitelist.
 func (h *host) fileSays(t testing.TB, sha256, foreign string) {
 	t.Helper()
 	h.content.Whitelist = &cyborg.WhitelistFile{SHA256: sha256, Foreign: foreign}
 	h.report(t)
 }
 
-// A file that is not as it was written last is drift of its host, from the second look on and until it is so again.
+// A file that differs from the one that was written last is drift of its host, from the second look on and until it no longer differs.
 func TestWhitelistDrift(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -162,12 +162,12 @@ func TestWhitelistDrift(t *testing.T) {
 	require.Empty(t, open())
 	require.Empty(t, open())
 
-	told := func() []string {
+	history := func() []string {
 		return scalar[[]string](t, r, `
 			SELECT array_agg(from_value || '>' || to_value ORDER BY transaction, id) FROM events
 			WHERE subject_kind = 'host' AND subject_id = 'h1' AND axis = 'drift_nova_whitelist'`)
 	}
-	require.Empty(t, told())
+	require.Empty(t, history())
 	h.fileSays(t, "two", "somebody has changed it")
 	requireOpen("h1", "somebody has changed it")
 	h.fileSays(t, "", "")
@@ -175,7 +175,7 @@ func TestWhitelistDrift(t *testing.T) {
 	h.fileSays(t, "one", "")
 	require.Empty(t, open())
 	require.Empty(t, open())
-	events := told()
+	events := history()
 	require.Len(t, events, 3)
 	require.Regexp(t, "^>.*somebody has changed it", events[0])
 	require.Regexp(t, "somebody has changed it.*>.*is gone", events[1])
@@ -209,7 +209,7 @@ func TestWhitelistDrift(t *testing.T) {
 	require.Equal(t, 1, pruned.Drift)
 }
 
-// Of a whitelist that was written before anybody kept what, its first report tells; unless somebody else has changed it.
+// Where it is not recorded which whitelist was written, the first report decides, unless somebody else has changed the file.
 func TestWhitelistWrittenLongAgo(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)
@@ -252,7 +252,7 @@ func TestWhitelistWrittenLongAgo(t *testing.T) {
 	require.Equal(t, []string{"h1"}, open(), "only the first report tells")
 }
 
-// Of several that ask for a host's whitelist at once, with nothing in common, one gets it.
+// Of several operations that set the whitelist of one host at once, without a common accelerator, one is admitted.
 func TestWhitelistsAtOnce(t *testing.T) {
 	t.Parallel()
 	const askers = 6
@@ -277,7 +277,7 @@ func TestWhitelistsAtOnce(t *testing.T) {
 	require.Equal(t, 1, admitted)
 }
 
-// One device is given out by one of us only.
+// A device is given out either by Nova or by Cyborg.
 func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -378,7 +378,7 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 	require.Equal(t, []string{"card0"}, r.novas(t, "h1"))
 }
 
-// Placement loses our provider of what is Nova's: Nova's own has the same name.
+// Placement loses Cyborg's provider of a device in the whitelist, because Nova's own has the same name.
 func TestPlacementOfWhatIsNovas(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -409,7 +409,7 @@ func TestPlacementOfWhatIsNovas(t *testing.T) {
 	require.Equal(t, []string{"h1"}, r.due(t))
 }
 
-// Its history says when it was Nova's.
+// The history of an accelerator shows when it was in the whitelist.
 func TestHistoryOfTheWhitelist(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -424,10 +424,10 @@ func TestHistoryOfTheWhitelist(t *testing.T) {
 		SELECT from_value || '>' || to_value || ' ' || data::text FROM events
 		WHERE axis = 'nova_whitelist' AND subject_id = $1 ORDER BY transaction, id`, a.UUID.String())
 	require.NoError(t, err)
-	told, err := pgx.CollectRows(rows, pgx.RowTo[*string])
+	history, err := pgx.CollectRows(rows, pgx.RowTo[*string])
 	require.NoError(t, err)
-	require.Len(t, told, 3)
-	require.Equal(t, []string{">in {}", `in>in {"resource_class": "PGPU"}`}, []string{*told[0], *told[1]})
-	require.Nil(t, told[2], "it left, without more to say")
+	require.Len(t, history, 3)
+	require.Equal(t, []string{">in {}", `in>in {"resource_class": "PGPU"}`}, []string{*history[0], *history[1]})
+	require.Nil(t, history[2], "it left, without more to say")
 	require.Equal(t, first.Operation, scalar[uuid.UUID](t, r, "SELECT operation_id FROM events WHERE axis = 'nova_whitelist' ORDER BY transaction, id LIMIT 1"))
 }
