@@ -13,24 +13,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// connections bounds those of a listener. At the bound, a new one takes the place of the one that has been without a
+// connections bounds those of a listener. At the bound, a new one takes the position of the one that has been without a
 // request for longest: those that are slow to send their first head, and those that are only kept open, go first.
 type connections struct {
 	limit  int
 	gauge  prometheus.Gauge
 	closed prometheus.Counter
 
-	mu    sync.Mutex
-	count int
-	idle  *list.List // of net.Conn, longest first
-	place map[net.Conn]*list.Element
+	mu       sync.Mutex
+	count    int
+	idle     *list.List // of net.Conn, longest first
+	position map[net.Conn]*list.Element
 }
 
 // newConnections registers the metrics too, where there is a registry.
 func newConnections(limit int, registry prometheus.Registerer, listener string) (*connections, error) {
 	labels := prometheus.Labels{"listener": listener}
 	c := &connections{
-		limit: affordable(limit), idle: list.New(), place: map[net.Conn]*list.Element{},
+		limit: clampToFileLimit(limit), idle: list.New(), position: map[net.Conn]*list.Element{},
 		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cyborg_http_connections", Help: "Connections that are open.", ConstLabels: labels,
 		}),
@@ -49,8 +49,8 @@ func newConnections(limit int, registry prometheus.Registerer, listener string) 
 	return c, nil
 }
 
-// affordable leaves half of the files that this process may open to everything else.
-func affordable(limit int) int {
+// clampToFileLimit leaves half of the files that this process may open to everything else.
+func clampToFileLimit(limit int) int {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > math.MaxInt32 {
 		return limit
@@ -66,31 +66,31 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		c.count++
 		c.gauge.Inc()
-		c.rests(conn)
+		c.markIdle(conn)
 		if c.count > c.limit {
 			c.closeLongestIdle()
 		}
 	case http.StateIdle:
-		c.rests(conn)
+		c.markIdle(conn)
 	case http.StateActive:
-		c.works(conn)
+		c.markActive(conn)
 	case http.StateHijacked, http.StateClosed:
 		c.count--
 		c.gauge.Dec()
-		c.works(conn)
+		c.markActive(conn)
 	}
 }
 
-func (c *connections) rests(conn net.Conn) {
-	if c.place[conn] == nil {
-		c.place[conn] = c.idle.PushBack(conn)
+func (c *connections) markIdle(conn net.Conn) {
+	if c.position[conn] == nil {
+		c.position[conn] = c.idle.PushBack(conn)
 	}
 }
 
-func (c *connections) works(conn net.Conn) {
-	if at := c.place[conn]; at != nil {
+func (c *connections) markActive(conn net.Conn) {
+	if at := c.position[conn]; at != nil {
 		c.idle.Remove(at)
-		delete(c.place, conn)
+		delete(c.position, conn)
 	}
 }
 
@@ -99,7 +99,7 @@ func (c *connections) closeLongestIdle() {
 	if !ok { // nothing else is put there
 		return
 	}
-	c.works(conn)
+	c.markActive(conn)
 	c.closed.Inc()
 	if secured, ok := conn.(*tls.Conn); ok {
 		conn = secured.NetConn() // without a farewell, for which one would have to wait

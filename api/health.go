@@ -26,8 +26,8 @@ func healthz(w http.ResponseWriter, _ *http.Request) error {
 type readiness struct {
 	log    *slog.Logger
 	checks []Check
-	// asking is shared by those who ask at the same time: anybody may ask, and the checks cost others something.
-	asking singleflight.Group
+	// running is shared by those who ask at the same time: anybody may ask, and the checks cost others something.
+	running singleflight.Group
 }
 
 type checkView struct {
@@ -44,7 +44,7 @@ type readyView struct {
 
 // serve answers 200 when every check passes, else 503; with ?verbose it lists them.
 func (c *readiness) serve(w http.ResponseWriter, r *http.Request) error {
-	answer := c.asking.DoChan("", func() (any, error) { return c.ask(context.WithoutCancel(r.Context())), nil }) //nolint:contextcheck // it is shared, so it outlives the one who asked first
+	answer := c.running.DoChan("", func() (any, error) { return c.runAll(context.WithoutCancel(r.Context())), nil }) //nolint:contextcheck // it is shared, so it outlives the one who asked first
 	var views []checkView
 	select {
 	case result := <-answer:
@@ -65,7 +65,7 @@ func (c *readiness) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // ask runs all checks.
-func (c *readiness) ask(ctx context.Context) []checkView {
+func (c *readiness) runAll(ctx context.Context) []checkView {
 	views := make([]checkView, len(c.checks))
 	var running sync.WaitGroup
 	for i, check := range c.checks {

@@ -87,7 +87,7 @@ func onLoopback(address string) bool {
 	return host == "localhost"
 }
 
-// ServeOptions bound how a listener serves. The zero value of a field means its default.
+// ServeOptions tracked how a listener serves. The zero value of a field means its default.
 type ServeOptions struct {
 	// Write is how long an answer may take from the request's head on; default 90 s. It must be longer than the
 	// longest wait for an operation.
@@ -110,13 +110,13 @@ type ServeOptions struct {
 // nil after such a stop, else why it cannot serve.
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, options ServeOptions) error {
 	draining := make(chan struct{})
-	bound, err := newConnections(cmp.Or(options.Connections, defaultConnections), options.Registry, options.Name)
+	tracked, err := newConnections(cmp.Or(options.Connections, defaultConnections), options.Registry, options.Name)
 	if err != nil {
 		return err
 	}
 	server := &http.Server{
 		Handler:           handler,
-		ConnState:         bound.track,
+		ConnState:         tracked.track,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ReadHeaderTimeout: cmp.Or(options.Head, defaultHead),
 		ReadTimeout:       cmp.Or(options.Read, defaultRead),

@@ -98,20 +98,20 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		config: config, deps: deps, reports: semaphore.NewWeighted(int64(config.MaxReports)), large: semaphore.NewWeighted(int64(config.MaxLarge)),
 	}
 	router := chi.NewRouter()
-	serve := func(method, path string, handler web.Handler) {
+	handle := func(method, path string, handler web.Handler) {
 		router.Method(method, path, web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 			web.SetRoute(r.Context(), path)
 			web.SetRoutine(r.Context()) // every agent says something every few seconds
 			return handler(w, r)
 		}))
 	}
-	serve(http.MethodPost, ReportsPath, e.wholeReport)
-	serve(http.MethodPost, DifferencesPath, e.difference)
-	serve(http.MethodPost, HeartbeatsPath, e.heartbeat)
-	serve(http.MethodGet, workflows.ImagesPath+"{operation}", e.image)
-	serve(http.MethodDelete, workflows.ImagesPath+"{operation}", e.giveBack)
-	serve(http.MethodGet, HostsPath+"{host}", e.host)
-	serve(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
+	handle(http.MethodPost, ReportsPath, e.wholeReport)
+	handle(http.MethodPost, DifferencesPath, e.difference)
+	handle(http.MethodPost, HeartbeatsPath, e.heartbeat)
+	handle(http.MethodGet, workflows.ImagesPath+"{operation}", e.image)
+	handle(http.MethodDelete, workflows.ImagesPath+"{operation}", e.releaseImage)
+	handle(http.MethodGet, HostsPath+"{host}", e.host)
+	handle(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
 		return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	router.NotFound(func(w http.ResponseWriter, r *http.Request) {

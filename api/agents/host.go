@@ -16,7 +16,7 @@ func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 	if err := cyborg.CheckHostName(name); err != nil {
 		return err
 	}
-	if err := e.speaksFor(r, name); err != nil {
+	if err := e.authorizeHost(r, name); err != nil {
 		return err
 	}
 	found, err := e.deps.Records.Host(r.Context(), name)

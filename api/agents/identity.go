@@ -9,9 +9,9 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// speaksFor returns an error unless the agent may speak for the host: where certificates are asked for, its
+// authorizeHost returns an error unless the agent may speak for the host: where certificates are asked for, its
 // certificate must name that host, as a DNS name or as the common name. Names with a wildcard name no host.
-func (e *endpoint) speaksFor(r *http.Request, host string) error {
+func (e *endpoint) authorizeHost(r *http.Request, host string) error {
 	web.SetIdentity(r.Context(), web.Identity{Name: host})
 	if !e.config.Certificates {
 		return nil

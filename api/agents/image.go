@@ -37,8 +37,8 @@ type GlanceSource interface {
 	Open(ctx context.Context, image cyborg.Image, size, offset int64) (io.ReadCloser, error)
 }
 
-// opening opens an image from a byte on, and tells its whole size, -1 where nobody can.
-type opening func(ctx context.Context, offset int64) (io.ReadCloser, int64, error)
+// openFunc opens an image from a byte on, and tells its whole size, -1 where nobody can.
+type openFunc func(ctx context.Context, offset int64) (io.ReadCloser, int64, error)
 
 // image streams the image of a running operation to the agent of its host. The agent checks what it got; a transfer that
 // broke off is continued with a range.
@@ -87,19 +87,19 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 
 // imageOf is the image of the operation in the path, if it is for this agent and not a file on its own host: by the one-time
 // URL that the agent was handed, where the image is in Glance, else by the operation.
-func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, opening, error) {
+func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 	id, err := operationOf(r)
 	if err != nil {
 		return cyborg.Image{}, nil, err
 	}
 	if secret := r.URL.Query().Get(workflows.ImageKey); secret != "" {
-		return e.granted(r, id, secret)
+		return e.imageByURL(r, id, secret)
 	}
 	op, err := e.deps.Records.Operation(r.Context(), id)
 	if err != nil {
 		return cyborg.Image{}, nil, err
 	}
-	if err := e.speaksFor(r, op.Host); err != nil {
+	if err := e.authorizeHost(r, op.Host); err != nil {
 		return cyborg.Image{}, nil, err
 	}
 	if op.Kind != cyborg.OperationProgram || op.State != cyborg.OperationRunning {
@@ -124,12 +124,12 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, opening, error) {
 }
 
 // granted is the image of a one-time URL.
-func (e *endpoint) granted(r *http.Request, operation uuid.UUID, secret string) (cyborg.Image, opening, error) {
+func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, secret string) (cyborg.Image, openFunc, error) {
 	url, err := e.deps.Records.UseImage(r.Context(), operation, secret)
 	if err != nil {
 		return url.Image, nil, err
 	}
-	if err := e.speaksFor(r, url.Host); err != nil {
+	if err := e.authorizeHost(r, url.Host); err != nil {
 		return url.Image, nil, err
 	}
 	if e.deps.Glance == nil {
@@ -142,8 +142,8 @@ func (e *endpoint) granted(r *http.Request, operation uuid.UUID, secret string) 
 	}, nil
 }
 
-// giveBack ends a one-time URL, because the host has the image.
-func (e *endpoint) giveBack(w http.ResponseWriter, r *http.Request) error {
+// releaseImage ends a one-time URL, because the host has the image.
+func (e *endpoint) releaseImage(w http.ResponseWriter, r *http.Request) error {
 	id, err := operationOf(r)
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ func (e *endpoint) difference(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference bool) error {
-	if err := e.place(w, r, e.reports); err != nil {
+	if err := e.acquirePlace(w, r, e.reports); err != nil {
 		return err
 	}
 	defer e.reports.Release(1)
@@ -63,7 +63,7 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 	case difference && report.Base == "":
 		return cyborg.Errorf(cyborg.ErrInvalid, "the difference that host %q tells has no base", report.Host)
 	}
-	if err := e.speaksFor(r, report.Host); err != nil {
+	if err := e.authorizeHost(r, report.Host); err != nil {
 		return err
 	}
 	report.Address = address(r)
@@ -76,7 +76,7 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 
 // place waits for one of the places for reports. Where too many come at once, it sends the agent away before it gives up by
 // itself: what it had sent would be recorded for nobody. They are asked to come back at different times.
-func (e *endpoint) place(w http.ResponseWriter, r *http.Request, places *semaphore.Weighted) error {
+func (e *endpoint) acquirePlace(w http.ResponseWriter, r *http.Request, places *semaphore.Weighted) error {
 	ctx, cancel := context.WithTimeout(r.Context(), e.config.ReportWait)
 	defer cancel()
 	err := places.Acquire(ctx, 1)
@@ -93,14 +93,14 @@ func (e *endpoint) place(w http.ResponseWriter, r *http.Request, places *semapho
 func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
 	done = func() {}
 	limit := e.config.ReportLimit
-	from, err := unpacked(w, r, limit)
+	from, err := decompressed(w, r, limit)
 	if err != nil {
 		return nil, done, err
 	}
 	small := min(smallReport, limit)
 	body, err = io.ReadAll(io.LimitReader(from, small+1))
 	if err == nil && int64(len(body)) > small && small < limit {
-		if err := e.place(w, r, e.large); err != nil {
+		if err := e.acquirePlace(w, r, e.large); err != nil {
 			return nil, done, err
 		}
 		done = func() { e.large.Release(1) }
@@ -124,7 +124,7 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	if err := cyborg.CheckHostName(heartbeat.Host); err != nil {
 		return err
 	}
-	if err := e.speaksFor(r, heartbeat.Host); err != nil {
+	if err := e.authorizeHost(r, heartbeat.Host); err != nil {
 		return err
 	}
 	heartbeat.Address = address(r)
@@ -148,7 +148,7 @@ func decode(body []byte, into any) error {
 
 // readBody reads a body.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	from, err := unpacked(w, r, limit)
+	from, err := decompressed(w, r, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -156,8 +156,8 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return body, bodyError(r, body, limit, err)
 }
 
-// unpacked reads a body that may be compressed with gzip.
-func unpacked(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, error) {
+// decompressed reads a body that may be compressed with gzip.
+func decompressed(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, error) {
 	sent := http.MaxBytesReader(w, r.Body, limit)
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":

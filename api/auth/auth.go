@@ -111,11 +111,11 @@ func (c Caller) Identity() web.Identity {
 // Static is the caller of a static token. On /v2 its role stands for those that Keystone's administrators give
 // (admin implies manager, member and reader), and an admin is a service, too.
 func Static(name string, role Role) Caller {
-	return known("token/"+name, name, role)
+	return callerWithRole("token/"+name, name, role)
 }
 
 // known is a caller that Keystone does not know.
-func known(id, name string, role Role) Caller {
+func callerWithRole(id, name string, role Role) Caller {
 	caller := Caller{Name: name, ID: id, Role: role, AdminProject: true}
 	switch role {
 	case Admin:
@@ -130,7 +130,7 @@ func known(id, name string, role Role) Caller {
 }
 
 // Local is the caller where no credential is configured.
-func Local() Caller { return known("local", "local", Admin) }
+func Local() Caller { return callerWithRole("local", "local", Admin) }
 
 // Config says which credentials are accepted. The zero value accepts everybody, as Local.
 type Config struct {
@@ -209,7 +209,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	}
 	caller, err := a.authenticate(r)
 	if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
-		err = &refusal{error: err, challenges: a.challenges()}
+		err = &challengeError{error: err, challenges: a.challenges()}
 	}
 	return caller, err
 }
@@ -220,14 +220,14 @@ func (a *Authenticator) authenticate(r *http.Request) (Caller, error) {
 	}
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		if caller, ok := a.certified(r); ok {
+		if caller, ok := a.certificateCaller(r); ok {
 			return caller, nil
 		}
-		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential").WithHint("%s", a.advice())
+		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential").WithHint("%s", a.credentialHint())
 	}
 	scheme, secret, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the Authorization header is not a bearer token").WithHint("%s", a.advice())
+		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the Authorization header is not a bearer token").WithHint("%s", a.credentialHint())
 	}
 	return a.tokenCaller(r, strings.TrimSpace(secret))
 }
@@ -253,7 +253,7 @@ func unknownToken() error {
 }
 
 // advice says how to send a credential.
-func (a *Authenticator) advice() string {
+func (a *Authenticator) credentialHint() string {
 	if a.keystone.Validator != nil {
 		return "Send a token of Keystone in the header X-Auth-Token."
 	}
@@ -272,19 +272,19 @@ func (a *Authenticator) challenges() []string {
 	return all
 }
 
-// refusal is an error with what the answer asks for instead.
-type refusal struct {
+// challengeError is an error with what the answer asks for instead.
+type challengeError struct {
 	error
 
 	challenges []string
 }
 
-func (r *refusal) Unwrap() error { return r.error }
+func (r *challengeError) Unwrap() error { return r.error }
 
 // Challenges are the values of the answer's header WWW-Authenticate.
-func (r *refusal) Challenges() []string { return r.challenges }
+func (r *challengeError) Challenges() []string { return r.challenges }
 
-func (a *Authenticator) certified(r *http.Request) (Caller, bool) {
+func (a *Authenticator) certificateCaller(r *http.Request) (Caller, bool) {
 	if !a.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Caller{}, false
 	}
@@ -295,7 +295,7 @@ func (a *Authenticator) certified(r *http.Request) (Caller, bool) {
 			role = named
 		}
 	}
-	return known("certificate/"+subject.CommonName, subject.CommonName, role), subject.CommonName != ""
+	return callerWithRole("certificate/"+subject.CommonName, subject.CommonName, role), subject.CommonName != ""
 }
 
 type callerKey struct{}

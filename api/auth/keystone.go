@@ -48,7 +48,7 @@ func (a *Authenticator) tokenCaller(r *http.Request, token string) (Caller, erro
 	}
 	if caller, ok := a.static(token); ok {
 		if serviceToken != "" {
-			caller = caller.by(service)
+			caller = caller.withService(service)
 		}
 		return caller, nil
 	}
@@ -56,23 +56,23 @@ func (a *Authenticator) tokenCaller(r *http.Request, token string) (Caller, erro
 		return Caller{}, unknownToken()
 	}
 	// A service may still work for a user whose token has ended meanwhile.
-	said, err := a.keystone.Validator.Validate(ctx, client, token, serviceToken != "")
+	validated, err := a.keystone.Validator.Validate(ctx, client, token, serviceToken != "")
 	if err != nil {
 		return Caller{}, err
 	}
-	return a.keystone.caller(said).by(service), nil
+	return a.keystone.caller(validated).withService(service), nil
 }
 
-func (k Keystone) caller(said keystone.Token) Caller {
+func (k Keystone) caller(validated keystone.Token) Caller {
 	return Caller{
-		Name: said.User, ID: "keystone/" + said.UserID, UserID: said.UserID, Project: said.ProjectID, Domain: said.DomainID, System: said.System,
-		UserDomain: said.UserDomainID, ProjectDomain: said.ProjectDomainID, AdminProject: said.AdminProject,
-		Roles: said.Roles, Role: k.role(said),
+		Name: validated.User, ID: "keystone/" + validated.UserID, UserID: validated.UserID, Project: validated.ProjectID, Domain: validated.DomainID, System: validated.System,
+		UserDomain: validated.UserDomainID, ProjectDomain: validated.ProjectDomainID, AdminProject: validated.AdminProject,
+		Roles: validated.Roles, Role: k.role(validated),
 	}
 }
 
 // by is the caller for whom the service makes a request.
-func (c Caller) by(service Caller) Caller {
+func (c Caller) withService(service Caller) Caller {
 	c.ServiceUser, c.ServiceUserDomain = service.UserID, service.UserDomain
 	c.ServiceProject, c.ServiceProjectDomain = service.Project, service.ProjectDomain
 	c.ServiceRoles = service.ServiceRoles
@@ -101,7 +101,7 @@ func (a *Authenticator) service(ctx context.Context, client, token string) (Call
 	if a.keystone.Validator == nil {
 		return Caller{}, unknownToken()
 	}
-	said, err := a.keystone.Validator.Validate(ctx, client, token, false)
+	validated, err := a.keystone.Validator.Validate(ctx, client, token, false)
 	if err != nil {
 		if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
 			return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the service token is not valid: it has expired, was revoked, or never was one").
@@ -109,11 +109,11 @@ func (a *Authenticator) service(ctx context.Context, client, token string) (Call
 		}
 		return Caller{}, err
 	}
-	if !slices.ContainsFunc(said.Roles, func(role string) bool { return slices.Contains(a.keystone.ServiceRoles, role) }) {
+	if !slices.ContainsFunc(validated.Roles, func(role string) bool { return slices.Contains(a.keystone.ServiceRoles, role) }) {
 		return Caller{}, refused
 	}
-	service := a.keystone.caller(said)
-	service.ServiceRoles = said.Roles
+	service := a.keystone.caller(validated)
+	service.ServiceRoles = validated.Roles
 	return service, nil
 }
 

@@ -61,7 +61,7 @@ func (a allOf) String() string { return join(a, " and ") }
 func (n negation) allows(f facts, rules map[string]check) bool { return !n.check.allows(f, rules) }
 
 // String is the check after not.
-func (n negation) String() string { return "not " + grouped(n.check) }
+func (n negation) String() string { return "not " + parenthesized(n.check) }
 
 func (r reference) allows(f facts, rules map[string]check) bool {
 	c, ok := rules[string(r)] // loading has refused those that are not there, and circles
@@ -123,14 +123,14 @@ func join[S ~[]check](checks S, word string) string {
 	for i, c := range checks {
 		texts[i] = c.String()
 		if _, weaker := c.(anyOf); weaker && word == " and " {
-			texts[i] = grouped(c)
+			texts[i] = parenthesized(c)
 		}
 	}
 	return strings.Join(texts, word)
 }
 
-// grouped is the check in parentheses where it has parts.
-func grouped(c check) string {
+// parenthesized is the check in parentheses where it has parts.
+func parenthesized(c check) string {
 	switch c.(type) {
 	case anyOf, allOf:
 		return "(" + c.String() + ")"

@@ -126,15 +126,15 @@ func combine(builtin map[string]check, overrides []override) (map[string]check, 
 	for _, o := range overrides {
 		rules[o.name], lines[o.name] = o.check, o.line
 	}
-	settled := map[string]bool{}
+	acyclic := map[string]bool{}
 	for _, o := range overrides {
 		for _, name := range references(o.check) {
 			if rules[name] == nil {
 				return nil, fmt.Errorf(":%d: %s: there is no rule %q", o.line, o.name, name)
 			}
 		}
-		if circle := circleFrom(o.name, rules, nil, settled); circle != nil {
-			return nil, fmt.Errorf(":%d: %s: the rules go round in a circle: %s", o.line, o.name, strings.Join(circle, " → "))
+		if cycle := cycleFrom(o.name, rules, nil, acyclic); cycle != nil {
+			return nil, fmt.Errorf(":%d: %s: the rules go round in a circle: %s", o.line, o.name, strings.Join(cycle, " → "))
 		}
 	}
 	return rules, nil
@@ -160,20 +160,20 @@ func references(c check) []string {
 	return names
 }
 
-// circleFrom is a way from the rule through what it refers to that comes back to a rule on it; nil where there is none.
-// Rules that are known to be on none are in settled.
-func circleFrom(name string, rules map[string]check, way []string, settled map[string]bool) []string {
-	if slices.Contains(way, name) {
-		return append(slices.Clone(way), name)
+// cycleFrom is a path from the rule through what it refers to that comes back to a rule on it; nil where there is none.
+// Rules that are known to be on none are in acyclic.
+func cycleFrom(name string, rules map[string]check, path []string, acyclic map[string]bool) []string {
+	if slices.Contains(path, name) {
+		return append(slices.Clone(path), name)
 	}
-	if rules[name] == nil || settled[name] {
+	if rules[name] == nil || acyclic[name] {
 		return nil
 	}
 	for _, next := range references(rules[name]) {
-		if circle := circleFrom(next, rules, append(slices.Clone(way), name), settled); circle != nil {
-			return circle
+		if cycle := cycleFrom(next, rules, append(slices.Clone(path), name), acyclic); cycle != nil {
+			return cycle
 		}
 	}
-	settled[name] = true
+	acyclic[name] = true
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// deepest is how many parentheses and nots may stand within each other.
-const deepest = 50
+// maxNesting is how many parentheses and nots may stand within each other.
+const maxNesting = 50
 
 // parse reads a rule in the syntax of oslo.policy ("Policy Rule Expressions" in its documentation): checks such as
 // role:admin, combined by and, or, not and parentheses. The empty text allows everybody, as @ does. Where oslo.policy
@@ -99,8 +99,8 @@ func (p *parser) parts(word string, depth int, read func(depth int) (check, erro
 }
 
 func (p *parser) single(depth int) (check, error) {
-	if depth > deepest {
-		return nil, fmt.Errorf("more than %d parentheses and nots are within each other", deepest)
+	if depth > maxNesting {
+		return nil, fmt.Errorf("more than %d parentheses and nots are within each other", maxNesting)
 	}
 	switch {
 	case p.word("not"):
@@ -112,13 +112,13 @@ func (p *parser) single(depth int) (check, error) {
 			return nil, err
 		}
 		if !p.word(")") {
-			return nil, fmt.Errorf("expected ), not %s", shown(p.peek()))
+			return nil, fmt.Errorf("expected ), not %s", quoteToken(p.peek()))
 		}
 		return c, nil
 	}
 	token := p.peek()
 	if token == "" || token == ")" || strings.EqualFold(token, "and") || strings.EqualFold(token, "or") {
-		return nil, fmt.Errorf("expected a check such as role:admin, not %s", shown(token))
+		return nil, fmt.Errorf("expected a check such as role:admin, not %s", quoteToken(token))
 	}
 	p.next++
 	return parseCheck(token)
@@ -156,7 +156,7 @@ func parseCheck(token string) (check, error) {
 	return comparison{kind, match}, nil
 }
 
-func shown(token string) string {
+func quoteToken(token string) string {
 	if token == "" {
 		return "the end"
 	}
