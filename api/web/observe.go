@@ -96,6 +96,7 @@ func Observe(log *slog.Logger, metrics *Metrics, account Account) func(http.Hand
 						Route: x.route, Target: x.target, Operation: rec.Header().Get(OperationHeader),
 						Status: rec.answered(), RequestID: x.requestID,
 						Remote: r.RemoteAddr, Agent: r.UserAgent(), Identity: x.identity,
+					})
 				}
 			}()
 

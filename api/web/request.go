@@ -25,7 +25,7 @@ const OperationHeader = "Cyborg-Operation"
 var requestIDPattern = regexp.MustCompile(`^req-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // exchange collects what is known of a request and its answer while the request
-// is served. Only the goroutine that serves the request may use it.
+// is served.
 type exchange struct {
 	requestID string
 	identity  Identity
