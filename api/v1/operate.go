@@ -115,9 +115,9 @@ func (a *API) count(job work, answer string) {
 // an earlier request with the same idempotency key had admitted the operation,
 // and when Temporal did not accept the start.
 type started struct {
-	admitted db.Admitted
-	run      workflows.Run
-	untaken  bool // recorded, but Temporal did not accept the start; the conductor starts it later
+	admitted     db.Admitted
+	run          workflows.Run
+	startPending bool // recorded, but Temporal did not accept the start; the conductor starts it later
 }
 
 // admitAndStart records the operation and starts its run. An operation that is
@@ -129,9 +129,10 @@ func (a *API) admitAndStart(r *http.Request, job work) (started, error) {
 
 	job.request.ID = uuid.New()
 	job.request.Actor = actor(r)
-	admitted, err := a.store.Admit(ctx, job.request)
+
 	// The operation of a repeated request is started by the first request, so it is
 	// not started again.
+	admitted, err := a.store.Admit(ctx, job.request)
 	if err != nil || admitted.Nothing || admitted.Repeated {
 		return started{admitted: admitted}, err
 	}
@@ -140,7 +141,7 @@ func (a *API) admitAndStart(r *http.Request, job work) (started, error) {
 	if err != nil {
 		a.log.WarnContext(ctx, "operation is admitted, but Temporal did not take it; reconcile starts it",
 			slog.String("operation_id", admitted.Operation.ID.String()), slog.String("error", err.Error()))
-		return started{admitted: admitted, untaken: true}, nil
+		return started{admitted: admitted, startPending: true}, nil
 	}
 
 	return started{admitted: admitted, run: run}, nil
@@ -155,12 +156,12 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, job work, prefer pr
 		a.count(job, "repeated")
 	}
 
-	if prefer.async || s.untaken {
+	if prefer.async || s.startPending {
 		// The answer is written now, but the operation keeps its place. The goroutine
 		// therefore outlives the request and must not end with its context.
 		go a.holdInFlight(context.WithoutCancel(r.Context()), s.run, release)
 		a.count(job, "accepted")
-		if s.untaken {
+		if s.startPending {
 			op.Progress = &cyborg.Progress{
 				Percent: -1, Note: "recorded, but Temporal did not take it yet; it starts when Temporal answers again",
 			}

@@ -56,7 +56,7 @@ func (a *API) Operate(
 
 	// There is no run to wait for when Temporal did not accept the start. The
 	// operation is returned as it was admitted.
-	if !start.untaken {
+	if !start.startPending {
 		r = r.WithContext(limiter.NeverRefuse(r.Context()))
 		admitted.Operation, err = a.await(r, admitted.Operation, start.run, wait)
 		if err != nil {
