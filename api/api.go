@@ -1,8 +1,10 @@
-// Package api assembles the REST interface: the router with its middleware, who may do what, health, metrics and the
-// OpenAPI document; and it listens. What is answered is in its sub-packages.
+// Package api assembles the REST interface: the router with its middleware,
+// authorization, health checks, metrics and the OpenAPI documents. It also has
+// the listener that serves it. The handlers are in its sub-packages.
 //
-// It reaches the records and Temporal only through the interfaces that api/v1 declares, and must not import a driver, an
-// activity or a worker.
+// The package reaches the records and Temporal only through the interfaces that
+// api/v1 and api/v2 declare. It must not import a driver, an activity or a
+// worker.
 package api
 
 import (
@@ -19,65 +21,79 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// Config configures the interface. The zero value serves everybody, so its listener must be on loopback.
+// Config configures the interface. The zero value serves everybody as admin, so
+// its listener must be on loopback.
 type Config struct {
 	Auth auth.Config
-	// Hosts are further names by which callers may address a listener without credentials; loopback's own names are
-	// always among them. A name that is not would be one that a stranger's web page made up (DNS rebinding).
+
+	// Hosts are further names by which callers may address a listener without
+	// credentials; the names of loopback are always allowed. A request under any
+	// other name is refused: a web page could have made the name up to reach
+	// this server through its visitor's browser (DNS rebinding).
 	Hosts []string
-	V1    v1.Config
-	V2    v2.Config
+
+	V1 v1.Config
+	V2 v2.Config
 }
 
-// Store is what the interface needs of the records. *db.Store is one.
+// Store is what the interface needs of the records. *db.Store implements it.
 type Store interface {
 	v1.Store
 	v2.Store
 	Ping(ctx context.Context) error
 }
 
-// Registry is where metrics are registered and gathered.
+// Registry is where metrics are registered and collected.
 type Registry interface {
 	prometheus.Registerer
 	prometheus.Gatherer
 }
 
-// Check is one thing that must work for the process to be ready.
+// Check is one condition that must hold for the process to be ready.
 type Check struct {
 	Name string
 	Run  func(ctx context.Context) error
 }
 
-// Deps is what the interface is made of. Checks are asked besides the records and Temporal.
+// Deps are the dependencies of the interface.
 type Deps struct {
 	Store  Store
 	Engine v1.Engine
-	// Policy says who may do what in /v2, which is served where there is one.
+
+	// Policy decides who may do what in /v2. Without it, /v2 is not served.
 	Policy v2.Policy
-	// Instances is Nova; nil where there is none.
+
+	// Instances is Nova; nil if there is none.
 	Instances v2.Instances
-	// Account is told of every request, for the audit trail; nil for nobody.
-	Account  web.Account
+
+	// Account is called after every request, for the audit trail; nil for none.
+	Account web.Account
+
 	Registry Registry
 	Log      *slog.Logger
-	Checks   []Check
+
+	// Checks are the conditions of readiness besides the records and Temporal.
+	Checks []Check
 }
 
-// New returns the handler of the whole interface. The error says what is wrong with the configuration, or that the
-// metrics are registered already.
+// New returns the handler of the whole interface. The error says what is wrong
+// with the configuration, or that the metrics are already registered.
 func New(config Config, deps Deps) (http.Handler, error) {
 	authenticator, err := auth.New(config.Auth)
 	if err != nil {
 		return nil, err
 	}
+
 	metrics, err := web.NewMetrics(deps.Registry, "api")
 	if err != nil {
 		return nil, err
 	}
+
 	first, err := v1.New(config.V1, deps.Store, deps.Engine, deps.Registry, deps.Log)
 	if err != nil {
 		return nil, fmt.Errorf("metrics of /v1: %w", err)
 	}
+
 	document, err := openAPIJSON(OpenAPI)
 	if err != nil {
 		return nil, err
@@ -86,19 +102,25 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if authenticator.Open() {
 		deps.Log.Warn("no token is configured: everybody who reaches the API's loopback listener is admin")
 	}
+
 	s := &server{
 		auth: authenticator, names: loopbackNames(config.Hosts), v1: first, registry: deps.Registry, document: document,
 		ready: readiness{log: deps.Log, checks: append([]Check{
 			{Name: "database", Run: deps.Store.Ping}, {Name: "temporal", Run: deps.Engine.Ping},
 		}, deps.Checks...)},
 	}
+
 	if deps.Policy != nil {
 		s.v2 = v2.New(config.V2, v2.Deps{
-			Store: deps.Store, Limiter: first.Limiter(), Operator: first, Canceller: deps.Engine, Instances: deps.Instances, Log: deps.Log, Policy: deps.Policy, Authenticator: authenticator, Document: documentV2,
+			Store: deps.Store, Limiter: first.Limiter(), Operator: first, Canceller: deps.Engine,
+			Instances: deps.Instances, Log: deps.Log, Policy: deps.Policy,
+			Authenticator: authenticator, Document: documentV2,
 		})
 	}
+
 	return web.Observe(deps.Log, metrics, deps.Account)(s.handler()), nil
 }

@@ -13,24 +13,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// connections bounds those of a listener. At the bound, a new one takes the place of the one that has been without a
-// request for longest: those that are slow to send their first head, and those that are only kept open, go first.
+// connections bounds the open connections of a listener. When the limit is
+// exceeded, the connection that has been without a request for longest is
+// closed. So clients that are slow to send their first request, or only keep
+// connections open, cannot lock others out.
 type connections struct {
-	limit  int
+	limit int
+
 	gauge  prometheus.Gauge
 	closed prometheus.Counter
 
+	// mu guards what follows. The server calls track from many goroutines.
 	mu    sync.Mutex
 	count int
-	idle  *list.List // of net.Conn, longest first
-	place map[net.Conn]*list.Element
+
+	// idle has the connections (net.Conn) without a request, the longest idle one
+	// first; position finds a connection in it.
+	idle     *list.List
+	position map[net.Conn]*list.Element
 }
 
-// newConnections registers the metrics too, where there is a registry.
+// newConnections returns the bound for one listener, and registers its metrics
+// if there is a registry.
 func newConnections(limit int, registry prometheus.Registerer, listener string) (*connections, error) {
 	labels := prometheus.Labels{"listener": listener}
 	c := &connections{
-		limit: affordable(limit), idle: list.New(), place: map[net.Conn]*list.Element{},
+		limit: clampToFileLimit(limit), idle: list.New(), position: map[net.Conn]*list.Element{},
 		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cyborg_http_connections", Help: "Connections that are open.", ConstLabels: labels,
 		}),
@@ -38,71 +46,93 @@ func newConnections(limit int, registry prometheus.Registerer, listener string) 
 			Name: "cyborg_http_connections_closed_total", Help: "Connections that were closed to make room for others.", ConstLabels: labels,
 		}),
 	}
+
 	if registry == nil {
 		return c, nil
 	}
+
 	for _, collector := range []prometheus.Collector{c.gauge, c.closed} {
 		if err := registry.Register(collector); err != nil {
 			return nil, fmt.Errorf("metrics of listener %s: %w", listener, err)
 		}
 	}
+
 	return c, nil
 }
 
-// affordable leaves half of the files that this process may open to everything else.
-func affordable(limit int) int {
+// clampToFileLimit lowers the limit to half of the files that this process may
+// open, so that the other half is left for everything else.
+func clampToFileLimit(limit int) int {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > math.MaxInt32 {
 		return limit
 	}
+
 	return max(1, min(limit, int(files.Cur/2)))
 }
 
-// track is a server's ConnState.
+// track is the server's ConnState hook: it follows every change of a
+// connection's state.
 func (c *connections) track(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	switch state {
 	case http.StateNew:
 		c.count++
 		c.gauge.Inc()
-		c.rests(conn)
+		// A new connection counts as idle until its first request has arrived.
+		c.markIdle(conn)
 		if c.count > c.limit {
 			c.closeLongestIdle()
 		}
+
 	case http.StateIdle:
-		c.rests(conn)
+		c.markIdle(conn)
+
 	case http.StateActive:
-		c.works(conn)
+		c.markActive(conn)
+
 	case http.StateHijacked, http.StateClosed:
 		c.count--
 		c.gauge.Dec()
-		c.works(conn)
+		c.markActive(conn)
 	}
 }
 
-func (c *connections) rests(conn net.Conn) {
-	if c.place[conn] == nil {
-		c.place[conn] = c.idle.PushBack(conn)
+// markIdle adds a connection to the end of the idle list, unless it is in the
+// list already. The caller holds mu.
+func (c *connections) markIdle(conn net.Conn) {
+	if c.position[conn] == nil {
+		c.position[conn] = c.idle.PushBack(conn)
 	}
 }
 
-func (c *connections) works(conn net.Conn) {
-	if at := c.place[conn]; at != nil {
+// markActive removes a connection from the idle list, because it has a request
+// or is closed. The caller holds mu.
+func (c *connections) markActive(conn net.Conn) {
+	if at := c.position[conn]; at != nil {
 		c.idle.Remove(at)
-		delete(c.place, conn)
+		delete(c.position, conn)
 	}
 }
 
+// closeLongestIdle closes the connection that has been idle for longest. The
+// caller holds mu. The list is not empty: the connection that exceeded the
+// limit is in it.
 func (c *connections) closeLongestIdle() {
 	conn, ok := c.idle.Front().Value.(net.Conn)
-	if !ok { // nothing else is put there
+	if !ok { // the list has nothing else
 		return
 	}
-	c.works(conn)
+
+	c.markActive(conn)
 	c.closed.Inc()
+
+	// Closing a TLS connection sends a message to the client and may wait for it.
+	// The connection below it is closed without one, because mu is held.
 	if secured, ok := conn.(*tls.Conn); ok {
-		conn = secured.NetConn() // without a farewell, for which one would have to wait
+		conn = secured.NetConn()
 	}
-	_ = conn.Close() // its server notices, and is done with it
+	_ = conn.Close() // the server notices it and cleans up
 }

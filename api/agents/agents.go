@@ -1,6 +1,7 @@
-// Package agents is the server's endpoint for agents: it takes inventory reports and heartbeats, and hands out the image
-// of an operation that runs on the agent's host. It gives nothing else, and must not import the REST interface's
-// handlers or a driver.
+// Package agents is the server's endpoint for agents. It takes inventory
+// reports and heartbeats, and hands out the image of an operation that runs on
+// the agent's host. It offers nothing else, and must not import the REST
+// interface's handlers or a driver.
 package agents
 
 import (
@@ -24,101 +25,134 @@ import (
 // Paths of the endpoint.
 const (
 	ReportsPath = "/agent/v1/reports"
-	// DifferencesPath is for reports with a base. A server that does not know them yet answers that there is nothing here,
-	// and never takes the part for the whole.
+
+	// DifferencesPath is for reports with a base, which list only what has changed.
+	// They have a path of their own so that a server which does not know them yet
+	// answers 404, instead of taking the part for the whole inventory.
 	DifferencesPath = "/agent/v1/differences"
-	HeartbeatsPath  = "/agent/v1/heartbeats"
-	HostsPath       = "/agent/v1/hosts/" // and the host's name
-	HealthPath      = "/healthz"
+
+	HeartbeatsPath = "/agent/v1/heartbeats"
+	HostsPath      = "/agent/v1/hosts/" // followed by the host's name
+	HealthPath     = "/healthz"
 )
 
-// Ingester records what agents say. *db.Intake is one.
+// Ingester records what agents send. *db.Ingester implements it.
 type Ingester interface {
 	Report(ctx context.Context, report cyborg.Report) (cyborg.ReportReply, error)
 	Heartbeat(ctx context.Context, heartbeat cyborg.Heartbeat) (cyborg.HeartbeatReply, error)
 }
 
-// Records are read, and know the one-time URLs of images. *db.Store is one.
+// Records are what the endpoint reads of the records. *db.Store implements it.
 type Records interface {
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Host(ctx context.Context, name string) (cyborg.Host, error)
-	// UseImage begins or goes on with a use of the URL with that secret. The error is of kind ErrChanged where there is none.
+
+	// UseImage begins to use the one-time URL with that secret, or goes on with it.
+	// The error is of kind ErrChanged if there is no such URL, or it is no longer
+	// valid.
 	UseImage(ctx context.Context, operation uuid.UUID, secret string) (db.ImageURL, error)
-	// GiveBackImage makes it void.
+
+	// GiveBackImage invalidates the one-time URL.
 	GiveBackImage(ctx context.Context, operation uuid.UUID, secret string) error
 }
 
-// Config bounds what agents may do. The zero value of a field means its default.
+// Config bounds what agents may do. The zero value of a field means its
+// default.
 type Config struct {
-	// Certificates says that the listener verifies client certificates, and that an agent's must name its host.
-	// Without, the listener must be on loopback, and every agent there is believed.
+	// Certificates says that the listener verifies client certificates, and that an
+	// agent's certificate must name its host. Without it, every agent is believed,
+	// so the listener must be on loopback.
 	Certificates bool
-	// ReportLimit is the largest report, in bytes after decompression; default 64 MiB.
+
+	// ReportLimit is the largest report, in bytes after decompression; default 64
+	// MiB.
 	ReportLimit int64
-	// MaxReports is how many reports are taken at once; default 256. The rest wait.
+
+	// MaxReports is how many reports are processed at once; default 256. Further
+	// reports wait.
 	MaxReports int
-	// MaxLarge is how many of those are longer than 1 MiB at once; default 4.
+
+	// MaxLarge is how many of them may be longer than 1 MiB; default 4. It bounds
+	// the memory that reports use together.
 	MaxLarge int
-	// ReportWait is how long they do before they are told to come again; default 5 s, a third of an agent's patience.
+
+	// ReportWait is how long a report waits for its turn before the agent is told
+	// to send it again; default 5 s, a third of the time that an agent waits for an
+	// answer.
 	ReportWait time.Duration
-	// ImageWrite is how long an agent may take to accept a part of an image; default 60 s.
+
+	// ImageWrite is how long an agent may take to accept one part of an image;
+	// default 60 s.
 	ImageWrite time.Duration
 }
 
-// Deps is what the endpoint is made of.
+// Deps are the dependencies of the endpoint.
 type Deps struct {
 	Ingester Ingester
 	Records  Records
 	Images   ImageSource
-	// Glance opens images in Glance; nil where there is none.
-	Glance   GlanceSource
+
+	// Glance opens images in Glance; nil if there is no Glance.
+	Glance GlanceSource
+
 	Registry prometheus.Registerer
 	Log      *slog.Logger
 }
 
+// endpoint has the handlers of the agents' requests.
 type endpoint struct {
 	config  Config
 	deps    Deps
-	reports *semaphore.Weighted
-	large   *semaphore.Weighted // of the reports, those that are longer than smallReport
+	reports *semaphore.Weighted // one place for each report in progress
+	large   *semaphore.Weighted // one place for each of those reports that is longer than smallReport
 }
 
-// New returns the endpoint's handler. The error says that its metrics are registered already.
+// New returns the endpoint's handler. The error says that its metrics are
+// already registered.
 func New(config Config, deps Deps) (http.Handler, error) {
 	config.ReportLimit = cmp.Or(config.ReportLimit, 64<<20)
 	config.MaxReports = cmp.Or(config.MaxReports, 256)
 	config.MaxLarge = cmp.Or(config.MaxLarge, 4)
 	config.ReportWait = cmp.Or(config.ReportWait, 5*time.Second)
 	config.ImageWrite = cmp.Or(config.ImageWrite, time.Minute)
+
 	metrics, err := web.NewMetrics(deps.Registry, "agents")
 	if err != nil {
 		return nil, err
 	}
+
 	e := &endpoint{
-		config: config, deps: deps, reports: semaphore.NewWeighted(int64(config.MaxReports)), large: semaphore.NewWeighted(int64(config.MaxLarge)),
+		config: config, deps: deps,
+		reports: semaphore.NewWeighted(int64(config.MaxReports)),
+		large:   semaphore.NewWeighted(int64(config.MaxLarge)),
 	}
+
 	router := chi.NewRouter()
-	serve := func(method, path string, handler web.Handler) {
+
+	handle := func(method, path string, handler web.Handler) {
 		router.Method(method, path, web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 			web.SetRoute(r.Context(), path)
-			web.SetRoutine(r.Context()) // every agent says something every few seconds
+			web.SetRoutine(r.Context()) // every agent sends something every few seconds
 			return handler(w, r)
 		}))
 	}
-	serve(http.MethodPost, ReportsPath, e.wholeReport)
-	serve(http.MethodPost, DifferencesPath, e.difference)
-	serve(http.MethodPost, HeartbeatsPath, e.heartbeat)
-	serve(http.MethodGet, workflows.ImagesPath+"{operation}", e.image)
-	serve(http.MethodDelete, workflows.ImagesPath+"{operation}", e.giveBack)
-	serve(http.MethodGet, HostsPath+"{host}", e.host)
-	serve(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
+
+	handle(http.MethodPost, ReportsPath, e.wholeReport)
+	handle(http.MethodPost, DifferencesPath, e.difference)
+	handle(http.MethodPost, HeartbeatsPath, e.heartbeat)
+	handle(http.MethodGet, workflows.ImagesPath+"{operation}", e.image)
+	handle(http.MethodDelete, workflows.ImagesPath+"{operation}", e.releaseImage)
+	handle(http.MethodGet, HostsPath+"{host}", e.host)
+	handle(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
 		return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
+
 	router.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		web.WriteError(w, r, cyborg.Errorf(cyborg.ErrNotFound, "there is nothing at %s", r.URL.Path))
 	})
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
 		web.WriteError(w, r, web.MethodNotAllowed(r, "another method"))
 	})
+
 	return web.Observe(deps.Log, metrics, nil)(router), nil
 }

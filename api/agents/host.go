@@ -10,27 +10,32 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// host tells an agent how its host is recorded: which agent is taken for the host's, and which ones are refused.
+// host answers an agent with the record of its host: which agent the host is
+// bound to, and which duplicate agents are refused.
 func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "host")
 	if err := cyborg.CheckHostName(name); err != nil {
 		return err
 	}
-	if err := e.speaksFor(r, name); err != nil {
+
+	if err := e.authorizeHost(r, name); err != nil {
 		return err
 	}
+
 	found, err := e.deps.Records.Host(r.Context(), name)
 	if err != nil {
 		return err
 	}
+
 	return web.WriteJSON(w, http.StatusOK, found)
 }
 
-// address is where a request came from, without the port.
+// address returns the address that a request came from, without the port.
 func address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
+
 	return host
 }

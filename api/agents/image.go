@@ -20,62 +20,76 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// ImageSource opens images that are not on the agent's host.
+// ImageSource opens images that are outside the agent's host.
 type ImageSource interface {
-	// Open returns the image from offset (bytes) on, and its whole size, -1 where nobody can tell. The caller closes
-	// the reader. An offset beyond the end is an error of kind ErrInvalid; an image larger than the source's limit one of
-	// kind ErrTooLarge, from Open or from a Read.
+	// Open returns the image from the offset (in bytes) on, and its whole size, or
+	// -1 if the size is unknown. The caller closes the reader. An offset beyond the
+	// end is an error of kind ErrInvalid. An image larger than the source's limit
+	// is an error of kind ErrTooLarge, from Open or from a Read.
 	Open(ctx context.Context, image cyborg.Image, offset int64) (content io.ReadCloser, size int64, err error)
 }
 
-// imageChunk is how much of an image is passed on at once.
+// imageChunk is how many bytes of an image are passed on at once.
 const imageChunk = 256 << 10
 
 // GlanceSource opens images in Glance.
 type GlanceSource interface {
-	// Open returns an image of that size from offset (bytes) on. Errors are those of ImageSource.
+	// Open returns an image of the given size from the offset (in bytes) on. Its
+	// errors are those of ImageSource.
 	Open(ctx context.Context, image cyborg.Image, size, offset int64) (io.ReadCloser, error)
 }
 
-// opening opens an image from a byte on, and tells its whole size, -1 where nobody can.
-type opening func(ctx context.Context, offset int64) (io.ReadCloser, int64, error)
+// openFunc opens one image from an offset on. It returns the image's whole
+// size, or -1 if the size is unknown.
+type openFunc func(ctx context.Context, offset int64) (io.ReadCloser, int64, error)
 
-// image streams the image of a running operation to the agent of its host. The agent checks what it got; a transfer that
-// broke off is continued with a range.
+// image streams the image of a running operation to the agent of its host. The
+// agent verifies what it received. A transfer that broke off is continued with
+// the header Range.
 func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	image, open, err := e.imageOf(r)
 	if err != nil {
 		return err
 	}
+
 	offset, err := rangeStart(r)
 	if err != nil {
 		return err
 	}
+
 	content, size, err := open(r.Context(), offset)
-	if err == nil && size < 0 && offset > 0 { // a part of nobody knows how much cannot be told; the whole can
+	// Content-Range cannot be written without the size. The agent then gets the
+	// whole image instead of the rest.
+	if err == nil && size < 0 && offset > 0 {
 		_ = content.Close()
 		offset = 0
 		content, size, err = open(r.Context(), 0)
 	}
+
 	switch {
 	case offset > 0 && cyborg.ErrorKindOf(err) == cyborg.ErrInvalid:
 		return web.RangeNotSatisfiable(err)
 	case err != nil:
 		return err
 	}
-	defer func() { _ = content.Close() }() // it was only read
+	defer func() { _ = content.Close() }()
+
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
+
 	status := http.StatusOK
 	if size >= 0 {
 		header.Set("Content-Length", strconv.FormatInt(size-offset, 10))
 	}
+
 	if offset > 0 {
 		status = http.StatusPartialContent
 		header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", offset, size-1, size))
 	}
+
 	w.WriteHeader(status)
+
 	if err := e.copy(w, content); err != nil {
 		// The head is sent: breaking the connection is the only way to say that this is not all.
 		e.deps.Log.WarnContext(r.Context(), "image transfer broke off",
@@ -85,27 +99,34 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// imageOf is the image of the operation in the path, if it is for this agent and not a file on its own host: by the one-time
-// URL that the agent was handed, where the image is in Glance, else by the operation.
-func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, opening, error) {
+// imageOf finds the image of the operation in the path and checks that this
+// agent may have it. An image in Glance is found by the secret of the one-time
+// URL that the agent received, any other image by the operation alone. A file
+// on the host itself is never fetched here.
+func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 	id, err := operationOf(r)
 	if err != nil {
 		return cyborg.Image{}, nil, err
 	}
+
 	if secret := r.URL.Query().Get(workflows.ImageKey); secret != "" {
-		return e.granted(r, id, secret)
+		return e.imageByURL(r, id, secret)
 	}
+
 	op, err := e.deps.Records.Operation(r.Context(), id)
 	if err != nil {
 		return cyborg.Image{}, nil, err
 	}
-	if err := e.speaksFor(r, op.Host); err != nil {
+
+	if err := e.authorizeHost(r, op.Host); err != nil {
 		return cyborg.Image{}, nil, err
 	}
+
 	if op.Kind != cyborg.OperationProgram || op.State != cyborg.OperationRunning {
 		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrChanged, "operation %s is of kind %s and has the state %s; images are for program operations that run",
 			id, op.Kind, op.State)
 	}
+
 	var request cyborg.ProgramRequest
 	text, err := json.Marshal(op.Input)
 	if err == nil {
@@ -114,76 +135,94 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, opening, error) {
 	if err != nil {
 		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrInternal, "the input of operation %s cannot be read: %w", id, err)
 	}
+
 	image := request.Image
 	if !strings.HasPrefix(image.Source, "http://") && !strings.HasPrefix(image.Source, "https://") {
 		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q is not fetched by its operation alone: it is a path on the host, or in Glance", image.Source)
 	}
+
 	return image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
 		return e.deps.Images.Open(ctx, image, offset)
 	}, nil
 }
 
-// granted is the image of a one-time URL.
-func (e *endpoint) granted(r *http.Request, operation uuid.UUID, secret string) (cyborg.Image, opening, error) {
+// imageByURL returns the image of a one-time URL. The secret alone is not
+// enough: the agent must also be that of the host for which the URL was made.
+func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, secret string) (cyborg.Image, openFunc, error) {
 	url, err := e.deps.Records.UseImage(r.Context(), operation, secret)
 	if err != nil {
 		return url.Image, nil, err
 	}
-	if err := e.speaksFor(r, url.Host); err != nil {
+
+	if err := e.authorizeHost(r, url.Host); err != nil {
 		return url.Image, nil, err
 	}
+
 	if e.deps.Glance == nil {
 		return url.Image, nil, cyborg.Errorf(cyborg.ErrUnavailable, "this conductor has no way to Glance, and another one had").
 			WithHint("Configure the section openstack alike on all conductors.")
 	}
+
 	return url.Image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
 		content, err := e.deps.Glance.Open(ctx, url.Image, url.Size, offset)
 		return content, url.Size, err
 	}, nil
 }
 
-// giveBack ends a one-time URL, because the host has the image.
-func (e *endpoint) giveBack(w http.ResponseWriter, r *http.Request) error {
+// releaseImage ends a one-time URL, because the host has received the image.
+// Whoever knows the secret may end the URL. The answer is the same if there was
+// none, so that it reveals nothing.
+func (e *endpoint) releaseImage(w http.ResponseWriter, r *http.Request) error {
 	id, err := operationOf(r)
 	if err != nil {
 		return err
 	}
-	// Who knows the secret may end it; that tells nothing, also where there was none.
+
 	if err := e.deps.Records.GiveBackImage(r.Context(), id, r.URL.Query().Get(workflows.ImageKey)); err != nil {
 		return err
 	}
+
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
+// operationOf returns the ID of the operation in the path.
 func operationOf(r *http.Request) (uuid.UUID, error) {
 	text := chi.URLParam(r, "operation")
 	id, err := uuid.Parse(text)
 	if err != nil {
 		return id, cyborg.Errorf(cyborg.ErrInvalid, "%q is not the id of an operation", text)
 	}
+
 	return id, nil
 }
 
-// rangeStart reads the one kind of range that agents send: bytes=N-.
+// rangeStart reads the header Range in the only form that agents send,
+// bytes=N-. Without the header it is 0.
 func rangeStart(r *http.Request) (int64, error) {
 	header := r.Header.Get("Range")
 	if header == "" {
 		return 0, nil
 	}
+
 	text, ok := strings.CutPrefix(header, "bytes=")
 	text, open := strings.CutSuffix(text, "-")
+
 	start, err := strconv.ParseInt(text, 10, 64)
 	if !ok || !open || err != nil || start < 0 {
 		return 0, cyborg.Errorf(cyborg.ErrInvalid, "the header Range is %q; bytes=N- is known", header)
 	}
+
 	return start, nil
 }
 
-// copy passes the image on as fast as the agent takes it. Neither may stand still for long.
+// copy passes the image on as fast as the agent accepts it. The write deadline
+// is renewed for each chunk, so it bounds how long the agent may stand still,
+// and not how long the image takes.
 func (e *endpoint) copy(w http.ResponseWriter, content io.Reader) error {
 	control := http.NewResponseController(w)
 	chunk := make([]byte, imageChunk)
+
 	for {
 		n, err := content.Read(chunk)
 		if n > 0 {
@@ -194,9 +233,11 @@ func (e *endpoint) copy(w http.ResponseWriter, content io.Reader) error {
 				return err
 			}
 		}
+
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
+
 		if err != nil {
 			return err
 		}

@@ -17,40 +17,50 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// heartbeatLimit is the largest heartbeat, in bytes; they are a tenth of it.
+// heartbeatLimit is the largest heartbeat, in bytes: about ten times the usual
+// size.
 const heartbeatLimit = 64 << 10
 
-// smallReport is how long a report is at most, in bytes after decompression, that needs no place for large ones.
+// smallReport is the largest report, in bytes after decompression, that needs
+// no place for large reports.
 const smallReport = 1 << 20
 
-// wholeReport takes a full inventory and answers when it is recorded.
+// wholeReport takes a full inventory, and answers when it is recorded.
 func (e *endpoint) wholeReport(w http.ResponseWriter, r *http.Request) error {
 	return e.report(w, r, false)
 }
 
-// difference takes what changed since an acknowledged report, and answers when it is recorded, or that it cannot be and
-// the whole is wanted.
+// difference takes what has changed since an acknowledged report. It answers
+// when the change is recorded, or that it cannot be applied and the agent must
+// send the whole inventory.
 func (e *endpoint) difference(w http.ResponseWriter, r *http.Request) error {
 	return e.report(w, r, true)
 }
 
+// report takes an inventory, whole or as a difference.
 func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference bool) error {
-	if err := e.place(w, r, e.reports); err != nil {
+	if err := e.acquirePlace(w, r, e.reports); err != nil {
 		return err
 	}
 	defer e.reports.Release(1)
+
 	body, done, err := e.readReport(w, r)
 	defer done()
 	if err != nil {
 		return err
 	}
+
 	var report cyborg.Report
 	if err := decode(body, &report); err != nil {
 		return err
 	}
+
 	if err := cyborg.CheckHostName(report.Host); err != nil {
 		return err
 	}
+
+	// A whole report with a base would be an agent's mistake: the devices that the
+	// difference leaves out would be recorded as missing.
 	switch {
 	case report.BootID == "":
 		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q has no boot_id", report.Host)
@@ -63,101 +73,125 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 	case difference && report.Base == "":
 		return cyborg.Errorf(cyborg.ErrInvalid, "the difference that host %q tells has no base", report.Host)
 	}
-	if err := e.speaksFor(r, report.Host); err != nil {
+
+	if err := e.authorizeHost(r, report.Host); err != nil {
 		return err
 	}
+
 	report.Address = address(r)
 	reply, err := e.deps.Ingester.Report(r.Context(), report)
 	if err != nil {
 		return err
 	}
+
 	return web.WriteJSON(w, http.StatusOK, reply)
 }
 
-// place waits for one of the places for reports. Where too many come at once, it sends the agent away before it gives up by
-// itself: what it had sent would be recorded for nobody. They are asked to come back at different times.
-func (e *endpoint) place(w http.ResponseWriter, r *http.Request, places *semaphore.Weighted) error {
+// acquirePlace waits for one of the places for reports. If none is free in
+// time, the agent is sent away before it gives up by itself: a report that is
+// recorded after the agent has gone would be acknowledged to nobody. The agents
+// are asked to come back at different times.
+func (e *endpoint) acquirePlace(w http.ResponseWriter, r *http.Request, places *semaphore.Weighted) error {
 	ctx, cancel := context.WithTimeout(r.Context(), e.config.ReportWait)
 	defer cancel()
+
 	err := places.Acquire(ctx, 1)
 	if err == nil || r.Context().Err() != nil {
 		return err
 	}
+
 	const spread = 5
 	w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
 	return cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once").WithHint("Send it again in a moment.")
 }
 
-// readReport reads a report. What is longer than a small one needs a place for large ones as well, so that all reports
-// together take no more memory than the places of both kinds; done gives that place back.
+// readReport reads a report. A report that is longer than smallReport needs a
+// place for large reports as well, so the places of both kinds bound the memory
+// of all reports together. The caller must call done, also after an error; it
+// gives that place back.
 func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
 	done = func() {}
+
 	limit := e.config.ReportLimit
-	from, err := unpacked(w, r, limit)
+	from, err := decompressed(w, r, limit)
 	if err != nil {
 		return nil, done, err
 	}
+
 	small := min(smallReport, limit)
+	// One byte more than a small report may have shows whether there is more.
 	body, err = io.ReadAll(io.LimitReader(from, small+1))
+
 	if err == nil && int64(len(body)) > small && small < limit {
-		if err := e.place(w, r, e.large); err != nil {
+		if err := e.acquirePlace(w, r, e.large); err != nil {
 			return nil, done, err
 		}
+
 		done = func() { e.large.Release(1) }
 		var rest []byte
 		rest, err = io.ReadAll(io.LimitReader(from, limit+1-int64(len(body))))
 		body = append(body, rest...)
 	}
+
 	return body, done, bodyError(r, body, limit, err)
 }
 
-// heartbeat takes a sign of life and answers whether a full report is wanted.
+// heartbeat takes a sign of life, and answers whether a full report is wanted.
 func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	body, err := readBody(w, r, heartbeatLimit)
 	if err != nil {
 		return err
 	}
+
 	var heartbeat cyborg.Heartbeat
 	if err := decode(body, &heartbeat); err != nil {
 		return err
 	}
+
 	if err := cyborg.CheckHostName(heartbeat.Host); err != nil {
 		return err
 	}
-	if err := e.speaksFor(r, heartbeat.Host); err != nil {
+
+	if err := e.authorizeHost(r, heartbeat.Host); err != nil {
 		return err
 	}
+
 	heartbeat.Address = address(r)
 	reply, err := e.deps.Ingester.Heartbeat(r.Context(), heartbeat)
 	if err != nil {
 		return err
 	}
+
 	return web.WriteJSON(w, http.StatusOK, reply)
 }
 
-// decode decodes a body. Properties that this release does not know are left out: agents may be one release ahead.
+// decode decodes a body. It ignores properties that this release does not know,
+// because agents may be one release ahead.
 func decode(body []byte, into any) error {
 	if hasEscapedNUL(body) {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the body has a NUL character, which cannot be stored")
 	}
+
 	if err := json.Unmarshal(body, into); err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the body is not what was expected: %w", err)
 	}
 	return nil
 }
 
-// readBody reads a body.
+// readBody reads a body of at most limit bytes after decompression.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	from, err := unpacked(w, r, limit)
+	from, err := decompressed(w, r, limit)
 	if err != nil {
 		return nil, err
 	}
+
 	body, err := io.ReadAll(io.LimitReader(from, limit+1))
 	return body, bodyError(r, body, limit, err)
 }
 
-// unpacked reads a body that may be compressed with gzip.
-func unpacked(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, error) {
+// decompressed returns a reader of a body, which may be compressed with gzip.
+// It bounds the compressed size only; the caller bounds what it reads.
+func decompressed(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, error) {
 	sent := http.MaxBytesReader(w, r.Body, limit)
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
@@ -166,35 +200,42 @@ func unpacked(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, e
 	default:
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the body is encoded with %q; gzip is known", encoding)
 	}
+
 	unzipped, err := gzip.NewReader(sent)
 	if err != nil {
 		return nil, bodyError(r, nil, limit, err)
 	}
+
 	return unzipped, nil
 }
 
-// bodyError says what is wrong with a body that was read up to its limit, and a byte more where it is longer.
+// bodyError returns what is wrong with a body. The caller has read up to one
+// byte more than the limit, which shows that a body is too long.
 func bodyError(r *http.Request, body []byte, limit int64, err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || err == nil && int64(len(body)) > limit {
 		return cyborg.Errorf(cyborg.ErrTooLarge, "the body is longer than %d bytes", limit)
 	}
+
 	switch {
 	case err == nil:
 		return nil
 	case r.Context().Err() != nil:
 		return fmt.Errorf("reading the body: %w", r.Context().Err())
 	}
+
 	return cyborg.Errorf(cyborg.ErrInvalid, "the body cannot be read: %w", err)
 }
 
-// hasEscapedNUL finds \u0000 in JSON text, but not an escaped backslash before u0000. One such text would fail the
+// hasEscapedNUL finds \u0000 in JSON text, but not u0000 after an escaped
+// backslash. PostgreSQL cannot store NUL, and one such text would fail the
 // whole batch of reports that is recorded together.
 func hasEscapedNUL(text []byte) bool {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' {
 			continue
 		}
-		i++ // what is escaped
+
+		i++ // skip the escaped character
 		if i+4 < len(text) && text[i] == 'u' && string(text[i+1:i+5]) == "0000" {
 			return true
 		}

@@ -1,6 +1,7 @@
-// Package auth says who makes a request and what they may do: tokens of Keystone, static tokens, client certificates, or,
-// where nothing is configured, everybody who reaches the loopback listener. It knows no route and must not import
-// handlers.
+// Package auth finds out who makes a request and what they may do: by tokens of
+// Keystone, static tokens, or client certificates. If none of them is
+// configured, everybody who reaches the loopback listener is admin. It knows no
+// route and must not import handlers.
 package auth
 
 import (
@@ -17,20 +18,21 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// Role is what a caller may do. Each may do what the one before it may.
+// Role is what a caller may do on /v1. Each role includes the roles before it.
 type Role string
 
 // The roles.
 const (
-	Public Role = "public" // everybody, without a credential: of routes only, no caller has it
+	Public Role = "public" // everybody, without a credential; a role of routes only, which no caller has
 	Reader Role = "reader" // reads everything
-	Member Role = "member" // attaches, detaches and programs, and cancels and retries what it asked for
+	Member Role = "member" // also attaches, detaches and programs, and cancels and retries its own operations
 	Admin  Role = "admin"  // everything
 )
 
-// Roles lists the roles that a caller can have, the least first.
+// Roles lists the roles that a caller can have, the least powerful first.
 func Roles() []Role { return []Role{Reader, Member, Admin} }
 
+// rank orders the roles; 0 for what is no role.
 func (r Role) rank() int {
 	switch r {
 	case Public:
@@ -42,15 +44,17 @@ func (r Role) rank() int {
 	case Admin:
 		return 4
 	}
+
 	return 0
 }
 
-// Includes says whether the bearer of this role may do what needs the other one.
+// Includes reports whether a caller with this role may do what needs the other
+// role.
 func (r Role) Includes(needed Role) bool { return needed.rank() > 0 && r.rank() >= needed.rank() }
 
 // Token is a static bearer token.
 type Token struct {
-	Name   string // who bears it, as histories name them
+	Name   string // the name of its bearer in histories
 	Secret string
 	Role   Role
 }
@@ -60,63 +64,76 @@ func (t Token) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("name", t.Name), slog.String("role", string(t.Role)))
 }
 
-// String keeps the secret out of what is printed.
+// String keeps the secret out of printed text.
 func (t Token) String() string { return t.Name + " (" + string(t.Role) + ")" }
 
-// ServiceRole is the role in a service token that makes a request one of a service, as of Nova.
+// ServiceRole is the role by which a service token shows that a service, such
+// as Nova, makes the request.
 const ServiceRole = "service"
 
 // Caller is who makes a request.
 type Caller struct {
 	Name string
-	// ID tells callers apart that have one name; see cyborg.Actor.
+	// ID tells callers with the same name apart; see cyborg.Actor.
 	ID string
 	// Role is what the caller may do on /v1; empty for nothing.
 	Role Role
-	// UserID and Project are Keystone's ids; empty for callers that Keystone does not know.
+
+	// UserID and Project are Keystone's ids; empty for callers that Keystone does
+	// not know.
 	UserID, Project string
-	// Roles are the names that rules ask for: those of the Keystone token, or those that Role stands for.
-	Roles []string
-	// UserDomain and ProjectDomain are the ids of the domains that these are in.
+	// UserDomain and ProjectDomain are the ids of the domains of the user and of
+	// the project.
 	UserDomain, ProjectDomain string
-	// AdminProject is false where Keystone has a project for its administrators, and this is another.
+	// Roles are the names that policy rules ask for: those of the Keystone token,
+	// or those that Role stands for.
+	Roles []string
+	// AdminProject is false if Keystone has a project for its administrators, and
+	// the caller's project is another one.
 	AdminProject bool
-	// ServiceUser and the others are of the service token that came with the request, as UserID and the others of the caller's.
-	ServiceUser, ServiceUserDomain, ServiceProject, ServiceProjectDomain string
-	// ServiceRoles are those of the service token that came with the request; none without one.
-	ServiceRoles []string
-	// System says that the token is for the whole cloud, Domain (an id) that it is for a domain: for no project, both.
+	// System says that the token is for the whole cloud, Domain (an id) that it is
+	// for a domain. Such tokens are for no project.
 	System bool
 	Domain string
+
+	// ServiceUser, ServiceUserDomain, ServiceProject and ServiceProjectDomain are
+	// ids from the service token that came with the request.
+	ServiceUser, ServiceUserDomain, ServiceProject, ServiceProjectDomain string
+	// ServiceRoles are the roles of the service token; empty if there was none.
+	ServiceRoles []string
 }
 
-// Has says whether the caller has the role, as rules name it.
+// Has reports whether the caller has the role under its name in policy rules,
+// in upper or lower case.
 func (c Caller) Has(role string) bool {
 	return slices.ContainsFunc(c.Roles, func(has string) bool { return strings.EqualFold(has, role) })
 }
 
-// Service says that a service, such as Nova, makes the request for the caller.
+// Service reports whether a service, such as Nova, makes the request on the
+// caller's behalf.
 func (c Caller) Service() bool { return len(c.ServiceRoles) > 0 }
 
-// Actor is the caller as records name it.
+// Actor returns the caller as the records name it.
 func (c Caller) Actor(requestID string) cyborg.Actor {
 	return cyborg.Actor{Name: c.Name, ID: c.ID, Project: c.Project, RequestID: requestID}
 }
 
-// Identity is the caller as log and audit name it.
+// Identity returns the caller as log and audit trail name it.
 func (c Caller) Identity() web.Identity {
 	return web.Identity{Name: c.Name, ID: c.UserID, Project: c.Project, Roles: c.Roles}
 }
 
-// Static is the caller of a static token. On /v2 its role stands for those that Keystone's administrators give
-// (admin implies manager, member and reader), and an admin is a service, too.
+// Static returns the caller of a static token. On /v2 its role stands for the
+// roles that Keystone's administrators give: admin implies manager, member and
+// reader, and an admin is a service as well.
 func Static(name string, role Role) Caller {
-	return known("token/"+name, name, role)
+	return callerWithRole("token/"+name, name, role)
 }
 
-// known is a caller that Keystone does not know.
-func known(id, name string, role Role) Caller {
+// callerWithRole returns a caller that Keystone does not know.
+func callerWithRole(id, name string, role Role) Caller {
 	caller := Caller{Name: name, ID: id, Role: role, AdminProject: true}
+
 	switch role {
 	case Admin:
 		caller.Roles, caller.ServiceRoles = []string{"admin", "manager", "member", "reader", ServiceRole}, []string{ServiceRole}
@@ -126,19 +143,25 @@ func known(id, name string, role Role) Caller {
 		caller.Roles = []string{"reader"}
 	case Public:
 	}
+
 	return caller
 }
 
-// Local is the caller where no credential is configured.
-func Local() Caller { return known("local", "local", Admin) }
+// Local returns the caller of a listener that asks for no credential: an admin.
+func Local() Caller { return callerWithRole("local", "local", Admin) }
 
-// Config says which credentials are accepted. The zero value accepts everybody, as Local.
+// Config says which credentials are accepted. The zero value accepts everybody,
+// as Local.
 type Config struct {
 	Tokens []Token
-	// Certificates accepts client certificates that the listener has verified. The common name is the caller's name,
-	// an organizational unit that names a role its role, and without one it is Reader.
+
+	// Certificates accepts client certificates that the listener has verified. The
+	// common name is the caller's name. An organizational unit that names a role
+	// gives that role; without one the caller is a Reader.
 	Certificates bool
-	Keystone     Keystone
+
+	// Keystone says how tokens of Keystone are accepted.
+	Keystone Keystone
 }
 
 // Authenticator finds out who makes a request.
@@ -148,18 +171,22 @@ type Authenticator struct {
 	keystone     Keystone
 }
 
+// hashedToken is a static token with its hash instead of its secret.
 type hashedToken struct {
 	hash   [sha256.Size]byte
 	caller Caller
 }
 
-// New checks the configuration. The error is of kind ErrInvalid and names the token, never its secret.
+// New checks the configuration. The error is of kind ErrInvalid; it names the
+// wrong token, and never its secret.
 func New(config Config) (*Authenticator, error) {
 	a := &Authenticator{certificates: config.Certificates, keystone: config.Keystone}
 	names, hashes := map[string]bool{}, map[[sha256.Size]byte]string{}
+
 	for i, token := range config.Tokens {
 		hash := sha256.Sum256([]byte(token.Secret))
 		other, reused := hashes[hash]
+
 		switch {
 		case token.Name == "":
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "token %d has no name", i+1)
@@ -172,13 +199,16 @@ func New(config Config) (*Authenticator, error) {
 		case reused:
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "the tokens %q and %q are the same", other, token.Name)
 		}
+
 		names[token.Name], hashes[hash] = true, token.Name
 		a.tokens = append(a.tokens, hashedToken{hash: hash, caller: Static(token.Name, token.Role)})
 	}
+
 	return a, nil
 }
 
-// Open says that no credential is configured: everybody who reaches the listener is Local.
+// Open reports whether no credential is configured, so that everybody who
+// reaches the listener is Local.
 func (a *Authenticator) Open() bool {
 	return len(a.tokens) == 0 && !a.certificates && a.keystone.Validator == nil
 }
@@ -195,133 +225,160 @@ func (a *Authenticator) Scheme() string {
 	if a.certificates {
 		schemes = append(schemes, "client certificate")
 	}
+
 	if len(schemes) == 0 {
 		return "none: this listener is on loopback only, and everybody who reaches it is admin"
 	}
 	return strings.Join(schemes, " or ")
 }
 
-// Authenticate finds the caller. Errors: Unauthenticated, which says with Challenges what the answer asks for; Unavailable
-// where Keystone does not answer.
+// Authenticate finds the caller. The error is of kind ErrUnauthenticated, with
+// the values of WWW-Authenticate (Challenges), or of kind ErrUnavailable if
+// Keystone does not answer.
 func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if a.Open() {
 		return Local(), nil
 	}
+
 	caller, err := a.authenticate(r)
 	if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
-		err = &refusal{error: err, challenges: a.challenges()}
+		err = &challengeError{error: err, challenges: a.challenges()}
 	}
+
 	return caller, err
 }
 
+// authenticate looks for a credential in this order: the header X-Auth-Token,
+// the header Authorization, and the client certificate.
 func (a *Authenticator) authenticate(r *http.Request) (Caller, error) {
 	if token := r.Header.Get(tokenHeader); token != "" {
 		return a.tokenCaller(r, token)
 	}
+
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		if caller, ok := a.certified(r); ok {
+		if caller, ok := a.certificateCaller(r); ok {
 			return caller, nil
 		}
-		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential").WithHint("%s", a.advice())
+		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential").WithHint("%s", a.credentialHint())
 	}
+
 	scheme, secret, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the Authorization header is not a bearer token").WithHint("%s", a.advice())
+		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the Authorization header is not a bearer token").WithHint("%s", a.credentialHint())
 	}
+
 	return a.tokenCaller(r, strings.TrimSpace(secret))
 }
 
 // static finds the caller of a static token.
 func (a *Authenticator) static(secret string) (Caller, bool) {
+
 	hash := sha256.Sum256([]byte(secret))
 	found := -1
-	for i := range a.tokens { // all of them, so that the time says nothing
+	// All tokens are compared, in constant time, so that the time of an answer does
+	// not reveal which token is nearly right.
+	for i := range a.tokens {
 		if subtle.ConstantTimeCompare(hash[:], a.tokens[i].hash[:]) == 1 {
 			found = i
 		}
 	}
+
 	if found < 0 {
 		return Caller{}, false
 	}
 	return a.tokens[found].caller, true
 }
 
+// unknownToken returns the error for a token that is not known here.
 func unknownToken() error {
 	return cyborg.Errorf(cyborg.ErrUnauthenticated, "nobody has this token").
 		WithHint("Ask the operator of this server for a token, or check yours for missing characters.")
 }
 
-// advice says how to send a credential.
-func (a *Authenticator) advice() string {
+// credentialHint says how to send a credential.
+func (a *Authenticator) credentialHint() string {
 	if a.keystone.Validator != nil {
 		return "Send a token of Keystone in the header X-Auth-Token."
 	}
 	return "Send the header Authorization: Bearer <token>."
 }
 
-// challenges are the values of WWW-Authenticate.
+// challenges returns the values of the header WWW-Authenticate.
 func (a *Authenticator) challenges() []string {
 	var all []string
 	if a.keystone.Validator != nil {
 		all = append(all, fmt.Sprintf("Keystone uri=%q", a.keystone.URI))
 	}
+
+	// An answer 401 must have at least one challenge.
 	if len(a.tokens) > 0 || len(all) == 0 {
 		all = append(all, `Bearer realm="cyborg"`)
 	}
+
 	return all
 }
 
-// refusal is an error with what the answer asks for instead.
-type refusal struct {
+// challengeError is an error with the values of the header WWW-Authenticate for
+// its answer.
+type challengeError struct {
 	error
 
 	challenges []string
 }
 
-func (r *refusal) Unwrap() error { return r.error }
+func (r *challengeError) Unwrap() error { return r.error }
 
-// Challenges are the values of the answer's header WWW-Authenticate.
-func (r *refusal) Challenges() []string { return r.challenges }
+// Challenges returns the values of the header WWW-Authenticate.
+func (r *challengeError) Challenges() []string { return r.challenges }
 
-func (a *Authenticator) certified(r *http.Request) (Caller, bool) {
+// certificateCaller finds the caller of a verified client certificate. Of the
+// roles that its organizational units name, the most powerful one counts.
+func (a *Authenticator) certificateCaller(r *http.Request) (Caller, bool) {
 	if !a.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Caller{}, false
 	}
+
 	subject := r.TLS.VerifiedChains[0][0].Subject
+
 	role := Reader
 	for _, unit := range subject.OrganizationalUnit {
 		if named := Role(unit); named.Includes(role) {
 			role = named
 		}
 	}
-	return known("certificate/"+subject.CommonName, subject.CommonName, role), subject.CommonName != ""
+
+	return callerWithRole("certificate/"+subject.CommonName, subject.CommonName, role), subject.CommonName != ""
 }
 
 type callerKey struct{}
 
-// WithCaller returns a context that knows the caller.
+// WithCaller returns a context that has the caller.
 func WithCaller(ctx context.Context, caller Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller)
 }
 
-// CallerOf is the caller of the request that ctx belongs to; the zero Caller, who may do nothing, outside of one.
+// CallerOf returns the caller of the request that ctx belongs to. Outside of a
+// request it is the zero Caller, who may do nothing.
 func CallerOf(ctx context.Context) Caller {
 	caller, _ := ctx.Value(callerKey{}).(Caller)
 	return caller
 }
 
-// Require returns an error of kind ErrForbidden unless the caller's role includes the needed one. What says, after "to",
-// what was asked for.
-func Require(ctx context.Context, needed Role, what string) error {
+// Require returns an error of kind ErrForbidden unless the caller's role
+// includes the needed role. The action completes the sentence "to … needs …" in
+// the message.
+func Require(ctx context.Context, needed Role, action string) error {
 	caller := CallerOf(ctx)
+
 	switch {
 	case caller.Role.Includes(needed):
 		return nil
 	case caller.Role == "" && caller.UserID != "":
-		return cyborg.Errorf(cyborg.ErrForbidden, "%s has the Keystone roles [%s], and none of them may %s", caller.Name, strings.Join(caller.Roles, " "), what).
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s has the Keystone roles [%s], and none of them may %s", caller.Name, strings.Join(caller.Roles, " "), action).
 			WithHint("The operator of this server says with keystone.%s_roles which may. Projects use /v2.", needed)
 	}
-	return cyborg.Errorf(cyborg.ErrForbidden, "%s has the role %s, and to %s needs %s", caller.Name, caller.Role, what, needed).
+
+	return cyborg.Errorf(cyborg.ErrForbidden, "%s has the role %s, and to %s needs %s", caller.Name, caller.Role, action, needed).
 		WithHint("%s", fmt.Sprintf("Use a token with the role %s.", needed))
 }

@@ -1,6 +1,7 @@
-// Package limiter keeps any kind of request from taking everything there is: it divides the store's connections among those
-// that read, those that change something, and event streams, and lets them wait in order. It knows neither the store nor
-// any request, and must not import them.
+// Package limiter keeps one kind of request from using all connections of the
+// store. It divides the connections among requests that read, requests that
+// change something, and event streams, and lets requests wait for their turn in
+// order. It knows neither the store nor any request, and must not import them.
 package limiter
 
 import (
@@ -13,89 +14,112 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Share is the part of the store's connections that one kind of request may take at once. The store serves whoever comes
-// first, so a flood of one kind would make all others wait behind it: health checks, agents' heartbeats, and the ends of
-// operations among them. What no kind of request may take is theirs.
+// Class is a kind of request that may use only a part of the store's
+// connections at once. The store serves requests in the order of their arrival,
+// so a flood of one kind would make everything else wait behind it: health
+// checks, the agents' heartbeats, and the ends of operations. Those belong to
+// no class, and use the connections that the classes leave free.
 type Class int
 
-// The shares, of 16 connections: 8, 4 and 2.
+// The classes. Of 16 connections they may use 8, 4 and 2 at once.
 const (
-	Read   Class = iota // requests that read
-	Change              // requests that change something, with all that they read for it
-	Stream              // event streams, which read again whenever something happened
-	classes
+	Read    Class = iota // requests that read
+	Change               // requests that change something, with all that they read for it
+	Stream               // event streams, which read again whenever something happened
+	classes              // how many classes there are
 )
 
-// Of is the share of a request of that method.
+// ClassOf returns the class of requests with that HTTP method.
 func ClassOf(method string) Class {
 	if method == http.MethodGet {
 		return Read
 	}
+
 	return Change
 }
 
-// places is how many of the connections the share is.
-func (s Class) connections(connections int) int { return max(1, connections>>(1+s)) }
+// connections returns how many of the store's connections the class may use at
+// once: a half, a quarter, or an eighth, but at least one.
+func (c Class) connections(connections int) int { return max(1, connections>>(1+c)) }
 
-// String is the word for the share in metrics and messages.
-func (s Class) String() string { return [...]string{"read", "change", "stream"}[s] }
+// String returns the name of the class for metrics and messages.
+func (c Class) String() string { return [...]string{"read", "change", "stream"}[c] }
 
-// turn says of a request which share it belongs to, and whether it waits as long as it must, or until a time.
+// admission says how the calls of a context are admitted: in which class, and
+// how long they may wait.
 type admission struct {
-	class        Class
+	class Class
+	// neverRefused lets a call wait until the given time, instead of the limiter's
+	// usual wait. The zero time means: as long as the context lasts.
 	neverRefused bool
-	until        time.Time // zero for no end but the context's
+	until        time.Time
 }
 
 type admissionKey struct{}
 
-// With makes what is done in the context keep to the share.
-func WithClass(ctx context.Context, share Class) context.Context {
-	return context.WithValue(ctx, admissionKey{}, admission{class: share})
+// WithClass returns a context whose calls count against the class. It replaces
+// an earlier NeverRefuse.
+func WithClass(ctx context.Context, class Class) context.Context {
+	return context.WithValue(ctx, admissionKey{}, admission{class: class})
 }
 
-// NeverRefuse is for what must not be refused: it waits for its turn as long as the context lasts.
+// NeverRefuse returns a context whose calls are not refused for overload: they
+// wait for their turn as long as the context lasts. It is for calls whose
+// refusal would lose work that is already done.
 func NeverRefuse(ctx context.Context) context.Context { return NeverRefuseBefore(ctx, time.Time{}) }
 
-// NeverRefuseBefore is for what must not be refused before that time.
+// NeverRefuseBefore returns a context whose calls are not refused for overload
+// before the given time.
 func NeverRefuseBefore(ctx context.Context, until time.Time) context.Context {
-	t := admissionOf(ctx)
-	t.neverRefused, t.until = true, until
-	return context.WithValue(ctx, admissionKey{}, t)
+	a := admissionOf(ctx)
+	a.neverRefused, a.until = true, until
+
+	return context.WithValue(ctx, admissionKey{}, a)
 }
 
+// admissionOf returns what ctx says about admission. A context that says
+// nothing counts as Read.
 func admissionOf(ctx context.Context) admission {
-	t, _ := ctx.Value(admissionKey{}).(admission)
-	return t
+	a, _ := ctx.Value(admissionKey{}).(admission)
+	return a
 }
 
-// Turns are the gates of all shares of one store.
+// Limiter has one queue for each class, for the connections of one store.
 type Limiter struct {
 	queues [classes]*Queue
 }
 
-// New divides so many connections. Who is not patient waits so long for a turn, and is then counted in shed, by share.
+// New divides the given number of connections among the classes. A call waits
+// for its turn for the given time; if there is none by then, it is refused, and
+// counted in shed under its class.
 func New(connections int, wait time.Duration, shed *prometheus.CounterVec) *Limiter {
-	t := &Limiter{}
+	l := &Limiter{}
 	for i := range classes {
 		count := i.connections(connections)
+
+		// full makes the error for a call that got no turn.
 		full := func(waited time.Duration) *cyborg.Error {
 			return cyborg.Errorf(cyborg.ErrOverloaded, "%d requests to %s are served here at once, and none of them was over within %s", count, i, waited).
 				WithHint("Try again after the time in Retry-After, ask another replica, or raise database.max_conns.")
 		}
-		t.queues[i] = NewQueue(count, wait, shed.WithLabelValues(i.String()), full)
+
+		l.queues[i] = NewQueue(count, wait, shed.WithLabelValues(i.String()), full)
 	}
-	return t
+
+	return l
 }
 
-// Through makes the call when it is the turn of its context's share. A request holds its place only while the store works
-// for it, however slowly its caller takes the answer. The error is the call's, of kind ErrOverloaded, or that of ctx.
+// Do makes the call when a connection is free for the class of ctx. The
+// connection counts as used only during the call, so a client that reads its
+// answer slowly keeps nobody waiting. The error is that of the call, of kind
+// ErrOverloaded if there was no turn, or that of ctx.
 func Do[T any](ctx context.Context, limiter *Limiter, call func() (T, error)) (T, error) {
-	leave, err := limiter.queues[admissionOf(ctx).class].Acquire(ctx)
+	release, err := limiter.queues[admissionOf(ctx).class].Acquire(ctx)
 	if err != nil {
 		var nothing T
 		return nothing, err
 	}
-	defer leave()
+
+	defer release()
 	return call()
 }

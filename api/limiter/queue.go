@@ -13,74 +13,106 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// maxRetryAfter is the longest time that a caller is asked to stay away.
+// maxRetryAfter is the longest time that Retry-After asks a caller to stay
+// away. Estimates from one slow moment must not send callers away for minutes.
 const maxRetryAfter = 30 * time.Second
 
-// Gate lets so many in at once. Others wait in order, for a while, and no more than can have their turn in that while.
+// Queue admits a limited number of holders at once. Others wait in order for a
+// limited time. A newcomer is refused at once if, by the present pace, its turn
+// would not come within that time: waiting would only delay the refusal.
 type Queue struct {
-	places *semaphore.Weighted // first come, first served
+	// places has count places, of which each holder has one.
+	places *semaphore.Weighted // admits in the order of arrival
 	count  int
 	wait   time.Duration
-	full   func(waited time.Duration) *cyborg.Error // what a caller is told that does not get in
+	full   func(waited time.Duration) *cyborg.Error // makes the error for a caller that is refused
 	shed   prometheus.Counter
 
+	// waiting is how many callers wait for a place now.
 	waiting atomic.Int64
-	hold    atomic.Int64 // how long a place is held, on average of late, in nanoseconds
+
+	// meanHold is how long a place was held lately on average, in nanoseconds. It
+	// is a moving average, for estimates only.
+	meanHold atomic.Int64
 }
 
-// NewQueue makes a gate with so many places; full says what a caller is told that waited so long and does not get in.
+// NewQueue returns a queue with count places in which callers wait for at most
+// the given time. full makes the error for a caller that waited for the given
+// time and is refused; 0 means that it did not wait.
 func NewQueue(count int, wait time.Duration, shed prometheus.Counter, full func(waited time.Duration) *cyborg.Error) *Queue {
 	return &Queue{places: semaphore.NewWeighted(int64(count)), count: count, wait: wait, shed: shed, full: full}
 }
 
-// Enter waits for a place, which must be given back with leave, once; for how long, ctx says (NeverRefuse). The error is of
-// kind ErrOverloaded, with the time after which there is probably room, or that of ctx.
-func (g *Queue) Acquire(ctx context.Context) (leave func(), err error) {
-	if !g.places.TryAcquire(1) {
-		if err := g.queue(ctx); err != nil {
+// Acquire waits for a place. The caller must call release exactly once to give
+// the place back. How long Acquire may wait is said by ctx; see NeverRefuse.
+// The error is of kind ErrOverloaded, with the time after which there is
+// probably a free place, or that of ctx.
+func (q *Queue) Acquire(ctx context.Context) (release func(), err error) {
+	if !q.places.TryAcquire(1) {
+		if err := q.waitForPlace(ctx); err != nil {
 			return nil, err
 		}
 	}
+
 	entered := time.Now()
+
 	return func() {
-		const weight = 8 // of what was before, to one of this
-		before := g.hold.Load()
-		g.hold.Store(before + (int64(time.Since(entered))-before)/weight) // one that is lost to another does no harm
-		g.places.Release(1)
+		// The last hold time counts for an eighth of the average. Load and Store
+		// are not atomic together: a hold time that is lost to a concurrent
+		// release changes an estimate, and nothing else.
+		const weight = 8
+		before := q.meanHold.Load()
+		q.meanHold.Store(before + (int64(time.Since(entered))-before)/weight)
+
+		q.places.Release(1)
 	}, nil
 }
 
-func (g *Queue) queue(ctx context.Context) error {
-	t, began := admissionOf(ctx), time.Now()
-	defer g.waiting.Add(-1)
-	if ahead := g.waiting.Add(1); !t.neverRefused && g.after(ahead) > g.wait {
-		return g.refuse(0)
+// waitForPlace waits in the queue until a place is acquired, the wait of ctx is
+// over, or the place cannot come in time.
+func (q *Queue) waitForPlace(ctx context.Context) error {
+	a, began := admissionOf(ctx), time.Now()
+
+	ahead := q.waiting.Add(1)
+	defer q.waiting.Add(-1)
+	if !a.neverRefused && q.estimatedWait(ahead) > q.wait {
+		return q.refuse(0)
 	}
-	waiting, until := ctx, t.until
-	if !t.neverRefused {
-		until = began.Add(g.wait)
+
+	waiting, until := ctx, a.until
+	if !a.neverRefused {
+		until = began.Add(q.wait)
 	}
+
 	if !until.IsZero() {
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
 	}
-	if err := g.places.Acquire(waiting, 1); err != nil {
+
+	if err := q.places.Acquire(waiting, 1); err != nil {
+		// If ctx itself has ended, the caller is gone or out of time; that is no
+		// overload.
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return g.refuse(time.Since(began).Round(time.Millisecond))
+		return q.refuse(time.Since(began).Round(time.Millisecond))
 	}
+
 	return nil
 }
 
-// after is how long it takes until so many have had their turn, as things are.
-func (g *Queue) after(ahead int64) time.Duration {
-	took := float64(g.hold.Load()) * float64(ahead) / float64(g.count)
+// estimatedWait returns how long it takes until that many callers have had
+// their turn, at the present pace.
+func (q *Queue) estimatedWait(ahead int64) time.Duration {
+	took := float64(q.meanHold.Load()) * float64(ahead) / float64(q.count)
+
 	return time.Duration(min(took, math.MaxInt64/2))
 }
 
-func (g *Queue) refuse(waited time.Duration) error {
-	g.shed.Inc()
-	return web.RetryAfter(g.full(waited), min(g.after(g.waiting.Load()), maxRetryAfter))
+// refuse counts a refusal, and returns its error with the time after which a
+// new attempt makes sense.
+func (q *Queue) refuse(waited time.Duration) error {
+	q.shed.Inc()
+	return web.RetryAfter(q.full(waited), min(q.estimatedWait(q.waiting.Load()), maxRetryAfter))
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/cyborg-project/cyborg/api/auth"
 )
 
-// credentialTable has what rules can ask of a caller: what oslo.context has for that (RequestContext.to_policy_values), and what
-// OpenStack Cyborg adds. What has no value is None, as there.
+// credentialTable has what rules can ask of a caller: the values of
+// oslo.context (RequestContext.to_policy_values), and those that OpenStack
+// Cyborg adds. As there, a value that is missing is None.
 var credentialTable = map[string]func(c auth.Caller) []string{
 	"roles":                     func(c auth.Caller) []string { return c.Roles },
-	"role":                      func(c auth.Caller) []string { return c.Roles }, // whatever the case of its letters
+	"role":                      func(c auth.Caller) []string { return c.Roles }, // compared in upper or lower case
 	"user_id":                   func(c auth.Caller) []string { return text(c.UserID) },
 	"user_domain_id":            func(c auth.Caller) []string { return text(c.UserDomain) },
 	"project_id":                func(c auth.Caller) []string { return text(c.Project) },
@@ -29,8 +30,9 @@ var credentialTable = map[string]func(c auth.Caller) []string{
 	"is_public_api":             func(auth.Caller) []string { return []string{"False"} },
 }
 
-// targetTable has what %(name)s stands for. As in OpenStack Cyborg that is the caller's own, never the thing's owner's;
-// what belongs to other projects is hidden from callers in another way.
+// targetTable has what %(name)s stands for. As in OpenStack Cyborg these are
+// the caller's own values, and never those of the owner of a thing. Where things are
+// read, those of other projects are left out.
 var targetTable = map[string]func(c auth.Caller) []string{
 	"user_id":    func(c auth.Caller) []string { return text(c.UserID) },
 	"project_id": func(c auth.Caller) []string { return text(c.Project) },
@@ -45,20 +47,25 @@ func isTarget(name string) bool { return targetTable[name] != nil }
 
 func credentialNames() []string { return slices.Sorted(maps.Keys(credentialTable)) }
 
+// factsOf collects the facts about a caller.
 func factsOf(c auth.Caller) facts {
 	f := facts{credentials: make(map[string][]string, len(credentialTable)), target: make(map[string]string, len(targetTable))}
+
 	for name, of := range credentialTable {
 		f.credentials[name] = of(c)
 	}
+
 	for name, of := range targetTable {
 		f.target[name] = of(c)[0]
 	}
+
 	return f
 }
 
+// text returns the value, or None if it is empty.
 func text(value string) []string { return flag(value != "", value, none) }
 
-// flag is one of two values.
+// flag returns one of two values.
 func flag(set bool, yes, no string) []string {
 	if set {
 		return []string{yes}

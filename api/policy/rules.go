@@ -1,16 +1,20 @@
 package policy
 
-// rule is a built-in rule: OpenStack Cyborg's name, what it requires, and what that is for.
+// rule is a built-in rule: the name that OpenStack Cyborg gives it, what it
+// requires, and what it permits.
 type rule struct {
 	name, requires, about string
-	// legacy is what OpenStack Cyborg adds to it, after an or, while its new defaults are not enforced.
+	// legacy is what OpenStack Cyborg accepts as well while its new defaults are
+	// not enforced.
 	legacy string
 }
 
-// adminOrOwner is the old default. Its second half is true for whoever has a project.
+// adminOrOwner is the old default. Its second half is true for every caller
+// that has a project.
 const adminOrOwner = "is_admin:True or project_id:%(project_id)s"
 
-// builtinTable has the rules of OpenStack Cyborg (its package policies), with the defaults that it calls new.
+// builtinTable has the rules of OpenStack Cyborg (its package policies), with
+// the defaults that it calls new.
 var builtinTable = []rule{
 	{"admin_api", "role:admin", "the cloud's administrators", ""},
 	{"project_admin_api", "role:admin and project_id:%(project_id)s", "administrators of a project", ""},

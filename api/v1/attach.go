@@ -11,37 +11,48 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// holderProperties are the properties, and parameters, that name a holder.
+// holderProperties maps the names of properties and parameters that name a
+// holder to the kind of that holder.
 func holderProperties() map[string]cyborg.HolderKind {
 	return map[string]cyborg.HolderKind{
 		"instance": cyborg.HolderInstance, "host": cyborg.HolderHost, "service": cyborg.HolderService,
 	}
 }
 
-// attach gives a free handle to an instance, a service, or the accelerator's own host.
+// attach gives a free handle of the accelerator to an instance, a service, or
+// the accelerator's own host. It attaches to the host if the body names no
+// holder.
 func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	id, err := pathUUID(r, "uuid")
 	if err != nil {
 		return err
 	}
+
 	if q := readQuery(r); q.err != nil {
 		return q.err
 	}
+
+	// The name and the UUID choose nothing here; they only confirm that the caller
+	// means the accelerator in the path.
 	name, same := o.name("name", maxName), o.uuid("uuid")
 	holder := attachHolder(o)
 	if same != uuid.Nil && same != id {
 		o.fail("uuid is %s, but the path says %s", same, id)
 	}
+
 	if err := o.done(); err != nil {
 		return err
 	}
+
 	accelerator, err := a.store.Accelerator(r.Context(), id)
 	if err != nil {
 		return err
 	}
+
 	if name != "" && name != accelerator.Name {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %s has the name %q, not %q", id, accelerator.Name, name)
 	}
+
 	switch {
 	case holder.ID == "":
 		holder = cyborg.Holder{Kind: cyborg.HolderHost, ID: accelerator.Host}
@@ -49,6 +60,7 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "host is %q, but accelerator %s is on host %q", web.Shorten(holder.ID), id, accelerator.Host).
 			WithHint("Leave host out to attach it to its own host.")
 	}
+
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationAttach,
 		request: db.Admission{Attach: &cyborg.AttachRequest{Accelerator: id, Holder: holder}},
@@ -57,7 +69,8 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	})
 }
 
-// attachHolder reads who shall have the handle; the zero holder where nobody is named.
+// attachHolder reads who shall receive the handle. It returns the zero holder
+// if the body names nobody; naming two is an error.
 func attachHolder(o *object) cyborg.Holder {
 	var holder cyborg.Holder
 	take := func(property string, kind cyborg.HolderKind, id string) {
@@ -69,36 +82,43 @@ func attachHolder(o *object) cyborg.Holder {
 			holder = cyborg.Holder{Kind: kind, ID: id}
 		}
 	}
+
 	if instance := o.uuid("instance"); instance != uuid.Nil {
 		take("instance", cyborg.HolderInstance, instance.String())
 	}
 	take("host", cyborg.HolderHost, o.name("host", maxName))
 	take("service", cyborg.HolderService, o.name("service", maxName))
+
 	return holder
 }
 
-// detach takes back the handles of one holder, or of all; by force, where the host cannot, in the records alone. The
-// hardware stays.
+// detach takes back the handles of one holder, or of all holders. With force,
+// the handles are freed in the records alone, for a host that cannot do it
+// itself; the hardware stays as it is, which is why force needs the role Admin.
 func (a *API) detach(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathUUID(r, "uuid")
 	if err != nil {
 		return err
 	}
+
 	q := readQuery(r, "instance", "host", "service", "force")
 	holder := q.holder(holderProperties())
 	force := q.boolean("force")
 	if q.err != nil {
 		return q.err
 	}
+
 	request := cyborg.DetachRequest{Accelerator: id, Holder: holder, Force: force != nil && *force}
 	if request.Force {
 		if err := auth.Require(r.Context(), auth.Admin, "detach by force"); err != nil {
 			return err
 		}
 	}
+
 	if err := a.emptyBody(w, r); err != nil {
 		return err
 	}
+
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationDetach,
 		request: db.Admission{Detach: &request},
@@ -106,6 +126,7 @@ func (a *API) detach(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// noContent answers 204 for an operation that succeeded.
 func noContent(w http.ResponseWriter, _ *http.Request, _ cyborg.Operation) error {
 	w.WriteHeader(http.StatusNoContent)
 	return nil

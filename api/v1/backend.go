@@ -11,63 +11,87 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Store is what the API needs of the records. *db.Store is one.
+// Store is what the API needs of the records. *db.Store implements it.
 type Store interface {
 	Reader
 	Changer
 }
 
-// Reader reads the records.
+// Reader reads the records. A method that reads one thing returns an error of
+// kind ErrNotFound if there is no such thing.
 type Reader interface {
 	Accelerators(ctx context.Context, filter db.AcceleratorFilter, page db.Page) ([]cyborg.Accelerator, error)
 	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
 	AcceleratorNames(ctx context.Context, hosts []string) ([]db.AcceleratorName, error)
+
 	Devices(ctx context.Context, filter db.DeviceFilter, page db.Page) ([]cyborg.Device, error)
 	Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error)
+
 	Hosts(ctx context.Context, page db.Page) ([]cyborg.Host, error)
 	ForgetHost(ctx context.Context, name string, actor cyborg.Actor) error
 	Host(ctx context.Context, name string) (cyborg.Host, error)
+
 	Backends(ctx context.Context, host string) ([]cyborg.Backend, error)
 	BackendsOf(ctx context.Context, hosts []string, page db.Page) ([]cyborg.Backend, error)
+
 	Whitelist(ctx context.Context, host string) ([]cyborg.Accelerator, error)
 	PlanWhitelist(ctx context.Context, request cyborg.WhitelistRequest) (cyborg.WhitelistWork, error)
+
 	Operations(ctx context.Context, filter db.OperationFilter, page db.Page) ([]cyborg.Operation, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
+
 	Services(ctx context.Context, page db.Page) ([]cyborg.Service, error)
 	Drift(ctx context.Context, filter db.DriftFilter, page db.Page) ([]cyborg.Drift, error)
+
 	Events(ctx context.Context, filter db.EventFilter, after cyborg.Cursor, limit int) ([]cyborg.Event, error)
 	LastCursor(ctx context.Context) (cyborg.Cursor, error)
-	// Now is the time by the records' clock, which is not this machine's.
+
+	// Now returns the time of the database's clock, which can differ from this
+	// machine's.
 	Now(ctx context.Context) (time.Time, error)
-	// Wake ticks whenever there may be events to read.
+
+	// Notify returns a channel that ticks whenever there may be new events to read.
+	// It ends with ctx, without being closed.
 	Notify(ctx context.Context) <-chan struct{}
 }
 
-// Changer changes the records.
+// Changer changes the records. Every change names the actor on whose behalf it
+// happens.
 type Changer interface {
+	// Admit records a new operation, or finds the one that was admitted before
+	// under the same idempotency key.
 	Admit(ctx context.Context, admission db.Admission) (db.Admitted, error)
+
+	// UpdateSpecs changes the specs if they still have the version; 0 accepts every
+	// version.
 	UpdateSpecs(ctx context.Context, accelerator uuid.UUID, patch cyborg.SpecsPatch, ifVersion int64, actor cyborg.Actor) (cyborg.Accelerator, error)
+
 	Maintain(ctx context.Context, accelerator uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Accelerator, error)
 	Enable(ctx context.Context, accelerator uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error)
 	MaintainDevice(ctx context.Context, device uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Device, error)
 	EnableDevice(ctx context.Context, device uuid.UUID, actor cyborg.Actor) (cyborg.Device, error)
+
 	RequestCancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error)
 }
 
-// Engine is what the API needs of Temporal. The conductor's Engine is one.
+// Engine is what the API needs of Temporal. The conductor's Engine implements
+// it.
 type Engine interface {
-	// Start starts the run of an admitted operation, or finds the one that runs.
+	// Start starts the run of an admitted operation, or finds the run that was
+	// started before.
 	Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error)
-	// Cancel asks the run to undo what it has done and to end.
+	// Cancel asks the run to undo what it has done, and to end.
 	Cancel(ctx context.Context, op cyborg.Operation) error
-	// Progress is how far the present step is; nil where none runs.
+	// Progress returns how far the present step is; nil when no step runs.
 	Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error)
-	// Census asks the hosts how their accelerators are used; deployables, by the driver's names, limit the answer.
+	// Census asks the hosts how their accelerators are used. If deployables, names
+	// that drivers give, is not empty, the answer has only those.
 	Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error)
-	// Discover makes a host look at its hardware; what it saw is recorded when this returns.
+	// Discover makes a host look at its hardware. What the host found is recorded
+	// when Discover returns.
 	Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error)
 	// PreviewWhitelist asks a host what a whitelist would change there.
 	PreviewWhitelist(ctx context.Context, host string, work cyborg.WhitelistWork, wait time.Duration) (cyborg.WhitelistPreview, error)
-	// Ping says whether Temporal answers.
+	// Ping returns an error if Temporal does not answer.
 	Ping(ctx context.Context) error
 }

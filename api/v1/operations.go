@@ -15,169 +15,219 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// progressLimit bounds the question to Temporal how far a step is; the operation is shown without it.
+// progressLimit bounds how long Temporal may take to say how far a step is. The
+// operation is then shown without its progress.
 const progressLimit = time.Second
 
+// operationStates lists the states that the filter state of GET /operations
+// accepts.
 func operationStates() []cyborg.OperationState {
 	return []cyborg.OperationState{
 		cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
 	}
 }
 
+// listOperations lists operations, newest or oldest as the store orders them,
+// one page at a time.
 func (a *API) listOperations(w http.ResponseWriter, r *http.Request) error {
 	q := readQuery(r, "id", "id_prefix", "kind", "state", "host", "accelerator", "device", "open", "limit", "marker")
 	filter := db.OperationFilter{
 		IDs:    q.uuids("id"),
-		Among:  q.among("id_prefix"),
-		Kinds:  words(q, "kind", cyborg.OperationKinds()),
-		States: words(q, "state", operationStates()),
+		Among:  q.uuidRange("id_prefix"),
+		Kinds:  enumFilter(q, "kind", cyborg.OperationKinds()),
+		States: enumFilter(q, "state", operationStates()),
 		Hosts:  q.texts("host"),
 		Open:   q.boolean("open"),
 	}
+
 	if id := q.uuid("accelerator"); id != uuid.Nil {
 		filter.Subject = &cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id.String()}
 	}
+
 	if id := q.uuid("device"); id != uuid.Nil {
 		if filter.Subject != nil {
 			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameters accelerator and device exclude each other"))
 		}
 		filter.Subject = &cyborg.Subject{Kind: cyborg.SubjectDevice, ID: id.String()}
 	}
+
 	page := q.uuidPage()
 	if q.err != nil {
 		return q.err
 	}
+
 	operations, err := a.store.Operations(r.Context(), filter, page)
 	if err != nil {
 		return err
 	}
+
 	return writeList(w, r, "operation", each(operations, viewOperation), page.Limit,
 		func(op operationView) string { return op.ID.String() })
 }
 
-// showOperation answers with the operation, and with the progress of its running step. With Prefer: wait it answers
-// when the operation has ended, or after that time.
+// showOperation answers with the operation and the progress of its running
+// step. With Prefer: wait=N it answers when the operation has ended, or after N
+// seconds.
 func (a *API) showOperation(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathUUID(r, "id")
 	if err != nil {
 		return err
 	}
+
 	if q := readQuery(r); q.err != nil {
 		return q.err
 	}
+
 	prefer, err := readPreference(r, a.config.SyncWait)
 	if err != nil {
 		return err
 	}
+
 	op, err := a.store.Operation(r.Context(), id)
 	if err != nil {
 		return err
 	}
+
 	if prefer.waited && !op.State.Ended() {
 		waiting, cancel := waitingContext(r.Context(), prefer.wait)
 		defer cancel()
-		if op, err = a.awaitRecord(r.Context(), waiting, id); err != nil {
+		op, err = a.awaitRecord(r.Context(), waiting, id)
+		if err != nil {
 			return err
 		}
 	}
+
 	if op.State == cyborg.OperationRunning {
 		op.Progress = a.progress(r.Context(), op)
 	}
+
 	return web.WriteJSON(w, http.StatusOK, viewOperation(op))
 }
 
+// progress asks Temporal how far the running step of an operation is. It
+// returns nil if Temporal does not answer in time: the progress is only extra
+// information.
 func (a *API) progress(ctx context.Context, op cyborg.Operation) *cyborg.Progress {
 	ctx, cancel := context.WithTimeout(ctx, progressLimit)
 	defer cancel()
+
 	progress, err := a.engine.Progress(ctx, op)
 	if err != nil {
 		a.log.DebugContext(ctx, "progress cannot be read",
 			slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
 		return nil
 	}
+
 	return progress
 }
 
-// ownOrAdmin lets members act on what they asked for, and admins on everything.
-func ownOrAdmin(r *http.Request, op cyborg.Operation, what string) error {
+// ownOrAdmin returns an error of kind ErrForbidden unless the caller asked for
+// the operation itself, or is an admin. The verb says what the caller wants to
+// do with the operation.
+func ownOrAdmin(r *http.Request, op cyborg.Operation, verb string) error {
 	if op.Actor.Same(actor(r)) {
 		return nil
 	}
-	return auth.Require(r.Context(), auth.Admin, what+" an operation of "+op.Actor.Name)
+
+	return auth.Require(r.Context(), auth.Admin, verb+" an operation of "+op.Actor.Name)
 }
 
-// cancel asks the operation to undo what it has done and to end. It has not ended when this answers.
+// cancel records that the operation shall be cancelled and tells its run to
+// undo what it has done. The answer is 202; the operation may still be running.
+// The same request may be sent again.
 func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
 	op, err := a.operationToChange(w, r, "cancel")
 	if err != nil {
 		return err
 	}
+
+	// Once the wish to cancel is recorded, the run must hear of it even if the
+	// caller has disconnected, hence the detached context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), admitLimit)
 	defer cancel()
+
 	op, err = a.store.RequestCancel(ctx, op.ID, actor(r))
 	if err != nil {
 		return err
 	}
+
 	if err := a.engine.Cancel(ctx, op); err != nil {
 		a.log.WarnContext(ctx, "the cancellation is recorded, but Temporal did not take it",
 			slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the wish to cancel is recorded, but Temporal does not answer").
 			WithHint("Send the same request again after the time in Retry-After.").WithOperation(op.ID)
 	}
+
 	return writeAccepted(w, op)
 }
 
-// retry admits a new operation with the input of one that failed.
+// retry admits a new operation with the input of one that failed or was
+// cancelled.
 func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
 	op, err := a.operationToChange(w, r, "retry")
 	if err != nil {
 		return err
 	}
+
 	if !op.State.Ended() || op.State == cyborg.OperationSucceeded {
 		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s; only one that failed or was cancelled can be retried", op.ID, op.State).
 			WithOperation(op.ID)
 	}
+
 	request, err := requestOf(op)
 	if err != nil {
 		return err
 	}
-	if role := roleOf(&request); role != auth.Member { // who asked for it may have had another role then
+
+	// The caller's role is checked again for the new operation. The operation that
+	// is retried may have been admitted when its caller had a higher role.
+	if role := roleOf(&request); role != auth.Member {
 		if err := auth.Require(r.Context(), role, "retry an operation of kind "+string(op.Kind)); err != nil {
 			return err
 		}
 	}
+
 	request.RetryOf = op.ID
 	return a.operate(w, r, work{kind: op.Kind, request: request, async: true})
 }
 
-func (a *API) operationToChange(w http.ResponseWriter, r *http.Request, what string) (cyborg.Operation, error) {
+// operationToChange reads the operation of a request to cancel or retry it, and
+// checks that the caller may do so.
+func (a *API) operationToChange(w http.ResponseWriter, r *http.Request, verb string) (cyborg.Operation, error) {
 	id, err := pathUUID(r, "id")
 	if err != nil {
 		return cyborg.Operation{}, err
 	}
+
 	if q := readQuery(r); q.err != nil {
 		return cyborg.Operation{}, q.err
 	}
+
 	if err := a.emptyBody(w, r); err != nil {
 		return cyborg.Operation{}, err
 	}
+
 	op, err := a.store.Operation(r.Context(), id)
 	if err != nil {
 		return cyborg.Operation{}, err
 	}
-	return op, ownOrAdmin(r, op, what)
+
+	return op, ownOrAdmin(r, op, verb)
 }
 
-// roleOf is the role that the request needs, as the table of routes has it.
+// roleOf returns the role that a retry of the request needs: the role that the
+// table of routes has for the same request.
 func roleOf(request *db.Admission) auth.Role {
 	member := request.Attach != nil || request.Program != nil || request.Detach != nil && !request.Detach.Force
+
 	if member {
 		return auth.Member
 	}
 	return auth.Admin
 }
 
-// requestOf is what an operation was asked for, from its recorded input.
+// requestOf rebuilds the request for an operation from its recorded input. The
+// error is of kind ErrUnsupported for kinds that cannot be retried.
 func requestOf(op cyborg.Operation) (db.Admission, error) {
 	var out db.Admission
 	var into any
@@ -185,27 +235,37 @@ func requestOf(op cyborg.Operation) (db.Admission, error) {
 	case cyborg.OperationProvision:
 		out.Provision = &cyborg.ProvisionRequest{}
 		into = out.Provision
+
 	case cyborg.OperationProgram:
 		out.Program = &cyborg.ProgramRequest{}
 		into = out.Program
+
 	case cyborg.OperationAttach:
 		out.Attach = &cyborg.AttachRequest{}
 		into = out.Attach
+
 	case cyborg.OperationDetach:
 		out.Detach = &cyborg.DetachRequest{}
 		into = out.Detach
+
 	case cyborg.OperationConfigure:
 		out.Configure = &cyborg.ConfigureRequest{}
 		into = out.Configure
+
 	case cyborg.OperationRetire:
 		out.Retire = &cyborg.RetireRequest{}
 		into = out.Retire
+
 	case cyborg.OperationWhitelist:
 		out.Whitelist = &cyborg.WhitelistRequest{}
 		into = out.Whitelist
+
 	default:
 		return out, cyborg.Errorf(cyborg.ErrUnsupported, "an operation of kind %s cannot be retried", op.Kind)
 	}
+
+	// The input was written as JSON of the same type, so the way back goes through
+	// JSON.
 	text, err := json.Marshal(op.Input)
 	if err == nil {
 		err = json.Unmarshal(text, into)
@@ -213,5 +273,6 @@ func requestOf(op cyborg.Operation) (db.Admission, error) {
 	if err != nil {
 		return out, cyborg.Errorf(cyborg.ErrInternal, "the input of operation %s cannot be read: %w", op.ID, err)
 	}
+
 	return out, nil
 }

@@ -11,42 +11,59 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// Turns are the shares of the store's connections, for another interface beside this one.
+// Limiter returns the limiter of the store's connections. The interface for
+// OpenStack (api/v2) shares it, so that both together keep within the
+// connections.
 func (a *API) Limiter() *limiter.Limiter { return a.limiter }
 
-// Operate admits an operation for another interface beside this one, starts it, and waits so long for its end; it counts
-// against the same limits. The answer has the operation as it is recorded then, which may not have ended. The error is
-// why it was not admitted, or what it failed with; a request that is patient (limiter.NeverRefuse) is not refused because
-// there is too much at once.
+// Operate admits an operation for the interface for OpenStack (api/v2), starts
+// it, and waits for it to end, for at most the given time. The operation counts
+// against the same limits as one of /v1.
+//
+// The result has the operation as it is recorded at the end of the wait; it may
+// still be running. The error says why the operation was not admitted, or how
+// it failed. A request whose context has limiter.NeverRefuse waits for its turn
+// instead of being refused for overload.
 func (a *API) Operate(
 	w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind, admission db.Admission, wait time.Duration,
 ) (db.Admitted, error) {
 	job := work{kind: kind, request: admission}
+
 	if err := a.health.check(r.Context()); err != nil {
 		return db.Admitted{}, a.refused(job, err)
 	}
+
 	release, err := a.inFlight.take(r.Context())
 	if err != nil {
 		return db.Admitted{}, a.refused(job, err)
 	}
 	defer release()
-	started, err := a.admitAndStart(r, job)
-	admitted := started.admitted
-	if id := admitted.Operation.ID; id != uuid.Nil { // also of one that was recorded as refused
+
+	start, err := a.admitAndStart(r, job)
+	admitted := start.admitted
+	// An operation that failed while it was admitted is recorded too, and has an ID
+	// although there is an error.
+	if id := admitted.Operation.ID; id != uuid.Nil {
 		w.Header().Set(OperationHeader, id.String())
 	}
+
 	switch {
 	case err != nil:
 		return admitted, a.refused(job, err)
 	case admitted.Nothing:
 		return admitted, nil
 	}
-	if !started.untaken {
+
+	// There is no run to wait for when Temporal did not accept the start. The
+	// operation is returned as it was admitted.
+	if !start.startPending {
 		r = r.WithContext(limiter.NeverRefuse(r.Context()))
-		if admitted.Operation, err = a.await(r, admitted.Operation, started.run, wait); err != nil {
+		admitted.Operation, err = a.await(r, admitted.Operation, start.run, wait)
+		if err != nil {
 			return admitted, err
 		}
 	}
+
 	switch {
 	case !admitted.Operation.State.Ended():
 		a.count(job, "accepted")
@@ -56,5 +73,6 @@ func (a *API) Operate(
 	default:
 		a.count(job, "succeeded")
 	}
+
 	return admitted, nil
 }

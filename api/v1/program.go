@@ -18,17 +18,21 @@ func (a *API) program(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	if q := readQuery(r); q.err != nil {
 		return q.err
 	}
+
 	o, err := a.body(w, r)
 	if err != nil {
 		return err
 	}
+
 	image := readImage(o)
 	if err := o.done(); err != nil {
 		return err
 	}
+
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationProgram,
 		request: db.Admission{Program: &cyborg.ProgramRequest{Accelerator: id, Image: image}},
@@ -39,34 +43,43 @@ func (a *API) program(w http.ResponseWriter, r *http.Request) error {
 
 var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
+// readImage reads the property image, which must be given.
 func readImage(body *object) cyborg.Image {
 	o := body.object("image")
 	if o == nil {
 		body.missing("image")
 		return cyborg.Image{}
 	}
+
 	image := cyborg.Image{
 		Source: o.name("source", maxSource),
 		SHA256: strings.ToLower(o.name("sha256", maxName)),
 		ID:     o.name("id", maxName),
 	}
+
 	if whole := o.boolean("whole_device"); whole != nil {
 		image.WholeDevice = *whole
 	}
+
 	if image.SHA256 != "" && !sha256Pattern.MatchString(image.SHA256) {
 		o.fail("image.sha256 is %q, not 64 hexadecimal digits", web.Shorten(image.SHA256))
 	}
+
 	checkSource(o, image)
-	_ = o.done() // kept in the whole
+	_ = o.done() // body returns the error
+
 	return image
 }
 
-// checkSource refuses what no host could accept; the agent checks again what it is given.
+// checkSource rejects sources that no host could accept. The agent checks again
+// what it is given: it alone knows its configuration.
 func checkSource(o *object, image cyborg.Image) {
 	scheme, rest, hasScheme := strings.Cut(image.Source, ":")
+
 	switch {
 	case image.Source == "":
 		o.missing("source")
+
 	case hasScheme && (scheme == "http" || scheme == "https"):
 		source, err := url.Parse(image.Source)
 		switch {
@@ -77,6 +90,7 @@ func checkSource(o *object, image cyborg.Image) {
 		case image.SHA256 == "":
 			o.fail("image.sha256 is missing; an image from %s needs it", source.Host)
 		}
+
 	case image.InGlance():
 		if _, err := image.GlanceQuery(); err != nil {
 			o.fail("image.source is %q, neither glance:UUID nor glance:function:ID", web.Shorten(image.Source))
@@ -84,10 +98,13 @@ func checkSource(o *object, image cyborg.Image) {
 		if image.ID != "" {
 			o.fail("image.id cannot be set: what is recorded of an image in Glance is its id there")
 		}
+
 	default:
+
 		if scheme == "file" {
 			image.Source = rest
 		}
+
 		if path.IsAbs(image.Source) || strings.Contains("/"+image.Source+"/", "/../") || strings.Contains(image.Source, "://") {
 			o.fail("image.source is %q, neither an http or https URL, nor in Glance, nor a path below the host's image_dir", web.Shorten(image.Source))
 		}

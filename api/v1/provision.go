@@ -10,27 +10,34 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// provision takes an accelerator into service: the one in the path or the body, or else the best that fits.
+// provision takes an accelerator into service under a name: the accelerator in
+// the path or the body, or else the best one that fits the specs.
 func (a *API) provision(w http.ResponseWriter, r *http.Request) error {
 	if q := readQuery(r); q.err != nil {
 		return q.err
 	}
+
 	o, err := a.body(w, r)
 	if err != nil {
 		return err
 	}
+
 	request := cyborg.ProvisionRequest{
 		Name:        o.name("name", maxName),
 		Accelerator: o.uuid("uuid"),
 		Specs:       o.specs("acc_specs"),
 		Host:        o.name("host", maxName),
 	}
+
 	if request.Name == "" {
 		o.missing("name")
 	}
+
 	if err := o.done(); err != nil {
 		return err
 	}
+
+	// The seed contract has a route with the UUID in the path, and another without.
 	if chi.URLParam(r, "uuid") != "" {
 		id, err := pathUUID(r, "uuid")
 		if err != nil {
@@ -41,17 +48,19 @@ func (a *API) provision(w http.ResponseWriter, r *http.Request) error {
 		}
 		request.Accelerator = id
 	}
+
 	return a.operate(w, r, work{
 		kind: cyborg.OperationProvision, request: db.Admission{Provision: &request}, body: o.canonical, done: created,
 	})
 }
 
-// created answers that the accelerator is in service.
+// created answers 201, with the accelerator's location, when it is in service.
 func created(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 	id, err := acceleratorOf(op)
 	if err != nil {
 		return err
 	}
+
 	w.Header().Set("Location", acceleratorLocation(id.String()))
 	w.WriteHeader(http.StatusCreated)
 	return nil
@@ -63,12 +72,15 @@ func (a *API) makeReady(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	if q := readQuery(r); q.err != nil {
 		return q.err
 	}
+
 	if err := a.emptyBody(w, r); err != nil {
 		return err
 	}
+
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationProvision,
 		request: db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: id}},
@@ -76,25 +88,28 @@ func (a *API) makeReady(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// showSubject answers with the accelerator as the operation left it.
+// showSubject answers with the accelerator as it is after the operation.
 func (a *API) showSubject(w http.ResponseWriter, r *http.Request, op cyborg.Operation) error {
 	id, err := acceleratorOf(op)
 	if err != nil {
 		return err
 	}
+
 	accelerator, err := a.store.Accelerator(r.Context(), id)
 	if err != nil {
 		return err
 	}
+
 	return writeAccelerator(w, accelerator)
 }
 
-// acceleratorOf is the accelerator that an operation was asked for.
+// acceleratorOf returns the accelerator on which an operation works.
 func acceleratorOf(op cyborg.Operation) (uuid.UUID, error) {
 	for _, subject := range op.Subjects {
 		if subject.Kind == cyborg.SubjectAccelerator {
 			return uuid.Parse(subject.ID)
 		}
 	}
+
 	return uuid.Nil, cyborg.Errorf(cyborg.ErrInternal, "operation %s is about no accelerator", op.ID)
 }

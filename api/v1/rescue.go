@@ -8,20 +8,23 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// rescue has Nova reboot the instances that a boot of their host may have cost their accelerators; it answers 204 where there
-// are none.
+// rescue has Nova reboot the instances that may have lost their accelerators
+// when their host booted. It answers 204 if there are none.
 func (a *API) rescue(w http.ResponseWriter, r *http.Request) error {
 	if err := a.emptyBody(w, r); err != nil {
 		return err
 	}
+
 	host, err := a.host(r)
 	if err != nil {
 		return err
 	}
+
 	if a.config.RescueWithin == 0 {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "this server has no Nova to ask").
 			WithHint("Its operator sets openstack.auth_url, and leaves nova.enabled on.")
 	}
+
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationRescue,
 		request: db.Admission{Rescue: &cyborg.RescueRequest{Host: host.Name, Within: a.config.RescueWithin}},

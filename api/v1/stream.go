@@ -20,32 +20,38 @@ import (
 const (
 	// streamBatch is how many events are read at once.
 	streamBatch = 200
-	// streamPace is how often a stream reads at most, however many events others cause.
+	// streamPace is how long a stream waits at least between two reads, however
+	// many events happen elsewhere.
 	streamPace = 25 * time.Millisecond
 )
 
-// stream is one reader of the feed over server-sent events (WHATWG HTML §9.2). It reads from the records, so any
-// replica can serve it, and it holds no event: one that reconnects anywhere goes on after the last id it has.
+// stream is one reader of the events over server-sent events (WHATWG HTML
+// §9.2). It reads from the records and keeps no event in memory, so every
+// replica can serve it, and a client that reconnects goes on after the last ID
+// that it has.
 type stream struct {
 	api    *API
 	filter db.EventFilter
-	after  cyborg.Cursor
-	// operation, where set, is the one whose end is the stream's end.
+	after  cyborg.Cursor // the cursor of the last event sent
+
+	// operation, if set, ends the stream with the end of that operation.
 	operation uuid.UUID
 
 	out     http.ResponseWriter
 	control *http.ResponseController
-	began   bool
-	wrote   time.Time
+	began   bool      // the head of the answer has been sent
+	wrote   time.Time // when something was written last
 }
 
-// serve sends events until the caller leaves, the operation ends, or the server begins to stop.
+// serve sends events until the caller leaves, the operation ends, or the server
+// begins to stop.
 func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 	web.SetStream(r.Context())
 	if r.Method == http.MethodHead {
 		w.Header().Set("Content-Type", "text/event-stream")
 		return nil
 	}
+
 	if !s.api.streams.TryAcquire(1) {
 		s.api.metrics.shed.WithLabelValues(limiter.Stream.String()).Inc()
 		return cyborg.Errorf(cyborg.ErrOverloaded, "%d event streams are open here already", s.api.config.MaxStreams).
@@ -58,7 +64,9 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 	s.out, s.control = w, http.NewResponseController(w)
 	ctx, cancel := context.WithCancel(limiter.NeverRefuse(limiter.WithClass(r.Context(), limiter.Stream)))
 	defer cancel()
-	wake := s.api.store.Notify(ctx) // before the first read, so that nothing falls between
+	// Subscribe before the first read, so that no event falls between the two.
+	changes := s.api.store.Notify(ctx)
+
 	for check := true; ; {
 		over, err := s.sendAll(ctx, check)
 		switch {
@@ -74,35 +82,43 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 		case over:
 			return nil
 		}
+
 		if err := s.begin(); err != nil {
 			return nil // the caller is gone
 		}
-		var goOn bool
-		if goOn, check = s.rest(ctx, wake); !goOn {
+
+		var proceed bool
+		proceed, check = s.waitForMore(ctx, changes)
+		if !proceed {
 			return nil
 		}
 	}
 }
 
-// sendAll sends what there is to read, and says whether the stream is over: because the operation's end was among it,
-// or, where check asks to look, because the caller has that already.
+// sendAll sends all events that can be read now, and says whether the stream is
+// over: because the operation's end was among them, or, if check is set,
+// because the caller has that end already.
 func (s *stream) sendAll(ctx context.Context, check bool) (over bool, err error) {
 	if check && s.operation != uuid.Nil {
-		if over, err = s.hasAll(ctx); err != nil {
+		over, err = s.callerHasEnd(ctx)
+		if err != nil {
 			return false, err
 		}
 	}
+
 	for {
 		events, err := s.api.store.Events(ctx, s.filter, s.after, streamBatch)
 		if err != nil {
 			return false, err
 		}
+
 		if len(events) > 0 {
 			if err := s.send(events); err != nil {
 				return false, err
 			}
 			s.after = events[len(events)-1].Cursor
 		}
+
 		over = over || slices.ContainsFunc(events, s.ends)
 		if len(events) < streamBatch {
 			return over, nil // an end comes with its transaction's other events, so all are sent by now
@@ -110,69 +126,90 @@ func (s *stream) sendAll(ctx context.Context, check bool) (over bool, err error)
 	}
 }
 
-// hasAll says that nothing of the operation can follow what the caller has. An operation that has ended may have events
-// that cannot be read yet, because older transactions of others still run; so its end must be readable, or long ago.
-func (s *stream) hasAll(ctx context.Context) (bool, error) {
+// callerHasEnd reports whether no event of the operation can follow after those
+// the caller has. That an operation has ended is not enough: its last events
+// stay unreadable while older transactions are open. So the end itself must be
+// readable, or be so long ago (Config.Settle) that its events have been
+// deleted.
+func (s *stream) callerHasEnd(ctx context.Context) (bool, error) {
 	op, err := s.api.store.Operation(ctx, s.operation)
 	if err != nil || !op.State.Ended() {
 		return false, err
 	}
+
 	var at cyborg.Cursor
 	for {
 		events, err := s.api.store.Events(ctx, s.filter, at, streamBatch)
 		if err != nil {
 			return false, err
 		}
+
 		if slices.ContainsFunc(events, s.ends) {
-			return true, nil // what follows it in its transaction is readable too, and is sent before the stream ends
+			// The events that follow the end were committed with it. They are
+			// readable too, and are sent before the stream ends.
+			return true, nil
 		}
+
 		if len(events) < streamBatch {
 			now, err := s.api.store.Now(ctx)
-			return err == nil && now.Sub(op.EndedAt) > s.api.config.Settle, err // then its events are forgotten already
+			// The end is not among the events. Long after it, that means
+			// that the events have been deleted.
+			return err == nil && now.Sub(op.EndedAt) > s.api.config.Settle, err
 		}
+
 		at = events[len(events)-1].Cursor
 	}
 }
 
-// ends says whether the event is the end of the stream's operation.
+// ends reports whether the event is the end of the stream's operation.
 func (s *stream) ends(event cyborg.Event) bool {
 	return s.operation != uuid.Nil && event.Axis == "state" && cyborg.OperationState(event.To).Ended() &&
 		event.Subject == cyborg.Subject{Kind: cyborg.SubjectOperation, ID: s.operation.String()}
 }
 
-// rest waits until there may be more to read, and keeps the connection alive meanwhile. It says whether to go on, and
-// whether to look at the operation too.
-func (s *stream) rest(ctx context.Context, wake <-chan struct{}) (goOn, check bool) {
-	beat := time.NewTimer(time.Until(s.wrote.Add(s.api.config.Heartbeat)))
-	defer beat.Stop()
+// waitForMore waits until there may be more events to read, and keeps the
+// connection alive meanwhile. It returns whether to go on, and whether to check
+// for the end of the operation as well: with each heartbeat, in case the end
+// was not among the events.
+func (s *stream) waitForMore(ctx context.Context, changes <-chan struct{}) (proceed, check bool) {
+	heartbeat := time.NewTimer(time.Until(s.wrote.Add(s.api.config.Heartbeat)))
+	defer heartbeat.Stop()
+
 	select {
-	case _, open := <-wake:
+	case _, open := <-changes:
 		pause(ctx, streamPace)
 		return open, false
-	case <-beat.C:
+	case <-heartbeat.C:
 		return s.write([]byte(": still here\n\n")) == nil, true
 	case <-ctx.Done():
 	case <-web.Draining(ctx):
 	}
+
 	return false, false
 }
 
-// begin sends the head of the answer, so that the caller knows it is connected.
+// begin sends the head of the answer, so that the caller knows that it is
+// connected, and how long to wait (in milliseconds) before it reconnects. Later
+// calls do nothing.
 func (s *stream) begin() error {
 	if s.began {
 		return nil
 	}
+
 	header := s.out.Header()
 	header.Set("Content-Type", "text/event-stream")
-	header.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	header.Set("X-Accel-Buffering", "no") // nginx would otherwise hold events back
+
 	s.began = true
 	return s.write([]byte("retry: 1000\n\n"))
 }
 
+// send writes the events in the format of server-sent events.
 func (s *stream) send(events []cyborg.Event) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
+
 	var text bytes.Buffer
 	for _, event := range events {
 		data, err := json.Marshal(event)
@@ -183,20 +220,27 @@ func (s *stream) send(events []cyborg.Event) error {
 		text.Write(data)
 		text.WriteString("\n\n")
 	}
+
 	return s.write(text.Bytes())
 }
 
-// write sends the text now. A caller that does not take it in time is cut off: it holds a place and can come back.
+// write sends the text at once. A caller that does not accept it in time is cut
+// off: a slow caller would keep its place, and can reconnect.
 func (s *stream) write(text []byte) error {
 	s.wrote = time.Now()
 	if err := s.control.SetWriteDeadline(s.wrote.Add(s.api.config.StreamWrite)); err != nil {
 		return err
 	}
+
 	if _, err := s.out.Write(text); err != nil {
 		return err
 	}
+
 	if err := s.control.Flush(); err != nil {
 		return err
 	}
-	return s.control.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream at it, though nothing is being written
+
+	// HTTP/2 ends the stream when the deadline passes, even if nothing is being
+	// written, so the deadline is removed.
+	return s.control.SetWriteDeadline(time.Time{})
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// What the API shows of the domain's types: what is recorded, with what is computed from it, and lists that are never null.
+// The views are what the API shows of the domain's types: what is recorded, and
+// what is computed from it. Lists are never null.
 
+// acceleratorView is an accelerator with its computed status and holders.
 type acceleratorView struct {
 	cyborg.Accelerator
 	Status  cyborg.Status   `json:"status"`
@@ -25,9 +27,11 @@ func viewAccelerator(acc cyborg.Accelerator) acceleratorView {
 	if acc.Specs.Capability == nil {
 		acc.Specs.Capability = cyborg.JSONObject{}
 	}
+
 	return acceleratorView{Accelerator: acc, Status: acc.Status(), Holders: acc.Holders()}
 }
 
+// deviceView is a device, with its accelerators where they were read.
 type deviceView struct {
 	cyborg.Device
 	Accelerators []acceleratorView `json:"accelerators,omitempty"`
@@ -37,9 +41,11 @@ func viewDevice(device cyborg.Device) deviceView {
 	return deviceView{Device: device, Accelerators: each(device.Deployables, viewAccelerator)}
 }
 
+// operationView is an operation with the ID of its workflow.
 type operationView struct {
 	cyborg.Operation
-	// WorkflowID finds the operation's run in Temporal.
+
+	// WorkflowID is the ID under which Temporal has the operation's run.
 	WorkflowID string `json:"workflow_id"`
 }
 
@@ -49,19 +55,23 @@ func viewOperation(op cyborg.Operation) operationView {
 	if op.Input == nil {
 		op.Input = cyborg.JSONObject{}
 	}
+
 	return operationView{Operation: op, WorkflowID: op.WorkflowID()}
 }
 
+// viewBackend returns the backend without null lists.
 func viewBackend(backend cyborg.Backend) cyborg.Backend {
 	backend.Services = notNil(backend.Services)
 	return backend
 }
 
+// viewHost returns the host without null lists.
 func viewHost(host cyborg.Host) cyborg.Host {
 	host.Backends = each(host.Backends, viewBackend)
 	return host
 }
 
+// viewHostUsage returns the usage without null lists.
 func viewHostUsage(usage cyborg.HostUsage) cyborg.HostUsage {
 	usage.Deployables = each(usage.Deployables, func(d cyborg.DeployableUsage) cyborg.DeployableUsage {
 		d.Handles = notNil(d.Handles)
@@ -70,14 +80,17 @@ func viewHostUsage(usage cyborg.HostUsage) cyborg.HostUsage {
 	return usage
 }
 
+// each converts every value of a list. The result is never nil.
 func each[T, V any](values []T, view func(T) V) []V {
 	out := make([]V, len(values))
 	for i, value := range values {
 		out[i] = view(value)
 	}
+
 	return out
 }
 
+// notNil returns an empty list for nil, which JSON would show as null.
 func notNil[T any](values []T) []T {
 	if values == nil {
 		return []T{}
@@ -85,15 +98,18 @@ func notNil[T any](values []T) []T {
 	return values
 }
 
-// link is a link of a list to its next page.
+// link is a link from a page of a list to the next page.
 type link struct {
 	Rel  string `json:"rel"`
 	Href string `json:"href"`
 }
 
-// writeList answers with a list under its key, and with the link to the next page where this one is full.
+// writeList answers with a list under its key. If the page is full, it adds a
+// link to the next page, whose marker is that of the last item. A limit of 0
+// means a list without pages.
 func writeList[T any](w http.ResponseWriter, r *http.Request, key string, items []T, limit int, marker func(T) string) error {
 	body := map[string]any{key: notNil(items)}
+
 	if limit > 0 && len(items) >= limit {
 		values := r.URL.Query()
 		values.Set("limit", strconv.Itoa(limit))
@@ -101,6 +117,7 @@ func writeList[T any](w http.ResponseWriter, r *http.Request, key string, items 
 		next := url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: values.Encode()}
 		body[key+"_links"] = []link{{Rel: "next", Href: next.String()}}
 	}
+
 	return web.WriteJSON(w, http.StatusOK, body)
 }
 

@@ -15,13 +15,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Metrics counts the requests of one listener.
+// Metrics measures the requests of one listener.
 type Metrics struct {
 	duration *prometheus.HistogramVec
 	open     prometheus.Gauge
 }
 
-// NewMetrics registers the metrics of the listener of that name. The error says that it has been registered already.
+// NewMetrics registers the metrics of the listener with that name. The error
+// says that they are already registered.
 func NewMetrics(registry prometheus.Registerer, listener string) (*Metrics, error) {
 	labels := prometheus.Labels{"listener": listener}
 	m := &Metrics{
@@ -33,34 +34,37 @@ func NewMetrics(registry prometheus.Registerer, listener string) (*Metrics, erro
 			Name: "cyborg_http_requests_in_flight", Help: "Requests being served, event streams among them.", ConstLabels: labels,
 		}),
 	}
+
 	for _, c := range []prometheus.Collector{m.duration, m.open} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("metrics of listener %s: %w", listener, err)
 		}
 	}
+
 	return m, nil
 }
 
-// Exchange is one request and how it was answered.
+// Exchange is one request and its answer.
 type Exchange struct {
-	Time          time.Time // when it came
+	Time          time.Time // when the request arrived
 	Method, Path  string
 	Query         string // as it was sent, without the question mark
-	Route         string // the pattern that matched; without a slash at its begin where none did
-	Target        string // what it is about, where the path does not say so; several ids have commas between
+	Route         string // the pattern that matched; without a leading slash if none did
+	Target        string // what the request is about, if the path does not say so; ids are separated by commas
 	Operation     string // the id of the operation that the request became; empty for none
 	Status        int
 	RequestID     string
-	Remote, Agent string // where it came from: address and port, User-Agent
+	Remote, Agent string // the client's address with port, and its User-Agent
 	Identity      Identity
 }
 
-// Account is told of every exchange when it has ended.
+// Account is called with every exchange after its end.
 type Account func(ctx context.Context, x Exchange)
 
-// Observe gives each request its id, survives panics of what it wraps, logs the request, and counts it. A request that
-// went well and changed nothing for anybody to know of (any GET, and what SetRoutine was called for) is logged at debug.
-// The account may be nil.
+// Observe returns the middleware of a listener: it gives each request its ID,
+// turns panics of the handler into answers, logs the request, and counts it. A
+// request that went well is logged at debug if it is a GET, or if its handler
+// called SetRoutine. The account may be nil.
 func Observe(log *slog.Logger, metrics *Metrics, account Account) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -73,46 +77,63 @@ func Observe(log *slog.Logger, metrics *Metrics, account Account) func(http.Hand
 
 			metrics.open.Inc()
 			start := time.Now()
+
+			// The account must be written even if the caller has disconnected.
 			ended := context.WithoutCancel(r.Context())
+
 			defer func() {
 				metrics.open.Dec()
 				took := time.Since(start)
 				if !x.stream {
 					metrics.duration.WithLabelValues(method(r), x.route, strconv.Itoa(rec.answered())).Observe(took.Seconds())
 				}
+
 				logExchange(log, r, x, rec, took)
+
 				if account != nil {
 					account(ended, Exchange{
-						Time: start, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Route: x.route, Target: x.target, Operation: rec.Header().Get(OperationHeader),
+						Time: start, Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery,
+						Route: x.route, Target: x.target, Operation: rec.Header().Get(OperationHeader),
 						Status: rec.answered(), RequestID: x.requestID,
 						Remote: r.RemoteAddr, Agent: r.UserAgent(), Identity: x.identity,
 					})
 				}
 			}()
+
+			// Deferred last, so it runs first: the panic has become an answer when the
+			// exchange is logged.
 			defer recoverPanic(rec, r)
+
 			next.ServeHTTP(rec, r)
 		})
 	}
 }
 
-// recoverPanic answers for a handler that panicked. http.ErrAbortHandler goes on: it breaks the connection on purpose.
+// recoverPanic answers for a handler that panicked. It lets
+// http.ErrAbortHandler pass, with which a handler breaks the connection on
+// purpose.
 func recoverPanic(rec *recorder, r *http.Request) {
 	reason := recover()
 	if reason == nil {
 		return
 	}
+
 	if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(reason)
 	}
+
 	err := cyborg.Errorf(cyborg.ErrInternal, "panic: %v\n%s", reason, debug.Stack())
+
 	if rec.status != 0 { // the answer has begun; all that is left is to break it off
 		exchangeOf(r.Context()).err = err
 		panic(http.ErrAbortHandler)
 	}
+
 	WriteError(rec, r, err)
 }
 
-// method keeps made-up methods out of the metrics' labels.
+// method returns the method for the metrics. Methods that clients make up
+// become one label, so that they cannot add series without limit.
 func method(r *http.Request) string {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
@@ -121,41 +142,48 @@ func method(r *http.Request) string {
 	return "other"
 }
 
+// logExchange logs the request and its answer. A failure is logged at the level
+// of its kind.
 func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, took time.Duration) {
 	ctx := context.WithoutCancel(r.Context())
 	level := slog.LevelInfo
 	if r.Method == http.MethodGet || x.routine {
 		level = slog.LevelDebug
 	}
+
 	attrs := []slog.Attr{
 		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.String("route", x.route),
 		slog.Int("status", rec.answered()), slog.Int64("bytes", rec.bytes),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 		slog.String("request_id", x.requestID), slog.String("actor", x.identity.Name), slog.String("remote", r.RemoteAddr),
 	}
+
 	if x.identity.Project != "" {
 		attrs = append(attrs, slog.String("project", x.identity.Project))
 	}
+
 	if x.err != nil {
 		kind := cyborg.ErrorKindOf(x.err)
 		level = kind.LogLevel()
 		attrs = append(attrs, slog.String("kind", string(kind)), slog.String("error", x.err.Error()))
 	}
+
 	log.LogAttrs(ctx, level, "request", attrs...)
 }
 
-// recorder remembers what was answered.
+// recorder remembers the status and the size of an answer.
 type recorder struct {
 	http.ResponseWriter
 	status int
 	bytes  int64
 }
 
-// WriteHeader remembers the first final status.
+// WriteHeader remembers the first final status; those below 200 are interim.
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 && status >= http.StatusOK {
 		w.status = status
 	}
+
 	w.ResponseWriter.WriteHeader(status)
 }
 
@@ -164,6 +192,7 @@ func (w *recorder) Write(body []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
+
 	n, err := w.ResponseWriter.Write(body)
 	w.bytes += int64(n)
 	return n, err
@@ -172,6 +201,7 @@ func (w *recorder) Write(body []byte) (int, error) {
 // Unwrap lets http.ResponseController reach the connection.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// answered returns the status that the client received.
 func (w *recorder) answered() int {
 	if w.status == 0 {
 		return http.StatusOK // net/http sends it for a handler that wrote nothing

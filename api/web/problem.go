@@ -14,7 +14,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// statusClientGone is what the access log shows where the caller left before the answer (nginx's convention).
+// statusClientGone is the status in the access log of requests whose caller
+// left before the answer. It is nginx's convention; no caller receives it.
 const statusClientGone = 499
 
 // Problem is the body of every error answer (RFC 9457, application/problem+json).
@@ -26,10 +27,12 @@ type Problem struct {
 	Kind      cyborg.ErrorKind `json:"kind"`
 	RequestID string           `json:"request_id"`
 	Operation uuid.UUID        `json:"operation_id,omitzero"`
-	Hint      string           `json:"hint,omitempty"`
+
+	Hint string `json:"hint,omitempty"`
 }
 
-// title says in a few words what a kind means; it is the same for each problem of that kind.
+// title returns the title of a kind: a few words that are the same for each
+// problem of the kind, as the RFC demands.
 func title(kind cyborg.ErrorKind) string {
 	switch kind {
 	case cyborg.ErrInvalid:
@@ -75,10 +78,12 @@ func title(kind cyborg.ErrorKind) string {
 	case cyborg.ErrInternal:
 		return "A defect of ours"
 	}
+
 	return "A defect of ours"
 }
 
-// retryAfter is how many seconds a caller should wait before trying again, by kind; 0 says nothing.
+// retryAfter returns how many seconds a caller should wait before a new
+// attempt, by the kind of the error; 0 means that the answer does not say.
 func retryAfter(kind cyborg.ErrorKind) int {
 	switch kind {
 	case cyborg.ErrOverloaded, cyborg.ErrBusy:
@@ -92,7 +97,7 @@ func retryAfter(kind cyborg.ErrorKind) int {
 	}
 }
 
-// statusError is an error whose HTTP status is not that of its kind: HTTP itself asks for another.
+// statusError is an error with another HTTP status than that of its kind.
 type statusError struct {
 	err    *cyborg.Error
 	status int
@@ -101,7 +106,8 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// MethodNotAllowed is the error of a path that exists, but not with this method.
+// MethodNotAllowed returns the error for a path that exists, but not with the
+// request's method.
 func MethodNotAllowed(r *http.Request, allowed string) error {
 	return &statusError{
 		err: cyborg.Errorf(cyborg.ErrInvalid, "%s does not know %s", r.URL.Path, r.Method).
@@ -110,15 +116,17 @@ func MethodNotAllowed(r *http.Request, allowed string) error {
 	}
 }
 
-// WithStatus is the error with another HTTP status than that of its kind, where HTTP or an older interface asks for it.
+// WithStatus returns the error with another HTTP status than that of its kind,
+// for where HTTP or an older interface demands one.
 func WithStatus(err *cyborg.Error, status int) error { return &statusError{err: err, status: status} }
 
-// RangeNotSatisfiable is the error of a Range header that begins beyond the end.
+// RangeNotSatisfiable returns the error for a header Range that begins beyond
+// the end.
 func RangeNotSatisfiable(err error) error {
 	return &statusError{err: cyborg.AsError(err), status: http.StatusRequestedRangeNotSatisfiable}
 }
 
-// retryError is an error after which a caller should wait for a certain time.
+// retryError is an error with the time after which a new attempt makes sense.
 type retryError struct {
 	error
 
@@ -127,30 +135,37 @@ type retryError struct {
 
 func (e *retryError) Unwrap() error { return e.error }
 
-// RetryAfter is the error with the time after which the same request may succeed.
+// RetryAfter returns the error with the time after which the same request may
+// succeed.
 func RetryAfter(err error, after time.Duration) error { return &retryError{err, after} }
 
-// challenger is an error of a caller who is to say who they are.
+// challenger is an error that tells the caller how to authenticate.
 type challenger interface {
 	error
-	// Challenges are the values of the header WWW-Authenticate.
+	// Challenges returns the values of the header WWW-Authenticate.
 	Challenges() []string
 }
 
-// WriteError answers with the error: its kind decides the status, and nothing internal leaves the process. An error
-// that is no *cyborg.Error is of kind ErrInternal. Observe logs it.
+// WriteError answers with the error. The error's kind decides the status. An
+// error that is no *cyborg.Error is of kind ErrInternal, and the text of such
+// errors does not leave the process. Observe logs the error.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	exchangeOf(r.Context()).err = err
 	given := err
+
 	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		exchangeOf(r.Context()).err = cyborg.Errorf(cyborg.ErrCancelled, "the caller went away: %w", err)
 		w.WriteHeader(statusClientGone) // nobody reads it
 		return
 	}
+
+	// An error of the deadline alone would be a defect of kind ErrInternal; it is a
+	// timeout of the request.
 	if errors.Is(err, context.DeadlineExceeded) && cyborg.ErrorKindOf(err) == cyborg.ErrInternal {
 		err = cyborg.Errorf(cyborg.ErrTimeout, "the answer took longer than the request may last").
 			WithHint("Try again; where it stays so, look at /readyz?verbose.")
 	}
+
 	e := cyborg.AsError(err)
 	problem := Problem{
 		Type:      "urn:cyborg:problem:" + string(e.Kind),
@@ -162,25 +177,34 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 		Operation: e.Operation,
 		Hint:      cyborg.Sanitize(e.Hint, longestText),
 	}
+
 	if s, ok := errors.AsType[*statusError](err); ok {
 		problem.Status = s.status
 	}
+
 	if e.Kind == cyborg.ErrInternal {
 		problem.Detail = "something went wrong inside; the log of this server has it under the request id"
 		problem.Hint = "Give the request id " + problem.RequestID + " to the operator of this server."
 	}
+
 	header := w.Header()
 	shown, contentType := any(problem), "application/problem+json"
 	if shape := exchangeOf(r.Context()).errorBody; shape != nil {
 		shown, contentType = shape(given, problem), "application/json"
 	}
+
 	body, err := json.Marshal(shown)
 	if err != nil { // strings and numbers always marshal
 		panic(err)
 	}
+
+	// The headers that a handler had set for its success do not describe the error.
 	header.Set("Content-Type", contentType)
 	header.Del("ETag")
 	header.Del("Location")
+
+	// A time that the error or the handler knows is better than the default of the
+	// kind.
 	seconds := retryAfter(e.Kind)
 	if known, ok := errors.AsType[*retryError](given); ok {
 		seconds = max(1, int(math.Ceil(known.after.Seconds())))
@@ -188,6 +212,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	if seconds > 0 && header.Get("Retry-After") == "" {
 		header.Set("Retry-After", strconv.Itoa(seconds))
 	}
+
 	if e.Kind == cyborg.ErrUnauthenticated {
 		header.Set("WWW-Authenticate", `Bearer realm="cyborg"`)
 	}
@@ -197,29 +222,33 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 			header.Add("WWW-Authenticate", challenge)
 		}
 	}
+
 	w.WriteHeader(problem.Status)
 	_, _ = w.Write(append(body, '\n')) // the caller may be gone; the access log has the status
 }
 
-// longestText is how many characters a problem's texts have at most. What a caller sent may be quoted in them.
+// longestText is how many characters the texts of a problem have at most. They
+// may quote what a caller sent.
 const longestText = 1000
 
-// Handler is a handler that returns its error instead of writing it.
+// Handler is an HTTP handler that returns its error instead of writing it.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 
-// ServeHTTP serves the request and answers with the error, if there is one.
+// ServeHTTP serves the request, and answers with the error if there is one.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := h(w, r); err != nil {
 		WriteError(w, r, err)
 	}
 }
 
-// WriteJSON answers with the value as JSON. The error is that of marshalling, before anything is written.
+// WriteJSON answers with the value as JSON. The error is that of marshalling;
+// nothing is written then.
 func WriteJSON(w http.ResponseWriter, status int, value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "the answer does not marshal: %w", err)
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // the caller may be gone; the access log has the status

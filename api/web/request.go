@@ -1,5 +1,6 @@
-// Package web is what every HTTP listener of Cyborg shares: request ids, the access log, recovery from panics, limits on
-// bodies, strict JSON, and the one writer of errors. It knows nothing of what is served, and must not import it.
+// Package web is what all HTTP listeners of Cyborg share: request IDs, the
+// access log, recovery from panics, limits on bodies, strict JSON, and the one
+// writer of errors. It knows nothing of what is served, and must not import it.
 package web
 
 import (
@@ -11,49 +12,65 @@ import (
 	"github.com/google/uuid"
 )
 
-// RequestIDHeader carries the request id in both directions, as OpenStack's services do.
+// RequestIDHeader carries the request ID in requests and answers, as in
+// OpenStack's services.
 const RequestIDHeader = "X-Openstack-Request-Id"
 
-// OperationHeader names the operation that a request became, in every answer that had one.
+// OperationHeader is the response header that names the operation which a
+// request became.
 const OperationHeader = "Cyborg-Operation"
 
+// requestIDPattern is OpenStack's form of a request ID. Others are replaced,
+// because a caller could put anything into the log through them.
 var requestIDPattern = regexp.MustCompile(`^req-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
-// exchange is what is known of one request and its answer while it is being served.
+// exchange collects what is known of a request and its answer while the request
+// is served.
 type exchange struct {
 	requestID string
-	route     string // the pattern that matched; the metric label
-	target    string // what it is about, where the path does not say so
 	identity  Identity
-	routine   bool  // happens all the time: of interest only where it fails
-	stream    bool  // an answer that does not end by itself: its duration says nothing
+	route     string // the pattern that matched; the label in metrics
+	target    string // what the request is about, if the path does not say so
+
+	routine bool // happens all the time, and is of interest only if it fails
+	stream  bool // does not end by itself, so its duration says nothing
+
 	err       error // what WriteError answered
 	errorBody ErrorBody
 }
 
-// ErrorBody makes the body of an error answer, as application/json, where an interface has a shape of its own. Of the
-// error it may show only what is in the problem, unless it made the error itself.
+// ErrorBody returns the body of an error answer, sent as application/json, for
+// an interface with a form of errors of its own. It may show only what is in
+// the problem, because the error can have internal details; an error that the
+// interface itself made it may show.
 type ErrorBody func(err error, problem Problem) any
 
 type exchangeKey struct{}
 
+// exchangeOf returns the exchange that ctx belongs to. Outside Observe it
+// returns a new one, which nobody reads.
 func exchangeOf(ctx context.Context) *exchange {
 	if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
 		return x
 	}
-	return &exchange{} // outside Observe nobody reads it
+
+	return &exchange{}
 }
 
-// RequestID is the id of the request that ctx belongs to: the caller's where it sent a well-formed one, else ours.
+// RequestID returns the ID of the request that ctx belongs to: the caller's ID
+// if it sent a well-formed one, else one made by this server.
 func RequestID(ctx context.Context) string { return exchangeOf(ctx).requestID }
 
-// SetRoute names the pattern that the request matched, for log and metrics.
+// SetRoute names the pattern that the request matched, for the log and the
+// metrics.
 func SetRoute(ctx context.Context, pattern string) { exchangeOf(ctx).route = pattern }
 
-// SetTarget says what the request is about, for the audit, where its path does not.
+// SetTarget names what the request is about, for the audit trail, if its path
+// does not say so.
 func SetTarget(ctx context.Context, ids ...string) { exchangeOf(ctx).target = strings.Join(ids, ",") }
 
-// Identity is who makes a request, for log and audit. ID and Project are those of Keystone.
+// Identity is who makes a request, for the log and the audit trail. ID and
+// Project are Keystone's.
 type Identity struct {
 	Name, ID, Project string
 	Roles             []string
@@ -62,15 +79,18 @@ type Identity struct {
 // SetIdentity says who makes the request.
 func SetIdentity(ctx context.Context, identity Identity) { exchangeOf(ctx).identity = identity }
 
-// SetRoutine says that such requests come all the time and interest nobody while they succeed: they are logged at debug.
+// SetRoutine says that requests like this one come all the time. They are
+// logged at debug while they succeed.
 func SetRoutine(ctx context.Context) { exchangeOf(ctx).routine = true }
 
-// SetErrorBody gives the errors of this exchange another body than a problem's.
+// SetErrorBody gives the errors of this exchange another body than a Problem.
 func SetErrorBody(ctx context.Context, shape ErrorBody) { exchangeOf(ctx).errorBody = shape }
 
-// SetStream says that the answer does not end by itself, so that its duration is not measured.
+// SetStream says that the answer does not end by itself. Its duration is not
+// measured.
 func SetStream(ctx context.Context) { exchangeOf(ctx).stream = true }
 
+// requestIDOf returns the ID that the caller sent, or a new one.
 func requestIDOf(r *http.Request) string {
 	if id := r.Header.Get(RequestIDHeader); requestIDPattern.MatchString(id) {
 		return id
@@ -80,13 +100,16 @@ func requestIDOf(r *http.Request) string {
 
 type drainKey struct{}
 
-// WithDraining returns a context for all requests of a server whose handlers can see, through Draining, that it stops.
+// WithDraining returns a context for all requests of a server. Its handlers see
+// through Draining when the server begins to stop.
 func WithDraining(ctx context.Context, draining <-chan struct{}) context.Context {
 	return context.WithValue(ctx, drainKey{}, draining)
 }
 
-// Draining is closed when the server that serves the request begins to stop: what waits or streams then ends soon.
+// Draining returns a channel that is closed when the server begins to stop.
+// Handlers that wait or stream must end soon after. Without a server it is nil,
+// and blocks for ever.
 func Draining(ctx context.Context) <-chan struct{} {
 	draining, _ := ctx.Value(drainKey{}).(<-chan struct{})
-	return draining // nil blocks for ever: no server, no stop
+	return draining
 }
