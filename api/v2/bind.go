@@ -20,50 +20,62 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// Instances knows instances: Nova does. Errors are of kind ErrNotFound where there is no such one.
+// Instances answers questions about instances; Nova implements it. An error is of kind ErrNotFound where the instance does
+// not exist.
 type Instances interface {
-	// Project is to which project it belongs.
+	// Project returns the id of the project that the instance belongs to.
 	Project(ctx context.Context, instance uuid.UUID) (string, error)
-	// Scheduled says that it is on no host, and one is looked for.
+	// Scheduled reports whether the instance is on no host while Nova is looking for one.
 	Scheduled(ctx context.Context, instance uuid.UUID) (bool, error)
-	// Stranded says that it is on no host, and nothing is done with it.
+	// Stranded reports whether the instance is on no host and Nova has no task in progress for it.
 	Stranded(ctx context.Context, instance uuid.UUID) (bool, error)
-	// HardReboot is the request of the hard reboot that it is in; empty for none.
+	// HardReboot returns the request id of the hard reboot that is in progress for the instance, or an empty text if there is
+	// none.
 	HardReboot(ctx context.Context, instance uuid.UUID) (string, error)
 }
 
-// Canceller asks the run of an operation to stop.
+// Canceller cancels the workflow run of an operation.
 type Canceller interface {
 	Cancel(ctx context.Context, op cyborg.Operation) error
 }
 
 const (
-	// bindWait is how long the answer waits for a bind to end, so that what fails soon is in it: Nova would start the instance
-	// without its accelerator. One that loads an image takes longer, and Nova waits for its event.
+	// bindWait is how long a PATCH waits for its bind to end, so that an early failure is part of the answer. Nova would
+	// otherwise start the instance without its accelerator. A bind that loads an image takes longer; Nova then waits for the
+	// external event that is sent at its end.
 	bindWait = 2 * time.Second
-	// deletionWait is how long the answer waits for an operation that works on what is deleted. It goes whenever that ends.
+
+	// deletionWait is how long a DELETE waits for the operations that work on the deleted requests. A request whose operation
+	// takes longer is deleted when the operation ends.
 	deletionWait = 10 * time.Second
-	// linePace is how long one in line waits at least between two tries, and lineTick at most.
-	linePace = 20 * time.Millisecond
-	lineTick = 500 * time.Millisecond
+
+	// minRetryInterval and maxRetryInterval bound the time between two attempts to have an operation admitted. The lower bound
+	// keeps a burst of notifications from becoming a burst of queries; the upper bound covers notifications that were lost.
+	minRetryInterval = 20 * time.Millisecond
+	maxRetryInterval = 500 * time.Millisecond
 )
 
-// patch is what one request is to become.
+// patch is the change that a PATCH asks for on one accelerator request.
 type patch struct {
-	bind     bool
+	bind bool // false: unbind
+
 	host     string
-	provider uuid.UUID
+	provider uuid.UUID // resource provider, as Placement allocated it
 	holder   cyborg.Holder
 	project  string
-	// namesProject says that it is about the project, whatever it is to become of that.
+
+	// namesProject is true if the patch mentions /project_id at all, even to remove it. That needs a newer microversion and
+	// an administrator.
 	namesProject bool
 }
 
-// patchARQs binds or unbinds the requests that the body names, all of them or none.
+// patchARQs binds or unbinds the accelerator requests that the body names: all of them or none. It waits for conflicting
+// operations until BindTimeout is over, because Nova gives up the instance at any refusal.
 func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 	if q := readArguments(r); q.err != nil {
 		return q.err
 	}
+
 	body, err := a.body(w, r)
 	if err != nil {
 		return err
@@ -72,84 +84,106 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	ids := slices.SortedFunc(maps.Keys(patches), func(x, y uuid.UUID) int { return cmp.Compare(x.String(), y.String()) })
 	about := make([]string, len(ids))
 	for i, id := range ids {
 		about[i] = id.String()
 	}
 	web.SetTarget(r.Context(), about...)
+
 	if in := pathText(r, "arq"); in != "" {
 		if id, ok := parseUUID(in); !ok || len(ids) != 1 || ids[0] != id {
 			return cyborg.Errorf(cyborg.ErrInvalid, "the path names accelerator request %s, and the body another", web.Shorten(in))
 		}
 	}
+
 	first := patches[ids[0]]
 	if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return patches[id].namesProject }) {
 		if err := a.mayGiveAway(r); err != nil {
 			return err
 		}
 	}
+
 	if err := needsService(r); err != nil {
 		return err
 	}
+
 	ends := time.Now().Add(a.config.BindTimeout)
-	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), ends)) // Nova gives up at any refusal
+	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), ends)) // Nova gives up the instance at any refusal
+
 	if !first.bind {
 		return a.unbind(w, r, ids, ends)
 	}
+
 	request := cyborg.BindRequest{Host: first.host, Holder: first.holder, Project: first.project}
 	for _, id := range ids {
 		request.ARQs = append(request.ARQs, cyborg.BindARQ{UUID: id, Provider: patches[id].provider})
 	}
+
 	if request.Project == "" {
 		request.Project = a.owner(r, first.holder, ends)
 	}
+
 	return a.bind(w, r, request, ends)
 }
 
-// mayGiveAway refuses who must not say to which project a request shall belong.
+// mayGiveAway returns an error unless the caller may say which project a request belongs to: that takes an administrator and
+// microversion 2.1.
 func (a *API) mayGiveAway(r *http.Request) error {
 	if err := needs(r.Context(), minorProject); err != nil {
 		return err
 	}
+
 	if !auth.CallerOf(r.Context()).Has("admin") {
 		return cyborg.Errorf(cyborg.ErrForbidden, "only administrators may say to which project a request belongs")
 	}
+
 	return nil
 }
 
-// forNova is the time that Nova has to answer a question for a bind: half of what is left.
+// forNova derives the context for a question to Nova during a bind. Nova gets half of the time that is left, so that the
+// other half remains for the bind itself.
 func forNova(ctx context.Context, ends time.Time) (context.Context, context.CancelFunc) {
 	const share = 2
 	return context.WithTimeout(ctx, time.Until(ends)/share)
 }
 
-// owner is to which project the requests of an instance shall belong: to the instance's, also where an administrator has it
-// moved or woken, in whose project Nova then made them. Empty leaves them where they are.
+// owner returns the project that the requests of an instance should belong to, or an empty text to leave them where they are.
+// Nova creates requests in the project of its caller. When an administrator moves or unshelves an instance, that is the
+// administrator's project, so Nova is asked for the instance's own. The answer is not essential: an error is only logged.
 func (a *API) owner(r *http.Request, holder cyborg.Holder, ends time.Time) string {
 	if a.instances == nil || holder.Kind != cyborg.HolderInstance || !auth.CallerOf(r.Context()).Has("admin") {
 		return ""
 	}
+
 	id, err := uuid.Parse(holder.ID)
 	if err != nil {
 		return ""
 	}
+
 	ctx, cancel := forNova(r.Context(), ends)
 	defer cancel()
+
 	project, err := a.instances.Project(ctx, id)
 	if err != nil {
 		a.log.WarnContext(r.Context(), "the project of an instance is not known; its accelerator requests stay in that of who made them",
 			slog.String("instance", holder.ID), slog.String("error", err.Error()))
 	}
+
 	return project
 }
 
+// bind has the bind admitted and answers. Two refusals are resolved here before they reach Nova: the instance still has
+// requests of an earlier scheduling attempt, or all handles are held by instances that Nova may have deleted meanwhile.
 func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRequest, ends time.Time) error {
 	ctx := r.Context()
 	request.LookFirst = a.instances != nil
+
 	err := a.inLine(r, ends, func(left time.Duration) (db.Admitted, error) {
 		request.Within = left
 		admitted, err := a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
+
 		if errors.Is(err, db.ErrOtherARQs) {
 			if err := a.forgetFormer(ctx, request, ends, err); err != nil {
 				return admitted, err
@@ -157,34 +191,44 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 			request.Within = max(0, time.Until(ends))
 			admitted, err = a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 		}
+
 		if cyborg.ErrorKindOf(err) != cyborg.ErrNoFit {
 			return admitted, err
 		}
+
+		// The second admission must not look for stale holders again: if the handles are still held, the bind has failed and
+		// is recorded as failed.
 		a.forgetUnneeded(ctx, request, ends)
 		request.LookFirst, request.Within = false, max(0, time.Until(ends))
 		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 	})
+
 	if err != nil {
 		return err
 	}
 	return writeEmpty(w, http.StatusAccepted)
 }
 
-// forgetFormer deletes the requests that an instance has already, where it is on no host: they are those of an earlier try to put
-// it on one, which failed when Nova could not reach us. Else, and where Nova does not say so, the refusal stands. Where an
-// operation works on them, the error names it, to be waited for.
+// forgetFormer deletes the requests that an instance already has, provided that the instance is on no host. They were left by
+// an earlier scheduling attempt: Nova gave it up, but its DELETE did not reach this service. Where the instance is on a host,
+// or Nova does not answer, it returns the given refusal. Where an operation still works on the old requests, it returns an
+// error of kind ErrClaimed that names the operation, so that the caller waits for it.
 func (a *API) forgetFormer(ctx context.Context, request cyborg.BindRequest, ends time.Time, refusal error) error {
 	instance, err := uuid.Parse(request.Holder.ID)
 	if err != nil || a.instances == nil {
 		return refusal
 	}
-	// Before Nova is asked: what it makes later is none of an earlier try.
+	// List the requests before Nova is asked. A request that Nova creates after its answer belongs to a newer attempt and must
+	// not be deleted.
+
 	had, err := a.store.ARQs(ctx, db.ARQFilter{Instances: []uuid.UUID{instance}}, db.Listing{})
 	if err != nil {
 		return err
 	}
+
 	asking, cancel := forNova(ctx, ends)
 	defer cancel()
+
 	scheduled, err := a.instances.Scheduled(asking, instance)
 	if err != nil {
 		a.log.WarnContext(ctx, "Nova does not say whether an instance that has accelerator requests is on a host",
@@ -193,19 +237,23 @@ func (a *API) forgetFormer(ctx context.Context, request cyborg.BindRequest, ends
 	if !scheduled {
 		return refusal
 	}
-	// What this bind is about is none of an earlier try, whatever it is said to be.
+
+	// The requests of this bind are not leftovers, even if the records already list them under this instance.
 	had = slices.DeleteFunc(had, func(arq cyborg.ARQ) bool {
 		return slices.ContainsFunc(request.ARQs, func(b cyborg.BindARQ) bool { return b.UUID == arq.UUID })
 	})
+
 	pending, err := a.forget(ctx, instance, had)
 	if err != nil || len(pending) == 0 {
 		return err
 	}
+
 	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s works on the accelerator requests that instance %s had before", pending[0].ID, instance).
 		WithOperation(pending[0].ID)
 }
 
-// forget deletes these requests of an instance, which is on no host.
+// forget deletes the given requests as far as they still belong to the instance, and cancels the operations that work on
+// them. It returns these operations. The caller has made sure that the instance is on no host.
 func (a *API) forget(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ) ([]cyborg.Operation, error) {
 	deletion := db.ARQDeletion{Held: true}
 	for i := range arqs {
@@ -213,31 +261,38 @@ func (a *API) forget(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ)
 			deletion.UUIDs = append(deletion.UUIDs, arqs[i].UUID)
 		}
 	}
+
 	gone, err := a.store.DeleteARQs(ctx, deletion, cyborg.Actor{Name: "cyborg"})
 	if err == nil {
 		a.log.WarnContext(ctx, "deleted the accelerator requests that an instance had which is on no host", slog.String("instance", instance.String()))
 	}
+
 	a.stop(ctx, gone.Pending)
 	return gone.Pending, err
 }
 
-// forgetUnneeded deletes the requests of instances that hold what a bind asks for, and that Nova no longer has, or could put on no
-// host: when Nova gave them up it did not reach us. Placement has given their accelerators away already, so that nobody waits until
-// all instances are checked.
+// forgetUnneeded deletes the requests that hold the wanted accelerators on behalf of instances that Nova has deleted, or that
+// Nova could not place on any host. Nova's DELETE for them did not reach this service, but Placement has already given their
+// accelerators to the new instance. Without this, the bind would fail until Reconcile has checked all instances.
+// It works as far as it gets: errors are only logged.
 func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, ends time.Time) {
 	ctx, cancel := forNova(ctx, ends)
 	defer cancel()
+
 	held, err := a.store.ARQs(ctx, db.ARQFilter{Hosts: []string{request.Host}}, db.Listing{})
 	if err != nil {
 		a.log.WarnContext(ctx, "who holds the accelerators of a host is not known", slog.String("host", request.Host), slog.String("error", err.Error()))
 		return
 	}
+
+	// Each instance is checked once. The nil instance is excluded: it marks requests that are held by no instance.
 	asked := map[uuid.UUID]bool{uuid.Nil: true}
 	for _, arq := range held {
 		wanted := slices.ContainsFunc(request.ARQs, func(b cyborg.BindARQ) bool { return b.Provider == arq.ProviderUUID })
 		if !wanted || asked[arq.Instance] {
 			continue
 		}
+
 		asked[arq.Instance] = true
 		stranded, err := a.instances.Stranded(ctx, arq.Instance)
 		switch {
@@ -247,6 +302,7 @@ func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, en
 		case stranded:
 			_, err = a.forget(ctx, arq.Instance, held)
 		}
+
 		if err != nil {
 			a.log.WarnContext(ctx, "Nova does not say whether an instance with accelerator requests exists",
 				slog.String("instance", arq.Instance.String()), slog.String("error", err.Error()))
@@ -255,31 +311,40 @@ func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, en
 	}
 }
 
+// unbind has the unbind admitted and answers when it has ended or has been accepted.
 func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, ends time.Time) error {
 	err := a.inLine(r, ends, func(left time.Duration) (db.Admitted, error) {
 		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Unbind: &cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
 	})
+
 	if err != nil {
 		return err
 	}
 	return writeEmpty(w, http.StatusAccepted)
 }
 
-// inLine tries to have an operation admitted until its time is over: what another one works on is waited for, and so are
-// Temporal and a place. Nova gives up an instance at any other answer. The last try has no time left.
+// inLine calls try until the operation is admitted or the time is over. It retries after conflicts with other operations,
+// while Temporal is not available, and while too many operations are in progress. Nova gives up an instance at any other
+// answer than success, so waiting is cheaper than refusing. The last call of try gets no time to wait.
 func (a *API) inLine(r *http.Request, ends time.Time, try func(left time.Duration) (db.Admitted, error)) error {
 	waiting, cancel := context.WithDeadline(r.Context(), ends)
 	defer cancel()
+
 	for {
 		left := max(0, time.Until(ends))
 		admitted, err := try(left)
+
 		kind := cyborg.ErrorKindOf(err)
 		if err == nil || admitted.Operation.ID != uuid.Nil || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
 			return err
 		}
+
 		if left == 0 {
 			return cyborg.Errorf(cyborg.ErrTimeout, "waited %s: %s", a.config.BindTimeout, err.Error()).WithOperation(cyborg.AsError(err).Operation)
 		}
+
+		// Only the caller's own context, or the server's shutdown, ends the loop. The deadlines of maxRetryInterval and of
+		// waiting just lead to the next, or the last, attempt.
 		err = a.awaitEnd(waiting, cyborg.AsError(err).Operation, lineTick)
 		if err != nil && (r.Context().Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
 			return err
@@ -287,15 +352,18 @@ func (a *API) inLine(r *http.Request, ends time.Time, try func(left time.Duratio
 	}
 }
 
-// awaitEnd waits until an operation has ended, so long at most; without an operation it only waits. The error is that of
-// the context, or of kind ErrUnavailable where the server stops.
+// awaitEnd waits until the operation has ended, but at most for the given time. Without an operation it only waits. The error
+// is that of the context, or of kind ErrUnavailable when the server shuts down.
 func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
+
+	// Subscribe before the first look at the operation, so that no change in between is missed.
 	var wake <-chan struct{}
 	if operation != uuid.Nil {
 		wake = a.store.Notify(ctx)
 	}
+
 	pace := time.NewTicker(linePace)
 	defer pace.Stop()
 	for {
@@ -305,6 +373,7 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Durat
 				return nil
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -312,17 +381,18 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Durat
 			return cyborg.Errorf(cyborg.ErrUnavailable, "the server stops")
 		case <-wake:
 			select {
-			case <-pace.C: // events of others wake us too
+			case <-pace.C: // events of other operations arrive here too
 			case <-ctx.Done():
 			}
 		}
 	}
 }
 
-// finishDeletion has operations that work on deleted requests stop, and waits for that.
+// finishDeletion cancels the operations that work on deleted requests, and waits up to deletionWait for their ends.
 func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
 	ctx, cancel := context.WithTimeout(limiter.NeverRefuse(r.Context()), deletionWait)
 	defer cancel()
+
 	a.stop(ctx, pending)
 	for _, op := range pending {
 		if a.awaitEnd(ctx, op.ID, deletionWait) != nil {
@@ -331,7 +401,8 @@ func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
 	}
 }
 
-// stop has operations that work on deleted requests stop.
+// stop cancels operations that work on deleted requests. An error is only logged: the requests are marked in the records and
+// are deleted whenever the operation ends.
 func (a *API) stop(ctx context.Context, pending []cyborg.Operation) {
 	for _, op := range pending {
 		if err := a.canceller.Cancel(ctx, op); err != nil {
@@ -341,14 +412,18 @@ func (a *API) stop(ctx context.Context, pending []cyborg.Operation) {
 	}
 }
 
-// readPatches reads the body: an object with a list of changes for each request.
+// readPatches reads the body of a PATCH: an object with a list of changes under the UUID of each accelerator request. All
+// must ask for the same thing, for the same holder on the same host.
 func readPatches(body any) (map[uuid.UUID]patch, error) {
 	members, ok := body.(map[string]any)
 	if !ok || len(members) == 0 {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the request is %s, not an object with changes by the UUIDs of accelerator requests", web.Describe(body))
 	}
+
 	out := map[uuid.UUID]patch{}
 	var first *patch
+
+	// The keys are sorted so that the same body always leads to the same error.
 	for _, key := range slices.Sorted(maps.Keys(members)) {
 		id, ok := parseUUID(key)
 		if !ok {
@@ -358,6 +433,7 @@ func readPatches(body any) (map[uuid.UUID]patch, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		if first == nil {
 			first = &p
 		}
@@ -368,67 +444,86 @@ func readPatches(body any) (map[uuid.UUID]patch, error) {
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "the requests are not all of one instance on one host").
 				WithHint("Send one PATCH for each instance.")
 		}
+
 		if _, twice := out[id]; twice {
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "accelerator request %s is named twice", id)
 		}
+
 		out[id] = p
 	}
+
 	return out, nil
 }
 
-// longestProject is how many characters the id of a project may have.
+// longestProject is the largest number of characters that a value in a patch may have, such as the id of a project.
 const longestProject = 255
 
-// readPatch reads the changes of one request. Which fields an unbind names does not matter.
+// readPatch reads the changes of one accelerator request. All of them must add, which is a bind, or all must remove, which is
+// an unbind. An unbind may name any of the known fields; as in upstream, it makes no difference which.
 func readPatch(key string, value any) (patch, error) {
 	var p patch
 	changes, ok := value.([]any)
 	if !ok || len(changes) == 0 {
 		return p, cyborg.Errorf(cyborg.ErrInvalid, "the value of %s is %s, not a list of changes", web.Shorten(key), web.Describe(value))
 	}
+
 	given := map[string]string{}
+
 	for i, item := range changes {
 		change, ok := item.(map[string]any)
 		if !ok {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "a change is %s, not an object", web.Describe(item))
 		}
+
 		path, _ := change["path"].(string)
-		path = "/" + strings.TrimLeft(path, "/") // upstream minds no slashes
+		path = "/" + strings.TrimLeft(path, "/") // upstream accepts any number of leading slashes
 		if !slices.Contains([]string{"/hostname", "/device_rp_uuid", "/instance_uuid", "/project_id", "/service"}, path) {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "Invalid path in patch: %s", web.Describe(change["path"])).
 				WithHint("The paths are /hostname, /device_rp_uuid, /instance_uuid and /project_id, and /service for what is no instance.")
 		}
+
 		if _, twice := given[path]; twice {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "the path %s is given twice", path)
 		}
+
 		p.namesProject = p.namesProject || path == "/project_id"
+
 		add := change["op"] == "add"
 		if !add && change["op"] != "remove" {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "op is %s; it is add or remove", web.Describe(change["op"]))
 		}
+
 		if i > 0 && add != p.bind {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "Every op must be either add or remove")
+
 		}
-		if p.bind = add; !add {
+		p.bind = add
+		if !add {
 			given[path] = ""
 			continue
 		}
+
 		text, ok := change["value"].(string)
 		if !ok || text == "" {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "the value of %s is %s, not a text", path, web.Describe(change["value"]))
 		}
+
 		if err := web.CheckText("the value of "+path, text, longestProject); err != nil {
 			return p, err
 		}
+
 		given[path] = text
 	}
+
 	if !p.bind {
 		return p, nil
 	}
+
 	return p, p.fill(given)
 }
 
-// fill reads the fields of a bind.
+// fill checks that the fields of a bind are complete, and reads them into the patch. The holder is an instance, or a service
+// of the infrastructure.
 func (p *patch) fill(given map[string]string) error {
 	var absent []string
 	for _, path := range []string{"/hostname", "/device_rp_uuid"} {
@@ -436,28 +531,35 @@ func (p *patch) fill(given map[string]string) error {
 			absent = append(absent, path)
 		}
 	}
+
 	if given["/instance_uuid"] == "" && given["/service"] == "" {
 		absent = append(absent, "/instance_uuid")
 	}
+
 	if len(absent) > 0 {
 		return cyborg.Errorf(cyborg.ErrInvalid, "Fields absent in patch: %v", absent)
 	}
+
 	var ok bool
 	p.host, p.project = given["/hostname"], given["/project_id"]
 	if p.provider, ok = parseUUID(given["/device_rp_uuid"]); !ok {
 		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in /device_rp_uuid", web.Shorten(given["/device_rp_uuid"]))
 	}
+
 	if given["/instance_uuid"] == "" {
 		p.holder = cyborg.Holder{Kind: cyborg.HolderService, ID: given["/service"]}
 		return nil
 	}
+
 	if given["/service"] != "" {
 		return cyborg.Errorf(cyborg.ErrInvalid, "a request is bound to an instance or to a service, not to both")
 	}
+
 	instance, ok := parseUUID(given["/instance_uuid"])
 	if !ok || instance == uuid.Nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in /instance_uuid", web.Shorten(given["/instance_uuid"]))
 	}
+
 	p.holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance.String()}
 	return nil
 }
