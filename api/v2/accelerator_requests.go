@@ -56,7 +56,7 @@ type arqView struct {
 func (a *API) viewARQ(r *http.Request, arq cyborg.ARQ) arqView {
 	out := arqView{
 		UUID: arq.UUID, State: arq.State, Profile: arq.Profile, GroupIndex: arq.GroupIndex, Host: orNull(arq.Host),
-		Provider: orNone(arq.ProviderUUID), Instance: orNone(arq.Instance), Project: orNull(arq.Project),
+		Provider: uuidOrNull(arq.ProviderUUID), Instance: uuidOrNull(arq.Instance), Project: orNull(arq.Project),
 		HandleInfo: map[string]string{}, Links: []linkView{a.selfLink(r, acceleratorRequests, arq.UUID.String())},
 		CreatedAt: viewTime(arq.CreatedAt), UpdatedAt: viewTime(arq.UpdatedAt), Service: arq.Service, StatusReason: arq.Reason,
 		Health: arq.Health,
@@ -69,8 +69,8 @@ func (a *API) viewARQ(r *http.Request, arq cyborg.ARQ) arqView {
 	return out
 }
 
-// orNone returns nil for the zero UUID, so that it becomes null in JSON.
-func orNone(id uuid.UUID) *uuid.UUID {
+// uuidOrNull returns nil for the zero UUID, so that it becomes null in JSON.
+func uuidOrNull(id uuid.UUID) *uuid.UUID {
 	if id == uuid.Nil {
 		return nil
 	}
@@ -147,8 +147,8 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 
 	// Nova asks for the requests of an instance when it is about to start or reboot it.
 	if len(filter.Instances) > 0 && auth.CallerOf(r.Context()).Service() {
-		found = slices.DeleteFunc(found, hopeless)
-		a.noteReboot(r.Context(), found)
+		found = slices.DeleteFunc(found, willNotBind)
+		a.recordHardReboot(r.Context(), found)
 	}
 
 	return a.writeARQs(w, r, http.StatusOK, found)
@@ -158,10 +158,10 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 // answer meanwhile, so the limit is short.
 const novaWait = 5 * time.Second
 
-// noteReboot records that Nova is doing a hard reboot of an instance that may have lost its accelerators when its host booted.
+// recordHardReboot records that Nova is doing a hard reboot of an instance that may have lost its accelerators when its host booted.
 // A hard reboot gives them back; a soft one does not. nova-compute asks for the accelerators at the start of either, and only
 // during the reboot does Nova report which one it is. An error is only logged, because the list itself is not affected.
-func (a *API) noteReboot(ctx context.Context, arqs []cyborg.ARQ) {
+func (a *API) recordHardReboot(ctx context.Context, arqs []cyborg.ARQ) {
 	if len(arqs) == 0 || a.instances == nil {
 		return
 	}
@@ -173,10 +173,10 @@ func (a *API) noteReboot(ctx context.Context, arqs []cyborg.ARQ) {
 	}
 
 	instance := lost.Instance
-	asking, cancel := context.WithTimeout(ctx, novaWait)
+	askingCtx, cancel := context.WithTimeout(ctx, novaWait)
 	defer cancel()
 
-	request, err := a.instances.HardReboot(asking, instance)
+	request, err := a.instances.HardReboot(askingCtx, instance)
 	if err == nil && request != "" {
 		err = a.store.NoteHardReboot(ctx, instance, lost.LostAt, request)
 	}
@@ -187,10 +187,10 @@ func (a *API) noteReboot(ctx context.Context, arqs []cyborg.ARQ) {
 	}
 }
 
-// hopeless reports whether a request will not get its accelerator any more. Such requests are hidden from Nova. If Nova asks
+// willNotBind reports whether a request will not get its accelerator any more. Such requests are hidden from Nova. If Nova asks
 // after the failure but before it waits for the event, it takes a failed request for a resolved one and starts the instance
 // without its accelerator. If the request is not listed, Nova gives up the instance instead.
-func hopeless(arq cyborg.ARQ) bool {
+func willNotBind(arq cyborg.ARQ) bool {
 	return arq.State == cyborg.ARQBindFailed || arq.State == cyborg.ARQDeleting
 }
 
@@ -280,11 +280,11 @@ func (a *API) createARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	about := make([]string, len(made))
+	targets := make([]string, len(made))
 	for i := range made {
-		about[i] = made[i].UUID.String()
+		targets[i] = made[i].UUID.String()
 	}
-	web.SetTarget(r.Context(), about...)
+	web.SetTarget(r.Context(), targets...)
 
 	return a.writeARQs(w, r, http.StatusCreated, made)
 }
@@ -332,14 +332,14 @@ func (a *API) deleteARQs(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	gone, err := a.store.DeleteARQs(r.Context(), deletion, actor(r))
+	deleted, err := a.store.DeleteARQs(r.Context(), deletion, actor(r))
 	if err != nil {
 		return err
 	}
 
-	a.finishDeletion(r, gone.Pending)
+	a.finishDeletion(r, deleted.Pending)
 
-	for _, id := range gone.Missing {
+	for _, id := range deleted.Missing {
 		missing = append(missing, id.String())
 	}
 

@@ -86,11 +86,11 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	ids := slices.SortedFunc(maps.Keys(patches), func(x, y uuid.UUID) int { return cmp.Compare(x.String(), y.String()) })
-	about := make([]string, len(ids))
+	targets := make([]string, len(ids))
 	for i, id := range ids {
-		about[i] = id.String()
+		targets[i] = id.String()
 	}
-	web.SetTarget(r.Context(), about...)
+	web.SetTarget(r.Context(), targets...)
 
 	if in := pathText(r, "arq"); in != "" {
 		if id, ok := parseUUID(in); !ok || len(ids) != 1 || ids[0] != id {
@@ -100,7 +100,7 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 
 	first := patches[ids[0]]
 	if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return patches[id].namesProject }) {
-		if err := a.mayGiveAway(r); err != nil {
+		if err := a.mayChooseProject(r); err != nil {
 			return err
 		}
 	}
@@ -109,11 +109,11 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	ends := time.Now().Add(a.config.BindTimeout)
-	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), ends)) // Nova gives up the instance at any refusal
+	deadline := time.Now().Add(a.config.BindTimeout)
+	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), deadline)) // Nova gives up the instance at any refusal
 
 	if !first.bind {
-		return a.unbind(w, r, ids, ends)
+		return a.unbind(w, r, ids, deadline)
 	}
 
 	request := cyborg.BindRequest{Host: first.host, Holder: first.holder, Project: first.project}
@@ -122,15 +122,15 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if request.Project == "" {
-		request.Project = a.owner(r, first.holder, ends)
+		request.Project = a.projectOf(r, first.holder, deadline)
 	}
 
-	return a.bind(w, r, request, ends)
+	return a.bind(w, r, request, deadline)
 }
 
-// mayGiveAway returns an error unless the caller may say which project a request belongs to: that takes an administrator and
+// mayChooseProject returns an error unless the caller may say which project a request belongs to: that takes an administrator and
 // microversion 2.1.
-func (a *API) mayGiveAway(r *http.Request) error {
+func (a *API) mayChooseProject(r *http.Request) error {
 	if err := needs(r.Context(), minorProject); err != nil {
 		return err
 	}
@@ -142,17 +142,17 @@ func (a *API) mayGiveAway(r *http.Request) error {
 	return nil
 }
 
-// forNova derives the context for a question to Nova during a bind. Nova gets half of the time that is left, so that the
+// withNovaTimeout derives the context for a question to Nova during a bind. Nova gets half of the time that is left, so that the
 // other half remains for the bind itself.
-func forNova(ctx context.Context, ends time.Time) (context.Context, context.CancelFunc) {
+func withNovaTimeout(ctx context.Context, deadline time.Time) (context.Context, context.CancelFunc) {
 	const share = 2
-	return context.WithTimeout(ctx, time.Until(ends)/share)
+	return context.WithTimeout(ctx, time.Until(deadline)/share)
 }
 
-// owner returns the project that the requests of an instance should belong to, or an empty text to leave them where they are.
+// projectOf returns the project that the requests of an instance should belong to, or an empty text to leave them where they are.
 // Nova creates requests in the project of its caller. When an administrator moves or unshelves an instance, that is the
 // administrator's project, so Nova is asked for the instance's own. The answer is not essential: an error is only logged.
-func (a *API) owner(r *http.Request, holder cyborg.Holder, ends time.Time) string {
+func (a *API) projectOf(r *http.Request, holder cyborg.Holder, deadline time.Time) string {
 	if a.instances == nil || holder.Kind != cyborg.HolderInstance || !auth.CallerOf(r.Context()).Has("admin") {
 		return ""
 	}
@@ -162,7 +162,7 @@ func (a *API) owner(r *http.Request, holder cyborg.Holder, ends time.Time) strin
 		return ""
 	}
 
-	ctx, cancel := forNova(r.Context(), ends)
+	ctx, cancel := withNovaTimeout(r.Context(), deadline)
 	defer cancel()
 
 	project, err := a.instances.Project(ctx, id)
@@ -176,19 +176,19 @@ func (a *API) owner(r *http.Request, holder cyborg.Holder, ends time.Time) strin
 
 // bind has the bind admitted and answers. Two refusals are resolved here before they reach Nova: the instance still has
 // requests of an earlier scheduling attempt, or all handles are held by instances that Nova may have deleted meanwhile.
-func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRequest, ends time.Time) error {
+func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRequest, deadline time.Time) error {
 	ctx := r.Context()
 	request.LookFirst = a.instances != nil
 
-	err := a.inLine(r, ends, func(left time.Duration) (db.Admitted, error) {
+	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
 		request.Within = left
 		admitted, err := a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 
 		if errors.Is(err, db.ErrOtherARQs) {
-			if err := a.forgetFormer(ctx, request, ends, err); err != nil {
+			if err := a.deleteEarlierARQs(ctx, request, deadline, err); err != nil {
 				return admitted, err
 			}
-			request.Within = max(0, time.Until(ends))
+			request.Within = max(0, time.Until(deadline))
 			admitted, err = a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 		}
 
@@ -198,8 +198,8 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 
 		// The second admission must not look for stale holders again: if the handles are still held, the bind has failed and
 		// is recorded as failed.
-		a.forgetUnneeded(ctx, request, ends)
-		request.LookFirst, request.Within = false, max(0, time.Until(ends))
+		a.deleteAbandonedARQs(ctx, request, deadline)
+		request.LookFirst, request.Within = false, max(0, time.Until(deadline))
 		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 	})
 
@@ -209,11 +209,11 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 	return writeEmpty(w, http.StatusAccepted)
 }
 
-// forgetFormer deletes the requests that an instance already has, provided that the instance is on no host. They were left by
+// deleteEarlierARQs deletes the requests that an instance already has, provided that the instance is on no host. They were left by
 // an earlier scheduling attempt: Nova gave it up, but its DELETE did not reach this service. Where the instance is on a host,
 // or Nova does not answer, it returns the given refusal. Where an operation still works on the old requests, it returns an
 // error of kind ErrClaimed that names the operation, so that the caller waits for it.
-func (a *API) forgetFormer(ctx context.Context, request cyborg.BindRequest, ends time.Time, refusal error) error {
+func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time, refusal error) error {
 	instance, err := uuid.Parse(request.Holder.ID)
 	if err != nil || a.instances == nil {
 		return refusal
@@ -221,15 +221,15 @@ func (a *API) forgetFormer(ctx context.Context, request cyborg.BindRequest, ends
 	// List the requests before Nova is asked. A request that Nova creates after its answer belongs to a newer attempt and must
 	// not be deleted.
 
-	had, err := a.store.ARQs(ctx, db.ARQFilter{Instances: []uuid.UUID{instance}}, db.Listing{})
+	earlier, err := a.store.ARQs(ctx, db.ARQFilter{Instances: []uuid.UUID{instance}}, db.Listing{})
 	if err != nil {
 		return err
 	}
 
-	asking, cancel := forNova(ctx, ends)
+	askingCtx, cancel := withNovaTimeout(ctx, deadline)
 	defer cancel()
 
-	scheduled, err := a.instances.Scheduled(asking, instance)
+	scheduled, err := a.instances.Scheduled(askingCtx, instance)
 	if err != nil {
 		a.log.WarnContext(ctx, "Nova does not say whether an instance that has accelerator requests is on a host",
 			slog.String("instance", instance.String()), slog.String("error", err.Error()))
@@ -239,11 +239,11 @@ func (a *API) forgetFormer(ctx context.Context, request cyborg.BindRequest, ends
 	}
 
 	// The requests of this bind are not leftovers, even if the records already list them under this instance.
-	had = slices.DeleteFunc(had, func(arq cyborg.ARQ) bool {
+	earlier = slices.DeleteFunc(earlier, func(arq cyborg.ARQ) bool {
 		return slices.ContainsFunc(request.ARQs, func(b cyborg.BindARQ) bool { return b.UUID == arq.UUID })
 	})
 
-	pending, err := a.forget(ctx, instance, had)
+	pending, err := a.deleteInstanceARQs(ctx, instance, earlier)
 	if err != nil || len(pending) == 0 {
 		return err
 	}
@@ -252,9 +252,9 @@ func (a *API) forgetFormer(ctx context.Context, request cyborg.BindRequest, ends
 		WithOperation(pending[0].ID)
 }
 
-// forget deletes the given requests as far as they still belong to the instance, and cancels the operations that work on
+// deleteInstanceARQs deletes the given requests as far as they still belong to the instance, and cancels the operations that work on
 // them. It returns these operations. The caller has made sure that the instance is on no host.
-func (a *API) forget(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ) ([]cyborg.Operation, error) {
+func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ) ([]cyborg.Operation, error) {
 	deletion := db.ARQDeletion{Held: true}
 	for i := range arqs {
 		if arqs[i].Instance == instance {
@@ -262,21 +262,21 @@ func (a *API) forget(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ)
 		}
 	}
 
-	gone, err := a.store.DeleteARQs(ctx, deletion, cyborg.Actor{Name: "cyborg"})
+	deleted, err := a.store.DeleteARQs(ctx, deletion, cyborg.Actor{Name: "cyborg"})
 	if err == nil {
 		a.log.WarnContext(ctx, "deleted the accelerator requests that an instance had which is on no host", slog.String("instance", instance.String()))
 	}
 
-	a.stop(ctx, gone.Pending)
-	return gone.Pending, err
+	a.cancelAll(ctx, deleted.Pending)
+	return deleted.Pending, err
 }
 
-// forgetUnneeded deletes the requests that hold the wanted accelerators on behalf of instances that Nova has deleted, or that
+// deleteAbandonedARQs deletes the requests that hold the wanted accelerators on behalf of instances that Nova has deleted, or that
 // Nova could not place on any host. Nova's DELETE for them did not reach this service, but Placement has already given their
 // accelerators to the new instance. Without this, the bind would fail until Reconcile has checked all instances.
 // It works as far as it gets: errors are only logged.
-func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, ends time.Time) {
-	ctx, cancel := forNova(ctx, ends)
+func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time) {
+	ctx, cancel := withNovaTimeout(ctx, deadline)
 	defer cancel()
 
 	held, err := a.store.ARQs(ctx, db.ARQFilter{Hosts: []string{request.Host}}, db.Listing{})
@@ -286,21 +286,21 @@ func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, en
 	}
 
 	// Each instance is checked once. The nil instance is excluded: it marks requests that are held by no instance.
-	asked := map[uuid.UUID]bool{uuid.Nil: true}
+	checked := map[uuid.UUID]bool{uuid.Nil: true}
 	for _, arq := range held {
 		wanted := slices.ContainsFunc(request.ARQs, func(b cyborg.BindARQ) bool { return b.Provider == arq.ProviderUUID })
-		if !wanted || asked[arq.Instance] {
+		if !wanted || checked[arq.Instance] {
 			continue
 		}
 
-		asked[arq.Instance] = true
+		checked[arq.Instance] = true
 		stranded, err := a.instances.Stranded(ctx, arq.Instance)
 		switch {
 		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
 			_, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: arq.Instance, Held: true}, cyborg.Actor{Name: "cyborg"})
 			a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", arq.Instance.String()))
 		case stranded:
-			_, err = a.forget(ctx, arq.Instance, held)
+			_, err = a.deleteInstanceARQs(ctx, arq.Instance, held)
 		}
 
 		if err != nil {
@@ -312,8 +312,8 @@ func (a *API) forgetUnneeded(ctx context.Context, request cyborg.BindRequest, en
 }
 
 // unbind has the unbind admitted and answers when it has ended or has been accepted.
-func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, ends time.Time) error {
-	err := a.inLine(r, ends, func(left time.Duration) (db.Admitted, error) {
+func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, deadline time.Time) error {
+	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
 		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Unbind: &cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
 	})
 
@@ -323,15 +323,15 @@ func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, en
 	return writeEmpty(w, http.StatusAccepted)
 }
 
-// inLine calls try until the operation is admitted or the time is over. It retries after conflicts with other operations,
+// admitWithRetries calls try until the operation is admitted or the time is over. It retries after conflicts with other operations,
 // while Temporal is not available, and while too many operations are in progress. Nova gives up an instance at any other
 // answer than success, so waiting is cheaper than refusing. The last call of try gets no time to wait.
-func (a *API) inLine(r *http.Request, ends time.Time, try func(left time.Duration) (db.Admitted, error)) error {
-	waiting, cancel := context.WithDeadline(r.Context(), ends)
+func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(left time.Duration) (db.Admitted, error)) error {
+	waiting, cancel := context.WithDeadline(r.Context(), deadline)
 	defer cancel()
 
 	for {
-		left := max(0, time.Until(ends))
+		left := max(0, time.Until(deadline))
 		admitted, err := try(left)
 
 		kind := cyborg.ErrorKindOf(err)
@@ -345,7 +345,7 @@ func (a *API) inLine(r *http.Request, ends time.Time, try func(left time.Duratio
 
 		// Only the caller's own context, or the server's shutdown, ends the loop. The deadlines of maxRetryInterval and of
 		// waiting just lead to the next, or the last, attempt.
-		err = a.awaitEnd(waiting, cyborg.AsError(err).Operation, lineTick)
+		err = a.awaitEnd(waiting, cyborg.AsError(err).Operation, maxRetryInterval)
 		if err != nil && (r.Context().Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
 			return err
 		}
@@ -354,18 +354,18 @@ func (a *API) inLine(r *http.Request, ends time.Time, try func(left time.Duratio
 
 // awaitEnd waits until the operation has ended, but at most for the given time. Without an operation it only waits. The error
 // is that of the context, or of kind ErrUnavailable when the server shuts down.
-func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, most)
+func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 
 	// Subscribe before the first look at the operation, so that no change in between is missed.
-	var wake <-chan struct{}
+	var notified <-chan struct{}
 	if operation != uuid.Nil {
-		wake = a.store.Notify(ctx)
+		notified = a.store.Notify(ctx)
 	}
 
-	pace := time.NewTicker(linePace)
-	defer pace.Stop()
+	ticker := time.NewTicker(minRetryInterval)
+	defer ticker.Stop()
 	for {
 		if operation != uuid.Nil {
 			op, err := a.store.Operation(ctx, operation)
@@ -379,9 +379,9 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, most time.Durat
 			return ctx.Err()
 		case <-web.Draining(ctx):
 			return cyborg.Errorf(cyborg.ErrUnavailable, "the server stops")
-		case <-wake:
+		case <-notified:
 			select {
-			case <-pace.C: // events of other operations arrive here too
+			case <-ticker.C: // events of other operations arrive here too
 			case <-ctx.Done():
 			}
 		}
@@ -393,7 +393,7 @@ func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
 	ctx, cancel := context.WithTimeout(limiter.NeverRefuse(r.Context()), deletionWait)
 	defer cancel()
 
-	a.stop(ctx, pending)
+	a.cancelAll(ctx, pending)
 	for _, op := range pending {
 		if a.awaitEnd(ctx, op.ID, deletionWait) != nil {
 			return
@@ -401,9 +401,9 @@ func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
 	}
 }
 
-// stop cancels operations that work on deleted requests. An error is only logged: the requests are marked in the records and
+// cancelAll cancels operations that work on deleted requests. An error is only logged: the requests are marked in the records and
 // are deleted whenever the operation ends.
-func (a *API) stop(ctx context.Context, pending []cyborg.Operation) {
+func (a *API) cancelAll(ctx context.Context, pending []cyborg.Operation) {
 	for _, op := range pending {
 		if err := a.canceller.Cancel(ctx, op); err != nil {
 			a.log.WarnContext(ctx, "an operation on deleted accelerator requests was not cancelled; they go when it has ended",
@@ -519,12 +519,12 @@ func readPatch(key string, value any) (patch, error) {
 		return p, nil
 	}
 
-	return p, p.fill(given)
+	return p, p.readBind(given)
 }
 
-// fill checks that the fields of a bind are complete, and reads them into the patch. The holder is an instance, or a service
+// readBind checks that the fields of a bind are complete, and reads them into the patch. The holder is an instance, or a service
 // of the infrastructure.
-func (p *patch) fill(given map[string]string) error {
+func (p *patch) readBind(given map[string]string) error {
 	var absent []string
 	for _, path := range []string{"/hostname", "/device_rp_uuid"} {
 		if given[path] == "" {

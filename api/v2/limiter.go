@@ -17,6 +17,7 @@ type limitedStore struct {
 	store   Store
 	limiter *limiter.Limiter
 }
+
 // limited calls the store when the limiter admits the request's class.
 func limited[T any](ctx context.Context, s *limitedStore, call func() (T, error)) (T, error) {
 	return limiter.Do(ctx, s.limiter, call)
