@@ -334,7 +334,7 @@ func TestSilenceIsBounded(t *testing.T) {
 			pipe.Close()
 		}
 		ask := func(next func(r *http.Request) (*http.Response, error)) (string, error) {
-			client := http.Client{Transport: openstack.Patience(limit, roundTrip(next))}
+			client := http.Client{Transport: openstack.IdleTimeout(limit, roundTrip(next))}
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://image/v2", nil)
 			require.NoError(t, err)
 			response, err := client.Do(request)

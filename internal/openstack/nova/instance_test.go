@@ -38,7 +38,7 @@ func TestInstance(t *testing.T) {
 	n, m, who := model(t)
 	found, err := n.Instance(t.Context(), who)
 	require.NoError(t, err)
-	require.Equal(t, nova.Instance{ID: who.String(), Project: "p", Status: "ACTIVE", Node: "h1", Compute: nova.Compute{Name: "h1", Told: true}, HostStatus: "UP"}, found)
+	require.Equal(t, nova.Instance{ID: who.String(), Project: "p", Status: "ACTIVE", Node: "h1", Compute: nova.Compute{Name: "h1", Shown: true}, HostStatus: "UP"}, found)
 	require.True(t, found.On("h1"))
 	require.False(t, found.On("h2"))
 	m.Set(novatest.Instance{ID: who, Status: "SHELVED_OFFLOADED"})
