@@ -66,8 +66,8 @@ type Delivered struct {
 // not take one of the events; the caller then has to send them again. Nova accepts the same event any number of times.
 func (n *Nova) Notify(ctx context.Context, events []Event) (Delivered, error) {
 	var (
-		delivered   Delivered
-		answer struct {
+		delivered Delivered
+		answer    struct {
 			Events []event `json:"events"`
 		}
 		list = make([]event, len(events))

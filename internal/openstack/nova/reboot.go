@@ -40,7 +40,9 @@ func (m *moment) UnmarshalJSON(text []byte) (err error) {
 // recreatingActions lists the actions in which nova-compute creates the guest again and asks for its accelerators first, so that it has
 // them afterwards whatever was lost before. A reboot is not among them: a soft reboot starts the guest as it was, and the log
 // does not tell soft from hard reboots once they are over. HardReboot can tell while one is in progress.
-func recreatingActions() []string { return []string{"create", "start", "rebuild", "evacuate", "unshelve"} }
+func recreatingActions() []string {
+	return []string{"create", "start", "rebuild", "evacuate", "unshelve"}
+}
 
 // Words of the action log.
 const (
