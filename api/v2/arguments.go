@@ -53,8 +53,8 @@ func readArguments(r *http.Request, known ...string) *arguments {
 		}
 
 		q.values[name] = given[0]
-
 	}
+
 	q.fields = values
 	return q
 }
@@ -125,6 +125,7 @@ func parseUUID(text string) (uuid.UUID, bool) {
 	plain = strings.ReplaceAll(plain, "-", "")
 
 	const digits = 32
+
 	// uuid.Parse accepts other lengths with other meanings, so the length is checked first.
 	if len(plain) != digits {
 		return uuid.Nil, false

@@ -187,7 +187,6 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 		request.LookFirst, request.Within = false, max(0, time.Until(deadline))
 		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 	})
-
 	if err != nil {
 		return err
 	}
@@ -203,9 +202,9 @@ func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest,
 	if err != nil || a.instances == nil {
 		return refusal
 	}
+
 	// List the requests before Nova is asked. A request that Nova creates after its answer belongs to a newer attempt and must
 	// not be deleted.
-
 	earlier, err := a.store.ARQs(ctx, db.ARQFilter{Instances: []uuid.UUID{instance}}, db.Listing{})
 	if err != nil {
 		return err
@@ -301,7 +300,6 @@ func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, de
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
 		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Unbind: &cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
 	})
-
 	if err != nil {
 		return err
 	}
@@ -351,6 +349,7 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, atMost time.Dur
 
 	ticker := time.NewTicker(minRetryInterval)
 	defer ticker.Stop()
+
 	for {
 		if operation != uuid.Nil {
 			op, err := a.store.Operation(ctx, operation)

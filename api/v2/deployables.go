@@ -129,7 +129,6 @@ func (a *API) listDeployables(w http.ResponseWriter, r *http.Request) error {
 		}
 		out.deployable(d)
 	})
-
 	if err != nil || out.err != nil {
 		return firstError(err, out.err)
 	}

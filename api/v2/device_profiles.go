@@ -66,6 +66,7 @@ func (a *API) listDeviceProfiles(w http.ResponseWriter, r *http.Request) error {
 	listing := q.listing(false)
 
 	var filter db.DeviceProfileFilter
+
 	// An empty name matches no profile, so it is not the same as no name.
 	if q.has("name") {
 		filter.Names = strings.Split(q.text("name"), ",")

@@ -76,6 +76,7 @@ func (w *deviceWriter) board(d *db.ListedDevice) string {
 
 	inner.raw(`{"product_id": `)
 	inner.string(d.ProductID)
+
 	// The product id becomes the first member of the object that the records have.
 	if rest, ok := bytes.CutPrefix(bytes.TrimSpace(d.BoardInfo), []byte("{")); ok && len(rest) > 1 {
 		inner.raw(", ")
@@ -122,7 +123,6 @@ func (a *API) listDevices(w http.ResponseWriter, r *http.Request) error {
 		}
 		out.device(d)
 	})
-
 	if err != nil {
 		return err
 	}

@@ -108,8 +108,8 @@ func readPatch(key string, value any) (patch, error) {
 
 		if i > 0 && add != p.bind {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "Every op must be either add or remove")
-
 		}
+
 		p.bind = add
 		if !add {
 			given[path] = ""

@@ -71,6 +71,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 			web.SetIdentity(r.Context(), caller.Identity())
 			ctx := limiter.WithClass(auth.WithCaller(r.Context(), caller), limiter.ClassOf(r.Method))
+
 			// Nova gives up an instance at any refusal, so requests of services wait for admission instead.
 			if caller.Service() && r.Header.Get(serviceTokenHeader) != "" {
 				var cancel context.CancelFunc

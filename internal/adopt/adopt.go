@@ -49,7 +49,6 @@ func Run(ctx context.Context, from string, store Store, apply bool, log *slog.Lo
 	report := Report{Refused: converted.refused, Notes: converted.notes}
 	if len(report.Refused) > 0 {
 		return report, nil
-
 	}
 
 	report.Adopted, err = store.Adopt(ctx, converted.adoption, cyborg.Actor{Name: adopter}, apply)
@@ -81,7 +80,6 @@ func (r Report) Write(w io.Writer) {
 		count, counted := r.Adopted.Counts[kind]
 		if !counted { // with refused rows, nothing is compared with our records
 			break
-
 		}
 
 		fresh = fresh || count.New > 0

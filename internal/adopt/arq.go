@@ -53,6 +53,7 @@ func (c *converter) arq(a arq, holders map[int64]arq) {
 	case cyborg.ARQInitial, cyborg.ARQUnbound:
 	case cyborg.ARQBindFailed:
 		out.Reason = "its bind failed in OpenStack Cyborg"
+
 	// These states belong to work in progress. Nobody will finish it after the adoption, so the bind has failed.
 	case cyborg.ARQBindStarted, cyborg.ARQDeleting:
 		c.note("extended_accelerator_requests", a.id, a.uuid, "it is %s, and nobody works on it any more; it is adopted as BindFailed", a.state)
@@ -88,8 +89,8 @@ func (c *converter) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)
 		if err != nil {
 			refuse("%s %q is no UUID", id.name, id.text.String)
 			return false
-
 		}
+
 		*id.into = &parsed
 	}
 

@@ -75,7 +75,6 @@ func convert(from *upstream) *converter {
 	}
 
 	// The last two look at rows together: handles against requests, and names against each other.
-
 	c.noteLeaks(holders)
 	c.checkUnique()
 
@@ -113,6 +112,7 @@ func (c *converter) profile(p profile) {
 	var content struct {
 		Groups []map[string]string `json:"groups"`
 	}
+
 	// An unknown member could change the meaning of the profile, so it is refused rather than ignored.
 	decoder := json.NewDecoder(strings.NewReader(p.json))
 	decoder.DisallowUnknownFields()
@@ -220,7 +220,6 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 		delete(info, "product_id") // the device has a field for it, which /v2 shows the id from
 
 		maps.Copy(out.BoardInfo, info)
-
 	}
 
 	c.adoption.Devices = append(c.adoption.Devices, *out)
@@ -240,8 +239,8 @@ func pciInfo(text string) (cyborg.PCIAddress, map[string]string, error) {
 		key  string
 		bits int
 		most uint64
-		// The bit sizes of ParseUint exceed those of device and function, so the values are checked, too.
 	}{{"domain", 32, 1<<32 - 1}, {"bus", 8, 0xff}, {"device", 8, 0x1f}, {"function", 8, 7}} {
+		// device and function have fewer bits than ParseUint checks, so the value has a bound of its own.
 		number, err := strconv.ParseUint(info[part.key], 16, part.bits)
 		if err != nil || number > part.most {
 			return cyborg.PCIAddress{}, nil, fmt.Errorf("%s is %q", part.key, info[part.key])
@@ -366,7 +365,6 @@ func (c *converter) handle(h handle) {
 	if path, ok := c.paths[h.controlPath]; !ok || c.devices[path.device] == nil || c.devices[path.device].UUID != c.adoption.Deployables[at].Device {
 		refuse("its control path %d is of another device than its deployable %d", h.controlPath, h.deployable)
 		return
-
 	}
 
 	maps.Copy(info, address.HandleInfo())

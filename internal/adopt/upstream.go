@@ -156,7 +156,6 @@ func openMySQL(from *url.URL) (*source, error) {
 	for key, values := range from.Query() {
 		switch key {
 		case "charset":
-
 		case "unix_socket":
 			config.Net, config.Addr = "unix", values[0]
 
@@ -220,6 +219,7 @@ func unopened(err error) error {
 	const (
 		// SQLSTATE codes, from Appendix A of PostgreSQL's manual.
 		noDatabase, badPassword, badAuthorization, noPrivilege = "3D000", "28P01", "28000", "42501"
+
 		// Error numbers, from MySQL's list of server errors.
 		mysqlBadDB, mysqlAccessDenied, mysqlDBAccessDenied = 1049, 1045, 1044
 	)
@@ -322,7 +322,6 @@ func each[T any](ctx context.Context, s *source, tx *sql.Tx, table, columns stri
 		}
 
 		*into = append(*into, row)
-
 	}
 
 	if err := rows.Err(); err != nil {

@@ -84,6 +84,7 @@ func fromClouds(c config.OpenStack) (credentials, error) {
 	}
 
 	who := "user " + cmp.Or(login.Username, login.UserID)
+
 	// An application credential already implies its project; Keystone rejects a login that also names one.
 	if login.ApplicationCredentialSecret != "" {
 		login.Password, login.Scope, login.TenantID, login.TenantName = "", nil, "", ""

@@ -28,7 +28,6 @@ func (p *idleTimeout) RoundTrip(r *http.Request) (*http.Response, error) {
 	})
 
 	answer, err := p.next.RoundTrip(r.WithContext(ctx))
-
 	if err != nil {
 		timer.Stop()
 		cancel(nil)

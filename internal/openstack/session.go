@@ -189,8 +189,8 @@ func (s *Session) ensure(ctx context.Context) error {
 	}
 
 	err := s.renew(ctx, token)
-	// The old token still works. Requests go on with it, and only one in retryAfter tries to renew it.
 	if err != nil && good && ctx.Err() == nil {
+		// The old token still works. Requests go on with it, and after retryAfter the next one tries to renew it again.
 		s.mu.Lock()
 		s.retryFrom = time.Now().Add(retryAfter)
 		s.mu.Unlock()

@@ -181,6 +181,7 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 	if usable {
 		timer := time.NewTimer(confirmTimeout)
 		defer timer.Stop()
+
 		timeout = timer.C
 	}
 
@@ -228,11 +229,11 @@ func (v *Validator) refuse() error {
 func (v *Validator) ask(ctx context.Context, k key, token string, acquire func(context.Context) (func(), error)) (Token, error) {
 	waiting, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
+
 	release, err := acquire(waiting)
 	if err != nil {
 		return Token{}, err
 	}
-
 	defer release()
 
 	asked := v.now() // before the request: the answer is not newer than that

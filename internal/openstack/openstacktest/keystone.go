@@ -231,8 +231,8 @@ func (k *Keystone) login(w http.ResponseWriter, r *http.Request) {
 	}
 
 	k.mu.Lock()
-
 	defer k.mu.Unlock()
+
 	user, scope, credential := asked.Auth.Identity.Password.User, asked.Auth.Scope, asked.Auth.Identity.ApplicationCredential
 	byPassword := user.Name != "" && k.passwords[user.Name] == user.Password && user.Domain.Name == "Default" &&
 		scope != nil && scope.Project.Name == "service" && scope.Project.Domain.Name == "Default"
@@ -301,10 +301,8 @@ func (k *Keystone) validate(w http.ResponseWriter, r *http.Request) {
 		body["is_domain"] = false
 		if token.OtherProject {
 			body["is_admin_project"] = false
-
 		}
 	case token.DomainID != "":
-
 		body["domain"] = map[string]any{"id": token.DomainID, "name": "other"}
 	case token.System:
 		body["system"] = map[string]any{"all": true}

@@ -31,8 +31,8 @@ func (c *Client) Usable(ctx context.Context, wanted []Provider) ([]Difference, e
 		for _, trait := range unknown {
 			if !slices.Contains(w.Traits, trait) {
 				continue
-
 			}
+
 			w.Traits = slices.DeleteFunc(slices.Clone(w.Traits), func(t string) bool { return t == trait })
 			out = append(out, Difference{
 				Class: cyborg.DriftUnknownTrait, Provider: w.UUID, Name: w.Name,

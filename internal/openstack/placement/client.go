@@ -144,7 +144,6 @@ func (c *Client) send(ctx context.Context, version, method, path string, in, out
 	if err != nil {
 		return status, openstack.Explain(serviceType, err)
 	}
-
 	defer answer.Body.Close()
 
 	status = answer.StatusCode

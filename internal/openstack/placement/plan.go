@@ -91,10 +91,9 @@ func NewPlan(wanted []Provider, tree Tree, marks Marks) *Plan {
 		}
 	}
 
+	// Children come before their parents, so that deleted already knows which children go with this plan. It begins with the
+	// wanted providers: this plan puts them below the root, so they keep no orphan either.
 	slices.SortFunc(orphans, p.deepestFirst)
-
-	// The orphans are sorted so that children come before their parents. deleted then knows which children go with this plan.
-	// It begins with the wanted providers: this plan puts them below the root, so they keep no orphan either.
 	deleted := known
 	for _, node := range orphans {
 		deleted[node.UUID] = p.removeOrphan(node, marks[node.UUID], deleted)
@@ -112,7 +111,6 @@ func (p *Plan) Confirm(wanted []Provider, providers []uuid.UUID) {
 		node := p.tree.Nodes[w.UUID]
 
 		planned := slices.ContainsFunc(p.calls, func(c call) bool { return c.provider == w.UUID && c.verb == setInventories })
-
 		if node != nil && !planned && slices.Contains(providers, w.UUID) {
 			p.calls = append(p.calls, call{verb: setInventories, provider: w.UUID, inventories: node.Inventories})
 		}
@@ -133,15 +131,14 @@ func (p *Plan) reconcile(w *Provider, node *Node, previous Mark) {
 	newMark := Mark{Traits: w.Traits}
 	if w.Class != "" {
 		newMark.Classes = []string{w.Class}
-
 	}
 
 	if node == nil {
 		if other, taken := p.tree.nameOwners[w.Name]; taken {
 			p.addDifference(false, cyborg.DriftNameTaken, w.UUID, w.Name, "the name belongs to provider %s", other)
 			return
-
 		}
+
 		p.addDifference(true, cyborg.DriftMissingProvider, w.UUID, w.Name, "it is not there")
 		p.calls = append(p.calls, call{verb: create, provider: w.UUID, name: w.Name, parent: root})
 		node = &Node{UUID: w.UUID, Name: w.Name, Parent: root}
@@ -167,6 +164,7 @@ func (p *Plan) reconcile(w *Provider, node *Node, previous Mark) {
 	}
 
 	p.Marks[w.UUID] = newMark
+
 	// A provider that is being closed loses its free inventory first, so that nothing is scheduled by a trait that is about to
 	// change. One that is open gets its traits before its inventory for the same reason.
 	if w.Reserved == w.Total {
@@ -227,7 +225,6 @@ func (p *Plan) inventories(w *Provider, node *Node, previous Mark) ([]call, []st
 		switch {
 		case class == w.Class || !there:
 		case node.allocated(class) > 0:
-
 			all[class] = have.closed()
 			kept = append(kept, class)
 		default:

@@ -55,10 +55,9 @@ func (c *Client) list(ctx context.Context, query url.Values) ([]listedProvider, 
 // Read reads the part of a host's tree that concerns us. Generations are read before everything else, so that a write that is
 // based on the result is refused if anything has changed since.
 func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
-
-	// The compute node's provider has the name of the host. Without it there is nothing to put our providers below.
 	tree := Tree{Nodes: map[uuid.UUID]*Node{}, nameOwners: map[string]uuid.UUID{}, children: map[uuid.UUID][]uuid.UUID{}}
 
+	// The compute node's provider has the name of the host. Without it there is nothing to put our providers below.
 	found, err := c.list(ctx, url.Values{"name": {r.Host}})
 	if err != nil {
 		return tree, err

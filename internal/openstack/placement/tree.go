@@ -117,8 +117,8 @@ func (m Marks) With(wanted []Provider) Marks {
 		}
 
 		out[p.UUID] = mark
-
 	}
+
 	return out
 }
 
@@ -179,7 +179,6 @@ func (n *Node) Consumers() []string {
 
 // consumersOf returns the consumers that have an allocation of a class that counts, sorted.
 func (n *Node) consumersOf(counts func(class string) bool) []string {
-
 	out := make([]string, 0, len(n.Allocations))
 	for consumer, resources := range n.Allocations {
 		if slices.ContainsFunc(slices.Collect(maps.Keys(resources)), counts) {

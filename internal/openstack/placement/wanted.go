@@ -71,7 +71,6 @@ func closed(d *Deployable) bool {
 
 // reserved returns how many units Placement must not give away, because no free handle would be left for them.
 func reserved(d *Deployable, total int) int {
-
 	present := 0
 	for i := range d.Handles {
 		if d.Handles[i].Presence == cyborg.PresencePresent {

@@ -157,10 +157,9 @@ func (g *Glance) Service(ctx context.Context, _ string) (*gophercloud.ServiceCli
 	provider.UseTokenLock()
 
 	login := func(context.Context) error {
-
 		g.mu.Lock()
-
 		defer g.mu.Unlock()
+
 		g.logins++
 		provider.SetToken(strconv.Itoa(g.token))
 		return nil
@@ -248,7 +247,6 @@ func (g *Glance) show(w http.ResponseWriter, r *http.Request, _ Failure) {
 // list answers with the images whose properties match the query, page by page.
 func (g *Glance) list(w http.ResponseWriter, r *http.Request, _ Failure) {
 	g.mu.Lock()
-
 	defer g.mu.Unlock()
 
 	query := r.URL.Query()
@@ -315,8 +313,8 @@ func (g *Glance) file(w http.ResponseWriter, r *http.Request, failure Failure) {
 		if err != nil || begin >= len(image.Content) {
 			refuse(w, http.StatusRequestedRangeNotSatisfiable, "Invalid byte range")
 			return
-
 		}
+
 		status = http.StatusPartialContent
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", begin, len(image.Content)-1, len(image.Content)))
 	}

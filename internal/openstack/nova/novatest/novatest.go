@@ -55,7 +55,6 @@ type Event struct {
 
 // New returns a Nova without instances. It answers requests whose token is trusted.
 func New(trusted func(token string) bool) *Nova {
-
 	n := &Nova{routes: http.NewServeMux(), trusted: trusted, instances: map[uuid.UUID]*Instance{}, outcome: succeeded}
 	n.routes.HandleFunc("POST /v2.1/os-server-external-events", n.take)
 	n.routes.HandleFunc("GET /v2.1/servers/detail", n.list)

@@ -158,8 +158,8 @@ func (n *Nova) showAction(w http.ResponseWriter, r *http.Request, i *Instance) {
 			answer(w, http.StatusOK, map[string]any{"instanceAction": shown})
 			return
 		}
-
 	}
+
 	answer(w, http.StatusNotFound, fault("itemNotFound", http.StatusNotFound, "Action not found"))
 }
 

@@ -136,8 +136,8 @@ func (p *Placement) Put(provider Provider) *Provider {
 
 	for _, trait := range provider.Traits {
 		p.traits[trait] = true
-
 	}
+
 	for class := range provider.Inventories {
 		p.classes[class] = true
 	}

@@ -39,7 +39,6 @@ func (p *Placement) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	if fault == nil || fault.After {
 		p.serve(answer, r)
-
 	}
 
 	switch {
@@ -94,7 +93,6 @@ func (p *Placement) serve(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		p.reads++
 	} else {
-
 		p.writes = append(p.writes, r.Method+" "+path)
 		text, err := io.ReadAll(r.Body)
 		if err != nil || len(text) > 0 && json.Unmarshal(text, &body) != nil {
@@ -109,7 +107,6 @@ func (p *Placement) serve(w http.ResponseWriter, r *http.Request) {
 
 // route calls the handler of a request. It returns the status, which a *problem overrides, and the document.
 func (p *Placement) route(r *http.Request, path []string, body map[string]json.RawMessage) (status int, out any) {
-
 	key := r.Method + " " + path[0]
 
 	switch {
@@ -131,7 +128,6 @@ func (p *Placement) route(r *http.Request, path []string, body map[string]json.R
 	provider := p.providers[id]
 	if err != nil || provider == nil {
 		return 0, refuse(http.StatusNotFound, "placement.resource_provider.not_found", "no resource provider %s", path[1])
-
 	}
 
 	switch r.Method + " " + strings.Join(path[2:], "/") {
@@ -238,8 +234,8 @@ func (p *Placement) among(query url.Values) []*Provider {
 		tree, err := uuid.Parse(query.Get("in_tree"))
 		if err != nil || p.providers[tree] == nil {
 			return nil
-
 		}
+
 		return p.below(p.root(p.providers[tree]))
 	}
 	return slices.Collect(maps.Values(p.providers))
@@ -367,8 +363,8 @@ func (p *Placement) supply(provider *Provider, body map[string]json.RawMessage) 
 		if json.Unmarshal(text, &i) != nil || i.Total < 1 || i.Reserved < 0 || i.MinUnit < 1 || i.MaxUnit < 1 || i.StepSize < 1 ||
 			i.Reserved > i.Total || !p.classes[class] {
 			return 0, refuse(http.StatusBadRequest, "", "invalid inventory for %s: %s", class, text)
-
 		}
+
 		inventories[class] = i
 	}
 
