@@ -130,6 +130,7 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 		filter.Projects = projects
 	}
 
+	// With an instance, requests that are not resolved lead to a 423 below. Without one, they are just left out.
 	if resolved && len(filter.Instances) == 0 && len(filter.States) == 0 {
 		filter.States = []cyborg.ARQState{cyborg.ARQBound, cyborg.ARQBindFailed, cyborg.ARQDeleting}
 	}
@@ -145,7 +146,7 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 			http.StatusLocked, "null")
 	}
 
-	// Nova asks for the requests of an instance when it is about to start or reboot it.
+	// nova-compute asks for the requests of an instance when it is about to start or reboot it.
 	if len(filter.Instances) > 0 && auth.CallerOf(r.Context()).Service() {
 		found = slices.DeleteFunc(found, willNotBind)
 		a.recordHardReboot(r.Context(), found)
@@ -337,6 +338,7 @@ func (a *API) deleteARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
+	// Requests that an operation works on are only marked so far, and are deleted when it ends. Wait a while for that.
 	a.finishDeletion(r, deleted.Pending)
 
 	for _, id := range deleted.Missing {

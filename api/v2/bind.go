@@ -70,6 +70,7 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
+	// Sorted, so that logs and errors do not depend on the order of a map.
 	ids := slices.SortedFunc(maps.Keys(patches), func(x, y uuid.UUID) int { return cmp.Compare(x.String(), y.String()) })
 	targets := make([]string, len(ids))
 	for i, id := range ids {
@@ -83,6 +84,7 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
+	// readPatches has made sure that all patches agree in the verb, the host, the holder and the project.
 	first := patches[ids[0]]
 	if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return patches[id].namesProject }) {
 		if err := a.mayChooseProject(r); err != nil {
@@ -94,6 +96,7 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
+	// One deadline for everything: waiting for the store, for other operations and for Nova.
 	deadline := time.Now().Add(a.config.BindTimeout)
 	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), deadline)) // Nova gives up the instance at any refusal
 
@@ -317,6 +320,8 @@ func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(lef
 		left := max(0, time.Until(deadline))
 		admitted, err := try(left)
 
+		// The caller hears of anything but a refusal that may pass, and of any operation that was admitted: it must not be
+		// admitted a second time.
 		kind := cyborg.ErrorKindOf(err)
 		if err == nil || admitted.Operation.ID != uuid.Nil || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
 			return err

@@ -78,6 +78,7 @@ func (w *deployableWriter) attributesList(attributes []byte) string {
 
 	var inner, out text
 
+	// inner is the list; out is the list as a JSON text. The spaces are those of Python's json.dumps.
 	inner.raw("[")
 	for i, a := range parsed {
 		if i > 0 {
@@ -120,6 +121,7 @@ func (a *API) listDeployables(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	out := a.deployableWriter(r)
+	// The rows are written while the database returns them; see text.
 	out.raw(`{"deployables":[`)
 
 	first := len(out.text)

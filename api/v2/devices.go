@@ -202,6 +202,7 @@ func (a *API) administer(w http.ResponseWriter, r *http.Request, change func(id 
 		return err
 	}
 
+	// The changes need the UUID; the path may have the device's number.
 	id := uuid.Nil
 	if err := a.store.EachDevice(r.Context(), filter, db.Listing{}, func(d *db.ListedDevice) { id = d.UUID }); err != nil {
 		return err
@@ -211,6 +212,7 @@ func (a *API) administer(w http.ResponseWriter, r *http.Request, change func(id 
 		return noDevice(pathText(r, "device"))
 	}
 
+	// The store changes what can be changed and returns the device, so a device without deployables shows only here.
 	device, err := change(id)
 	switch {
 	case err != nil:

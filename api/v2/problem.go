@@ -70,6 +70,7 @@ func errorBody(given error, problem web.Problem) any {
 		return errorMessage{plain.text}
 	}
 
+	// WSME, upstream's framework, calls a caller's mistake Client and everything else Server.
 	code := "Client"
 	if problem.Status >= http.StatusInternalServerError {
 		code = "Server"

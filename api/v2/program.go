@@ -60,6 +60,7 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
+	// The operation goes on when SyncWait is over; 202 tells the client to look again.
 	if !done.Operation.State.Ended() {
 		return writeEmpty(w, http.StatusAccepted)
 	}

@@ -87,6 +87,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 
+		// The router sees the path below Prefix. The URL is copied, because a handler must not change the one it was given.
 		inner := *r.URL
 		inner.Path, inner.RawPath = path+"/", "" // chi needs a path that is not empty
 		if path != "" {

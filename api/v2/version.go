@@ -76,6 +76,7 @@ func negotiate(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	header.Set(lowestHeader, versionText(lowestMinor))
 	header.Set(highestHeader, versionText(highestMinor))
 
+	// The headers above belong to refusals, too, so that clients can choose another version.
 	supported := fmt.Sprintf("[%s, %s]", versionText(lowestMinor), versionText(highestMinor))
 	switch {
 	case asked.major != major:

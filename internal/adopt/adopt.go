@@ -45,6 +45,7 @@ func Run(ctx context.Context, from string, store Store, apply bool, log *slog.Lo
 		return Report{}, err
 	}
 
+	// A refused row ends the adoption before the store is asked: what is left of the records would be incomplete.
 	converted := convert(records)
 	report := Report{Refused: converted.refused, Notes: converted.notes}
 	if len(report.Refused) > 0 {
@@ -56,6 +57,7 @@ func Run(ctx context.Context, from string, store Store, apply bool, log *slog.Lo
 		return report, err
 	}
 
+	// The store writes nothing if there is a conflict with our records.
 	report.Applied = apply && len(report.Adopted.Conflicts) == 0
 
 	log.InfoContext(ctx, "adoption", slog.Bool("applied", report.Applied), slog.Int("refused", len(report.Refused)),

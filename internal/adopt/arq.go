@@ -63,6 +63,7 @@ func (c *converter) arq(a arq, holders map[int64]arq) {
 		return
 	}
 
+	// A failed bind keeps its host, provider and instance. A bound request has read them already.
 	if out.State == cyborg.ARQBindFailed && !c.place(a, &out, refuse) {
 		return
 	}
@@ -118,6 +119,7 @@ func (c *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refu
 		return false
 	}
 
+	// The request counts as the holder even if it is refused below, so that a second one with the same handle is refused, too.
 	holders[a.handle.Int64] = a
 
 	if !c.place(a, out, refuse) {
@@ -136,6 +138,7 @@ func (c *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refu
 		return false
 	}
 
+	// Upstream does not record when the bind succeeded; the last change of the request is closest to it.
 	since := when(a.stamps)
 	if out.UpdatedAt != nil {
 		since = *out.UpdatedAt

@@ -51,6 +51,8 @@ func convert(from *upstream) *converter {
 		handles: map[int64]int{}, paths: map[int64]controlPath{}, profiles: map[int64]*cyborg.DeviceProfile{},
 	}
 
+	// Each kind of row comes after the kinds that it refers to. A row that was refused is missing afterwards, so that rows
+	// that refer to it are refused, too.
 	for _, p := range from.profiles {
 		c.profile(p)
 	}
@@ -69,6 +71,7 @@ func convert(from *upstream) *converter {
 		c.handle(h)
 	}
 
+	// holders has the bound request of each handle, by the handle's id. It shows handles that were given out twice.
 	holders := map[int64]arq{}
 	for _, a := range from.arqs {
 		c.arq(a, holders)
@@ -189,6 +192,7 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 		return refuse("its control path is of cpid_type %q, not PCI", paths[0].kind)
 	}
 
+	// The address becomes the device's identity. The first report of the agent finds the device by it.
 	address, _, err := pciInfo(paths[0].info)
 	if err != nil {
 		return refuse("its control path is %.200q: %v", paths[0].info, err)
@@ -200,6 +204,8 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 		ControlPathKind: "PCI", ControlPathInfo: address.HandleInfo(), CreatedAt: when(d.stamps),
 	}
 
+	// Upstream has two texts about the board. Ours is one object: the members of std_board_info, with vendor_board_info as
+	// one more member.
 	if d.vendorBoardInfo.Valid {
 		out.BoardInfo["vendor_board_info"] = d.vendorBoardInfo.String
 	}
@@ -281,6 +287,7 @@ func (c *converter) deployable(d deployable) {
 		return
 	}
 
+	// The UUID of the resource provider is derived from the name, as in upstream, unless the row has one.
 	provider := cyborg.ProviderUUID(d.name)
 	if d.provider.Valid {
 		if provider, err = uuid.Parse(d.provider.String); err != nil {
@@ -327,6 +334,7 @@ func (c *converter) attribute(a attribute) {
 		return
 	}
 
+	// Resource classes and traits come from drivers in upstream. All other attributes were set by an operator.
 	deployable := &c.adoption.Deployables[at]
 	one := cyborg.Attribute{Key: a.key, Value: a.value}
 	if a.key == "rc" || strings.HasPrefix(a.key, "trait") {
@@ -367,6 +375,7 @@ func (c *converter) handle(h handle) {
 		return
 	}
 
+	// The address is written again in our own form; other members of attach_info stay as they are.
 	maps.Copy(info, address.HandleInfo())
 	c.handles[h.id] = len(c.adoption.Handles)
 	c.adoption.Handles = append(c.adoption.Handles, db.AdoptedHandle{

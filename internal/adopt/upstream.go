@@ -50,10 +50,10 @@ type upstream struct {
 	arqs         []arq
 }
 
-// stamps are the times of a row; both may be null.
+// stamps are the times of a row, in UTC; both may be null.
 type stamps struct{ created, updated sql.NullTime }
 
-// device is a row of devices.
+// device is a row of devices. kind is the column type.
 type device struct {
 	stamps
 	id                                          int64
@@ -77,14 +77,14 @@ type attribute struct {
 	uuid, key, value string
 }
 
-// controlPath is a row of controlpath_ids: the address of a device.
+// controlPath is a row of controlpath_ids: the address of a device. kind and info are cpid_type and cpid_info; info is JSON.
 type controlPath struct {
 	stamps
 	id, device       int64
 	uuid, kind, info string
 }
 
-// handle is a row of attach_handles.
+// handle is a row of attach_handles. kind and info are attach_type and attach_info; info is JSON.
 type handle struct {
 	stamps
 	id, deployable, controlPath int64
@@ -92,7 +92,7 @@ type handle struct {
 	inUse                       sql.NullBool
 }
 
-// profile is a row of device_profiles.
+// profile is a row of device_profiles. json has the groups.
 type profile struct {
 	stamps
 	id               int64
@@ -100,7 +100,7 @@ type profile struct {
 	description      sql.NullString
 }
 
-// arq is a row of extended_accelerator_requests.
+// arq is a row of extended_accelerator_requests. group is the index of the profile's group that the request was made for.
 type arq struct {
 	stamps
 	id, profile, group                int64
@@ -150,12 +150,13 @@ func openMySQL(from *url.URL) (*source, error) {
 		config.Addr = net.JoinHostPort(from.Hostname(), "3306")
 	}
 
+	// DATETIME columns have no zone; upstream writes UTC into them.
 	config.ParseTime, config.Loc, config.Timeout = true, time.UTC, connectWithin
 	config.Collation = "utf8mb4_general_ci"
 
 	for key, values := range from.Query() {
 		switch key {
-		case "charset":
+		case "charset": // the collation above already decides it
 		case "unix_socket":
 			config.Net, config.Addr = "unix", values[0]
 
@@ -196,6 +197,7 @@ func authorities(file string) (*x509.CertPool, error) {
 
 // openPostgreSQL opens a PostgreSQL database. pgx reads the parameters of the URL itself.
 func openPostgreSQL(from *url.URL) (*source, error) {
+	// SQLAlchemy's schemes, such as postgresql+psycopg2, mean nothing to pgx.
 	plain := *from
 	plain.Scheme = "postgres"
 	config, err := pgx.ParseConfig(plain.String())
@@ -353,6 +355,7 @@ func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 	}
 
+	// Check the kind of database first, then the revision, then the columns, so that the error is about the first cause.
 	if len(found["alembic_version"]) == 0 {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "the database of --from is none of OpenStack Cyborg: it has no table alembic_version")
 	}
