@@ -192,7 +192,7 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 		return refuse("its control path is of cpid_type %q, not PCI", paths[0].kind)
 	}
 
-	// The address becomes the device's identity. The first report of the agent finds the device by it.
+	// The address becomes the identity until a report of the agent, which is matched by the same address, brings the real one.
 	address, _, err := pciInfo(paths[0].info)
 	if err != nil {
 		return refuse("its control path is %.200q: %v", paths[0].info, err)
@@ -307,7 +307,8 @@ func (c *converter) deployable(d deployable) {
 		CreatedAt: when(d.stamps),
 	}
 
-	// Reports of the agent find the deployable by its local name: the PCI address, if the name ends with one.
+	// The local name is the PCI address if the name ends with one. A report with another local name finds the deployable by its
+	// handles.
 	if out.LocalName == "" {
 		out.LocalName = d.name
 	}

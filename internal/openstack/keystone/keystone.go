@@ -67,7 +67,8 @@ type Token struct {
 
 // Options configure a validator.
 type Options struct {
-	// Revocation is how long an answer counts before Keystone is asked again. A revoked token is accepted for at most as long.
+	// Revocation is how long an answer counts before Keystone is asked again. While Keystone answers, a revoked token is
+	// accepted for at most as long.
 	Revocation time.Duration
 	// Tokens is the largest number of answers in the cache.
 	Tokens   int

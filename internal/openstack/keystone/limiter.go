@@ -98,7 +98,7 @@ func (p *limiter) release(client string, own *clientLimit) {
 	}
 }
 
-// errOverloaded tells a overloaded limiter from a Keystone that is away.
+// errOverloaded tells an overloaded limiter from a Keystone that is away.
 var errOverloaded = errors.New("too many tokens are asked of Keystone to ask about this one")
 
 // overloaded is the error for a request that got no place.
