@@ -207,7 +207,8 @@ func TestExpiredTokensAreForServices(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
 
-// TestARevokedTokenIsForgottenForAll: a token that Keystone does not know even as an expired one is rejected everywhere, also while
+// TestARevokedTokenIsForgottenForAll: a token that Keystone does not know even as an expired one is rejected everywhere, also
+// while Keystone is away afterwards.
 func TestARevokedTokenIsForgottenForAll(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)

@@ -108,7 +108,8 @@ func TestNegotiate(t *testing.T) {
 	}
 }
 
-// TestAWriteThatStandsOnOldNewsIsRefused: a change made between another's read and write is never lost, because a generation that is
+// TestAWriteThatStandsOnOldNewsIsRefused: a change made between another's read and write is never lost, because a write with an old
+// generation is refused.
 func TestAWriteThatStandsOnOldNewsIsRefused(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
