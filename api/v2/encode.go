@@ -10,21 +10,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// Long lists are written straight into the answer's text, row by row as the database tells of them: ten thousand rows
-// then cost no list of ten thousand things in between, and no reflection.
+// Long lists are written straight into the text of the answer, row by row as the database returns them. Ten thousand rows then
+// need neither ten thousand values in memory nor reflection.
 
-// text is the JSON of an answer in the making.
+// text is the JSON of an answer while it is being written.
 type text []byte
 
-// list is the text of a long list. Its rows are often of the same moment, so the last one that was written is kept.
+// list is the text of a long list. Neighbouring rows often have the same time, so the last formatted time is kept.
 type list struct {
 	text
 
-	at    time.Time
+	at    time.Time // the time that shown is the text of
 	shown []byte
 }
 
-// newList begins a list in the place of an earlier one, where there is any.
+// newList begins a list in memory that an earlier list has left, if there is any.
 func (a *API) newList() list {
 	if place, ok := a.places.Get().(*[]byte); ok {
 		return list{text: (*place)[:0]}
@@ -32,7 +32,7 @@ func (a *API) newList() list {
 	return list{}
 }
 
-// instant appends a time.
+// instant appends a time as JSON.
 func (l *list) instant(at time.Time) {
 	if l.shown == nil || !at.Equal(l.at) {
 		l.at, l.shown = at, at.UTC().AppendFormat(l.shown[:0], `"`+timeLayout+`"`)
@@ -40,7 +40,7 @@ func (l *list) instant(at time.Time) {
 	l.text = append(l.text, l.shown...)
 }
 
-// since appends when something changed: null where that is when it was made.
+// since appends the time of the last change, or null if nothing has changed since the row was made.
 func (l *list) since(made, changed time.Time) {
 	if changed.Equal(made) {
 		l.raw("null")
@@ -49,13 +49,15 @@ func (l *list) since(made, changed time.Time) {
 	l.instant(changed)
 }
 
-// raw appends what is JSON already.
+// raw appends text that is JSON already.
 func (t *text) raw(json string) { *t = append(*t, json...) }
 
-// string appends a text as JSON. Most have nothing in them but plain characters, quotes and backslashes.
+// string appends a text as JSON. Almost all texts are plain ASCII and need at most an escaped quote or backslash; any other
+// text is left to json.Marshal.
 func (t *text) string(value string) {
 	begin := len(*t)
 	*t = append(*t, '"')
+
 	for i := range len(value) {
 		switch c := value[i]; {
 		case c == '"' || c == '\\':
@@ -68,10 +70,11 @@ func (t *text) string(value string) {
 			return
 		}
 	}
+
 	*t = append(*t, '"')
 }
 
-// orNull appends a text, or null for an empty one.
+// orNull appends a text as JSON, or null if it is empty.
 func (t *text) orNull(value string) {
 	if value == "" {
 		t.raw("null")
@@ -80,7 +83,7 @@ func (t *text) orNull(value string) {
 	t.string(value)
 }
 
-// any appends what json.Marshal makes of a text.
+// any appends a text as json.Marshal encodes it.
 func (t *text) any(value string) {
 	out, err := json.Marshal(value)
 	if err != nil { // a string always marshals
@@ -89,11 +92,13 @@ func (t *text) any(value string) {
 	*t = append(*t, out...)
 }
 
+// number appends a whole number.
 func (t *text) number(value int64) { *t = strconv.AppendInt(*t, value, 10) }
 
 // id is the text of a UUID.
 type id [36]byte
 
+// idOf returns the text of a UUID without allocating memory.
 func idOf(value uuid.UUID) id {
 	var out id
 	hex.Encode(out[:8], value[:4])
@@ -105,16 +110,18 @@ func idOf(value uuid.UUID) id {
 	hex.Encode(out[19:23], value[8:10])
 	out[23] = '-'
 	hex.Encode(out[24:], value[10:])
+
 	return out
 }
 
+// id appends the text of a UUID as JSON.
 func (t *text) id(id *id) {
 	*t = append(*t, '"')
 	*t = append(*t, id[:]...)
 	*t = append(*t, '"')
 }
 
-// link appends one link to the thing of that UUID; before is where it leads but for that, and needs no escape.
+// link appends a link to the member with that UUID. before is the part of the address in front of the UUID, already escaped.
 func (t *text) link(before string, id *id, rel string) {
 	t.raw(`{"href":"`)
 	t.raw(before)
@@ -124,20 +131,22 @@ func (t *text) link(before string, id *id, rel string) {
 	t.raw(`"}`)
 }
 
-// escaped is the text as it stands between the quotes of JSON.
+// escaped returns a text as it appears between the quotes of a JSON string.
 func escaped(value string) string {
 	var t text
 	t.string(value)
 	return string(t[1 : len(t)-1])
 }
 
-// write answers with the list, and keeps its place for a later one.
+// write answers with the list. Afterwards it puts the list's memory back for a later one; the caller must not use it again.
 func (a *API) write(w http.ResponseWriter, list text) error {
 	list.raw("\n")
+
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(list)))
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(list) // the caller may be gone; the access log has the status
+	_, _ = w.Write(list) // a client may have hung up; the status is in the access log
+
 	a.places.Put((*[]byte)(&list))
 	return nil
 }

@@ -7,22 +7,25 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// listingArguments are those that every list knows. Upstream's lists are always whole.
+// listingArguments returns the arguments that every list accepts. They are an addition: upstream's lists are always whole.
 func listingArguments() []string { return []string{"limit", "marker", "sort_key", "sort_dir"} }
 
-// listing reads them. Unless they say otherwise, a list that is filtered begins with the newest, and any other with the
-// oldest, as upstream has it.
+// listing reads the paging and sorting arguments. Without them, a filtered list begins with the newest row and any other list
+// with the oldest, as in upstream.
 func (q *arguments) listing(filtered bool) db.Listing {
 	l := db.Listing{Limit: q.whole("limit"), Marker: q.uuid("marker"), SortKey: q.text("sort_key")}
+
 	if q.has("limit") && l.Limit < 1 {
 		q.fail("the argument limit is %q, not a whole number from 1", web.Shorten(q.text("limit")))
 	}
+
 	if filtered {
 		l.Descending = true
 		if l.SortKey == "" {
 			l.SortKey = "created_at"
 		}
 	}
+
 	if q.has("sort_dir") {
 		switch q.text("sort_dir") {
 		case "asc":
@@ -33,27 +36,29 @@ func (q *arguments) listing(filtered bool) db.Listing {
 			q.fail("the argument sort_dir is %q, neither asc nor desc", web.Shorten(q.text("sort_dir")))
 		}
 	}
+
 	return l
 }
 
-// Filters, as WSME writes a list of them in a query: filters.field=name&filters.value=x, again and again.
+// WSME, upstream's framework, writes a list of filters as filters.field=name&filters.value=x, repeated for each filter.
 const (
 	filterFields = "filters.field"
 	filterValues = "filters.value"
 )
 
-// knownFilterTable are the fields that upstream knows. What is not read from them has no meaning for these lists.
+// knownFilterTable lists the filter fields that upstream accepts. Those that no list reads have no effect, as in upstream.
 var knownFilterTable = []string{
 	"parent_uuid", "root_uuid", "board", "availability", "interface_type", "instance_uuid", "limit", "marker", "sort_key", "sort_dir", "name",
 }
 
-// filters reads the filters as if they were arguments of those names, and says whether there are any.
+// filters copies the filters into the arguments, as if each were an argument of its own name. It reports whether there are any.
 func (q *arguments) filters() bool {
 	fields, values := q.fields[filterFields], q.fields[filterValues]
 	if len(fields) != len(values) {
 		q.fail("there are %d %s and %d %s", len(fields), filterFields, len(values), filterValues)
 		return false
 	}
+
 	for i, field := range fields {
 		switch {
 		case !slices.Contains(knownFilterTable, field):
@@ -63,5 +68,6 @@ func (q *arguments) filters() bool {
 		}
 		q.values[field] = values[i]
 	}
+
 	return len(fields) > 0
 }

@@ -14,111 +14,135 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// Prefix is where the routes live. Links of upstream's documents lead below linkPrefix, whatever the service's place, so
-// the same is served there.
+// Prefix is the path that the routes are below. Upstream's links lead below linkPrefix, whatever path the service itself is
+// at, so the same routes are served there too.
 const (
 	Prefix     = "/v2"
 	linkPrefix = "/accelerator/v2"
 )
 
-// bareTable are the first segments that upstream looks up below /v2 where they come without it. Its fifth, devices, is a
-// list of /v1 here.
+// bareTable lists the collections that upstream also serves without /v2 in front. Upstream's fifth, devices, is missing here:
+// /devices without a prefix is a list of /v1.
 var bareTable = []string{"accelerator_requests", "attributes", "deployables", "device_profiles"}
 
-// Route is one request that the API answers to whom policy lets.
+// Route is one kind of request that the API serves.
 type Route struct {
 	Method  string
-	Pattern string // below Prefix
-	Rule    string // of policy, named as upstream names it
-	Handle  web.Handler
+	Pattern string      // path below Prefix
+	Rule    string      // policy rule that guards the route, under upstream's name
+	Handle  web.Handler // called for authenticated callers whom the rule allows
 }
 
-// Within returns the path below Prefix, and whether it is there: without the slash at its end, and without the ".json"
-// that upstream takes for a choice of content type.
+// Within reports whether this API serves the path, and returns the part below Prefix. A slash at the end is removed, and so is
+// ".json", which upstream takes for a choice of the content type.
 func Within(path string) (string, bool) {
 	rest, below := strings.CutPrefix(path, linkPrefix)
 	if !below {
 		rest, below = strings.CutPrefix(path, Prefix)
 	}
+
 	if !below {
 		first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 		rest, below = path, slices.Contains(bareTable, strings.TrimSuffix(first, ".json"))
 	} else {
-		rest = strings.TrimPrefix(rest, ".0") // the version's id, as /v2 tells it
+		rest = strings.TrimPrefix(rest, ".0") // "/v2.0": clients may use the version's id as the path
 	}
-	if rest = strings.TrimSuffix(rest, "/"); rest != documentPath {
+
+	rest = strings.TrimSuffix(rest, "/")
+	if rest != documentPath {
 		rest = strings.TrimSuffix(rest, ".json")
 	}
+
 	return rest, below && (rest == "" || rest[0] == '/')
 }
 
-// ServeHTTP answers whatever Within says is here, in upstream's order: who asks, in which microversion, whether they
-// may, and then what they ask.
+// ServeHTTP serves the paths that Within accepts. It checks in upstream's order, so that a wrong request gets the same error:
+// authentication, microversion, permission, and then the request itself.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 		path, _ := Within(r.URL.Path)
 		public := r.Method == http.MethodGet && (path == "" || path == documentPath)
+
 		if !public {
 			caller, err := a.authenticator.Authenticate(r)
 			if err != nil {
 				return err
 			}
+
 			web.SetIdentity(r.Context(), caller.Identity())
 			ctx := limiter.WithClass(auth.WithCaller(r.Context(), caller), limiter.ClassOf(r.Method))
+
+			// Nova gives up an instance at any refusal, so requests of services wait for admission instead.
 			if caller.Service() && r.Header.Get(serviceTokenHeader) != "" {
 				var cancel context.CancelFunc
 				ctx, cancel = a.neverRefuse(ctx, r.Method)
 				defer cancel()
 			}
+
 			r = r.WithContext(ctx)
 		}
+
 		r, err := negotiate(w, r)
 		if err != nil {
 			return err
 		}
+
+		// The router sees the path below Prefix. The URL is copied, because a handler must not change the one it was given.
 		inner := *r.URL
-		inner.Path, inner.RawPath = path+"/", "" // chi wants a path
+		inner.Path, inner.RawPath = path+"/", "" // chi needs a path that is not empty
 		if path != "" {
 			inner.Path = path
 		}
+
 		r.URL = &inner
+
 		a.router.ServeHTTP(w, r)
 		return nil
 	}).ServeHTTP(w, r)
 }
 
-// serviceTokenHeader has the token of a service that asks for somebody.
+// serviceTokenHeader carries the token of a service that asks on behalf of a user.
 const serviceTokenHeader = "X-Service-Token"
 
-// patiently is for what a service such as Nova asks: it waits for its turn, since Nova gives up an instance at any refusal,
-// but no longer than a bind may take. A bind looks at its time itself, and records when that is over.
+// neverRefuse makes the requests of services such as Nova wait for admission instead of being refused when the server is busy,
+// but no longer than a bind may take. A PATCH gets no deadline here: bind and unbind watch the time themselves, because a bind
+// that ran out of time must be recorded as failed.
 func (a *API) neverRefuse(ctx context.Context, method string) (context.Context, context.CancelFunc) {
-	if ctx = limiter.NeverRefuse(ctx); method == http.MethodPatch {
+	ctx = limiter.NeverRefuse(ctx)
+	if method == http.MethodPatch {
 		return ctx, func() {}
 	}
+
 	return context.WithTimeout(ctx, a.config.BindTimeout)
 }
 
-// newRouter makes the router from the table, so that no route is without a rule.
+// newRouter makes the router from Routes, so that no route is without a policy rule.
 func (a *API) newRouter() *chi.Mux {
 	router := chi.NewRouter()
 	router.Method(http.MethodGet, "/", named(Prefix, a.showVersion))
 	router.Method(http.MethodGet, documentPath, named(Prefix+documentPath, a.showDocument))
+
 	for _, route := range a.Routes() {
 		router.Method(route.Method, route.Pattern, named(Prefix+route.Pattern, a.permitted(route)))
 	}
+
 	router.NotFound(func(w http.ResponseWriter, r *http.Request) { web.WriteError(w, r, noSuchPath()) })
+
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		const ofOne = 2 // slashes; what is below one thing is an action, and upstream knows no reading of those
+		// Upstream has no GET for the actions below a member, such as /devices/ID/enable, and answers them with 404, not 405.
+		const ofOne = 2 // slashes in the path of one member
 		if r.Method == http.MethodGet && strings.Count(r.URL.Path, "/") > ofOne {
 			web.WriteError(w, r, noSuchPath())
 			return
 		}
+
 		web.WriteError(w, r, wrongMethod(r.Method))
 	})
+
 	return router
 }
 
+// named sets the route's pattern, for metrics and logs, before the handler runs.
 func named(pattern string, handle web.Handler) http.Handler {
 	return web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 		web.SetRoute(r.Context(), pattern)
@@ -126,7 +150,7 @@ func named(pattern string, handle web.Handler) http.Handler {
 	})
 }
 
-// permitted lets those through whom the route's rule lets.
+// permitted checks the Accept header, the policy rule and the Content-Type, in this order, before it calls the handler.
 func (a *API) permitted(route Route) web.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if err := acceptsJSON(r); err != nil {
@@ -138,16 +162,18 @@ func (a *API) permitted(route Route) web.Handler {
 		if err := sendsJSON(r); err != nil {
 			return err
 		}
+
 		return route.Handle(w, r)
 	}
 }
 
-// acceptsJSON refuses what asks for another answer than JSON.
+// acceptsJSON rejects a request that does not accept JSON. As in upstream, weights in the Accept header are not considered.
 func acceptsJSON(r *http.Request) error {
 	ranges := r.Header.Values("Accept")
 	if len(ranges) == 0 {
 		return nil
 	}
+
 	for part := range strings.SplitSeq(strings.Join(ranges, ","), ",") {
 		name, _, _ := strings.Cut(part, ";")
 		switch strings.ToLower(strings.TrimSpace(name)) {
@@ -155,16 +181,19 @@ func acceptsJSON(r *http.Request) error {
 			return nil
 		}
 	}
+
 	return notAcceptable("The answers are application/json, and the header Accept is %q.", web.Shorten(strings.Join(ranges, ",")))
 }
 
-// sendsJSON refuses a body that says to be something else than JSON.
+// sendsJSON rejects a body whose Content-Type is not JSON.
 func sendsJSON(r *http.Request) error {
 	given := r.Header.Get("Content-Type")
 	name, _, _ := strings.Cut(given, ";")
+
 	if r.ContentLength == 0 || strings.EqualFold(strings.TrimSpace(name), "application/json") {
 		return nil
 	}
+
 	return web.WithStatus(cyborg.Errorf(cyborg.ErrInvalid, "Unknown mimetype: %s", web.Shorten(given)).
 		WithHint("Send application/json."), http.StatusUnsupportedMediaType)
 }

@@ -1,9 +1,9 @@
-// Package v2 is OpenStack Cyborg's REST interface, so that Nova and every client of it work with this server unchanged. It
-// has no records of its own: what it shows and changes is what /v1 shows and changes. Where it answers otherwise than
-// upstream, docs/differences.md says so and why.
+// Package v2 is OpenStack Cyborg's REST interface, so that Nova and every other client work with this server unchanged. It has
+// no records of its own: it shows and changes the same records as /v1. docs/differences.md lists where its answers differ from
+// upstream's, and why.
 //
-// It reaches the records and Temporal only through the interfaces declared here, and must not import a driver, an
-// activity, a worker, or how the store is made.
+// The package reaches the records and Temporal only through the interfaces that it declares. It must not import a driver, an
+// activity or a worker, nor open the store itself.
 package v2
 
 import (
@@ -27,18 +27,20 @@ import (
 // documentPath is where the OpenAPI document is served, below Prefix.
 const documentPath = "/openapi.json"
 
-// Config bounds what requests may take. The zero value of a field means its default.
+// Config bounds what requests may use. The zero value of a field means its default.
 type Config struct {
-	// PublicEndpoint is the address that links begin with, such as https://cloud.example.org; default is the request's own.
+	// PublicEndpoint is the address that links begin with, such as https://cloud.example.org. By default, links begin with the
+	// address that the request was sent to.
 	PublicEndpoint string
 	// SyncWait is how long a request waits for its operation to end before it answers 202; default 30 s.
 	SyncWait time.Duration
-	// BindTimeout is how long a bind may take, with all that it waits for; default 60 s.
+	// BindTimeout is how long a bind may take, including the time it waits for other operations; default 60 s.
 	BindTimeout time.Duration
 	// BodyLimit is the largest body, in bytes; default 1 MiB.
 	BodyLimit int64
 }
 
+// withDefaults returns the configuration with its defaults filled in.
 func (c Config) withDefaults() Config {
 	c.SyncWait = cmp.Or(c.SyncWait, 30*time.Second)
 	c.BindTimeout = cmp.Or(c.BindTimeout, time.Minute)
@@ -46,7 +48,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Store is what this interface needs of the records. *db.Store is one.
+// Store is what this interface needs of the records; *db.Store implements it. Method comments are there.
 type Store interface {
 	DeviceProfiles(ctx context.Context, filter db.DeviceProfileFilter, listing db.Listing) ([]cyborg.DeviceProfile, error)
 	CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error)
@@ -66,25 +68,25 @@ type Store interface {
 	ARQStore
 }
 
-// Policy decides whether the caller that ctx knows (auth.CallerOf) may do what a rule is about. The error is of kind
-// Forbidden.
+// Policy decides whether the caller in ctx (auth.CallerOf) may do what a rule covers. The error is of kind ErrForbidden.
 type Policy interface {
 	Check(ctx context.Context, rule string) error
 }
 
-// Authenticator finds out who makes a request. The error is of kind ErrUnauthenticated, or of kind ErrUnavailable where nobody
-// can tell.
+// Authenticator determines who makes a request. The error is of kind ErrUnauthenticated, or ErrUnavailable if the identity
+// service cannot be asked.
 type Authenticator interface {
 	Authenticate(r *http.Request) (auth.Caller, error)
 }
 
-// Operator runs operations; *v1.API is one.
+// Operator runs operations; *v1.API implements it.
 type Operator interface {
-	// Operate admits an operation, starts it, and waits so long for its end.
+	// Operate admits an operation, starts it, and waits at most that long for its end. The returned operation may still be
+	// running. It is set even beside an error if the operation was admitted.
 	Operate(w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind, admission db.Admission, wait time.Duration) (db.Admitted, error)
 }
 
-// Deps is what the interface is made of.
+// Deps are the parts that an API is made of. All are needed unless the field says otherwise.
 type Deps struct {
 	Store         Store
 	Limiter       *limiter.Limiter
@@ -92,14 +94,14 @@ type Deps struct {
 	Canceller     Canceller
 	Policy        Policy
 	Authenticator Authenticator
-	// Instances is Nova; nil where there is none.
+	// Instances is Nova, or nil if Nova is not configured.
 	Instances Instances
 	Log       *slog.Logger
 	// Document is the OpenAPI document, as JSON.
 	Document []byte
 }
 
-// API serves /v2.
+// API serves /v2. It is safe for concurrent use.
 type API struct {
 	config        Config
 	store         Store
@@ -111,22 +113,23 @@ type API struct {
 	authenticator Authenticator
 	document      []byte
 	router        *chi.Mux
-	places        sync.Pool // of *[]byte: where long lists are written
+	places        sync.Pool // of *[]byte: the memory of long lists, used again by later ones
 }
 
-// New returns the API.
+// New returns the API. It limits its use of the store to what deps.Limiter grants.
 func New(config Config, deps Deps) *API {
 	a := &API{
 		config: config.withDefaults(), store: &limitedStore{store: deps.Store, limiter: deps.Limiter}, operator: deps.Operator, policy: deps.Policy,
 		canceller: deps.Canceller, instances: deps.Instances, log: deps.Log,
 		authenticator: deps.Authenticator, document: deps.Document,
 	}
+
 	a.router = a.newRouter()
 	return a
 }
 
-// Routes lists every route with the rule that decides who may. The router is made from it, so no route is without one;
-// the version document and the OpenAPI document are for everybody.
+// Routes lists every route with the policy rule that guards it. The router is made from this list, so no route can be without
+// a rule. Only the version document and the OpenAPI document need no rule; everybody may read them.
 func (a *API) Routes() []Route {
 	const (
 		profile    = "/device_profiles"
@@ -135,6 +138,7 @@ func (a *API) Routes() []Route {
 		attribute  = "/attributes"
 		arq        = "/" + acceleratorRequests
 	)
+
 	return []Route{
 		{"GET", profile, "cyborg:device_profile:get_all", a.listDeviceProfiles},
 		{"POST", profile, "cyborg:device_profile:create", a.createDeviceProfile},
@@ -166,13 +170,14 @@ func (a *API) Routes() []Route {
 	}
 }
 
+// showDocument answers with the OpenAPI document.
 func (a *API) showDocument(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "application/json")
 	_, err := w.Write(a.document)
 	return err
 }
 
-// actor is on whose behalf the request acts.
+// actor returns the actor that changes are recorded under: the caller, with the id of the request.
 func actor(r *http.Request) cyborg.Actor {
 	return auth.CallerOf(r.Context()).Actor(web.RequestID(r.Context()))
 }

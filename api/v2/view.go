@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// timeLayout is how upstream writes times: in UTC, with the offset in numbers.
+// timeLayout is upstream's format of times: UTC, with a numeric offset.
 const timeLayout = "2006-01-02T15:04:05-07:00"
 
+// linkView is a link as OpenStack's APIs show it.
 type linkView struct {
 	Href string `json:"href"`
 	Rel  string `json:"rel"`
 }
 
-// base is the address that links begin with: the configured one, else that of the request.
+// base returns the address that links begin with: the configured one, or that of the request.
 func (a *API) base(r *http.Request) string {
 	if a.config.PublicEndpoint != "" {
 		return strings.TrimSuffix(a.config.PublicEndpoint, "/")
@@ -22,6 +23,7 @@ func (a *API) base(r *http.Request) string {
 	return requestHost(r)
 }
 
+// requestHost returns the scheme and host that the request was sent to.
 func requestHost(r *http.Request) string {
 	if r.TLS != nil {
 		return "https://" + r.Host
@@ -29,12 +31,12 @@ func requestHost(r *http.Request) string {
 	return "http://" + r.Host
 }
 
-// selfLink links to one thing of a collection.
+// selfLink returns the link to one member of a collection.
 func (a *API) selfLink(r *http.Request, collection, id string) linkView {
 	return linkView{Href: a.base(r) + linkPrefix + "/" + collection + "/" + id, Rel: "self"}
 }
 
-// viewTime shows a time; nil for the zero time, which becomes null.
+// viewTime formats a time; it returns nil for the zero time, so that it becomes null in JSON.
 func viewTime(at time.Time) *string {
 	if at.IsZero() {
 		return nil
@@ -43,7 +45,7 @@ func viewTime(at time.Time) *string {
 	return &text
 }
 
-// orNull is nil for an empty text, which becomes null.
+// orNull returns nil for an empty text, so that it becomes null in JSON.
 func orNull(text string) *string {
 	if text == "" {
 		return nil
@@ -51,7 +53,7 @@ func orNull(text string) *string {
 	return &text
 }
 
-// each shows every one of a list; never nil, so that an empty list is one.
+// each converts every value of a list. The result is never nil, so that an empty list becomes [] and not null.
 func each[T, V any](values []T, view func(T) V) []V {
 	out := make([]V, len(values))
 	for i, value := range values {

@@ -10,13 +10,15 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// arq makes our word of an accelerator request. Holders are the requests that have a handle, by the handle's number.
-func (u *converter) arq(a arq, holders map[int64]arq) {
+// arq converts an accelerator request. holders collects the requests that hold a handle, by upstream's id of the handle.
+func (c *converter) arq(a arq, holders map[int64]arq) {
 	refuse := func(format string, args ...any) {
-		u.refuse("extended_accelerator_requests", a.id, a.uuid, format, args...)
+		c.refuse("extended_accelerator_requests", a.id, a.uuid, format, args...)
 	}
+
 	id, err := uuid.Parse(a.uuid)
-	profile := u.profiles[a.profile]
+	profile := c.profiles[a.profile]
+
 	switch {
 	case err != nil:
 		refuse("uuid %q is none", a.uuid)
@@ -28,43 +30,53 @@ func (u *converter) arq(a arq, holders map[int64]arq) {
 		refuse("its device profile %q has %d groups, and none with number %d", profile.Name, len(profile.Groups), a.group)
 		return
 	}
+
 	out := db.AdoptedARQ{
 		UUID: id, State: cyborg.ARQState(a.state), Profile: profile.UUID, Name: profile.Name, GroupIndex: int(a.group),
 		Group: profile.Groups[a.group], CreatedAt: when(a.stamps),
 	}
+
 	if a.project.Valid {
 		out.Project = &a.project.String
 	}
+
 	if a.updated.Valid {
 		at := a.updated.Time.UTC()
 		out.UpdatedAt = &at
 	}
+
 	switch out.State {
 	case cyborg.ARQBound:
-		if !u.bound(a, &out, holders, refuse) {
+		if !c.bound(a, &out, holders, refuse) {
 			return
 		}
 	case cyborg.ARQInitial, cyborg.ARQUnbound:
 	case cyborg.ARQBindFailed:
 		out.Reason = "its bind failed in OpenStack Cyborg"
+
+	// These states belong to work in progress. Nobody will finish it after the adoption, so the bind has failed.
 	case cyborg.ARQBindStarted, cyborg.ARQDeleting:
-		u.note("extended_accelerator_requests", a.id, a.uuid, "it is %s, and nobody works on it any more; it is adopted as BindFailed", a.state)
+		c.note("extended_accelerator_requests", a.id, a.uuid, "it is %s, and nobody works on it any more; it is adopted as BindFailed", a.state)
 		out.State, out.Reason = cyborg.ARQBindFailed, "OpenStack Cyborg was stopped while it was "+a.state
 	default:
 		refuse("state %q is not known", a.state)
 		return
 	}
-	if out.State == cyborg.ARQBindFailed && !u.place(a, &out, refuse) {
+
+	// A failed bind keeps its host, provider and instance. A bound request has read them already.
+	if out.State == cyborg.ARQBindFailed && !c.place(a, &out, refuse) {
 		return
 	}
-	u.adoption.ARQs = append(u.adoption.ARQs, out)
+
+	c.adoption.ARQs = append(c.adoption.ARQs, out)
 }
 
-// place reads where a request was to be bound.
-func (u *converter) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)) bool {
+// place reads where a request was to be bound: host, resource provider and instance. It returns false after a refusal.
+func (c *converter) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)) bool {
 	if a.host.Valid {
 		out.Host = &a.host.String
 	}
+
 	for _, id := range []struct {
 		name string
 		text sql.NullString
@@ -73,20 +85,25 @@ func (u *converter) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)
 		if !id.text.Valid {
 			continue
 		}
+
 		parsed, err := uuid.Parse(id.text.String)
 		if err != nil {
 			refuse("%s %q is no UUID", id.name, id.text.String)
 			return false
 		}
+
 		*id.into = &parsed
 	}
+
 	return true
 }
 
-// bound reads who has what; the handle is its instance's.
-func (u *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refuse func(string, ...any)) bool {
-	at, ok := u.handles[a.handle.Int64]
+// bound converts a request that is bound, and makes its instance the holder of the handle. It returns false after a refusal. In
+// upstream's database two requests may refer to one handle, which must not happen here.
+func (c *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refuse func(string, ...any)) bool {
+	at, ok := c.handles[a.handle.Int64]
 	other, taken := holders[a.handle.Int64]
+
 	switch {
 	case !a.handle.Valid:
 		refuse("it is Bound and has no attach handle; delete it there, or its instance")
@@ -101,25 +118,34 @@ func (u *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refu
 		refuse("it is Bound and has no instance_uuid; delete it there")
 		return false
 	}
+
+	// The request counts as the holder even if it is refused below, so that a second one with the same handle is refused, too.
 	holders[a.handle.Int64] = a
-	if !u.place(a, out, refuse) {
+
+	if !c.place(a, out, refuse) {
 		return false
 	}
-	handle := &u.adoption.Handles[at]
-	deployable, known := u.deployables[a.deployable.Int64]
+
+	handle := &c.adoption.Handles[at]
+	deployable, known := c.deployables[a.deployable.Int64]
+
 	switch {
-	case a.deployable.Valid && (!known || u.adoption.Deployables[deployable].UUID != handle.Deployable):
+	case a.deployable.Valid && (!known || c.adoption.Deployables[deployable].UUID != handle.Deployable):
 		refuse("its deployable %d is another one than that of its attach handle", a.deployable.Int64)
 		return false
 	case !a.host.Valid || a.host.String != handle.Host:
 		refuse("its hostname is %q, and its attach handle is on %q", a.host.String, handle.Host)
 		return false
 	}
+
+	// Upstream does not record when the bind succeeded; the last change of the request is closest to it.
 	since := when(a.stamps)
 	if out.UpdatedAt != nil {
 		since = *out.UpdatedAt
 	}
+
 	handle.Instance, handle.HeldSince = out.Instance.String(), new(time.Time)
 	*handle.HeldSince, out.Handle = since, &handle.UUID
+
 	return true
 }

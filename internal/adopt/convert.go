@@ -16,68 +16,85 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// Remark is about one row of the upstream records.
+// Remark is a finding about one row of the upstream records.
 type Remark struct {
 	Table string
-	Row   int64 // its id
+	Row   int64 // upstream's id of the row
 	UUID  string
 	Text  string
 }
 
+// String returns the remark as a line of the report.
 func (r Remark) String() string { return fmt.Sprintf("%s %d (%s): %s", r.Table, r.Row, r.UUID, r.Text) }
 
-// understanding makes our words of the upstream records.
+// converter converts the upstream records to ours. Its methods must be called in convert's order, because each kind of row
+// refers to kinds that were converted before it.
 type converter struct {
 	from     *upstream
 	adoption db.Adoption
-	refused  []Remark // what is not understood, and keeps everything from being adopted
-	notes    []Remark // what is adopted otherwise than it stands there
+	refused  []Remark // rows that cannot be converted; a single one prevents the whole adoption
+	notes    []Remark // rows that are adopted with a change
 
-	devices     map[int64]*db.AdoptedDevice // by upstream's numbers; nil where refused
-	statuses    map[int64]string
-	deployables map[int64]int // place in adoption
-	handles     map[int64]int
+	// What was converted so far, by upstream's ids. A row that was refused is missing.
+	devices     map[int64]*db.AdoptedDevice
+	statuses    map[int64]string // of devices
+	deployables map[int64]int    // index in adoption.Deployables
+	handles     map[int64]int    // index in adoption.Handles
 	paths       map[int64]controlPath
 	profiles    map[int64]*cyborg.DeviceProfile
 }
 
-// understand makes our words of the upstream records. What it refuses is in no adoption.
+// convert converts the upstream records. Rows that it refuses are in the remarks and not in the adoption.
 func convert(from *upstream) *converter {
-	u := &converter{
+	c := &converter{
 		from: from, devices: map[int64]*db.AdoptedDevice{}, statuses: map[int64]string{}, deployables: map[int64]int{},
 		handles: map[int64]int{}, paths: map[int64]controlPath{}, profiles: map[int64]*cyborg.DeviceProfile{},
 	}
+
+	// Each kind of row comes after the kinds that it refers to. A row that was refused is missing afterwards, so that rows
+	// that refer to it are refused, too.
 	for _, p := range from.profiles {
-		u.profile(p)
+		c.profile(p)
 	}
-	u.allDevices()
+
+	c.convertDevices()
+
 	for _, d := range from.deployables {
-		u.deployable(d)
+		c.deployable(d)
 	}
+
 	for _, a := range from.attributes {
-		u.attribute(a)
+		c.attribute(a)
 	}
+
 	for _, h := range from.handles {
-		u.handle(h)
+		c.handle(h)
 	}
+
+	// holders has the bound request of each handle, by the handle's id. It shows handles that were given out twice.
 	holders := map[int64]arq{}
 	for _, a := range from.arqs {
-		u.arq(a, holders)
+		c.arq(a, holders)
 	}
-	u.leaked(holders)
-	u.names()
-	return u
+
+	// The last two look at rows together: handles against requests, and names against each other.
+	c.noteLeaks(holders)
+	c.checkUnique()
+
+	return c
 }
 
-func (u *converter) refuse(table string, row int64, id, format string, args ...any) {
-	u.refused = append(u.refused, Remark{table, row, id, fmt.Sprintf(format, args...)})
+// refuse records that a row cannot be converted.
+func (c *converter) refuse(table string, row int64, id, format string, args ...any) {
+	c.refused = append(c.refused, Remark{table, row, id, fmt.Sprintf(format, args...)})
 }
 
-func (u *converter) note(table string, row int64, id, format string, args ...any) {
-	u.notes = append(u.notes, Remark{table, row, id, fmt.Sprintf(format, args...)})
+// note records that a row is adopted with a change.
+func (c *converter) note(table string, row int64, id, format string, args ...any) {
+	c.notes = append(c.notes, Remark{table, row, id, fmt.Sprintf(format, args...)})
 }
 
-// when is the time of a row, which upstream may have left out.
+// when returns the creation time of a row in UTC, or now if upstream has left it out.
 func when(s stamps) time.Time {
 	if s.created.Valid {
 		return s.created.Time.UTC()
@@ -85,64 +102,80 @@ func when(s stamps) time.Time {
 	return time.Now().UTC()
 }
 
-func (u *converter) profile(p profile) {
-	refuse := func(format string, args ...any) { u.refuse("device_profiles", p.id, p.uuid, format, args...) }
+// profile converts a device profile.
+func (c *converter) profile(p profile) {
+	refuse := func(format string, args ...any) { c.refuse("device_profiles", p.id, p.uuid, format, args...) }
+
 	id, err := uuid.Parse(p.uuid)
 	if err != nil {
 		refuse("uuid %q is none", p.uuid)
 		return
 	}
+
 	var content struct {
 		Groups []map[string]string `json:"groups"`
 	}
+
+	// An unknown member could change the meaning of the profile, so it is refused rather than ignored.
 	decoder := json.NewDecoder(strings.NewReader(p.json))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&content); err != nil || len(content.Groups) == 0 {
 		refuse("profile_json is %.200q, not groups of texts", p.json)
 		return
 	}
+
 	if !cyborg.IsName(p.name) {
 		refuse("the name %.80q cannot be one", p.name)
 		return
 	}
+
 	out := cyborg.DeviceProfile{UUID: id, Name: p.name, Description: p.description.String, Groups: content.Groups, CreatedAt: when(p.stamps)}
 	if p.updated.Valid {
 		out.UpdatedAt = p.updated.Time.UTC()
 	}
-	u.profiles[p.id] = &out
-	u.adoption.Profiles = append(u.adoption.Profiles, out)
+
+	c.profiles[p.id] = &out
+	c.adoption.Profiles = append(c.adoption.Profiles, out)
 }
 
-// typesTable are the device types of upstream.
+// typesTable lists the device types of upstream.
 var typesTable = []cyborg.DeviceType{cyborg.DeviceTypeGPU, cyborg.DeviceTypeFPGA, cyborg.DeviceTypeAIChip, cyborg.DeviceTypeQAT, cyborg.DeviceTypeNIC, cyborg.DeviceTypeSSD}
 
-func (u *converter) allDevices() {
+// convertDevices converts the devices, each with its control path. Two devices at the same address of a host are refused, because
+// our records know a device by host and address.
+func (c *converter) convertDevices() {
 	paths := map[int64][]controlPath{}
-	for _, c := range u.from.controlPaths {
-		paths[c.device] = append(paths[c.device], c)
-		u.paths[c.id] = c
+	for _, path := range c.from.controlPaths {
+		paths[path.device] = append(paths[path.device], path)
+		c.paths[path.id] = path
 	}
+
 	taken := map[string]device{}
-	for _, d := range u.from.devices {
-		out := u.device(d, paths[d.id])
+	for _, d := range c.from.devices {
+		out := c.device(d, paths[d.id])
 		if out == nil {
 			continue
 		}
+
 		place := out.Host + " " + out.Identity
 		if other, twice := taken[place]; twice {
-			u.refuse("devices", d.id, d.uuid, "host %s has %s twice, also as device %d", out.Host, out.Identity, other.id)
+			c.refuse("devices", d.id, d.uuid, "host %s has %s twice, also as device %d", out.Host, out.Identity, other.id)
 			continue
 		}
+
 		taken[place] = d
-		u.devices[d.id], u.statuses[d.id] = out, d.status
+		c.devices[d.id], c.statuses[d.id] = out, d.status
 	}
 }
 
-func (u *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
+// device converts a device; it returns nil after a refusal. A device needs exactly one control path, its PCI address, because
+// that becomes its identity.
+func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 	refuse := func(format string, args ...any) *db.AdoptedDevice {
-		u.refuse("devices", d.id, d.uuid, format, args...)
+		c.refuse("devices", d.id, d.uuid, format, args...)
 		return nil
 	}
+
 	id, err := uuid.Parse(d.uuid)
 	switch {
 	case err != nil:
@@ -158,23 +191,31 @@ func (u *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 	case paths[0].kind != "PCI":
 		return refuse("its control path is of cpid_type %q, not PCI", paths[0].kind)
 	}
+
+	// The address becomes the identity until a report of the agent, which is matched by the same address, brings the real one.
 	address, _, err := pciInfo(paths[0].info)
 	if err != nil {
 		return refuse("its control path is %.200q: %v", paths[0].info, err)
 	}
+
 	out := &db.AdoptedDevice{
 		UUID: id, Host: d.hostname, Driver: adopter, Identity: address.String(), Type: cyborg.DeviceType(d.kind),
 		VendorID: strings.ToLower(strings.TrimPrefix(d.vendor, "0x")), Vendor: d.vendor, Model: d.model, BoardInfo: cyborg.JSONObject{},
 		ControlPathKind: "PCI", ControlPathInfo: address.HandleInfo(), CreatedAt: when(d.stamps),
 	}
+
+	// Upstream has two texts about the board. Ours is one object: the members of std_board_info, with vendor_board_info as
+	// one more member.
 	if d.vendorBoardInfo.Valid {
 		out.BoardInfo["vendor_board_info"] = d.vendorBoardInfo.String
 	}
+
 	if d.stdBoardInfo.Valid {
 		var info cyborg.JSONObject
 		if err := json.Unmarshal([]byte(d.stdBoardInfo.String), &info); err != nil {
 			return refuse("std_board_info is %.200q, no JSON object", d.stdBoardInfo.String)
 		}
+
 		if product := info["product_id"]; product != nil {
 			text, ok := product.(string)
 			if !ok {
@@ -182,44 +223,52 @@ func (u *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 			}
 			out.ProductID = strings.ToLower(strings.TrimPrefix(text, "0x"))
 		}
-		delete(info, "product_id") // it has its own place, and is shown from there
+		delete(info, "product_id") // the device has a field for it, which /v2 shows the id from
+
 		maps.Copy(out.BoardInfo, info)
 	}
-	u.adoption.Devices = append(u.adoption.Devices, *out)
+
+	c.adoption.Devices = append(c.adoption.Devices, *out)
 	return out
 }
 
-// pciInfo reads an address as upstream writes it, of hexadecimal texts that may lack leading zeros, and gives it back with all
-// that stands beside it.
+// pciInfo reads a PCI address as upstream stores it: a JSON object of hexadecimal texts that may lack leading zeros. It returns
+// the address and all members of the object.
 func pciInfo(text string) (cyborg.PCIAddress, map[string]string, error) {
 	var info map[string]string
 	if err := json.Unmarshal([]byte(text), &info); err != nil {
 		return cyborg.PCIAddress{}, nil, fmt.Errorf("it is no JSON object of texts")
 	}
+
 	var numbers [4]uint64
 	for i, part := range []struct {
 		key  string
 		bits int
 		most uint64
 	}{{"domain", 32, 1<<32 - 1}, {"bus", 8, 0xff}, {"device", 8, 0x1f}, {"function", 8, 7}} {
+		// device and function have fewer bits than ParseUint checks, so the value has a bound of its own.
 		number, err := strconv.ParseUint(info[part.key], 16, part.bits)
 		if err != nil || number > part.most {
 			return cyborg.PCIAddress{}, nil, fmt.Errorf("%s is %q", part.key, info[part.key])
 		}
 		numbers[i] = number
 	}
+
 	return cyborg.PCIAddress{
 		Domain: uint32(numbers[0]), Bus: uint8(numbers[1]), Device: uint8(numbers[2]), Function: uint8(numbers[3]),
 	}, info, nil
 }
 
-// addressPattern is how upstream's names of deployables end: with the address of the card or of a function of it.
+// addressPattern matches the end of a deployable's name in upstream: the address of the card or of one of its functions.
 var addressPattern = regexp.MustCompile(`[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-func (u *converter) deployable(d deployable) {
-	refuse := func(format string, args ...any) { u.refuse("deployables", d.id, d.uuid, format, args...) }
+// deployable converts a deployable. Its device must have been converted before.
+func (c *converter) deployable(d deployable) {
+	refuse := func(format string, args ...any) { c.refuse("deployables", d.id, d.uuid, format, args...) }
+
 	id, err := uuid.Parse(d.uuid)
-	on := u.devices[d.device]
+	on := c.devices[d.device]
+
 	switch {
 	case on == nil:
 		refuse("its device %d is not there, or not understood", d.device)
@@ -237,6 +286,8 @@ func (u *converter) deployable(d deployable) {
 		refuse("num_accelerators is %d", d.accelerators)
 		return
 	}
+
+	// The UUID of the resource provider is derived from the name, as in upstream, unless the row has one.
 	provider := cyborg.ProviderUUID(d.name)
 	if d.provider.Valid {
 		if provider, err = uuid.Parse(d.provider.String); err != nil {
@@ -244,8 +295,9 @@ func (u *converter) deployable(d deployable) {
 			return
 		}
 	} else {
-		u.note("deployables", d.id, d.uuid, "it has no rp_uuid; its resource provider will be %s, as OpenStack Cyborg would have made it", provider)
+		c.note("deployables", d.id, d.uuid, "it has no rp_uuid; its resource provider will be %s, as OpenStack Cyborg would have made it", provider)
 	}
+
 	out := db.AdoptedDeployable{
 		UUID: id, Device: on.UUID, Host: on.Host, Name: d.name, LocalName: addressPattern.FindString(d.name), ProviderUUID: provider,
 		Specs: cyborg.Specs{
@@ -254,40 +306,53 @@ func (u *converter) deployable(d deployable) {
 		Attributes: []cyborg.Attribute{}, Set: []db.AdoptedAttribute{}, BitstreamID: d.bitstream.String, ProgramSet: on.Identity,
 		CreatedAt: when(d.stamps),
 	}
+
+	// The local name is the PCI address if the name ends with one. A report with another local name finds the deployable by its
+	// handles.
 	if out.LocalName == "" {
 		out.LocalName = d.name
 	}
-	if u.statuses[d.device] == "maintaining" {
+
+	if c.statuses[d.device] == "maintaining" {
 		out.Maintaining = "disabled in OpenStack Cyborg"
 	}
-	u.deployables[d.id] = len(u.adoption.Deployables)
-	u.adoption.Deployables = append(u.adoption.Deployables, out)
+
+	c.deployables[d.id] = len(c.adoption.Deployables)
+	c.adoption.Deployables = append(c.adoption.Deployables, out)
 }
 
-func (u *converter) attribute(a attribute) {
-	at, known := u.deployables[a.deployable]
+// attribute converts an attribute. Attributes that drivers report and those that an operator has set are kept apart.
+func (c *converter) attribute(a attribute) {
+	at, known := c.deployables[a.deployable]
 	id, err := uuid.Parse(a.uuid)
+
 	switch {
 	case !known:
-		u.refuse("attributes", a.id, a.uuid, "its deployable %d is not there, or not understood", a.deployable)
+		c.refuse("attributes", a.id, a.uuid, "its deployable %d is not there, or not understood", a.deployable)
 		return
 	case err != nil:
-		u.refuse("attributes", a.id, a.uuid, "uuid %q is none", a.uuid)
+		c.refuse("attributes", a.id, a.uuid, "uuid %q is none", a.uuid)
 		return
 	}
-	deployable := &u.adoption.Deployables[at]
+
+	// Resource classes and traits come from drivers in upstream. All other attributes were set by an operator.
+	deployable := &c.adoption.Deployables[at]
 	one := cyborg.Attribute{Key: a.key, Value: a.value}
 	if a.key == "rc" || strings.HasPrefix(a.key, "trait") {
-		deployable.Attributes = append(deployable.Attributes, one) // what drivers report; their reports replace it
+		deployable.Attributes = append(deployable.Attributes, one) // until the first report of the agent replaces it
 		return
 	}
+
 	deployable.Set = append(deployable.Set, db.AdoptedAttribute{Attribute: one, UUID: id, CreatedAt: when(a.stamps)})
 }
 
-func (u *converter) handle(h handle) {
-	refuse := func(format string, args ...any) { u.refuse("attach_handles", h.id, h.uuid, format, args...) }
+// handle converts an attach handle. Its control path and its deployable must belong to the same device.
+func (c *converter) handle(h handle) {
+	refuse := func(format string, args ...any) { c.refuse("attach_handles", h.id, h.uuid, format, args...) }
+
 	id, err := uuid.Parse(h.uuid)
-	at, known := u.deployables[h.deployable]
+	at, known := c.deployables[h.deployable]
+
 	switch {
 	case !known:
 		refuse("its deployable %d is not there, or not understood", h.deployable)
@@ -299,68 +364,84 @@ func (u *converter) handle(h handle) {
 		refuse("attach_type %q: no driver of this release has such handles", h.kind)
 		return
 	}
+
 	address, info, err := pciInfo(h.info)
 	if err != nil {
 		refuse("attach_info is %.200q: %v", h.info, err)
 		return
 	}
-	if path, ok := u.paths[h.controlPath]; !ok || u.devices[path.device] == nil || u.devices[path.device].UUID != u.adoption.Deployables[at].Device {
+
+	if path, ok := c.paths[h.controlPath]; !ok || c.devices[path.device] == nil || c.devices[path.device].UUID != c.adoption.Deployables[at].Device {
 		refuse("its control path %d is of another device than its deployable %d", h.controlPath, h.deployable)
 		return
 	}
+
+	// The address is written again in our own form; other members of attach_info stay as they are.
 	maps.Copy(info, address.HandleInfo())
-	u.handles[h.id] = len(u.adoption.Handles)
-	u.adoption.Handles = append(u.adoption.Handles, db.AdoptedHandle{
-		UUID: id, Deployable: u.adoption.Deployables[at].UUID, Host: u.adoption.Deployables[at].Host, Kind: cyborg.HandleKind(h.kind),
+	c.handles[h.id] = len(c.adoption.Handles)
+	c.adoption.Handles = append(c.adoption.Handles, db.AdoptedHandle{
+		UUID: id, Deployable: c.adoption.Deployables[at].UUID, Host: c.adoption.Deployables[at].Host, Kind: cyborg.HandleKind(h.kind),
 		Info: info, Identity: address.String(),
 	})
 }
 
-// leaked tells of handles that upstream has given to nobody it knows.
-func (u *converter) leaked(holders map[int64]arq) {
-	for _, h := range u.from.handles {
+// noteLeaks notes the handles whose in_use contradicts the accelerator requests. The requests decide: a handle is adopted as held
+// only if a bound request has it.
+func (c *converter) noteLeaks(holders map[int64]arq) {
+	for _, h := range c.from.handles {
 		_, held := holders[h.id]
-		if _, understood := u.handles[h.id]; !understood || held == h.inUse.Bool {
+
+		if _, converted := c.handles[h.id]; !converted || held == h.inUse.Bool {
 			continue
 		}
+
 		if held {
-			u.note("attach_handles", h.id, h.uuid, "it is free there, and a bound accelerator request has it; it is adopted as held")
+			c.note("attach_handles", h.id, h.uuid, "it is free there, and a bound accelerator request has it; it is adopted as held")
 		} else {
-			u.note("attach_handles", h.id, h.uuid, "it is in_use there, and no accelerator request has it: it leaked, and is adopted as free")
+			c.note("attach_handles", h.id, h.uuid, "it is in_use there, and no accelerator request has it: it leaked, and is adopted as free")
 		}
 	}
 }
 
-// names refuses what two rows share and ours cannot.
-func (u *converter) names() {
+// checkUnique refuses rows that share what must be unique in our records: names, resource providers and places of deployables, and
+// the identities of handles. Upstream's schema does not ensure that.
+func (c *converter) checkUnique() {
 	deployables, providers, locals := map[string]uuid.UUID{}, map[uuid.UUID]uuid.UUID{}, map[string]uuid.UUID{}
-	for _, row := range u.from.deployables {
-		at, ok := u.deployables[row.id]
+
+	for _, row := range c.from.deployables {
+		at, ok := c.deployables[row.id]
 		if !ok {
 			continue
 		}
-		d := u.adoption.Deployables[at]
+
+		d := c.adoption.Deployables[at]
+
 		local := d.Host + " " + d.LocalName
+
 		if other, taken := deployables[d.Name]; taken {
-			u.refuse("deployables", row.id, row.uuid, "deployable %s has the name %q, too", other, d.Name)
+			c.refuse("deployables", row.id, row.uuid, "deployable %s has the name %q, too", other, d.Name)
 		} else if other, taken := providers[d.ProviderUUID]; taken {
-			u.refuse("deployables", row.id, row.uuid, "deployable %s has the resource provider %s, too", other, d.ProviderUUID)
+			c.refuse("deployables", row.id, row.uuid, "deployable %s has the resource provider %s, too", other, d.ProviderUUID)
 		} else if other, taken := locals[local]; taken {
-			u.refuse("deployables", row.id, row.uuid, "deployable %s of host %s ends in %s, too", other, d.Host, d.LocalName)
+			c.refuse("deployables", row.id, row.uuid, "deployable %s of host %s ends in %s, too", other, d.Host, d.LocalName)
 		}
+
 		deployables[d.Name], providers[d.ProviderUUID], locals[local] = d.UUID, d.UUID, d.UUID
 	}
+
 	handles := map[string]uuid.UUID{}
-	for _, row := range u.from.handles {
-		at, ok := u.handles[row.id]
+	for _, row := range c.from.handles {
+		at, ok := c.handles[row.id]
 		if !ok {
 			continue
 		}
-		h := u.adoption.Handles[at]
+		h := c.adoption.Handles[at]
+
 		key := h.Host + " " + string(h.Kind) + " " + h.Identity
 		if other, taken := handles[key]; taken {
-			u.refuse("attach_handles", row.id, row.uuid, "handle %s of host %s is %s %s, too", other, h.Host, h.Kind, h.Identity)
+			c.refuse("attach_handles", row.id, row.uuid, "handle %s of host %s is %s %s, too", other, h.Host, h.Kind, h.Identity)
 		}
+
 		handles[key] = h.UUID
 	}
 }

@@ -23,11 +23,11 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// head is the newest schema of OpenStack Cyborg (alembic), and the only one that is understood.
+// head is the newest revision (alembic) of OpenStack Cyborg's schema, and the only one that is supported.
 const head = "6c77bd6afea5"
 
-// columnsTable are the tables of that schema that are read, with all their columns. A column more or less is another schema,
-// whatever its version says.
+// columnsTable has the tables that are read, with all columns of that revision. A column more or less means another schema,
+// whatever its revision says, so that a patched database is refused instead of being misread.
 var columnsTable = map[string]string{
 	"devices":         "created_at updated_at id uuid type vendor model std_board_info vendor_board_info hostname status",
 	"deployables":     "created_at updated_at id uuid parent_id root_id name num_accelerators device_id rp_uuid driver_name bitstream_id",
@@ -39,7 +39,7 @@ var columnsTable = map[string]string{
 		"device_rp_uuid instance_uuid attach_handle_id substate deployable_id",
 }
 
-// upstream is what the records of an OpenStack Cyborg hold, by their own numbers.
+// upstream holds the records of an OpenStack Cyborg. Its rows refer to each other by their numeric ids.
 type upstream struct {
 	devices      []device
 	deployables  []deployable
@@ -50,8 +50,10 @@ type upstream struct {
 	arqs         []arq
 }
 
+// stamps are the times of a row, in UTC; both may be null.
 type stamps struct{ created, updated sql.NullTime }
 
+// device is a row of devices. kind is the column type.
 type device struct {
 	stamps
 	id                                          int64
@@ -59,6 +61,7 @@ type device struct {
 	stdBoardInfo, vendorBoardInfo               sql.NullString
 }
 
+// deployable is a row of deployables. parent and root are always null in practice, and refused if not.
 type deployable struct {
 	stamps
 	id, accelerators, device    int64
@@ -67,18 +70,21 @@ type deployable struct {
 	provider, driver, bitstream sql.NullString
 }
 
+// attribute is a row of attributes.
 type attribute struct {
 	stamps
 	id, deployable   int64
 	uuid, key, value string
 }
 
+// controlPath is a row of controlpath_ids: the address of a device. kind and info are cpid_type and cpid_info; info is JSON.
 type controlPath struct {
 	stamps
 	id, device       int64
 	uuid, kind, info string
 }
 
+// handle is a row of attach_handles. kind and info are attach_type and attach_info; info is JSON.
 type handle struct {
 	stamps
 	id, deployable, controlPath int64
@@ -86,6 +92,7 @@ type handle struct {
 	inUse                       sql.NullBool
 }
 
+// profile is a row of device_profiles. json has the groups.
 type profile struct {
 	stamps
 	id               int64
@@ -93,6 +100,7 @@ type profile struct {
 	description      sql.NullString
 }
 
+// arq is a row of extended_accelerator_requests. group is the index of the profile's group that the request was made for.
 type arq struct {
 	stamps
 	id, profile, group                int64
@@ -104,20 +112,21 @@ type arq struct {
 // source is the database to read from.
 type source struct {
 	db *sql.DB
-	// quote puts an identifier into the quotes of the database's dialect.
+	// quote quotes an identifier in the database's dialect; "key" is a reserved word of MySQL.
 	quote func(string) string
-	// schema is the condition on information_schema.columns that finds the tables.
+	// schema is a condition on information_schema.columns that selects the database's own tables.
 	schema string
 }
 
-// open opens the database of a URL, as SQLAlchemy writes it too: mysql://, mysql+pymysql://, mariadb://, postgresql://,
-// postgresql+psycopg2://. The error is of kind ErrInvalid, and has no password in it.
+// open opens the database of a URL. It accepts the schemes that SQLAlchemy uses: mysql, mysql+pymysql, mariadb, postgresql and
+// postgresql+psycopg2. It does not connect yet. The error is of kind ErrInvalid and never contains the password.
 func open(text string) (*source, error) {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Host == "" && parsed.Query().Get("unix_socket") == "" && parsed.Query().Get("host") == "" || len(parsed.Path) < 2 {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "what --from gives is no URL of a database").
 			WithHint("Write mysql://user:password@host/cyborg or postgresql://user:password@host/cyborg, as [database] connection of cyborg.conf has it.")
 	}
+
 	scheme, _, _ := strings.Cut(parsed.Scheme, "+")
 	switch scheme {
 	case "mysql", "mariadb":
@@ -125,61 +134,77 @@ func open(text string) (*source, error) {
 	case "postgresql", "postgres":
 		return openPostgreSQL(parsed)
 	}
+
 	return nil, cyborg.Errorf(cyborg.ErrInvalid, "a database of kind %q cannot be adopted; MySQL (MariaDB) and PostgreSQL can", parsed.Scheme)
 }
 
+// openMySQL opens a MySQL or MariaDB database.
 func openMySQL(from *url.URL) (*source, error) {
 	config := mysql.NewConfig()
 	config.User = from.User.Username()
 	config.Passwd, _ = from.User.Password()
 	config.DBName = strings.TrimPrefix(from.Path, "/")
+
 	config.Net, config.Addr = "tcp", from.Host
 	if from.Port() == "" {
 		config.Addr = net.JoinHostPort(from.Hostname(), "3306")
 	}
+
+	// DATETIME columns have no zone; upstream writes UTC into them.
 	config.ParseTime, config.Loc, config.Timeout = true, time.UTC, connectWithin
 	config.Collation = "utf8mb4_general_ci"
+
 	for key, values := range from.Query() {
 		switch key {
-		case "charset":
+		case "charset": // the collation above already decides it
 		case "unix_socket":
 			config.Net, config.Addr = "unix", values[0]
+
 		case "ssl_ca":
 			roots, err := authorities(values[0])
 			if err != nil {
 				return nil, err
 			}
+
 			config.TLS = &tls.Config{RootCAs: roots, ServerName: from.Hostname(), MinVersion: tls.VersionTLS12}
 		default:
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "the URL of --from has the parameter %q, which is not known; charset, unix_socket and ssl_ca are", key)
 		}
 	}
+
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the URL of --from cannot be used: %w", err)
 	}
+
 	return &source{
 		db: sql.OpenDB(connector), schema: "table_schema = database()",
 		quote: func(name string) string { return "`" + name + "`" },
 	}, nil
 }
 
+// authorities reads the certificate authorities of the parameter ssl_ca.
 func authorities(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	roots := x509.NewCertPool()
+
 	if err != nil || !roots.AppendCertsFromPEM(text) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "ssl_ca of --from, %q, is no file of certificates that can be read", file)
 	}
+
 	return roots, nil
 }
 
+// openPostgreSQL opens a PostgreSQL database. pgx reads the parameters of the URL itself.
 func openPostgreSQL(from *url.URL) (*source, error) {
+	// SQLAlchemy's schemes, such as postgresql+psycopg2, mean nothing to pgx.
 	plain := *from
 	plain.Scheme = "postgres"
 	config, err := pgx.ParseConfig(plain.String())
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the URL of --from cannot be used") // pgx repeats the password
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the URL of --from cannot be used") // the error of pgx may contain the password
 	}
+
 	config.ConnectTimeout = connectWithin
 	return &source{
 		db: stdlib.OpenDB(*config), schema: "table_schema = current_schema()",
@@ -190,41 +215,48 @@ func openPostgreSQL(from *url.URL) (*source, error) {
 // connectWithin bounds connecting to the database.
 const connectWithin = 10 * time.Second
 
-// unopened is why no transaction could be begun: Invalid where the URL names a database, a user or a password that the
-// server does not take, else Unavailable.
+// unopened explains why no transaction could be begun. It is ErrInvalid if the server refuses the database, the user or the
+// password of the URL, otherwise ErrUnavailable.
 func unopened(err error) error {
 	const (
-		// PostgreSQL's, from Appendix A of its manual.
+		// SQLSTATE codes, from Appendix A of PostgreSQL's manual.
 		noDatabase, badPassword, badAuthorization, noPrivilege = "3D000", "28P01", "28000", "42501"
-		// MySQL's, from its list of server errors.
+
+		// Error numbers, from MySQL's list of server errors.
 		mysqlBadDB, mysqlAccessDenied, mysqlDBAccessDenied = 1049, 1045, 1044
 	)
+
 	refused := false
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		refused = slices.Contains([]string{noDatabase, badPassword, badAuthorization, noPrivilege}, pg.Code)
 	}
+
 	if my, ok := errors.AsType[*mysql.MySQLError](err); ok {
 		refused = slices.Contains([]uint16{mysqlBadDB, mysqlAccessDenied, mysqlDBAccessDenied}, my.Number)
 	}
+
 	if !refused {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the database of --from does not answer: %w", err).
 			WithHint("See that its server runs and can be reached from here, and that the URL names the right one.")
 	}
+
 	return cyborg.Errorf(cyborg.ErrInvalid, "the database of --from cannot be opened: %w", err).
 		WithHint("Correct the URL: [database] connection of that Cyborg's cyborg.conf has it.")
 }
 
-// read reads everything as it was at one moment. The errors are of kind ErrUnavailable, ErrInvalid where the
-// URL is wrong, and Unsupported for another schema.
+// read reads all tables in one transaction with REPEATABLE READ, so that rows and what they refer to are of the same moment even
+// if upstream is still running. Errors: ErrUnavailable; ErrInvalid if the URL is wrong; ErrUnsupported for another schema.
 func (s *source) read(ctx context.Context) (*upstream, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
 		return nil, unopened(err)
 	}
-	defer func() { _ = tx.Rollback() }() // it was only read
+	defer func() { _ = tx.Rollback() }() // nothing was written
+
 	if err := s.checkSchema(ctx, tx); err != nil {
 		return nil, err
 	}
+
 	u := &upstream{}
 	for _, read := range []func() error{
 		func() error {
@@ -273,58 +305,71 @@ func (s *source) read(ctx context.Context) (*upstream, error) {
 			return nil, err
 		}
 	}
+
 	return u, nil
 }
 
-// each reads a table by its numbers.
+// each reads the columns of a table into a list, in the order of the rows' ids. places returns where the columns of a row go.
 func each[T any](ctx context.Context, s *source, tx *sql.Tx, table, columns string, into *[]T, places func(*T) []any) error {
 	rows, err := tx.QueryContext(ctx, "SELECT "+columns+" FROM "+s.quote(table)+" ORDER BY id") //nolint:gosec // names of ours
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "table %s of --from cannot be read: %w", table, err)
 	}
-	defer func() { _ = rows.Close() }() // rows.Err tells
+	defer func() { _ = rows.Close() }() // rows.Err has the error, if any
+
 	for rows.Next() {
 		var row T
 		if err := rows.Scan(places(&row)...); err != nil {
 			return cyborg.Errorf(cyborg.ErrUnsupported, "table %s of --from has a row that cannot be read: %w", table, err)
 		}
+
 		*into = append(*into, row)
 	}
+
 	if err := rows.Err(); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "table %s of --from cannot be read: %w", table, err)
 	}
+
 	return nil
 }
 
-// checkSchema refuses a schema that is not understood, by name.
+// checkSchema returns an error of kind ErrUnsupported that names the difference, unless the schema is the supported one.
 func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 	rows, err := tx.QueryContext(ctx, "SELECT table_name, column_name FROM information_schema.columns WHERE "+s.schema) //nolint:gosec // words of ours
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 	}
-	defer func() { _ = rows.Close() }() // rows.Err tells
+	defer func() { _ = rows.Close() }() // rows.Err has the error, if any
+
 	found := map[string][]string{}
 	for rows.Next() {
 		var table, column string
 		if err := rows.Scan(&table, &column); err != nil {
 			return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 		}
+
 		found[table] = append(found[table], column)
 	}
+
 	if err := rows.Err(); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 	}
+
+	// Check the kind of database first, then the revision, then the columns, so that the error is about the first cause.
 	if len(found["alembic_version"]) == 0 {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "the database of --from is none of OpenStack Cyborg: it has no table alembic_version")
 	}
+
 	var version string
 	if err := tx.QueryRowContext(ctx, "SELECT version_num FROM alembic_version").Scan(&version); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "the version of the schema of --from cannot be read: %w", err)
 	}
+
 	if version != head {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "the schema of --from has version %s, and only %s is understood", version, head).
 			WithHint("Bring it there with cyborg-dbsync upgrade of an OpenStack Cyborg that has it.")
 	}
+
 	var wrong []string
 	for _, table := range slices.Sorted(maps.Keys(columnsTable)) {
 		want, got := slices.Sorted(strings.FieldsSeq(columnsTable[table])), slices.Sorted(slices.Values(found[table]))
@@ -332,8 +377,10 @@ func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 			wrong = append(wrong, fmt.Sprintf("%s has %s, not %s", table, strings.Join(got, " "), strings.Join(want, " ")))
 		}
 	}
+
 	if len(wrong) > 0 {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "the schema of --from is not the one of OpenStack Cyborg: %s", strings.Join(wrong, "; "))
 	}
+
 	return nil
 }

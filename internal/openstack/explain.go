@@ -13,49 +13,57 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// longestReason is how much of a service's own words is repeated, in characters.
+// longestReason is how much of a service's own error text is repeated, in characters.
 const longestReason = 300
 
-// Explain turns what went wrong in a call of the service into a *cyborg.Error with a kind: Unavailable where the service
-// is away, overloaded, broken or does not accept our own user; ErrNotFound, Changed (409, 412), Invalid and ErrTooLarge as it
-// answered. An error that is explained already, and the end of ctx, stay as they are; nil stays nil. The cause is kept,
-// so that gophercloud.ResponseCodeIs still knows the status.
+// Explain turns the error of a call to the service into a *cyborg.Error with a kind. It is ErrUnavailable if the service is
+// away, overloaded, broken, or does not accept our own user. ErrNotFound, ErrChanged (409, 412), ErrInvalid and ErrTooLarge
+// follow the status. An error that is explained already and an error of ctx stay as they are; nil stays nil. The cause is
+// kept, so that gophercloud.ResponseCodeIs still finds the status.
 func Explain(service string, err error) error {
 	if err == nil {
 		return nil
 	}
+
 	if explained, ok := errors.AsType[*cyborg.Error](err); ok {
 		return explained
 	}
-	if locked, ok := errors.AsType[*gophercloud.ErrUnableToReauthenticate](err); ok { // it does not unwrap
+
+	if locked, ok := errors.AsType[*gophercloud.ErrUnableToReauthenticate](err); ok { // this type has no Unwrap
 		return Explain("identity", locked.ErrReauth)
 	}
+
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
+
 	answer, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	if !ok {
-		return said(cyborg.ErrUnavailable, err, "the service %s does not answer: %v", service, innermost(err)).
+		return newError(cyborg.ErrUnavailable, err, "the service %s does not answer: %v", service, innermost(err)).
 			WithHint("Look whether it runs and whether this server reaches it.")
 	}
+
 	kind := kindOf(answer.Actual)
-	explained := said(kind, err, "the service %s answered %d to %s %s%s", service, answer.Actual, answer.Method, answer.URL, reason(answer.Body)+
-		theirs(answer.ResponseHeader))
+	explained := newError(kind, err, "the service %s answered %d to %s %s%s", service, answer.Actual, answer.Method, answer.URL, reason(answer.Body)+
+		requestIDText(answer.ResponseHeader))
+
 	if answer.Actual == http.StatusUnauthorized || answer.Actual == http.StatusForbidden {
 		return explained.WithHint("Give the server's own user (openstack.username) the roles that it needs; see docs/openstack.md.")
 	}
+
 	return explained
 }
 
-// theirs names the request as the service's own log does.
-func theirs(header http.Header) string {
+// requestIDText returns the service's own id of the request, as a part of a sentence, so that its log can be searched.
+func requestIDText(header http.Header) string {
 	if id := requestIDIn(header); id != "" {
 		return " (its request " + cyborg.Sanitize(id, 100) + ")"
 	}
 	return ""
 }
 
-// kindOf is what a status means to whoever asked us to ask. What the service does not let us do is no fault of theirs.
+// kindOf maps the status of a service's answer to the kind of error that our caller sees. A refusal of our own user (401, 403)
+// is not the caller's fault, so it becomes ErrUnavailable like a failure of the service.
 func kindOf(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusNotFound:
@@ -70,20 +78,24 @@ func kindOf(status int) cyborg.ErrorKind {
 	return cyborg.ErrUnavailable
 }
 
-// cause is an error with words of ours.
+// cause is an error with a text of ours. It keeps the original error for errors.As.
 type cause struct {
 	text string
 	err  error
 }
 
+// Error returns the text.
 func (c *cause) Error() string { return c.text }
+
+// Unwrap returns the original error.
 func (c *cause) Unwrap() error { return c.err }
 
-func said(kind cyborg.ErrorKind, err error, format string, args ...any) *cyborg.Error {
+// newError makes an error of that kind from a text and its cause.
+func newError(kind cyborg.ErrorKind, err error, format string, args ...any) *cyborg.Error {
 	return cyborg.Errorf(kind, "%w", &cause{fmt.Sprintf(format, args...), err})
 }
 
-// innermost leaves out what each layer says around a failed connection.
+// innermost returns the root cause, without what each layer adds to the error of a failed connection.
 func innermost(err error) error {
 	for {
 		next := errors.Unwrap(err)
@@ -94,12 +106,14 @@ func innermost(err error) error {
 	}
 }
 
-// reason is what the service says of its refusal, in one line: Keystone, Placement, Nova and Glance each have a shape.
+// reason returns the service's own explanation of a refusal, in one line and with ": " in front. Keystone, Placement, Nova and
+// Glance each use another shape of JSON; an unknown shape has no reason.
 func reason(body []byte) string {
 	var shapes struct {
 		Error  struct{ Message string }  `json:"error"`
 		Errors []struct{ Detail string } `json:"errors"`
 	}
+
 	text := ""
 	if err := json.Unmarshal(body, &shapes); err == nil {
 		text = shapes.Error.Message
@@ -107,6 +121,7 @@ func reason(body []byte) string {
 			text = shapes.Errors[0].Detail
 		}
 	}
+
 	if text == "" {
 		var named map[string]struct{ Message string }
 		if err := json.Unmarshal(body, &named); err == nil {
@@ -115,6 +130,7 @@ func reason(body []byte) string {
 			}
 		}
 	}
+
 	text = strings.Join(strings.Fields(text), " ")
 	if text == "" {
 		return ""

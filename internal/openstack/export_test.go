@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Patience is what a session's requests go through.
-func Patience(limit time.Duration, next http.RoundTripper) http.RoundTripper {
-	return &patience{limit: limit, next: next}
+// IdleTimeout gives tests the transport with the idle timeout.
+func IdleTimeout(limit time.Duration, next http.RoundTripper) http.RoundTripper {
+	return &idleTimeout{limit: limit, next: next}
 }

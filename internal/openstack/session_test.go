@@ -38,7 +38,7 @@ func session(t *testing.T, c config.OpenStack) *openstack.Session {
 	return s
 }
 
-// service is one that answers 200 to our own token and 401 to any other.
+// service is a service that answers 200 to our own token and 401 to any other.
 func service(t *testing.T, k *openstacktest.Keystone) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -58,6 +58,7 @@ func get(ctx context.Context, s *openstack.Session, serviceType string) (string,
 	if err != nil {
 		return "", err
 	}
+
 	var answer struct{ Path string }
 	_, err = client.Get(ctx, client.ServiceURL("x"), &answer, nil)
 	return answer.Path, openstack.Explain(serviceType, err)
@@ -69,12 +70,15 @@ func TestServicesAreFoundInTheCatalog(t *testing.T) {
 	server := service(t, k)
 	k.Serve("placement", server.URL+"/catalog")
 	k.Serve("compute", "http://127.0.0.1:1/v2.1")
+
 	c := k.Config()
 	c.Endpoints = []config.ServiceEndpoint{{Service: "compute", URL: server.URL + "/configured/"}}
 	s := session(t, c)
+
 	path, err := get(t.Context(), s, "placement")
 	require.NoError(t, err)
 	require.Equal(t, "/catalog/x", path)
+
 	path, err = get(t.Context(), s, "compute")
 	require.NoError(t, err)
 	require.Equal(t, "/configured/x", path, "what is configured goes before the catalog")
@@ -83,27 +87,29 @@ func TestServicesAreFoundInTheCatalog(t *testing.T) {
 	_, err = s.Service(t.Context(), "image")
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "no service of type image")
+
 	c.Region = "RegionTwo"
 	_, err = session(t, c).Service(t.Context(), "placement")
 	require.ErrorContains(t, err, "no internal endpoint of the service placement in the region RegionTwo")
+
 	c.Region = "RegionOne"
 	_, err = session(t, c).Service(t.Context(), "placement")
 	require.NoError(t, err)
 }
 
-// A service that does not even let us connect in time is away, which passes: Go's net says of that that it is a
-// context.DeadlineExceeded, as if whoever asked had no time left.
-// A service may send us to another path of its own, and to nobody else: our own token goes with us.
+// TestRedirectionsStayAtTheService: a service may redirect to another path of its own, and to nobody else, because our own token
+// goes along.
 func TestRedirectionsStayAtTheService(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	server := service(t, k)
-	var told atomic.Int64
+	var requests atomic.Int64
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		told.Add(1)
+		requests.Add(1)
 		_, _ = io.WriteString(w, `{}`)
 	}))
 	t.Cleanup(elsewhere.Close)
+
 	redirecting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/away/x":
@@ -114,19 +120,25 @@ func TestRedirectionsStayAtTheService(t *testing.T) {
 			server.Config.Handler.ServeHTTP(w, r)
 		}
 	}))
+
 	t.Cleanup(redirecting.Close)
+
 	k.Serve("image", redirecting.URL+"/away")
 	k.Serve("compute", redirecting.URL+"/near")
 	s := session(t, k.Config())
+
 	path, err := get(t.Context(), s, "compute")
 	require.NoError(t, err)
 	require.Equal(t, "/there", path)
+
 	_, err = get(t.Context(), s, "image")
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "redirects to "+elsewhere.URL)
-	require.Zero(t, told.Load())
+	require.Zero(t, requests.Load())
 }
 
+// TestAConnectionThatIsNotMadeInTime: a service that cannot be connected to in time is away, which may pass. Go's net reports it as
+// context.DeadlineExceeded, as if the caller had no time left.
 func TestAConnectionThatIsNotMadeInTime(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
@@ -157,15 +169,19 @@ func TestATokenThatEndsIsReplaced(t *testing.T) {
 	k := openstacktest.NewKeystone(t)
 	k.Serve("placement", service(t, k).URL)
 	s := session(t, k.Config())
+
 	use := func() {
 		t.Helper()
 		_, err := get(t.Context(), s, "placement")
 		require.NoError(t, err)
 	}
+
 	use()
 	use()
 	require.Equal(t, 1, k.Logins())
+
 	k.RevokeOwn() // as when Keystone's keys are changed
+
 	var work sync.WaitGroup
 	for range 20 {
 		work.Go(func() {
@@ -175,6 +191,7 @@ func TestATokenThatEndsIsReplaced(t *testing.T) {
 			}
 		})
 	}
+
 	work.Wait()
 	require.Equal(t, 2, k.Logins(), "one login for all that met a 401")
 
@@ -196,15 +213,18 @@ func TestATokenIsUsedToItsEndWhereKeystoneIsAway(t *testing.T) {
 	k.SetLifetime(time.Minute)
 	s := session(t, k.Config())
 	require.NoError(t, s.Ping(t.Context()))
+
 	var asked atomic.Int64
 	k.Disturb(func(http.ResponseWriter, *http.Request) {
 		asked.Add(1)
 		panic(http.ErrAbortHandler)
 	})
+
 	for range 5 {
 		_, err := get(t.Context(), s, "placement")
 		require.NoError(t, err)
 	}
+
 	require.EqualValues(t, 1, asked.Load(), "Keystone is left alone for a while")
 }
 
@@ -236,6 +256,7 @@ func TestKeystoneDoesNotAnswer(t *testing.T) {
 		require.NotContains(t, err.Error(), openstacktest.OwnPassword, name)
 		require.Less(t, len(err.Error()), 1000, name)
 	}
+
 	k.Disturb(nil)
 	require.NoError(t, s.Ping(t.Context()))
 
@@ -246,11 +267,12 @@ func TestKeystoneDoesNotAnswer(t *testing.T) {
 	require.Contains(t, cyborg.AsError(err).Hint, "openstack.username")
 }
 
-// A login that others wait for does not end with the request that happened to come first.
+// TestALoginOutlivesItsRequest: a login that others wait for does not end with the request that happened to come first.
 func TestALoginOutlivesItsRequest(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	s := session(t, k.Config())
+
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	k.Disturb(func(w http.ResponseWriter, r *http.Request) {
 		close(inside)
@@ -258,12 +280,15 @@ func TestALoginOutlivesItsRequest(t *testing.T) {
 		k.Disturb(nil)
 		k.ServeUndisturbed(w, r)
 	})
+
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	go func() { first <- s.Ping(ctx) }()
+
 	<-inside
 	cancel()
 	require.ErrorIs(t, <-first, context.Canceled)
+
 	second := make(chan error, 1)
 	go func() { second <- s.Ping(t.Context()) }()
 	close(goOn) // the second comes during the login or after it
@@ -290,17 +315,22 @@ func TestCertificatesAreChecked(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(k.ServeHTTP))
 	t.Cleanup(server.Close)
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+
 	c := k.Config()
 	c.AuthURL = server.URL
 	err := session(t, c).Ping(t.Context())
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "certificate")
+
 	c.CAFile = file
 	require.NoError(t, session(t, c).Ping(t.Context()))
+
 	c.CAFile, c.Insecure = "", true
 	require.NoError(t, session(t, c).Ping(t.Context()))
+
 	c.CAFile = filepath.Join(t.TempDir(), "none.pem")
 	_, err = openstack.New(c, slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
@@ -313,19 +343,21 @@ func TestWhatIsUnsafeIsWarnedOf(t *testing.T) {
 	c.AuthURL, c.Insecure, c.Password = "http://keystone.example.org:5000", true, "hush"
 	s, err := openstack.New(c, slog.New(slog.NewTextHandler(&log, nil)))
 	require.NoError(t, err)
+
 	s.Close()
 	require.Contains(t, log.String(), "unencrypted")
 	require.Contains(t, log.String(), "openstack.insecure")
 	require.NotContains(t, log.String(), "hush")
 }
 
-// A service that stops in the middle of an answer is noticed; one that goes on slowly is not cut off.
+// TestSilenceIsBounded: a service that stops in the middle of an answer is noticed; one that goes on slowly is not interrupted.
 func TestSilenceIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10 * time.Second
 		var parts sync.WaitGroup
 		defer parts.Wait()
+
 		part := func(pipe *io.PipeWriter, pause time.Duration, times int) {
 			for range times {
 				<-time.After(pause) // of the bubble's clock
@@ -333,8 +365,9 @@ func TestSilenceIsBounded(t *testing.T) {
 			}
 			pipe.Close()
 		}
+
 		ask := func(next func(r *http.Request) (*http.Response, error)) (string, error) {
-			client := http.Client{Transport: openstack.Patience(limit, roundTrip(next))}
+			client := http.Client{Transport: openstack.IdleTimeout(limit, roundTrip(next))}
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://image/v2", nil)
 			require.NoError(t, err)
 			response, err := client.Do(request)
@@ -345,6 +378,7 @@ func TestSilenceIsBounded(t *testing.T) {
 			body, err := io.ReadAll(response.Body)
 			return string(body), err
 		}
+
 		of := func(pause time.Duration) func(r *http.Request) (*http.Response, error) {
 			return func(r *http.Request) (*http.Response, error) {
 				reader, writer := io.Pipe()
@@ -353,11 +387,14 @@ func TestSilenceIsBounded(t *testing.T) {
 				return &http.Response{StatusCode: http.StatusOK, Body: reader}, nil
 			}
 		}
+
 		text, err := ask(of(9 * time.Second))
 		require.NoError(t, err)
 		require.Equal(t, "xxxx", text, "36 seconds, and never silent for 10")
+
 		_, err = ask(of(11 * time.Second))
 		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+
 		_, err = ask(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
@@ -375,6 +412,7 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, openstack.Explain("compute", nil))
 	require.Equal(t, context.Canceled, openstack.Explain("compute", context.Canceled))
+
 	for status, kind := range map[int]cyborg.ErrorKind{
 		400: cyborg.ErrInvalid, 401: cyborg.ErrUnavailable, 403: cyborg.ErrUnavailable, 404: cyborg.ErrNotFound, 409: cyborg.ErrChanged,
 		413: cyborg.ErrTooLarge, 429: cyborg.ErrUnavailable, 500: cyborg.ErrUnavailable, 503: cyborg.ErrUnavailable,
@@ -384,6 +422,7 @@ func TestExplain(t *testing.T) {
 		require.True(t, gophercloud.ResponseCodeIs(err, status), "the cause is kept")
 		require.Equal(t, err, openstack.Explain("compute", err), "once")
 	}
+
 	for body, words := range map[string]string{
 		`{"error": {"code": 404, "message": "Could not find project."}}`:   ": Could not find project.",
 		`{"errors": [{"status": 409, "detail": "generation\nconflict"}]}`:  ": generation conflict",

@@ -33,17 +33,20 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
 	images := newImages(g)
+
 	property := uuid.New()
 	id := g.Add(content, map[string]any{
 		"accel:function_id": "3AFB", "accel:region_id": "fa00", "accel:vendor_id": "8086", "accel:product_id": "09c4",
 		"accel:bitstream_id": property.String(),
 	})
+
 	other := g.Add([]byte("other"), map[string]any{"region_uuid": "c0de"})
 	sum := sha512.Sum512(content)
 	want := glance.Image{
 		ID: id, Checksum: cyborg.MakeChecksum("sha512", hex.EncodeToString(sum[:])), Size: 10_000,
 		Function: "3AFB", Region: "fa00", VendorID: "8086", ProductID: "09c4",
 	}
+
 	for name, query := range map[string]cyborg.GlanceQuery{
 		"by its id": byID(id), "by its function": {Function: "3AFB"}, "by the bitstream's id": byID(property),
 	} {
@@ -51,6 +54,7 @@ func TestFind(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, want, found, name)
 	}
+
 	found, err := images.Find(t.Context(), byID(other))
 	require.NoError(t, err)
 	require.Equal(t, "c0de", found.Region, "as the specification of bitstreams' metadata calls it")
@@ -64,6 +68,7 @@ func TestFindRefuses(t *testing.T) {
 	g.Add(content, map[string]any{"accel:function_id": "twice"})
 	g.Add(content, map[string]any{"accel:function_id": "twice"})
 	g.Add(content, map[string]any{"accel:function_id": "queued", "status": "queued"})
+
 	for name, test := range map[string]struct {
 		query cyborg.GlanceQuery
 		kind  cyborg.ErrorKind
@@ -86,10 +91,12 @@ func TestFindRefuses(t *testing.T) {
 		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%s: %v", name, err)
 		require.Contains(t, err.Error()+cyborg.AsError(err).Hint, test.text, name)
 	}
+
 	lenient := glance.New(g, glance.Options{Max: 1 << 20, AllowMD5: true})
 	found, err := lenient.Find(t.Context(), byID(g.Add(content, md5)))
 	require.NoError(t, err)
 	require.Equal(t, "md5", found.Checksum.Algorithm())
+
 	_, err = lenient.Find(t.Context(), byID(g.Add(content, map[string]any{"os_hash_algo": nil, "checksum": nil})))
 	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "there is none at all")
 }
@@ -101,9 +108,11 @@ func TestL28TokensEnd(t *testing.T) {
 	g := glancetest.Start(t)
 	images := newImages(g)
 	id := g.Add(content, nil)
+
 	g.Expire()
 	_, err := images.Find(t.Context(), byID(id))
 	require.NoError(t, err)
+
 	var got []byte
 	for len(got) < len(content) {
 		g.Fail(glancetest.Failure{Cut: 3_000})
@@ -116,10 +125,11 @@ func TestL28TokensEnd(t *testing.T) {
 		got = append(got, part...)
 		g.Expire()
 	}
+
 	require.Equal(t, content, got)
 }
 
-// What may pass is of a kind that is tried again.
+// TestGlanceIsAway: an error that may pass is of a kind that is retried.
 func TestGlanceIsAway(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
@@ -136,6 +146,7 @@ func TestGlanceIsAway(t *testing.T) {
 		_, err = images.Open(t.Context(), cyborg.GlanceImage(id), 10_000, 0)
 		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%d: %v", status, err)
 	}
+
 	g.Fail(glancetest.Failure{Status: http.StatusBadRequest})
 	_, err := images.Find(t.Context(), cyborg.GlanceQuery{Function: "3AFB"})
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "what Glance does not understand now it never will")
@@ -165,6 +176,7 @@ func TestOpen(t *testing.T) {
 	g := glancetest.Start(t)
 	images := newImages(g)
 	id := g.Add(content, nil)
+
 	read := func(offset int64) ([]byte, error) {
 		body, err := images.Open(t.Context(), cyborg.GlanceImage(id), 10_000, offset)
 		if err != nil {
@@ -173,13 +185,16 @@ func TestOpen(t *testing.T) {
 		defer body.Close()
 		return io.ReadAll(body)
 	}
+
 	got, err := read(0)
 	require.NoError(t, err)
 	require.Equal(t, content, got)
+
 	g.Expire()
 	got, err = read(9_990)
 	require.NoError(t, err, "the token ended meanwhile")
 	require.Equal(t, content[9_990:], got)
+
 	g.Fail(glancetest.Failure{NoRange: true})
 	got, err = read(5_000)
 	require.NoError(t, err)
@@ -190,15 +205,18 @@ func TestOpen(t *testing.T) {
 	got, err = read(0)
 	require.Error(t, err, "a part is never taken for the whole")
 	require.LessOrEqual(t, len(got), 100)
+
 	_, err = read(10_000)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 
 	g.Replace(id, content[:9_000], nil)
 	_, err = read(0)
 	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "it has another size than when it was found")
+
 	g.Remove(id)
 	_, err = read(0)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
+
 	_, err = images.Open(t.Context(), cyborg.Image{Source: "https://x/y"}, 1, 0)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }

@@ -1,5 +1,5 @@
-// Package keystone asks Keystone whether tokens of callers are good, and remembers what it said. It must not import the
-// API, the store or a workflow.
+// Package keystone asks Keystone whether the tokens of callers are valid, and caches its answers. It must not import the API,
+// the store or a workflow.
 package keystone
 
 import (
@@ -22,20 +22,22 @@ import (
 )
 
 const (
-	// refusalWindow is how long a token that Keystone refused is refused without asking again.
+	// refusalWindow is how long a token that Keystone has refused is refused without asking again.
 	refusalWindow = 10 * time.Second
-	// awayWindow is how long Keystone is left alone after it did not answer: tokens that are remembered are taken at once
-	// meanwhile, and others are answered that Keystone is away.
+	// awayWindow is how long Keystone is left alone after it did not answer. Meanwhile, tokens in the cache are accepted at
+	// once, and for all others the answer is that Keystone is not available.
 	awayWindow = 2 * time.Second
-	// askLimit bounds one question, a login of ours included.
+	// askLimit bounds one request to Keystone, including a login of ours.
 	askLimit = 8 * time.Second
-	// ownLimit bounds the question about our own token, after one about another's came to nothing.
+	// ownLimit bounds the validation of our own token after that of a caller's token has failed.
 	ownLimit = 2 * time.Second
-	// patience is how long the caller of a token that was good lately waits for Keystone to say so again.
-	patience = 2 * time.Second
-	// expiredWindow is how long a token that has expired, and came with a service token, is taken while Keystone is away.
+	// confirmTimeout is how long a caller with a token in the cache waits for Keystone to confirm it. After that, the cached answer
+	// counts.
+	confirmTimeout = 2 * time.Second
+	// expiredWindow is how long a cached answer about an expired token counts while Keystone is away. Expired tokens are
+	// accepted only together with a service token.
 	expiredWindow = 15 * time.Minute
-	// defaultDomain is the id of the domain that Keystone makes itself.
+	// defaultDomain is the id of the domain that every Keystone begins with.
 	defaultDomain = "default"
 	// longestName is how much of a user's name is kept, in characters.
 	longestName = 255
@@ -43,17 +45,21 @@ const (
 	longestToken = 16 << 10
 )
 
-// Token is what Keystone says of a token that is good.
+// Token is what Keystone returns about a valid token.
 type Token struct {
 	UserID string
-	// User is the user's name, with @ and the domain's where that is not the default one: names are only unique in one.
+	// User is the user's name. Names are unique within a domain only, so "@" and the domain's name follow unless it is the
+	// default domain.
 	User string
-	// ProjectID, DomainID and System are what it is for: one of them, or nothing.
+
+	// ProjectID, DomainID and System are the token's scope: at most one of them is set.
 	ProjectID, DomainID string
 	System              bool
-	// UserDomainID and ProjectDomainID are the domains in which these are.
+
+	// UserDomainID and ProjectDomainID are the domains of the user and of the project.
 	UserDomainID, ProjectDomainID string
-	// AdminProject is false where Keystone has a project for its administrators and the token is for another.
+
+	// AdminProject is false if Keystone has an admin project configured and the token is for another project.
 	AdminProject bool
 	Roles        []string
 	Expires      time.Time
@@ -61,17 +67,18 @@ type Token struct {
 
 // Options configure a validator.
 type Options struct {
-	// Revocation is how long an answer is believed before Keystone is asked again.
+	// Revocation is how long an answer counts before Keystone is asked again. While Keystone answers, a revoked token is
+	// accepted for at most as long.
 	Revocation time.Duration
-	// Tokens is how many answers are remembered at most.
+	// Tokens is the largest number of answers in the cache.
 	Tokens   int
 	Registry prometheus.Registerer
 	Log      *slog.Logger
-	// Now is the clock; time.Now where it is nil.
+	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Validator says whose tokens are. Its methods may be called at once.
+// Validator finds out whose a token is. Its methods are safe for concurrent use.
 type Validator struct {
 	session    *openstack.Session
 	revocation time.Duration
@@ -80,19 +87,21 @@ type Validator struct {
 	answers    *prometheus.CounterVec
 
 	good    *lru.Cache[key, answer]
-	refused *lru.Cache[key, time.Time] // until when; of its own, so that made-up tokens push no good one out
-	asking  singleflight.Group
-	known   *semaphore.Weighted // places of tokens that were good lately
-	others  *places
-	away    atomic.Int64 // until when Keystone is left alone, in nanoseconds since 1970
+	refused *lru.Cache[key, time.Time] // end of the refusal; a cache of its own, so that made-up tokens evict no valid one
+
+	flights singleflight.Group  // one request for all callers with the same token
+	known   *semaphore.Weighted // limits the requests about tokens that are in the cache
+	others  *limiter            // limits the requests about all other tokens
+	away    atomic.Int64        // until when Keystone is left alone, in nanoseconds since 1970
 }
 
-// key stands for a token, which is never kept itself, and for how it was asked about.
+// key identifies a token in the caches, together with the way it was asked about. The token itself is never kept.
 type key struct {
 	hash    [sha256.Size]byte
-	expired bool // whether it may have expired
+	expired bool // whether an expired token was to be accepted
 }
 
+// flight returns the key's name in the singleflight group.
 func (k key) flight() string {
 	if k.expired {
 		return string(k.hash[:]) + "x"
@@ -100,23 +109,27 @@ func (k key) flight() string {
 	return string(k.hash[:])
 }
 
+// answer is a cached answer of Keystone.
 type answer struct {
 	token Token
 	at    time.Time // when Keystone was asked
 }
 
-// New returns a validator that asks through the session. The error says that its metrics are registered already.
+// New returns a validator that asks through the session. An error means that its metrics are registered already, or that
+// Options.Tokens is not positive.
 func New(session *openstack.Session, o Options) (*Validator, error) {
 	v := &Validator{
-		session: session, revocation: o.Revocation, now: o.Now, log: o.Log, known: semaphore.NewWeighted(atOnce), others: newPlaces(),
+		session: session, revocation: o.Revocation, now: o.Now, log: o.Log, known: semaphore.NewWeighted(maxRequests), others: newLimiter(),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cyborg_keystone_tokens_total",
 			Help: "Tokens of callers by how it was known what they are: remembered, asked (Keystone said yes), refused (it said no), stale (it is away and said yes before), unavailable (it is away, or has too much to do with tokens of the same client).",
 		}, []string{"answer"}),
 	}
+
 	if v.now == nil {
 		v.now = time.Now
 	}
+
 	var err error
 	if v.good, err = lru.New[key, answer](o.Tokens); err != nil {
 		return nil, err
@@ -124,41 +137,55 @@ func New(session *openstack.Session, o Options) (*Validator, error) {
 	if v.refused, err = lru.New[key, time.Time](o.Tokens); err != nil {
 		return nil, err
 	}
+
 	return v, o.Registry.Register(v.answers)
 }
 
-// Validate says what the token is that the client, an address or a service, has sent. MayBeExpired takes one that has expired, for
-// as long as Keystone allows: that is for requests that a service makes for a user, whose token ended while the service worked. Errors: Unauthenticated where
-// Keystone does not know the token; Unavailable where it does not answer and the token is not remembered.
+// Validate returns what the token is. client identifies the sender, an address or a service, for the limits on unknown tokens.
+// mayBeExpired accepts an expired token for as long as Keystone allows it: for requests that a service makes on behalf of a
+// user whose token has ended while the service was working. Errors: ErrUnauthenticated if Keystone does not know the token;
+// ErrUnavailable if Keystone does not answer and the token is not in the cache.
 func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExpired bool) (Token, error) {
 	if !wellFormed(token) {
 		return Token{}, v.refuse()
 	}
+
 	k, now := key{hash: sha256.Sum256([]byte(token)), expired: mayBeExpired}, v.now()
+
 	known, ok := v.good.Get(k)
 	ok = ok && (mayBeExpired || now.Before(known.token.Expires))
 	if ok && now.Before(known.at.Add(v.revocation)) {
 		v.answers.WithLabelValues("remembered").Inc()
 		return known.token, nil
 	}
+
 	if until, refused := v.refused.Get(k); refused && now.Before(until) {
 		return Token{}, v.refuse()
 	}
+
 	usable := ok && (now.Before(known.token.Expires) || now.Before(known.at.Add(expiredWindow)))
+
 	if now.UnixNano() < v.away.Load() {
-		return v.without(known, usable, nil)
+		return v.fallback(known, usable, nil)
 	}
-	take := func(ctx context.Context) (func(), error) { return v.others.take(ctx, client) }
+
+	// Tokens in the cache have a limit of their own, so that a flood of unknown tokens does not delay known callers.
+	acquire := func(ctx context.Context) (func(), error) { return v.others.acquire(ctx, client) }
 	if ok {
-		take = v.again
+		acquire = v.acquireKnown
 	}
-	found := v.asking.DoChan(k.flight(), func() (any, error) { return v.ask(context.WithoutCancel(ctx), k, token, take) })
-	var enough <-chan time.Time
+
+	// The request goes on without this caller's context, because other callers may wait for the same answer.
+	found := v.flights.DoChan(k.flight(), func() (any, error) { return v.ask(context.WithoutCancel(ctx), k, token, acquire) })
+
+	var timeout <-chan time.Time
 	if usable {
-		timer := time.NewTimer(patience)
+		timer := time.NewTimer(confirmTimeout)
 		defer timer.Stop()
-		enough = timer.C
+
+		timeout = timer.C
 	}
+
 	select {
 	case result := <-found:
 		switch {
@@ -168,106 +195,121 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 		case cyborg.ErrorKindOf(result.Err) == cyborg.ErrUnauthenticated:
 			return Token{}, v.refuse()
 		}
-		return v.without(known, usable, result.Err)
-	case <-enough:
-		return v.without(known, usable, nil)
+		return v.fallback(known, usable, result.Err)
+	case <-timeout:
+		return v.fallback(known, usable, nil)
 	case <-ctx.Done():
 		return Token{}, ctx.Err()
 	}
 }
 
-// without answers where Keystone does not, because of err.
-func (v *Validator) without(known answer, usable bool, err error) (Token, error) {
+// fallback returns the answer for the time that Keystone gives none, because of err: the cached one if it is usable.
+func (v *Validator) fallback(known answer, usable bool, err error) (Token, error) {
 	if usable {
 		v.answers.WithLabelValues("stale").Inc()
 		return known.token, nil
 	}
+
 	v.answers.WithLabelValues("unavailable").Inc()
-	if errors.Is(err, errCrowded) {
+	if errors.Is(err, errOverloaded) {
 		return Token{}, err
 	}
+
 	return Token{}, cyborg.Errorf(cyborg.ErrUnavailable, "Keystone does not answer, so that nobody can say whose token this is").
 		WithHint("Try again after the time in Retry-After.")
 }
 
+// refuse returns the error for a token that is not valid, and counts it.
 func (v *Validator) refuse() error {
 	v.answers.WithLabelValues("refused").Inc()
 	return cyborg.Errorf(cyborg.ErrUnauthenticated, "the token is not valid: it has expired, was revoked, or never was one").
 		WithHint("Get another from Keystone.")
 }
 
-// ask asks Keystone, for all who wait for the same token, and remembers what it says.
-func (v *Validator) ask(ctx context.Context, k key, token string, take func(context.Context) (func(), error)) (Token, error) {
-	waiting, cancel := context.WithTimeout(ctx, placeLimit)
+// ask asks Keystone, on behalf of all callers that wait for the same token, and caches the answer.
+func (v *Validator) ask(ctx context.Context, k key, token string, acquire func(context.Context) (func(), error)) (Token, error) {
+	waiting, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
-	leave, err := take(waiting)
+
+	release, err := acquire(waiting)
 	if err != nil {
 		return Token{}, err
 	}
-	defer leave()
-	asked := v.now()
-	said, err := v.fetch(ctx, askLimit, token, k.expired)
+	defer release()
+
+	asked := v.now() // before the request: the answer is not newer than that
+	valid, err := v.fetch(ctx, askLimit, token, k.expired)
+
 	switch {
 	case err == nil:
-		v.good.Add(k, answer{token: said, at: asked})
-		return said, nil
+		v.good.Add(k, answer{token: valid, at: asked})
+		return valid, nil
 	case cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated:
-		v.forget(k)
-		if k.expired { // and is not known even so
-			v.forget(key{hash: k.hash})
+		v.cacheRefusal(k)
+		if k.expired { // a token that is invalid even so is invalid without the exception, too
+			v.cacheRefusal(key{hash: k.hash})
 		}
 		return Token{}, err
 	}
-	return Token{}, v.absent(ctx, err)
+
+	return Token{}, v.recordFailure(ctx, err)
 }
 
-// again takes a place for a token that was good lately.
-func (v *Validator) again(ctx context.Context) (func(), error) {
+// acquireKnown acquires a place for a request about a token that is in the cache.
+func (v *Validator) acquireKnown(ctx context.Context) (func(), error) {
 	if v.known.Acquire(ctx, 1) != nil {
-		return nil, crowded()
+		return nil, overloaded()
 	}
 	return func() { v.known.Release(1) }, nil
 }
 
-// forget remembers that Keystone refused the token when it was asked so.
-func (v *Validator) forget(k key) {
+// cacheRefusal drops the cached answer and caches that Keystone has refused the token.
+func (v *Validator) cacheRefusal(k key) {
 	v.good.Remove(k)
 	v.refused.Add(k, v.now().Add(refusalWindow))
 }
 
-// absent says in the log that Keystone did not answer, and remembers it where it says nothing of our own token either: anybody
-// can make up a token over which Keystone, or what stands before it, stumbles.
-func (v *Validator) absent(ctx context.Context, err error) error {
-	_, own, _ := v.asking.Do("own", func() (any, error) {
+// recordFailure logs that Keystone did not answer, and checks with our own token whether it is away altogether. Only then is it left
+// alone for a while: otherwise anybody could cut off all callers with a made-up token that makes Keystone, or a proxy in front
+// of it, fail.
+func (v *Validator) recordFailure(ctx context.Context, err error) error {
+	_, own, _ := v.flights.Do("own", func() (any, error) {
 		_, err := v.fetch(ctx, ownLimit, "", false)
 		return nil, err
 	})
+
 	why, hint := slog.String("error", err.Error()), slog.String("hint", cyborg.AsError(err).Hint)
+
 	if own == nil || cyborg.ErrorKindOf(own) == cyborg.ErrUnauthenticated {
 		v.log.WarnContext(ctx, "Keystone cannot say whose a token is, and can of others", why, hint)
 	} else {
 		v.away.Store(v.now().Add(awayWindow).UnixNano())
 		v.log.WarnContext(ctx, "Keystone cannot say whose tokens are", why, hint)
 	}
+
 	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", err)
 }
 
-// fetch is one request to Keystone (GET /v3/auth/tokens, "Validate and show information for token"); about our own token where
-// it names none.
+// fetch asks Keystone about a token (GET /v3/auth/tokens, "Validate and show information for token"). An empty token stands for
+// our own.
 func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string, mayBeExpired bool) (Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+
 	client, err := v.session.Identity(ctx)
 	if err != nil {
 		return Token{}, err
 	}
+
 	if token == "" {
 		token = client.Token()
 	}
+
 	url := client.ServiceURL("auth", "tokens") + "?nocatalog=1"
 	if mayBeExpired {
 		url += "&allow_expired=1"
 	}
+
 	var body struct {
 		Token struct {
 			User struct {
@@ -285,6 +327,7 @@ func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string
 			Expires      time.Time `json:"expires_at"`
 		}
 	}
+
 	_, err = client.Get(ctx, url, &body, &gophercloud.RequestOpts{MoreHeaders: map[string]string{"X-Subject-Token": token}}) //nolint:bodyclose // gophercloud closes what it decodes
 	switch {
 	case gophercloud.ResponseCodeIs(err, http.StatusNotFound), gophercloud.ResponseCodeIs(err, http.StatusBadRequest):
@@ -294,31 +337,37 @@ func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string
 	case body.Token.User.ID == "" || body.Token.Expires.IsZero():
 		return Token{}, cyborg.Errorf(cyborg.ErrUnavailable, "Keystone's answer names no user or no end of the token")
 	}
-	said := Token{
+
+	valid := Token{
 		UserID: body.Token.User.ID, User: body.Token.User.Name, ProjectID: body.Token.Project.ID, DomainID: body.Token.Domain.ID,
 		UserDomainID: body.Token.User.Domain.ID, ProjectDomainID: body.Token.Project.Domain.ID,
 		AdminProject: body.Token.AdminProject == nil || *body.Token.AdminProject, // as keystonemiddleware: X-Is-Admin-Project
 		System:       body.Token.System.All, Expires: body.Token.Expires,
 	}
+
 	if domain := body.Token.User.Domain; domain.ID != defaultDomain && domain.Name != "" {
-		said.User += "@" + domain.Name
+		valid.User += "@" + domain.Name
 	}
-	said.User = cyborg.Sanitize(said.User, longestName) // it comes into records and logs
+
+	valid.User = cyborg.Sanitize(valid.User, longestName) // the name goes into records and logs
 	for _, role := range body.Token.Roles {
-		said.Roles = append(said.Roles, role.Name)
+		valid.Roles = append(valid.Roles, role.Name)
 	}
-	return said, nil
+
+	return valid, nil
 }
 
-// wellFormed says whether Keystone can have issued such a token: printable ASCII, and not longer than a header may be.
+// wellFormed reports whether Keystone can have issued the token: it is printable ASCII and no longer than a header may be.
 func wellFormed(token string) bool {
 	if token == "" || len(token) > longestToken {
 		return false
 	}
+
 	for i := range len(token) {
 		if token[i] <= ' ' || token[i] >= 0x7f {
 			return false
 		}
 	}
+
 	return true
 }

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stage is a validator with a Keystone and a clock of a test's own.
+// stage is a validator with a Keystone and a clock of its own.
 type stage struct {
 	*openstacktest.Keystone
 
@@ -45,6 +45,7 @@ func setup(t testing.TB, tokens int) *stage {
 	session, err := openstack.New(s.Config(), log)
 	require.NoError(t, err)
 	t.Cleanup(session.Close)
+
 	s.validator, err = keystone.New(session, keystone.Options{
 		Revocation: time.Minute, Tokens: tokens, Registry: s.registry, Log: log,
 		Now: func() time.Time {
@@ -57,7 +58,7 @@ func setup(t testing.TB, tokens int) *stage {
 	return s
 }
 
-// pass lets time pass, for the validator.
+// pass lets time pass for the validator.
 func (s *stage) pass(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,6 +84,7 @@ func (s *stage) count(t testing.TB, answer string) float64 {
 	t.Helper()
 	families, err := s.registry.Gather()
 	require.NoError(t, err)
+
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			if family.GetName() == "cyborg_keystone_tokens_total" && metric.GetLabel()[0].GetValue() == answer {
@@ -90,6 +92,7 @@ func (s *stage) count(t testing.TB, answer string) float64 {
 			}
 		}
 	}
+
 	return 0
 }
 
@@ -97,6 +100,7 @@ func TestWhatATokenSays(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	expires := time.Now().Add(time.Hour).Truncate(time.Microsecond).UTC()
+
 	for _, test := range []struct {
 		issued openstacktest.Token
 		said   keystone.Token
@@ -134,14 +138,18 @@ func TestAnswersAreRememberedForTheWindow(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice", ProjectID: "p1"})
+
 	for range 10 {
 		s.good(t, token)
 	}
+
 	require.Equal(t, 1, s.Asked(token))
 	require.InDelta(t, 9, s.count(t, "remembered"), 0)
+
 	s.pass(59 * time.Second)
 	s.Revoke(token)
 	s.good(t, token)
+
 	s.pass(2 * time.Second)
 	s.refused(t, token, cyborg.ErrUnauthenticated)
 	require.Equal(t, 2, s.Asked(token))
@@ -152,6 +160,7 @@ func TestATokenIsForgottenWhenItExpires(t *testing.T) {
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", Expires: s.now.Add(30 * time.Second)})
 	s.good(t, token)
+
 	s.pass(31 * time.Second) // within the window
 	s.Revoke(token)
 	s.refused(t, token, cyborg.ErrUnauthenticated)
@@ -160,49 +169,61 @@ func TestATokenIsForgottenWhenItExpires(t *testing.T) {
 func TestRefusalsAreRememberedBriefly(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
+
 	for range 10 {
 		s.refused(t, "made-up", cyborg.ErrUnauthenticated)
 	}
 	require.Equal(t, 1, s.Asked("made-up"))
+
 	s.pass(11 * time.Second)
 	s.refused(t, "made-up", cyborg.ErrUnauthenticated)
 	require.Equal(t, 2, s.Asked("made-up"))
 }
 
-// Keystone lets services go on for a user whose token has expired, and nobody else.
+// TestExpiredTokensAreForServices: an expired token is accepted only from services that act for its user.
 func TestExpiredTokensAreForServices(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice", Expires: s.now.Add(-time.Minute)})
+
 	s.refused(t, token, cyborg.ErrUnauthenticated)
+
 	for range 5 {
 		known, err := s.validator.Validate(t.Context(), "192.0.2.1", token, true)
 		require.NoError(t, err)
 		require.Equal(t, "alice", known.User)
 	}
+
 	require.Equal(t, 2, s.Asked(token), "once for each way to ask")
 	s.refused(t, token, cyborg.ErrUnauthenticated)
+
 	s.Away()
 	s.pass(14 * time.Minute)
 	_, err := s.validator.Validate(t.Context(), "192.0.2.1", token, true)
 	require.NoError(t, err)
+
 	s.pass(2 * time.Minute)
 	_, err = s.validator.Validate(t.Context(), "192.0.2.1", token, true)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
 
-// What Keystone does not know even as one that has expired is good for nobody, also while Keystone is away afterwards.
+// TestARevokedTokenIsForgottenForAll: a token that Keystone does not know even as an expired one is rejected everywhere, also
+// while Keystone is away afterwards.
 func TestARevokedTokenIsForgottenForAll(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
 	s.good(t, token)
+
 	s.pass(2 * time.Minute)
 	s.Revoke(token)
+
 	_, err := s.validator.Validate(t.Context(), "192.0.2.1", token, true)
 	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
+
 	s.Away()
 	s.refused(t, token, cyborg.ErrUnauthenticated)
+
 	s.pass(time.Minute)
 	s.refused(t, token, cyborg.ErrUnavailable)
 }
@@ -211,20 +232,25 @@ func TestManyAskAtOnceAndKeystoneIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
+
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
+
 	s.Disturb(func(w http.ResponseWriter, r *http.Request) {
 		once.Do(func() { close(inside) })
 		<-goOn
 		s.ServeUndisturbed(w, r)
 	})
+
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	go func() {
 		_, err := s.validator.Validate(ctx, "192.0.2.1", token, false)
 		first <- err
 	}()
+
 	<-inside
+
 	var work sync.WaitGroup
 	for range 50 {
 		work.Go(func() {
@@ -233,10 +259,12 @@ func TestManyAskAtOnceAndKeystoneIsAskedOnce(t *testing.T) {
 			}
 		})
 	}
+
 	cancel()
 	require.ErrorIs(t, <-first, context.Canceled, "who asked first may leave; the others get their answer")
 	close(goOn)
 	work.Wait()
+
 	require.Equal(t, 1, s.Asked(token))
 	require.Equal(t, 1, s.Logins())
 }
@@ -263,26 +291,34 @@ func TestKeystoneAway(t *testing.T) {
 			token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
 			other := s.Issue(openstacktest.Token{UserID: "u2"})
 			s.good(t, token)
+
 			var requests atomic.Int64
 			s.Disturb(func(w http.ResponseWriter, r *http.Request) {
 				requests.Add(1)
 				away(w, r)
 			})
+
 			s.refused(t, other, cyborg.ErrUnavailable)
 			require.Equal(t, "alice", s.good(t, token).User)
+
 			s.pass(2 * time.Minute)
 			before := requests.Load()
+
 			for range 20 {
 				require.Equal(t, "alice", s.good(t, token).User, "what Keystone said before its absence goes on")
 				s.refused(t, other, cyborg.ErrUnavailable)
 			}
+
 			require.LessOrEqual(t, requests.Load(), before+2, "Keystone is left alone for a while")
 			require.Contains(t, s.log.String(), "Keystone cannot say whose tokens are")
+
 			s.pass(time.Hour)
 			s.refused(t, token, cyborg.ErrUnavailable)
+
 			s.Disturb(nil)
 			s.pass(3 * time.Second)
 			s.refused(t, s.Issue(openstacktest.Token{UserID: "u1", Expires: time.Now().Add(-time.Hour)}), cyborg.ErrUnauthenticated)
+
 			require.NotContains(t, s.log.String(), token)
 			require.NotContains(t, s.log.String(), other)
 		})
@@ -296,17 +332,21 @@ func TestKeystoneSilent(t *testing.T) {
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
 	s.good(t, token)
 	s.pass(2 * time.Minute)
+
 	goOn := make(chan struct{})
 	s.Disturb(func(w http.ResponseWriter, r *http.Request) {
 		<-goOn
 		s.ServeUndisturbed(w, r)
 	})
+
 	require.Equal(t, "alice", s.good(t, token).User)
 	require.InDelta(t, 1, s.count(t, "stale"), 0)
+
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	_, err := s.validator.Validate(ctx, "192.0.2.1", s.Issue(openstacktest.Token{UserID: "u2"}), false)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
+
 	close(goOn)
 	require.Eventually(t, func() bool { return s.Asked(token) == 2 }, time.Minute, time.Millisecond)
 }
@@ -315,16 +355,19 @@ func TestKeystoneSilent(t *testing.T) {
 func TestATokenThatBreaksKeystone(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
+
 	s.Disturb(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.Header.Get("X-Subject-Token"), "made-up") {
 			panic(http.ErrAbortHandler) // as uWSGI where a header is longer than its buffer
 		}
 		s.ServeUndisturbed(w, r)
 	})
+
 	for i := range 5 {
 		s.refused(t, fmt.Sprintf("made-up-%d", i), cyborg.ErrUnavailable)
 		s.good(t, s.Issue(openstacktest.Token{UserID: "u1"}))
 	}
+
 	require.Contains(t, s.log.String(), "can of others")
 }
 

@@ -24,10 +24,12 @@ func model(t *testing.T) (*nova.Nova, *novatest.Nova, uuid.UUID) {
 	m := novatest.New(keystone.IsOwn)
 	server := httptest.NewServer(m)
 	t.Cleanup(server.Close)
+
 	keystone.Serve("compute", server.URL+"/v2.1")
 	session, err := openstack.New(keystone.Config(), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(session.Close)
+
 	who := uuid.New()
 	m.Set(novatest.Instance{ID: who, Project: "p", Status: novatest.Active, Host: "h1"})
 	return nova.New(session), m, who
@@ -36,15 +38,18 @@ func model(t *testing.T) (*nova.Nova, *novatest.Nova, uuid.UUID) {
 func TestInstance(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
+
 	found, err := n.Instance(t.Context(), who)
 	require.NoError(t, err)
-	require.Equal(t, nova.Instance{ID: who.String(), Project: "p", Status: "ACTIVE", Node: "h1", Compute: nova.Compute{Name: "h1", Told: true}, HostStatus: "UP"}, found)
+	require.Equal(t, nova.Instance{ID: who.String(), Project: "p", Status: "ACTIVE", Node: "h1", Compute: nova.Compute{Name: "h1", Shown: true}, HostStatus: "UP"}, found)
 	require.True(t, found.On("h1"))
 	require.False(t, found.On("h2"))
+
 	m.Set(novatest.Instance{ID: who, Status: "SHELVED_OFFLOADED"})
 	found, err = n.Instance(t.Context(), who)
 	require.NoError(t, err)
 	require.True(t, found.On("h2"), "it is on none, and so on no other")
+
 	m.Delete(who)
 	_, err = n.Instance(t.Context(), who)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
@@ -71,42 +76,50 @@ func TestOnNoHost(t *testing.T) {
 		n, c := setup(t)
 		who := uuid.New()
 		c.answer = says(http.StatusOK, `{"servers": [{"id": "`+who.String()+`", `+text+`}]}`)
+
 		scheduled, err := n.Scheduled(t.Context(), who)
 		require.NoError(t, err)
 		require.Equal(t, want.scheduled, scheduled, text)
+
 		stranded, err := n.Stranded(t.Context(), who)
 		require.NoError(t, err)
 		require.Equal(t, want.stranded, stranded, text)
 	}
 }
 
-// TestReboot: we know our own reboots from those of others, and when they are over.
+// TestReboot: our own reboots are told from those of others, and their end is noticed.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
 	ctx := t.Context()
+
 	m.Act(who, "reboot", "somebody", time.Now())
 	own, err := n.OwnReboots(ctx, who)
 	require.NoError(t, err)
 	require.Empty(t, own)
+
 	m.Hold()
 	require.NoError(t, n.RebootHard(ctx, who))
 	own, err = n.OwnReboots(ctx, who)
 	require.NoError(t, err)
 	require.Len(t, own, 1)
+
 	over, failure, err := n.Rebooted(ctx, who, own[0])
 	require.NoError(t, err)
 	require.False(t, over)
 	require.Empty(t, failure)
+
 	m.Release("Error")
 	over, failure, err = n.Rebooted(ctx, who, own[0])
 	require.NoError(t, err)
 	require.True(t, over)
 	require.Equal(t, "Nova's compute_reboot_instance ended with Error", failure)
+
 	require.NoError(t, n.RebootHard(ctx, who))
 	own, err = n.OwnReboots(ctx, who)
 	require.NoError(t, err)
 	require.Len(t, own, 2)
+
 	m.Release("Success")
 	require.NoError(t, n.RebootHard(ctx, who))
 	own, err = n.OwnReboots(ctx, who)
@@ -126,6 +139,7 @@ func TestReboot(t *testing.T) {
 		})
 		require.Equal(t, kind, cyborg.ErrorKindOf(n.RebootHard(ctx, who)), status)
 	}
+
 	m.Disturb(nil)
 	m.Delete(who)
 	_, err = n.OwnReboots(ctx, who)
@@ -143,12 +157,15 @@ func TestRecreatedSince(t *testing.T) {
 		require.NoError(t, err)
 		return done
 	}
+
 	require.False(t, recreated())
+
 	m.Act(who, "create", "somebody", boot.Add(-time.Hour))
 	m.Act(who, "start", "somebody", boot.Add(-time.Minute))
 	m.Act(who, "reboot", "somebody", boot.Add(time.Minute))
 	m.Act(who, "stop", "somebody", boot.Add(time.Minute))
 	require.False(t, recreated())
+
 	m.Act(who, "start", "somebody", boot.Add(time.Minute))
 	require.True(t, recreated())
 }
@@ -157,13 +174,16 @@ func TestRecreatedSince(t *testing.T) {
 func TestActionsNotFound(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
+
 	_, _, err := n.Rebooted(t.Context(), who, "req-unknown")
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+
 	m.HideActions()
 	_, err = n.RecreatedSince(t.Context(), who, time.Now())
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	_, err = n.OwnReboots(t.Context(), who)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+
 	m.Delete(who)
 	_, err = n.RecreatedSince(t.Context(), who, time.Now())
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
@@ -178,10 +198,13 @@ func TestHardReboot(t *testing.T) {
 		require.NoError(t, err)
 		return request
 	}
+
 	m.Act(who, "reboot", "somebody", time.Now())
 	require.Empty(t, hard())
+
 	m.Set(novatest.Instance{ID: who, Status: "REBOOT", Task: "reboot_started", Host: "h1"})
 	require.Empty(t, hard())
+
 	m.Hold()
 	request := m.RebootHard(who, "somebody")
 	require.Equal(t, request, hard())
@@ -189,8 +212,10 @@ func TestHardReboot(t *testing.T) {
 		m.Set(novatest.Instance{ID: who, Status: "HARD_REBOOT", Task: task, Host: "h1"})
 		require.Equal(t, request, hard())
 	}
+
 	m.Release("Success")
 	require.Empty(t, hard())
+
 	m.Delete(who)
 	_, err := n.HardReboot(t.Context(), who)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))

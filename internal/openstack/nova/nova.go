@@ -1,5 +1,5 @@
-// Package nova tells OpenStack's Nova what became of accelerator requests, and asks it for instances, with the server's own
-// credentials. It must not import the API, the store or a workflow.
+// Package nova notifies OpenStack's Nova of the outcome of accelerator requests, and reads instances from it, with the server's
+// own credentials. It must not import the API, the store or a workflow.
 package nova
 
 import (
@@ -14,33 +14,35 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack"
 )
 
-// Session gives clients of the cloud's services. *openstack.Session does.
+// Session makes clients of the cloud's services; *openstack.Session implements it.
 type Session interface {
 	Service(ctx context.Context, serviceType string) (*gophercloud.ServiceClient, error)
+	// User returns the id of our own user.
 	User(ctx context.Context) (string, error)
 }
 
-// Nova is a cloud's Nova.
+// Nova is the Compute API of a cloud.
 type Nova struct{ session Session }
 
-// New returns the Nova of the session's cloud; nothing is asked of it yet.
+// New returns the Nova of the session's cloud. It sends nothing yet.
 func New(session Session) *Nova { return &Nova{session} }
 
 const (
+	// service is Nova's type in the catalog.
 	service = "compute"
-	// microversion is the first that knows the event accelerator-request-bound.
+	// microversion is the first one that knows the event accelerator-request-bound.
 	microversion = "2.82"
 	boundEvent   = "accelerator-request-bound"
 )
 
-// Event says what became of one accelerator request of an instance.
+// Event is the outcome of one accelerator request of an instance.
 type Event struct {
 	Instance uuid.UUID
 	ARQ      uuid.UUID
-	Bound    bool
+	Bound    bool // false: the bind has failed
 }
 
-// event is one as Nova reads and answers it.
+// event is an event in Nova's external event API. Code is set in answers only.
 type event struct {
 	Name   string `json:"name"`
 	Server string `json:"server_uuid"`
@@ -49,73 +51,88 @@ type event struct {
 	Code   int    `json:"code,omitempty"`
 }
 
-// Told counts what Nova said to events.
+// Delivered counts events by Nova's answer.
 type Delivered struct {
-	Taken int // it passed them on
-	// Early are of instances that are not on a host yet: whoever builds them there asks us before it waits for events.
+	// Taken events were passed on to the instance's nova-compute.
+	Taken int
+	// Early events are for instances that are not on a host yet. They need no repetition: whoever builds the instance on a
+	// host lists its requests before it waits for events.
 	Early int
-	Gone  int // of instances that do not exist
+	// Gone events are for instances that do not exist.
+	Gone int
 }
 
-// Tell sends events, all of them in one request. The error is of kind ErrUnavailable where Nova has to be told again: it does not
-// answer, or did not take one of them.
+// Notify sends events to Nova, all of them in one request. The error is of kind ErrUnavailable if Nova does not answer or did
+// not take one of the events; the caller then has to send them again. Nova accepts the same event any number of times.
 func (n *Nova) Notify(ctx context.Context, events []Event) (Delivered, error) {
 	var (
-		told   Delivered
-		answer struct {
+		delivered Delivered
+		answer    struct {
 			Events []event `json:"events"`
 		}
 		list = make([]event, len(events))
 	)
+
 	for i, e := range events {
 		list[i] = event{Name: boundEvent, Server: e.Instance.String(), Tag: e.ARQ.String(), Status: "failed"}
 		if e.Bound {
 			list[i].Status = "completed"
 		}
 	}
+
 	client, err := n.client(ctx)
 	if err != nil {
-		return told, err
+		return delivered, err
 	}
+
+	// Nova answers 404 as a whole if none of the instances exists. A wrong address is a 404, too, but not with itemNotFound.
 	response, err := client.Post(ctx, client.ServiceURL("os-server-external-events"), map[string][]event{"events": list}, &answer, //nolint:bodyclose // gophercloud closes what it decodes
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultiStatus}})
 	if gophercloud.ResponseCodeIs(err, http.StatusNotFound) && strings.Contains(err.Error(), "itemNotFound") {
-		return Delivered{Gone: len(events)}, nil // none of the instances exists; a wrong address has another answer
+		return Delivered{Gone: len(events)}, nil
 	}
+
 	if err != nil {
-		return told, unavailable(err)
+		return delivered, unavailable(err)
 	}
 	if response.StatusCode == http.StatusOK {
 		return Delivered{Taken: len(events)}, nil
 	}
+
 	for _, e := range answer.Events {
 		switch e.Code {
 		case http.StatusOK:
-			told.Taken++
+			delivered.Taken++
 		case http.StatusUnprocessableEntity:
-			told.Early++
+			delivered.Early++
 		case http.StatusNotFound:
-			told.Gone++
+			delivered.Gone++
 		default:
-			return told, cyborg.Errorf(cyborg.ErrUnavailable, "Nova answered %d to the event of accelerator request %s for instance %s", e.Code, e.Tag, e.Server)
+			return delivered, cyborg.Errorf(cyborg.ErrUnavailable, "Nova answered %d to the event of accelerator request %s for instance %s", e.Code, e.Tag, e.Server)
 		}
 	}
-	if told.Taken+told.Early+told.Gone < len(events) {
-		return told, cyborg.Errorf(cyborg.ErrUnavailable, "Nova's answer says nothing of %d events", len(events)-told.Taken-told.Early-told.Gone)
+
+	if delivered.Taken+delivered.Early+delivered.Gone < len(events) {
+		return delivered, cyborg.Errorf(cyborg.ErrUnavailable, "Nova's answer says nothing of %d events", len(events)-delivered.Taken-delivered.Early-delivered.Gone)
 	}
-	return told, nil
+
+	return delivered, nil
 }
 
-// unavailable explains what went wrong as something to try again: what Nova refuses today an operator may mend tomorrow.
+// unavailable turns any refusal into an error of kind ErrUnavailable, which callers retry: what Nova refuses today for a wrong
+// role or configuration, an operator may repair tomorrow.
 func unavailable(err error) error {
 	explained := openstack.Explain(service, err)
 	e := cyborg.AsError(explained)
+
 	if e.Kind == cyborg.ErrUnavailable || e.Kind == cyborg.ErrInternal {
 		return explained
 	}
+
 	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", explained).WithHint("%s", e.Hint)
 }
 
+// client returns a client of the Compute API with the microversion that this package needs.
 func (n *Nova) client(ctx context.Context) (*gophercloud.ServiceClient, error) {
 	client, err := n.session.Service(ctx, service)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
-// compute is a Nova that answers as it is told, and keeps what it was asked.
+// compute is a Nova with a fixed answer. It keeps the requests that it got.
 type compute struct {
 	mu     sync.Mutex
 	answer http.HandlerFunc
@@ -29,6 +29,7 @@ func (c *compute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = append(c.asked, r)
+
 	if r.Method == http.MethodPost {
 		var body map[string][]map[string]string
 		_ = json.NewDecoder(r.Body).Decode(&body)
@@ -42,8 +43,10 @@ func setup(t *testing.T) (*nova.Nova, *compute) {
 	c := &compute{}
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
+
 	keystone := openstacktest.NewKeystone(t)
 	keystone.Serve("compute", server.URL+"/v2.1")
+
 	session, err := openstack.New(keystone.Config(), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(session.Close)
@@ -60,34 +63,38 @@ func says(status int, body string) http.HandlerFunc {
 
 const noInstance = `{"itemNotFound": {"code": 404, "message": "No instances found for any event"}}`
 
-func TestTell(t *testing.T) {
+func TestNotify(t *testing.T) {
 	t.Parallel()
 	n, c := setup(t)
+
 	instance, bound, failed := uuid.New(), uuid.New(), uuid.New()
+
 	c.answer = says(http.StatusOK, `{"events": []}`)
-	told, err := n.Notify(t.Context(), []nova.Event{{Instance: instance, ARQ: bound, Bound: true}, {Instance: instance, ARQ: failed}})
+	delivered, err := n.Notify(t.Context(), []nova.Event{{Instance: instance, ARQ: bound, Bound: true}, {Instance: instance, ARQ: failed}})
 	require.NoError(t, err)
-	require.Equal(t, nova.Delivered{Taken: 2}, told)
+	require.Equal(t, nova.Delivered{Taken: 2}, delivered)
+
 	require.Equal(t, "/v2.1/os-server-external-events", c.asked[0].URL.Path)
 	require.Equal(t, "compute 2.82", c.asked[0].Header.Get("Openstack-Api-Version"))
+
 	require.Equal(t, map[string][]map[string]string{"events": {
 		{"name": "accelerator-request-bound", "server_uuid": instance.String(), "tag": bound.String(), "status": "completed"},
 		{"name": "accelerator-request-bound", "server_uuid": instance.String(), "tag": failed.String(), "status": "failed"},
 	}}, c.bodies[0])
 }
 
-// L13: what Nova answers is understood, for each event.
+// TestL13Answers: Nova's answer is read for each event.
 func TestL13Answers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		status int
 		body   string
-		told   nova.Delivered
+		want   nova.Delivered
 		again  bool
 	}{
 		"some early, some gone": {http.StatusMultiStatus, `{"events": [{"code": 422}, {"code": 404}, {"code": 200}]}`, nova.Delivered{Taken: 1, Early: 1, Gone: 1}, false},
 		"one not taken":         {http.StatusMultiStatus, `{"events": [{"code": 200}, {"code": 400}, {"code": 200}]}`, nova.Delivered{}, true},
-		"one not told":          {http.StatusMultiStatus, `{"events": [{"code": 200}]}`, nova.Delivered{}, true},
+		"one missing":           {http.StatusMultiStatus, `{"events": [{"code": 200}]}`, nova.Delivered{}, true},
 		"all gone":              {http.StatusNotFound, noInstance, nova.Delivered{Gone: 3}, false},
 		"a wrong address":       {http.StatusNotFound, `404 page not found`, nova.Delivered{}, true},
 		"not our right":         {http.StatusForbidden, `{"forbidden": {"message": "no"}}`, nova.Delivered{}, true},
@@ -98,23 +105,26 @@ func TestL13Answers(t *testing.T) {
 			t.Parallel()
 			n, c := setup(t)
 			c.answer = says(test.status, test.body)
-			told, err := n.Notify(t.Context(), make([]nova.Event, 3))
+
+			delivered, err := n.Notify(t.Context(), make([]nova.Event, 3))
 			if test.again {
 				require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%v", err)
 				return
 			}
+
 			require.NoError(t, err)
-			require.Equal(t, test.told, told)
+			require.Equal(t, test.want, delivered)
 		})
 	}
 }
 
-// L46: an instance is gone only where Nova lets us see all of them and has no such one.
+// TestL46Project: an instance is gone only if Nova lets us list all instances and does not have it.
 func TestL46Project(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()
 	none := says(http.StatusOK, `{"servers": []}`)
 	gone := says(http.StatusNotFound, `{"itemNotFound": {"message": "no"}}`)
+
 	for name, test := range map[string]struct {
 		list, one http.HandlerFunc
 		project   string
@@ -127,9 +137,11 @@ func TestL46Project(t *testing.T) {
 		"no list":                {list: says(http.StatusNotFound, `{}`), one: gone, kind: cyborg.ErrUnavailable},
 		"broken":                 {list: none, one: says(http.StatusBadGateway, ``), kind: cyborg.ErrUnavailable},
 	} {
+
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, c := setup(t)
+
 			c.answer = func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/v2.1/servers/detail" {
 					test.list(w, r)
@@ -137,6 +149,7 @@ func TestL46Project(t *testing.T) {
 				}
 				test.one(w, r)
 			}
+
 			project, err := n.Project(t.Context(), instance)
 			require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%v", err)
 			require.Equal(t, test.project, project)

@@ -12,7 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// action is one thing that somebody had Nova do with an instance.
+// action is an entry of an instance's action log: something that a user had Nova do with the instance.
 type action struct {
 	Action  string `json:"action"`
 	Request string `json:"request_id"`
@@ -25,10 +25,10 @@ type action struct {
 	} `json:"events"`
 }
 
-// moment is a time as Nova writes it: in UTC, without a zone; null before it has come.
+// moment is a time in Nova's format: UTC without a zone, or null for a time that has not come yet.
 type moment struct{ time.Time }
 
-// UnmarshalJSON reads it.
+// UnmarshalJSON reads a time, or null.
 func (m *moment) UnmarshalJSON(text []byte) (err error) {
 	if string(text) == "null" {
 		return nil
@@ -37,88 +37,107 @@ func (m *moment) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// recreating are the actions in which nova-compute makes the guest anew, and asks for its accelerators before: what the guest
-// had before does not matter. A reboot is none of them: a soft one starts the guest as it was, and Nova does not tell the two
-// apart when they are over. HardReboot does while one goes on.
-func recreating() []string { return []string{"create", "start", "rebuild", "evacuate", "unshelve"} }
+// recreatingActions lists the actions in which nova-compute creates the guest again and asks for its accelerators first, so that it has
+// them afterwards whatever was lost before. A reboot is not among them: a soft reboot starts the guest as it was, and the log
+// does not tell soft from hard reboots once they are over. HardReboot can tell while one is in progress.
+func recreatingActions() []string {
+	return []string{"create", "start", "rebuild", "evacuate", "unshelve"}
+}
 
+// Words of the action log.
 const (
 	reboot    = "reboot"
 	succeeded = "Success"
 )
 
-// RecreatedSince says whether somebody had Nova make the instance's guest anew since that moment, by Nova's clock.
+// RecreatedSince reports whether the instance's guest has been created again since that moment, by Nova's clock. Errors are
+// those of Instance.
 func (n *Nova) RecreatedSince(ctx context.Context, instance uuid.UUID, since time.Time) (bool, error) {
 	actions, err := n.actions(ctx, instance)
 	if err != nil {
 		return false, err
 	}
+
 	for _, a := range actions {
-		if !slices.Contains(recreating(), a.Action) {
+		if !slices.Contains(recreatingActions(), a.Action) {
 			continue
 		}
-		if a, err = n.action(ctx, instance, a.Request); err != nil {
+
+		a, err = n.action(ctx, instance, a.Request)
+		if err != nil {
 			return false, err
 		}
+
+		// The action may still be in progress, or have failed; only a success counts.
 		for _, e := range a.Events {
 			if e.Start.After(since) && e.Result == succeeded {
 				return true, nil
 			}
 		}
 	}
+
 	return false, nil
 }
 
-// rebootingHard are the tasks of a hard reboot (nova/compute/task_states.py, hard_reboot_states).
-func rebootingHard() []string {
+// hardRebootTasks lists the task states of a hard reboot (nova/compute/task_states.py, hard_reboot_states).
+func hardRebootTasks() []string {
 	return []string{"rebooting_hard", "reboot_pending_hard", "reboot_started_hard"}
 }
 
-// HardReboot is the request of the hard reboot that Nova is at with the instance; empty where it is at none. Until that is over Nova
-// takes no soft one, so it is the newest. Errors are those of Instance.
+// HardReboot returns the request id of the hard reboot that is in progress for the instance, or an empty text. The newest reboot
+// in the action log is the right one, because Nova accepts no soft reboot during a hard one. Errors are those of Instance.
 func (n *Nova) HardReboot(ctx context.Context, instance uuid.UUID) (string, error) {
 	found, err := n.Instance(ctx, instance)
-	if err != nil || !slices.Contains(rebootingHard(), found.Task) {
+	if err != nil || !slices.Contains(hardRebootTasks(), found.Task) {
 		return "", err
 	}
+
 	actions, err := n.actions(ctx, instance)
 	for _, a := range actions {
 		if a.Action == reboot {
 			return a.Request, err
 		}
 	}
+
 	return "", err
 }
 
-// OwnReboots are the requests with which our own user had Nova reboot the instance. It never asks for a soft one.
+// OwnReboots returns the request ids of the reboots that our own user has asked for. All of them are hard reboots, because this
+// service asks for no others.
 func (n *Nova) OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, error) {
 	user, err := n.session.User(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	actions, err := n.actions(ctx, instance)
 	if err != nil {
 		return nil, err
 	}
+
 	var requests []string
 	for _, a := range actions {
 		if a.Action == reboot && a.User == user {
 			requests = append(requests, a.Request)
 		}
 	}
+
 	return requests, nil
 }
 
-// RebootHard has Nova make the instance's guest anew, with its accelerators. Errors: ErrNotFound; Busy where something else is done
-// with it; Unavailable, and then perhaps it will be.
+// RebootHard has Nova create the instance's guest again, with its accelerators. It returns once Nova has accepted that. Errors:
+// ErrNotFound; ErrBusy while Nova has another task for the instance; ErrUnavailable, after which Nova may have accepted the
+// reboot nevertheless.
 func (n *Nova) RebootHard(ctx context.Context, instance uuid.UUID) error {
 	client, err := n.client(ctx)
 	if err != nil {
 		return err
 	}
+
 	body := map[string]any{reboot: map[string]string{"type": "HARD"}}
 	_, err = client.Post(ctx, client.ServiceURL("servers", instance.String(), "action"), body, nil, //nolint:bodyclose // there is none
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusAccepted}})
+
 	switch {
 	case err == nil:
 		return nil
@@ -127,28 +146,32 @@ func (n *Nova) RebootHard(ctx context.Context, instance uuid.UUID) error {
 	case gophercloud.ResponseCodeIs(err, http.StatusConflict):
 		return cyborg.Errorf(cyborg.ErrBusy, "Nova does not reboot instance %s now: %w", instance, err)
 	}
+
 	return unavailable(err)
 }
 
-// Rebooted says whether the reboot of a request is over, and why where it has failed.
+// Rebooted reports whether the reboot of that request is over, and, if it has failed, how.
 func (n *Nova) Rebooted(ctx context.Context, instance uuid.UUID, request string) (over bool, failure string, _ error) {
 	a, err := n.action(ctx, instance, request)
 	if err != nil {
 		return false, "", err
 	}
+
 	for _, e := range a.Events {
 		if e.Finish.IsZero() {
 			continue
 		}
+
 		if e.Result == succeeded {
 			return true, "", nil
 		}
 		return true, "Nova's " + e.Event + " ended with " + e.Result, nil
 	}
+
 	return false, "", nil
 }
 
-// actions lists what was done with an instance, the newest first.
+// actions returns the instance's action log without events, the newest action first.
 func (n *Nova) actions(ctx context.Context, instance uuid.UUID) ([]action, error) {
 	var list struct {
 		Actions []action `json:"instanceActions"`
@@ -157,6 +180,7 @@ func (n *Nova) actions(ctx context.Context, instance uuid.UUID) ([]action, error
 	return list.Actions, err
 }
 
+// action returns one action of the instance's log with its events.
 func (n *Nova) action(ctx context.Context, instance uuid.UUID, request string) (action, error) {
 	var one struct {
 		Action action `json:"instanceAction"`
@@ -165,19 +189,22 @@ func (n *Nova) action(ctx context.Context, instance uuid.UUID, request string) (
 	return one.Action, err
 }
 
-// read reads of an instance. Errors are those of Instance; Unavailable where there is one, and Nova does not find what is asked for.
+// read reads something that belongs to an instance. Errors are those of Instance, so a 404 is ErrNotFound only if the instance
+// itself does not exist.
 func (n *Nova) read(ctx context.Context, instance uuid.UUID, into any, path ...string) error {
 	client, err := n.client(ctx)
 	if err != nil {
 		return err
 	}
+
 	_, err = client.Get(ctx, client.ServiceURL(path...), into, nil) //nolint:bodyclose // gophercloud closes what it decodes
 	if gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
-		// It may be that only the action is unknown, or hidden from us.
+		// Perhaps only the action is unknown, or hidden from our user.
 		if _, gone := n.Instance(ctx, instance); gone != nil {
 			return gone
 		}
 	}
+
 	if err != nil {
 		return unavailable(err)
 	}

@@ -42,6 +42,7 @@ func TestEveryRequestMayFail(t *testing.T) {
 		"cut":        {Cut: true},
 		"cut after":  {Cut: true, After: true},
 	}
+
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,16 +58,20 @@ func TestEveryRequestMayFail(t *testing.T) {
 					}
 					return nil
 				}
+
 				client := placement.New(model)
 				_, err := step(t, client, placement.Request{Host: "h", Wanted: wanted()})
+
 				if !hit {
 					require.NoError(t, err)
 					require.Greater(t, at, 8, "there were that many requests to fail")
 					return
 				}
+
 				if err != nil {
 					require.Contains(t, []cyborg.ErrorKind{cyborg.ErrUnavailable, cyborg.ErrChanged, cyborg.ErrNotFound}, cyborg.ErrorKindOf(err), "request %d: %v", at, err)
 				}
+
 				_, err = step(t, client, placement.Request{Host: "h", Wanted: wanted(), Marks: placement.Marks{}.With(wanted())})
 				require.NoError(t, err, "request %d", at)
 				requireAs(t, model, root, wanted()[0], nil, nil)
@@ -82,6 +87,7 @@ func TestNegotiate(t *testing.T) {
 	_, err := placement.New(model).Negotiate(t.Context())
 	require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err))
 	require.Contains(t, err.Error(), "1.20")
+
 	for most, want := range map[int]string{26: "1.26", 36: "1.36", 39: "1.39", 45: "1.39"} {
 		model := placementtest.New()
 		model.Max = most
@@ -90,17 +96,20 @@ func TestNegotiate(t *testing.T) {
 			asked = r.Header.Get("Openstack-Api-Version")
 			return nil
 		}
+
 		client := placement.New(model)
 		version, err := client.Negotiate(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, want, version)
+
 		_, err = client.Read(t.Context(), placement.Request{Host: "h"})
 		require.NoError(t, err)
 		require.Equal(t, "placement "+want, asked)
 	}
 }
 
-// What is written between two others' reads is never lost: a generation that is not the newest is refused.
+// TestAWriteThatStandsOnOldNewsIsRefused: a change made between another's read and write is never lost, because a write with an old
+// generation is refused.
 func TestAWriteThatStandsOnOldNewsIsRefused(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -108,12 +117,16 @@ func TestAWriteThatStandsOnOldNewsIsRefused(t *testing.T) {
 	client := placement.New(model)
 	_, err := step(t, client, placement.Request{Host: "h", Wanted: wanted()})
 	require.NoError(t, err)
+
 	closed := wanted()
 	closed[0].Reserved = 2
+
 	tree, err := client.Read(t.Context(), placement.Request{Host: "h", Wanted: wanted()})
 	require.NoError(t, err)
+
 	_, err = step(t, client, placement.Request{Host: "h", Wanted: closed})
 	require.NoError(t, err)
+
 	open := wanted()
 	open[0].Total = 3
 	err = client.Apply(t.Context(), placement.NewPlan(open, tree, nil))
@@ -135,6 +148,7 @@ func TestL26NamesAreWellFormed(t *testing.T) {
 	} {
 		require.Equal(t, want, placement.Trait(text))
 	}
+
 	require.Equal(t, "FPGA", placement.Class("fpga"))
 	require.Equal(t, "CUSTOM_QAT", placement.Class("QAT"))
 	require.Equal(t, "CUSTOM_NIC", placement.Class("CUSTOM_NIC"))

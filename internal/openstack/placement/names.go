@@ -7,13 +7,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// longestName is how long a trait's or a resource class's name may be (placement, schemas/common.py).
+// longestName is the largest length of the name of a trait or resource class (placement, schemas/common.py).
 const longestName = 255
 
-// custom begins the names of what is not standard.
+// custom is the prefix of names that are not standard.
 const custom = "CUSTOM_"
 
-// name makes a name that Placement takes of any text: it knows capitals, digits and underscores only.
+// name turns any text into a name that Placement accepts: upper case, with an underscore for every character other than a
+// letter, a digit or an underscore.
 func name(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {
@@ -22,10 +23,11 @@ func name(text string) string {
 		}
 		return '_'
 	}, strings.ToUpper(strings.TrimSpace(text)))
+
 	return text[:min(len(text), longestName)]
 }
 
-// standardTraits are the beginnings of the names in os-traits, which are those of its modules.
+// standardTrait reports whether a name is from os-traits. Its names begin with the names of its modules.
 func standardTrait(trait string) bool {
 	for _, prefix := range []string{"COMPUTE_", "HW_", "MISC_", "OWNER_", "STORAGE_"} {
 		if strings.HasPrefix(trait, prefix) {
@@ -35,8 +37,7 @@ func standardTrait(trait string) bool {
 	return false
 }
 
-// Trait makes a well-formed name of what a driver calls a trait: upper case, with an underscore for whatever else Placement
-// does not know, and CUSTOM_ before what is no name of os-traits.
+// Trait turns what a driver calls a trait into a well-formed name, with CUSTOM_ in front unless it is from os-traits.
 func Trait(text string) string {
 	trait := name(text)
 	if trait == "" || strings.HasPrefix(trait, custom) || standardTrait(trait) {
@@ -45,12 +46,12 @@ func Trait(text string) string {
 	return name(custom + trait)
 }
 
-// standardClasses are those of os-resource-classes that an accelerator can be.
+// standardClasses lists the classes of os-resource-classes that an accelerator can have.
 func standardClasses() []string {
 	return []string{"FPGA", "PGPU", "VGPU", "VGPU_DISPLAY_HEAD", "PCI_DEVICE", "SRIOV_NET_VF"}
 }
 
-// Class makes a well-formed name of what a driver calls a resource class.
+// Class turns what a driver calls a resource class into a well-formed name, with CUSTOM_ in front unless it is standard.
 func Class(text string) string {
 	class := name(text)
 	if class == "" || strings.HasPrefix(class, custom) || slices.Contains(standardClasses(), class) {
@@ -59,7 +60,7 @@ func Class(text string) string {
 	return name(custom + class)
 }
 
-// classOf is the resource class of hardware whose driver names none.
+// classOf returns the resource class of a device whose driver names none.
 func classOf(t cyborg.DeviceType) string {
 	if t == cyborg.DeviceTypeGPU {
 		return "PGPU"

@@ -17,15 +17,17 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/placement/placementtest"
 )
 
-// step brings a host into step once, as the conductor does: read, plan, write.
+// step reconciles a host's tree once, as the conductor does: it reads, plans and applies.
 func step(t require.TestingT, c *placement.Client, request placement.Request) (*placement.Plan, error) {
 	if _, err := c.Usable(ctx(t), request.Wanted); err != nil {
 		return nil, err
 	}
+
 	tree, err := c.Read(ctx(t), request)
 	if err != nil {
 		return nil, err
 	}
+
 	plan := placement.NewPlan(request.Wanted, tree, request.Marks)
 	return plan, c.Apply(ctx(t), plan)
 }
@@ -36,14 +38,17 @@ func requireAs(t require.TestingT, model *placementtest.Placement, root *placeme
 	require.NotNil(t, got, w.Name)
 	require.Equal(t, w.UUID, got.UUID)
 	require.Equal(t, root.UUID, got.Parent)
+
 	want := map[string]placementtest.Inventory{}
 	maps.Copy(want, foreign)
 	if w.Class != "" {
 		want[w.Class] = placementtest.Inventory{Total: w.Total, Reserved: w.Reserved, MinUnit: 1, MaxUnit: w.Total, StepSize: 1, AllocationRatio: 1}
 	}
+
 	if len(want)+len(got.Inventories) > 0 {
 		require.Equal(t, want, got.Inventories, w.Name)
 	}
+
 	traits := slices.Concat(w.Traits, foreignTraits)
 	slices.Sort(traits)
 	require.Equal(t, slices.Compact(traits), got.Traits, w.Name)
@@ -55,18 +60,20 @@ func drawProvider(t *rapid.T, i int) placement.Provider {
 		UUID: uuid.NewMD5(uuid.NameSpaceDNS, fmt.Appendf(nil, "d%d", i)), Name: fmt.Sprintf("h_d%d", i), Total: total,
 		Traits: []string{"OWNER_CYBORG"},
 	}
+
 	if total > 0 {
 		p.Class = rapid.SampledFrom([]string{"FPGA", "PGPU", "CUSTOM_NIC"}).Draw(t, "class")
 		p.Reserved = rapid.IntRange(0, total).Draw(t, "reserved")
 	}
+
 	traits := rapid.SampledFrom([]string{"CUSTOM_A", "CUSTOM_B", "CUSTOM_FPGA_FUNCTION_ID_X"})
 	p.Traits = append(p.Traits, rapid.SliceOfDistinct(traits, rapid.ID).Draw(t, "traits")...)
 	slices.Sort(p.Traits)
 	return p
 }
 
-// Whatever is wanted, one after the other, and whatever others do in between, the tree ends as wanted; what others put
-// there stays; and once it is so, nothing more is written.
+// TestPlanLeadsToTheWantedTree: whatever is wanted, in any order, and whatever others do in between, the tree ends as wanted. What
+// others put into it stays, and once it is right, nothing more is written.
 func TestPlanLeadsToTheWantedTree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -75,6 +82,7 @@ func TestPlanLeadsToTheWantedTree(t *testing.T) {
 		client := placement.New(model)
 		marks := placement.Marks{}
 		foreignTraits, foreign := map[string][]string{}, map[string]map[string]placementtest.Inventory{}
+
 		for round := range rapid.IntRange(1, 4).Draw(t, "rounds") {
 			request := placement.Request{Host: "h", Marks: marks}
 			for i := range 3 {
@@ -99,6 +107,7 @@ func TestPlanLeadsToTheWantedTree(t *testing.T) {
 				require.Equal(t, foreign[name], p.Inventories, name)
 				require.Subset(t, []string{"CUSTOM_FOREIGN"}, p.Traits, name)
 			}
+
 			gone := func(name string) {
 				delete(foreignTraits, name)
 				delete(foreign, name)
@@ -108,6 +117,7 @@ func TestPlanLeadsToTheWantedTree(t *testing.T) {
 					gone(name)
 				}
 			}
+
 			model.Writes()
 			again, err := step(t, client, placement.Request{Host: "h", Marks: marks, Wanted: request.Wanted})
 			require.NoError(t, err)
@@ -185,11 +195,12 @@ func TestPlanClosesWhatIsInUse(t *testing.T) {
 	require.False(t, plan.Differences[0].Repaired)
 	require.Contains(t, plan.Differences[0].Detail, "vm")
 	require.Equal(t, 4, model.Provider("h_d0").Inventories["PGPU"].Reserved)
+
 	model.Writes()
 	plan, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
 	require.NoError(t, err)
 	require.True(t, plan.Empty())
-	require.NotEmpty(t, plan.Differences, "it is told as long as it is so")
+	require.NotEmpty(t, plan.Differences, "it is reported as long as it is so")
 
 	model.Allocate("vm", "h_d0", "FPGA", -1)
 	_, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
@@ -207,6 +218,7 @@ func TestPlanLeavesWhatOthersPutThere(t *testing.T) {
 	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Traits: []string{"CUSTOM_A", placement.Owner}}
 	plan, err := step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}})
 	require.NoError(t, err)
+
 	theirs := placementtest.Inventory{Total: 2, MinUnit: 1, MaxUnit: 2, StepSize: 1, AllocationRatio: 1}
 	p := model.Provider("h_d0")
 	p.Inventories["PCI_DEVICE"], p.Traits = theirs, append(p.Traits, "CUSTOM_THEIRS")
@@ -237,7 +249,8 @@ func TestPlanLeavesWhatOthersPutThere(t *testing.T) {
 	require.Empty(t, plan.Differences, "it is no longer ours")
 }
 
-// One below which others have providers stays, closed, until they have gone: Placement would not delete it.
+// TestPlanKeepsWhatOthersAreBelow: a provider below which others have providers stays, closed, until they have gone, because
+// Placement would not delete it.
 func TestPlanKeepsWhatOthersAreBelow(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -246,6 +259,7 @@ func TestPlanKeepsWhatOthersAreBelow(t *testing.T) {
 	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Traits: []string{placement.Owner}}
 	plan, err := step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}})
 	require.NoError(t, err)
+
 	model.Put(placementtest.Provider{UUID: uuid.New(), Name: "theirs", Parent: w.UUID})
 	for range 2 {
 		plan, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
@@ -253,6 +267,7 @@ func TestPlanKeepsWhatOthersAreBelow(t *testing.T) {
 		require.Contains(t, plan.Differences[0].Detail, "others are below it")
 		require.Equal(t, 4, model.Provider("h_d0").Inventories["FPGA"].Reserved)
 	}
+
 	model.Remove("theirs")
 	_, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
 	require.NoError(t, err)
@@ -272,28 +287,35 @@ func TestPlanAsksOnlyWhatChanged(t *testing.T) {
 			UUID: uuid.New(), Name: fmt.Sprint("h_d", i), Class: "FPGA", Total: 2, Traits: []string{placement.Owner},
 		})
 	}
+
 	compare := func(calls int) (tree placement.Tree) {
 		t.Helper()
 		tree, err := client.Read(t.Context(), request)
 		require.NoError(t, err)
 		_, reads := model.Writes()
 		require.Equal(t, calls, reads)
+
 		plan := placement.NewPlan(request.Wanted, tree, request.Marks)
 		require.NoError(t, client.Apply(t.Context(), plan))
+
 		text, err := json.Marshal(plan.Marks)
 		require.NoError(t, err)
+
 		request.Marks = nil
 		require.NoError(t, json.Unmarshal(text, &request.Marks))
 		return tree
 	}
+
 	compare(3)
 	model.Writes()
 	compare(3 + 3*3)
 	compare(3)
+
 	one := request.Wanted[0]
 	model.Allocate("vm", one.Name, "FPGA", 1)
 	require.Equal(t, 1, compare(3 + 3).Nodes[one.UUID].Has("vm"))
 	require.Equal(t, 1, compare(3 + 1).Nodes[one.UUID].Has("vm"))
+
 	model.Allocate("vm", one.Name, "FPGA", -1) // Placement does not count that up
 	require.Zero(t, compare(3 + 1).Nodes[one.UUID].Has("vm"))
 	compare(3)
@@ -304,6 +326,7 @@ func TestPlanAsksOnlyWhatChanged(t *testing.T) {
 	compare(3 + 3)
 	require.Equal(t, 2, model.Provider(one.Name).Inventories["FPGA"].Total)
 	compare(3 + 3)
+
 	asked := 0
 	for range 25 {
 		tree, err := client.Read(t.Context(), request)
@@ -315,48 +338,57 @@ func TestPlanAsksOnlyWhatChanged(t *testing.T) {
 	require.Equal(t, 3, asked, "each once in a day of comparisons")
 }
 
-// A provider that somebody has deleted and made again, with its UUID and come to its generation, is not taken for ours: it does not
-// have our trait, or another name, or another parent.
+// TestPlanKnowsAnotherProviderWithTheSameUUID: a provider that was deleted and made again, with its UUID and at its generation, is not
+// taken for the old one if it lacks our trait, or has another name or another parent.
 func TestPlanKnowsAnotherProviderWithTheSameUUID(t *testing.T) {
 	t.Parallel()
+
 	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Reserved: 4, Traits: []string{placement.Owner}}
 	open := map[string]placementtest.Inventory{"FPGA": {Total: 4, MinUnit: 1, MaxUnit: 4, StepSize: 1, AllocationRatio: 1}}
+
 	for name, other := range map[string]placementtest.Provider{
 		"no trait":       {Name: "h_d0", Inventories: open},
 		"another name":   {Name: "theirs", Inventories: open, Traits: []string{placement.Owner}},
 		"another parent": {Name: "h_d0", Inventories: open, Traits: []string{placement.Owner}},
 	} {
+
 		model := placementtest.New()
 		root := model.AddHost("h")
 		client := placement.New(model)
 		request := placement.Request{Host: "h", Wanted: []placement.Provider{w}}
+
 		for range 2 { // the second one sees it
 			plan, err := step(t, client, request)
 			require.NoError(t, err)
 			request.Marks = plan.Marks
 		}
+
 		other.UUID, other.Parent, other.Generation = w.UUID, root.UUID, model.Provider("h_d0").Generation
 		if name == "another parent" {
 			other.Parent = model.Provider("h_numa0").UUID
 		}
+
 		model.Remove("h_d0")
 		model.Put(other)
+
 		_, err := step(t, client, request)
 		require.NoError(t, err)
 		requireAs(t, model, root, w, nil, nil)
 	}
 }
 
-// A provider that is thought to be new and is not is found at the next try.
+// TestPlanFindsWhatIsNotNew: a provider that is wrongly assumed to be new is found by the next try.
 func TestPlanFindsWhatIsNotNew(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	root := model.AddHost("h")
 	client := placement.New(model)
+
 	model.Put(placementtest.Provider{UUID: wanted()[0].UUID, Name: "somewhere else"})
 	request := placement.Request{Host: "h", Wanted: wanted(), Trusting: true}
 	_, err := step(t, client, request)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
+
 	request.Trusting = false
 	_, err = step(t, client, request)
 	require.NoError(t, err)
@@ -372,11 +404,13 @@ func TestL22NothingIsDeletedGlobally(t *testing.T) {
 	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "CUSTOM_NIC", Total: 1, Traits: []string{"CUSTOM_OLD", placement.Owner}}
 	plan, err := step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}})
 	require.NoError(t, err)
+
 	w.Class, w.Traits = "FPGA", []string{placement.Owner}
 	_, err = step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}, Marks: plan.Marks})
 	require.NoError(t, err)
 	require.Equal(t, []string{placement.Owner}, model.Provider("h_d0").Traits)
 	require.NotContains(t, model.Provider("h_d0").Inventories, "CUSTOM_NIC")
+
 	writes, _ := model.Writes()
 	for _, write := range writes {
 		require.False(t, strings.HasPrefix(write, "DELETE"), write)

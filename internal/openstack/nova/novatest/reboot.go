@@ -12,7 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
-// action is one in the list of what was done with an instance; without an end while it goes on.
+// action is an entry of an instance's action log. Its end is zero while it is in progress.
 type action struct {
 	instance       uuid.UUID
 	name, event    string
@@ -23,39 +23,44 @@ type action struct {
 
 const succeeded = "Success"
 
-// Act records that somebody had something done with an instance, which is over.
+// Act adds a finished, successful action to an instance's log.
 func (n *Nova) Act(id uuid.UUID, name, user string, at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	n.actions = append(n.actions, &action{
 		instance: id, name: name, event: "compute_" + name + "_instance", request: "req-" + uuid.NewString(), user: user,
 		started: at, ended: at.Add(time.Second), result: succeeded,
 	})
 }
 
-// HideActions answers whoever asks what was done with instances with 404.
+// HideActions answers 404 to requests for action logs.
 func (n *Nova) HideActions() {
 	n.Disturb(func(w http.ResponseWriter, r *http.Request) bool {
 		hidden := strings.Contains(r.URL.Path, "/os-instance-actions")
 		if hidden {
 			answer(w, http.StatusNotFound, fault("itemNotFound", http.StatusNotFound, "The resource could not be found."))
 		}
+
 		return hidden
 	})
 }
 
-// Hold has reboots go on until Release.
+// Hold keeps reboots in progress until Release.
 func (n *Nova) Hold() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	n.held = true
 }
 
-// Release ends the reboots that go on, and those that come, with that result: Success, or Error.
+// Release ends the reboots in progress with that result, Success or Error. Later reboots end at once with the same result.
 func (n *Nova) Release(result string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	n.held, n.outcome = false, result
+
 	for _, a := range n.actions {
 		if a.ended.IsZero() {
 			n.finish(a)
@@ -63,19 +68,23 @@ func (n *Nova) Release(result string) {
 	}
 }
 
-// Reboots is how often somebody has asked for a reboot of the instance.
+// Reboots returns how many reboots of the instance were asked for.
 func (n *Nova) Reboots(id uuid.UUID) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	count := 0
+
 	for _, a := range n.actions {
 		if a.instance == id && a.name == "reboot" {
 			count++
 		}
 	}
+
 	return count
 }
 
+// finish ends a reboot. A failed one leaves the instance in ERROR. The caller holds the lock.
 func (n *Nova) finish(a *action) {
 	a.ended, a.result = time.Now(), n.outcome
 	if i := n.instances[a.instance]; i != nil {
@@ -86,38 +95,45 @@ func (n *Nova) finish(a *action) {
 	}
 }
 
-// RebootHard has somebody ask for a hard reboot, and returns the id of that request.
+// RebootHard has a user ask for a hard reboot, and returns the id of that request.
 func (n *Nova) RebootHard(id uuid.UUID, user string) (request string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	return n.begin(n.instances[id], user)
 }
 
+// begin starts a hard reboot, which ends at once unless reboots are held. The caller holds the lock.
 func (n *Nova) begin(i *Instance, user string) (request string) {
 	a := &action{
 		instance: i.ID, name: "reboot", event: "compute_reboot_instance", request: "req-" + uuid.NewString(), user: user, started: time.Now(),
 	}
+
 	n.actions = append(n.actions, a)
-	if i.Status, i.Task = "HARD_REBOOT", "rebooting_hard"; !n.held {
+	i.Status, i.Task = "HARD_REBOOT", "rebooting_hard"
+	if !n.held {
 		n.finish(a)
 	}
+
 	return a.request
 }
 
-// reboot takes hard reboots, of our own user; we ask for nothing else.
+// reboot starts a hard reboot for our own user. It rejects soft ones, because the server asks for none.
 func (n *Nova) reboot(w http.ResponseWriter, r *http.Request, i *Instance) {
 	var body struct {
 		Reboot struct{ Type string }
 	}
+
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Reboot.Type != "HARD" {
 		answer(w, http.StatusBadRequest, fault("badRequest", http.StatusBadRequest, "Invalid input"))
 		return
 	}
+
 	n.begin(i, openstacktest.OwnUserID)
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// listActions is the newest first, without their events.
+// listActions answers with the instance's actions, newest first, without their events.
 func (n *Nova) listActions(w http.ResponseWriter, _ *http.Request, i *Instance) {
 	list := []any{}
 	for _, a := range slices.Backward(n.actions) {
@@ -125,20 +141,25 @@ func (n *Nova) listActions(w http.ResponseWriter, _ *http.Request, i *Instance) 
 			list = append(list, a.view())
 		}
 	}
+
 	answer(w, http.StatusOK, map[string]any{"instanceActions": list})
 }
 
+// showAction answers with one action and its events.
 func (n *Nova) showAction(w http.ResponseWriter, r *http.Request, i *Instance) {
 	for _, a := range n.actions {
 		if a.instance == i.ID && a.request == r.PathValue("request") {
 			shown := a.view()
+
 			shown["events"] = []any{map[string]any{
 				"event": a.event, "start_time": moment(a.started), "finish_time": moment(a.ended), "result": orNull(a.result),
 			}}
+
 			answer(w, http.StatusOK, map[string]any{"instanceAction": shown})
 			return
 		}
 	}
+
 	answer(w, http.StatusNotFound, fault("itemNotFound", http.StatusNotFound, "Action not found"))
 }
 
@@ -146,7 +167,7 @@ func (a *action) view() map[string]any {
 	return map[string]any{"action": a.name, "request_id": a.request, "user_id": a.user, "instance_uuid": a.instance, "start_time": moment(a.started)}
 }
 
-// moment is a time as Nova writes it.
+// moment formats a time as Nova does.
 func moment(at time.Time) any {
 	if at.IsZero() {
 		return nil

@@ -1,27 +1,21 @@
-// Package placementtest is a Placement in memory for tests: it keeps the same rules as the real one (placement 8.0.0, its
-// handlers and schemas), and fails when it is told to. Only tests import it.
+// Package placementtest is a Placement in memory for tests. It has the same rules as the real one (placement 8.0.0, its handlers
+// and schemas), and can be made to fail. Only tests import it.
 package placementtest
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/google/uuid"
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// Inventory is one of a provider.
+// Inventory is a provider's inventory of one resource class.
 type Inventory struct {
 	Total           int     `json:"total"`
 	Reserved        int     `json:"reserved"`
@@ -41,67 +35,73 @@ type Provider struct {
 	Traits      []string
 }
 
-// Fault is how a request goes wrong.
+// Fault is how one request goes wrong.
 type Fault struct {
-	// Status is what is answered, with Code as the error's code.
+	// Status is the status of the answer, with Code as the error's code.
 	Status int
 	Code   string
-	// Cut breaks the connection off instead of answering.
+	// Cut closes the connection instead of answering.
 	Cut bool
-	// After lets the request have its effect first.
+	// After lets the request take effect before it goes wrong.
 	After bool
 }
 
-// Placement is the service; its zero value is not usable, see New. Its methods may be called at once.
+// Placement is the service; New returns one. Its methods are safe for concurrent use.
 type Placement struct {
-	// Fail, where given, is asked before each request what goes wrong; nothing where it returns nil.
+	// Fail, unless nil, is called before each request and returns how it goes wrong; nil if it does not.
 	Fail func(r *http.Request) *Fault
-	// Max is the highest microversion, minor of 1; 39 where it is 0.
+	// Max is the highest microversion, minor of 1; 0 means 39.
 	Max int
 
-	mu          sync.Mutex
+	mu          sync.Mutex // guards the fields below
 	providers   map[uuid.UUID]*Provider
 	names       map[string]uuid.UUID
-	children    map[uuid.UUID]map[uuid.UUID]bool
+	children    map[uuid.UUID]map[uuid.UUID]bool // by parent; uuid.Nil is the parent of roots
 	traits      map[string]bool
 	classes     map[string]bool
-	allocations map[string]map[uuid.UUID]map[string]int
+	allocations map[string]map[uuid.UUID]map[string]int // by consumer, provider and class
 	writes      []string
 	reads       int
 }
 
-// New returns a Placement that knows what os-traits and os-resource-classes do, as far as tests need it.
+// New returns a Placement with the parts of os-traits and os-resource-classes that tests need.
 func New() *Placement {
 	p := &Placement{
 		providers: map[uuid.UUID]*Provider{}, names: map[string]uuid.UUID{}, children: map[uuid.UUID]map[uuid.UUID]bool{}, allocations: map[string]map[uuid.UUID]map[string]int{},
 		traits: map[string]bool{}, classes: map[string]bool{},
 	}
+
 	for _, trait := range []string{"OWNER_CYBORG", "OWNER_NOVA", "HW_NUMA_ROOT", "COMPUTE_ACCELERATORS", "HW_CPU_X86_AVX2"} {
 		p.traits[trait] = true
 	}
+
 	for _, class := range []string{"VCPU", "MEMORY_MB", "DISK_GB", "FPGA", "PGPU", "VGPU", "PCI_DEVICE"} {
 		p.classes[class] = true
 	}
+
 	return p
 }
 
-// Service is the session that package placement needs: requests go straight to the handler.
+// Service makes a client that calls the handler without a network, so that this type can be the session of package placement.
 func (p *Placement) Service(context.Context, string) (*gophercloud.ServiceClient, error) {
 	provider := &gophercloud.ProviderClient{TokenID: "token"}
 	provider.HTTPClient = http.Client{Transport: direct{p}}
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: "http://placement.test/"}, nil
 }
 
+// direct is a transport that calls the handler itself.
 type direct struct{ p *Placement }
 
-// RoundTrip serves the request, or breaks the connection.
+// RoundTrip serves the request, or fails as a broken connection does.
 func (d direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
+
 	if r.Body == nil {
 		r.Body = http.NoBody
 	}
+
 	recorder := httptest.NewRecorder()
 	defer func() {
 		if cut := recover(); cut != nil {
@@ -110,461 +110,142 @@ func (d direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 			}
 			answer, err = nil, io.ErrUnexpectedEOF
 		}
+
 	}()
+
 	d.p.ServeHTTP(recorder, r)
 	return recorder.Result(), nil
 }
 
-// AddHost makes a compute node's provider with inventory, a child and traits of Nova's own.
+// AddHost creates the provider of a compute node with an inventory, a child and traits, as Nova does.
 func (p *Placement) AddHost(name string) *Provider {
 	root := p.Put(Provider{
 		UUID: uuid.New(), Name: name, Traits: []string{"COMPUTE_ACCELERATORS"},
 		Inventories: map[string]Inventory{"VCPU": {Total: 8, MinUnit: 1, MaxUnit: 8, StepSize: 1, AllocationRatio: 16}},
 	})
+
 	p.Put(Provider{UUID: uuid.New(), Name: name + "_numa0", Parent: root.UUID, Traits: []string{"HW_NUMA_ROOT"}})
+
 	return root
 }
 
-// Put makes or replaces a provider by hand.
+// Put creates or replaces a provider.
 func (p *Placement) Put(provider Provider) *Provider {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for _, trait := range provider.Traits {
 		p.traits[trait] = true
 	}
+
 	for class := range provider.Inventories {
 		p.classes[class] = true
 	}
+
 	if old := p.providers[provider.UUID]; old != nil {
 		provider.Generation = old.Generation + 1
 		p.drop(old)
 	}
+
 	p.keep(&provider)
 	return &provider
 }
 
-// keep and drop are how providers come and go, so that they are found by name and by parent.
+// keep adds a provider to the indexes by UUID, name and parent.
 func (p *Placement) keep(provider *Provider) {
 	p.providers[provider.UUID], p.names[provider.Name] = provider, provider.UUID
+
 	if p.children[provider.Parent] == nil {
 		p.children[provider.Parent] = map[uuid.UUID]bool{}
 	}
 	p.children[provider.Parent][provider.UUID] = true
 }
 
+// drop removes a provider from the indexes.
 func (p *Placement) drop(provider *Provider) {
 	delete(p.providers, provider.UUID)
 	delete(p.names, provider.Name)
 	delete(p.children[provider.Parent], provider.UUID)
 }
 
-// Provider is one by its name; nil where there is none.
+// Provider returns a copy of the provider with that name, or nil.
 func (p *Placement) Provider(name string) *Provider {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	provider := p.named(name)
 	if provider == nil {
 		return nil
 	}
+
 	out := provider.clone()
 	return &out
 }
 
-// Providers are all, by name.
+// Providers returns copies of all providers, by name.
 func (p *Placement) Providers() map[string]Provider {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	out := map[string]Provider{}
+
 	for _, provider := range p.providers {
 		out[provider.Name] = provider.clone()
 	}
+
 	return out
 }
 
+// clone returns a copy that shares nothing with the provider.
 func (p *Provider) clone() Provider {
 	out := *p
 	out.Inventories, out.Traits = maps.Clone(p.Inventories), slices.Clone(p.Traits)
 	return out
 }
 
-// Remove deletes a provider by hand, whoever uses it.
+// Remove deletes a provider, even if it is in use.
 func (p *Placement) Remove(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if provider := p.named(name); provider != nil {
 		p.drop(provider)
 	}
 }
 
-// Allocate gives a consumer some of a provider, as the scheduler does; a negative amount takes it back.
+// Allocate allocates some of a provider to a consumer, as the scheduler does. A negative amount ends the allocation. As in the
+// real one, only a new allocation raises the generation.
 func (p *Placement) Allocate(consumer, provider, class string, amount int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for id, found := range p.providers {
 		if found.Name != provider {
 			continue
 		}
+
 		if amount < 0 {
 			delete(p.allocations[consumer], id)
 			return
 		}
+
 		if p.allocations[consumer] == nil {
 			p.allocations[consumer] = map[uuid.UUID]map[string]int{}
 		}
+
 		p.allocations[consumer][id] = map[string]int{class: amount}
+
 		found.Generation++
 	}
 }
 
-// Writes lists the changes that were asked for since the last call, and how many requests only read.
+// Writes returns the writing requests since the last call, and the number of reading ones.
 func (p *Placement) Writes() (writes []string, reads int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	writes, reads = p.writes, p.reads
+
 	p.writes, p.reads = nil, 0
 	return writes, reads
-}
-
-// problem is a refusal.
-type problem struct {
-	status int
-	code   string
-	detail string
-}
-
-func refuse(status int, code, format string, args ...any) *problem {
-	return &problem{status, cmp.Or(code, "placement.undefined_code"), fmt.Sprintf(format, args...)}
-}
-
-// ServeHTTP answers as Placement does.
-func (p *Placement) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var fault *Fault
-	if p.Fail != nil {
-		fault = p.Fail(r)
-	}
-	answer := httptest.NewRecorder()
-	if fault == nil || fault.After {
-		p.serve(answer, r)
-	}
-	switch {
-	case fault == nil:
-		maps.Copy(w.Header(), answer.Header())
-		w.WriteHeader(answer.Code)
-		_, _ = w.Write(answer.Body.Bytes())
-	case fault.Cut:
-		panic(http.ErrAbortHandler)
-	default:
-		write(w, fault.Status, refuse(fault.Status, fault.Code, "injected"))
-	}
-}
-
-func write(w http.ResponseWriter, status int, body any) {
-	if failed, ok := body.(*problem); ok {
-		status = failed.status
-		body = map[string]any{"errors": []map[string]any{{
-			"status": failed.status, "code": failed.code, "detail": failed.detail, "title": http.StatusText(failed.status),
-		}}}
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	if body != nil {
-		_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // of our own answers, to a recorder
-	}
-}
-
-func (p *Placement) serve(w http.ResponseWriter, r *http.Request) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	path := strings.Trim(r.URL.Path, "/")
-	if path == "" {
-		write(w, http.StatusOK, map[string]any{"versions": []map[string]any{{
-			"id": "v1.0", "min_version": "1.0", "max_version": fmt.Sprintf("1.%d", cmp.Or(p.Max, 39)), "status": "CURRENT",
-		}}})
-		return
-	}
-	if r.Header.Get("X-Auth-Token") == "" {
-		write(w, 0, refuse(http.StatusUnauthorized, "", "no token"))
-		return
-	}
-	var body map[string]json.RawMessage
-	if r.Method == http.MethodGet {
-		p.reads++
-	} else {
-		p.writes = append(p.writes, r.Method+" "+path)
-		text, err := io.ReadAll(r.Body)
-		if err != nil || len(text) > 0 && json.Unmarshal(text, &body) != nil {
-			write(w, 0, refuse(http.StatusBadRequest, "", "malformed JSON"))
-			return
-		}
-	}
-	status, out := p.route(r, strings.Split(path, "/"), body)
-	write(w, status, out)
-}
-
-func (p *Placement) route(r *http.Request, path []string, body map[string]json.RawMessage) (status int, out any) {
-	key := r.Method + " " + path[0]
-	switch {
-	case key == "GET resource_providers" && len(path) == 1:
-		return http.StatusOK, p.list(r)
-	case key == "POST resource_providers" && len(path) == 1:
-		return p.create(body)
-	case key == "GET traits" && len(path) == 1:
-		return http.StatusOK, p.listTraits(r.URL.Query().Get("name"))
-	case key == "PUT traits" && len(path) == 2:
-		return made(p.traits, path[1])
-	case key == "PUT resource_classes" && len(path) == 2:
-		return made(p.classes, path[1])
-	case path[0] != "resource_providers" || len(path) < 2:
-		return 0, refuse(http.StatusNotFound, "", "no such route")
-	}
-	id, err := uuid.Parse(path[1])
-	provider := p.providers[id]
-	if err != nil || provider == nil {
-		return 0, refuse(http.StatusNotFound, "placement.resource_provider.not_found", "no resource provider %s", path[1])
-	}
-	switch r.Method + " " + strings.Join(path[2:], "/") {
-	case "GET ":
-		return http.StatusOK, p.view(provider)
-	case "PUT ":
-		return p.rename(provider, body)
-	case "DELETE ":
-		return p.destroy(provider)
-	case "GET inventories":
-		return http.StatusOK, map[string]any{"resource_provider_generation": provider.Generation, "inventories": orEmpty(provider.Inventories)}
-	case "PUT inventories":
-		return p.supply(provider, body)
-	case "GET traits":
-		return http.StatusOK, map[string]any{"resource_provider_generation": provider.Generation, "traits": append([]string{}, provider.Traits...)}
-	case "PUT traits":
-		return p.mark(provider, body)
-	case "GET allocations":
-		return http.StatusOK, map[string]any{"resource_provider_generation": provider.Generation, "allocations": p.allocationsOf(id)}
-	}
-	return 0, refuse(http.StatusMethodNotAllowed, "", "no such method")
-}
-
-func orEmpty(m map[string]Inventory) map[string]Inventory {
-	if m == nil {
-		return map[string]Inventory{}
-	}
-	return m
-}
-
-var customPattern = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]+$`)
-
-// made is PUT of a trait or a resource class.
-func made(known map[string]bool, name string) (int, any) {
-	switch {
-	case known[name]:
-		return http.StatusNoContent, nil
-	case !customPattern.MatchString(name) || len(name) > 255:
-		return 0, refuse(http.StatusBadRequest, "", "%q does not match ^CUSTOM_[A-Z0-9_]+$", name)
-	}
-	known[name] = true
-	return http.StatusCreated, nil
-}
-
-func (p *Placement) listTraits(query string) any {
-	found := []string{}
-	for trait := range strings.SplitSeq(strings.TrimPrefix(query, "in:"), ",") {
-		if p.traits[trait] {
-			found = append(found, trait)
-		}
-	}
-	return map[string]any{"traits": found}
-}
-
-func (p *Placement) view(provider *Provider) map[string]any {
-	var parent any
-	if provider.Parent != uuid.Nil {
-		parent = provider.Parent
-	}
-	return map[string]any{
-		"uuid": provider.UUID, "name": provider.Name, "generation": provider.Generation,
-		"parent_provider_uuid": parent, "root_provider_uuid": p.root(provider).UUID,
-	}
-}
-
-func (p *Placement) root(provider *Provider) *Provider {
-	for p.providers[provider.Parent] != nil {
-		provider = p.providers[provider.Parent]
-	}
-	return provider
-}
-
-func (p *Placement) list(r *http.Request) any {
-	query := r.URL.Query()
-	found := []map[string]any{}
-	for _, provider := range p.among(query) {
-		if !query.Has("required") || slices.Contains(provider.Traits, query.Get("required")) {
-			found = append(found, p.view(provider))
-		}
-	}
-	return map[string]any{"resource_providers": found}
-}
-
-// among are the providers that a query's name or tree chooses.
-func (p *Placement) among(query url.Values) []*Provider {
-	switch {
-	case query.Has("name"):
-		if provider := p.named(query.Get("name")); provider != nil {
-			return []*Provider{provider}
-		}
-		return nil
-	case query.Has("in_tree"):
-		tree, err := uuid.Parse(query.Get("in_tree"))
-		if err != nil || p.providers[tree] == nil {
-			return nil
-		}
-		return p.below(p.root(p.providers[tree]))
-	}
-	return slices.Collect(maps.Values(p.providers))
-}
-
-func (p *Placement) below(provider *Provider) []*Provider {
-	found := []*Provider{provider}
-	for child := range p.children[provider.UUID] {
-		found = append(found, p.below(p.providers[child])...)
-	}
-	return found
-}
-
-// into decodes a member of a body, and says whether it is there and right.
-func into(body map[string]json.RawMessage, member string, to any) bool {
-	text, ok := body[member]
-	return ok && json.Unmarshal(text, to) == nil
-}
-
-func (p *Placement) create(body map[string]json.RawMessage) (int, any) {
-	provider := Provider{UUID: uuid.New()}
-	if !into(body, "name", &provider.Name) || provider.Name == "" || len(provider.Name) > 200 {
-		return 0, refuse(http.StatusBadRequest, "", "name")
-	}
-	into(body, "uuid", &provider.UUID)
-	if into(body, "parent_provider_uuid", &provider.Parent) && provider.Parent != uuid.Nil && p.providers[provider.Parent] == nil {
-		return 0, refuse(http.StatusBadRequest, "", "parent provider UUID does not exist")
-	}
-	if p.providers[provider.UUID] != nil {
-		return 0, refuse(http.StatusConflict, "", "Conflicting resource provider %s already exists", provider.UUID)
-	}
-	if p.named(provider.Name) != nil {
-		return 0, refuse(http.StatusConflict, "placement.duplicate_name", "Conflicting resource provider name: %s already exists", provider.Name)
-	}
-	p.keep(&provider)
-	return http.StatusOK, p.view(&provider)
-}
-
-func (p *Placement) named(name string) *Provider {
-	return p.providers[p.names[name]]
-}
-
-func (p *Placement) rename(provider *Provider, body map[string]json.RawMessage) (int, any) {
-	var name string
-	parent := provider.Parent
-	if !into(body, "name", &name) || name == "" {
-		return 0, refuse(http.StatusBadRequest, "", "name")
-	}
-	into(body, "parent_provider_uuid", &parent)
-	if other := p.named(name); other != nil && other != provider {
-		return 0, refuse(http.StatusConflict, "placement.duplicate_name", "Conflicting resource provider name: %s already exists", name)
-	}
-	if parent != provider.Parent {
-		target := p.providers[parent]
-		switch {
-		case target == nil:
-			return 0, refuse(http.StatusBadRequest, "", "parent provider UUID does not exist")
-		case provider.Parent != uuid.Nil && p.Max != 0 && p.Max < 37:
-			return 0, refuse(http.StatusBadRequest, "", "re-parenting a provider is not currently allowed")
-		}
-	}
-	p.drop(provider)
-	provider.Name, provider.Parent = name, parent
-	p.keep(provider)
-	return http.StatusOK, p.view(provider)
-}
-
-func (p *Placement) destroy(provider *Provider) (int, any) {
-	if len(p.allocationsOf(provider.UUID)) > 0 {
-		return 0, refuse(http.StatusConflict, "placement.resource_provider.inuse", "Unable to delete resource provider %s: allocations", provider.UUID)
-	}
-	if len(p.children[provider.UUID]) > 0 {
-		return 0, refuse(http.StatusConflict, "placement.resource_provider.cannot_delete_parent", "it has children")
-	}
-	p.drop(provider)
-	return http.StatusNoContent, nil
-}
-
-func (p *Placement) current(provider *Provider, body map[string]json.RawMessage) *problem {
-	var generation int64
-	switch {
-	case !into(body, "resource_provider_generation", &generation):
-		return refuse(http.StatusBadRequest, "", "resource_provider_generation")
-	case generation != provider.Generation:
-		return refuse(http.StatusConflict, "placement.concurrent_update", "resource provider generation conflict")
-	}
-	return nil
-}
-
-func (p *Placement) supply(provider *Provider, body map[string]json.RawMessage) (int, any) {
-	if failed := p.current(provider, body); failed != nil {
-		return 0, failed
-	}
-	var raw map[string]json.RawMessage
-	if !into(body, "inventories", &raw) {
-		return 0, refuse(http.StatusBadRequest, "", "inventories")
-	}
-	inventories := map[string]Inventory{}
-	for class, text := range raw {
-		i := Inventory{MinUnit: 1, MaxUnit: 0x7FFFFFFF, StepSize: 1, AllocationRatio: 1}
-		if json.Unmarshal(text, &i) != nil || i.Total < 1 || i.Reserved < 0 || i.MinUnit < 1 || i.MaxUnit < 1 || i.StepSize < 1 ||
-			i.Reserved > i.Total || !p.classes[class] {
-			return 0, refuse(http.StatusBadRequest, "", "invalid inventory for %s: %s", class, text)
-		}
-		inventories[class] = i
-	}
-	for class := range provider.Inventories {
-		if _, stays := inventories[class]; !stays && p.allocated(provider.UUID, class) > 0 {
-			return 0, refuse(http.StatusConflict, "placement.inventory.inuse", "Inventory for %s on resource provider in use", class)
-		}
-	}
-	provider.Inventories = inventories
-	provider.Generation++
-	return http.StatusOK, map[string]any{"resource_provider_generation": provider.Generation, "inventories": inventories}
-}
-
-func (p *Placement) mark(provider *Provider, body map[string]json.RawMessage) (int, any) {
-	var traits []string
-	if failed := p.current(provider, body); failed != nil {
-		return 0, failed
-	}
-	if !into(body, "traits", &traits) {
-		return 0, refuse(http.StatusBadRequest, "", "traits")
-	}
-	for _, trait := range traits {
-		if !p.traits[trait] {
-			return 0, refuse(http.StatusBadRequest, "", "No such trait(s): %s.", trait)
-		}
-	}
-	slices.Sort(traits)
-	provider.Traits = slices.Compact(traits)
-	provider.Generation++
-	return http.StatusOK, map[string]any{"resource_provider_generation": provider.Generation, "traits": provider.Traits}
-}
-
-func (p *Placement) allocationsOf(provider uuid.UUID) map[string]any {
-	out := map[string]any{}
-	for consumer, of := range p.allocations {
-		if resources, ok := of[provider]; ok {
-			out[consumer] = map[string]any{"resources": resources, "consumer_generation": 1}
-		}
-	}
-	return out
-}
-
-func (p *Placement) allocated(provider uuid.UUID, class string) int {
-	sum := 0
-	for _, of := range p.allocations {
-		sum += of[provider][class]
-	}
-	return sum
 }
