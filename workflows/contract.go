@@ -254,8 +254,8 @@ type ConfigureResult struct {
 	Devices  int                 `json:"devices"`
 }
 
-// WhitelistInput says what the whitelist of a host's Nova should contain. To undo a whitelist, the same input is given, and
-// the agent restores what Work.Before lists.
+// WhitelistInput says what the whitelist of a host's Nova should contain. An undo gets the same
+// input as the write that it undoes.
 type WhitelistInput struct {
 	Operation uuid.UUID            `json:"operation,omitzero"` // none for a preview
 	Host      string               `json:"host"`
