@@ -124,7 +124,7 @@ func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UU
 		return syncResult{}, err
 	}
 
-	p.log.WarnContext(ctx, "Placement cannot be syncResult into step", slog.String("host", host), slog.String("error", err.Error()))
+	p.log.WarnContext(ctx, "Placement cannot be brought into step", slog.String("host", host), slog.String("error", err.Error()))
 	out := db.PlacementOutcome{Host: host, Error: err.Error(), TryIn: retryPause, Drift: []cyborg.Drift{
 		{Class: cyborg.DriftRefused, Detail: cyborg.Sanitize(err.Error(), 1000)},
 	}}
