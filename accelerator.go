@@ -19,10 +19,10 @@ type Specs struct {
 	ProductID  string     `json:"product_id"`
 }
 
-// Status is the one word that people read; it is computed from the axes and never stored.
+// Status sums an accelerator's state up in one word for people. It is computed by Accelerator.Status and never stored.
 type Status string
 
-// The statuses, in order of precedence; see Accelerator.Status.
+// The statuses, in order of precedence: Accelerator.Status returns the first that applies.
 const (
 	StatusMissing     Status = "missing"
 	StatusError       Status = "error"
@@ -47,74 +47,85 @@ func Statuses() []Status {
 	}
 }
 
-// Maintenance says why, by whom and until when an accelerator is out of use; the zero Until means until enabled.
+// Maintenance says why, by whom and until when an accelerator is out of use.
 type Maintenance struct {
-	Reason string    `json:"reason"`
-	By     string    `json:"by"`
-	Until  time.Time `json:"until,omitzero"`
-	// For asks for Until so long after now, as the records' clock has it; it is never recorded itself.
+	Reason string `json:"reason"`
+	By     string `json:"by"`
+	// Until is zero where the maintenance lasts until somebody enables the accelerator.
+	Until time.Time `json:"until,omitzero"`
+	// For is an alternative to Until in requests: the maintenance ends so long after the database's present time. It is never
+	// recorded itself.
 	For time.Duration `json:"-"`
 }
 
-// LostImage is an image that an accelerator had until its host booted.
+// LostImage is the image that an accelerator had when its host booted, and that it has no longer.
 type LostImage struct {
 	BitstreamID string    `json:"bitstream_id"`
-	FoundAt     time.Time `json:"found_at"`
-	// Image is what can be loaded again.
+	FoundAt     time.Time `json:"found_at"` // when the loss was found
+	// Image is what has to be loaded to have the same image again.
 	Image Image `json:"-"`
 }
 
-// Fence keeps new work off an accelerator. It always has a reason, and the operation that set it, if one did.
+// Fence keeps new work off an accelerator.
 type Fence struct {
-	Reason    string    `json:"reason"`
-	Operation uuid.UUID `json:"operation_id,omitzero"`
+	Reason    string    `json:"reason"`                // never empty
+	Operation uuid.UUID `json:"operation_id,omitzero"` // that set it; zero where none did
 }
 
-// Claim is the operation that works on an accelerator.
+// Claim is the lock of the operation that works on an accelerator.
 type Claim struct {
 	Operation uuid.UUID     `json:"operation_id"`
 	Kind      OperationKind `json:"kind"`
 }
 
-// Accelerator is a deployable with all that is recorded of it: the part of a device that can be allocated.
+// Accelerator is the part of a device that can be allocated (OpenStack calls it a deployable), with all that is recorded
+// about it.
 type Accelerator struct {
-	ID           int64      `json:"-"` // the small integer that /v2 exposes as deployable_id
-	UUID         uuid.UUID  `json:"uuid"`
-	Name         string     `json:"name"` // unique; the deployable's name until somebody gives it one
-	ProviderName string     `json:"deployable"`
-	LocalName    string     `json:"-"` // the driver's name for it, unique within its host
-	ProviderUUID uuid.UUID  `json:"resource_provider_uuid"`
-	DeviceUUID   uuid.UUID  `json:"device_uuid"`
-	Host         string     `json:"host"`
-	Backend      string     `json:"backend"`
-	Driver       string     `json:"driver"`
-	DeviceType   DeviceType `json:"device_type"`
-	// Specs is what the driver reported with what an operator set laid over it.
+	// What it is called, here, by its driver and in Placement.
+	ID           int64     `json:"-"` // the small integer that /v2 exposes as deployable_id
+	UUID         uuid.UUID `json:"uuid"`
+	Name         string    `json:"name"` // unique; ProviderName until somebody gives it another one
+	ProviderName string    `json:"deployable"`
+	LocalName    string    `json:"-"` // the driver's name for it, unique within its host
+	ProviderUUID uuid.UUID `json:"resource_provider_uuid"`
+
+	// Where it is.
+	DeviceUUID uuid.UUID  `json:"device_uuid"`
+	Host       string     `json:"host"`
+	Backend    string     `json:"backend"`
+	Driver     string     `json:"driver"`
+	DeviceType DeviceType `json:"device_type"`
+
+	// Specs is what the driver reported, overlaid with what an operator set.
 	Specs       Specs       `json:"acc_specs"`
 	Attributes  []Attribute `json:"attributes"`
 	BitstreamID string      `json:"bitstream_id,omitempty"`
-	ProgramSet  string      `json:"-"` // deployables of a device with the same set are disturbed by one image
-	// LostImage is set while it does not have the image that was loaded last, since its host booted.
-	LostImage   *LostImage     `json:"lost_image,omitempty"`
+	// ProgramSet is the same for all deployables of a device that one image disturbs.
+	ProgramSet string `json:"-"`
+	// LostImage is set while it lacks the image that was loaded last, because its host has booted since.
+	LostImage *LostImage `json:"lost_image,omitempty"`
+
+	// Its state. Status sums it up.
 	Lifecycle   Lifecycle      `json:"lifecycle"`
-	Reason      string         `json:"reason,omitempty"` // why lifecycle is error
+	Reason      string         `json:"reason,omitempty"` // why Lifecycle is error
 	Admin       Administration `json:"administration"`
 	Maintenance *Maintenance   `json:"maintenance,omitempty"`
 	Presence    Presence       `json:"presence"`
 	MissingAt   time.Time      `json:"missing_since,omitzero"`
 	Fence       *Fence         `json:"fence,omitempty"`
-	Protected   string         `json:"protected,omitempty"` // why it must not be touched: the host lives on it
-	// Nova is set while it is in the whitelist of its host's Nova, which then gives it out, and nobody else may.
-	Nova        *NovaSpec      `json:"nova_whitelist,omitempty"`
-	Claim       *Claim         `json:"operation,omitempty"`
-	Handles     []AttachHandle `json:"attach_handles"`
-	SpecVersion int64          `json:"-"` // grows with every change of Specs by an operator; the ETag
-	CreatedAt   time.Time      `json:"created_at"`
-	UpdatedAt   time.Time      `json:"updated_at"`
+	Protected   string         `json:"protected,omitempty"` // why it must not be touched: the host itself depends on it
+	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may give it out then.
+	Nova    *NovaSpec      `json:"nova_whitelist,omitempty"`
+	Claim   *Claim         `json:"operation,omitempty"`
+	Handles []AttachHandle `json:"attach_handles"`
+
+	SpecVersion int64     `json:"-"` // grows with every change of Specs by an operator; the ETag
+	CreatedAt   time.Time `json:"created_at"`
+	UpdatedAt   time.Time `json:"updated_at"`
 }
 
-// Status is the first that applies of: missing, error, the running operation's word, fenced, maintaining, inactive, attached
-// (somebody has a handle, and none is free), ready.
+// Status returns the first that applies of: missing, error, the status of the operation that claims it, installing, fenced,
+// maintaining, inactive, attached (somebody has a handle and none is free), ready.
 func (a *Accelerator) Status() Status {
 	switch {
 	case a.Presence == PresenceMissing:
@@ -122,11 +133,13 @@ func (a *Accelerator) Status() Status {
 	case a.Lifecycle == LifecycleError:
 		return StatusError
 	}
+
 	if a.Claim != nil {
-		if word := a.Claim.Kind.Status(); word != "" {
-			return word
+		if status := a.Claim.Kind.Status(); status != "" {
+			return status
 		}
 	}
+
 	switch {
 	case a.Lifecycle == LifecycleInstalling:
 		return StatusInstalling
@@ -139,11 +152,13 @@ func (a *Accelerator) Status() Status {
 	case a.FreeHandle() == nil && slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Holder != nil }):
 		return StatusAttached
 	}
+
 	return StatusReady
 }
 
 // FreeHandle returns the first free handle, or nil.
 func (a *Accelerator) FreeHandle() *AttachHandle {
+
 	for i := range a.Handles {
 		if h := &a.Handles[i]; h.Free() {
 			return h
@@ -152,15 +167,17 @@ func (a *Accelerator) FreeHandle() *AttachHandle {
 	return nil
 }
 
-// Holders lists who holds its handles, in handle order, each once.
+// Holders returns who holds its handles, each once, in the order of the handles.
 func (a *Accelerator) Holders() []Holder {
 	holders := []Holder{}
 	seen := map[Holder]bool{}
+
 	for _, h := range a.Handles {
 		if h.Holder != nil && !seen[*h.Holder] {
 			seen[*h.Holder] = true
 			holders = append(holders, *h.Holder)
 		}
 	}
+
 	return holders
 }

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Checksum is what the content of an image must hash to: the algorithm, by the name that Glance's os_hash_algo has for it
-// (Python's hashlib), a colon, and the value in hexadecimal digits.
+// Checksum is the hash that the content of an image must have: the algorithm, as Glance's os_hash_algo names it (Python's
+// hashlib), a colon, and the value in lower-case hexadecimal digits.
 type Checksum string
 
 // MakeChecksum joins an algorithm and a value.
@@ -21,6 +21,7 @@ func MakeChecksum(algorithm, value string) Checksum {
 	return Checksum(strings.ToLower(algorithm) + ":" + strings.ToLower(value))
 }
 
+// checksumTable has the algorithms that can be verified.
 var checksumTable = map[string]func() hash.Hash{
 	"md5":      md5.New,
 	"sha256":   sha256.New,
@@ -43,14 +44,15 @@ func (c Checksum) Value() string {
 	return value
 }
 
-// Hash returns what computes such a checksum. The error is of kind ErrInvalid: the algorithm is not known, or the value has not
-// its length.
+// Hash returns a new hash of the checksum's algorithm. The error is of kind ErrInvalid where the algorithm is not known, or
+// where the value is not of its length.
 func (c Checksum) Hash() (hash.Hash, error) {
 	begin, ok := checksumTable[c.Algorithm()]
 	if !ok {
 		return nil, Errorf(ErrInvalid, "a checksum of algorithm %q cannot be verified; known are %s",
 			Sanitize(c.Algorithm(), 80), strings.Join(slices.Sorted(maps.Keys(checksumTable)), ", "))
 	}
+
 	h := begin()
 	if value, err := hex.DecodeString(c.Value()); err != nil || len(value) != h.Size() || c.Value() != strings.ToLower(c.Value()) {
 		return nil, Errorf(ErrInvalid, "%q is no checksum: a %s has %d hexadecimal digits", Sanitize(string(c), 300), c.Algorithm(), 2*h.Size())

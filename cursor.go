@@ -5,8 +5,10 @@ import (
 	"strings"
 )
 
-// Cursor is a place in the event feed: PostgreSQL transaction id, then event id. The zero Cursor is before the first event.
+// Cursor is a place in the event feed. The zero Cursor is before the first event.
 type Cursor struct {
+	// Transaction is PostgreSQL's id of the transaction that wrote the event. It comes first in the order, because events
+	// become visible by transaction.
 	Transaction uint64
 	Event       int64
 }
@@ -16,6 +18,7 @@ func ParseCursor(text string) (Cursor, error) {
 	if text == "" {
 		return Cursor{}, nil
 	}
+
 	transaction, event, ok := strings.Cut(text, "-")
 	if ok {
 		t, errT := strconv.ParseUint(transaction, 10, 64)
@@ -24,10 +27,11 @@ func ParseCursor(text string) (Cursor, error) {
 			return Cursor{Transaction: t, Event: e}, nil
 		}
 	}
+
 	return Cursor{}, Errorf(ErrInvalid, "%.80q is not an event id; send back the id of the last event you got, such as 4711-42", text)
 }
 
-// String is the form that SSE ids carry: transaction-event.
+// String returns the form that the ids of server-sent events have: transaction-event.
 func (c Cursor) String() string {
 	return strconv.FormatUint(c.Transaction, 10) + "-" + strconv.FormatInt(c.Event, 10)
 }

@@ -9,7 +9,7 @@ import (
 // DeviceType is the class of hardware; the values are those of the OpenStack API, and drivers may add more.
 type DeviceType string
 
-// The device types of OpenStack Cyborg, and PCI for a function of no class we know.
+// The device types of OpenStack Cyborg, and PCI for a function of an unknown class.
 const (
 	DeviceTypeGPU    DeviceType = "GPU"
 	DeviceTypeFPGA   DeviceType = "FPGA"
@@ -47,28 +47,30 @@ type Holder struct {
 	ID   string     `json:"id"`
 }
 
-// Host is a machine with an agent. Name is the only host identity in the system; it is the one that Placement and
-// Nova know (hypervisor_hostname).
+// Host is a machine with an agent.
 type Host struct {
+	// Name is the only identity of a host. It is the name that Placement and Nova know (hypervisor_hostname).
 	Name         string    `json:"name"`
 	BootID       string    `json:"boot_id"`
 	Instance     string    `json:"instance,omitempty"`      // of its agent; see Report
-	Address      string    `json:"agent_address,omitempty"` // where its agent was last heard from
+	Address      string    `json:"agent_address,omitempty"` // from which its agent was last heard
 	AgentVersion string    `json:"agent_version"`
 	Generation   int64     `json:"generation"` // grows with every change of its inventory
 	RegisteredAt time.Time `json:"registered_at"`
 	LastSeen     time.Time `json:"last_seen,omitzero"` // zero where its agent was never heard, as after an adoption
 	Silent       bool      `json:"silent"`             // no heartbeat for longer than the configured limit
-	// ClockOffset is by how many seconds its clock was ahead of the database's when it was last heard; less than 0 where it was
-	// behind, nil where it never told. What a heartbeat spent on its way, five seconds at most, makes it seem behind.
+	// ClockOffset is how many seconds the host's clock was ahead of the database's at the last heartbeat; negative where it was
+	// behind, nil where no heartbeat had a time. The time that the heartbeat took to arrive, five seconds at most, makes the
+	// clock seem behind.
 	ClockOffset *float64  `json:"clock_offset,omitempty"`
 	Devices     int       `json:"devices"`
 	Backends    []Backend `json:"backends"`
-	// Rivals are other agents that speak for it now, and are refused.
+	// DuplicateAgents are other agents that run under the host's name now. Their reports are refused.
 	DuplicateAgents []DuplicateAgent `json:"rivals,omitempty"`
 }
 
-// SilentSince says that a host is silent whose agent was last heard at this time; the zero time, and the epoch, mean never.
+// SilentSince returns the end of a sentence about a host whose agent was last heard at this time. The zero time and the epoch
+// mean that it was never heard.
 func SilentSince(heard time.Time) string {
 	if heard.Unix() <= 0 {
 		return "silent, and was never heard"
@@ -76,14 +78,14 @@ func SilentSince(heard time.Time) string {
 	return "silent since " + heard.UTC().Format(time.RFC3339)
 }
 
-// Rival is an agent that speaks for a host which has another one, such as that of a cloned machine whose configuration was
-// not changed.
+// DuplicateAgent is an agent that runs under the name of a host which has another agent. It is usually that of a cloned
+// machine whose configuration was not changed.
 type DuplicateAgent struct {
 	Instance     string    `json:"instance"`
 	BootID       string    `json:"boot_id"`
 	Address      string    `json:"agent_address,omitempty"`
 	AgentVersion string    `json:"agent_version"`
-	Since        time.Time `json:"since"` // from when on it has been refused
+	Since        time.Time `json:"since"` // since when it has been refused
 	LastSeen     time.Time `json:"last_seen"`
 }
 
@@ -109,7 +111,7 @@ type Backend struct {
 	Services []string `json:"services"`
 }
 
-// Key is what lists call it: the marker of the page after it.
+// Key identifies the backend in lists: it is the marker after which the next page begins.
 func (b Backend) Key() string { return b.Host + "/" + b.Name }
 
 // ControlPath is how a device is reached for control.
@@ -153,23 +155,24 @@ type AttachHandle struct {
 	Identity string            `json:"identity"` // unique within the host, e.g. the PCI address
 	Presence Presence          `json:"presence"`
 	Holder   *Holder           `json:"holder,omitempty"`
-	// Left is who had it when it was taken back by force, or its host's own software where that came back with it after it
-	// was forgotten: the host may still have it attached, and has not settled that yet. Nobody gets it.
+	// Unconfirmed is the former holder of a handle that the host may still have attached: the handle was taken back by force,
+	// or the host was forgotten and came back with it. Nobody gets the handle until the host has settled it.
 	Unconfirmed *Holder `json:"left,omitempty"`
-	// Operation took the handle for its holder.
+	// Operation is the operation that took the handle for its holder.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	// AttachedAt is when the attach was confirmed; zero while it is in progress or in doubt.
 	AttachedAt time.Time `json:"attached_at,omitzero"`
-	// Health is empty where nothing is known to be wrong: that of the accelerator request that has the handle.
+	// Health is that of the accelerator request that has the handle; empty where nothing is known to be wrong.
 	Health ARQHealth `json:"health,omitempty"`
 }
 
-// Free says that the handle is there, that nobody holds it, and that nobody may still have it.
+// Free says that the handle is present, that nobody holds it, and that its host has confirmed that nobody has it.
 func (h *AttachHandle) Free() bool {
 	return h.Presence == PresencePresent && h.Holder == nil && h.Unconfirmed == nil
 }
 
-// Attribute is one fact about a deployable; keys "rc" and "trait…" have a meaning for Placement.
+// Attribute is one fact about a deployable. The key "rc" holds its resource class in Placement, keys that begin with "trait"
+// its traits.
 type Attribute struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`

@@ -9,27 +9,31 @@ import (
 	"slices"
 )
 
-// Digest is a fingerprint of the content, in hexadecimal. The order of its lists does not matter, so that a driver that
-// lists the same things in another order does not make every look a change.
+// Digest returns a fingerprint of the content, in hexadecimal. It does not depend on the order of the lists: otherwise a
+// driver that lists the same things in another order each time would make every report a change.
 func (c Content) Digest() string {
 	return c.DigestOf(func(d *DeviceReport) string { return d.Digest() })
 }
 
-// DigestOf is Digest for whoever knows the digests of the devices already.
+// DigestOf is Digest for a caller that knows the digests of the devices already, and so need not compute them again.
 func (c Content) DigestOf(device func(*DeviceReport) string) string {
 	type backend struct {
 		BackendReport
 		Devices []string `json:"devices"` // digests
 	}
+
 	c = c.inOrder()
+
 	var backends []backend
 	for _, b := range c.Backends {
 		short := backend{BackendReport: b}
 		for i := range b.Devices {
 			short.Devices = append(short.Devices, device(&b.Devices[i]))
 		}
+
 		backends = append(backends, short)
 	}
+
 	return digest(struct {
 		Backends    []backend    `json:"backends"`
 		Attachments []Attachment `json:"attachments"`
@@ -38,7 +42,7 @@ func (c Content) DigestOf(device func(*DeviceReport) string) string {
 	}{backends, c.Attachments, c.Whitelist})
 }
 
-// Digest is a fingerprint of the device, in hexadecimal; the order of its lists does not matter.
+// Digest returns a fingerprint of the device, in hexadecimal. It does not depend on the order of the lists.
 func (d *DeviceReport) Digest() string {
 	inOrder := *d
 	inOrder.Deployables = sortedDeployables(d.Deployables)
@@ -48,15 +52,16 @@ func (d *DeviceReport) Digest() string {
 // digest is the SHA-256 of a value's JSON.
 func digest(value any) string {
 	text, err := json.Marshal(value)
-	if err != nil { // only a channel or a function in Options could do this, and those come from JSON
+	if err != nil { // impossible: only a channel or a function in Options cannot be marshalled, and Options come from JSON
 		panic(fmt.Sprintf("inventory content does not marshal: %v", err))
 	}
+
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// inOrder is a copy with its lists sorted, but not those of the devices. Things of one name, which no host should show,
-// stay in their order, because the first one counts.
+// inOrder returns a copy with sorted lists, except for those within devices. Entries of the same name, which no host should
+// report, keep their order, because the first one counts.
 func (c Content) inOrder() Content {
 	c.Backends = sorted(c.Backends, func(a, b BackendReport) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range c.Backends {
@@ -64,31 +69,38 @@ func (c Content) inOrder() Content {
 		b.Services = sorted(b.Services, cmp.Compare)
 		b.Devices = sorted(b.Devices, func(a, b DeviceReport) int { return cmp.Compare(a.Identity, b.Identity) })
 	}
+
 	c.Attachments = sorted(c.Attachments, func(a, b Attachment) int {
 		return cmp.Or(cmp.Compare(a.Backend, b.Backend), cmp.Compare(a.Deployable, b.Deployable), cmp.Compare(a.Handle, b.Handle))
 	})
+
 	return c
 }
 
+// sortedDeployables returns a sorted copy, with the lists in each deployable sorted as well.
 func sortedDeployables(list []DeployableReport) []DeployableReport {
 	list = sorted(list, func(a, b DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
+
 	for i := range list {
 		d := &list[i]
 		d.Attributes = sorted(d.Attributes, func(a, b Attribute) int {
 			return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value))
 		})
+
 		d.Handles = sorted(d.Handles, func(a, b HandleReport) int {
 			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Identity, b.Identity))
 		})
 	}
+
 	return list
 }
 
-// sorted is a sorted copy. No list and an empty one are the same.
+// sorted returns a sorted copy. An empty list becomes nil, so that both have the same JSON.
 func sorted[T any](list []T, compare func(a, b T) int) []T {
 	if len(list) == 0 {
 		return nil
 	}
+
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, compare)
 	return list

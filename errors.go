@@ -10,11 +10,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// Kind says what sort of failure an error is. HTTP status, Temporal retryability, log level and metric label all
-// derive from it; nothing else in the tree decides those.
+// ErrorKind says what sort of failure an error is. HTTP status, retryability in Temporal, log level and metric label all
+// derive from it; nothing else decides those.
 type ErrorKind string
 
-// The kinds. Each has exactly one row in the table below.
+// The error kinds. Each has exactly one row in errorKindTable.
 const (
 	ErrInvalid         ErrorKind = "invalid"         // the request is malformed or contradicts itself
 	ErrUnauthenticated ErrorKind = "unauthenticated" // no credential, or an unknown one
@@ -24,21 +24,22 @@ const (
 	ErrNameTaken       ErrorKind = "name_taken"      // another accelerator has that name
 	ErrNoFit           ErrorKind = "no_fit"          // no accelerator satisfies the request
 	ErrClaimed         ErrorKind = "claimed"         // another operation works on it; Error.Operation names that operation
-	ErrInUse           ErrorKind = "in_use"          // someone really uses the device
+	ErrInUse           ErrorKind = "in_use"          // somebody holds or really uses the device
 	ErrTooLarge        ErrorKind = "too_large"       // body or image exceeds its limit
 	ErrUnsupported     ErrorKind = "unsupported"     // the driver of this device cannot do this
 	ErrImageRejected   ErrorKind = "image_rejected"  // checksum, header or target of the image do not match
-	ErrProtected       ErrorKind = "protected"       // the host itself lives on this function
+	ErrProtected       ErrorKind = "protected"       // the host itself depends on this function
 	ErrOverloaded      ErrorKind = "overloaded"      // too much work in flight
 	ErrCancelled       ErrorKind = "cancelled"       // someone cancelled the operation
 	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
 	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
-	ErrUnavailable     ErrorKind = "unavailable"     // a service we need does not answer
+	ErrUnavailable     ErrorKind = "unavailable"     // a service that is needed does not answer
 	ErrTimeout         ErrorKind = "timeout"         // a step took longer than its limit
 	ErrHardware        ErrorKind = "hardware"        // the device or its kernel driver failed
-	ErrInternal        ErrorKind = "internal"        // a defect of ours
+	ErrInternal        ErrorKind = "internal"        // a defect in this program
 )
 
+// errorKindRow is what an error kind means outside: the HTTP status, whether another attempt may succeed, the log level.
 type errorKindRow struct {
 	http  int
 	retry bool
@@ -69,16 +70,18 @@ var errorKindTable = map[ErrorKind]errorKindRow{
 	ErrInternal:        {http.StatusInternalServerError, false, slog.LevelError},
 }
 
-// Kinds returns every kind, sorted by name.
+// ErrorKinds returns every kind, sorted by name.
 func ErrorKinds() []ErrorKind {
 	kinds := make([]ErrorKind, 0, len(errorKindTable))
 	for k := range errorKindTable {
 		kinds = append(kinds, k)
 	}
+
 	slices.Sort(kinds)
 	return kinds
 }
 
+// row returns that of ErrInternal for an unknown kind, such as one from a newer release.
 func (k ErrorKind) row() errorKindRow {
 	if row, ok := errorKindTable[k]; ok {
 		return row
@@ -89,11 +92,11 @@ func (k ErrorKind) row() errorKindRow {
 // HTTPStatus is the status code of an answer that carries this kind.
 func (k ErrorKind) HTTPStatus() int { return k.row().http }
 
-// Retryable says whether trying the same again can succeed without anybody changing anything.
+// Retryable says whether another attempt can succeed although nobody has changed anything.
 func (k ErrorKind) Retryable() bool { return k.row().retry }
 
-// Refusal says that a host's agent answers with this kind only where it refused a step before it touched anything, so
-// that there is nothing to undo. Agents keep to it; see activities/agent.
+// Refusal says that a host's agent answers with this kind only when it has refused a step before it touched anything, so that
+// there is nothing to undo. Agents must keep to it; see activities/agent.
 func (k ErrorKind) Refusal() bool {
 	switch k {
 	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge:
@@ -112,9 +115,9 @@ type Error struct {
 	Message string    `json:"message"`
 	// Hint says what to do next, as a full sentence; empty where the message already does.
 	Hint string `json:"hint,omitempty"`
-	// Operation is the operation that failed, or the one that was faster: it works on the accelerator (Claimed), took
-	// its handle for the present holder (ErrInUse), or brought it to the state that is not the expected one (Changed,
-	// ErrNameTaken, ErrNoFit). The zero UUID where no operation did.
+	// Operation is the operation that failed, or the one that stands in the way: it works on the accelerator (ErrClaimed), took
+	// the handle for its present holder (ErrInUse), or caused the state that was not expected (ErrChanged, ErrNameTaken,
+	// ErrNoFit). Zero where no operation did.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	cause     error
 }
@@ -125,27 +128,27 @@ func Errorf(kind ErrorKind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: err.Error(), cause: errors.Unwrap(err)}
 }
 
-// WithHint returns the same error that also says what to do next.
+// WithHint returns a copy of the error that also says what to do next.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	out := *e
 	out.Hint = fmt.Sprintf(format, args...)
 	return &out
 }
 
-// WithOperation returns the same error that also names an operation.
+// WithOperation returns a copy of the error that also names an operation.
 func (e *Error) WithOperation(id uuid.UUID) *Error {
 	out := *e
 	out.Operation = id
 	return &out
 }
 
-// Error is the message; the hint is not part of it.
+// Error returns the message, without the hint.
 func (e *Error) Error() string { return e.Message }
 
 // Unwrap returns the cause, if any.
 func (e *Error) Unwrap() error { return e.cause }
 
-// ErrorKindOf returns the kind of the first Error in err's chain: Internal for any other error, "" for nil.
+// ErrorKindOf returns the kind of the first *Error in err's chain: ErrInternal for any other error, "" for nil.
 func ErrorKindOf(err error) ErrorKind {
 	if err == nil {
 		return ""

@@ -6,16 +6,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Image says where a bitstream comes from and how to know it is the right one.
+// Image says where a bitstream comes from, and how to verify it.
 type Image struct {
 	// Source is a path below the host's image directory ("file:path" or plain), an http(s) URL, or an image in Glance
 	// ("glance:UUID", "glance:function:ID").
 	Source string `json:"source"`
 	// SHA256 is the expected checksum, 64 hexadecimal digits; required for http(s).
 	SHA256 string `json:"sha256,omitempty"`
-	// Checksum is the one that the image's registry has. Nobody asks for it: the conductor learns it from Glance.
+	// Checksum is the one that Glance has for the image. The conductor sets it; it is no part of a request.
 	Checksum Checksum `json:"checksum,omitempty"`
-	// ID is what is recorded as bitstream id; the checksum where empty.
+	// ID is recorded as the bitstream id; where it is empty, SHA256 is.
 	ID string `json:"id,omitempty"`
 	// WholeDevice programs the whole device and so disturbs all its deployables.
 	WholeDevice bool `json:"whole_device,omitempty"`
@@ -26,13 +26,13 @@ const (
 	glanceFunction = "function:"
 )
 
-// GlanceImage is the image in Glance that has this id, or else the one whose property accel:bitstream_id it is.
+// GlanceImage names the image in Glance with this id, or otherwise the one whose property accel:bitstream_id has this value.
 func GlanceImage(id uuid.UUID) Image { return Image{Source: glanceScheme + id.String()} }
 
-// GlanceFunction is the one image in Glance whose property accel:function_id this is.
+// GlanceFunction names the only image in Glance whose property accel:function_id has this value.
 func GlanceFunction(id string) Image { return Image{Source: glanceScheme + glanceFunction + id} }
 
-// GlanceQuery is what to look for in Glance: an id, or a function where that is the zero UUID.
+// GlanceQuery is what to look for in Glance: an id, or a function where the id is zero.
 type GlanceQuery struct {
 	ID       uuid.UUID
 	Function string
@@ -41,9 +41,10 @@ type GlanceQuery struct {
 // InGlance says whether the image is in Glance.
 func (i Image) InGlance() bool { return strings.HasPrefix(i.Source, glanceScheme) }
 
-// GlanceQuery is what the source of an image in Glance asks for. The error is of kind ErrInvalid and quotes the source.
+// GlanceQuery parses the source of an image in Glance. The error is of kind ErrInvalid and quotes the source.
 func (i Image) GlanceQuery() (GlanceQuery, error) {
 	text, ok := strings.CutPrefix(i.Source, glanceScheme)
+
 	if function, is := strings.CutPrefix(text, glanceFunction); is && ok {
 		if IsName(function) {
 			return GlanceQuery{Function: function}, nil
@@ -51,5 +52,6 @@ func (i Image) GlanceQuery() (GlanceQuery, error) {
 	} else if id, err := uuid.Parse(text); ok && err == nil && len(text) == len(uuid.Nil.String()) && id != uuid.Nil {
 		return GlanceQuery{ID: id}, nil
 	}
+
 	return GlanceQuery{}, Errorf(ErrInvalid, "the image source %q is neither glance:UUID nor glance:function:ID", Sanitize(i.Source, 200))
 }

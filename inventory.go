@@ -6,28 +6,30 @@ import (
 	"github.com/google/uuid"
 )
 
-// Report is what an agent tells the conductor of its host: everything its backends see, at one moment.
+// Report is what an agent reports to the conductor about its host: everything that its backends see at one moment, or what
+// has changed since an earlier report.
 type Report struct {
 	Host   string `json:"host"`
 	BootID string `json:"boot_id"`
-	// Instance tells an agent from all others that run at the same time; the same one has it again after a restart. Empty
-	// for one of an earlier release.
+	// Instance distinguishes this agent from all others that run at the same time. It survives a restart of the agent. Agents
+	// of an earlier release leave it empty.
 	Instance     string `json:"instance,omitempty"`
-	Address      string `json:"-"` // where it came from, as the endpoint sees it
+	Address      string `json:"-"` // from which the endpoint received the report
 	AgentVersion string `json:"agent_version"`
-	// Uptime is how long the host had been running when it was said; 0 where nobody can tell.
+	// Uptime is how long the host had been running when the report was made; 0 where that is unknown.
 	Uptime time.Duration `json:"uptime,omitempty"`
-	// Sequence orders what one host says: it is taken before the hardware is looked at, grows with every look and
-	// every change, and survives restarts of the agent. An older one never overwrites a newer one.
+	// Sequence orders the reports of one host. It is taken before the agent looks at the hardware, grows with every look and
+	// every change, and survives restarts of the agent. A report never overwrites one with a higher sequence.
 	Sequence int64 `json:"sequence"`
-	// Digest is Content.Digest() of everything that the backends see.
+	// Digest is Content.Digest() of everything that the backends see, also where Content is only a difference.
 	Digest  string  `json:"digest"`
 	Content Content `json:"content"`
-	// Base, where it is not empty, says that this tells only what differs from an acknowledged report with that digest:
-	// Content has the devices that changed, or that an operation changed meanwhile, and of their backends no more than
-	// name and driver; all attachments; and Gone are the identities of the devices that are no longer there. The backends
-	// themselves are as they were.
-	Base string   `json:"base,omitempty"`
+
+	// Base, where it is not empty, is the digest of an acknowledged report, and this report has only the difference to it.
+	// Content then has the devices that changed, or that an operation changed meanwhile; of their backends only name and
+	// driver, because the backends themselves are unchanged; and all attachments.
+	Base string `json:"base,omitempty"`
+	// Gone are the identities of the devices in the base report that are no longer there.
 	Gone []string `json:"gone,omitempty"`
 }
 
@@ -40,7 +42,7 @@ type Content struct {
 	Whitelist *WhitelistFile `json:"whitelist,omitempty"`
 }
 
-// BackendReport is what one backend sees. Devices of a backend that failed are left as they are recorded.
+// BackendReport is what one backend sees. Where a backend has failed, the records keep its devices as they were.
 type BackendReport struct {
 	Name     string         `json:"name"`
 	Driver   string         `json:"driver"`
@@ -67,25 +69,25 @@ type DeviceReport struct {
 
 // DeployableReport is a part of a card that can be allocated.
 type DeployableReport struct {
-	// Name is unique within the host and stable; the conductor puts the host's prefix before it.
+	// Name is stable and unique within the host. The conductor prepends the host's name to get Accelerator.ProviderName.
 	Name        string         `json:"name"`
 	Specs       Specs          `json:"specs"`
 	Attributes  []Attribute    `json:"attributes"`
 	BitstreamID string         `json:"bitstream_id,omitempty"`
 	ProgramSet  string         `json:"program_set,omitempty"`
 	Handles     []HandleReport `json:"handles"`
-	// Protected says why the function must not be touched, where the host lives on it; empty otherwise.
+	// Protected says why the function must not be touched, where the host itself depends on it; empty otherwise.
 	Protected string `json:"protected,omitempty"`
 }
 
-// HandleReport is one thing a consumer can receive.
+// HandleReport is one attach handle as a driver sees it.
 type HandleReport struct {
 	Kind     HandleKind        `json:"kind"`
 	Info     map[string]string `json:"info"`
 	Identity string            `json:"identity"`
 }
 
-// AttachmentState is what the agent's journal says of an attachment.
+// AttachmentState is the state of an attachment in the agent's journal.
 type AttachmentState string
 
 // The attachment states.
@@ -95,7 +97,7 @@ const (
 	AttachmentLost    AttachmentState = "lost"     // attached before the host's last boot, which undid it
 )
 
-// Attachment is one entry of the agent's journal.
+// Attachment is an attached handle in the agent's journal, or one in doubt.
 type Attachment struct {
 	Backend    string          `json:"backend"`
 	Deployable string          `json:"deployable"`
@@ -104,7 +106,7 @@ type Attachment struct {
 	State      AttachmentState `json:"state"`
 }
 
-// Heartbeat is the agent's sign of life.
+// Heartbeat says that an agent is alive, and what it was last told about the records.
 type Heartbeat struct {
 	Host         string    `json:"host"`
 	BootID       string    `json:"boot_id"`
@@ -112,32 +114,33 @@ type Heartbeat struct {
 	Address      string    `json:"-"`                  // likewise
 	AgentVersion string    `json:"agent_version"`
 	StartedAt    time.Time `json:"started_at"`
-	Digest       string    `json:"digest"`         // of the content last acknowledged; empty before the first
+	Digest       string    `json:"digest"`         // of the last acknowledged report; empty before the first one
 	Generation   int64     `json:"generation"`     // the host's generation in that acknowledgement
-	Busy         bool      `json:"busy,omitempty"` // the agent runs as many steps as it may, and takes no more
-	// SentAt is when it was sent, by the agent's clock; zero from agents of an earlier release.
+	Busy         bool      `json:"busy,omitempty"` // the agent has no slot left for another step
+	// SentAt is when the heartbeat was sent, by the agent's clock; zero from agents of an earlier release.
 	SentAt time.Time `json:"sent_at,omitzero"`
 }
 
-// HeartbeatReply tells the agent whether the records still agree with what it said last.
+// HeartbeatReply says whether the records still agree with the agent's last report.
 type HeartbeatReply struct {
 	// Report asks for a full report.
 	Report bool `json:"report"`
-	// Rivals is where other agents speak for the same host, and are refused.
+	// DuplicateAgents are the addresses of other agents that run under the same host's name, and are refused.
 	DuplicateAgents []string `json:"rivals,omitempty"`
 }
 
-// MaxSequence is the highest number of a report: the largest one that every reader of JSON reads exactly. Numbers begin at
-// a clock's milliseconds since 1970, so that is the year 287396.
+// MaxSequence is the highest possible Report.Sequence: the largest integer that every JSON parser reads exactly. Sequences
+// begin at a clock's milliseconds since 1970, which reach it in the year 287396.
 const MaxSequence = 1 << 53
 
-// ReportReply acknowledges a report. Accepted is false where a newer one had been recorded already.
+// ReportReply acknowledges a report.
 type ReportReply struct {
 	Generation int64 `json:"generation"`
-	Accepted   bool  `json:"accepted"`
-	// Whole asks for everything: the records do not stand on the report from which this one told the difference.
+	// Accepted is false where a newer report had been recorded already.
+	Accepted bool `json:"accepted"`
+	// Whole asks for a full report: the records are not based on the report that this one gave the difference to.
 	Whole bool `json:"whole,omitempty"`
-	// Exceed is the highest number that is recorded of the host, where that is not the report's own: only what has a
-	// higher one is recorded in full. An agent that has lost its state directory learns it here.
+	// Exceed is the highest recorded sequence of the host, where it is not the report's own. Only reports with a higher one are
+	// recorded in full. An agent that has lost its state directory learns here from where to count on.
 	Exceed int64 `json:"exceed,omitempty"`
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// OperationKind is the kind of durable work; it is also the prefix of the workflow id.
+// OperationKind is the kind of an operation; it is also the prefix of its workflow id.
 type OperationKind string
 
 // The operation kinds.
@@ -18,19 +18,21 @@ const (
 	OperationConfigure OperationKind = "configure" // install, uninstall or update a driver's backend on a host
 	OperationRetire    OperationKind = "retire"    // the opposite of provision
 	OperationBind      OperationKind = "bind"      // give accelerator requests of OpenStack their handles
-	OperationUnbind    OperationKind = "unbind"    // take them back, once the host says that they are not in use
-	OperationWhitelist OperationKind = "whitelist" // which PCI devices of a host its Nova gives out by itself
-	OperationRescue    OperationKind = "rescue"    // have Nova reboot the instances that a boot of their host cost their accelerators
+	OperationUnbind    OperationKind = "unbind"    // take these handles back, once the host says that they are not in use
+	OperationWhitelist OperationKind = "whitelist" // set which PCI devices of a host its Nova gives out by itself
+	OperationRescue    OperationKind = "rescue"    // have Nova reboot instances that lost accelerators when their host booted
 )
 
-// OperationKinds lists every kind.
+// OperationKinds returns every kind.
 func OperationKinds() []OperationKind {
 	return []OperationKind{
-		OperationProvision, OperationProgram, OperationAttach, OperationDetach, OperationConfigure, OperationRetire, OperationBind, OperationUnbind, OperationWhitelist, OperationRescue,
+		OperationProvision, OperationProgram, OperationAttach, OperationDetach, OperationConfigure,
+		OperationRetire, OperationBind, OperationUnbind, OperationWhitelist, OperationRescue,
 	}
 }
 
-// Word is the status that an accelerator shows while an operation of this kind has claimed it.
+// Status returns the status that an accelerator shows while an operation of this kind has claimed it; "" for a kind that
+// claims none.
 func (k OperationKind) Status() Status {
 	switch k {
 	case OperationProvision:
@@ -45,7 +47,7 @@ func (k OperationKind) Status() Status {
 		return StatusConfiguring
 	case OperationRetire:
 		return StatusRetiring
-	case OperationBind: // it claims only what it programs
+	case OperationBind: // a bind keeps claims only on what it programs
 		return StatusProgramming
 	case OperationUnbind:
 		return StatusDetaching
@@ -67,7 +69,7 @@ const (
 	SubjectBackend     SubjectKind = "backend"           // id: host/name
 	SubjectARQ         SubjectKind = "arq"               // id: UUID
 	SubjectProfile     SubjectKind = "device_profile"    // id: UUID
-	SubjectProvider    SubjectKind = "resource_provider" // id: UUID; of one that no accelerator has
+	SubjectProvider    SubjectKind = "resource_provider" // id: UUID; one that belongs to no accelerator
 )
 
 // Subject is what an operation or an event is about.
@@ -76,17 +78,17 @@ type Subject struct {
 	ID   string      `json:"id"`
 }
 
-// Actor is on whose behalf something is done.
+// Actor is somebody on whose behalf something is done.
 type Actor struct {
-	Name string `json:"name"` // user, token name, or "cyborg" for our own repairs
-	// ID says who that is, where a name may be several people's: keystone/<user id>, token/<name>, certificate/<common name> or
-	// local. Nobody's is empty.
+	Name string `json:"name"` // user, token name, or "cyborg" for automatic repairs
+	// ID identifies the actor where several have the same name: keystone/<user id>, token/<name>, certificate/<common name> or
+	// local. It is empty only where nobody authenticated, as in automatic repairs.
 	ID        string `json:"id,omitempty"`
 	Project   string `json:"project,omitempty"` // tenant, where there is one
 	RequestID string `json:"request_id,omitempty"`
 }
 
-// Same says that both are the same one, for the same project.
+// Same says that both are the same identified actor, for the same project.
 func (a Actor) Same(b Actor) bool { return a.ID != "" && a.ID == b.ID && a.Project == b.Project }
 
 // StepState says how far a step of an operation is.
@@ -99,7 +101,7 @@ const (
 	StepFailed  StepState = "failed"
 )
 
-// Step is one part of an operation's story.
+// Step is one step of an operation, as it is recorded and shown.
 type Step struct {
 	Name  string    `json:"name"`
 	State StepState `json:"state"`
@@ -107,10 +109,10 @@ type Step struct {
 	Note  string    `json:"note,omitempty"`
 }
 
-// Progress is how far a running step is; it is read from Temporal's heartbeats, never stored.
+// Progress is how far a running step is. It is read from the step's heartbeats in Temporal and never stored.
 type Progress struct {
 	Step    string `json:"step"`
-	Percent int    `json:"percent"` // 0–100; -1 where nobody can tell
+	Percent int    `json:"percent"` // 0–100; -1 where it is unknown
 	Note    string `json:"note,omitempty"`
 }
 
@@ -134,5 +136,5 @@ type Operation struct {
 	EndedAt   time.Time      `json:"ended_at,omitzero"`
 }
 
-// WorkflowID is the id of its workflow: <kind>/<operation id>.
+// WorkflowID returns the id of the operation's workflow: <kind>/<operation id>.
 func (o *Operation) WorkflowID() string { return string(o.Kind) + "/" + o.ID.String() }

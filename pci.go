@@ -20,6 +20,7 @@ func ParsePCIAddress(text string) (PCIAddress, error) {
 	bad := func() (PCIAddress, error) {
 		return PCIAddress{}, Errorf(ErrInvalid, "%.80q is not a PCI address; write it as 0000:3b:00.0", text)
 	}
+
 	parts := strings.Split(text, ":")
 	if len(parts) == 2 {
 		parts = append([]string{"0000"}, parts...)
@@ -27,25 +28,29 @@ func ParsePCIAddress(text string) (PCIAddress, error) {
 	if len(parts) != 3 {
 		return bad()
 	}
+
 	slot, function, ok := strings.Cut(parts[2], ".")
 	if !ok || len(parts[0]) < 4 || len(parts[0]) > 8 || len(parts[1]) != 2 || len(slot) != 2 || len(function) != 1 {
 		return bad()
 	}
+
 	var values [4]uint64
 	for i, field := range []struct {
 		text string
 		max  uint64
 	}{{parts[0], 1<<32 - 1}, {parts[1], 0xff}, {slot, 0x1f}, {function, 7}} {
+
 		value, err := strconv.ParseUint(field.text, 16, 64)
 		if err != nil || value > field.max {
 			return bad()
 		}
 		values[i] = value
 	}
+
 	return PCIAddress{Domain: uint32(values[0]), Bus: uint8(values[1]), Device: uint8(values[2]), Function: uint8(values[3])}, nil
 }
 
-// String is the kernel's form, dddd:bb:dd.f.
+// String returns the kernel's form, dddd:bb:dd.f.
 func (a PCIAddress) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", a.Domain, a.Bus, a.Device, a.Function)
 }
@@ -63,7 +68,7 @@ func (a *PCIAddress) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// HandleInfo is the attach_info and cpid_info object that OpenStack clients expect of a PCI function.
+// HandleInfo returns the object that OpenStack clients expect in attach_info and cpid_info of a PCI function.
 func (a PCIAddress) HandleInfo() map[string]string {
 	return map[string]string{
 		"domain":   fmt.Sprintf("%04x", a.Domain),
@@ -73,7 +78,7 @@ func (a PCIAddress) HandleInfo() map[string]string {
 	}
 }
 
-// pciOf is the address in the info of an attach handle; false where it is not one of a PCI function.
+// pciOf returns the address in the info of an attach handle; false where the handle is no PCI function.
 func pciOf(kind HandleKind, info map[string]string) (PCIAddress, bool) {
 	if kind != HandlePCI && kind != HandleTestPCI {
 		return PCIAddress{}, false
@@ -82,14 +87,14 @@ func pciOf(kind HandleKind, info map[string]string) (PCIAddress, bool) {
 	return address, err == nil
 }
 
-// PCIAddress is the function that the handle gives; false where it gives something else.
+// PCIAddress returns the address of the handle's PCI function; false where the handle is something else.
 func (h HandleReport) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.Info) }
 
-// PCIAddress is the function that the handle gives; false where it gives something else.
+// PCIAddress returns the address of the handle's PCI function; false where the handle is something else.
 func (h *AttachHandle) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.Info) }
 
-// PCIID is a PCI vendor's or product's id as the records have it, four hexadecimal digits in lower case, from a text that may
-// begin with 0x and have capitals. Any other text stays as it is: it may be of a device that is not PCI.
+// PCIID normalises the id of a PCI vendor or product to the form of the records: four hexadecimal digits in lower case,
+// without 0x. Any other text is returned unchanged, because it may belong to a device that is not PCI.
 func PCIID(text string) string {
 	plain := strings.TrimPrefix(strings.ToLower(text), "0x")
 	if !pciID.MatchString(plain) {
@@ -98,7 +103,7 @@ func PCIID(text string) string {
 	return plain
 }
 
-// IsPCIID says that the text is a PCI vendor's or product's id as the records have it.
+// IsPCIID says whether the text is the id of a PCI vendor or product in the form of the records.
 func IsPCIID(text string) bool { return pciID.MatchString(text) }
 
 var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)

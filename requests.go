@@ -6,10 +6,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// What each kind of operation asks for; it is recorded as the operation's input.
+// This file has the request of each kind of operation. It is recorded as the operation's input.
 
-// ProvisionRequest takes an inactive accelerator into service: the given one, or else the one of that name, or else the
-// best that satisfies Specs and Host, which then gets the name.
+// ProvisionRequest takes an inactive accelerator into service. That is Accelerator where it is set, or else the one called
+// Name, or else the best one that satisfies Specs and Host, which then gets the name.
 type ProvisionRequest struct {
 	Accelerator uuid.UUID  `json:"accelerator,omitzero"`
 	Name        string     `json:"name,omitempty"` // empty keeps the present name
@@ -17,12 +17,12 @@ type ProvisionRequest struct {
 	Host        string     `json:"host,omitempty"`
 }
 
-// ProgramRequest loads an image into an accelerator. Where it has lost its image when its host booted, instances may hold it: none of
-// them can use what is not there. The host makes sure that none does.
+// ProgramRequest loads an image into an accelerator. Only an accelerator that lost its image when its host booted may be held
+// by instances then: they cannot use an image that is not there, and the host checks that none does.
 type ProgramRequest struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Image       Image     `json:"image"`
-	// Reload loads again what was lost when the host booted, and only while it is lost.
+	// Reload restricts the program to an accelerator that has lost its image and lacks it still.
 	Reload bool `json:"reload,omitempty"`
 }
 
@@ -32,15 +32,16 @@ type AttachRequest struct {
 	Holder      Holder    `json:"holder"`
 }
 
-// DetachRequest takes back the handles that a holder has of an accelerator; those of all holders where Holder is nil.
+// DetachRequest takes back the handles of an accelerator that a holder has.
 type DetachRequest struct {
 	Accelerator uuid.UUID `json:"accelerator"`
-	Holder      *Holder   `json:"holder,omitempty"`
-	// Force takes them back in the records alone, where their host cannot; the accelerator is fenced until it has.
+	Holder      *Holder   `json:"holder,omitempty"` // nil for all holders
+	// Force takes the handles back in the records alone, where their host does not answer or fails. The accelerator stays
+	// fenced until the host has settled the handles.
 	Force bool `json:"force,omitempty"`
 }
 
-// RetireRequest takes an accelerator that nobody holds out of service: it is inactive then, and keeps its name.
+// RetireRequest takes an accelerator that nobody holds out of service. It is inactive then, and keeps its name.
 type RetireRequest struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 }
@@ -50,45 +51,46 @@ type BindRequest struct {
 	Host    string    `json:"host"`
 	Holder  Holder    `json:"holder"` // an instance or a service
 	ARQs    []BindARQ `json:"arqs"`
-	Project string    `json:"project,omitempty"` // to whom they shall belong; empty: as before
-	// Within is how long after its admission it may still succeed; later it is undone, and has failed.
+	Project string    `json:"project,omitempty"` // the new owner of the requests; empty leaves the owner
+	// Within is how long after its admission the bind may succeed. After that it fails and is undone.
 	Within time.Duration `json:"within"`
-	// LookFirst has it refused with ErrNoFit, and not recorded, where all handles are held: whoever asks looks first whether the
-	// holders still exist.
+	// LookFirst makes the admission fail with ErrNoFit, and record nothing, where all handles are held: the caller then first
+	// checks whether the holders still exist.
 	LookFirst bool `json:"-"`
 }
 
-// BindARQ says which provider a request shall be served by, as Placement chose it.
+// BindARQ says which resource provider serves a request, as Placement chose it.
 type BindARQ struct {
 	UUID     uuid.UUID `json:"uuid"`
 	Provider uuid.UUID `json:"provider"`
 }
 
-// UnbindRequest takes the handles of accelerator requests on one host back, unless they are in use there.
+// UnbindRequest takes back the handles of accelerator requests on one host, unless they are in use there.
 type UnbindRequest struct {
 	ARQs []uuid.UUID `json:"arqs"`
 }
 
-// WhitelistRequest makes these accelerators all that the whitelist of a host's Nova has through us; none removes it.
+// WhitelistRequest replaces the file of the whitelist that this system writes for a host's Nova.
 type WhitelistRequest struct {
-	Host    string            `json:"host"`
+	Host string `json:"host"`
+	// Devices are all that the file contains afterwards. Without devices the file is removed.
 	Devices []WhitelistDevice `json:"devices"`
 	// Force replaces a file that somebody else wrote or changed.
 	Force bool `json:"force,omitempty"`
 }
 
-// WhitelistDevice is one of them.
+// WhitelistDevice is one accelerator of a WhitelistRequest.
 type WhitelistDevice struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Spec        NovaSpec  `json:"spec,omitzero"`
 }
 
-// RescueRequest has Nova reboot the instances on a host that may be without their accelerators since the host booted.
+// RescueRequest has Nova reboot the instances on a host that may have lost their accelerators when the host booted.
 type RescueRequest struct {
 	Host string `json:"host"`
-	// Once leaves out those for which an operation had Nova do so before.
+	// Once leaves out the instances that an earlier rescue has handled since the same boot.
 	Once bool `json:"once,omitempty"`
-	// Within bounds all of it, a Nova that is away included.
+	// Within bounds the whole rescue, including the time for which Nova is away.
 	Within time.Duration `json:"within"`
 }
 

@@ -6,29 +6,31 @@ import (
 	"github.com/google/uuid"
 )
 
-// ARQHealth says that the holder of an accelerator request may be without what it was given.
+// ARQHealth says why the holder of an accelerator request may lack the accelerator; empty where nothing is known to be wrong.
 type ARQHealth string
 
-// HealthLostAtBoot is the health of a request whose host has booted since it was bound: Nova starts the instances of such a host
-// again without asking for their accelerators (nova/virt/libvirt/driver.py, resume_state_on_host_boot).
+// HealthLostAtBoot is the health of a request whose host has booted since it was bound. After a boot, Nova starts a host's
+// instances again without their accelerators (nova/virt/libvirt/driver.py, resume_state_on_host_boot).
 const HealthLostAtBoot ARQHealth = "lost_at_boot"
 
-// Rescue is an instance that may be without its accelerators since a boot of its host.
+// Rescue is an instance that may have lost its accelerators when its host booted.
 type Rescue struct {
 	Instance uuid.UUID `json:"instance"`
 	BootID   string    `json:"boot_id"`
-	BootedAt time.Time `json:"booted_at"` // as well as is known
+	BootedAt time.Time `json:"booted_at"` // an estimate
 }
 
-// RescueOutcome says what became of an instance that was to be rescued.
+// RescueOutcome is the outcome of a rescue for one instance.
 type RescueOutcome string
 
-// The outcomes. After those of the first group the instance has its accelerators, or will when it is started.
+// The outcomes of a rescue.
 const (
+	// The instance has its accelerators, or will have them when it is started.
 	RescueRebooted  RescueOutcome = "rebooted"  // Nova has rebooted it hard
-	RescueRecreated RescueOutcome = "recreated" // somebody else had it started or rebuilt since the boot
+	RescueRecreated RescueOutcome = "recreated" // it was started or rebuilt since the boot for another reason
 	RescueOff       RescueOutcome = "off"       // it does not run; Nova asks for its accelerators when it is started
 
+	// The instance does not exist, or may be without its accelerators.
 	RescueGone      RescueOutcome = "gone"      // Nova has no such instance any more
 	RescueElsewhere RescueOutcome = "elsewhere" // it is on another host than its accelerators
 	RescueSkipped   RescueOutcome = "left"      // it is in a state in which a reboot could do harm
@@ -45,5 +47,5 @@ type RescuedInstance struct {
 	Rescue
 
 	Outcome RescueOutcome `json:"outcome"`
-	Detail  string        `json:"detail,omitempty"` // why it was left, or has failed
+	Detail  string        `json:"detail,omitempty"` // more about an outcome other than rebooted
 }

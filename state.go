@@ -6,7 +6,7 @@ type Lifecycle string
 // The lifecycle states.
 const (
 	LifecycleInactive   Lifecycle = "inactive"   // found, not in service
-	LifecycleInstalling Lifecycle = "installing" // a Provision runs
+	LifecycleInstalling Lifecycle = "installing" // a provision runs
 	LifecycleReady      Lifecycle = "ready"      // in service
 	LifecycleError      Lifecycle = "error"      // an operation left it in doubt or its driver failed; see the reason
 )
@@ -20,7 +20,7 @@ const (
 	AdministrationMaintaining Administration = "maintaining"
 )
 
-// Presence says whether the host's bus still shows the device.
+// Presence says whether the host still reports the device.
 type Presence string
 
 // The presence states.
@@ -29,14 +29,16 @@ const (
 	PresenceMissing Presence = "missing"
 )
 
-// OperationState is where an operation stands.
+// OperationState says how far an operation is.
 type OperationState string
 
-// The operation states. The last four are terminal.
+// The operation states.
 const (
-	OperationAdmitted      OperationState = "admitted"       // recorded with its claims; the workflow may not have started
-	OperationRunning       OperationState = "running"        // its first step has run
-	OperationSucceeded     OperationState = "succeeded"      //
+	OperationAdmitted OperationState = "admitted" // recorded with its claims; the workflow may not have started
+	OperationRunning  OperationState = "running"  // begun
+
+	// The terminal states: the claims are released.
+	OperationSucceeded     OperationState = "succeeded"
 	OperationFailed        OperationState = "failed"         // and everything it had done is undone
 	OperationNeedsOperator OperationState = "needs_operator" // failed, and the undo failed too: the accelerator is in error
 	OperationCancelled     OperationState = "cancelled"      // someone cancelled it, and everything it had done is undone
@@ -61,14 +63,14 @@ const (
 	ARQDeleting     ARQState = "Deleting"
 )
 
-// Transition is one legal change of a state machine.
+// Transition is one legal change of state.
 type Transition[S ~string] struct {
 	From, To S
-	// On says what makes it happen.
+	// On says what causes the change.
 	On string
 }
 
-// LifecycleTransitions is the whole lifecycle machine; SQL guards, docs and metrics derive from it.
+// LifecycleTransitions returns all transitions of the lifecycle. Guards in SQL, documentation and metrics derive from them.
 func LifecycleTransitions() []Transition[Lifecycle] {
 	return []Transition[Lifecycle]{
 		{LifecycleInactive, LifecycleInstalling, "provision starts"},
@@ -84,7 +86,7 @@ func LifecycleTransitions() []Transition[Lifecycle] {
 	}
 }
 
-// AdministrationTransitions is the administration machine.
+// AdministrationTransitions returns all transitions of the administration.
 func AdministrationTransitions() []Transition[Administration] {
 	return []Transition[Administration]{
 		{AdministrationEnabled, AdministrationMaintaining, "maintain"},
@@ -92,7 +94,7 @@ func AdministrationTransitions() []Transition[Administration] {
 	}
 }
 
-// PresenceTransitions is the presence machine.
+// PresenceTransitions returns all transitions of the presence.
 func PresenceTransitions() []Transition[Presence] {
 	return []Transition[Presence]{
 		{PresencePresent, PresenceMissing, "a report no longer shows it"},
@@ -100,7 +102,7 @@ func PresenceTransitions() []Transition[Presence] {
 	}
 }
 
-// OperationTransitions is the machine of operations.
+// OperationTransitions returns all transitions of an operation.
 func OperationTransitions() []Transition[OperationState] {
 	return []Transition[OperationState]{
 		{OperationAdmitted, OperationRunning, "the first step begins"},
@@ -113,8 +115,8 @@ func OperationTransitions() []Transition[OperationState] {
 	}
 }
 
-// ARQTransitions is the machine of accelerator requests. One that no operation works on is deleted from any state, and
-// Deleting is what it is until an operation has ended that does.
+// ARQTransitions returns all transitions of an accelerator request. A request that no operation works on can be deleted in any
+// state, without a transition. Otherwise it is in state Deleting until that operation has ended.
 func ARQTransitions() []Transition[ARQState] {
 	return []Transition[ARQState]{
 		{ARQInitial, ARQBindStarted, "bind"},
@@ -132,7 +134,7 @@ func ARQTransitions() []Transition[ARQState] {
 	}
 }
 
-// Allowed says whether the machine may go from one state to the other.
+// Allowed says whether the state machine has a transition between these states.
 func Allowed[S ~string](machine []Transition[S], from, to S) bool {
 	for _, t := range machine {
 		if t.From == from && t.To == to {
@@ -142,7 +144,7 @@ func Allowed[S ~string](machine []Transition[S], from, to S) bool {
 	return false
 }
 
-// Sources lists the states from which the machine may go to the given one, in table order.
+// Sources returns the states from which the state machine has a transition to the given one, in the order of the transitions.
 func Sources[S ~string](machine []Transition[S], to S) []S {
 	var from []S
 	for _, t := range machine {

@@ -6,21 +6,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// HandleUsage is what the host says of one handle at this moment.
+// HandleUsage is how one handle is used on its host at this moment.
 type HandleUsage struct {
 	Handle   string `json:"handle"` // the handle's identity
 	Attached bool   `json:"attached"`
-	// ErrInUse says that something really uses it: an open VFIO group, a process, a mount.
+	// InUse says that something really uses the handle: an open VFIO group, a process, a mount.
 	InUse bool `json:"in_use"`
-	// By says who, as far as the host can tell.
+	// By says who uses it, as far as the host can tell.
 	By string `json:"by,omitempty"`
 }
 
-// DeployableUsage is what the host says of one deployable at this moment.
+// DeployableUsage is how one deployable is used on its host at this moment.
 type DeployableUsage struct {
 	Backend    string `json:"backend"`
 	Deployable string `json:"deployable"` // the driver's name for it
-	// Accelerator and Name are how it is recorded. The host does not know them: the API adds them, where it is recorded.
+	// Accelerator and Name are its UUID and name in the records. The host does not know them: the API adds them.
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 	Name        string    `json:"name,omitempty"`
 
@@ -29,16 +29,16 @@ type DeployableUsage struct {
 	Error   string             `json:"error,omitempty"`
 }
 
-// HostUsage is one host's part of a census. Error says why a host has no answer.
+// HostUsage is one host's part of a census.
 type HostUsage struct {
 	Host        string            `json:"host"`
 	At          time.Time         `json:"at,omitzero"`
 	Deployables []DeployableUsage `json:"deployables"`
-	Error       string            `json:"error,omitempty"`
+	Error       string            `json:"error,omitempty"` // why the host has no answer; empty where it has one
 }
 
-// Census is what the asked hosts answered. Partial says that at least one did not.
+// Census is how the accelerators of several hosts are used at this moment.
 type Census struct {
 	Hosts   []HostUsage `json:"hosts"`
-	Partial bool        `json:"partial"`
+	Partial bool        `json:"partial"` // at least one host has no answer
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Target is one deployable that an operation works on, as its agent knows it.
+// Target is one deployable that an operation works on, as the host's agent knows it.
 type Target struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Backend     string    `json:"backend"`
@@ -22,67 +22,72 @@ type WorkHandle struct {
 	UUID     uuid.UUID `json:"uuid"`
 	Identity string    `json:"identity"`
 	Holder   Holder    `json:"holder"`
-	// Accelerator is whose handle it is, where the operation has more than one target.
+	// Accelerator is the one that the handle belongs to, where the operation has more than one target.
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 }
 
-// Load is an image that a bind loads first.
+// Load is an image that a bind loads into an accelerator before the handle is given out.
 type Load struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Image       Image     `json:"image"`
 }
 
-// Work is what the first step of an operation found to do.
+// Work is what an operation has to do, as its beginning found it in the records.
 type Work struct {
 	Operation uuid.UUID     `json:"operation"`
 	Kind      OperationKind `json:"kind"`
-	// Ended is the operation's state if it has ended already and there is nothing left to do.
+	// Ended is the state of an operation that has ended already, so that nothing is left to do; empty otherwise.
 	Ended OperationState `json:"ended,omitempty"`
 	Host  string         `json:"host"`
-	// HostSilentSince is when the host's agent was last heard, if that is too long ago.
+	// HostSilentSince is when the host's agent was last heard, where the host is silent.
 	HostSilentSince time.Time `json:"host_silent_since,omitzero"`
-	// Targets are the claimed deployables; the first is the one the operation was asked for.
+
+	// Targets are the claimed deployables. The first is the one that the operation was requested for.
 	Targets []Target     `json:"targets,omitempty"`
 	Handles []WorkHandle `json:"handles,omitempty"`
-	// Placement says that OpenStack Placement follows the records, and has a word in it.
+	// Placement says that OpenStack Placement is in use, and must be asked before the hardware is changed.
 	Placement bool `json:"placement,omitempty"`
-	// Forced is why a detach takes the handles back without their host; empty for one that asks it.
+
+	// Forced is why a detach takes the handles back without asking their host; empty for a detach that asks it.
 	Forced string `json:"forced,omitempty"`
-	// Loads are what a bind loads before it hands out the handles, and Within what is left of its time.
-	Loads  []Load        `json:"loads,omitempty"`
+	// Loads are the images that a bind loads before the handles are given out.
+	Loads []Load `json:"loads,omitempty"`
+	// Within is how much of its time a bind or a rescue has left.
 	Within time.Duration `json:"within,omitempty"`
-	// Notify are the accelerator requests of whose fate Nova is told when the operation has ended; empty where nobody is.
+	// Notify are the accelerator requests of whose outcome Nova has to be notified when the operation has ended.
 	Notify []uuid.UUID `json:"notify,omitempty"`
-	// Rescues are the instances that Nova is to reboot.
+	// Rescues are the instances that a rescue looks at.
 	Rescues []Rescue `json:"rescues,omitempty"`
-	// Exactly the request of Kind is set.
+
+	// Of these requests the one of Kind is set, if Kind has one here.
 	Program   *ProgramRequest   `json:"program,omitempty"`
 	Configure *ConfigureRequest `json:"configure,omitempty"`
 	Whitelist *WhitelistWork    `json:"whitelist,omitempty"`
 }
 
-// Observation is what an agent saw of a device right after it changed it. Older reports do not overwrite it.
+// Observation is what an agent saw of a device right after it changed the device. Its sequence keeps older reports from
+// overwriting it.
 type Observation struct {
 	Sequence int64        `json:"sequence"`
 	Backend  string       `json:"backend"`
 	Device   DeviceReport `json:"device"`
 }
 
-// Outcome is how an operation ended. It is recorded with its claims released, in one transaction.
+// Outcome is how an operation ended. It is recorded in the transaction that releases the claims.
 type Outcome struct {
 	Operation uuid.UUID `json:"operation"`
-	// State is terminal: Succeeded, Failed or Stopped (all undone), or OperationNeedsOperator (the undo failed).
+	// State is one of the terminal states.
 	State        OperationState `json:"state"`
-	Error        *Error         `json:"error,omitempty"` // nil only where State is Succeeded
+	Error        *Error         `json:"error,omitempty"` // nil only where State is OperationSucceeded
 	Steps        []Step         `json:"steps"`
 	Result       JSONObject     `json:"result,omitempty"`
 	Observations []Observation  `json:"observations,omitempty"`
-	// BitstreamID is what Program loaded.
+	// BitstreamID is what a program loaded.
 	BitstreamID string `json:"bitstream_id,omitempty"`
 	// Bitstreams are what a bind loaded, by accelerator.
 	Bitstreams map[uuid.UUID]string `json:"bitstreams,omitempty"`
-	// Images are what Program, or a bind, loaded, as it can be loaded again, by accelerator.
+	// Images are the images that a program or a bind loaded, by accelerator, in a form that loads the same ones again.
 	Images map[uuid.UUID]Image `json:"images,omitempty"`
-	// Rescued says what became of the instances of a rescue.
+	// Rescued has the outcome for each instance of a rescue.
 	Rescued []RescuedInstance `json:"rescued,omitempty"`
 }

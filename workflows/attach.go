@@ -6,17 +6,19 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Attach gives a handle of an accelerator to a holder. For a host its driver makes the handle usable there; an instance
-// gets the handle as it is, and its hypervisor does the rest.
+// Attach gives a handle of an accelerator to a holder. For a holder of kind host the driver makes the handle usable on
+// that host. An instance gets the handle as it is, because its hypervisor does the rest; the records alone change then.
 func Attach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, attach)
 }
 
+// attach holds the steps of an attach: one call to the agent for each handle that goes to the host itself.
 func attach(ctx workflow.Context, o *operation) error {
 	for _, handle := range o.work.Handles {
 		if handle.Holder.Kind != cyborg.HolderHost {
 			continue
 		}
+
 		var result, undone ChangeResult
 		detach := o.undoCall(call{
 			activity: DetachActivity, summary: "take back " + handle.Identity,
@@ -25,10 +27,12 @@ func attach(ctx workflow.Context, o *operation) error {
 			},
 			result: &undone, limit: o.in.Limits.Step,
 		})
+
 		name := "attach " + handle.Identity
 		if o.in.Abandoned {
 			return o.abandon(name, detach)
 		}
+
 		err := o.step(ctx, name, call{
 			activity: AttachActivity, summary: "attach " + handle.Identity + " to the host",
 			input:  AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle},
@@ -39,5 +43,6 @@ func attach(ctx workflow.Context, o *operation) error {
 		}
 		o.observe(&result)
 	}
+
 	return nil
 }

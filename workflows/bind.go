@@ -12,26 +12,36 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// BindARQs gives accelerator requests of OpenStack their handles. Where images must be loaded first it loads them; else there
-// is nothing to do on the host, and Begin ends it as well. When the operation has ended, and others may work on the
-// accelerators again, the same run tells Nova what became of each request, however long Nova is away. That Nova was not told
-// undoes nothing. A failure is told as soon as it is certain, and not only when it is undone. Of an operation that has ended
-// with its beginning, or before, Begin tells Nova, and leaves to do what it could not.
+// BindARQs gives accelerator requests of OpenStack their handles. Where images must be loaded first, it loads them. Without
+// images there is nothing to do on the host, and Begin ends the operation in its own transaction.
+//
+// The same run then notifies Nova of the outcome of each request, for as long as Nova is away. It does so after the
+// operation has ended, so that a Nova that is away does not keep the accelerators claimed. A notification that fails undoes
+// nothing. When a bind fails, Nova is notified as soon as the failure is certain, before the undo. When the operation ended
+// in Begin or earlier, the Begin activity has notified Nova already, and Work.Notify lists only the requests for which that
+// did not work.
 func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	o := newOperation(in)
 	result, err := o.run(ctx, bind)
-	begun := o.work.Kind != "" // of one that never began nobody knows here whether there is anybody to tell
+
+	// Without a successful Begin the work is unknown, and with it whether Nova waits: the activity looks that up.
+	begun := o.work.Kind != ""
 	if err != nil || begun && len(o.work.Notify) == 0 {
 		return result, err
 	}
+
+	// Nova waits for the notification of a cancelled bind, too.
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	if o.notification != nil && o.notification.Get(ctx, nil) == nil {
 		return result, nil
 	}
+
 	return result, o.notify(ctx)
 }
 
+// bind holds the steps of a bind: it loads the images, within the time that the requests have left. When that time is over,
+// the requests fail and Nova is notified at once, while the step that runs is still being cancelled.
 func bind(ctx workflow.Context, o *operation) error {
 	if len(o.work.Loads) == 0 {
 		if o.in.Abandoned {
@@ -39,122 +49,149 @@ func bind(ctx workflow.Context, o *operation) error {
 		}
 		return nil
 	}
+
 	limited, stop := workflow.WithCancel(ctx)
 	defer stop()
 	timer, stopTimer := workflow.WithCancel(ctx)
 	defer stopTimer()
+
 	workflow.Go(timer, func(ctx workflow.Context) {
 		if workflow.Sleep(ctx, o.work.Within) == nil {
-			o.late = true
+			o.timedOut = true
 			stop()
-			o.giveUp(ctx, o.tooLate(nil))
+			o.failRequests(ctx, o.timeoutError(nil))
 		}
 	})
 	err := o.loadAll(limited)
-	if o.late && (err != nil || o.gaveUp()) {
-		err = o.tooLate(err)
+
+	// Once the requests have failed, the bind must fail too, even where its last step still succeeded.
+	if o.timedOut && (err != nil || o.requestsFailed()) {
+		err = o.timeoutError(err)
 	}
+
+	// Without an undo the operation ends at once, and its end records and notifies the same.
 	if err != nil && len(o.undos) > 0 {
-		o.giveUp(ctx, err)
+		o.failRequests(ctx, err)
 	}
+
 	return err
 }
 
-// tooLate is why a bind has failed whose time was over in the middle of a step, which then ended so.
-func (o *operation) tooLate(step error) error {
+// timeoutError returns the error of a bind that ran out of time. The argument is how the interrupted step ended; it may be
+// nil.
+func (o *operation) timeoutError(step error) error {
 	text := fmt.Sprintf("the accelerator requests were not bound within %s", o.work.Within.Round(time.Second))
 	if step != nil {
 		text += ": " + FromFailure(step).Message
 	}
+
 	return cyborg.Errorf(cyborg.ErrTimeout, "%s", text).
 		WithHint("Load the image before, or give binds more time (arqs.bind_timeout).")
 }
 
-// giveUp has the requests fail, and Nova told, while the operation goes on undoing what it did.
-func (o *operation) giveUp(ctx workflow.Context, cause error) {
-	if o.gaveUp() || workflow.GetVersion(ctx, "fail-before-undo", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+// failRequests records that the requests have failed and notifies Nova, in a coroutine of its own, while the operation goes
+// on undoing what it did. Nova then need not wait for the undo, which may take minutes. GetVersion keeps runs that were
+// started before this existed replayable.
+func (o *operation) failRequests(ctx workflow.Context, cause error) {
+	if o.requestsFailed() || workflow.GetVersion(ctx, "fail-before-undo", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
 		return
 	}
+
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
-	telling, told := workflow.NewFuture(ctx)
-	o.notification = telling
+	notification, settable := workflow.NewFuture(ctx)
+	o.notification = notification
+
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		defer cancel()
 		err := local(ctx, FailARQsActivity, FailARQsInput{Operation: o.in.Operation, Reason: FromFailure(cause).Message}, nil)
 		if err == nil && len(o.work.Notify) > 0 {
 			err = o.notify(ctx)
 		}
-		told.Set(nil, err)
+		settable.Set(nil, err)
 	})
 }
 
-// gaveUp says that the requests have failed before the end of the operation.
-func (o *operation) gaveUp() bool { return o.notification != nil }
+// requestsFailed says that failRequests has been called: the requests have failed before the end of the operation.
+func (o *operation) requestsFailed() bool { return o.notification != nil }
 
-// loadAll loads the images, one after the other.
+// loadAll loads the images, one after the other. Of an abandoned operation it only collects the undos.
 func (o *operation) loadAll(ctx workflow.Context) error {
 	o.outcome.Bitstreams = map[uuid.UUID]string{}
 	o.outcome.Images = map[uuid.UUID]cyborg.Image{}
+
 	if !o.in.Abandoned {
 		if err := o.fence(ctx); err != nil {
 			return err
 		}
 	}
+
 	for i, want := range o.work.Loads {
 		at := slices.IndexFunc(o.work.Targets, func(t cyborg.Target) bool { return t.Accelerator == want.Accelerator })
 		if at < 0 {
 			return cyborg.Errorf(cyborg.ErrInternal, "the bind does not have accelerator %s, for which it has an image", want.Accelerator)
 		}
+
 		l := load{
-			operation: o, target: o.work.Targets[at], others: o.besides(at), image: want.Image, attempt: o.part(i, want.Accelerator),
+			operation: o, target: o.work.Targets[at], disturbed: o.disturbedWith(at), image: want.Image,
+			journalID: o.journalID(i, want.Accelerator),
 		}
 		if len(o.work.Loads) > 1 {
 			l.suffix = " " + l.target.Deployable
 		}
+
 		if o.in.Abandoned {
 			o.undos = append(o.undos, undo{step: "program" + l.suffix, run: l.undo()})
 			continue
 		}
+
 		if err := l.find(ctx); err != nil {
 			return err
 		}
+
 		if id := l.found.Image.ID; id != "" && id == l.target.BitstreamID {
-			continue // an image with that function is loaded
+			continue // this image is loaded already
 		}
+
 		if err := l.run(ctx); err != nil {
 			return err
 		}
+
 		o.outcome.Bitstreams[want.Accelerator] = l.result.BitstreamID
-		o.outcome.Images[want.Accelerator] = l.again()
+		o.outcome.Images[want.Accelerator] = l.reloadable()
 	}
+
 	if o.in.Abandoned {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
 	}
 	return nil
 }
 
-// besides are the targets that an image for the given one disturbs as well.
-func (o *operation) besides(at int) []cyborg.Target {
+// disturbedWith returns the other targets that an image for the target at this index disturbs as well.
+func (o *operation) disturbedWith(at int) []cyborg.Target {
 	of := o.work.Targets[at]
 	var out []cyborg.Target
+
 	for i, t := range o.work.Targets {
 		if i != at && t.Device == of.Device && t.ProgramSet == of.ProgramSet {
 			out = append(out, t)
 		}
 	}
+
 	return out
 }
 
-// part is what a host's journal knows the steps on one of several accelerators by: it has room for one step of a kind for
-// each operation.
-func (o *operation) part(i int, accelerator uuid.UUID) uuid.UUID {
+// journalID is the id under which the host's journal keeps the steps for the accelerator at index i. The journal holds one
+// step of a kind per id, so each accelerator but the first needs an id of its own. It is derived from the operation, so that
+// a run that takes over arrives at the same one.
+func (o *operation) journalID(i int, accelerator uuid.UUID) uuid.UUID {
 	if i == 0 {
 		return o.in.Operation
 	}
+
 	return uuid.NewSHA1(o.in.Operation, accelerator[:])
 }
 
-// notify tells Nova, until Nova was told or has nobody any more to tell.
+// notify notifies Nova. Its attempts have no limit: it ends when Nova was notified, or has none of the instances any more.
 func (o *operation) notify(ctx workflow.Context) error {
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:           ConductorQueue,

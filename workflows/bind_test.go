@@ -17,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// plainBind is a bind that has nothing to load, and of which Nova has still to be told when it has begun and ended.
+// plainBind is a bind that has nothing to load, and of which Nova has still to be notified when it has begun and ended.
 func plainBind() *world {
 	w := newWorld(cyborg.OperationBind)
 	w.work.Loads, w.work.Targets, w.work.Notify = nil, nil, []uuid.UUID{uuid.New()}
@@ -25,7 +25,7 @@ func plainBind() *world {
 	return w
 }
 
-// A bind without an image has ended when it has begun, and Nova was told then; where Nova was not, it is told once.
+// A bind without an image has ended when it has begun, and Nova was notified then; where Nova was not, it is notified once.
 func TestBindWithoutImage(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
@@ -40,7 +40,7 @@ func TestBindWithoutImage(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, []string{"Begin", "NotifyNova"}, w.calls)
-	require.Equal(t, cyborg.OperationSucceeded, w.told.State)
+	require.Equal(t, cyborg.OperationSucceeded, w.notified.State)
 }
 
 // A bind that was only begun, as one that a terminated run leaves is, is not brought to its end but undone.
@@ -59,28 +59,28 @@ func TestBindWithoutImageAbandoned(t *testing.T) {
 	require.Equal(t, workflows.BeginInput{Operation: w.work.Operation, Abandoned: true}, asked)
 	require.Equal(t, cyborg.OperationCancelled, result.State)
 	require.Equal(t, []string{"End", "NotifyNova"}, w.calls)
-	require.Equal(t, cyborg.OperationCancelled, w.told.State)
+	require.Equal(t, cyborg.OperationCancelled, w.notified.State)
 }
 
-// L13: that Nova is away undoes nothing, and it is told when it is back, however often that takes.
+// L13: that Nova is away undoes nothing, and it is notified when it is back, however often that takes.
 func TestL13NovaIsToldLater(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
-	tries := 0
+	attempts := 0
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {
-			if tries++; tries < 5 {
+			if attempts++; attempts < 5 {
 				return workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer"))
 			}
 			return nil
 		})
 	})
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
-	require.Equal(t, 5, tries)
+	require.Equal(t, 5, attempts)
 	require.Equal(t, cyborg.OperationSucceeded, w.outcome.State)
 }
 
-// L3: a bind that fails, that is cancelled, or that was too late to begin is told to Nova as well.
+// L3: a bind that fails, that is cancelled, or that was too late to begin is reported to Nova as well.
 func TestL3NovaIsToldOfFailures(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
@@ -101,7 +101,7 @@ func TestL3NovaIsToldOfFailures(t *testing.T) {
 			require.NotEqual(t, cyborg.OperationSucceeded, result.State)
 			require.Len(t, slices.DeleteFunc(w.calls, func(call string) bool { return call != "NotifyNova" }), 1)
 			if len(w.failed) == 0 { // else Nova knows before the end
-				require.Equal(t, result.State, w.told.State)
+				require.Equal(t, result.State, w.notified.State)
 			}
 			w.requireUntouched(t, w.String())
 		})
@@ -148,7 +148,7 @@ func TestL3BindTimeout(t *testing.T) {
 				env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).
 					Return(func(ctx context.Context, _ workflows.NotifyNovaInput) error {
 						toldWhen = env.Now().Sub(began)
-						return w.call(ctx, "NotifyNova", false, func() { w.told = w.outcome })
+						return w.call(ctx, "NotifyNova", false, func() { w.notified = w.outcome })
 					})
 				if cancelled {
 					env.RegisterDelayedCallback(w.cancel, time.Minute)
@@ -157,7 +157,7 @@ func TestL3BindTimeout(t *testing.T) {
 			require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
 			require.GreaterOrEqual(t, toldWhen, 30*time.Second)
 			require.Less(t, toldWhen, time.Minute, "the undo takes an hour")
-			require.Nil(t, w.told, "the operation had not ended")
+			require.Nil(t, w.notified, "the operation had not ended")
 			require.Len(t, w.failed, 1)
 			require.Contains(t, w.failed[0], "not bound within 30s")
 			require.Equal(t, cyborg.OperationFailed, result.State)
@@ -168,7 +168,7 @@ func TestL3BindTimeout(t *testing.T) {
 	}
 }
 
-// A bind that fails for another reason is not told later, either.
+// Nova is notified at once of a bind that fails for another reason, too.
 func TestNovaIsToldBeforeTheUndo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)
@@ -186,15 +186,15 @@ func TestNovaIsToldBeforeTheUndo(t *testing.T) {
 	require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
 }
 
-// Nova is away at the deadline: the operation ends meanwhile, and Nova is told once.
+// Nova is away at the deadline: the operation ends meanwhile, and Nova is notified once.
 func TestL3NovaIsToldOfTheTimeoutLater(t *testing.T) {
 	t.Parallel()
 	w := boundLate()
-	tries, taken := 0, 0
+	attempts, taken := 0, 0
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		slowly(w, env)
 		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {
-			if tries++; w.outcome == nil {
+			if attempts++; w.outcome == nil {
 				return workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer"))
 			}
 			taken++
@@ -202,11 +202,11 @@ func TestL3NovaIsToldOfTheTimeoutLater(t *testing.T) {
 		})
 	})
 	require.Equal(t, cyborg.ErrTimeout, result.Error.Kind)
-	require.Greater(t, tries, 10)
+	require.Greater(t, attempts, 10)
 	require.Equal(t, 1, taken)
 }
 
-// The run that told Nova was terminated: another only does that.
+// The run that was to notify Nova was terminated: another run only does that.
 func TestBindUntold(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
@@ -219,7 +219,7 @@ func TestBindUntold(t *testing.T) {
 	w.calls, w.work.Notify = nil, nil
 	_, err = w.run(t, false)
 	require.NoError(t, err)
-	require.Equal(t, []string{"Begin"}, w.calls, "Begin has told Nova")
+	require.Equal(t, []string{"Begin"}, w.calls, "Begin has notified Nova")
 }
 
 // Two accelerators get their images one after the other, and what a host's journal knows of one is not taken for the other.

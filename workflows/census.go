@@ -17,44 +17,53 @@ type CensusInput struct {
 	Hosts []string `json:"hosts"`
 	// Deployables limits the answer to these, by the driver's name; empty means all.
 	Deployables []string `json:"deployables,omitempty"`
-	// Deadline is for the whole census; hosts that have not answered by then are marked.
+	// Deadline is the time for the whole census. Hosts that have not answered by then are marked as unanswered.
 	Deadline time.Duration `json:"deadline"`
 }
 
-// Census asks many hosts at once. A host that does not answer in time is marked, and the census is partial.
+// Census asks up to censusWidth hosts at a time. A host that does not answer in time gets an error instead of an answer, and
+// the census is partial. The answers are in the order of the input.
 func Census(ctx workflow.Context, in CensusInput) (cyborg.Census, error) {
 	out := cyborg.Census{Hosts: make([]cyborg.HostUsage, len(in.Hosts))}
-	ends := workflow.Now(ctx).Add(in.Deadline)
+	deadline := workflow.Now(ctx).Add(in.Deadline)
 	done := 0
 	running := workflow.NewSemaphore(ctx, censusWidth)
+
 	for i, host := range in.Hosts {
 		if err := running.Acquire(ctx, 1); err != nil {
 			return cyborg.Census{}, err
 		}
+
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer func() { done++; running.Release(1) }()
-			out.Hosts[i] = ask(ctx, host, in, ends.Sub(workflow.Now(ctx)))
+			out.Hosts[i] = askUsage(ctx, host, in, deadline.Sub(workflow.Now(ctx)))
 		})
 	}
+
 	if err := workflow.Await(ctx, func() bool { return done == len(in.Hosts) }); err != nil {
 		return cyborg.Census{}, err
 	}
+
 	for _, host := range out.Hosts {
 		out.Partial = out.Partial || host.Error != ""
 	}
+
 	return out, nil
 }
 
-// Unanswered marks a host that did not answer in time.
+// Unanswered returns the entry of a host that did not answer in time.
 func Unanswered(host string) cyborg.HostUsage {
 	return cyborg.HostUsage{Host: host, Error: "did not answer in time", Deployables: []cyborg.DeployableUsage{}}
 }
 
-func ask(ctx workflow.Context, host string, in CensusInput, left time.Duration) cyborg.HostUsage {
-	mute := Unanswered(host)
+// askUsage asks one host once, within the time that is left. An agent that is silent or slow yields the plain entry of
+// Unanswered; any other failure puts its own message there.
+func askUsage(ctx workflow.Context, host string, in CensusInput, left time.Duration) cyborg.HostUsage {
+	unanswered := Unanswered(host)
 	if left <= 0 {
-		return mute
+		return unanswered
 	}
+
 	var usage cyborg.HostUsage
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:              AgentQueue(host),
@@ -65,8 +74,10 @@ func ask(ctx workflow.Context, host string, in CensusInput, left time.Duration) 
 	if err == nil {
 		return usage
 	}
+
 	if failure := FromFailure(err); failure.Kind != cyborg.ErrTimeout && failure.Kind != cyborg.ErrHostSilent {
-		mute.Error = failure.Message
+		unanswered.Error = failure.Message
 	}
-	return mute
+
+	return unanswered
 }

@@ -4,15 +4,17 @@ import (
 	"go.temporal.io/sdk/workflow"
 )
 
-// Configure installs, updates or uninstalls a driver's backend on a host while its agent runs. The agent keeps the old
-// backend where the new one does not work, so there is nothing to undo.
+// Configure installs, updates or uninstalls a driver's backend on a host while its agent runs. It has nothing to undo: when
+// the new backend does not work, the agent keeps the old one.
 func Configure(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, configure)
 }
 
+// configure holds the one step of a configure, and puts the backend's state into the result.
 func configure(ctx workflow.Context, o *operation) error {
 	var result ConfigureResult
 	request := *o.work.Configure
+
 	err := o.step(ctx, string(request.Action), call{
 		activity: ConfigureActivity, summary: string(request.Action) + " " + request.Backend,
 		input: ConfigureInput{Operation: o.in.Operation, Request: request}, result: &result, limit: o.in.Limits.Step,
@@ -20,6 +22,7 @@ func configure(ctx workflow.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
+
 	o.outcome.Result = map[string]any{
 		"state": string(result.State), "error": result.Error, "services": result.Services, "devices": result.Devices,
 	}

@@ -1,6 +1,9 @@
-// Package workflows holds the durable operations of an accelerator's life, one file each: its input and result, its
-// story, and its compensation. It imports the root package and the Temporal SDK only: never the database, a driver, the
-// network or a clock of its own.
+// Package workflows holds the durable operations of an accelerator's life, one file each: its input and result, its steps,
+// and its compensation. It imports the root package and the Temporal SDK only: never the database, a driver, the network or
+// a clock of its own.
+//
+// Temporal replays recorded histories with this code. A change must therefore issue the same commands in the same order for
+// runs that are under way, or ask workflow.GetVersion first.
 package workflows
 
 import (
@@ -12,13 +15,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// ConductorQueue is the task queue of workflows and of activities that touch the records.
+// ConductorQueue is the task queue of all workflows, and of the activities that touch the records.
 const ConductorQueue = "conductor"
 
-// AgentQueue is the task queue of one host's agent.
+// AgentQueue returns the name of the task queue of one host's agent.
 func AgentQueue(host string) string { return "agent." + host }
 
-// Names of workflow types; an operation's workflow id is <kind>/<operation id>.
+// Names of workflow types. Histories and schedules carry them, so they never change. The workflow id of an operation is
+// <kind>/<operation id>.
 const (
 	ProvisionWorkflow = "Provision"
 	ProgramWorkflow   = "Program"
@@ -36,7 +40,7 @@ const (
 	PreviewWhitelistWorkflow = "PreviewWhitelist"
 )
 
-// Names of activities on ConductorQueue.
+// Names of activities on ConductorQueue, each with its input and its result. See also placement.go and rescue.go.
 const (
 	BeginActivity  = "Begin"  // BeginInput → cyborg.Work
 	RecordActivity = "Record" // RecordInput → nothing: steps of a running operation
@@ -55,7 +59,7 @@ const (
 	RecordSettledActivity = "RecordSettled" // RecordSettledInput → nothing
 )
 
-// Names of activities on AgentQueue(host).
+// Names of activities on AgentQueue(host), each with its input and its result.
 const (
 	InstallActivity   = "Install"          // InstallInput → ChangeResult
 	UninstallActivity = "Uninstall"        // InstallInput → ChangeResult
@@ -74,21 +78,22 @@ const (
 	RestoreWhitelistActivity = "RestoreWhitelist" // WhitelistInput → nothing
 )
 
-// Limits bounds the steps of an operation. They travel in the input, so that a replay sees what the run saw.
+// Limits bounds the steps of an operation; they are the configuration's section operations. They travel in the workflow's
+// input, so that a replay sees the values with which the run began.
 type Limits struct {
 	// AgentWait is how long a step waits for its host's agent to take it.
 	AgentWait time.Duration `json:"agent_wait"`
-	// Step bounds one try of install, attach, detach and configure.
+	// Step bounds one attempt of install, attach, detach and configure.
 	Step time.Duration `json:"step"`
-	// Stage bounds one try of fetching an image.
+	// Stage bounds one attempt of fetching an image.
 	Stage time.Duration `json:"stage"`
-	// Program bounds one try of loading an image.
+	// Program bounds one attempt of loading an image.
 	Program time.Duration `json:"program"`
-	// Heartbeat is how long a step's agent may stay mute before the step is given to it again.
+	// Heartbeat is how long an agent may send no heartbeat of a step before the attempt counts as failed.
 	Heartbeat time.Duration `json:"heartbeat"`
-	// Undo bounds all tries of one undoing step, agent's absence included.
+	// Undo bounds all attempts of one undo together, the agent's absence included.
 	Undo time.Duration `json:"undo"`
-	// Attempts is how often a step is tried whose failure may pass.
+	// Attempts is how often a step is attempted whose failure is retryable.
 	Attempts int32 `json:"attempts"`
 }
 
@@ -96,28 +101,29 @@ type Limits struct {
 type OperationInput struct {
 	Operation uuid.UUID `json:"operation"`
 	Limits    Limits    `json:"limits"`
-	// Abandoned is set where an earlier run of the operation was terminated from outside: this one only undoes.
+	// Abandoned is set where an earlier run of the operation was terminated from outside: this run only undoes. Operations
+	// that change nothing on the host, or that cannot be undone, go forward instead.
 	Abandoned bool `json:"abandoned,omitempty"`
 }
 
-// OperationResult is the result of every operation's workflow. An operation that failed is not a failed workflow: it
-// ran its course, and its outcome is recorded. A workflow fails only when the outcome itself could not be recorded.
+// OperationResult is the result of every operation's workflow. An operation that failed is not a failed workflow: it ran its
+// course, and its outcome is recorded. A workflow fails only where the outcome itself could not be recorded.
 type OperationResult struct {
 	State cyborg.OperationState `json:"state"`
 	Error *cyborg.Error         `json:"error,omitempty"`
 }
 
-// Run is the run of an operation's workflow.
+// Run is a started run of an operation's workflow.
 type Run interface {
-	// Wait returns when it is recorded how the operation ended, or with an error of kind ErrTimeout when ctx ends before. It is
-	// called once.
+	// Wait returns nil when the outcome of the operation is recorded, and an error of kind ErrTimeout when ctx ends first. It
+	// may be called only once.
 	Wait(ctx context.Context) error
 }
 
 // BeginInput names the operation to begin.
 type BeginInput struct {
 	Operation uuid.UUID `json:"operation"`
-	// Abandoned is set where the run only undoes: what is begun must not be brought to its end.
+	// Abandoned is set where the run only undoes: then Begin must not end an operation that leaves nothing to do.
 	Abandoned bool `json:"abandoned,omitempty"`
 }
 
@@ -127,18 +133,18 @@ type RecordInput struct {
 	Steps     []cyborg.Step `json:"steps"`
 }
 
-// FailARQsInput names a bind that will not succeed, and says why.
+// FailARQsInput names a bind that will not succeed, and the reason for its requests.
 type FailARQsInput struct {
 	Operation uuid.UUID `json:"operation"`
 	Reason    string    `json:"reason"`
 }
 
-// NotifyNovaInput names the bind of whose outcome Nova is told, as the records have it then.
+// NotifyNovaInput names the bind of whose outcome Nova is notified. The outcome itself is read from the records.
 type NotifyNovaInput struct {
 	Operation uuid.UUID `json:"operation"`
 }
 
-// LastSeenInput names a host.
+// LastSeenInput names the host to ask the records about.
 type LastSeenInput struct {
 	Host string `json:"host"`
 }
@@ -178,12 +184,12 @@ type DetachInput struct {
 	Undo      bool                `json:"undo,omitempty"` // undoes an attach of the same operation
 }
 
-// FindImageInput names an image in Glance, and what it is to go into.
+// FindImageInput names an image in Glance, and the accelerator that it is for.
 type FindImageInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	Image     cyborg.Image  `json:"image"`
-	// Valid is how long the host may take until it begins to fetch the image, or goes on.
+	// Valid is how long the URL of the image can be used to begin a download, or to continue one.
 	Valid time.Duration `json:"valid"`
 }
 
@@ -192,17 +198,17 @@ type FindImageResult struct {
 	Image    cyborg.Image `json:"image"`
 	Function string       `json:"function,omitempty"` // the image's accel:function_id
 	Size     int64        `json:"size"`               // bytes
-	// Fetch is the path and query of the one-time URL under which every agent endpoint gives the image to this host, as long
+	// Fetch is the path and query of a one-time URL: every agent endpoint serves the image to this host under it, for as long
 	// as the operation runs.
 	Fetch string `json:"fetch"`
 }
 
-// StageInput names the image to bring to the host and check.
+// StageInput names the image that the host fetches and checks.
 type StageInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	Image     cyborg.Image  `json:"image"`
-	// Fetch is FindImageResult.Fetch; empty for an image that was not found there.
+	// Fetch is FindImageResult.Fetch; empty for an image that is not in Glance.
 	Fetch string `json:"fetch,omitempty"`
 }
 
@@ -220,17 +226,17 @@ type ProgramInput struct {
 	SHA256    string        `json:"sha256"`
 }
 
-// ProgramResult is what the agent read back.
+// ProgramResult is what the agent read back after loading.
 type ProgramResult struct {
 	Observation cyborg.Observation `json:"observation"`
 	BitstreamID string             `json:"bitstream_id"`
 }
 
-// RestoreInput asks for the images that the deployables had before the operation.
+// RestoreInput asks the agent to load the images that the deployables had before the operation.
 type RestoreInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
-	// Others are those that the image for the target disturbs as well.
+	// Others are the deployables that the image for the target disturbs as well.
 	Others []cyborg.Target `json:"others,omitempty"`
 }
 
@@ -248,7 +254,8 @@ type ConfigureResult struct {
 	Devices  int                 `json:"devices"`
 }
 
-// WhitelistInput says what the whitelist of a host's Nova shall have, or, to undo that, should have had.
+// WhitelistInput says what the whitelist of a host's Nova should contain. An undo gets the same
+// input as the write that it undoes.
 type WhitelistInput struct {
 	Operation uuid.UUID            `json:"operation,omitzero"` // none for a preview
 	Host      string               `json:"host"`
@@ -260,7 +267,7 @@ type WhitelistResult struct {
 	File    string   `json:"file"`
 	Changed bool     `json:"changed"`
 	SHA256  string   `json:"sha256,omitempty"` // of the file; empty where there is none now
-	Notes   []string `json:"notes"`            // what Nova needs to pick it up
+	Notes   []string `json:"notes"`            // what an operator has to do so that Nova reads the file
 }
 
 // DiscoverInput asks a host to look at its hardware now and report.
@@ -268,7 +275,7 @@ type DiscoverInput struct {
 	Host string `json:"host"`
 }
 
-// DiscoverResult is what it reported; it is recorded when this arrives.
+// DiscoverResult sums up the host's report, which is recorded already when this result arrives.
 type DiscoverResult struct {
 	Sequence   int64          `json:"sequence"`
 	Generation int64          `json:"generation"`
@@ -279,20 +286,20 @@ type DiscoverResult struct {
 // UsageInput asks a host how its accelerators are used now.
 type UsageInput struct {
 	Host string `json:"host"`
-	// Deployables limits the answer; empty means all.
+	// Deployables limits the answer to these, by the driver's name; empty means all.
 	Deployables []string `json:"deployables,omitempty"`
 }
 
-// Want says how an attachment should be.
+// Want is the state into which an attachment should be brought.
 type Want string
 
-// The wants.
+// The states that SettleEntry.Want can ask for.
 const (
 	WantAttached Want = "attached"
 	WantDetached Want = "detached"
 )
 
-// SettleEntry is one attachment to bring into the state that the records decided.
+// SettleEntry is one attachment that the host has to bring into the state Want.
 type SettleEntry struct {
 	Backend    string            `json:"backend"`
 	Deployable string            `json:"deployable"`
@@ -307,7 +314,7 @@ type SettleInput struct {
 	Entries []SettleEntry `json:"entries"`
 }
 
-// SettleResult says which entries are now as wanted; Errors has one text for each that is not, by handle identity.
+// SettleResult lists the entries that are now as wanted. Errors has a message for each that is not, by the handle's identity.
 type SettleResult struct {
 	Settled []SettleEntry     `json:"settled"`
 	Errors  map[string]string `json:"errors,omitempty"`

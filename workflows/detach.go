@@ -8,21 +8,28 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Detach takes handles back from their holders. It changes nothing and fails with kind ErrInUse while one of them is
-// really in use on the host, or its holder is an instance that has it allocated in Placement. A run that was terminated goes forward again: each handle is then either back, or still
-// with its holder. By force it does nothing on the host, which has to settle that when it is heard again.
+// Detach takes handles back from their holders. It changes nothing and fails with kind ErrInUse while one of them is really
+// in use on the host, or while Placement has the accelerator allocated to the instance that holds it.
+//
+// A run that was terminated goes forward again instead of undoing: afterwards each handle is either back or still with its
+// holder. A forced detach does nothing on the host; Reconcile has the host settle the handles when its agent is heard again.
 func Detach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, detach)
 }
 
+// detach holds the steps of a detach.
 func detach(ctx workflow.Context, o *operation) error {
 	if o.work.Forced != "" {
-		o.forced()
+		o.reportForced()
 		return nil
 	}
-	if err := o.unallocated(ctx, o.target(), o.work.Handles); err != nil && !o.in.Abandoned {
+
+	// An abandoned run has to go forward: its agent may have detached already, whatever Placement has allocated.
+
+	if err := o.requireUnallocated(ctx, o.target(), o.work.Handles); err != nil && !o.in.Abandoned {
 		return err
 	}
+
 	var result ChangeResult
 	err := o.step(ctx, "detach", call{
 		activity: DetachActivity, summary: "detach " + o.target().Deployable,
@@ -36,35 +43,42 @@ func detach(ctx workflow.Context, o *operation) error {
 	return nil
 }
 
-// forced tells what the records say from here on, and what was not done for it.
-func (o *operation) forced() {
-	undone := []string{}
+// reportForced puts into the result what a forced detach did not do on the host.
+func (o *operation) reportForced() {
+	notDone := []string{}
+
 	for _, handle := range o.work.Handles {
-		what := "nobody looked whether it is still used"
+		omitted := "nobody looked whether it is still used"
 		if handle.Holder.Kind == cyborg.HolderHost {
-			what = "it was not detached"
+			omitted = "it was not detached"
 		}
-		undone = append(undone, fmt.Sprintf("handle %s of %s %s on host %s: %s",
-			handle.Identity, handle.Holder.Kind, handle.Holder.ID, o.work.Host, what))
+
+		notDone = append(notDone, fmt.Sprintf("handle %s of %s %s on host %s: %s",
+			handle.Identity, handle.Holder.Kind, handle.Holder.ID, o.work.Host, omitted))
 	}
-	o.outcome.Result = map[string]any{"forced": o.work.Forced, "not_done": undone}
+
+	o.outcome.Result = map[string]any{"forced": o.work.Forced, "not_done": notDone}
 }
 
-// attachAgain undoes a detach that got stuck on the way.
+// attachAgain undoes a detach that failed half way. Only handles of the host itself were touched; those of instances were
+// only checked.
 func (o *operation) attachAgain(ctx workflow.Context) error {
 	for _, handle := range o.work.Handles {
 		if handle.Holder.Kind != cyborg.HolderHost {
 			continue
 		}
+
 		var undone ChangeResult
 		again := o.undoCall(call{
 			activity: AttachActivity, summary: "attach " + handle.Identity + " again",
 			input:  AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle, Undo: true},
 			result: &undone, limit: o.in.Limits.Step,
 		})
+
 		if err := again(ctx); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

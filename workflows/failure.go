@@ -10,11 +10,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// began marks the cancellation of an activity by the agent that had begun it, rather than by the server.
+// began is the detail of a cancellation that comes from the agent which had begun the activity, and not from Temporal's
+// server. neverTaken tells the two apart by it: only the first may have left something to undo.
 const began = "began"
 
-// ToFailure turns an error of an activity into what Temporal carries: the kind as type, the whole *cyborg.Error in the
-// details, retryable as the table of kinds says. A cancelled context stays a cancellation. Nil stays nil.
+// ToFailure turns an error of an activity into a Temporal failure: its type is the error's kind, its details hold the whole
+// *cyborg.Error, and it is retryable as the table of error kinds says. A cancelled context stays a cancellation. Nil stays
+// nil.
 func ToFailure(err error) error {
 	switch {
 	case err == nil:
@@ -24,6 +26,7 @@ func ToFailure(err error) error {
 	case temporal.IsCanceledError(err), errors.Is(err, context.Canceled) && cyborg.ErrorKindOf(err) == cyborg.ErrInternal:
 		return temporal.NewCanceledError(began)
 	}
+
 	e := cyborg.AsError(err)
 	return temporal.NewApplicationErrorWithOptions(e.Message, string(e.Kind), temporal.ApplicationErrorOptions{
 		NonRetryable: !e.Kind.Retryable(),
@@ -31,37 +34,42 @@ func ToFailure(err error) error {
 	})
 }
 
-// FromFailure is the way back: whatever Temporal returned of an activity or workflow becomes a *cyborg.Error of the kind
-// it had, without run ids or attempt counts. Nil stays nil.
+// FromFailure is the opposite of ToFailure: whatever error Temporal returned for an activity or workflow becomes a
+// *cyborg.Error of its original kind, without run ids or attempt counts. Nil stays nil.
 func FromFailure(err error) *cyborg.Error {
 	if err == nil {
 		return nil
 	}
+
 	if e, ok := errors.AsType[*temporal.ApplicationError](err); ok {
-		// A local activity's details are the very value, another's are JSON; a pointer takes both.
+		// The details of a local activity are the value itself, those of a remote one are JSON. Both decode into a pointer.
 		var original *cyborg.Error
 		if e.HasDetails() && e.Details(&original) == nil && original != nil && original.Kind != "" {
 			return original
 		}
 		return cyborg.Errorf(cyborg.ErrInternal, "%s", e.Message())
 	}
+
 	if e, ok := errors.AsType[*temporal.TimeoutError](err); ok {
 		switch {
-		case startTimeout(e):
+		case isStartTimeout(e):
 			return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of the host did not take the step in time")
 		case e.TimeoutType() == enumspb.TIMEOUT_TYPE_HEARTBEAT:
 			return cyborg.Errorf(cyborg.ErrTimeout, "the agent of the host fell silent in the middle of the step")
 		}
 		return cyborg.Errorf(cyborg.ErrTimeout, "the step took longer than its limit")
 	}
+
 	if temporal.IsCanceledError(err) {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled")
 	}
 	if temporal.IsTerminatedError(err) {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; Reconcile undoes what it had done")
 	}
+
 	if e, ok := errors.AsType[*temporal.PanicError](err); ok {
 		return cyborg.Errorf(cyborg.ErrInternal, "a step panicked: %s", e.Error())
 	}
+
 	return cyborg.AsError(err)
 }

@@ -8,29 +8,33 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// load brings an image into an accelerator: found in Glance where it is there, fetched and checked on the host, loaded.
+// load brings one image into one accelerator: it finds the image in Glance, where it comes from there, has the host fetch
+// and check it, and has it loaded. Program has one load, a bind one for each accelerator that needs an image.
 type load struct {
 	*operation
 
-	target cyborg.Target
-	others []cyborg.Target // that the image disturbs as well
-	image  cyborg.Image
-	// attempt is what the host's journal knows the steps by: the operation, or a part of it that is about this target alone.
-	attempt uuid.UUID
-	suffix  string // of the steps' names, where there are several loads
+	target    cyborg.Target
+	disturbed []cyborg.Target // the other targets that the image disturbs as well
+	image     cyborg.Image    // as it was asked for
+	// journalID is the id of the steps in the host's journal: the operation's, or one of this target alone.
+	journalID uuid.UUID
+	// suffix ends the names of the steps where the operation has several loads, so that they differ.
+	suffix string
 
+	// The results of the steps, in their order.
 	found    FindImageResult
 	staged   StageResult
 	result   ProgramResult
 	restored ChangeResult
 }
 
-// undo brings back the image before.
+// undo returns the undo of run: it loads the image that the target had before.
 func (l *load) undo() func(ctx workflow.Context) error {
 	putBack := l.undoCall(call{
 		activity: RestoreActivity, summary: "bring back the image before",
-		input: RestoreInput{Operation: l.attempt, Target: l.target, Others: l.others}, result: &l.restored, limit: l.in.Limits.Program,
+		input: RestoreInput{Operation: l.journalID, Target: l.target, Others: l.disturbed}, result: &l.restored, limit: l.in.Limits.Program,
 	})
+
 	return func(ctx workflow.Context) error {
 		if err := putBack(ctx); err != nil {
 			return err
@@ -40,41 +44,47 @@ func (l *load) undo() func(ctx workflow.Context) error {
 	}
 }
 
-// find has the image as it is to be loaded: one in Glance has its id and checksum then.
+// find sets found.Image to the image to load. An image in Glance gets its id and checksum there; any other stays as it was
+// asked for.
 func (l *load) find(ctx workflow.Context) error {
-	if l.found.Image = l.image; l.image.InGlance() {
-		return l.findImage(ctx, l.target, "find image"+l.suffix, &l.found)
+	l.found.Image = l.image
+	if !l.image.InGlance() {
+		return nil
 	}
-	return nil
+	return l.findImage(ctx, l.target, "find image"+l.suffix, &l.found)
 }
 
-// run stages the image, which touches nothing yet, and loads it.
+// run stages the image and loads it. Staging touches no hardware, so it has no undo.
 func (l *load) run(ctx workflow.Context) error {
 	err := l.step(ctx, "stage"+l.suffix, call{
 		activity: StageActivity, summary: "fetch and check " + l.image.Source,
-		input:  StageInput{Operation: l.attempt, Target: l.target, Image: l.found.Image, Fetch: l.found.Fetch},
+		input:  StageInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, Fetch: l.found.Fetch},
 		result: &l.staged, limit: l.in.Limits.Stage,
 	}, nil)
 	if err != nil {
 		return err
 	}
+
 	if err := l.record(ctx); err != nil {
 		return err
 	}
+
 	err = l.step(ctx, "program"+l.suffix, call{
 		activity: ProgramActivity, summary: "load " + l.found.Image.Source,
-		input:  ProgramInput{Operation: l.attempt, Target: l.target, Image: l.found.Image, SHA256: l.staged.SHA256},
+		input:  ProgramInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, SHA256: l.staged.SHA256},
 		result: &l.result, limit: l.in.Limits.Program,
 	}, l.undo())
 	if err != nil {
 		return err
 	}
+
 	l.observe(&ChangeResult{Observation: l.result.Observation})
 	return nil
 }
 
-// again is the image as it can be loaded again: the same one, whatever its source means by then.
-func (l *load) again() cyborg.Image {
+// reloadable returns the image in a form that loads exactly the same one later: with its checksum, and by its id instead of
+// a function, which may name another image by then.
+func (l *load) reloadable() cyborg.Image {
 	image := l.image
 	image.SHA256, image.ID = l.staged.SHA256, l.found.Image.ID
 	if id, err := uuid.Parse(image.ID); err == nil && image.InGlance() {
@@ -83,10 +93,13 @@ func (l *load) again() cyborg.Image {
 	return image
 }
 
-// findImage asks Glance, which may be away for a while, for the image, and whether it fits the target.
+// findImage looks the image up in Glance and checks that it fits the target. Glance may be away for a while, so the attempts
+// go on until Limits.Attempts or Limits.Stage is reached. The URL in the answer stays valid for as long as the host may need
+// to begin to fetch.
 func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name string, found *FindImageResult) error {
 	limits := o.in.Limits
 	o.note(ctx, name, cyborg.StepRunning, "")
+
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:              ConductorQueue,
 		StartToCloseTimeout:    limits.Step,
@@ -102,18 +115,19 @@ func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name s
 		o.note(ctx, name, cyborg.StepFailed, FromFailure(err).Message)
 		return err
 	}
+
 	o.note(ctx, name, cyborg.StepDone, "image "+found.Image.ID)
 	return nil
 }
 
-// ImagesPath is where agent endpoints give images; the operation's id follows.
+// ImagesPath is the path under which agent endpoints serve images; the operation's id follows it.
 const ImagesPath = "/agent/v1/images/"
 
-// ImageKey is the parameter of the query that has the secret of a one-time URL.
+// ImageKey is the query parameter that carries the secret of a one-time URL.
 const ImageKey = "key"
 
-// ImageFetch is the path and query of the URL of an image for an operation. The secret stands in the query, which no log
-// shows; it has nothing in it to escape.
+// ImageFetch returns the path and query of an image's one-time URL. The secret is in the query because logs show paths only.
+// It must consist of characters that need no escaping in a URL.
 func ImageFetch(operation uuid.UUID, secret string) string {
 	return ImagesPath + operation.String() + "?" + ImageKey + "=" + secret
 }

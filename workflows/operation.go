@@ -14,76 +14,91 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// operation is what every operation's workflow does the same: begin, tell its story step by step, undo in reverse
-// order when a step fails or someone cancels, and always record how it ended.
+// operation is the state of one operation's run, and what the runs of all kinds have in common: they begin, do the steps of
+// their kind, undo these in reverse order when a step fails or someone cancels, and always record how they ended.
 type operation struct {
 	in      OperationInput
-	work    cyborg.Work
+	work    cyborg.Work // what Begin returned
 	outcome cyborg.Outcome
 	undos   []undo
-	seen    LastSeenResult // of the host's agent, as far as somebody asked
-	// Of a bind: its time was over before anybody cancelled it, and Nova is being told that it has failed.
-	late         bool
+
+	// lastSeen is the last answer about the host's agent; the zero value until it was needed.
+	lastSeen LastSeenResult
+
+	// timedOut and notification belong to binds. The first says that the time of the requests was over before anybody
+	// cancelled the operation; the second is done when Nova was notified of a failure, nil where that has not begun.
+	timedOut     bool
 	notification workflow.Future
 }
 
-// undo is the compensation of one step.
+// undo is the compensation of one step. Its run must be safe to repeat, and right where the step never began.
 type undo struct {
 	step string
 	run  func(ctx workflow.Context) error
 }
 
-// story is what one kind of operation does between begin and end.
+// steps is the function with the steps of one kind of operation: what it does between Begin and End.
 type steps func(ctx workflow.Context, o *operation) error
 
-// runOperation runs a story. The error is non-nil only where the outcome could not be recorded, which Temporal's retries
-// of End make a matter of someone terminating the run.
-func runOperation(ctx workflow.Context, in OperationInput, tell steps) (OperationResult, error) {
-	return newOperation(in).run(ctx, tell)
+// runOperation runs an operation with the steps of its kind. The error is non-nil only where the outcome could not be
+// recorded. The attempts of End have no limit, so that happens only when someone terminates the run.
+func runOperation(ctx workflow.Context, in OperationInput, do steps) (OperationResult, error) {
+	return newOperation(in).run(ctx, do)
 }
 
 func newOperation(in OperationInput) *operation {
 	return &operation{in: in, outcome: cyborg.Outcome{Operation: in.Operation}}
 }
 
-func (o *operation) run(ctx workflow.Context, tell steps) (OperationResult, error) {
+// run begins the operation, does its steps, undoes them where one failed, and records the outcome.
+func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error) {
 	in := o.in
+
 	err := local(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned}, &o.work)
 	if err == nil && o.work.Ended != "" {
 		o.outcome.State = o.work.Ended
 		o.describe(ctx)
 		return OperationResult{State: o.work.Ended}, nil
 	}
+
 	if in.Abandoned && err != nil && FromFailure(err).Kind == cyborg.ErrInternal {
-		// Nobody knows what the earlier run had done: to end here would free it. Reconcile starts another run.
+		// What the earlier run did is unknown, and to end here would release the accelerator in an unknown state. Fail the
+		// run instead: Reconcile starts another one.
 		return OperationResult{}, err
 	}
+
 	if err == nil {
 		o.describe(ctx)
-		err = tell(ctx, o)
+		err = do(ctx, o)
 	}
+
 	if err == nil {
 		o.outcome.State = cyborg.OperationSucceeded
 		return o.end(ctx)
 	}
+
 	cause := FromFailure(err)
-	if ctx.Err() != nil && cause.Kind != cyborg.ErrCancelled && !o.late {
+	if ctx.Err() != nil && cause.Kind != cyborg.ErrCancelled && !o.timedOut {
 		cause = cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled; its step ended with: %s", cause.Message)
 	}
+
 	o.outcome.State, o.outcome.Error = cyborg.OperationFailed, cause
 	if cause.Kind == cyborg.ErrCancelled {
 		o.outcome.State = cyborg.OperationCancelled
 	}
+
 	if failures := o.compensate(ctx); len(failures) > 0 {
 		o.outcome.State = cyborg.OperationNeedsOperator
 		o.outcome.Error = cyborg.Errorf(cause.Kind, "%s; undoing it failed as well: %s", cause.Message, strings.Join(failures, "; ")).
-			WithHint("%s", o.wayOut())
+			WithHint("%s", o.remedy())
 	}
+
 	return o.end(ctx)
 }
 
-// wayOut says what an operator does where the undo has failed; docs/data.md, "Ways out", is the same.
-func (o *operation) wayOut() string {
+// remedy returns the hint for an operator where the undo has failed. The table under "Ways out" in docs/data.md says the
+// same.
+func (o *operation) remedy() string {
 	switch o.work.Kind {
 	case cyborg.OperationAttach, cyborg.OperationDetach:
 		return "The accelerator is in error. Reconcile settles it when its host answers; where that fails, detach it by force."
@@ -91,18 +106,21 @@ func (o *operation) wayOut() string {
 		return "The accelerator is in error. Program it with an image that works, or make it ready again."
 	case cyborg.OperationWhitelist:
 		return "What it was to add or to remove stays Nova's in the records. Look at the file on its host, then whitelist again."
-	default: // of provision and retire; configure has nothing to undo
+	default: // provision and retire; configure has nothing to undo
 		return "The accelerator is in error. Look at its host, then make it ready again, or retire it."
 	}
 }
 
-// end records the outcome, whatever happens to the run meanwhile.
+// end records the outcome and releases the claims. Its context is detached from the run's: a cancelled operation must
+// release its claims as well.
 func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
+
 	if o.outcome.Error != nil {
 		o.outcome.Error = o.outcome.Error.WithOperation(o.in.Operation)
 	}
+
 	o.describe(ctx)
 	if err := local(ctx, EndActivity, o.outcome, nil); err != nil {
 		return OperationResult{}, err
@@ -110,11 +128,13 @@ func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
 	return OperationResult{State: o.outcome.State, Error: o.outcome.Error}, nil
 }
 
-// compensate runs the undos in reverse and returns what could not be undone.
+// compensate runs the undos in reverse order and returns the messages of those that failed. One that fails does not keep the
+// others from running. Its context is detached because most undos run after a cancel.
 func (o *operation) compensate(ctx workflow.Context) []string {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	var failures []string
+
 	for _, u := range slices.Backward(o.undos) {
 		o.note(ctx, "undo "+u.step, cyborg.StepRunning, "")
 		if err := u.run(ctx); err != nil {
@@ -123,26 +143,31 @@ func (o *operation) compensate(ctx workflow.Context) []string {
 			failures = append(failures, message)
 			continue
 		}
+
 		o.note(ctx, "undo "+u.step, cyborg.StepDone, "")
 	}
 	return failures
 }
 
-// step is one call to the host's agent, with its undo; undoStep may be nil. The undo is kept before the call and dropped
-// again where it is certain that the agent did not touch anything.
+// step does one step: a call to the host's agent, with its undo; undoStep may be nil. The undo is kept before the call,
+// because a call whose answer is lost may have changed something. It is dropped again where it is certain that the agent
+// touched nothing.
 func (o *operation) step(ctx workflow.Context, name string, call call, undoStep func(ctx workflow.Context) error) error {
 	o.note(ctx, name, cyborg.StepRunning, "")
 	if undoStep != nil {
 		o.undos = append(o.undos, undo{step: name, run: undoStep})
 	}
-	began, err := o.try(ctx, name, call)
+
+	began, err := o.attempt(ctx, name, call)
 	if err == nil {
 		o.note(ctx, name, cyborg.StepDone, "")
 		return nil
 	}
+
 	if undoStep != nil && !began {
 		o.undos = o.undos[:len(o.undos)-1]
 	}
+
 	err = o.explain(ctx, call, err)
 	o.note(ctx, name, cyborg.StepFailed, FromFailure(err).Message)
 	return err
@@ -154,65 +179,77 @@ type call struct {
 	summary  string
 	input    any
 	result   any
-	limit    time.Duration // of one try
+	limit    time.Duration // for one attempt
 	undoing  bool
 }
 
-// The pauses between tries double from the shortest to the longest.
+// The pauses between attempts double from the shortest to the longest.
 const (
 	shortestPause = 500 * time.Millisecond
 	longestPause  = 10 * time.Second
 )
 
-// try calls the agent until the call succeeds, fails for good, or has been tried often enough. Began says that an agent
-// may have begun it: where it refuses a later try, it may have lost its journal, and with it what it knew of the first.
-// Each try is an activity of its own: Temporal does not tell an activity that waits to be tried again
-// from one that nobody ever took, and the difference is whether there is something to undo.
+// attempt calls the agent until the call succeeds, fails for good, or Limits.Attempts is reached. The result began says that
+// an agent may have begun the call, so that there may be something to undo. It stays true where the agent refuses a later
+// attempt: the agent may have lost its journal, and with it the knowledge of an earlier attempt.
 //
-// An agent that lives and has no slot left is waited for as long as the longest step of others may take.
-func (o *operation) try(ctx workflow.Context, name string, c call) (began bool, _ error) {
+// Each attempt is an activity of its own. With Temporal's own retries, an activity that waits for its next attempt could not
+// be told from one that no agent ever took, and only the latter has nothing to undo.
+//
+// Where the agent lives and has no slot left, the step waits for as long as the longest step of another operation may take.
+// Such a wait is not counted as an attempt.
+func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bool, _ error) {
 	options := o.options(c)
 	options.ScheduleToStartTimeout = o.in.Limits.AgentWait
 	options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 1}
 	pause := shortestPause
-	queuing := workflow.Now(ctx).Add(max(o.in.Limits.Step, o.in.Limits.Stage, o.in.Limits.Program))
-	for tries := int32(1); ; tries++ {
+	slotDeadline := workflow.Now(ctx).Add(max(o.in.Limits.Step, o.in.Limits.Stage, o.in.Limits.Program))
+
+	for attempts := int32(1); ; attempts++ {
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
-		if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && startTimeout(timeout) {
-			if o.look(ctx); o.seen.Busy && workflow.Now(ctx).Before(queuing) && ctx.Err() == nil {
+
+		if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && isStartTimeout(timeout) {
+			o.askLastSeen(ctx)
+			if o.lastSeen.Busy && workflow.Now(ctx).Before(slotDeadline) && ctx.Err() == nil {
 				o.note(ctx, name, cyborg.StepRunning, "waits for a slot on host "+o.work.Host)
-				tries-- // it was none
+				attempts-- // the agent did not take it
 				continue
 			}
 		}
+
 		if err == nil || neverTaken(err) {
 			return began, err
 		}
-		if !mayPass(err) || tries >= o.in.Limits.Attempts || ctx.Err() != nil {
+
+		if !retryable(err) || attempts >= o.in.Limits.Attempts || ctx.Err() != nil {
 			return began || !refused(err), err
 		}
+
 		began = true
-		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", tries, FromFailure(err).Message))
+		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", attempts, FromFailure(err).Message))
 		if err := workflow.Sleep(ctx, pause); err != nil {
 			return true, err
 		}
+
 		pause = min(2*pause, longestPause)
 	}
 }
 
+// options returns what all calls to the host's agent have in common.
 func (o *operation) options(c call) workflow.ActivityOptions {
 	return workflow.ActivityOptions{
 		TaskQueue:           AgentQueue(o.work.Host),
 		StartToCloseTimeout: c.limit,
 		HeartbeatTimeout:    o.in.Limits.Heartbeat,
-		// An undo must never overlap the step it undoes.
+		// An undo must never overlap the step it undoes, so a cancelled step is waited for.
 		WaitForCancellation: true,
 		Summary:             c.summary,
 	}
 }
 
-// undoCall is an undo that is one call to the agent. An undo is worth waiting for: it is tried until Undo is over, the
-// agent's absence included.
+// undoCall returns an undo that is one call to the agent. It is repeated until Limits.Undo is over, the agent's absence
+// included: without it the accelerator ends in error and needs an operator. Here Temporal's own retries serve, because
+// nothing depends on whether an agent took the call.
 func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	c.undoing = true
 	options := o.options(c)
@@ -230,90 +267,100 @@ func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	}
 }
 
-// explain turns a step that no agent took into an error that says which host is silent since when. An agent that was
-// heard meanwhile is not silent: it has no time for the step, or does not reach Temporal.
+// explain replaces the error of a step that no agent took by one that says why: the agent has no slot left; or it was heard
+// while the step waited, and so is busy or does not reach Temporal; or its host has been silent since a given time. Other
+// errors stay as they are.
 func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
-	if !ok || !startTimeout(timeout) {
+	if !ok || !isStartTimeout(timeout) {
 		return err
 	}
+
+	// A step has asked when the agent was last seen already, in attempt; an undo has not.
 	wait := o.in.Limits.AgentWait
 	if c.undoing {
 		wait = o.in.Limits.Undo
-	}
-	if c.undoing {
-		o.look(ctx)
+		o.askLastSeen(ctx)
 	}
 	since := o.work.HostSilentSince
-	if !o.seen.At.IsZero() {
-		since = o.seen.At
+	if !o.lastSeen.At.IsZero() {
+		since = o.lastSeen.At
 	}
-	if o.seen.Busy {
+
+	if o.lastSeen.Busy {
 		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.activity).
 			WithHint("Retry the operation when others on the host have ended, or give its agent more slots (agent.slots).")
 	}
+
 	if workflow.Now(ctx).Sub(since) < wait {
 		return cyborg.Errorf(cyborg.ErrHostSilent, "host %s was heard at %s, but its agent did not take %q within %s",
 			o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
 			WithHint("Look into the agent's log: it may have no slot left (agent.slots), or not reach Temporal. Then retry the operation.")
 	}
+
 	return cyborg.Errorf(cyborg.ErrHostSilent, "host %s has been %s; its agent did not take %q within %s",
 		o.work.Host, cyborg.SilentSince(since), c.activity, wait).
 		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
 }
 
-// look asks when the host's agent was last heard, and whether it has a slot left.
-func (o *operation) look(ctx workflow.Context) {
+// askLastSeen asks the records when the host's agent was last heard, and whether it has a slot left. Its context is detached
+// because the answer is needed to explain the failure of a cancelled step, too.
+func (o *operation) askLastSeen(ctx workflow.Context) {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	var seen LastSeenResult
 	if err := local(ctx, LastSeenActivity, LastSeenInput{Host: o.work.Host}, &seen); err == nil {
-		o.seen = seen
+		o.lastSeen = seen
 	}
 }
 
-// notStarted is what Temporal's server says of an activity that was cancelled before anybody took it
+// notStarted is the detail with which Temporal's server cancels an activity that no worker has taken
 // (service/history/api/respondworkflowtaskcompleted, activityCancellationMsgActivityNotStarted).
 const notStarted = "ACTIVITY_ID_NOT_STARTED"
 
-// neverTaken says that no agent took an activity that is tried only once.
+// neverTaken says that no agent took an activity of a single attempt, so that there is nothing to undo.
 func neverTaken(err error) bool {
 	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok {
-		return startTimeout(timeout)
+		return isStartTimeout(timeout)
 	}
+
 	cancelled, ok := errors.AsType[*temporal.CanceledError](err)
 	if !ok {
 		return false
 	}
-	if !cancelled.HasDetails() { // it was never scheduled
+
+	if !cancelled.HasDetails() { // the SDK cancelled it before it was scheduled
 		return true
 	}
+
 	var why string
 	return cancelled.Details(&why) == nil && why == notStarted
 }
 
-// mayPass says whether a try that failed is worth another.
-func mayPass(err error) bool {
+// retryable says whether a failed attempt is worth another one.
+func retryable(err error) bool {
 	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok {
-		return !startTimeout(timeout)
+		return !isStartTimeout(timeout)
 	}
+
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
 	return ok && !application.NonRetryable()
 }
 
-// refused says that the agent changed nothing, in this try and in all before it that its journal knows: it answers with
-// one of these kinds only then.
+// refused says that the agent changed nothing, neither in this attempt nor in an earlier one that its journal knows. Agents
+// answer with an error of these kinds only in that case; see cyborg.ErrorKind.Refusal.
 func refused(err error) bool {
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
 	return ok && cyborg.ErrorKind(application.Type()).Refusal()
 }
 
-// startTimeout says that nobody took the activity in time.
-func startTimeout(err *temporal.TimeoutError) bool {
+// isStartTimeout says that no worker took the activity in time.
+func isStartTimeout(err *temporal.TimeoutError) bool {
 	return err.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START
 }
 
-// note keeps the story up to date: for the record and for Temporal's UI.
+// note sets the state and the note of a step, or appends the step where it is new. The list goes into the outcome, and into
+// Temporal's UI at once.
 func (o *operation) note(ctx workflow.Context, name string, state cyborg.StepState, text string) {
 	now := workflow.Now(ctx)
 	for i := range o.outcome.Steps {
@@ -323,21 +370,24 @@ func (o *operation) note(ctx workflow.Context, name string, state cyborg.StepSta
 			return
 		}
 	}
+
 	o.outcome.Steps = append(o.outcome.Steps, cyborg.Step{Name: name, State: state, At: now, Note: text})
 	o.describe(ctx)
 }
 
-// record makes the steps so far readable while the operation goes on; worth a write only in stories of several steps.
+// record writes the steps so far to the records, so that the API shows them while the operation goes on. It is used only by
+// operations of several long steps: for the others it is not worth a write.
 func (o *operation) record(ctx workflow.Context) error {
 	return local(ctx, RecordActivity, RecordInput{Operation: o.in.Operation, Steps: o.outcome.Steps}, nil)
 }
 
-// describe shows the story in Temporal's UI.
+// describe shows the host, the targets, the steps and the outcome in Temporal's UI, as Markdown.
 func (o *operation) describe(ctx workflow.Context) {
 	var text strings.Builder
 	if o.work.Host != "" {
 		fmt.Fprintf(&text, "Host **%s**", o.work.Host)
 	}
+
 	for _, target := range o.work.Targets {
 		fmt.Fprintf(&text, ", %s", target.Deployable)
 	}
@@ -347,27 +397,30 @@ func (o *operation) describe(ctx workflow.Context) {
 			fmt.Fprintf(&text, " (%s)", s.Note)
 		}
 	}
+
 	if o.outcome.State != "" {
 		fmt.Fprintf(&text, "\n\n**%s**", o.outcome.State)
 	}
 	if o.outcome.Error != nil {
 		fmt.Fprintf(&text, ": %s", o.outcome.Error.Message)
 	}
+
 	workflow.SetCurrentDetails(ctx, text.String())
 }
 
-// target is the accelerator that the operation was asked for.
+// target is the accelerator that the operation was requested for. Only kinds that work on accelerators may call it.
 func (o *operation) target() cyborg.Target { return o.work.Targets[0] }
 
-// observe keeps what the agent saw after a change, for the record.
+// observe keeps what the agent saw after a change: End records it together with the outcome. Sequence 0 means that there is
+// no observation.
 func (o *operation) observe(result *ChangeResult) {
 	if result.Observation.Sequence > 0 {
 		o.outcome.Observations = append(o.outcome.Observations, result.Observation)
 	}
 }
 
-// local runs an activity that touches the records, in this process. The database may be away for a while: it is tried
-// again until it answers or the run is cancelled.
+// local runs an activity that touches the records, in the process that runs the workflow task: a local activity saves the
+// round trips to Temporal. The database may be away for a while, so there is no limit to the attempts but a cancel.
 func local(ctx workflow.Context, name string, in, out any) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		StartToCloseTimeout: 15 * time.Second,
@@ -377,5 +430,6 @@ func local(ctx workflow.Context, name string, in, out any) error {
 			MaximumInterval:    5 * time.Second,
 		},
 	})
+
 	return workflow.ExecuteLocalActivity(ctx, name, in).Get(ctx, out)
 }

@@ -186,7 +186,7 @@ func TestRefusedDetach(t *testing.T) {
 	}
 }
 
-// A host that refuses a later try may have lost its journal, and with it what it knew of the first: that is undone.
+// A host that refuses a later attempt may have lost its journal, and with it what it knew of the first: that is undone.
 func TestRefusedLater(t *testing.T) {
 	t.Parallel()
 	for kind, step := range map[cyborg.OperationKind]string{
@@ -379,7 +379,7 @@ func TestAgentNeverHasASlot(t *testing.T) {
 func TestAgentDiesDuringAStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
-	w.attached = true // the first try got that far
+	w.attached = true // the first attempt got that far
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
 			Return(workflows.ChangeResult{}, temporal.NewHeartbeatTimeoutError()).Once()
@@ -392,7 +392,7 @@ func TestAgentDiesDuringAStep(t *testing.T) {
 	require.False(t, w.attached)
 }
 
-// Someone cancels between two tries of a step, the first of which got somewhere: that is undone.
+// Someone cancels between two attempts of a step, the first of which got somewhere: that is undone.
 func TestCancelBetweenTwoTries(t *testing.T) {
 	t.Parallel()
 	for kind, activity := range map[cyborg.OperationKind]string{

@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// PlacementQueue is the task queue of those who bring OpenStack Placement to what the records say, a few hosts at a time.
+// PlacementQueue is the task queue of the workers that write the records' state to OpenStack Placement. It is a queue of its
+// own so that their number, and with it the load on Placement, is bounded (placement.hosts_at_once).
 const PlacementQueue = "placement"
 
 // PlacementSyncWorkflow is the name of the workflow type; a host's workflow id is placement/<host>.
@@ -27,27 +28,27 @@ const (
 	ComparePlacementActivity = "ComparePlacement" // ComparePlacementInput → ComparePlacementResult
 )
 
-// placementChanged tells a run that the records have changed again.
+// placementChanged is the signal that tells a run that the records of its host have changed again.
 const placementChanged = "changed"
 
-// SyncPlacementInput names the host.
+// SyncPlacementInput names the host to synchronise.
 type SyncPlacementInput struct {
 	Host string `json:"host"`
 }
 
-// SyncPlacementResult says what was not as it should be.
+// SyncPlacementResult says what differed between Placement and the records.
 type SyncPlacementResult struct {
-	// Differences are a sentence each.
+	// Differences has one line for each difference.
 	Differences []string `json:"differences,omitempty"`
-	// Waits says why the host could not be brought into step; it is tried again.
+	// Waits says why the host could not be synchronised; it is due again later. Empty where it was.
 	Waits string `json:"waits,omitempty"`
 }
 
-// FencePlacementInput names accelerators of one host that the records have fenced.
+// FencePlacementInput names accelerators of one host that are fenced in the records.
 type FencePlacementInput struct {
 	Host         string      `json:"host"`
 	Accelerators []uuid.UUID `json:"accelerators"`
-	// Consumers are those whose allocations are no conflict.
+	// Consumers may have allocations of them: those of anybody else are a conflict.
 	Consumers []string `json:"consumers,omitempty"`
 }
 
@@ -57,77 +58,92 @@ type CheckAllocationsInput struct {
 	Consumers   []string  `json:"consumers"`
 }
 
-// ComparePlacementInput bounds one round's comparisons.
+// ComparePlacementInput bounds the comparisons of one round of Reconcile.
 type ComparePlacementInput struct {
+	// Hosts is how many hosts are compared at most.
 	Hosts int `json:"hosts"`
 }
 
-// ComparePlacementResult is what was found.
+// ComparePlacementResult is what the comparisons of one round found.
 type ComparePlacementResult struct {
-	Compared int `json:"compared"`
-	// Drift counts what was found, by class, and Repaired how many of all that was.
-	Drift    map[cyborg.DriftClass]int `json:"drift,omitempty"`
-	Repaired int                       `json:"repaired"`
-	// Failed has a sentence for each host that could not be compared; those are tried again.
+	Compared int `json:"compared"` // hosts
+	// Drift counts the differences by class.
+	Drift map[cyborg.DriftClass]int `json:"drift,omitempty"`
+	// Repaired is how many of all differences were repaired.
+	Repaired int `json:"repaired"`
+	// Failed has a sentence for each host that could not be compared; a later round tries these again.
 	Failed []string `json:"failed,omitempty"`
 }
 
-// StartPlacementSync starts the run of a host, or tells the one that runs that the records have changed again.
+// StartPlacementSync starts the run of a host, or signals the open run that the records have changed again. The error is of
+// kind ErrUnavailable where Temporal does not answer.
 func StartPlacementSync(ctx context.Context, c client.Client, host string) error {
 	_, err := c.SignalWithStartWorkflow(ctx, "placement/"+host, placementChanged, nil, client.StartWorkflowOptions{
 		TaskQueue:             ConductorQueue,
 		TypedSearchAttributes: temporal.NewSearchAttributes(hostAttribute.ValueSet(host)),
 		StaticSummary:         "bring Placement into step with " + host,
 	}, PlacementSyncWorkflow, SyncPlacementInput{Host: host})
+
 	if err != nil {
 		return Unavailable(err)
 	}
 	return nil
 }
 
-// PlacementSync brings the resource providers of one host to what the records say, again for as long as they change
-// meanwhile. What Placement refuses is recorded and ends the run; while Placement is away, it keeps trying.
+// PlacementSync makes the resource providers of one host as the records say, and does so again for as long as the records
+// change meanwhile. A request that Placement refuses is recorded and ends the run. While Placement is away, the activity is
+// retried without a limit.
 func PlacementSync(ctx workflow.Context, in SyncPlacementInput) (SyncPlacementResult, error) {
 	var out SyncPlacementResult
 	changed := workflow.GetSignalChannel(ctx, placementChanged)
+
 	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:           PlacementQueue,
 		StartToCloseTimeout: 5 * time.Minute,
 		HeartbeatTimeout:    30 * time.Second,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: time.Minute},
 	})
+
 	for {
-		for changed.ReceiveAsync(nil) { // what came until now is seen by what follows
+		// Drain the signals: the activity that follows reads the records as they are after these changes.
+		for changed.ReceiveAsync(nil) {
 		}
+
 		out = SyncPlacementResult{}
 		if err := workflow.ExecuteActivity(ctx, SyncPlacementActivity, in).Get(ctx, &out); err != nil {
 			return out, err
 		}
+
 		if changed.Len() == 0 {
 			return out, nil
 		}
-		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() { // the host has changed without a pause for hours
+
+		// Where a host changes without a pause for hours, the history of its run grows too long.
+		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
 			return out, workflow.NewContinueAsNewError(ctx, PlacementSyncWorkflow, in)
 		}
 	}
 }
 
-// fence waits until Placement gives nothing of the targets away any more, and refuses where somebody has something of them
-// allocated, but for those to whom the operation gives it. The records have fenced them when the operation began.
+// fence waits until Placement schedules nothing more on the targets. It fails with kind ErrInUse where a consumer has an
+// allocation of one of them, unless the operation gives the target to that consumer. Begin has fenced the targets in the
+// records already. Without Placement it does nothing.
 func (o *operation) fence(ctx workflow.Context) error {
 	if !o.work.Placement {
 		return nil
 	}
+
 	input := FencePlacementInput{Host: o.work.Host, Consumers: instancesOf(o.work.Handles)}
 	for _, target := range o.work.Targets {
 		input.Accelerators = append(input.Accelerators, target.Accelerator)
 	}
+
 	return o.askPlacement(ctx, "fence", FencePlacementActivity, input)
 }
 
-// unallocated refuses to take a handle from an instance for which Placement still has the accelerator allocated: Nova would
-// believe that it has it.
-func (o *operation) unallocated(ctx workflow.Context, target cyborg.Target, handles []cyborg.WorkHandle) error {
+// requireUnallocated fails with kind ErrInUse while Placement has the accelerator allocated to an instance from which the
+// operation takes a handle: Nova would go on to believe that the instance has the accelerator.
+func (o *operation) requireUnallocated(ctx workflow.Context, target cyborg.Target, handles []cyborg.WorkHandle) error {
 	input := CheckAllocationsInput{Accelerator: target.Accelerator, Consumers: instancesOf(handles)}
 	if !o.work.Placement || len(input.Consumers) == 0 {
 		return nil
@@ -135,7 +151,7 @@ func (o *operation) unallocated(ctx workflow.Context, target cyborg.Target, hand
 	return o.askPlacement(ctx, "allocations", CheckAllocationsActivity, input)
 }
 
-// instancesOf are the instances that hold the handles, each once.
+// instancesOf returns the ids of the instances that hold the handles, each once.
 func instancesOf(handles []cyborg.WorkHandle) []string {
 	var out []string
 	for _, handle := range handles {
@@ -146,9 +162,11 @@ func instancesOf(handles []cyborg.WorkHandle) []string {
 	return out
 }
 
-// askPlacement is a step that is none of the agent's, and has nothing to undo: the operation's end takes the fence away.
+// askPlacement does a step that runs on the conductor and asks Placement. It needs no undo, because the operation's end takes
+// the fence away. One attempt may take half of the step's time, so that a Placement that hangs leaves time for another.
 func (o *operation) askPlacement(ctx workflow.Context, step, activity string, input any) error {
 	o.note(ctx, step, cyborg.StepRunning, "")
+
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:              ConductorQueue,
 		ScheduleToCloseTimeout: o.in.Limits.Step,
@@ -161,6 +179,7 @@ func (o *operation) askPlacement(ctx workflow.Context, step, activity string, in
 		o.note(ctx, step, cyborg.StepFailed, FromFailure(err).Message)
 		return err
 	}
+
 	o.note(ctx, step, cyborg.StepDone, "")
 	return nil
 }

@@ -7,18 +7,21 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Program loads an image into an accelerator. What the image disturbs is claimed and fenced before the first step and
-// unfenced with the last; where the image cannot be loaded the one before it comes back, or else the accelerator stays
-// fenced, in error.
+// Program loads an image into an accelerator. All accelerators that the image disturbs are claimed and fenced from Begin to
+// End. Where the image cannot be loaded, the previous one is loaded again. Where that fails too, the accelerators stay fenced
+// and in error.
 func Program(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, program)
 }
 
+// program holds the steps of a program. The first target gets the image; the others are those that it disturbs.
 func program(ctx workflow.Context, o *operation) error {
-	l := load{operation: o, target: o.target(), others: o.work.Targets[1:], image: o.work.Program.Image, attempt: o.in.Operation}
+	l := load{operation: o, target: o.target(), disturbed: o.work.Targets[1:], image: o.work.Program.Image, journalID: o.in.Operation}
+
 	if o.in.Abandoned {
 		return o.abandon("program", l.undo())
 	}
+
 	if err := o.fence(ctx); err != nil {
 		return err
 	}
@@ -28,8 +31,9 @@ func program(ctx workflow.Context, o *operation) error {
 	if err := l.run(ctx); err != nil {
 		return err
 	}
+
 	o.outcome.BitstreamID = l.result.BitstreamID
-	o.outcome.Images = map[uuid.UUID]cyborg.Image{l.target.Accelerator: l.again()}
+	o.outcome.Images = map[uuid.UUID]cyborg.Image{l.target.Accelerator: l.reloadable()}
 	o.outcome.Result = map[string]any{"bitstream_id": l.result.BitstreamID, "sha256": l.staged.SHA256, "size": l.staged.Size}
 	if l.found.Function != "" {
 		o.outcome.Result["function_id"] = l.found.Function

@@ -20,89 +20,104 @@ const (
 	RebootInstanceActivity = "RebootInstance" // RebootInstanceInput → RebootInstanceResult
 )
 
-// LookAtInstanceInput names an instance that may be without its accelerators, and where those are.
+// LookAtInstanceInput names an instance that may be without its accelerators, and the host of these.
 type LookAtInstanceInput struct {
 	Rescue cyborg.Rescue `json:"rescue"`
 	Host   string        `json:"host"`
-	// Operation is the rescue, and Limits are those of what it has loaded again for the instance.
+	// Operation is the rescue itself.
 	Operation uuid.UUID `json:"operation,omitzero"`
-	Limits    Limits    `json:"limits,omitzero"`
+	// Limits are given to the operations that load lost images again before the reboot.
+	Limits Limits `json:"limits,omitzero"`
 }
 
-// LookAtInstanceResult says what is to be done about it.
+// LookAtInstanceResult says what to do about the instance. With neither Outcome nor Wait it must be rebooted.
 type LookAtInstanceResult struct {
-	// Outcome, where it is not empty, says that there is nothing to do, and why; Detail says more.
+	// Outcome, where it is not empty, says that there is nothing left to do; Detail says more about it.
 	Outcome cyborg.RescueOutcome `json:"outcome,omitempty"`
 	Detail  string               `json:"detail,omitempty"`
-	// Wait says what is to pass before anything can be said or done; empty where it can.
+	// Wait says what the rescue has to wait for before it can look again; empty where it need not wait.
 	Wait string `json:"wait,omitempty"`
-	// Before are the requests with which we had it rebooted before.
+	// Before lists the ids of our earlier requests to reboot this instance, as Nova has them.
 	Before []string `json:"before,omitempty"`
 }
 
-// RebootInstanceInput names an instance to reboot hard, once: a request that is not among those before is the one.
+// RebootInstanceInput names an instance to reboot hard, once. A request of ours that is not in Before belongs to an earlier
+// attempt of this reboot.
 type RebootInstanceInput struct {
 	Instance uuid.UUID `json:"instance"`
 	Before   []string  `json:"before,omitempty"`
 }
 
-// RebootInstanceResult is how it ended: Rebooted, RescueGone, or RescueFailed with the reason.
+// RebootInstanceResult is how the reboot ended: RescueRebooted, RescueGone, or RescueFailed with the reason in Detail.
 type RebootInstanceResult struct {
 	Outcome cyborg.RescueOutcome `json:"outcome"`
 	Detail  string               `json:"detail,omitempty"`
 }
 
 const (
-	// rebootsAtOnce is how many instances of a host are made anew at the same time.
+	// rebootsAtOnce is how many instances of one host are rebooted at the same time.
 	rebootsAtOnce = 4
-	// The pauses before an instance is looked at again double from the shorter to the longer.
+	// The pauses between two looks at an instance double from the shortest to the longest.
 	shortestLook = 5 * time.Second
 	longestLook  = time.Minute
 )
 
-// RescueInstances has Nova reboot the instances of a host that its boot may have cost their accelerators: each once, however often
-// the run, or who works on it, dies. What has been rebooted stays so, so there is nothing to undo.
+// RescueInstances has Nova reboot those instances of a host that may have lost their accelerators when the host booted. Each
+// is rebooted once, however often the run or its workers die. A reboot cannot be undone, so the operation has no undo.
 func RescueInstances(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, rescue)
 }
 
+// rescue holds the steps of a rescue: all instances are looked at, rebootsAtOnce at a time. An abandoned rescue only ends:
+// which of the reboots its earlier run requested is not known here.
 func rescue(ctx workflow.Context, o *operation) error {
 	if o.in.Abandoned {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; whom Nova was asked to reboot is rebooted")
 	}
-	ends := workflow.Now(ctx).Add(o.work.Within)
-	places := workflow.NewSemaphore(ctx, rebootsAtOnce)
+
+	deadline := workflow.Now(ctx).Add(o.work.Within)
+	slots := workflow.NewSemaphore(ctx, rebootsAtOnce)
 	group := workflow.NewWaitGroup(ctx)
 	rescued := make([]cyborg.RescuedInstance, len(o.work.Rescues))
-	for i, who := range o.work.Rescues {
+
+	for i, instance := range o.work.Rescues {
 		group.Add(1)
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer group.Done()
-			rescued[i] = cyborg.RescuedInstance{Rescue: who, Outcome: cyborg.RescueFailed, Detail: "cancelled before anything was done"}
-			if places.Acquire(ctx, 1) != nil {
+			rescued[i] = cyborg.RescuedInstance{Rescue: instance, Outcome: cyborg.RescueFailed, Detail: "cancelled before anything was done"}
+
+			if slots.Acquire(ctx, 1) != nil {
 				return
 			}
-			defer places.Release(1)
-			rescued[i].Outcome, rescued[i].Detail = o.rescueOne(ctx, who, ends)
+			defer slots.Release(1)
+
+			rescued[i].Outcome, rescued[i].Detail = o.rescueOne(ctx, instance, deadline)
 		})
 	}
-	everybody, cancel := workflow.NewDisconnectedContext(ctx)
+
+	// A cancel ends the coroutines, and each says how far it was. The wait itself must not be cancelled.
+	detached, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	group.Wait(everybody) // what they do is cancelled, not the wait
+	group.Wait(detached)
+
 	o.outcome.Rescued = rescued
 	o.outcome.Result = cyborg.JSONObject{"instances": rescued}
+
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return unrescued(rescued)
+
+	return rescueError(rescued)
 }
 
-// unrescued is the error of a rescue that was none for all of its instances.
-func unrescued(rescued []cyborg.RescuedInstance) error {
+// rescueError returns the error of a rescue after which an instance may still be without its accelerators; nil where all of
+// them have theirs or no longer exist.
+func rescueError(rescued []cyborg.RescuedInstance) error {
 	var (
 		failed int
 		first  cyborg.RescuedInstance
 	)
+
 	for _, i := range rescued {
 		if i.Outcome.Well() || i.Outcome == cyborg.RescueGone {
 			continue
@@ -112,23 +127,29 @@ func unrescued(rescued []cyborg.RescuedInstance) error {
 		}
 		failed++
 	}
+
 	if failed == 0 {
 		return nil
 	}
+
 	return cyborg.Errorf(cyborg.ErrChanged, "%d of %d instances may still be without their accelerators; the first is %s (%s): %s",
 		failed, len(rescued), first.Instance, first.Outcome, first.Detail).
 		WithHint("The operation's result says why, for each. Mend that, and rescue the host again.")
 }
 
-// rescueOne brings one instance to where it has its accelerators, or says why not.
-func (o *operation) rescueOne(ctx workflow.Context, who cyborg.Rescue, ends time.Time) (outcome cyborg.RescueOutcome, detail string) {
-	step := "reboot " + who.Instance.String()
+// rescueOne rescues one instance, as a step of its own, and returns the outcome.
+func (o *operation) rescueOne(
+	ctx workflow.Context, instance cyborg.Rescue, deadline time.Time,
+) (outcome cyborg.RescueOutcome, detail string) {
+	step := "reboot " + instance.Instance.String()
 	o.note(ctx, step, cyborg.StepRunning, "")
+
 	state := cyborg.StepDone
-	outcome, detail = o.rebootOnce(ctx, step, who, ends)
+	outcome, detail = o.rebootOnce(ctx, step, instance, deadline)
 	if outcome == cyborg.RescueFailed {
 		state = cyborg.StepFailed
 	}
+
 	note := detail
 	if outcome != cyborg.RescueRebooted {
 		note = string(outcome)
@@ -136,46 +157,61 @@ func (o *operation) rescueOne(ctx workflow.Context, who cyborg.Rescue, ends time
 			note += ": " + detail
 		}
 	}
+
 	o.note(ctx, step, state, note)
 	return outcome, detail
 }
 
-func (o *operation) rebootOnce(ctx workflow.Context, step string, who cyborg.Rescue, ends time.Time) (outcome cyborg.RescueOutcome, detail string) {
+// rebootOnce looks at the instance until Nova can reboot it, or has nothing to reboot, or the deadline is over; and then has
+// it rebooted. Looking and rebooting are two activities, because the look finds our earlier requests: by these, a repeated
+// attempt of the reboot knows whether the first one reached Nova.
+func (o *operation) rebootOnce(
+	ctx workflow.Context, step string, instance cyborg.Rescue, deadline time.Time,
+) (outcome cyborg.RescueOutcome, detail string) {
 	var looked LookAtInstanceResult
+
 	for pause := shortestLook; ; pause = min(2*pause, longestLook) {
-		err := askNova(ctx, ends, "look at instance "+who.Instance.String(), LookAtInstanceActivity,
-			LookAtInstanceInput{Rescue: who, Host: o.work.Host, Operation: o.in.Operation, Limits: o.in.Limits}, &looked)
+		err := askNova(ctx, deadline, "look at instance "+instance.Instance.String(), LookAtInstanceActivity,
+			LookAtInstanceInput{Rescue: instance, Host: o.work.Host, Operation: o.in.Operation, Limits: o.in.Limits}, &looked)
+
 		switch {
 		case err != nil:
 			return cyborg.RescueFailed, FromFailure(err).Message
 		case looked.Outcome != "":
 			return looked.Outcome, looked.Detail
 		}
+
 		if looked.Wait == "" {
 			break
 		}
+
 		o.note(ctx, step, cyborg.StepRunning, looked.Wait)
-		if workflow.Now(ctx).Add(pause).After(ends) {
+		if workflow.Now(ctx).Add(pause).After(deadline) {
 			return cyborg.RescueFailed, fmt.Sprintf("%s, for longer than %s", looked.Wait, o.work.Within)
 		}
+
 		if err := workflow.Sleep(ctx, pause); err != nil {
 			return cyborg.RescueFailed, "cancelled while it waited: " + looked.Wait
 		}
-		looked = LookAtInstanceResult{}
+
+		looked = LookAtInstanceResult{} // a JSON answer leaves fields that it lacks as they were
 	}
+
 	var rebooted RebootInstanceResult
-	err := askNova(ctx, ends, "reboot instance "+who.Instance.String(), RebootInstanceActivity,
-		RebootInstanceInput{Instance: who.Instance, Before: looked.Before}, &rebooted)
+	err := askNova(ctx, deadline, "reboot instance "+instance.Instance.String(), RebootInstanceActivity,
+		RebootInstanceInput{Instance: instance.Instance, Before: looked.Before}, &rebooted)
 	if err != nil {
 		return cyborg.RescueFailed, "Nova may have been asked, and the end of the reboot is not known: " + FromFailure(err).Message
 	}
+
 	return rebooted.Outcome, rebooted.Detail
 }
 
-// askNova runs an activity until it succeeds, or time is over. The pauses are long enough for a request that was cut off to arrive
-// before it is looked for.
-func askNova(ctx workflow.Context, ends time.Time, summary, activity string, input, result any) error {
-	left := max(ends.Sub(workflow.Now(ctx)), time.Second)
+// askNova runs an activity that asks Nova until it succeeds or the deadline is over. The first pause is 5 s: by then a
+// reboot request whose connection was cut has arrived at Nova, and the next attempt finds it instead of sending another.
+func askNova(ctx workflow.Context, deadline time.Time, summary, activity string, input, result any) error {
+	left := max(deadline.Sub(workflow.Now(ctx)), time.Second)
+
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:              ConductorQueue,
 		ScheduleToCloseTimeout: left,

@@ -77,7 +77,7 @@ func TestRescue(t *testing.T) {
 	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 9}, r.outcomes())
 	for i, who := range r.work.Rescues {
 		require.Equal(t, 1, r.rebooted[who.Instance])
-		require.Equal(t, who, r.outcome.Rescued[i].Rescue, "they are told in their order")
+		require.Equal(t, who, r.outcome.Rescued[i].Rescue, "they are reported in their order")
 	}
 	require.Len(t, r.outcome.Steps, 9)
 	require.NotEmpty(t, r.outcome.Result["instances"])
@@ -154,7 +154,7 @@ func TestRescueWaits(t *testing.T) {
 	}
 }
 
-// A reboot that fails, or whose end nobody knows, is told as that; the others go on.
+// A reboot that fails, or whose end nobody knows, is reported as such; the others go on.
 func TestRescueRebootFails(t *testing.T) {
 	t.Parallel()
 	for name, reboot := range map[string]func() (workflows.RebootInstanceResult, error){
@@ -188,7 +188,7 @@ func TestRescueRebootFails(t *testing.T) {
 	}
 }
 
-// Somebody cancels it: what has been rebooted is told, and nobody else is.
+// Somebody cancels it: what has been rebooted is reported, and nobody else is rebooted.
 func TestRescueCancelled(t *testing.T) {
 	t.Parallel()
 	r := newRescue(2)
@@ -205,7 +205,7 @@ func TestRescueCancelled(t *testing.T) {
 	require.Contains(t, r.outcome.Rescued[1].Detail, "cancelled while it waited: it works")
 }
 
-// A run that was terminated is not gone on with: who was to be rebooted may have been, and is told as still in doubt.
+// A terminated rescue is not continued: its instances may have been rebooted, and are reported as still in doubt.
 func TestRescueAbandoned(t *testing.T) {
 	t.Parallel()
 	r := newRescue(1)

@@ -4,25 +4,30 @@ import (
 	"go.temporal.io/sdk/workflow"
 )
 
-// Retire takes an accelerator out of service: its driver uninstalls it, and it is inactive. It changes nothing and fails
-// with kind ErrInUse while a handle of it is really in use on the host, or somebody has it allocated in Placement. A run that
-// was terminated goes forward again.
+// Retire takes an accelerator out of service: its driver uninstalls it, and then it is inactive. It changes nothing and fails
+// with kind ErrInUse while a handle of it is really in use on the host, or while Placement has it allocated to a consumer. A
+// run that was terminated goes forward again instead of undoing.
 func Retire(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, retire)
 }
 
+// retire holds the steps of a retire.
 func retire(ctx workflow.Context, o *operation) error {
 	var result, undone ChangeResult
 	input := InstallInput{Operation: o.in.Operation, Target: o.target()}
 	undo := input
 	undo.Undo = true
+
 	install := o.undoCall(call{
 		activity: InstallActivity, summary: "install " + o.target().Deployable + " again",
 		input: undo, result: &undone, limit: o.in.Limits.Step,
 	})
+
+	// An abandoned run goes on where Placement refuses: its earlier run may have uninstalled the accelerator already.
 	if err := o.fence(ctx); err != nil && !o.in.Abandoned {
 		return err
 	}
+
 	err := o.step(ctx, "uninstall", call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
 		input: input, result: &result, limit: o.in.Limits.Step,
@@ -30,6 +35,7 @@ func retire(ctx workflow.Context, o *operation) error {
 	if err != nil {
 		return err
 	}
+
 	o.observe(&result)
 	return nil
 }

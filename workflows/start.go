@@ -13,7 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// typeOf is the workflow of each kind of operation.
+// typeOf returns the workflow type of a kind of operation. The error is of kind ErrInternal where the kind has none.
 func typeOf(kind cyborg.OperationKind) (string, error) {
 	types := map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: ProvisionWorkflow,
@@ -27,6 +27,7 @@ func typeOf(kind cyborg.OperationKind) (string, error) {
 		cyborg.OperationWhitelist: WhitelistWorkflow,
 		cyborg.OperationRescue:    RescueWorkflow,
 	}
+
 	name, ok := types[kind]
 	if !ok {
 		return "", cyborg.Errorf(cyborg.ErrInternal, "operation kind %q has no workflow", kind)
@@ -53,21 +54,26 @@ var (
 	requestAttribute     = temporal.NewSearchAttributeKeyKeyword("CyborgRequestId")
 )
 
-// StartOperation starts the run of an admitted operation. It is safe to call again and from several processes: an open
-// run is returned as it is, and a closed one is not started over unless it was abandoned.
+// StartOperation starts the run of an admitted operation. It is safe to call again and from several processes: an open run
+// is returned as it is, and a closed run is returned instead of being started over. Abandoned starts another run after a
+// closed one: it undoes what the terminated run had done. The error is of kind ErrUnavailable where Temporal does not answer.
 func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, limits Limits, abandoned bool) (client.WorkflowRun, error) {
 	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
 	if abandoned {
 		reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
 	}
+
 	return start(ctx, c, op, reuse, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
 }
 
-// StartNotification starts a run that tells Nova of a bind that has ended, unless an open one does already.
+// StartNotification starts a run that notifies Nova of a bind that has ended, unless an open run does so already. Begin finds
+// that the operation has ended, so the notification is all that is left for that run.
 func StartNotification(ctx context.Context, c client.Client, op cyborg.Operation) (client.WorkflowRun, error) {
 	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, OperationInput{Operation: op.ID})
 }
 
+// start starts the workflow of the operation's kind. An eager start lets a worker of this process take the first workflow
+// task without a poll.
 func start(
 	ctx context.Context, c client.Client, op cyborg.Operation, reuse enumspb.WorkflowIdReusePolicy, in OperationInput,
 ) (client.WorkflowRun, error) {
@@ -75,6 +81,7 @@ func start(
 	if err != nil {
 		return nil, err
 	}
+
 	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:                       op.WorkflowID(),
 		TaskQueue:                ConductorQueue,
@@ -84,6 +91,7 @@ func start(
 		TypedSearchAttributes:    searchAttributes(op),
 		StaticSummary:            summary(op),
 	}, name, in)
+
 	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](err); ok {
 		return c.GetWorkflow(ctx, op.WorkflowID(), started.RunId), nil
 	}
@@ -93,7 +101,7 @@ func start(
 	return run, nil
 }
 
-// Unavailable is the error of a Temporal that does not answer.
+// Unavailable returns the error of kind ErrUnavailable for a Temporal that does not answer.
 func Unavailable(err error) error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer: %w", err).
 		WithHint("Look at the Temporal server; what is recorded already goes on when it is back.")
@@ -103,6 +111,7 @@ func Unavailable(err error) error {
 // more than 2 KiB (frontend.searchAttributesSizeOfValueLimit), and a UUID takes 39 bytes of that.
 const mostAccelerators = 50
 
+// searchAttributes returns the values by which the run of an operation can be found in Temporal. Empty ones are left out.
 func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 	var updates []temporal.SearchAttributeUpdate
 	set := func(key temporal.SearchAttributeKeyKeyword, value string) {
@@ -110,9 +119,11 @@ func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 			updates = append(updates, key.ValueSet(value))
 		}
 	}
+
 	set(hostAttribute, op.Host)
 	set(projectAttribute, op.Actor.Project)
 	set(requestAttribute, op.Actor.RequestID)
+
 	var accelerators []string
 	for _, s := range op.Subjects {
 		switch s.Kind {
@@ -123,21 +134,26 @@ func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 		default:
 		}
 	}
+
 	if len(accelerators) > 0 {
 		most := min(len(accelerators), mostAccelerators)
 		updates = append(updates, acceleratorAttribute.ValueSet(accelerators[:most]))
 	}
+
 	return temporal.NewSearchAttributes(updates...)
 }
 
+// summary is the line that Temporal's UI shows for the run: the kind, the first accelerator and the host.
 func summary(op cyborg.Operation) string {
 	text := string(op.Kind)
 	i := slices.IndexFunc(op.Subjects, func(s cyborg.Subject) bool { return s.Kind == cyborg.SubjectAccelerator })
 	if i >= 0 {
 		text += " " + op.Subjects[i].ID
 	}
+
 	if op.Host != "" {
 		text += " on " + op.Host
 	}
+
 	return text
 }

@@ -6,12 +6,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// UnbindARQs takes the handles of accelerator requests back once their host says that nobody uses them. It changes nothing on
-// the host; so a run that was terminated goes forward again.
+// UnbindARQs takes the handles of accelerator requests back once their host says that nobody uses them. It fails with kind
+// ErrInUse where somebody does. It changes nothing on the host, so a run that was terminated goes forward again.
 func UnbindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, unbind)
 }
 
+// unbind holds the steps of an unbind: one for each accelerator of which the operation takes handles back.
 func unbind(ctx workflow.Context, o *operation) error {
 	for i, target := range o.work.Targets {
 		var handles []cyborg.WorkHandle
@@ -20,16 +21,19 @@ func unbind(ctx workflow.Context, o *operation) error {
 				handles = append(handles, handle)
 			}
 		}
+
 		if len(handles) == 0 {
 			continue
 		}
-		if err := o.unallocated(ctx, target, handles); err != nil {
+
+		if err := o.requireUnallocated(ctx, target, handles); err != nil {
 			return err
 		}
+
 		var result ChangeResult
 		err := o.step(ctx, "release "+target.Deployable, call{
 			activity: DetachActivity, summary: "release " + target.Deployable,
-			input:  DetachInput{Operation: o.part(i, target.Accelerator), Target: target, Handles: handles},
+			input:  DetachInput{Operation: o.journalID(i, target.Accelerator), Target: target, Handles: handles},
 			result: &result, limit: o.in.Limits.Step,
 		}, nil)
 		if err != nil {
@@ -37,5 +41,6 @@ func unbind(ctx workflow.Context, o *operation) error {
 		}
 		o.observe(&result)
 	}
+
 	return nil
 }

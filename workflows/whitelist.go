@@ -8,27 +8,33 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// WhitelistDevices has a host write which of its PCI devices Nova gives out by itself. Until it has ended, those that are
-// added and those that are removed are nobody else's.
+// WhitelistDevices has a host write the file that lists which of its PCI devices Nova gives out by itself. Until the
+// operation has ended, the accelerators that are added and those that are removed stay claimed, so nobody else gets them.
+// The undo restores the previous file.
 func WhitelistDevices(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, whitelist)
 }
 
+// whitelist holds the one step of a whitelist, and puts what was written into the result.
 func whitelist(ctx workflow.Context, o *operation) error {
 	var result WhitelistResult
 	input := WhitelistInput{Operation: o.in.Operation, Host: o.work.Host, Work: *o.work.Whitelist}
+
 	undo := o.undoCall(call{
 		activity: RestoreWhitelistActivity, summary: "restore the whitelist of " + o.work.Host, input: input, limit: o.in.Limits.Step,
 	})
+
 	if o.in.Abandoned {
 		return o.abandon("write", undo)
 	}
+
 	err := o.step(ctx, "write", call{
 		activity: WriteWhitelistActivity, summary: "whitelist on " + o.work.Host, input: input, result: &result, limit: o.in.Limits.Step,
 	}, undo)
 	if err != nil {
 		return err
 	}
+
 	o.outcome.Result = map[string]any{
 		"file": result.File, "changed": result.Changed, "sha256": result.SHA256, "notes": result.Notes,
 	}
@@ -39,12 +45,14 @@ func whitelist(ctx workflow.Context, o *operation) error {
 type PreviewWhitelistInput struct {
 	Host string               `json:"host"`
 	Work cyborg.WhitelistWork `json:"work"`
-	// AgentWait is how long to wait for its agent, Limit how long that may take.
+	// AgentWait is how long to wait until the host's agent takes the request.
 	AgentWait time.Duration `json:"agent_wait"`
-	Limit     time.Duration `json:"limit"`
+	// Limit bounds the preview itself.
+	Limit time.Duration `json:"limit"`
 }
 
-// PreviewWhitelist says what a whitelist would change on its host, and changes nothing.
+// PreviewWhitelist returns what a whitelist would change on its host, and changes nothing. The error is of kind
+// ErrHostSilent where no agent took the request within AgentWait.
 func PreviewWhitelist(ctx workflow.Context, in PreviewWhitelistInput) (cyborg.WhitelistPreview, error) {
 	var out cyborg.WhitelistPreview
 	err := askHost(ctx, in.Host, workflow.ActivityOptions{

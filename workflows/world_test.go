@@ -27,10 +27,10 @@ type world struct {
 	calls []string                 // every activity begun, in order
 
 	// The records.
-	begun   bool
-	outcome *cyborg.Outcome
-	told    *cyborg.Outcome // what was recorded when Nova was told
-	failed  []string        // why requests have failed before the end
+	begun    bool
+	outcome  *cyborg.Outcome
+	notified *cyborg.Outcome // what was recorded when Nova was notified
+	failed   []string        // why requests have failed before the end
 
 	// What Placement was asked.
 	fenced  workflows.FencePlacementInput
@@ -48,7 +48,7 @@ type world struct {
 	failAfter bool
 	failure   error
 	failUndo  bool  // every undo fails as well
-	refuse    error // what the try after that one is refused with, by an agent that has lost its journal
+	refuse    error // the error with which an agent refuses the attempt after that one: an agent that has lost its journal
 	cancelAt  int
 	cancel    func()
 	busy      int // how often the agent is found without a slot
@@ -89,7 +89,7 @@ func newWorld(kind cyborg.OperationKind) *world {
 	return w
 }
 
-// call is one activity: it may be told to fail before or after its effect, or to be
+// call is one activity: it can be made to fail before or after its effect, or to be
 // cancelled.
 func (w *world) call(ctx context.Context, name string, undo bool, effect func()) error {
 	w.mu.Lock()
@@ -190,7 +190,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		return w.call(ctx, "FailARQs", false, func() { w.failed = append(w.failed, in.Reason) })
 	})
 	on(workflows.NotifyNovaActivity, func(ctx context.Context, _ workflows.NotifyNovaInput) error {
-		return w.call(ctx, "NotifyNova", false, func() { w.told = w.outcome })
+		return w.call(ctx, "NotifyNova", false, func() { w.notified = w.outcome })
 	})
 	on(workflows.WriteWhitelistActivity, func(ctx context.Context, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {
 		return workflows.WhitelistResult{File: "cyborg-pci.conf", Changed: true, Notes: []string{"restart"}},
@@ -234,13 +234,13 @@ func (w *world) play(
 	w.cancel = env.CancelWorkflow
 	w.register(env)
 	change(env)
-	story := map[cyborg.OperationKind]func(workflow.Context, workflows.OperationInput) (workflows.OperationResult, error){
+	workflowOf := map[cyborg.OperationKind]func(workflow.Context, workflows.OperationInput) (workflows.OperationResult, error){
 		cyborg.OperationProvision: workflows.Provision, cyborg.OperationProgram: workflows.Program, cyborg.OperationAttach: workflows.Attach,
 		cyborg.OperationDetach: workflows.Detach, cyborg.OperationConfigure: workflows.Configure, cyborg.OperationRetire: workflows.Retire,
 		cyborg.OperationBind: workflows.BindARQs, cyborg.OperationUnbind: workflows.UnbindARQs, cyborg.OperationWhitelist: workflows.WhitelistDevices,
 		cyborg.OperationRescue: workflows.RescueInstances,
 	}[w.kind]
-	env.RegisterWorkflowWithOptions(story, workflow.RegisterOptions{Name: string(w.kind)})
+	env.RegisterWorkflowWithOptions(workflowOf, workflow.RegisterOptions{Name: string(w.kind)})
 	in := w.input
 	in.Operation, in.Limits, in.Abandoned = w.work.Operation, limits(), abandoned
 	w.mu.Lock()

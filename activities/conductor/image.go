@@ -12,13 +12,13 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Images finds images. *glance.Images does.
+// Images finds images in OpenStack Glance; *glance.Images implements it.
 type Images interface {
 	Find(ctx context.Context, query cyborg.GlanceQuery) (glance.Image, error)
 }
 
-// FindImage finds an image in Glance, makes sure that it fits what it is to go into, and makes the URL from which its host
-// may fetch it. A later try makes another URL, and the one before is void.
+// FindImage is the activity that finds an image in Glance, checks that it fits its target, and makes the one-time URL from
+// which the host may fetch it. A repeated attempt makes a new URL, and the old one is no longer valid.
 func (a *Activities) FindImage(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
 	out, err := a.findImage(ctx, in)
 	return out, workflows.ToFailure(err)
@@ -34,6 +34,7 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 		return out, cyborg.Errorf(cyborg.ErrUnsupported, "image %q is in Glance, and no OpenStack is configured", in.Image.Source).
 			WithHint("Set openstack.auth_url and its credentials, or give a path on the host or an http(s) URL.")
 	}
+
 	target, err := a.store.Accelerator(ctx, in.Target.Accelerator)
 	if err != nil {
 		return out, err
@@ -42,15 +43,20 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 	if err != nil {
 		return out, err
 	}
-	if err := fits(image, target); err != nil {
+
+	if err := checkFit(image, target); err != nil {
 		return out, err
 	}
+
 	out.Image.Source = cyborg.GlanceImage(image.ID).Source
 	out.Image.Checksum, out.Size, out.Function = image.Checksum, image.Size, image.Function
-	// What a profile asks for by its accel:bitstream_id is found under the same id later, and not loaded again.
-	if out.Image.ID = image.ID.String(); query.Function == "" {
+	// A device profile may name an image by its accel:bitstream_id instead of its own id. Record the id that was asked for:
+	// the next bind of that profile then sees that the image is loaded already.
+	out.Image.ID = image.ID.String()
+	if query.Function == "" {
 		out.Image.ID = query.ID.String()
 	}
+
 	secret := rand.Text()
 	out.Fetch = workflows.ImageFetch(in.Operation, secret)
 	return out, a.store.GrantImage(ctx, db.ImageURL{
@@ -58,11 +64,12 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 	}, secret)
 }
 
-// regionTrait begins the trait of a region of an FPGA; behind it stand the vendor and the region's id.
+// regionTrait is the prefix of the trait that names an FPGA's region; the vendor and the region's id follow it.
 const regionTrait = "CUSTOM_FPGA_REGION_"
 
-// fits refuses an image that says that it is for another card, or for another region.
-func fits(image glance.Image, target cyborg.Accelerator) error {
+// checkFit returns an error of kind ErrImageRejected for an image whose properties name another card or another region than
+// the target's. An image without such properties fits everything.
+func checkFit(image glance.Image, target cyborg.Accelerator) error {
 	for _, id := range []struct{ what, wanted, has string }{
 		{"vendor", image.VendorID, target.Specs.VendorID}, {"product", image.ProductID, target.Specs.ProductID},
 	} {
@@ -71,27 +78,33 @@ func fits(image glance.Image, target cyborg.Accelerator) error {
 				image.ID, id.what, id.wanted, target.ProviderName, id.has)
 		}
 	}
+
 	if image.Region == "" {
 		return nil
 	}
+
 	var regions []string
 	for _, attribute := range target.Attributes {
 		if region, ok := strings.CutPrefix(attribute.Value, regionTrait); ok && strings.HasPrefix(attribute.Key, "trait") {
 			regions = append(regions, strings.TrimPrefix(region, "ID_"))
 		}
 	}
+
 	if slices.ContainsFunc(regions, func(region string) bool { return sameRegion(region, image.Region) }) {
 		return nil
 	}
+
 	shown := "shows none"
 	if len(regions) > 0 {
 		shown = "has " + strings.Join(regions, ", ")
 	}
+
 	return cyborg.Errorf(cyborg.ErrImageRejected, "image %s is for region %q, and %s %s", image.ID, image.Region, target.ProviderName, shown).
 		WithHint("Choose an image for this region, or correct the image's property.")
 }
 
-// sameRegion compares the end of a trait, VENDOR_ID, with a region's id, which may be a UUID with hyphens.
+// sameRegion says whether the rest of a trait, VENDOR_ID or ID alone, names the region. A region may be a UUID with hyphens,
+// which traits cannot contain.
 func sameRegion(trait, region string) bool {
 	_, bare, _ := strings.Cut(trait, "_")
 	squeeze := func(text string) string {
@@ -102,6 +115,7 @@ func sameRegion(trait, region string) bool {
 			return r
 		}, strings.ToUpper(text))
 	}
+
 	want := squeeze(region)
 	return want == squeeze(bare) || want == squeeze(trait)
 }

@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	// instancesEach is how many instances a round asks Nova about; the next goes on with those unseen for longest.
-	instancesEach = 50
-	// novaTries is after how many questions in a row that it does not answer Nova is left alone until the next round.
-	novaTries = 3
-	// lookAgain is when Nova is asked again about an instance that is not as it should be.
-	lookAgain = time.Minute
+	// instancesPerRound is how many instances one round asks Nova about; the next round goes on with the least recently seen.
+	instancesPerRound = 50
+	// maxUnanswered is how many requests in a row Nova may leave unanswered before the round asks it no more.
+	maxUnanswered = 3
+	// recheckAfter is how soon Nova is asked again about an instance that is not as it should be.
+	recheckAfter = time.Minute
 )
 
 // collectARQs deletes accelerator requests that nobody needs any more: those that were never bound, and those of instances
-// that Nova no longer has, or could put on no host. While Nova is away, the latter stay.
+// that Nova no longer has or could not put on any host. While Nova is away, the requests of instances stay. The result counts
+// the deleted unbound requests, and the instances whose requests were deleted.
 func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 	collected := 0
 	if a.policy.ForgetUnbound > 0 {
@@ -33,35 +34,42 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 		}
 		collected = n
 	}
+
 	if a.cloud.Nova == nil {
 		return collected, nil
 	}
-	// Nova may have deleted instances while nobody of us was there to hear it: after a start all of them are looked at.
+
+	// Nova may have deleted instances while no conductor ran to hear of it, so a new process looks at all of them.
 	unseenFor := min(a.policy.CheckInstances, time.Since(a.began))
-	instances, err := a.store.UnseenInstances(ctx, unseenFor, instancesEach)
+	instances, err := a.store.UnseenInstances(ctx, unseenFor, instancesPerRound)
 	if err != nil {
 		return collected, err
 	}
-	// In no order: those about which Nova never answers would always be the first.
+
+	// Shuffle them: in a fixed order, a few instances about which Nova never answers could block all others.
 	rand.Shuffle(len(instances), func(i, j int) { instances[i], instances[j] = instances[j], instances[i] }) //nolint:gosec // it protects nothing
 	unanswered := 0
+
 	for _, held := range instances {
-		if unanswered == novaTries || ctx.Err() != nil {
+		if unanswered == maxUnanswered || ctx.Err() != nil {
 			break
 		}
-		now, err := a.cloud.Nova.Instance(ctx, held.UUID)
-		gone := cyborg.ErrorKindOf(err) == cyborg.ErrNotFound // only this says so; what else is not found proves nothing
+
+		// Only this error proves that the instance is gone. compareInstance may return the same kind for other reasons.
+		current, err := a.cloud.Nova.Instance(ctx, held.UUID)
+		gone := cyborg.ErrorKindOf(err) == cyborg.ErrNotFound
 		var seen db.SeenInstance
 		forgotten := false
 		if err == nil {
-			seen, forgotten, err = a.compareInstance(ctx, held, &now)
+			seen, forgotten, err = a.compareInstance(ctx, held, &current)
 		}
+
 		switch {
 		case err == nil:
 			if forgotten {
 				collected++
 			}
-			err = a.store.SawInstances(ctx, []db.SeenInstance{seen}, a.policy.CheckInstances-lookAgain)
+			err = a.store.SawInstances(ctx, []db.SeenInstance{seen}, a.policy.CheckInstances-recheckAfter)
 		case gone:
 			if _, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: held.UUID, Held: true}, repairer()); err == nil {
 				collected++
@@ -73,69 +81,89 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 			unanswered++
 			continue
 		}
+
 		if err != nil {
 			return collected, err
 		}
+
 		unanswered = 0
 	}
+
+	// Requests were deleted above: end the drift of their instances even where the activity was cancelled meanwhile.
 	return collected, a.store.EndInstanceDrift(context.WithoutCancel(ctx))
 }
 
-// compareInstance compares an instance with its accelerator requests. Nothing is done about what differs: Nova may be in the
-// middle of something, and who takes an accelerator from an instance that runs breaks it. Only those of an instance that has no
-// guest anywhere are forgotten.
+// compareInstance compares an instance with its accelerator requests and returns what to record. It reports differences and
+// does not repair them: Nova may be in the middle of a change, and taking an accelerator from a running instance breaks it.
+// Only the requests of an instance that has no guest on any host are deleted; the result forgotten says so.
 func (a *Activities) compareInstance(
-	ctx context.Context, held db.HeldInstance, now *nova.Instance,
+	ctx context.Context, held db.HeldInstance, current *nova.Instance,
 ) (seen db.SeenInstance, forgotten bool, err error) {
 	seen = db.SeenInstance{UUID: held.UUID, Host: held.Host, Again: held.Lost != nil}
+
 	if !held.Bound {
 		return seen, false, nil
 	}
-	if now.Stranded() {
-		if forgotten, err = a.forgetStranded(ctx, held); forgotten || err != nil {
+
+	if current.Stranded() {
+		forgotten, err := a.forgetStranded(ctx, held)
+		if forgotten || err != nil {
 			return seen, forgotten, err
 		}
 	}
-	if seen.Unclear = now.Task != "" || now.Status == statusUnknown; !seen.Unclear {
-		seen.Drift = differences(held, now)
+
+	// While Nova works on an instance, or cannot reach its cell, a difference may be gone in a moment.
+	seen.Unclear = current.Task != "" || current.Status == statusUnknown
+	if !seen.Unclear {
+		seen.Drift = differences(held, current)
 	}
+
 	seen.Again = seen.Again || seen.Unclear || len(seen.Drift) > 0
+
 	if held.Lost == nil {
 		return seen, false, nil
 	}
+
+	// Until its lost images are loaded again, the instance lacks what it was given, whatever Nova does.
 	if lost, err := a.store.LostImagesOf(ctx, held.UUID, held.Host); err != nil || len(lost) > 0 {
-		return seen, false, err // until that is loaded again, it lacks what it was given, whatever Nova does
+		return seen, false, err
 	}
-	found, err := a.lookAt(ctx, *held.Lost, held.Host, now)
+
+	found, err := a.lookAt(ctx, *held.Lost, held.Host, current)
 	if err == nil && found.Outcome.Well() {
 		seen.Well = held.Lost
 		a.log.InfoContext(ctx, "an instance has its accelerators again since its host booted, or will when it is started",
 			slog.String("instance", held.UUID.String()), slog.String("found", string(found.Outcome)))
 	}
+
 	return seen, false, err
 }
 
-// forgetStranded deletes the requests of an instance that is on no host, and that nobody works on: when building or unshelving it
-// failed, Nova could not reach us. As long as it has an allocation in Placement nobody else gets its accelerators, and they stay.
-// Those that Nova has made since it was asked are others.
+// forgetStranded deletes the accelerator requests of an instance that is on no host and that nobody works on. Nova deletes
+// them itself when building or unshelving an instance fails, unless it cannot reach us. Nothing is deleted while the
+// instance has an allocation of the accelerators in Placement. Only the requests that were read with the instance are
+// deleted: Nova may have made new ones for it since.
 func (a *Activities) forgetStranded(ctx context.Context, held db.HeldInstance) (bool, error) {
 	if a.policy.ForgetUnbound == 0 || held.Untouched < a.policy.ForgetUnbound {
 		return false, nil
 	}
+
 	if a.cloud.Placement != nil {
 		allocated, err := a.cloud.Placement.allocated(ctx, held.UUID, held.Providers)
 		if allocated || err != nil {
 			return false, err
 		}
 	}
+
 	_, err := a.store.DeleteARQs(ctx, db.ARQDeletion{UUIDs: held.ARQs, Held: true}, repairer())
 	if err == nil {
 		a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova could put on no host", slog.String("instance", held.UUID.String()))
 	}
+
 	return err == nil, err
 }
 
-// Statuses of Nova's instances.
+// The statuses of Nova's instances that matter here.
 const (
 	statusActive    = "ACTIVE"
 	statusShutOff   = "SHUTOFF"
@@ -145,64 +173,79 @@ const (
 	statusUnknown   = "UNKNOWN" // its cell is down
 )
 
-func differences(held db.HeldInstance, now *nova.Instance) []db.InstanceDrift {
+// differences lists in what an instance differs from its accelerator requests.
+func differences(held db.HeldInstance, current *nova.Instance) []db.InstanceDrift {
 	var out []db.InstanceDrift
-	if !now.On(held.Host) {
+	if !current.On(held.Host) {
 		out = append(out, db.InstanceDrift{
 			Class:  cyborg.DriftInstanceElsewhere,
-			Detail: fmt.Sprintf("it is on %s; its accelerators are on %s", now.Node, held.Host),
+			Detail: fmt.Sprintf("it is on %s; its accelerators are on %s", current.Node, held.Host),
 		})
 	}
-	switch now.Status {
+
+	switch current.Status {
 	case statusError:
 		out = append(out, db.InstanceDrift{Class: cyborg.DriftInstanceError, Detail: "it is in ERROR, and has accelerators on " + held.Host})
 	case statusOffloaded:
 		out = append(out, db.InstanceDrift{Class: cyborg.DriftInstanceOffloaded, Detail: "it is shelved, on no host, and has accelerators on " + held.Host})
 	}
+
 	return out
 }
 
-// lookAt says whether an instance has its accelerators again since its host booted, will have them, or must be rebooted for that.
-func (a *Activities) lookAt(ctx context.Context, lost cyborg.Rescue, host string, now *nova.Instance) (workflows.LookAtInstanceResult, error) {
-	left := func(outcome cyborg.RescueOutcome, format string, args ...any) (workflows.LookAtInstanceResult, error) {
+// lookAt says whether an instance that may have lost its accelerators at a boot of its host has them again or will have them,
+// whether the caller must wait, or, with neither, whether it must be rebooted.
+//
+// The order of the cases matters: while Nova works on the instance its host and status are about to change, and only the
+// history of an instance on this host tells whether its guest was made anew.
+func (a *Activities) lookAt(
+	ctx context.Context, lost cyborg.Rescue, host string, current *nova.Instance,
+) (workflows.LookAtInstanceResult, error) {
+	ended := func(outcome cyborg.RescueOutcome, format string, args ...any) (workflows.LookAtInstanceResult, error) {
 		return workflows.LookAtInstanceResult{Outcome: outcome, Detail: fmt.Sprintf(format, args...)}, nil
 	}
+
 	switch {
-	case now.Status == statusUnknown:
+	case current.Status == statusUnknown:
 		return workflows.LookAtInstanceResult{Wait: "its cell is down"}, nil
-	case now.Task != "":
-		return workflows.LookAtInstanceResult{Wait: "Nova works on it (" + now.Task + ")"}, nil
-	case !now.On(host):
-		return left(cyborg.RescueElsewhere, "it is on %s", now.Node)
-	case now.Status == statusShutOff, now.Status == statusShelved:
-		return left(cyborg.RescueOff, "")
-	case now.Status == statusOffloaded:
-		return left(cyborg.RescueElsewhere, "it is shelved, and on no host")
+	case current.Task != "":
+		return workflows.LookAtInstanceResult{Wait: "Nova works on it (" + current.Task + ")"}, nil
+	case !current.On(host):
+		return ended(cyborg.RescueElsewhere, "it is on %s", current.Node)
+	case current.Status == statusShutOff, current.Status == statusShelved:
+		return ended(cyborg.RescueOff, "")
+	case current.Status == statusOffloaded:
+		return ended(cyborg.RescueElsewhere, "it is shelved, and on no host")
 	}
+
 	recreated, err := a.recreatedSince(ctx, lost)
 	switch {
 	case err != nil:
 		return workflows.LookAtInstanceResult{}, err
 	case recreated:
-		return left(cyborg.RescueRecreated, "")
-	case now.Status != statusActive:
-		return left(cyborg.RescueSkipped, "it is %s", now.Status)
-	case now.HostStatus == "DOWN" || now.HostStatus == "UNKNOWN":
-		return workflows.LookAtInstanceResult{Wait: "the nova-compute of host " + host + " is " + now.HostStatus}, nil
+		return ended(cyborg.RescueRecreated, "")
+	case current.Status != statusActive:
+		return ended(cyborg.RescueSkipped, "it is %s", current.Status)
+	case current.HostStatus == "DOWN" || current.HostStatus == "UNKNOWN":
+		return workflows.LookAtInstanceResult{Wait: "the nova-compute of host " + host + " is " + current.HostStatus}, nil
 	}
+
 	return workflows.LookAtInstanceResult{}, nil
 }
 
-// recreatedSince says whether somebody had Nova make the instance's guest anew since that boot.
+// recreatedSince says whether Nova made the instance's guest anew since that boot: by a request of somebody else, or by a
+// hard reboot of ours that is noted in the records and has succeeded.
 func (a *Activities) recreatedSince(ctx context.Context, lost cyborg.Rescue) (bool, error) {
 	recreated, err := a.cloud.Nova.RecreatedSince(ctx, lost.Instance, lost.BootedAt)
 	if recreated || err != nil {
 		return recreated, err
 	}
+
 	request, err := a.store.HardReboot(ctx, lost)
 	if request == "" || err != nil {
 		return false, err
 	}
+
 	over, failure, err := a.cloud.Nova.Rebooted(ctx, lost.Instance, request)
 	return over && failure == "", err
 }

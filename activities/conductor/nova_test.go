@@ -107,15 +107,15 @@ func TestL46InstancesThatNovaHasTroubleWith(t *testing.T) {
 // plainBinds is a store of one bind, which ends when it begins.
 type plainBinds struct {
 	conductor.Store
-	arq  cyborg.ARQ
-	told *int // how often it was recorded that Nova knows
+	arq      cyborg.ARQ
+	notified *int // how often it was recorded that Nova knows
 }
 
 func (s plainBinds) Complete(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
 	return cyborg.Work{Operation: operation, Kind: cyborg.OperationBind, Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
 }
 
-func (s plainBinds) MarkNovaNotified(context.Context, uuid.UUID) error { *s.told++; return nil }
+func (s plainBinds) MarkNovaNotified(context.Context, uuid.UUID) error { *s.notified++; return nil }
 
 func (plainBinds) Begin(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
 	return cyborg.Work{Operation: operation, Kind: cyborg.OperationBind, Notify: []uuid.UUID{uuid.New()}}, nil
@@ -128,24 +128,24 @@ func (s plainBinds) ARQs(_ context.Context, filter db.ARQFilter, _ db.Listing) (
 	return []cyborg.ARQ{s.arq}, nil
 }
 
-// listeningNova keeps what it is told, after it has done what it does first.
+// listeningNova keeps the events it gets, after calling first.
 type listeningNova struct {
 	conductor.Nova
 
-	first func(ctx context.Context) error
-	told  []nova.Event
+	first    func(ctx context.Context) error
+	notified []nova.Event
 }
 
 func (n *listeningNova) Notify(ctx context.Context, events []nova.Event) (nova.Delivered, error) {
 	if err := n.first(ctx); err != nil {
 		return nova.Delivered{}, err
 	}
-	n.told = append(n.told, events...)
+	n.notified = append(n.notified, events...)
 	return nova.Delivered{Taken: len(events)}, nil
 }
 
-// TestBeginTellsNova: of a bind that has ended with its beginning Nova is told at once, after who waits here for its end; and
-// each time, so that a process that dies in between loses nothing. Where Nova does not take it soon, the run has to tell it.
+// TestBeginTellsNova: of a bind that has ended with its beginning Nova is notified at once, after who waits here for its end; and
+// each time, so that a process that dies in between loses nothing. Where Nova does not take it soon, the run has to notify it.
 func TestBeginTellsNova(t *testing.T) {
 	t.Parallel()
 	operation := uuid.New()
@@ -153,7 +153,7 @@ func TestBeginTellsNova(t *testing.T) {
 	event := nova.Event{Instance: arq.Instance, ARQ: arq.UUID, Bound: true}
 	recorded := 0
 	begin := func(n *listeningNova, in workflows.BeginInput) (*conductor.Activities, cyborg.Work) {
-		acts := conductor.New(plainBinds{arq: arq, told: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
 		watch, forget := acts.Runs().Watch(operation)
 		defer forget()
 		first := n.first
@@ -174,10 +174,10 @@ func TestBeginTellsNova(t *testing.T) {
 	acts, work := begin(n, workflows.BeginInput{Operation: operation})
 	require.Equal(t, cyborg.OperationSucceeded, work.Ended)
 	require.Empty(t, work.Notify)
-	require.Equal(t, []nova.Event{event}, n.told)
+	require.Equal(t, []nova.Event{event}, n.notified)
 	_, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
 	require.NoError(t, err)
-	require.Equal(t, []nova.Event{event, event}, n.told)
+	require.Equal(t, []nova.Event{event, event}, n.notified)
 	require.Equal(t, 2, recorded)
 
 	n = &listeningNova{first: func(context.Context) error { return cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer") }}
@@ -186,8 +186,8 @@ func TestBeginTellsNova(t *testing.T) {
 	require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
 	require.Equal(t, 2, recorded, "Nova does not know")
 
-	n.told, n.first = nil, nil // of a nil function the call would panic
-	acts = conductor.New(plainBinds{arq: arq, told: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+	n.notified, n.first = nil, nil // of a nil function the call would panic
+	acts = conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
 	work, err = acts.Begin(t.Context(), workflows.BeginInput{Operation: operation, Abandoned: true})
 	require.NoError(t, err)
 	require.Empty(t, work.Ended, "it has only begun")
@@ -195,7 +195,7 @@ func TestBeginTellsNova(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) {
 		n := &listeningNova{first: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-		acts := conductor.New(plainBinds{arq: arq, told: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
 		began := time.Now()
 		work, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
 		require.NoError(t, err)

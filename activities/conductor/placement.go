@@ -20,18 +20,24 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// PlacementStore is what the activities about Placement need of the records.
+// PlacementStore is what the activities about Placement need of the records; *db.Store implements it.
 type PlacementStore interface {
 	Placement(ctx context.Context, host string) (db.PlacementHost, error)
+	// RecordedProviders returns those of the providers that belong to recorded accelerators of any host.
 	RecordedProviders(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error)
+	// SavePlacementMarks keeps what is about to be written. It keeps nothing and returns false where the records of the host no
+	// longer have this version.
 	SavePlacementMarks(ctx context.Context, host string, version int64, marks []byte) (bool, error)
 	RecordPlacement(ctx context.Context, outcome db.PlacementOutcome) error
+	// ComparePlacement leases the synchronised host that was compared longest ago, but not within the interval and none of
+	// those before; "" where there is none.
 	ComparePlacement(ctx context.Context, every time.Duration, before []string) (string, error)
+	// UncomparePlacement gives back a host that ComparePlacement has leased.
 	UncomparePlacement(ctx context.Context, host string) error
 	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
 }
 
-// Placement is what follows the records in OpenStack Placement.
+// Placement keeps OpenStack Placement as the records say.
 type Placement struct {
 	store   PlacementStore
 	client  *placement.Client
@@ -39,13 +45,13 @@ type Placement struct {
 	log     *slog.Logger
 }
 
-// PlacementOptions are the choices.
+// PlacementOptions configure the activities about Placement.
 type PlacementOptions struct {
-	// CompareEvery is how often a host's whole tree is compared with the records.
+	// CompareEvery is how often a host's whole tree of providers is compared with the records.
 	CompareEvery time.Duration
-	// Width is of how many hosts the trees are compared at once.
+	// Width is how many hosts are compared at the same time.
 	Width int
-	// Repaired, where given, is told of each difference that nobody had asked for and that was repaired.
+	// Repaired, where given, is called for each repaired difference that no change of the records explains.
 	Repaired func(class cyborg.DriftClass)
 }
 
@@ -54,153 +60,184 @@ func NewPlacement(store PlacementStore, client *placement.Client, options Placem
 	return &Placement{store: store, client: client, options: options, log: log}
 }
 
-// Queued lists the activities of workflows.PlacementQueue.
+// Queued returns the activities of workflows.PlacementQueue by their registered names.
 func (p *Placement) Queued() map[string]any {
 	return map[string]any{workflows.SyncPlacementActivity: p.Sync}
 }
 
 const (
-	// collisions is how often others may change the same before we let Temporal try again.
-	collisions = 6
-	// retryPause is when what Placement refused is tried again at first.
+	// maxCollisions is how many attempts may collide with changes of others before Temporal's slower retries take over.
+	maxCollisions = 6
+	// retryPause is after how long a host whose changes Placement refused is due again for the first time.
 	retryPause = 30 * time.Second
 )
 
-// Sync brings a host into step. What Placement refuses is recorded, and no error.
+// Sync is the activity that synchronises one host. Where Placement refuses a change, that is recorded, and Sync returns the
+// reason in Waits instead of an error.
 func (p *Placement) Sync(ctx context.Context, in workflows.SyncPlacementInput) (workflows.SyncPlacementResult, error) {
-	defer alive(ctx)()
-	done, err := p.bring(ctx, in.Host, nil)
-	out := workflows.SyncPlacementResult{Waits: done.waits}
-	for _, d := range done.differences {
+	defer heartbeat(ctx)()
+
+	result, err := p.syncHost(ctx, in.Host, nil)
+	out := workflows.SyncPlacementResult{Waits: result.waits}
+	for _, d := range result.differences {
 		out.Differences = append(out.Differences, fmt.Sprintf("%s %s: %s", d.Class, d.Name, d.Detail))
 	}
+
 	return out, workflows.ToFailure(err)
 }
 
-// brought is what came of bringing a host into step.
-type brought struct {
-	compared    bool
+// syncResult is the result of synchronising a host.
+type syncResult struct {
+	compared    bool // the whole tree, and not only what the records had changed
 	differences []placement.Difference
-	waits       string
-	closed      map[uuid.UUID]bool // the providers of which nothing may be scheduled
+	waits       string             // why the host could not be synchronised; empty where it was
+	closed      map[uuid.UUID]bool // the providers of which all is reserved, so that nothing of them is scheduled
 }
 
-// bring makes the tree of a host as the records say, and records that. Where confirm names providers, what is reserved of
-// them stays reserved until the records say otherwise, whoever else is about to write.
+// syncHost makes the tree of a host as the records say, and records that it did. The inventories of the providers in confirm
+// are written even where they are right already. That raises their generations and so invalidates whatever another process
+// has planned for them: what is reserved of them now stays reserved until the records change.
 //
-// The order is what makes it right: the records' version, then Placement's generations; then it is made sure that the version
-// is still the records', and each write is refused where the generation is another by then. So nothing that is written
-// stands on older records than what is there.
-func (p *Placement) bring(ctx context.Context, host string, confirm []uuid.UUID) (brought, error) {
+// The order of reading and writing makes this correct. It reads the version of the records first, and Placement's
+// generations second. Before it writes, it checks that the records still have that version, and Placement refuses each write
+// whose generation is no longer current. So older records never overwrite newer ones.
+func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UUID) (syncResult, error) {
 	var err error
-	for collision := range collisions {
-		var done brought
-		if done, err = p.try(ctx, host, confirm, collision == 0); err == nil {
-			return done, nil
+
+	for collision := range maxCollisions {
+		var result syncResult
+		result, err = p.attempt(ctx, host, confirm, collision == 0)
+		if err == nil {
+			return result, nil
 		}
 		if kind := cyborg.ErrorKindOf(err); kind != cyborg.ErrChanged {
 			break
 		}
 	}
+
+	// What may pass by itself is an error, and Temporal tries again. All else is a refusal, which only the records or an
+	// operator can change: it is recorded, and the host is due again after a pause.
 	switch kind := cyborg.ErrorKindOf(err); {
 	case kind == cyborg.ErrChanged:
-		return brought{}, cyborg.Errorf(cyborg.ErrBusy, "others keep changing the resource providers of host %s: %w", host, err)
+		return syncResult{}, cyborg.Errorf(cyborg.ErrBusy, "others keep changing the resource providers of host %s: %w", host, err)
 	case kind.Retryable() || ctx.Err() != nil:
-		return brought{}, err
+		return syncResult{}, err
 	}
+
 	p.log.WarnContext(ctx, "Placement cannot be brought into step", slog.String("host", host), slog.String("error", err.Error()))
 	out := db.PlacementOutcome{Host: host, Error: err.Error(), TryIn: retryPause, Drift: []cyborg.Drift{
 		{Class: cyborg.DriftRefused, Detail: cyborg.Sanitize(err.Error(), 1000)},
 	}}
+
 	if failed := p.store.RecordPlacement(ctx, out); failed != nil {
-		return brought{}, failed
+		return syncResult{}, failed
 	}
+
+	// An operation that needs its fence confirmed must fail with the refusal.
 	if confirm != nil {
-		return brought{}, err
+		return syncResult{}, err
 	}
-	return brought{waits: err.Error()}, nil
+	return syncResult{waits: err.Error()}, nil
 }
 
-// try is one try of bring. The error is of kind ErrChanged where it should be tried again at once, then without trusting that what
-// was never written is not there.
-func (p *Placement) try(ctx context.Context, host string, confirm []uuid.UUID, trusting bool) (brought, error) {
+// attempt is one attempt of syncHost. The error is of kind ErrChanged where the next one should follow at once. Trusting
+// assumes that providers which this system has never written do not exist yet, which saves requests; after a collision that
+// is not assumed any more.
+func (p *Placement) attempt(ctx context.Context, host string, confirm []uuid.UUID, trusting bool) (syncResult, error) {
 	records, err := p.store.Placement(ctx, host)
 	if err != nil {
-		return brought{}, err
+		return syncResult{}, err
 	}
+
 	marks := placement.Marks{}
 	if err := json.Unmarshal(records.Marks, &marks); err != nil {
-		return brought{}, cyborg.Errorf(cyborg.ErrInternal, "what was written of host %s cannot be read: %w", host, err)
+		return syncResult{}, cyborg.Errorf(cyborg.ErrInternal, "what was written of host %s cannot be read: %w", host, err)
 	}
 	wanted := wantedOf(records)
+
 	unusable, err := p.client.Usable(ctx, wanted)
 	if err != nil {
-		return brought{}, err
+		return syncResult{}, err
 	}
+
 	tree, err := p.client.Read(ctx, placement.Request{
 		Host: host, Wanted: wanted, Marks: marks, Allocations: records.Compare, Trusting: trusting,
 	})
 	if err != nil {
-		return brought{}, err
+		return syncResult{}, err
 	}
-	if err := p.leaveToOthers(ctx, wanted, &tree); err != nil {
-		return brought{}, err
+	if err := p.ignoreOtherHosts(ctx, wanted, &tree); err != nil {
+		return syncResult{}, err
 	}
+
 	plan := placement.NewPlan(wanted, tree, marks)
 	plan.Confirm(wanted, confirm)
+
 	if !plan.Empty() {
 		if err := p.write(ctx, host, records.Version, marks.With(wanted), plan); err != nil {
-			return brought{}, err
+			return syncResult{}, err
 		}
 	}
-	done := brought{
+
+	result := syncResult{
 		compared: records.Compare, differences: append(plan.Differences, unusable...), closed: map[uuid.UUID]bool{},
 	}
 	if records.Compare {
-		done.differences = append(done.differences, unequalUse(records, tree)...)
+		result.differences = append(result.differences, allocationDrift(records, tree)...)
 	}
 	for _, w := range wanted {
-		done.closed[w.UUID] = w.Reserved == w.Total
+		result.closed[w.UUID] = w.Reserved == w.Total
 	}
-	return done, p.record(ctx, host, records, plan.Marks, &done)
+
+	return result, p.record(ctx, host, records, plan.Marks, &result)
 }
 
+// wantedOf returns the providers that the host should have, as its records say.
 func wantedOf(records db.PlacementHost) []placement.Provider {
 	deployables := make([]placement.Deployable, len(records.Deployables))
 	for i := range records.Deployables {
 		d := &records.Deployables[i]
 		deployables[i] = placement.Deployable{Accelerator: d.Accelerator, Untouched: d.Untouched, Outside: d.Outside}
 	}
+
 	return placement.Wanted(deployables, records.Silent)
 }
 
-// write records what is about to be written, and writes it.
+// write notes in the records what is about to be written, and then writes it to Placement. The note comes first, so that a
+// process that dies in between leaves no provider in Placement of which the records know nothing. The error is of kind
+// ErrChanged where the records no longer have this version.
 func (p *Placement) write(ctx context.Context, host string, version int64, marks placement.Marks, plan *placement.Plan) error {
 	text, err := json.Marshal(marks)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
+
 	current, err := p.store.SavePlacementMarks(ctx, host, version, text)
 	if err != nil {
 		return err
 	}
+
 	if !current {
 		return cyborg.Errorf(cyborg.ErrChanged, "the records of host %s have changed meanwhile", host)
 	}
 	return p.client.Apply(ctx, plan)
 }
 
-// leaveToOthers takes out of the tree what belongs to another host of ours: that one brings it back.
-func (p *Placement) leaveToOthers(ctx context.Context, wanted []placement.Provider, tree *placement.Tree) error {
+// ignoreOtherHosts removes from the tree the providers of accelerators that are recorded on another host: the sync of that
+// host moves them back.
+func (p *Placement) ignoreOtherHosts(ctx context.Context, wanted []placement.Provider, tree *placement.Tree) error {
+
 	var unknown []uuid.UUID
 	for id := range tree.Nodes {
 		if !slices.ContainsFunc(wanted, func(w placement.Provider) bool { return w.UUID == id }) {
 			unknown = append(unknown, id)
 		}
 	}
+
 	if len(unknown) == 0 {
 		return nil
 	}
+
 	recorded, err := p.store.RecordedProviders(ctx, unknown)
 	for _, id := range recorded {
 		delete(tree.Nodes, id)
@@ -208,22 +245,27 @@ func (p *Placement) leaveToOthers(ctx context.Context, wanted []placement.Provid
 	return err
 }
 
-// record says in the records how far the host is.
-func (p *Placement) record(ctx context.Context, host string, records db.PlacementHost, marks placement.Marks, done *brought) error {
+// record writes to the records that the host is synchronised to their version, and what differed. Where Placement has no
+// compute node for the host, nothing could be written: then the host is due again after a pause, and the result waits.
+func (p *Placement) record(ctx context.Context, host string, records db.PlacementHost, marks placement.Marks, result *syncResult) error {
+
 	text, err := json.Marshal(marks)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
+
 	out := db.PlacementOutcome{Host: host, Version: records.Version, Compared: records.Compare, Marks: text}
-	for _, d := range done.differences {
+	for _, d := range result.differences {
 		if d.Class == cyborg.DriftNoComputeNode {
 			out.Error, out.TryIn = d.Detail, retryPause
-			done.waits = d.Detail
+			result.waits = d.Detail
 		}
-		// What was asked for by a change of the records, and is done, is no drift.
+
+		// A repaired difference is drift only in a comparison. Otherwise it is the very change that the records asked for.
 		if !d.Repaired || records.Compare {
 			out.Drift = addDrift(out.Drift, host, d)
 		}
+
 		if d.Repaired && records.Compare {
 			p.log.WarnContext(ctx, "Placement was not as it had been left, and is again", slog.String("host", host),
 				slog.String("class", string(d.Class)), slog.String("provider", d.Name), slog.String("detail", d.Detail))
@@ -232,106 +274,129 @@ func (p *Placement) record(ctx context.Context, host string, records db.Placemen
 			}
 		}
 	}
+
 	return p.store.RecordPlacement(ctx, out)
 }
 
-// addDrift adds a difference; two of one class and provider are told as one.
+// addDrift appends a difference. Two of the same class and provider become one, because the records hold one row for each.
 func addDrift(to []cyborg.Drift, host string, d placement.Difference) []cyborg.Drift {
-	const longest = 1000
+	const longest = 1000 // characters of a detail
+
 	for i := range to {
 		if to[i].Class == d.Class && to[i].Provider == d.Provider {
 			to[i].Detail = cyborg.Sanitize(to[i].Detail+"; "+d.Detail, longest)
 			return to
 		}
 	}
+
 	drift := cyborg.Drift{Host: host, Class: d.Class, Provider: d.Provider, Name: d.Name, Detail: cyborg.Sanitize(d.Detail, longest)}
 	if d.Repaired {
 		drift.RepairedAt = time.Now()
 	}
+
 	return append(to, drift)
 }
 
-// unequalUse finds where Placement and the records do not agree on who uses what, and what of that is no longer there. Nothing
-// of it is repaired: allocations are Nova's.
-func unequalUse(records db.PlacementHost, tree placement.Tree) []placement.Difference {
+// allocationDrift returns the differences between Placement's allocations and the accelerator requests in the records, and
+// the allocations of accelerators that have vanished. None of them is repaired, because allocations belong to Nova.
+func allocationDrift(records db.PlacementHost, tree placement.Tree) []placement.Difference {
+
 	var out []placement.Difference
 	if tree.Root == nil {
 		return nil
 	}
+
 	for i := range records.Deployables {
 		d := &records.Deployables[i]
 		node := tree.Nodes[d.ProviderUUID]
 		if node == nil {
-			node = &placement.Node{} // it was not there, and nobody has an allocation of it
+			node = &placement.Node{} // without a provider there is no allocation
 		}
+
 		differ := func(class cyborg.DriftClass, format string, args ...any) {
 			out = append(out, placement.Difference{
 				Class: class, Provider: d.ProviderUUID, Name: d.ProviderName, Detail: fmt.Sprintf(format, args...),
 			})
 		}
+
 		consumers := node.Consumers()
 		if d.Presence == cyborg.PresenceMissing && len(consumers) > 0 {
 			differ(cyborg.DriftVanishedInUse, "it has vanished, and %s has an allocation of it", strings.Join(consumers, ", "))
 		}
+
 		unknown := slices.DeleteFunc(consumers, func(consumer string) bool { _, known := d.Instances[consumer]; return known })
 		if len(unknown) > 0 {
 			differ(cyborg.DriftUnknownAllocation, "%s has an allocation of it, and no accelerator request", strings.Join(unknown, ", "))
 		}
+
 		var missing []string
 		for _, instance := range slices.Sorted(maps.Keys(d.Instances)) {
 			if bound, has := d.Instances[instance], node.Has(instance); has < bound {
 				missing = append(missing, fmt.Sprintf("%s has %d of it by accelerator requests, and %d allocated", instance, bound, has))
 			}
 		}
+
 		if len(missing) > 0 {
 			differ(cyborg.DriftMissingAllocation, "%s", strings.Join(missing, "; "))
 		}
 	}
+
 	return out
 }
 
-// Compare compares the trees of hosts that were compared longest ago, and repairs what differs. Where Placement does not
-// answer for one of them, it does not try the others. It takes a host only when it is its turn: where this process dies, few wait
-// until somebody else may take them.
+// Compare is the activity that compares the trees of the hosts that were compared longest ago, and repairs what differs. Where
+// Placement does not answer for one host, the remaining ones are left for another round. Each host is leased only when its
+// turn comes: where this process dies, only few hosts wait until their lease is over.
 func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementInput) (workflows.ComparePlacementResult, error) {
-	defer alive(ctx)()
+	defer heartbeat(ctx)()
 	out := workflows.ComparePlacementResult{Drift: map[cyborg.DriftClass]int{}}
+
 	var (
 		mu     sync.Mutex
 		askers sync.WaitGroup
 		taken  []string
-		failed error // of the records
-		away   bool
+		failed error // the records could not be read or written
+		away   bool  // Placement does not answer
 	)
+
+	// take leases the next host; "" where there is none, or the round is over. mu is held during the query, so that no two of
+	// the goroutines get the same host.
 	take := func() string {
 		mu.Lock()
 		defer mu.Unlock()
+
 		if away || failed != nil || len(taken) >= in.Hosts {
 			return ""
 		}
+
 		var host string
 		host, failed = p.store.ComparePlacement(ctx, p.options.CompareEvery, taken)
 		taken = append(taken, host)
 		return host
 	}
+
 	compare := func(host string) {
-		done, err := p.bring(ctx, host, nil)
+		result, err := p.syncHost(ctx, host, nil)
+
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
 			out.Failed = append(out.Failed, "host "+host+": "+err.Error())
 			away = away || cyborg.ErrorKindOf(err) != cyborg.ErrBusy
+			// Give the lease back even after a cancel, or the host would wait for the lease to end.
 			failed = errors.Join(failed, p.store.UncomparePlacement(context.WithoutCancel(ctx), host))
 			return
 		}
+
 		out.Compared++
-		for _, d := range done.differences {
+		for _, d := range result.differences {
 			out.Drift[d.Class]++
 			if d.Repaired {
 				out.Repaired++
 			}
 		}
 	}
+
 	for range max(p.options.Width, 1) {
 		askers.Go(func() {
 			for host := take(); host != ""; host = take() {
@@ -339,15 +404,17 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 			}
 		})
 	}
+
 	askers.Wait()
 	return out, workflows.ToFailure(failed)
 }
 
-// Fence confirms that nothing more of these accelerators is given away, and then that nobody has an allocation of them. The
-// error is of kind ErrInUse where somebody has.
+// Fence is the activity that makes sure that Placement schedules nothing more on these accelerators, and then that nobody but
+// the given consumers has an allocation of them. In the opposite order an allocation could appear between the two. The error
+// is of kind ErrInUse where somebody has one.
 func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput) error {
-	defer alive(ctx)()
-	providers, names := []uuid.UUID{}, map[uuid.UUID]string{}
+	defer heartbeat(ctx)()
+	providers, names := []uuid.UUID{}, map[uuid.UUID]string{} // never nil: nil would confirm nothing
 	for _, id := range in.Accelerators {
 		a, err := p.store.Accelerator(ctx, id)
 		if err != nil {
@@ -356,49 +423,60 @@ func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput)
 		providers = append(providers, a.ProviderUUID)
 		names[a.ProviderUUID] = a.Name
 	}
-	done, err := p.bring(ctx, in.Host, providers)
+
+	result, err := p.syncHost(ctx, in.Host, providers)
 	if err != nil {
 		return workflows.ToFailure(err)
 	}
+
 	for _, provider := range providers {
-		if !done.closed[provider] {
+		if !result.closed[provider] {
 			return workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is not fenced in the records", names[provider]))
 		}
-		if err := p.unallocated(ctx, names[provider], provider, func(consumer string) bool {
+
+		if err := p.requireUnallocated(ctx, names[provider], provider, func(consumer string) bool {
 			return !slices.Contains(in.Consumers, consumer)
 		}); err != nil {
 			return workflows.ToFailure(err)
 		}
 	}
+
 	return nil
 }
 
-// CheckAllocations refuses where one of the consumers has an allocation of the accelerator.
+// CheckAllocations is the activity that returns an error of kind ErrInUse where one of the consumers has an allocation of the
+// accelerator.
 func (p *Placement) CheckAllocations(ctx context.Context, in workflows.CheckAllocationsInput) error {
-	defer alive(ctx)()
+	defer heartbeat(ctx)()
 	a, err := p.store.Accelerator(ctx, in.Accelerator)
 	if err != nil {
 		return workflows.ToFailure(err)
 	}
-	return workflows.ToFailure(p.unallocated(ctx, a.Name, a.ProviderUUID, func(consumer string) bool {
+
+	return workflows.ToFailure(p.requireUnallocated(ctx, a.Name, a.ProviderUUID, func(consumer string) bool {
 		return slices.Contains(in.Consumers, consumer)
 	}))
 }
 
-func (p *Placement) unallocated(ctx context.Context, name string, provider uuid.UUID, counts func(consumer string) bool) error {
+// requireUnallocated returns an error of kind ErrInUse where a consumer that counts has an allocation of the provider.
+func (p *Placement) requireUnallocated(ctx context.Context, name string, provider uuid.UUID, counts func(consumer string) bool) error {
+
 	allocations, err := p.client.Allocations(ctx, provider)
 	if err != nil {
 		return err
 	}
+
 	var consumers []string
 	for consumer := range allocations {
 		if counts(consumer) {
 			consumers = append(consumers, consumer)
 		}
 	}
+
 	if len(consumers) == 0 {
 		return nil
 	}
+
 	slices.Sort(consumers)
 	return cyborg.Errorf(cyborg.ErrInUse, "Placement has accelerator %q allocated to %s", name, strings.Join(consumers, ", ")).
 		WithHint("Delete the instance, or unbind its accelerator request, first: Nova believes that it has the accelerator.")
@@ -415,33 +493,36 @@ func (p *Placement) allocated(ctx context.Context, consumer uuid.UUID, providers
 			return true, nil
 		}
 	}
+
 	return false, nil
 }
 
-// The activities of workflows.ConductorQueue: a process without Placement leaves them to one that has it.
+// The methods below are the activities of workflows.ConductorQueue that ask Placement. A process without Placement answers
+// with a retryable error, so that a process with Placement may take the next attempt.
 
 func (a *Activities) fencePlacement(ctx context.Context, in workflows.FencePlacementInput) error {
 	if a.cloud.Placement == nil {
-		return workflows.ToFailure(withoutPlacement())
+		return workflows.ToFailure(noPlacementError())
 	}
 	return a.cloud.Placement.Fence(ctx, in)
 }
 
 func (a *Activities) checkAllocations(ctx context.Context, in workflows.CheckAllocationsInput) error {
 	if a.cloud.Placement == nil {
-		return workflows.ToFailure(withoutPlacement())
+		return workflows.ToFailure(noPlacementError())
 	}
 	return a.cloud.Placement.CheckAllocations(ctx, in)
 }
 
 func (a *Activities) comparePlacement(ctx context.Context, in workflows.ComparePlacementInput) (workflows.ComparePlacementResult, error) {
 	if a.cloud.Placement == nil {
-		return workflows.ComparePlacementResult{}, workflows.ToFailure(withoutPlacement())
+		return workflows.ComparePlacementResult{}, workflows.ToFailure(noPlacementError())
 	}
 	return a.cloud.Placement.Compare(ctx, in)
 }
 
-func withoutPlacement() error {
+// noPlacementError is of the retryable kind ErrUnavailable.
+func noPlacementError() error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "this process has no Placement to ask").
 		WithHint("Give all servers the same configuration of openstack and placement.")
 }

@@ -20,112 +20,133 @@ import (
 )
 
 const (
-	// findingsLimit bounds each list of a round, far below what a workflow's history can hold; the next round goes on there.
+	// findingsLimit bounds each list of a round, far below what a workflow's history can hold. The next round goes on where
+	// this one ended.
 	findingsLimit = 500
-	// hostsEach is how many hosts a round looks at, so that it costs the same however many there are. Each is looked at
-	// again after as many rounds as they are of those.
-	hostsEach = 2500
+	// hostsPerRound is how many hosts one round looks at, so that a round costs the same however many hosts there are.
+	hostsPerRound = 2500
 )
 
-// repairer is the actor of what Reconcile does on its own.
+// repairer is the actor of the changes that this system makes on its own.
 func repairer() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }
 
-// Inspect compares records, runs and journals, from where the round before ended, and changes nothing.
+// Inspect is the activity that compares records, runs and journals, from where the previous round ended. It changes nothing.
 func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (workflows.Findings, error) {
-	defer alive(ctx)()
+	defer heartbeat(ctx)()
 	var out workflows.Findings
+
 	hosts, err := a.store.OverdueHosts(ctx, findingsLimit)
 	if err != nil {
 		return out, workflows.ToFailure(err)
 	}
+
 	for _, host := range hosts {
 		out.OverdueHosts = append(out.OverdueHosts, workflows.OverdueHost{Host: host.Name, Since: host.LastSeen})
 	}
-	// Apart, so that however many run, those that have not begun are not kept waiting: of them, a lost one is likely.
+
+	// Look at the admitted operations apart from the running ones. A lost operation is most likely an admitted one, and should
+	// not have to wait until a round has looked through thousands of running ones.
 	for _, part := range []struct {
 		state      cyborg.OperationState
 		from, next *workflows.OperationPlace
 	}{
 		{cyborg.OperationAdmitted, &in.From.Admitted, &out.Next.Admitted}, {cyborg.OperationRunning, &in.From.Running, &out.Next.Running},
 	} {
+
 		orphans, next, err := a.orphans(ctx, part.state, in.OrphanAfter, *part.from)
 		if err != nil {
 			return out, workflows.ToFailure(err)
 		}
 		out.Orphans, *part.next = append(out.Orphans, orphans...), next
 	}
+
 	if a.cloud.Nova != nil {
-		untold, next, err := a.untold(ctx, in.OrphanAfter, in.From.NotificationPending)
+		binds, next, err := a.unnotifiedBinds(ctx, in.OrphanAfter, in.From.NotificationPending)
 		if err != nil {
 			return out, workflows.ToFailure(err)
 		}
-		out.Orphans, out.Next.NotificationPending = append(out.Orphans, untold...), next
+		out.Orphans, out.Next.NotificationPending = append(out.Orphans, binds...), next
 	}
-	var last db.AttachmentPlace
+
 	after := db.AttachmentPlace{Host: in.From.Host, Deployable: in.From.Deployable, Handle: in.From.Handle}
-	if out.Disagreements, last, err = a.disagreements(ctx, after); err != nil {
+	found, last, err := a.disagreements(ctx, after)
+	if err != nil {
 		return out, workflows.ToFailure(err)
 	}
+	out.Disagreements = found
 	out.Next.Host, out.Next.Deployable, out.Next.Handle = last.Host, last.Deployable, last.Handle
+
 	if n := len(out.OverdueHosts) + len(out.Orphans) + len(out.Disagreements); n > 0 {
 		a.log.WarnContext(ctx, "reconcile found differences", slog.Int("overdue_hosts", len(out.OverdueHosts)),
 			slog.Int("orphans", len(out.Orphans)), slog.Int("disagreements", len(out.Disagreements)))
 	}
+
 	return out, nil
 }
 
-// disagreements looks at what comes after a place, and returns the last place that it has looked at; empty where that is the
-// last of all.
+// disagreements returns the disagreements after a place, and the last place that it has looked at: the zero place where
+// nothing comes after it. A full list ends in the middle of a host; otherwise all hosts up to upTo were looked at.
 func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace) ([]workflows.Disagreement, db.AttachmentPlace, error) {
-	upTo, err := a.store.LastOfHosts(ctx, after.Host, hostsEach)
+	upTo, err := a.store.LastOfHosts(ctx, after.Host, hostsPerRound)
 	if err != nil {
 		return nil, db.AttachmentPlace{}, err
 	}
+
 	found, err := a.store.Disagreements(ctx, after, upTo, findingsLimit)
 	if err != nil {
 		return nil, db.AttachmentPlace{}, err
 	}
+
 	var out []workflows.Disagreement
 	for _, d := range found {
 		out = append(out, fromRecord(d))
 	}
+
 	if len(found) == findingsLimit {
 		d := &found[len(found)-1]
 		return out, db.AttachmentPlace{Host: d.Host, Deployable: d.Deployable, Handle: d.Handle.Identity}, nil
 	}
+
 	return out, db.AttachmentPlace{Host: upTo}, nil
 }
 
-// orphans returns, of the open operations of a state that come after one, those whose run is closed or was never started;
-// and which was the last that it has looked at, the zero place where that is the last of all.
+// orphans returns those open operations of a state, after a place, whose run is closed or was never started. It also returns
+// the last place that it has looked at: the zero place where no operation comes after it.
 func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
 	open, err := a.store.Orphans(ctx, state, olderThan, db.OperationPlace(after), findingsLimit)
 	if err != nil {
 		return nil, workflows.OperationPlace{}, err
 	}
-	return a.withoutRun(ctx, open, func(o db.Orphan, closed bool) workflows.Orphan {
-		// Without a run in Temporal's memory, a running operation lost its run with Temporal's state: undo it too.
+
+	return a.orphansOf(ctx, open, func(o db.Orphan, closed bool) workflows.Orphan {
+		// A running operation of which Temporal knows no run has lost it together with Temporal's state. What it did is not
+		// known either, so it has to be undone like one whose run was terminated.
 		return workflows.Orphan{Operation: o.Operation, Abandoned: closed || o.State == cyborg.OperationRunning}
 	})
 }
 
-// untold returns likewise the binds of which Nova was not told, and is not being told.
-func (a *Activities) untold(ctx context.Context, endedFor time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	untold, err := a.store.UnnotifiedBinds(ctx, endedFor, db.OperationPlace(after), findingsLimit)
+// unnotifiedBinds returns those ended binds, after a place, of which Nova was not notified and for which no run is open; and
+// the last place, as orphans does.
+func (a *Activities) unnotifiedBinds(ctx context.Context, endedFor time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
+	binds, err := a.store.UnnotifiedBinds(ctx, endedFor, db.OperationPlace(after), findingsLimit)
 	if err != nil {
 		return nil, workflows.OperationPlace{}, err
 	}
-	return a.withoutRun(ctx, untold, func(o db.Orphan, _ bool) workflows.Orphan {
+
+	return a.orphansOf(ctx, binds, func(o db.Orphan, _ bool) workflows.Orphan {
 		return workflows.Orphan{Operation: o.Operation, NotificationPending: true}
 	})
 }
 
-// withoutRun returns those operations that no open run looks after, and where the next round goes on.
-func (a *Activities) withoutRun(ctx context.Context, listed []db.Orphan, orphan func(o db.Orphan, closed bool) workflows.Orphan) ([]workflows.Orphan, workflows.OperationPlace, error) {
+// orphansOf asks Temporal for the run of each listed operation and returns an orphan for each without an open one; closed
+// says that there was a run. It also returns where the next round goes on.
+func (a *Activities) orphansOf(ctx context.Context, listed []db.Orphan, orphan func(o db.Orphan, closed bool) workflows.Orphan) ([]workflows.Orphan, workflows.OperationPlace, error) {
+
 	var next workflows.OperationPlace
 	if len(listed) == findingsLimit {
 		next = workflows.OperationPlace(listed[len(listed)-1].Place)
 	}
+
 	var out []workflows.Orphan
 	for _, o := range listed {
 		op := cyborg.Operation{ID: o.Operation, Kind: o.Kind}
@@ -140,16 +161,19 @@ func (a *Activities) withoutRun(ctx context.Context, listed []db.Orphan, orphan 
 			out = append(out, orphan(o, true))
 		}
 	}
+
 	return out, next, nil
 }
 
-// Adopt starts a run for each orphan. One that cannot be started does not keep the others from it.
+// Adopt is the activity that starts a run for each orphan. One that cannot be started does not keep the others from it: the
+// activity fails only where none could be started.
 func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workflows.AdoptResult, error) {
 	var (
 		out  workflows.AdoptResult
 		errs []error
 	)
-	defer alive(ctx)()
+	defer heartbeat(ctx)()
+
 	for _, orphan := range in.Orphans {
 		started, err := a.adopt(ctx, orphan, in.Limits)
 		if err != nil {
@@ -159,42 +183,52 @@ func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workfl
 			out.Started++
 		}
 	}
-	if len(errs) == len(in.Orphans) { // nothing that another try would repeat
+
+	if len(errs) == len(in.Orphans) { // another attempt repeats nothing that was done
 		return out, workflows.ToFailure(errors.Join(errs...))
 	}
+
 	for _, err := range errs {
 		out.Failed = append(out.Failed, err.Error())
 	}
 	return out, nil
+
 }
 
+// adopt starts a run for one orphan, unless the operation is no longer in the state that made it one.
 func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits workflows.Limits) (started bool, err error) {
 	op, err := a.store.Operation(ctx, orphan.Operation)
 	if err != nil || op.State.Ended() != orphan.NotificationPending {
 		return false, err
 	}
+
 	if orphan.NotificationPending {
 		_, err = workflows.StartNotification(ctx, a.client, op)
 	} else {
 		_, err = workflows.StartOperation(ctx, a.client, op, limits, orphan.Abandoned)
 	}
+
 	if err != nil {
 		return false, err
 	}
+
 	a.log.WarnContext(ctx, "started a run for an orphaned operation", slog.String("operation_id", op.ID.String()),
 		slog.Bool("abandoned", orphan.Abandoned), slog.Bool("untold", orphan.NotificationPending))
 	return true, nil
 }
 
-// beatInterval is several times in the heartbeat timeout of workflows.Reconcile.
-const beatInterval = 5 * time.Second
+// heartbeatInterval fits several times into the shortest heartbeat timeout of these activities, 30 s.
+const heartbeatInterval = 5 * time.Second
 
-// alive heartbeats until stop is called: a call of the store may take longer than a heartbeat may be missed.
-func alive(ctx context.Context) (stop func()) {
+// heartbeat sends the activity's heartbeats from a goroutine of its own until stop is called, because a single call of the
+// store, of Nova or of Placement may take longer than the heartbeat timeout. Stop waits for the goroutine: no heartbeat may
+// follow the activity's end.
+func heartbeat(ctx context.Context) (stop func()) {
 	ended := make(chan struct{})
-	var beating sync.WaitGroup
-	beating.Go(func() {
-		ticker := time.NewTicker(beatInterval)
+
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		ticker := time.NewTicker(heartbeatInterval)
 		defer ticker.Stop()
 		for {
 			activity.RecordHeartbeat(ctx)
@@ -207,21 +241,24 @@ func alive(ctx context.Context) (stop func()) {
 			}
 		}
 	})
+
 	return func() {
 		close(ended)
-		beating.Wait()
+		sender.Wait()
 	}
 }
 
-// Tidy does what needs no host.
+// Tidy is the activity for all regular work that needs no host. Each part runs, whatever errors the others return.
 func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflows.TidyResult, error) {
-	defer alive(ctx)()
+	defer heartbeat(ctx)()
 	var (
 		out  workflows.TidyResult
 		errs []error
 		err  error
 	)
+
 	keep := func(err error) { errs = append(errs, err) }
+
 	out.MaintenanceEnded, err = a.store.EnableExpired(ctx)
 	keep(err)
 	out.Forgotten, err = a.store.Forget(ctx, a.policy.ForgetMissing)
@@ -229,61 +266,75 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 	pruned, err := a.store.Prune(ctx, a.policy.Retention)
 	keep(err)
 	out.Pruned = pruned.Events + pruned.Operations + pruned.Services + pruned.Keys + pruned.Drift
+
 	if a.policy.AutoAdmit {
 		out.Admitted, err = a.AdmitNew(ctx, in.Limits)
 		keep(err)
 	}
+
 	keep(a.store.CompareWhitelists(ctx))
 	out.Reloaded, err = a.reloadLost(ctx, in.Limits)
 	keep(err)
 	out.Rescued, err = a.rescueLost(ctx, in.Limits)
 	keep(err)
+
 	out.Collected, err = a.collectARQs(ctx) // last, because Nova may take its time
 	keep(err)
+
 	return out, workflows.ToFailure(errors.Join(errs...))
 }
 
-// AdmitNew provisions hardware that was found and never taken into service, and returns how many, which is bounded. Where
-// several processes do so at once, each accelerator is one's.
+// AdmitNew admits and starts a provision for each accelerator that was found and never taken into service, findingsLimit of
+// them at most, and returns how many it was. Several processes may do so at once: each accelerator is admitted by one.
 func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int, error) {
+
 	found, err := a.store.Unprovisioned(ctx, findingsLimit)
 	if err != nil {
 		return 0, err
 	}
-	// Others go through the same at the same time: so they seldom want the same one.
+
+	// Shuffle them: other processes go through the same list at the same time, and should seldom want the same accelerator.
 	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] }) //nolint:gosec // it protects nothing
 	admitted := 0
 	var errs []error
+
 	for _, accelerator := range found {
 		answer, err := a.store.Admit(ctx, db.Admission{
 			ID: uuid.New(), Actor: repairer(), Provision: &cyborg.ProvisionRequest{Accelerator: accelerator},
 		})
+
 		switch cyborg.ErrorKindOf(err) {
 		case "":
 		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrProtected:
-			continue // someone was faster, or it may not be touched
+			continue // another process was faster, or it may not be touched
 		default:
 			errs = append(errs, err)
 			continue
 		}
+
 		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits, false); err != nil {
-			errs = append(errs, err) // it is an orphan now, and others would become some
+			errs = append(errs, err) // this operation is an orphan now, and so would the next ones be
 			break
 		}
+
 		admitted++
 	}
+
 	return admitted, errors.Join(errs...)
 }
 
-// RecordSettled records what hosts settled.
+// RecordSettled is the activity that records which attachments the hosts have settled, and logs each.
 func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettledInput) error {
+
 	settled := make([]db.Disagreement, 0, len(in.Disagreements))
 	for _, d := range in.Disagreements {
 		settled = append(settled, toRecord(d))
 	}
+
 	if err := a.store.RecordSettled(ctx, settled); err != nil {
 		return workflows.ToFailure(err)
 	}
+
 	for _, d := range in.Disagreements {
 		a.log.WarnContext(ctx, "a host has settled an attachment", slog.String("host", d.Host),
 			slog.String("accelerator", d.Accelerator.String()), slog.String("handle", d.Entry.Handle.Identity),
@@ -293,11 +344,13 @@ func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettl
 	return nil
 }
 
+// fromRecord converts a disagreement of the store into that of the workflow.
 func fromRecord(d db.Disagreement) workflows.Disagreement {
 	want := workflows.WantDetached
 	if d.Attach {
 		want = workflows.WantAttached
 	}
+
 	return workflows.Disagreement{
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed,
 		Entry: workflows.SettleEntry{
@@ -306,6 +359,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 	}
 }
 
+// toRecord is the opposite of fromRecord.
 func toRecord(d workflows.Disagreement) db.Disagreement {
 	return db.Disagreement{
 		Host: d.Host, Backend: d.Entry.Backend, Deployable: d.Entry.Deployable, Handle: d.Entry.Handle,

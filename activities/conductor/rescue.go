@@ -14,83 +14,98 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// rescueLost has Nova reboot the instances that a boot of their host may have cost their accelerators, where operators want that.
+// rescueLost admits and starts a rescue for each host whose instances may have lost their accelerators at its boot, where
+// operators want that (nova.rescue_after_host_boot). It returns how many it has admitted.
 func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (int, error) {
 	if a.cloud.Nova == nil || a.policy.RescueWithin == 0 {
 		return 0, nil
 	}
+
 	hosts, err := a.store.UnrescuedHosts(ctx, findingsLimit)
 	if err != nil {
 		return 0, err
 	}
+
 	admitted := 0
 	var errs []error
 	for _, host := range hosts {
 		answer, err := a.store.Admit(ctx, db.Admission{
 			ID: uuid.New(), Actor: repairer(), Rescue: &cyborg.RescueRequest{Host: host, Once: true, Within: a.policy.RescueWithin},
 		})
+
 		switch {
 		case err == nil && answer.Nothing, cyborg.ErrorKindOf(err) == cyborg.ErrNotFound, cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
-			continue // somebody was faster
+			continue // another process or user was faster
 		case err != nil:
 			errs = append(errs, err)
 			continue
 		}
+
 		admitted++
 		a.log.WarnContext(ctx, "instances may be without their accelerators since their host booted; Nova is asked to reboot them",
 			slog.String("host", host), slog.String("operation_id", answer.Operation.ID.String()))
 		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits, false); err != nil {
-			errs = append(errs, err) // it is an orphan now
+			errs = append(errs, err) // it is an orphan now: Reconcile starts it
 		}
 	}
+
 	return admitted, errors.Join(errs...)
 }
 
-// LookAtInstance says whether an instance that may be without its accelerators must be rebooted.
+// LookAtInstance is the activity that says whether an instance which may be without its accelerators must be rebooted. It
+// also has lost images loaded again, because a reboot before that would be in vain.
 func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
-	defer alive(ctx)()
+	defer heartbeat(ctx)()
 	if a.cloud.Nova == nil {
-		return workflows.LookAtInstanceResult{}, workflows.ToFailure(withoutNova())
+		return workflows.LookAtInstanceResult{}, workflows.ToFailure(noNovaError())
 	}
-	now, err := a.cloud.Nova.Instance(ctx, in.Rescue.Instance)
+
+	current, err := a.cloud.Nova.Instance(ctx, in.Rescue.Instance)
 	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 		return workflows.LookAtInstanceResult{Outcome: cyborg.RescueGone}, nil
 	}
 	if err != nil {
 		return workflows.LookAtInstanceResult{}, workflows.ToFailure(err)
 	}
-	if now.On(in.Host) && now.Task == "" {
+
+	if current.On(in.Host) && current.Task == "" {
 		found, err := a.reloadFor(ctx, in)
 		if err != nil || found.Wait != "" || found.Outcome != "" {
 			return found, workflows.ToFailure(err)
 		}
 	}
-	found, err := a.lookAt(ctx, in.Rescue, in.Host, &now)
+
+	found, err := a.lookAt(ctx, in.Rescue, in.Host, &current)
 	if err == nil && found.Outcome == "" && found.Wait == "" {
 		found.Before, err = a.cloud.Nova.OwnReboots(ctx, in.Rescue.Instance)
 	}
+
 	return found, workflows.ToFailure(err)
 }
 
-// rebootPoll is how often Nova is asked how far a reboot is.
+// rebootPoll is how often Nova is asked whether a reboot is over.
 const rebootPoll = 2 * time.Second
 
-// RebootInstance has Nova reboot an instance hard, and waits for its end. Nova keeps who asked it for what: where an earlier try
-// has asked already, and died before it could say so, nothing is asked again.
+// RebootInstance is the activity that has Nova reboot an instance hard, and waits until the reboot is over. Nova keeps a list
+// of who requested what. By it, an attempt finds the request of an earlier attempt that died, and does not send another.
 func (a *Activities) RebootInstance(ctx context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
-	defer alive(ctx)()
+	defer heartbeat(ctx)()
 	if a.cloud.Nova == nil {
-		return workflows.RebootInstanceResult{}, workflows.ToFailure(withoutNova())
+		return workflows.RebootInstanceResult{}, workflows.ToFailure(noNovaError())
 	}
+
 	result, err := a.reboot(ctx, in)
 	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 		return workflows.RebootInstanceResult{Outcome: cyborg.RescueGone}, nil
 	}
+
 	return result, workflows.ToFailure(err)
 }
 
+// reboot requests the reboot unless an earlier attempt has, and polls its outcome.
 func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
 	var out workflows.RebootInstanceResult
+
 	request, err := a.ownReboot(ctx, in)
 	if err == nil && request == "" {
 		if err = a.askReboot(ctx, in.Instance); err == nil {
@@ -100,9 +115,11 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 	if err != nil {
 		return out, err
 	}
+
 	if request == "" {
 		return out, cyborg.Errorf(cyborg.ErrBusy, "Nova has taken the reboot of instance %s, and does not tell of it yet", in.Instance)
 	}
+
 	ticker := time.NewTicker(rebootPoll)
 	defer ticker.Stop()
 	for {
@@ -111,6 +128,7 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 		case err != nil:
 			return out, err
 		case over && failure != "":
+
 			return workflows.RebootInstanceResult{Outcome: cyborg.RescueFailed, Detail: failure}, nil
 		case over:
 			return workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil
@@ -123,9 +141,10 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 	}
 }
 
-// ownReboot is the request of the reboot that we asked for; empty where we have not.
+// ownReboot returns the id of our request for this reboot, which is the one that is not in Before; empty where there is none.
 func (a *Activities) ownReboot(ctx context.Context, in workflows.RebootInstanceInput) (string, error) {
 	requests, err := a.cloud.Nova.OwnReboots(ctx, in.Instance)
+
 	for _, request := range requests {
 		if !slices.Contains(in.Before, request) {
 			return request, err
@@ -134,20 +153,24 @@ func (a *Activities) ownReboot(ctx context.Context, in workflows.RebootInstanceI
 	return "", err
 }
 
-// askReboot asks, unless somebody else has Nova work on the instance: Nova would take a second reboot during a first.
+// askReboot requests the reboot. The error is of kind ErrBusy while Nova works on the instance for somebody else, because
+// Nova would accept a second reboot during a first.
 func (a *Activities) askReboot(ctx context.Context, instance uuid.UUID) error {
-	now, err := a.cloud.Nova.Instance(ctx, instance)
+
+	current, err := a.cloud.Nova.Instance(ctx, instance)
 	if err != nil {
 		return err
 	}
-	if now.Task != "" {
-		return cyborg.Errorf(cyborg.ErrBusy, "Nova works on instance %s (%s)", instance, now.Task)
+	if current.Task != "" {
+		return cyborg.Errorf(cyborg.ErrBusy, "Nova works on instance %s (%s)", instance, current.Task)
 	}
+
 	a.log.WarnContext(ctx, "Nova is asked to reboot an instance, which may be without its accelerators", slog.String("instance", instance.String()))
 	return a.cloud.Nova.RebootHard(ctx, instance)
 }
 
-func withoutNova() error {
+// noNovaError is of the retryable kind ErrUnavailable: another process may have Nova.
+func noNovaError() error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "this process has no Nova to ask").
 		WithHint("Give all servers the same configuration of openstack and nova.")
 }

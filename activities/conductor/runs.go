@@ -6,14 +6,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// Runs tells who waits in this process for an operation what happens to it here: nearly every run is worked on by the
-// process that started it, which then need not ask Temporal for what it did itself.
+// Runs notifies those who wait in this process for an operation of what happens to it here. Nearly every run is worked on by
+// the process that started it, so that process need not ask Temporal for what it did itself.
 type Runs struct {
 	mu      sync.Mutex
-	watched map[uuid.UUID]*Watch
+	watched map[uuid.UUID]*Watch // guarded by mu
 }
 
-// Watch is what one who waits for an operation sees of it. Each channel is closed at most once.
+// Watch is the view of an operation that a waiter in this process has. Each channel is closed at most once.
 type Watch struct {
 	// Begun is closed when this process has begun to work on the run.
 	Begun <-chan struct{}
@@ -23,19 +23,22 @@ type Watch struct {
 	begun, ended func()
 }
 
-// Watch watches an operation until forget is called.
+// Watch watches an operation until forget is called. A second watch of the same operation replaces the first, whose channels
+// are then never closed; its forget leaves the second alone.
 func (r *Runs) Watch(operation uuid.UUID) (watch *Watch, forget func()) {
 	begun, ended := make(chan struct{}), make(chan struct{})
 	watch = &Watch{
 		Begun: begun, Ended: ended,
 		begun: sync.OnceFunc(func() { close(begun) }), ended: sync.OnceFunc(func() { close(ended) }),
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.watched == nil {
 		r.watched = map[uuid.UUID]*Watch{}
 	}
 	r.watched[operation] = watch
+
 	return watch, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -45,11 +48,12 @@ func (r *Runs) Watch(operation uuid.UUID) (watch *Watch, forget func()) {
 	}
 }
 
-// tell tells who watches the operation, if anybody does.
-func (r *Runs) tell(operation uuid.UUID, what func(*Watch)) {
+// notify calls the function with the watch of the operation, if there is one.
+func (r *Runs) notify(operation uuid.UUID, call func(*Watch)) {
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if watch, ok := r.watched[operation]; ok {
-		what(watch)
+		call(watch)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// adoptConnections is how many connections the store of an adoption may keep: it works in one transaction.
+// adoptConnections is how many connections the store of an adoption may keep; the adoption works in one transaction.
 const adoptConnections = 2
 
-// adoptCommand moves an OpenStack Cyborg in. Like migrate it works on the database itself, with the server's configuration:
-// it comes before the first server is started, and asks no running one.
+// adoptCommand returns the command that takes over the records of an OpenStack Cyborg. Like migrate, it works on the database
+// itself with the server's configuration, and needs no running server: it is used before the first server is started.
 func adoptCommand() *cobra.Command {
 	var (
 		from, file    string
@@ -39,6 +39,7 @@ func adoptCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			if file != "" {
 				text, err := os.ReadFile(file)
 				if err != nil {
@@ -46,28 +47,34 @@ func adoptCommand() *cobra.Command {
 				}
 				from = strings.TrimSpace(string(text))
 			}
+
 			ctx, log := cmd.Context(), c.Log.Logger(cmd.ErrOrStderr())
 			store, err := db.Open(ctx, c.Database.URL.Reveal(), db.Options{MaxConns: adoptConnections}, log)
 			if err != nil {
 				return err
 			}
 			defer store.Close()
+
 			report, err := adopt.Run(ctx, from, store, apply, log)
 			if err != nil {
 				return err
 			}
+
 			report.Write(cmd.OutOrStdout())
 			return report.Refusal()
 		},
 	}
+
 	flags := cmd.Flags()
 	flags.StringVar(&from, "from", "", "URL of the OpenStack Cyborg's database, as [database] connection of its cyborg.conf has it")
 	flags.StringVar(&file, "from-file", "", "file that holds that URL: everybody on this machine can read arguments")
 	flags.BoolVar(&apply, "apply", false, "adopt, where nothing stands against it")
 	flags.BoolVar(&dryRun, "dry-run", false, "only report what would be done; so it is without --apply")
+
 	cmd.MarkFlagsOneRequired("from", "from-file")
 	cmd.MarkFlagsMutuallyExclusive("from", "from-file")
 	cmd.MarkFlagsMutuallyExclusive("apply", "dry-run")
+
 	config.AddFlags(flags, config.Flag{Name: "database-url", Key: "database.url"})
 	return cmd
 }

@@ -10,19 +10,23 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/keystone"
 )
 
-// callers says who may call the API: static tokens, certificates, and tokens of Keystone where they are configured.
+// callers returns the ways in which callers of the API may prove who they are: static tokens, client certificates, and tokens
+// of Keystone, as far as they are configured.
 func (s *server) callers() (auth.Config, error) {
 	c := s.config
 	config := auth.Config{Certificates: c.API.TLS.ClientCA != ""}
 	for _, t := range c.API.Tokens {
 		config.Tokens = append(config.Tokens, auth.Token{Name: t.Name, Secret: t.Token.Reveal(), Role: auth.Role(t.Role)})
 	}
+
 	if !c.Keystone.Enabled {
 		return config, nil
 	}
+
 	validator, err := keystone.New(s.cloud, keystone.Options{
 		Revocation: c.Keystone.Revocation, Tokens: c.Keystone.CacheTokens, Registry: s.Registry, Log: s.Log,
 	})
+
 	config.Keystone = auth.Keystone{
 		Validator: validator, URI: cmp.Or(c.Keystone.AuthenticateURI, s.cloud.AuthURL()), ServiceRoles: c.Keystone.ServiceRoles,
 		Admins: c.Keystone.AdminRoles, Members: c.Keystone.MemberRoles, Readers: c.Keystone.ReaderRoles,
@@ -30,24 +34,27 @@ func (s *server) callers() (auth.Config, error) {
 	return config, err
 }
 
-// trail is where the audit's lines go, while the process runs.
-type trail struct {
-	account web.Account // nil for nowhere
-	run     func(ctx context.Context) error
+// auditTrail is where the lines of the audit go.
+type auditTrail struct {
+	account web.Account                     // nil where there is no audit
+	run     func(ctx context.Context) error // waits until ctx ends and closes the file
 }
 
-func (s *server) audit() (trail, error) {
+// audit opens the audit's file. Without an audit, the result has nowhere to write and nothing to close.
+func (s *server) audit() (auditTrail, error) {
 	if !s.config.Audit.Enabled {
-		return trail{run: func(ctx context.Context) error {
+		return auditTrail{run: func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}}, nil
 	}
+
 	to, err := audit.New(s.config.Audit.File, hostname(), s.Log)
 	if err != nil {
-		return trail{}, err
+		return auditTrail{}, err
 	}
-	return trail{account: to.Account, run: func(ctx context.Context) error {
+
+	return auditTrail{account: to.Account, run: func(ctx context.Context) error {
 		<-ctx.Done()
 		return to.Close()
 	}}, nil

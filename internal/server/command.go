@@ -19,7 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// Commands are the commands of the server side: server, migrate, adopt, config.
+// Commands returns the commands of the server side: server, migrate, adopt and config.
 func Commands() []*cobra.Command {
 	serve := &cobra.Command{
 		Use:   "server",
@@ -30,9 +30,11 @@ func Commands() []*cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			return Serve(cmd.Context(), c, c.Log.Logger(cmd.ErrOrStderr()))
 		},
 	}
+
 	serve.AddCommand(doctorCommand(), policyCommand())
 	config.AddFlags(serve.PersistentFlags(),
 		config.Flag{Name: "roles", Key: "server.roles"},
@@ -43,6 +45,7 @@ func Commands() []*cobra.Command {
 		config.Flag{Name: "temporal-namespace", Key: "temporal.namespace"},
 		config.Flag{Name: "log-level", Key: "log.level"},
 	)
+
 	migrate := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the database's schema to this binary's version",
@@ -52,19 +55,24 @@ func Commands() []*cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			from, to, err := db.Migrate(cmd.Context(), c.Database.URL.Reveal())
 			if err != nil {
 				return err
 			}
+
 			if from == to {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The schema is at version %d already.\n", to)
 				return err
 			}
+
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The schema went from version %d to %d.\n", from, to)
 			return err
 		},
 	}
+
 	config.AddFlags(migrate.Flags(), config.Flag{Name: "database-url", Key: "database.url"})
+
 	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy)}
 }
 
@@ -74,7 +82,8 @@ func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer listeners.Close() //nolint:errcheck // those that Run took are closed already, and the process ends
+	defer listeners.Close() //nolint:errcheck // Run has closed those that it took, and the process ends
+
 	options, err := temporalclient.Options(c.Temporal, log, conductor.Identity("server", hostname(), cyborg.Version, "0"))
 	if err != nil {
 		return err
@@ -84,15 +93,18 @@ func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 		return err
 	}
 	defer temporal.Close()
+
 	log.InfoContext(ctx, "serving", slog.Any("roles", c.Server.Roles), slog.String("api", c.API.Listen),
 		slog.String("agent_endpoint", c.AgentEndpoint.Listen), slog.String("temporal", options.HostPort))
 	err = Run(ctx, c, Deps{
 		Temporal: temporal, Namespace: options.Namespace, DatabaseURL: c.Database.URL.Reveal(),
 		Listeners: listeners, Registry: NewRegistry(), Log: log,
 	})
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) { // the stop met it while it started
+
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) { // stopped while it was starting, which is no failure
 		return nil
 	}
+
 	return err
 }
 

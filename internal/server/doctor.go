@@ -24,9 +24,10 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// databaseLimit bounds the look at the database.
+// databaseLimit bounds the examination of the database.
 const databaseLimit = 10 * time.Second
 
+// doctorCommand returns the command that examines what a server needs, whether a server runs or not. It changes nothing.
 func doctorCommand() *cobra.Command {
 	return doctor.Command("Check a server's set-up on its own machine, and say what to do",
 		"Looks, with the server's configuration, at what a server stands on, whether one runs or not: the configuration, the\n"+
@@ -37,35 +38,42 @@ func doctorCommand() *cobra.Command {
 				f.Error("configuration", err, "Correct it; `cyborg config dump` shows what is in force and where it is from.")
 				return
 			}
+
 			f.OKf("configuration", "is good")
-			lives := examineDatabase(cmd.Context(), f, c)
+			alive := examineDatabase(cmd.Context(), f, c)
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Histories: c.Retention.Histories, Attributes: workflows.SearchAttributes(),
-				Queue: workflows.ConductorQueue, Serves: "Start a server with: cyborg server", Lives: lives,
+				Queue: workflows.ConductorQueue, Serves: "Start a server with: cyborg server", Lives: alive,
 			})
+
 			examineListeners(cmd.Context(), f, c)
 			examineCloud(cmd.Context(), f, c)
+
 			if _, err := newPolicy(c, c.Log.Logger(cmd.ErrOrStderr())); err != nil {
 				f.Error("policy", err, "Correct policy.file.")
 			}
 		})
 }
 
-// examineCloud logs in as the server does, and looks for the services that it speaks to.
+// examineCloud logs in to Keystone as the server does, looks up the services that the server uses in the catalog, and asks
+// Placement where it is configured.
 func examineCloud(ctx context.Context, f *doctor.Findings, c *config.Config) {
 	if !c.OpenStack.Enabled() {
 		return
 	}
+
 	session, err := openstack.New(c.OpenStack, c.Log.Logger(io.Discard))
 	if err != nil {
 		f.Error("openstack", err, "Correct openstack.auth_url and openstack.ca_file, or openstack.cloud.")
 		return
 	}
 	defer session.Close()
+
 	if err := session.Ping(ctx); err != nil {
 		f.Error("keystone", err, "Start it, or correct openstack.auth_url: "+session.AuthURL())
 		return
 	}
+
 	f.OKf("keystone", "lets in our own %s", session.Who())
 	for _, service := range []string{"placement", "compute", "image"} {
 		if client, err := session.Service(ctx, service); err != nil {
@@ -74,38 +82,44 @@ func examineCloud(ctx context.Context, f *doctor.Findings, c *config.Config) {
 			f.OKf("catalog", "has %s at %s", service, client.Endpoint)
 		}
 	}
+
 	if c.Placement.Enabled {
 		examinePlacement(ctx, f, placement.New(session))
 	}
 }
 
-// examinePlacement asks for a host that there is not, which needs the same rights as any other.
+// examinePlacement asks Placement for a host that does not exist. That needs the same rights as asking for a real one.
 func examinePlacement(ctx context.Context, f *doctor.Findings, client *placement.Client) {
 	version, err := client.Negotiate(ctx)
 	if err == nil {
 		_, err = client.Read(ctx, placement.Request{Host: "no host of that name"})
 	}
+
 	if err != nil {
 		f.Error("placement", err, "Start it, and give the server's own user the roles that it needs.")
 		return
 	}
+
 	f.OKf("placement", "answers our own user, in version %s", version)
 }
 
-// examineDatabase returns what says, by the records, whether the process lives whose worker has an identity; nil where they
-// cannot be read.
-func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) (lives func(identity string) bool) {
+// examineDatabase examines the database, its schema, the rights of the role, and duplicate agents. The result says whether
+// the process whose worker has the identity is alive, as the records know; it is nil where the records cannot be read.
+func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) (alive func(identity string) bool) {
 	ctx, cancel := context.WithTimeout(ctx, databaseLimit)
 	defer cancel()
+
 	h, err := db.Examine(ctx, c.Database.URL.Reveal())
 	if err != nil {
 		f.Error("database", err, fmt.Sprintf("Start it, or correct database.url: %s", c.Database.URL))
 		return nil
 	}
 	f.OKf("database", "is PostgreSQL %s", h.Release)
+
 	f.Clock("the database", h.Asked, h.Answered, h.Time)
 	switch {
 	case h.Schema.Current == 0:
+
 		f.Fail("schema", "there is none", "Run `cyborg migrate`.")
 		return nil
 	case h.Schema.Current < h.Schema.Latest:
@@ -118,26 +132,30 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	if h.ReadOnly {
 		f.Fail("writing", "the database is read-only", "Name the primary in database.url, or set default_transaction_read_only off.")
 	} else if len(h.Denied) > 0 {
+
 		f.Fail("writing", fmt.Sprintf("the role may not read and write %s", strings.Join(h.Denied, ", ")),
 			"Migrate with the role that the server uses, or GRANT SELECT, INSERT, UPDATE, DELETE on all tables to it.")
 	} else {
 		f.OKf("writing", "the role may read and write all tables")
 	}
-	for _, rival := range h.DuplicateAgents {
+	for _, duplicate := range h.DuplicateAgents {
 		f.Fail("agents", fmt.Sprintf("a second agent speaks for host %s and is refused: one at %s, while the host's is at %s",
-			rival.Host, rival.Address, rival.Known), "Give that machine a name of its own (agent.host), or stop its agent.")
+			duplicate.Host, duplicate.Address, duplicate.Known), "Give that machine a name of its own (agent.host), or stop its agent.")
+
 	}
 	if h.Servers == nil {
 		return nil
 	}
+
 	return func(identity string) bool {
 		return slices.ContainsFunc(h.Servers, func(s db.Server) bool { return workerIdentity(s.Host, s.Version, s.Instance) == identity })
 	}
+
 }
 
-// examineListeners looks at ports and certificates. A port that is taken is no failure: the server itself may run.
+// examineListeners examines ports and certificates. A port that is in use is no failure, because the server itself may run.
 func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config) {
-	look := func(setting, address string, given config.ServerTLS) {
+	examine := func(setting, address string, given config.ServerTLS) {
 		if _, err := given.Listener(tls.NoClientCert); err != nil {
 			f.Error("certificate of "+setting, err, "Put a certificate and its key there.")
 		} else if given.Cert != "" {
@@ -158,9 +176,9 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 		}
 	}
 	if c.Server.Has(config.RoleAPI) {
-		look("api", c.API.Listen, c.API.TLS)
+		examine("api", c.API.Listen, c.API.TLS)
 	}
 	if c.Server.Has(config.RoleConductor) {
-		look("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS)
+		examine("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS)
 	}
 }

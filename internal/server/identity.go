@@ -7,7 +7,7 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// hostname is this machine's name, as the list of services and Temporal's UI show it.
+// hostname returns this machine's name, as the list of services and Temporal's UI show it; "unknown" where it has none.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -16,10 +16,10 @@ func hostname() string {
 	return name
 }
 
-// workerIdentity is what the worker of a process is called in Temporal. Each process has one, whatever its roles.
+// workerIdentity returns the name of a process's worker in Temporal. Each process has one worker, whatever its roles.
 func workerIdentity(host, version, instance string) string {
 	return conductor.Identity("conductor", host, version, instance)
 }
 
-// instance tells two processes of one machine apart.
+// instance tells two processes of one machine apart: it is the process id.
 func instance() string { return strconv.Itoa(os.Getpid()) }

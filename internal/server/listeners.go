@@ -11,15 +11,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// Listeners are the open ports of a server process. They are opened before anything else is touched, so that a busy
-// port leaves everything as it was.
+// Listeners are the open ports of a server process. They are opened before the process does anything else, so that a port in
+// use leaves everything as it was.
 type Listeners struct {
 	api    net.Listener // nil without the role api
 	agents net.Listener // nil without the role conductor
 	pprof  net.Listener // nil unless server.pprof_listen is set
 }
 
-// Listen opens the ports of the roles. The error is one sentence that names the option.
+// Listen opens the ports that the roles need. The error is one sentence that names the option, and no port stays open then.
 func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	var l Listeners
 	open := func(setting, address string, given config.ServerTLS, auth tls.ClientAuthType, authenticated bool) (net.Listener, error) {
@@ -29,18 +29,22 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 		}
 		return api.Endpoint{Setting: setting, Address: address, TLS: t, Authenticated: authenticated}.Listen(ctx)
 	}
+
 	var err error
+
 	if c.Server.Has(config.RoleAPI) {
 		tokens := len(c.API.Tokens) > 0 || c.Keystone.Enabled
 		authenticated := tokens || c.API.TLS.ClientCA != ""
 		auth := tls.RequireAndVerifyClientCert
 		if tokens {
-			auth = tls.VerifyClientCertIfGiven // a token will do instead
+			auth = tls.VerifyClientCertIfGiven // a caller without a certificate may have a token
 		}
-		if l.api, err = open("api.listen", c.API.Listen, c.API.TLS, auth, authenticated); err != nil {
+		l.api, err = open("api.listen", c.API.Listen, c.API.TLS, auth, authenticated)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	if c.Server.Has(config.RoleConductor) {
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
 		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS,
@@ -49,16 +53,18 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 			return nil, errors.Join(err, l.Close())
 		}
 	}
+
 	if c.Server.PprofListen != "" {
 		l.pprof, err = api.Endpoint{Setting: "server.pprof_listen", Address: c.Server.PprofListen}.Listen(ctx)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
 	}
+
 	return &l, nil
 }
 
-// Close closes the ports that Run has not taken.
+// Close closes the ports that Run has not closed already.
 func (l *Listeners) Close() error {
 	var errs []error
 	for _, listener := range []net.Listener{l.api, l.agents, l.pprof} {
@@ -68,6 +74,7 @@ func (l *Listeners) Close() error {
 		if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
+
 	}
 	return errors.Join(errs...)
 }

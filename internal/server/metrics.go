@@ -8,13 +8,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics say what the records cost: the statements, and what agents send, written together.
+// metrics count the load on the records: the statements, and the batches in which reports and heartbeats are written. It is a
+// tracer of pgx.
 type metrics struct {
 	statements prometheus.Counter
 	batches    *prometheus.HistogramVec
 	flushes    *prometheus.HistogramVec
 }
 
+// newMetrics registers the metrics.
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		statements: prometheus.NewCounter(prometheus.CounterOpts{
@@ -29,18 +31,20 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"of"}),
 	}
+
 	for _, c := range []prometheus.Collector{m.statements, m.batches, m.flushes} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
 	}
+
 	return m, nil
 }
 
-// flushed is told of each write of the intake.
-func (m *metrics) flushed(what string, batch int, took time.Duration) {
-	m.batches.WithLabelValues(what).Observe(float64(batch))
-	m.flushes.WithLabelValues(what).Observe(took.Seconds())
+// flushed observes one write of the ingester; of is reports or heartbeats.
+func (m *metrics) flushed(of string, batch int, took time.Duration) {
+	m.batches.WithLabelValues(of).Observe(float64(batch))
+	m.flushes.WithLabelValues(of).Observe(took.Seconds())
 }
 
 var (

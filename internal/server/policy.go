@@ -13,17 +13,18 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// newPolicy reads the rules of the configuration.
+// newPolicy reads the rules of /v2: the built-in ones, and those of policy.file.
 func newPolicy(c *config.Config, log *slog.Logger) (*policy.Policy, error) {
 	return policy.New(policy.Config{File: c.Policy.File, EnforceNewDefaults: c.Policy.EnforceNewDefaults, Log: log})
 }
 
-// checkPolicy says what is wrong with the policy file.
+// checkPolicy returns what is wrong with the policy file; `cyborg config check` calls it.
 func checkPolicy(cmd *cobra.Command, c *config.Config) error {
 	_, err := newPolicy(c, c.Log.Logger(cmd.ErrOrStderr()))
 	return err
 }
 
+// policyCommand returns the command that prints the rules in force.
 func policyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "policy",
@@ -36,16 +37,18 @@ func policyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			rules, err := newPolicy(c, c.Log.Logger(cmd.ErrOrStderr()))
 			if err != nil {
 				return err
 			}
+
 			return printRules(cmd.OutOrStdout(), rules.Rules())
 		},
 	}
 }
 
-// printRules writes the rules as YAML, with what each is for.
+// printRules writes the rules as YAML, with a comment that says what each rule is for, and whether policy.file sets it.
 func printRules(w io.Writer, rules []policy.Rule) error {
 	mapping := &yaml.Node{Kind: yaml.MappingNode}
 	for i, rule := range rules {
@@ -54,18 +57,23 @@ func printRules(w io.Writer, rules []policy.Rule) error {
 		requires.SetString(rule.Requires)
 		requires.Style = yaml.DoubleQuotedStyle
 		name.HeadComment = rule.About
+
 		if i > 0 && rule.About != "" {
 			name.HeadComment = "\n" + rule.About
 		}
+
 		if rule.Overridden {
 			requires.LineComment = "policy.file"
 		}
+
 		mapping.Content = append(mapping.Content, name, requires)
 	}
+
 	text, err := yaml.Marshal(mapping)
 	if err != nil {
 		return fmt.Errorf("the rules cannot be written: %w", err)
 	}
+
 	_, err = w.Write(text)
 	return err
 }

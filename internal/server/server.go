@@ -25,28 +25,29 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// touchInterval is how often a process says that it lives; well below conductor.silent_after.
+// touchInterval is how often a process records that it is alive; well below conductor.silent_after.
 const touchInterval = 5 * time.Second
 
-// Deps is what a server process stands on.
+// Deps is what a server process needs from outside.
 type Deps struct {
-	// Temporal is connected, or lazy; its namespace is Namespace.
+	// Temporal is a client of the namespace; it may be lazy.
 	Temporal  client.Client
 	Namespace string
-	// DatabaseURL is that of a migrated database.
+	// DatabaseURL is the URL of a migrated PostgreSQL database.
 	DatabaseURL string
 	Listeners   *Listeners
 	Registry    *prometheus.Registry
 	Log         *slog.Logger
 }
 
-// Run serves the configured roles until ctx ends, then stops in order: it takes no more requests, lets workflow tasks
-// come to an end, writes what agents have said, and leaves the database.
+// Run serves the configured roles until ctx ends. Then it stops in order: it takes no more requests, lets running activities
+// end, writes the reports that agents have sent, and closes the database.
 func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	metrics, err := newMetrics(deps.Registry)
 	if err != nil {
 		return err
 	}
+
 	store, err := db.Open(ctx, deps.DatabaseURL, db.Options{
 		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter, DeployableName: c.Inventory.NameDeployable,
 		Tracer: metrics,
@@ -55,22 +56,30 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 		return err
 	}
 	defer store.Close()
+
 	s := &server{Deps: deps, config: c, store: store, limits: workflows.Limits(c.Operations), metrics: metrics}
 	if c.OpenStack.Enabled() {
-		if s.cloud, err = openstack.New(c.OpenStack, deps.Log); err != nil {
+		s.cloud, err = openstack.New(c.OpenStack, deps.Log)
+		if err != nil {
 			return err
 		}
 		defer s.cloud.Close()
+
 		s.images = glance.New(s.cloud, glance.Options{Max: int64(c.Images.Max), AllowMD5: c.Glance.AllowMD5})
+
 		if c.Nova.Enabled {
 			s.nova = nova.New(s.cloud)
 		}
 	}
+
 	if err := s.followPlacement(ctx); err != nil {
 		return err
 	}
+
 	s.activities = s.newActivities()
+	// Parts are stopped in reverse order: those that take requests come after those that do the work.
 	parts := []Part{s.worker()}
+
 	if c.Server.Has(config.RoleConductor) {
 		conducting, err := s.conductor()
 		if err != nil {
@@ -78,6 +87,7 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 		}
 		parts = append(parts, conducting...)
 	}
+
 	if c.Server.Has(config.RoleAPI) {
 		serving, err := s.api()
 		if err != nil {
@@ -85,12 +95,15 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 		}
 		parts = append(parts, serving...)
 	}
+
 	if s.Listeners.pprof != nil {
 		parts = append(parts, s.profiles())
 	}
+
 	return RunParts(ctx, deps.Log, append(parts, s.presence())...)
 }
 
+// server is one server process.
 type server struct {
 	Deps
 	config *config.Config
@@ -98,18 +111,21 @@ type server struct {
 	limits workflows.Limits
 	// activities are those of this process's worker.
 	activities *activities.Activities
+	metrics    *metrics
 
-	metrics *metrics
-	cloud   *openstack.Session // nil without OpenStack
-	images  *glance.Images     // likewise
-	// placement follows the records; nil where it is not configured.
+	// The services of OpenStack, each nil where it is not configured.
+	cloud     *openstack.Session
+	images    *glance.Images
 	placement *activities.Placement
-	// placementCounted takes what operators watch of it.
+	nova      *nova.Nova
+
+	// placementCounted sets the gauges about Placement; nil without Placement.
 	placementCounted func(db.PlacementState)
-	nova             *nova.Nova // nil where Nova is not to be told
 }
 
+// newActivities returns the conductor's activities with the configured services and policy.
 func (s *server) newActivities() *activities.Activities {
+	// The fields are interfaces: a nil pointer in one of them would not be nil.
 	cloud := activities.Cloud{Placement: s.placement}
 	if s.images != nil {
 		cloud.Images = s.images
@@ -117,10 +133,12 @@ func (s *server) newActivities() *activities.Activities {
 	if s.nova != nil {
 		cloud.Nova = s.nova
 	}
+
 	var rescueWithin time.Duration
 	if s.config.Nova.Rescue == config.RescueHardReboot {
 		rescueWithin = s.config.Nova.RescueTimeout
 	}
+
 	return activities.New(s.store, s.Temporal, activities.Policy{
 		ForgetMissing: s.config.Inventory.ForgetMissingAfter,
 		AutoAdmit:     s.config.Inventory.Admission == config.AdmitAutomatically,
@@ -137,11 +155,11 @@ func (s *server) newActivities() *activities.Activities {
 	}, cloud, s.Log)
 }
 
-// servicesKept is how long a process that ended without a word is still listed, as silent.
+// servicesKept is for how long a process that was killed stays in the list of services, as silent.
 const servicesKept = 24 * time.Hour
 
-// worker serves the conductor's queue. The API runs one, too, on the client with which it starts operations, so that
-// they start in this process.
+// worker returns the part that serves the conductor's queue. A process with only the role api runs it, too, on the client
+// with which it starts operations, so that they run in the process that waits for them.
 func (s *server) worker() Part {
 	identity := workerIdentity(hostname(), cyborg.Version, instance())
 	return Part{Name: "worker", Run: func(ctx context.Context) error {
@@ -149,32 +167,38 @@ func (s *server) worker() Part {
 	}}
 }
 
-// conductor hears from agents and keeps the schedules.
+// conductor returns the parts of the role conductor: the agents' endpoint with the ingester of what they send, the schedules,
+// and what keeps Nova's and Placement's state known.
 func (s *server) conductor() ([]Part, error) {
-	intake := db.NewIngester(s.store, db.IngesterOptions{
+	ingester := db.NewIngester(s.store, db.IngesterOptions{
 		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize, Flushed: s.metrics.flushed,
 	}, s.Log)
+
 	images, err := imagesource.New(imagesource.Options{
 		Allow: s.config.Images.Allow, Max: int64(s.config.Images.Max),
 	})
 	if err != nil {
 		return nil, err
 	}
-	deps := agents.Deps{Ingester: intake, Records: s.store, Images: images, Registry: s.Registry, Log: s.Log}
+
+	deps := agents.Deps{Ingester: ingester, Records: s.store, Images: images, Registry: s.Registry, Log: s.Log}
 	if s.images != nil {
 		deps.Glance = s.images
 	}
+
 	endpoint, err := agents.New(agents.Config{Certificates: s.config.AgentEndpoint.TLS.ClientCA != ""}, deps)
 	if err != nil {
 		return nil, err
 	}
-	asking, err := s.novaParts()
+
+	novaParts, err := s.novaParts()
 	if err != nil {
 		return nil, err
 	}
+
 	prepared := make(chan struct{})
 	parts := []Part{
-		{Name: "intake", Run: intake.Run},
+		{Name: "intake", Run: ingester.Run},
 		{Name: "agent endpoint", Run: func(ctx context.Context) error {
 			return api.Serve(ctx, s.Listeners.agents, endpoint, api.ServeOptions{
 				Connections: s.config.AgentEndpoint.MaxConnections, Registry: s.Registry, Name: "agents", Log: s.Log,
@@ -182,19 +206,23 @@ func (s *server) conductor() ([]Part, error) {
 		}},
 		{Name: "schedules", Run: func(ctx context.Context) error { return s.schedules(ctx, prepared) }},
 	}
+
 	if s.config.Inventory.Admission == config.AdmitAutomatically {
 		parts = append(parts, s.admission(prepared))
 	}
-	return slices.Concat(asking, parts, s.placementParts()), nil
+
+	return slices.Concat(novaParts, parts, s.placementParts()), nil
 }
 
-// admission takes new hardware into service, once Temporal can run what is admitted.
+// admission returns the part that takes new hardware into service at once. It begins when Temporal is prepared: before that,
+// runs could not be started, and the admitted operations would be orphans.
 func (s *server) admission(prepared <-chan struct{}) Part {
 	admitter := conductor.Admitter{
 		Notify: s.store.Notify,
 		Admit:  func(ctx context.Context) (int, error) { return s.activities.AdmitNew(ctx, s.limits) },
 		Log:    s.Log,
 	}
+
 	return Part{Name: "admission", Run: func(ctx context.Context) error {
 		select {
 		case <-prepared:
@@ -205,27 +233,33 @@ func (s *server) admission(prepared <-chan struct{}) Part {
 	}}
 }
 
+// api returns the parts of the role api: the HTTP server, its audit and its policy.
 func (s *server) api() ([]Part, error) {
 	c := s.config.API
 	callers, err := s.callers()
 	if err != nil {
 		return nil, err
 	}
+
 	rules, err := newPolicy(s.config, s.Log)
 	if err != nil {
 		return nil, err
 	}
+
 	trail, err := s.audit()
 	if err != nil {
 		return nil, err
 	}
+
 	var (
 		instances    v2.Instances
 		rescueWithin time.Duration
 	)
+
 	if s.nova != nil {
 		instances, rescueWithin = s.nova, s.config.Nova.RescueTimeout
 	}
+
 	handler, err := api.New(api.Config{
 		Auth: callers,
 		V1: v1.Config{
@@ -243,6 +277,7 @@ func (s *server) api() ([]Part, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return []Part{
 		{Name: "audit", Run: trail.run},
 		{Name: "policy", Run: func(ctx context.Context) error {
@@ -257,27 +292,33 @@ func (s *server) api() ([]Part, error) {
 	}, nil
 }
 
-// schedules makes what Temporal must have, as soon as Temporal answers, says so, and is then done.
+// schedules registers the search attributes and the schedule with Temporal as soon as Temporal answers, and then closes
+// prepared. After that it only waits for ctx to end, because a part that returns has failed.
 func (s *server) schedules(ctx context.Context, prepared chan<- struct{}) error {
 	in := workflows.ReconcileInput{
 		Limits: s.limits, OrphanAfter: s.config.Conductor.OrphanAfter, AgentWait: s.limits.AgentWait,
 	}
+
 	if s.placement != nil {
-		in.Placement = comparedAtOnce
+		in.Placement = comparedPerRound
 	}
+
 	wait := time.Second
 	for {
 		err := conductor.EnsureSearchAttributes(ctx, s.Temporal, s.Namespace)
 		if err == nil {
 			err = conductor.EnsureSchedules(ctx, s.Temporal, s.config.Conductor.ReconcileInterval, in)
 		}
+
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it is told to stop
+			return nil //nolint:nilerr // a stop is no failure
 		}
+
 		if err == nil {
 			close(prepared)
 			break
 		}
+
 		s.Log.WarnContext(ctx, "Temporal is not prepared yet", slog.String("error", err.Error()), slog.String("hint", cyborg.AsError(err).Hint))
 		select {
 		case <-ctx.Done():
@@ -286,11 +327,13 @@ func (s *server) schedules(ctx context.Context, prepared chan<- struct{}) error 
 			wait = min(2*wait, 30*time.Second)
 		}
 	}
+
 	<-ctx.Done()
 	return nil
 }
 
-// presence keeps this process in the list of services while it lives, and takes it out at a clean stop.
+// presence returns the part that keeps this process in the list of services, and removes it at a clean stop. It is started
+// last and stopped first.
 func (s *server) presence() Part {
 	started := time.Now()
 	services := make([]cyborg.Service, 0, len(s.config.Server.Roles))
@@ -299,6 +342,7 @@ func (s *server) presence() Part {
 			Role: string(role), Host: hostname(), Instance: instance(), Version: cyborg.Version, StartedAt: started,
 		})
 	}
+
 	each := func(ctx context.Context, do func(context.Context, cyborg.Service) error) {
 		for _, service := range services {
 			if err := do(ctx, service); err != nil && ctx.Err() == nil {
@@ -307,17 +351,21 @@ func (s *server) presence() Part {
 			}
 		}
 	}
+
 	return Part{Name: "presence", Run: func(ctx context.Context) error {
 		ticker := time.NewTicker(touchInterval)
 		defer ticker.Stop()
+
 		for {
 			each(ctx, s.store.Touch)
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():
+				// ctx has ended, and the removal still has to reach the database.
 				leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), touchInterval)
 				defer cancel()
 				each(leaving, s.store.Retire)
+
 				return nil
 			}
 		}

@@ -6,56 +6,62 @@ import (
 	"time"
 )
 
-// Admitter takes new hardware into service as soon as the records have it, where inventory.admission is auto. Any number of
-// processes may have one; Reconcile is the net below it.
+// Admitter takes new hardware into service as soon as it is recorded, where inventory.admission is auto. Any number of
+// processes may run one. Reconcile does the same at its slower pace, for what an Admitter misses.
 type Admitter struct {
-	// Wake ticks when something was recorded, and each second at least; db.Store.Wake does.
+	// Notify returns a channel that ticks when something was recorded, and at least each second, until ctx ends.
+	// db.Store.Notify is meant for it.
 	Notify func(ctx context.Context) <-chan struct{}
-	// Admit admits what there is, and says how much that was; the conductor's Activities.AdmitNew does.
+	// Admit takes new hardware into service and returns how many accelerators that was. Activities.AdmitNew is meant for it.
 	Admit func(ctx context.Context) (int, error)
 	Log   *slog.Logger
 }
 
 const (
-	// admitPause is the least time between two looks, however much is recorded.
+	// admitPause is the least time between two calls of Admit, however much is recorded: each call is a query.
 	admitPause = 200 * time.Millisecond
-	// shortestTrouble and longestTrouble are how long it waits after a look that failed.
-	shortestTrouble, longestTrouble = time.Second, 30 * time.Second
+	// The pauses after failed calls double from the shortest to the longest.
+	shortestBackoff, longestBackoff = time.Second, 30 * time.Second
 )
 
-// Run does so until ctx ends.
+// Run calls Admit after each notification until ctx ends, and then returns nil. A failure is logged once, until a call
+// succeeds again.
 func (a *Admitter) Run(ctx context.Context) error {
 	var (
-		wake    = a.Notify(ctx)
-		trouble time.Duration
+		notified = a.Notify(ctx)
+		backoff  time.Duration // 0 while nothing fails
 	)
+
 	for {
 		admitted, err := a.Admit(ctx)
 		pause := admitPause
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // it was told to stop, whatever that interrupted
+			return nil //nolint:nilerr // a stop is no failure, whatever it interrupted
 		case err != nil:
-			if trouble == 0 {
+			if backoff == 0 {
 				a.Log.WarnContext(ctx, "new hardware cannot be taken into service now; it is tried again", slog.String("error", err.Error()))
 			}
-			trouble = min(max(2*trouble, shortestTrouble), longestTrouble)
-			pause = trouble
+			backoff = min(max(2*backoff, shortestBackoff), longestBackoff)
+			pause = backoff
 		default:
-			trouble = 0
+			backoff = 0
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
 		}
+
 		if err == nil && admitted > 0 {
-			continue // there may be more
+			continue // Admit is bounded, so there may be more
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-wake:
+		case <-notified:
 		}
 	}
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// New hardware is admitted when the records wake, all of it, and not asked for more often than is good for the database.
+// New hardware is admitted when the records notify, all of it, and the database is not asked more often than needed.
 func TestAdmitter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var (
-			wake  = make(chan struct{}, 1)
-			looks []time.Time
-			found []int // by the looks to come
-			away  error
+			notify = make(chan struct{}, 1)
+			looks  []time.Time
+			found  []int // by the looks to come
+			away   error
 		)
 		admitter := conductor.Admitter{
-			Notify: func(context.Context) <-chan struct{} { return wake },
+			Notify: func(context.Context) <-chan struct{} { return notify },
 			Admit: func(context.Context) (int, error) {
 				looks = append(looks, time.Now())
 				if away != nil || len(found) == 0 {
@@ -44,7 +44,7 @@ func TestAdmitter(t *testing.T) {
 
 		looks, found = nil, []int{500, 20}
 		recorded := time.Now()
-		wake <- struct{}{}
+		notify <- struct{}{}
 		wait(time.Minute)
 		require.Len(t, looks, 3, "until there is nothing left")
 		require.Equal(t, recorded, looks[0])
@@ -52,7 +52,7 @@ func TestAdmitter(t *testing.T) {
 		looks = nil
 		for range 100 { // a busy feed
 			select {
-			case wake <- struct{}{}:
+			case notify <- struct{}{}:
 			default:
 			}
 			wait(10 * time.Millisecond)
@@ -63,7 +63,7 @@ func TestAdmitter(t *testing.T) {
 		looks, away = nil, errors.New("Temporal does not answer")
 		for range 600 {
 			select {
-			case wake <- struct{}{}:
+			case notify <- struct{}{}:
 			default:
 			}
 			wait(time.Second)

@@ -17,45 +17,52 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Engine is the API's door to Temporal: it starts, watches and cancels the runs of operations, and asks hosts.
+// Engine is the API's access to Temporal: it starts, watches and cancels the runs of operations, and asks hosts.
 type Engine struct {
 	client client.Client
 	runs   *activities.Runs
 	limits workflows.Limits
 }
 
-// NewEngine returns an engine on the client that also serves a conductor worker in this process, whose runs those are.
+// NewEngine returns an engine. The runs must be those of the conductor worker that this process serves on the same client:
+// then most operations run in this process, and Wait need not ask Temporal.
 func NewEngine(c client.Client, runs *activities.Runs, limits workflows.Limits) *Engine {
 	return &Engine{client: c, runs: runs, limits: limits}
 }
 
 const (
-	// headStart is how long a run may take to begin in this process before Temporal is asked as well, and patience how
-	// long it may take to end here then: another process may have taken over.
-	headStart = 100 * time.Millisecond
-	patience  = 2 * time.Second
+	// localBeginWait is how long a run may take to begin in this process before Temporal is asked as well.
+	localBeginWait = 100 * time.Millisecond
+	// localEndWait is how long a run that has begun here may take to end here before Temporal is asked as well: another
+	// process may have taken it over.
+	localEndWait = 2 * time.Second
 )
 
-// run is the run of one operation.
+// run is a started run of one operation; it implements workflows.Run.
 type run struct {
-	of     client.WorkflowRun
-	here   *activities.Watch
-	forget func()
+	workflow client.WorkflowRun
+	watch    *activities.Watch // of the part that happens in this process
+	forget   func()            // ends the watch
 }
 
-// Wait returns when the operation's end is recorded, or with an error of kind ErrTimeout when ctx ends first. Where this
-// process works on the run, it knows that before Temporal could tell, and a question to Temporal is saved.
+// Wait returns nil when the operation's end is recorded, and an error of kind ErrTimeout when ctx ends first. It may be
+// called only once. Where this process works on the run, it learns of the end without a request to Temporal.
 func (r run) Wait(ctx context.Context) error {
 	defer r.forget()
-	if within(ctx, headStart, r.here.Begun) && within(ctx, patience, r.here.Ended) {
+	if within(ctx, localBeginWait, r.watch.Begun) && within(ctx, localEndWait, r.watch.Ended) {
 		return nil
 	}
+
+	// Ask Temporal, and go on watching: either may be first. The channel has room for the answer, so that the goroutine ends
+	// even where nobody waits for it any more.
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	answer := make(chan error, 1)
-	go func() { answer <- r.of.Get(asking, nil) }()
+	go func() { answer <- r.workflow.Get(asking, nil) }()
+
 	select {
-	case <-r.here.Ended:
+
+	case <-r.watch.Ended:
 		return nil
 	case err := <-answer:
 		if err != nil && ctx.Err() != nil {
@@ -68,10 +75,11 @@ func (r run) Wait(ctx context.Context) error {
 	}
 }
 
-// within says whether the channel is closed in that time.
+// within says whether the channel is closed before the limit is over and before ctx ends.
 func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
+
 	select {
 	case <-closed:
 		return true
@@ -81,32 +89,36 @@ func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bo
 	return false
 }
 
-// Start starts the run of an admitted operation.
+// Start starts the run of an admitted operation; see workflows.StartOperation for its errors. The watch begins before the
+// run, because a run that starts eagerly may be over when StartOperation returns.
 func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error) {
-	here, forget := e.runs.Watch(op.ID)
+	watch, forget := e.runs.Watch(op.ID)
 	started, err := workflows.StartOperation(ctx, e.client, op, e.limits, false)
 	if err != nil {
 		forget()
 		return nil, err
 	}
-	return run{of: started, here: here, forget: forget}, nil
+
+	return run{workflow: started, watch: watch, forget: forget}, nil
 }
 
-// Cancel asks the run to undo what it has done and to end. For an operation whose run is gone another one is started: where it
-// never began, its first step sees that it is cancelled, and else the run only undoes, as Reconcile would have it.
+// Cancel asks the run to undo what it has done and to end. Where the operation has no open run, Cancel starts one, as
+// Reconcile would: the run of an operation that never began finds in Begin that it is cancelled, and the run of one that had
+// begun only undoes.
 func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	err := e.client.CancelWorkflow(ctx, op.WorkflowID(), "")
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
 		_, err = workflows.StartOperation(ctx, e.client, op, e.limits, op.State == cyborg.OperationRunning)
 		return err
 	}
+
 	if err != nil {
 		return workflows.Unavailable(err)
 	}
 	return nil
 }
 
-// Progress returns how far the operation's present step is, as its agent last said; nil where no step runs.
+// Progress returns how far the operation's present step is, as its agent's last heartbeat says; nil where no step runs.
 func (e *Engine) Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error) {
 	answer, err := e.client.DescribeWorkflowExecution(ctx, op.WorkflowID(), "")
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
@@ -115,29 +127,34 @@ func (e *Engine) Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Pro
 	if err != nil {
 		return nil, workflows.Unavailable(err)
 	}
+
 	pending := answer.GetPendingActivities()
 	if len(pending) == 0 {
 		return nil, nil //nolint:nilnil // between two steps
 	}
+
 	step := pending[0]
 	progress := &cyborg.Progress{Step: step.GetActivityType().GetName(), Percent: -1}
 	if details := step.GetHeartbeatDetails(); details != nil {
-		var told cyborg.Progress
-		if err := converter.GetDefaultDataConverter().FromPayloads(details, &told); err == nil && told.Step != "" {
-			progress = &told
+		var reported cyborg.Progress
+		if err := converter.GetDefaultDataConverter().FromPayloads(details, &reported); err == nil && reported.Step != "" {
+			progress = &reported
 		}
 	}
+
 	if step.GetState() == enumspb.PENDING_ACTIVITY_STATE_SCHEDULED {
 		progress.Percent, progress.Note = -1, "waits for the agent of "+op.Host
 	}
+
 	if failure := step.GetLastFailure(); failure != nil {
 		tried := fmt.Sprintf("try %d; last try: %s", step.GetAttempt(), failure.GetMessage())
 		progress.Note = strings.TrimPrefix(progress.Note+"; "+tried, "; ")
 	}
+
 	return progress, nil
 }
 
-// Ping says whether Temporal answers.
+// Ping returns an error of kind ErrUnavailable where Temporal does not answer.
 func (e *Engine) Ping(ctx context.Context) error {
 	if _, err := e.client.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
 		return workflows.Unavailable(err)

@@ -11,35 +11,39 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// naming gives each activity the request id under which other services are asked: the operation's, and the run's where it is
-// no operation's.
-type naming struct {
+// requestIDInterceptor puts into each activity's context the request id that its requests to other services carry, so that
+// the logs of OpenStack's services can be searched by it.
+type requestIDInterceptor struct {
 	interceptor.WorkerInterceptorBase
 }
 
+// interceptors returns those of every worker of this package.
 func interceptors() []interceptor.WorkerInterceptor {
-	return []interceptor.WorkerInterceptor{&naming{}}
+	return []interceptor.WorkerInterceptor{&requestIDInterceptor{}}
 }
 
-// InterceptActivity names those of one activity.
-func (*naming) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
-	return &named{interceptor.ActivityInboundInterceptorBase{Next: next}}
+// InterceptActivity wraps the execution of an activity.
+func (*requestIDInterceptor) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &requestIDInbound{interceptor.ActivityInboundInterceptorBase{Next: next}}
 }
 
-type named struct {
+// requestIDInbound is requestIDInterceptor for one activity.
+type requestIDInbound struct {
 	interceptor.ActivityInboundInterceptorBase
 }
 
-// ExecuteActivity runs the activity.
-func (n *named) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
+// ExecuteActivity runs the activity with the request id in its context.
+func (n *requestIDInbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (any, error) {
 	return n.Next.ExecuteActivity(cyborg.WithRequestID(ctx, requestIDOf(activity.GetInfo(ctx))), in)
 }
 
-// requestIDOf makes a request id of a run: workflow ids of operations end with theirs.
+// requestIDOf returns "req-" and a UUID: the operation's id, with which the workflow id of an operation ends, or the run id of
+// any other workflow.
 func requestIDOf(info activity.Info) string {
 	id := info.WorkflowExecution.ID
 	if operation, err := uuid.Parse(id[strings.LastIndex(id, "/")+1:]); err == nil {
 		return "req-" + operation.String()
 	}
+
 	return "req-" + info.WorkflowExecution.RunID
 }

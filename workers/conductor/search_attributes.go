@@ -12,29 +12,37 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// EnsureSearchAttributes registers the search attributes that the namespace lacks.
+// EnsureSearchAttributes registers the search attributes that the namespace lacks. The error is of kind ErrUnavailable. Where
+// the process may not register them, an operator can: the hint lists them.
 func EnsureSearchAttributes(ctx context.Context, c client.Client, namespace string) error {
 	fail := func(err error) error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "search attributes cannot be registered in namespace %s: %w", namespace, err).
 			WithHint("Register them by hand, or give this process the right to: %v.", workflows.SearchAttributes())
 	}
+
 	known, err := c.OperatorService().ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: namespace})
 	if err != nil {
 		return fail(err)
 	}
+
 	missing := workflows.SearchAttributes()
 	for name := range known.GetCustomAttributes() {
 		delete(missing, name)
 	}
+
 	if len(missing) == 0 {
 		return nil
 	}
+
 	_, err = c.OperatorService().AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{
 		Namespace: namespace, SearchAttributes: missing,
 	})
-	var exists *serviceerror.AlreadyExists // another replica was faster
+
+	// Another replica may have registered them between the two requests.
+	var exists *serviceerror.AlreadyExists
 	if err != nil && !errors.As(err, &exists) {
 		return fail(err)
 	}
+
 	return nil
 }

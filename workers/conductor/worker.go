@@ -1,5 +1,5 @@
-// Package conductor serves the conductor's queue: the workflows and the activities that touch the records. It also
-// keeps the schedules and is the API's door to Temporal. It never imports a driver or an agent's package.
+// Package conductor serves the conductor's queue: the workflows, and the activities that touch the records. It also keeps the
+// schedules and is the API's access to Temporal. It never imports a driver or an agent's package.
 package conductor
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// registry is where workflows and activities are registered: a worker, or a test's environment or replayer.
+// registry is where workflows are registered: a worker, or a test's environment or replayer.
 type registry interface {
 	RegisterWorkflowWithOptions(w any, options workflow.RegisterOptions)
 }
@@ -47,7 +47,7 @@ func RegisterWorkflows(r registry) {
 	}
 }
 
-// newWorker returns a worker of the conductor's queue on the given client, and what it cannot go on after.
+// newWorker returns a worker of the conductor's queue, and the channel of its fatal error as workerOf does.
 func newWorker(c client.Client, acts *activities.Activities, identity string) (worker.Worker, <-chan error) {
 	w, fatal := workerOf(c, workflows.ConductorQueue, acts.All(), worker.Options{
 		Identity:                   identity,
@@ -59,7 +59,8 @@ func newWorker(c client.Client, acts *activities.Activities, identity string) (w
 	return w, fatal
 }
 
-// workerOf returns a worker of a queue that serves these activities, and what it cannot go on after.
+// workerOf returns a worker of a queue that serves these activities. The channel gets the first error after which the worker
+// cannot go on; the worker must then be stopped.
 func workerOf(c client.Client, queue string, acts map[string]any, options worker.Options) (worker.Worker, <-chan error) {
 	fatal := make(chan error, 1)
 	options.OnFatalError = func(err error) {
@@ -68,34 +69,41 @@ func workerOf(c client.Client, queue string, acts map[string]any, options worker
 		default:
 		}
 	}
+
 	options.Interceptors = interceptors()
 	w := worker.New(c, queue, options)
+
 	for name, a := range acts {
 		w.RegisterActivityWithOptions(a, activity.RegisterOptions{Name: name})
 	}
+
 	return w, fatal
 }
 
-// The pauses between tries to start double from the shortest to the longest.
+// The pauses between two attempts to start a worker double from the first to the last.
 const (
 	firstPause = 500 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
 
-// Serve runs a worker of the conductor's queue until ctx ends, then lets what is running come to a good place. Temporal may
-// be away when it starts, or not know the namespace yet: it keeps trying, each time with a new worker, because one that
-// could not start never will. The API runs one on the client with which it starts operations, so that they start in the
-// same process.
+// Serve runs a worker of the conductor's queue until ctx ends, and then gives running activities 20 s to end. Temporal may be
+// away at the start, or not know the namespace yet, so Serve keeps trying. It does so with a new worker each time, because
+// Temporal's SDK cannot start a worker again whose start failed.
+//
+// The API runs a worker, too, on the client with which it starts operations: their runs can then start in the same process.
 func Serve(ctx context.Context, c client.Client, acts *activities.Activities, identity string, log *slog.Logger) error {
 	return serve(ctx, func() (worker.Worker, <-chan error) { return newWorker(c, acts, identity) }, log)
 }
 
+// serve runs workers, one after the other, until ctx ends. It returns nil then.
 func serve(ctx context.Context, newWorker func() (worker.Worker, <-chan error), log *slog.Logger) error {
 	pause := firstPause
+
 	for {
 		w, fatal := newWorker()
 		err := w.Start()
 		if err == nil {
+
 			pause = firstPause
 			select {
 			case <-ctx.Done():
@@ -105,6 +113,7 @@ func serve(ctx context.Context, newWorker func() (worker.Worker, <-chan error), 
 				w.Stop()
 			}
 		}
+
 		log.WarnContext(ctx, "the conductor's worker cannot work yet; it keeps trying", slog.String("error", err.Error()))
 		select {
 		case <-ctx.Done():
@@ -115,7 +124,7 @@ func serve(ctx context.Context, newWorker func() (worker.Worker, <-chan error), 
 	}
 }
 
-// Identity names a worker process as Temporal's UI shows it.
+// Identity returns the name of a process in Temporal's UI.
 func Identity(role, host, version, instance string) string {
 	return fmt.Sprintf("%s@%s/%s/%s", role, host, version, instance)
 }

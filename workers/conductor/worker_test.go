@@ -95,10 +95,10 @@ func (l lateListener) Accept() (net.Conn, error) {
 	}
 }
 
-// told passes on that something was logged.
-type told struct{ heard chan struct{} }
+// logWatcher passes on that something was logged.
+type logWatcher struct{ heard chan struct{} }
 
-func (l told) Write(text []byte) (int, error) {
+func (l logWatcher) Write(text []byte) (int, error) {
 	select {
 	case l.heard <- struct{}{}:
 	default:
@@ -129,7 +129,7 @@ func TestServeWaitsForTemporal(t *testing.T) {
 	served := make(chan error, 1)
 	acts := activities.New(nil, c, activities.Policy{}, activities.Cloud{}, slog.New(slog.DiscardHandler))
 	go func() {
-		served <- conductor.Serve(ctx, c, acts, "test", slog.New(slog.NewTextHandler(told{heard}, nil)))
+		served <- conductor.Serve(ctx, c, acts, "test", slog.New(slog.NewTextHandler(logWatcher{heard}, nil)))
 	}()
 	<-heard // it could not start
 

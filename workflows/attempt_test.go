@@ -10,7 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// What is undone hangs on this: whether an agent may have begun a try. The test environment cancels without details, so
+// What is undone hangs on this: whether an agent may have begun an attempt. The test environment cancels without details, so
 // what Temporal's server says is tested here.
 func TestNeverTaken(t *testing.T) {
 	t.Parallel()
