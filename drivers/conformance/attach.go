@@ -27,7 +27,7 @@ func attachChecks() []check {
 		{name: "leaves other handles alone", run: attachLeavesOthers},
 		{name: "is not taken from its user", needs: canBeUsed, run: attachIsNotTaken},
 		{name: "of what vanished", needs: canVanish, run: attachOfWhatVanished},
-		{name: "is asked about by many", run: attachIsAskedAbout},
+		{name: "is asked about by many", run: attachWhileQueried},
 	}
 }
 

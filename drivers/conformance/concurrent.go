@@ -13,14 +13,14 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// attachIsAskedAbout asks everything from several goroutines while a handle is attached and detached: the race
+// attachWhileQueried asks everything from several goroutines while a handle is attached and detached: the race
 // detector finds what is not guarded, and nobody sees the hardware half changed.
-func attachIsAskedAbout(t *testing.T, b *bench) {
+func attachWhileQueried(t *testing.T, b *bench) {
 	b.install(t)
 	before := b.discover(t)
 	stop, watchers, problems := make(chan struct{}), 4, make(chan error, 4)
 	for range watchers {
-		go func() { problems <- b.askUntil(t.Context(), stop, before) }()
+		go func() { problems <- b.queryUntil(t.Context(), stop, before) }()
 	}
 	for range 5 {
 		book := &notebook{}
@@ -33,15 +33,15 @@ func attachIsAskedAbout(t *testing.T, b *bench) {
 	}
 }
 
-// enough is how often each goroutine asks at least.
-const enough = 20
+// minRounds is how often each goroutine asks at least.
+const minRounds = 20
 
-// askUntil calls everything that changes nothing, over and over, until stop is closed. The park must stay as it is.
-func (b *bench) askUntil(ctx context.Context, stop <-chan struct{}, park []cyborg.DeviceReport) error {
+// queryUntil calls everything that changes nothing, over and over, until stop is closed. The park must stay as it is.
+func (b *bench) queryUntil(ctx context.Context, stop <-chan struct{}, park []cyborg.DeviceReport) error {
 	for round := 1; ; round++ {
 		select {
 		case <-stop:
-			if round > enough {
+			if round > minRounds {
 				return nil
 			}
 		default:

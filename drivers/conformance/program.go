@@ -21,7 +21,7 @@ func programChecks() []check {
 		{name: "disturbs its own set only", run: programDisturbsItsSet},
 		{name: "can be repeated", run: programCanBeRepeated},
 		{name: "refuses what does not fit", run: programRefuses},
-		{name: "tells its progress", run: programTellsProgress},
+		{name: "tells its progress", run: programReportsProgress},
 		{name: "does not begin under an ended context", run: programDoesNotBegin},
 		{name: "is interrupted and repeated", needs: canBeSlow, run: programIsInterrupted},
 		{name: "of what vanished fails", needs: canVanish, run: programOfWhatVanished},
@@ -35,13 +35,13 @@ func (b *bench) request(path string, image cyborg.Image, progress func(percent i
 	return drivers.ProgramRequest{Target: b.target, Path: path, Image: image, Progress: progress}
 }
 
-func ignore(int, string) {}
+func ignoreProgress(int, string) {}
 
 // load programs a good image and returns what must be recorded as bitstream id.
 func (b *bench) load(t *testing.T) (request drivers.ProgramRequest, id string) {
 	t.Helper()
 	path, image := b.GoodImage(t, b.target)
-	request = b.request(path, image, ignore)
+	request = b.request(path, image, ignoreProgress)
 	require.NoError(t, b.programmer().Program(t.Context(), request))
 	id = cmp.Or(image.ID, image.SHA256)
 	require.NotEmpty(t, id, "Rig.GoodImage tells the id or the checksum of its image, as the agent does")
@@ -111,12 +111,12 @@ func programRefuses(t *testing.T, b *bench) {
 	b.load(t)
 	before := b.state(t)
 	path, image := b.BadImage(t, b.target)
-	err := b.programmer().Program(t.Context(), b.request(path, image, ignore))
+	err := b.programmer().Program(t.Context(), b.request(path, image, ignoreProgress))
 	require.Equalf(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "an image that does not fit answers %v", err)
 	require.Equal(t, before, b.state(t))
 }
 
-func programTellsProgress(t *testing.T, b *bench) {
+func programReportsProgress(t *testing.T, b *bench) {
 	b.install(t)
 	var guard sync.Mutex
 	var percents []int
@@ -138,7 +138,7 @@ func programDoesNotBegin(t *testing.T, b *bench) {
 	b.install(t)
 	before := b.state(t)
 	path, image := b.GoodImage(t, b.target)
-	request := b.request(path, image, ignore)
+	request := b.request(path, image, ignoreProgress)
 	requireStopped(t, promptly(t, "Program", func() error { return b.programmer().Program(ended(t), request) }))
 	require.Equal(t, before, b.state(t))
 }
@@ -156,7 +156,7 @@ func programIsInterrupted(t *testing.T, b *bench) {
 	quick()
 
 	b.Driver = b.Restart(t)
-	require.NoError(t, b.programmer().Program(t.Context(), b.request(path, image, ignore)))
+	require.NoError(t, b.programmer().Program(t.Context(), b.request(path, image, ignoreProgress)))
 	require.Equal(t, cmp.Or(image.ID, image.SHA256), b.deployable(t).BitstreamID)
 }
 
@@ -164,6 +164,6 @@ func programOfWhatVanished(t *testing.T, b *bench) {
 	b.install(t)
 	path, image := b.GoodImage(t, b.target)
 	b.Vanish(t, b.target.Device)
-	request := b.request(path, image, ignore)
+	request := b.request(path, image, ignoreProgress)
 	require.Error(t, promptly(t, "Program", func() error { return b.programmer().Program(t.Context(), request) }))
 }

@@ -12,7 +12,7 @@ import (
 
 func inUseChecks() []check {
 	return []check{
-		{name: "tells the user", run: inUseTellsUser},
+		{name: "tells the user", run: inUseReportsUser},
 		{name: "changes nothing", run: inUseChangesNothing},
 	}
 }
@@ -26,7 +26,7 @@ func (b *bench) user(t *testing.T) string {
 	return by
 }
 
-func inUseTellsUser(t *testing.T, b *bench) {
+func inUseReportsUser(t *testing.T, b *bench) {
 	b.install(t)
 	book := &notebook{}
 	require.Empty(t, b.user(t), "nobody uses a handle at first")

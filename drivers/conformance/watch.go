@@ -51,7 +51,7 @@ func watchNotices(t *testing.T, b *bench) {
 		default:
 		}
 	})
-	told := func(what string) {
+	waitForChange := func(what string) {
 		t.Helper()
 		select {
 		case <-changed:
@@ -59,8 +59,8 @@ func watchNotices(t *testing.T, b *bench) {
 			require.Failf(t, "the watch tells nothing", "it should tell %s", what)
 		}
 	}
-	told("that it has begun to look")
+	waitForChange("that it has begun to look")
 	b.Vanish(t, b.target.Device)
-	told("of a card that vanished")
+	waitForChange("of a card that vanished")
 	end()
 }

@@ -32,7 +32,7 @@ type model struct {
 	name       string
 	product    string // PCI product id
 	class      string // Placement resource class, as OpenStack Cyborg's drivers report it
-	does       string
+	purpose    string
 	capability cyborg.JSONObject
 	volatile   bool // what was programmed is lost with the power
 }
@@ -45,27 +45,27 @@ func models() []model {
 	return []model{
 		{
 			word: "fpga", kind: cyborg.DeviceTypeFPGA, name: "Fake FPGA", product: "fa01", class: "FPGA",
-			does: "reconfigurable", capability: cyborg.JSONObject{"logic_cells": 1150000}, volatile: true,
+			purpose: "reconfigurable", capability: cyborg.JSONObject{"logic_cells": 1150000}, volatile: true,
 		},
 		{
 			word: "gpu", kind: cyborg.DeviceTypeGPU, name: "Fake GPU", product: "fa02", class: "PGPU",
-			does: "compute", capability: cyborg.JSONObject{"memory_mib": 40960},
+			purpose: "compute", capability: cyborg.JSONObject{"memory_mib": 40960},
 		},
 		{
 			word: "nic", kind: cyborg.DeviceTypeNIC, name: "Fake SmartNIC", product: "fa03", class: "CUSTOM_NIC",
-			does: "network", capability: cyborg.JSONObject{"speed_mbps": 100000},
+			purpose: "network", capability: cyborg.JSONObject{"speed_mbps": 100000},
 		},
 		{
 			word: "ssd", kind: cyborg.DeviceTypeSSD, name: "Fake SSD", product: "fa04", class: "CUSTOM_SSD",
-			does: "storage", capability: cyborg.JSONObject{"size_gib": 3840},
+			purpose: "storage", capability: cyborg.JSONObject{"size_gib": 3840},
 		},
 		{
 			word: "qat", kind: cyborg.DeviceTypeQAT, name: "Fake QAT", product: "fa05", class: "CUSTOM_QAT",
-			does: "crypto", capability: cyborg.JSONObject{"symmetric": true, "compression": true},
+			purpose: "crypto", capability: cyborg.JSONObject{"symmetric": true, "compression": true},
 		},
 		{
 			word: "aichip", kind: cyborg.DeviceTypeAIChip, name: "Fake AI chip", product: "fa06", class: "CUSTOM_AICHIP",
-			does: "inference", capability: cyborg.JSONObject{"int8_tops": 256},
+			purpose: "inference", capability: cyborg.JSONObject{"int8_tops": 256},
 		},
 	}
 }

@@ -51,7 +51,7 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 	if err := d.run(ctx, c); err != nil {
 		return err
 	}
-	card, err := d.look(ctx, s)
+	card, err := d.currentCard(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// glance is how often a step that waits looks whether its card's script still wants that.
-const glance = 100 * time.Millisecond
+// pollInterval is how often a step that waits looks whether its card's script still wants that.
+const pollInterval = 100 * time.Millisecond
 
 // change is a step that changes a card. The card is touched at the end in one write; a step with a middle state
 // touches it at the beginning as well and leaves it there where it fails, is cancelled or dies.
@@ -79,12 +79,12 @@ func (d *driver) run(ctx context.Context, c change) error {
 func (c *change) check(card *Card) (todo bool, err error) {
 	undoes := c.step == StepDetach || c.step == StepUninstall // of what is gone, there is nothing left to undo
 	if card.Vanished && !undoes {
-		return false, gone(c.slot)
+		return false, vanishedError(c.slot)
 	}
 	return c.due(card)
 }
 
-func gone(s *slot) error {
+func vanishedError(s *slot) error {
 	return cyborg.Errorf(cyborg.ErrHardware, "fake card %s is gone from the bus", s.identity())
 }
 
@@ -92,7 +92,7 @@ func gone(s *slot) error {
 func (d *driver) wait(ctx context.Context, s *slot, step Step, still func(card *Card) error, progress func(percent int)) error {
 	start := time.Now()
 	for {
-		card, err := d.look(ctx, s)
+		card, err := d.currentCard(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (d *driver) wait(ctx context.Context, s *slot, step Step, still func(card *
 			return nil
 		}
 		progress(int(100 * past / latency))
-		if err := pauseFor(ctx, min(glance, latency-past)); err != nil {
+		if err := sleep(ctx, min(pollInterval, latency-past)); err != nil {
 			return err
 		}
 	}
@@ -118,8 +118,8 @@ func (d *driver) latencyOf(card *Card, step Step) time.Duration {
 }
 
 // inspect takes a step that changes nothing on the card but its script, and returns the card.
-func (d *driver) inspect(ctx context.Context, s *slot, step Step) (*Card, error) {
-	card, err := d.look(ctx, s)
+func (d *driver) readStep(ctx context.Context, s *slot, step Step) (*Card, error) {
+	card, err := d.currentCard(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (d *driver) inspect(ctx context.Context, s *slot, step Step) (*Card, error)
 		if err := d.wait(ctx, s, step, func(*Card) error { return nil }, func(int) {}); err != nil {
 			return nil, err
 		}
-		if card, err = d.look(ctx, s); err != nil {
+		if card, err = d.currentCard(ctx, s); err != nil {
 			return nil, err
 		}
 	}

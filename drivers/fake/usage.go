@@ -7,13 +7,13 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// ErrInUse returns who uses the handle, as its card's script says.
+// InUse returns who uses the handle, as its card's script says.
 func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
 		return "", err
 	}
-	card, err := d.inspect(ctx, s, StepInUse)
+	card, err := d.readStep(ctx, s, StepInUse)
 	if err != nil {
 		return "", err
 	}
@@ -26,12 +26,12 @@ func (d *driver) Metrics(ctx context.Context, target drivers.Target) (map[string
 	if err != nil {
 		return nil, err
 	}
-	card, err := d.inspect(ctx, s, StepUsage)
+	card, err := d.readStep(ctx, s, StepUsage)
 	if err != nil {
 		return nil, err
 	}
 	if card.Vanished {
-		return nil, gone(s)
+		return nil, vanishedError(s)
 	}
 	var attached, used float64
 	for _, handle := range card.Deployables[part.key].Handles {

@@ -11,15 +11,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// period is how often Watch looks at the cards' files. Their number is small, and notification instances of the kernel
+// watchInterval is how often Watch looks at the cards' files. Their number is small, and notification instances of the kernel
 // are few where many fake hosts share a machine.
-const period = 500 * time.Millisecond
+const watchInterval = 500 * time.Millisecond
 
 // Watch calls changed once it has begun to look, and then when Discover would tell something else than before: a card vanished
 // or returned, somebody else programmed it, the host was booted, Discover is scripted to fail or no longer is. What Discover
 // told last counts as well as what was seen last: a card may be back before it is missed here. It returns nil when ctx ends.
 func (d *driver) Watch(ctx context.Context, changed func()) error {
-	ticker := time.NewTicker(period)
+	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	stamps, boot := d.stamps()
 	view, _ := d.view(ctx)
@@ -32,7 +32,7 @@ func (d *driver) Watch(ctx context.Context, changed func()) error {
 		case <-ticker.C:
 		}
 		newStamps, newBoot := d.stamps()
-		newTold := d.told.Load()
+		newTold := d.lastReports.Load()
 		if boot == newBoot && told == newTold && slices.EqualFunc(stamps, newStamps, sameFile) {
 			continue
 		}
@@ -40,7 +40,7 @@ func (d *driver) Watch(ctx context.Context, changed func()) error {
 		now, seen := d.view(ctx)
 		if ctx.Err() == nil && (now != view || told != nil && *told != seen) {
 			view, told = now, &seen
-			d.told.Store(told)
+			d.lastReports.Store(told)
 			changed()
 		}
 	}
@@ -80,7 +80,7 @@ func (d *driver) view(ctx context.Context) (view, seen string) {
 	seen = textOf(reports)
 	view = seen
 	for _, s := range d.slots {
-		if card, err := d.look(ctx, s); err == nil && card.Fail[StepDiscover].Times != 0 {
+		if card, err := d.currentCard(ctx, s); err == nil && card.Fail[StepDiscover].Times != 0 {
 			view += s.identity()
 		}
 	}

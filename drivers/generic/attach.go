@@ -107,7 +107,7 @@ func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 	}
 }
 
-// ErrInUse says who uses the function, through whatever driver it has now.
+// InUse says who uses the function, through whatever driver it has now.
 func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {

@@ -116,7 +116,7 @@ func (s Spec) Match(f sysfs.Function) bool {
 
 // parseID reads a vendor or product id: four hexadecimal digits, or "*" for any.
 func parseID(key string, value any) (string, error) {
-	text, err := digits(value)
+	text, err := idText(value)
 	if err != nil || text == "*" {
 		return "", err
 	}
@@ -129,7 +129,7 @@ func parseID(key string, value any) (string, error) {
 
 // parseClass reads a class code or the beginning of one, or "*" for any.
 func parseClass(value any) (string, error) {
-	text, err := digits(value)
+	text, err := idText(value)
 	if err != nil || text == "*" {
 		return "", err
 	}
@@ -142,7 +142,7 @@ func parseClass(value any) (string, error) {
 
 // digits is the text of a value. YAML makes a number of 8086 (which is meant as it stands) and an octal one of 0302
 // (which is lost).
-func digits(value any) (string, error) {
+func idText(value any) (string, error) {
 	switch value := value.(type) {
 	case string:
 		return strings.TrimSpace(value), nil

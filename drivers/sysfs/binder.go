@@ -25,7 +25,7 @@ const grace = time.Second
 const noOverride = "(null)"
 
 // Binder gives functions to drivers. Every access that takes the device's lock in the kernel has a deadline, because a
-// driver that does not let go blocks it for ever. What hangs stays hanging: until it ends, every further call for that
+// driver that does not let go blocks it for ever. What hangs stays inFlight: until it ends, every further call for that
 // function fails with kind ErrBusy.
 //
 // Its calls may be repeated after they were interrupted anywhere. Calls for the same function must not overlap.
@@ -35,19 +35,19 @@ type Binder struct {
 	deadline time.Duration
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	hanging map[cyborg.PCIAddress]access
+	mu       sync.Mutex
+	inFlight map[cyborg.PCIAddress]access
 }
 
 // access is one access to the kernel that takes the device's lock.
 type access struct {
-	what  string
-	since time.Time
+	action string
+	since  time.Time
 }
 
 // NewBinder returns a binder whose every single access to the kernel may take as long as the deadline.
 func NewBinder(tree *Tree, kernel Kernel, deadline time.Duration, log *slog.Logger) *Binder {
-	return &Binder{tree: tree, kernel: kernel, deadline: deadline, log: log, hanging: map[cyborg.PCIAddress]access{}}
+	return &Binder{tree: tree, kernel: kernel, deadline: deadline, log: log, inFlight: map[cyborg.PCIAddress]access{}}
 }
 
 // Binding reads the function's present binding.
@@ -203,7 +203,7 @@ func (b *Binder) registered(driver string) bool {
 func (b *Binder) override(ctx context.Context, address cyborg.PCIAddress) (string, error) {
 	var text string
 	name := path.Join(devicesDir, address.String(), "driver_override")
-	err := b.within(ctx, address, "reading "+name, func() error {
+	err := b.withDeadline(ctx, address, "reading "+name, func() error {
 		v, err := b.tree.open()
 		if err != nil {
 			return err
@@ -228,66 +228,66 @@ func (b *Binder) setOverride(ctx context.Context, address cyborg.PCIAddress, dri
 }
 
 func (b *Binder) write(ctx context.Context, address cyborg.PCIAddress, attribute, text string) error {
-	return b.within(ctx, address, "writing to "+attribute, func() error { return b.kernel.Write(attribute, text) })
+	return b.withDeadline(ctx, address, "writing to "+attribute, func() error { return b.kernel.Write(attribute, text) })
 }
 
 // within runs one access to the kernel and waits for it as long as the deadline allows.
-func (b *Binder) within(ctx context.Context, address cyborg.PCIAddress, what string, do func() error) error {
+func (b *Binder) withDeadline(ctx context.Context, address cyborg.PCIAddress, action string, do func() error) error {
 	if err := ctx.Err(); err != nil {
-		return stopped(err, what+" for "+address.String())
+		return interrupted(err, action+" for "+address.String())
 	}
-	if err := b.enter(address, what); err != nil {
+	if err := b.begin(address, action); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
 		err := do()
-		b.leave(address, what, err)
+		b.finish(address, action, err)
 		done <- err
 	}()
 	timer := time.NewTimer(b.deadline)
 	defer timer.Stop()
 	select {
 	case err := <-done:
-		return explain(address, what, err)
+		return classify(address, action, err)
 	case <-ctx.Done():
 		// What began ends in a moment, unless it hangs: then the caller knows what it left behind.
 		timer.Reset(min(b.deadline, grace))
 		select {
 		case err := <-done:
-			return errors.Join(stopped(ctx.Err(), what+" for "+address.String()), explain(address, what, err))
+			return errors.Join(interrupted(ctx.Err(), action+" for "+address.String()), classify(address, action, err))
 		case <-timer.C:
-			return stopped(ctx.Err(), what+" for "+address.String()+", which hangs in the kernel,")
+			return interrupted(ctx.Err(), action+" for "+address.String()+", which hangs in the kernel,")
 		}
 	case <-timer.C:
-		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: the kernel waits for the driver to let go", what, address, b.deadline).
+		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: the kernel waits for the driver to let go", action, address, b.deadline).
 			WithHint("End what still uses the device; the kernel log (dmesg) may name it. It cannot be cancelled.")
 	}
 }
 
-func (b *Binder) enter(address cyborg.PCIAddress, what string) error {
+func (b *Binder) begin(address cyborg.PCIAddress, action string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if other, ok := b.hanging[address]; ok {
-		return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", other.what, address, other.since.UTC().Format(time.RFC3339)).
+	if other, ok := b.inFlight[address]; ok {
+		return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", other.action, address, other.since.UTC().Format(time.RFC3339)).
 			WithHint("End what still uses the device; the kernel log (dmesg) may name it.")
 	}
-	b.hanging[address] = access{what: what, since: time.Now()}
+	b.inFlight[address] = access{action: action, since: time.Now()}
 	return nil
 }
 
-func (b *Binder) leave(address cyborg.PCIAddress, what string, err error) {
+func (b *Binder) finish(address cyborg.PCIAddress, action string, err error) {
 	b.mu.Lock()
-	since := b.hanging[address].since
-	delete(b.hanging, address)
+	since := b.inFlight[address].since
+	delete(b.inFlight, address)
 	b.mu.Unlock()
 	if took := time.Since(since); took >= b.deadline {
-		b.log.Warn("an access to the kernel came back after its deadline", "address", address.String(), "access", what, "took", took, "error", err)
+		b.log.Warn("an access to the kernel came back after its deadline", "address", address.String(), "access", action, "took", took, "error", err)
 	}
 }
 
 // explain gives an error of the kernel its kind.
-func explain(address cyborg.PCIAddress, what string, err error) error {
+func classify(address cyborg.PCIAddress, action string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -300,5 +300,5 @@ func explain(address cyborg.PCIAddress, what string, err error) error {
 	case errors.Is(err, syscall.ENOENT):
 		kind, hint = cyborg.ErrNotFound, "The function or the driver has vanished; discover again."
 	}
-	return cyborg.Errorf(kind, "%s for %s failed: %w", what, address, err).WithHint("%s", hint)
+	return cyborg.Errorf(kind, "%s for %s failed: %w", action, address, err).WithHint("%s", hint)
 }

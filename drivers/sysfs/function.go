@@ -95,7 +95,7 @@ func (v *view) functions(ctx context.Context) ([]Function, error) {
 	var functions []Function
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			return nil, stopped(err, "listing the PCI functions")
+			return nil, interrupted(err, "listing the PCI functions")
 		}
 		address, ok := parseAddress(name)
 		if !ok {
@@ -297,7 +297,7 @@ func (d *details) virtualFunctions() []cyborg.PCIAddress {
 	}
 	defer dir.Close()
 	names, err := dir.Readdirnames(-1)
-	if err != nil && !gone(err) {
+	if err != nil && !isGone(err) {
 		return nil
 	}
 	type virtual struct {
@@ -332,6 +332,6 @@ func compareAddresses(a, b cyborg.PCIAddress) int {
 }
 
 // stopped turns the end of a context into an error that says what was going on.
-func stopped(err error, what string) error {
+func interrupted(err error, what string) error {
 	return cyborg.Errorf(cyborg.ErrTimeout, "%s did not come to its end: %w", what, err)
 }

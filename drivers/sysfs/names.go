@@ -31,7 +31,7 @@ func NewNames(path string, log *slog.Logger) *Names {
 func (n *Names) Fill(ctx context.Context, functions []Function) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.learn(functions); err != nil {
+	if err := n.lookUpNew(functions); err != nil {
 		n.log.DebugContext(ctx, "PCI ids stand in for names", "error", err)
 	}
 	for i := range functions {
@@ -47,7 +47,7 @@ func (n *Names) Fill(ctx context.Context, functions []Function) {
 }
 
 // learn asks the database for what it has not been asked before.
-func (n *Names) learn(functions []Function) error {
+func (n *Names) lookUpNew(functions []Function) error {
 	known := true
 	for _, f := range functions {
 		_, vendor := n.vendors[f.Vendor]

@@ -45,14 +45,14 @@ func (t *Tree) Survey(ctx context.Context) ([]Function, Protection, error) {
 	for i := range functions {
 		s.functions[functions[i].Address] = &functions[i]
 	}
-	for _, look := range []func() error{s.chipset, s.storage, s.network, s.console} {
+	for _, look := range []func() error{s.protectChipset, s.protectStorage, s.protectNetwork, s.protectConsole} {
 		if err := look(); err != nil {
 			return nil, nil, cyborg.Errorf(cyborg.ErrUnavailable, "nobody can tell which PCI functions the host lives on: %w", err)
 		}
 	}
-	s.ancestors()
-	s.physicalFunctions()
-	s.groups()
+	s.protectAncestors()
+	s.protectPhysicalFunctions()
+	s.protectGroups()
 	return functions, s.found, nil
 }
 
@@ -74,13 +74,13 @@ func (s *survey) protect(address cyborg.PCIAddress, reason string) {
 }
 
 // last protects the function that a directory of sysfs hangs on.
-func (s *survey) last(dir, reason string) {
+func (s *survey) protectNearest(dir, reason string) {
 	if chain := functionsOn(dir); len(chain) > 0 {
 		s.protect(chain[len(chain)-1], reason)
 	}
 }
 
-func (s *survey) chipset() error {
+func (s *survey) protectChipset() error {
 	for address, f := range s.functions {
 		if reason := f.Class.platform(); reason != "" {
 			s.protect(address, reason)
@@ -92,7 +92,7 @@ func (s *survey) chipset() error {
 	return nil
 }
 
-func (s *survey) storage() error {
+func (s *survey) protectStorage() error {
 	disks, err := s.view.disks()
 	if err != nil {
 		return err
@@ -105,13 +105,13 @@ func (s *survey) storage() error {
 		dir := disks.find(storage.number, storage.node)
 		if dir == "" {
 			if storage.local() {
-				s.everyDisk(disks, storage)
+				s.protectEveryDisk(disks, storage)
 			}
 			continue
 		}
 		functions, known := disks.functions(dir)
 		if !known {
-			s.everyDisk(disks, storage)
+			s.protectEveryDisk(disks, storage)
 		}
 		for _, address := range functions {
 			s.protect(address, "its disk "+path.Base(dir)+" "+storage.use)
@@ -121,40 +121,40 @@ func (s *survey) storage() error {
 }
 
 // everyDisk protects all disk controllers, since some of them carry the storage and nobody can tell which.
-func (s *survey) everyDisk(disks *disks, storage storage) {
+func (s *survey) protectEveryDisk(disks *disks, storage storage) {
 	for _, dir := range disks.physical() {
-		s.last(dir, "it has the disk "+path.Base(dir)+", and "+storage.node+", which "+storage.use+", may be on it")
+		s.protectNearest(dir, "it has the disk "+path.Base(dir)+", and "+storage.node+", which "+storage.use+", may be on it")
 	}
 }
 
-func (s *survey) network() error {
+func (s *survey) protectNetwork() error {
 	interfaces, err := s.view.interfaces()
 	if err != nil {
 		return err
 	}
 	for _, i := range interfaces {
 		if i.use != "" {
-			s.last(i.dir, "its network interface "+i.name+" "+i.use)
+			s.protectNearest(i.dir, "its network interface "+i.name+" "+i.use)
 		}
 	}
 	return nil
 }
 
-func (s *survey) console() error {
+func (s *survey) protectConsole() error {
 	text, err := s.view.text("sys/class/tty/console/active")
 	if err != nil {
 		return nil //nolint:nilerr // a host without a console has none to lose
 	}
 	for name := range strings.FieldsSeq(text) {
 		if dir := s.view.target(path.Join("sys/class/tty", name)); dir != "" {
-			s.last(dir, "it carries the system console "+name)
+			s.protectNearest(dir, "it carries the system console "+name)
 		}
 	}
 	return nil
 }
 
 // ancestors protects what stands above a protected function: not only bridges have functions below them.
-func (s *survey) ancestors() {
+func (s *survey) protectAncestors() {
 	for _, address := range s.addresses() {
 		for _, above := range s.functions[address].ancestors() {
 			s.protect(above, "protected function "+address.String()+" is below it")
@@ -162,7 +162,7 @@ func (s *survey) ancestors() {
 	}
 }
 
-func (s *survey) physicalFunctions() {
+func (s *survey) protectPhysicalFunctions() {
 	for _, address := range s.addresses() {
 		if pf := s.functions[address].PF; pf != nil {
 			s.protect(*pf, "its virtual function "+address.String()+" is protected: "+s.found[address])
@@ -170,7 +170,7 @@ func (s *survey) physicalFunctions() {
 	}
 }
 
-func (s *survey) groups() {
+func (s *survey) protectGroups() {
 	direct := maps.Clone(s.found)
 	for address, f := range s.functions {
 		if f.IOMMUGroup == "" {

@@ -98,14 +98,14 @@ func readText(root *os.Root, name string) (string, error) {
 func (v *view) names(dir string) ([]string, error) {
 	file, err := v.root.Open(dir)
 	if err != nil {
-		if gone(err) {
+		if isGone(err) {
 			return nil, nil
 		}
 		return nil, err
 	}
 	defer file.Close()
 	names, err := file.Readdirnames(-1)
-	if err != nil && !gone(err) {
+	if err != nil && !isGone(err) {
 		return nil, err
 	}
 	slices.Sort(names)
@@ -136,7 +136,7 @@ func (v *view) target(name string) string {
 }
 
 // gone says that the error only means that something is no longer there.
-func gone(err error) bool {
+func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO) ||
 		errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.ENOTDIR)
 }

@@ -97,10 +97,10 @@ func (v *view) children(ctx context.Context, f Function) (children, error) {
 	routed := v.defaultRoutes()
 	err := fs.WalkDir(v.root.FS(), f.Path, func(name string, entry fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
-			return stopped(ctx.Err(), "looking at what the driver of "+f.Address.String()+" made")
+			return interrupted(ctx.Err(), "looking at what the driver of "+f.Address.String()+" made")
 		}
 		if err != nil {
-			if gone(err) || errors.Is(err, fs.ErrPermission) {
+			if isGone(err) || errors.Is(err, fs.ErrPermission) {
 				return nil // it vanished, or nobody but the kernel looks into it
 			}
 			return err
@@ -123,7 +123,7 @@ func (v *view) children(ctx context.Context, f Function) (children, error) {
 		}
 		return nil
 	})
-	if err != nil && !gone(err) {
+	if err != nil && !isGone(err) {
 		return children{}, cyborg.Errorf(cyborg.ErrUnavailable, "%s cannot be looked at: %w", f.Address, err)
 	}
 	return found, nil
@@ -186,7 +186,7 @@ func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, 
 			continue
 		}
 		if err := ctx.Err(); err != nil {
-			return "", stopped(err, "looking for processes with "+nodes[0]+" open")
+			return "", interrupted(err, "looking for processes with "+nodes[0]+" open")
 		}
 		dir := path.Join("proc", process, "fd")
 		files, err := v.names(dir)

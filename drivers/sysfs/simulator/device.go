@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -74,14 +75,14 @@ func attributes(f Function) []attribute {
 		{"device", "0x" + f.Product},
 		{"class", fmt.Sprintf("0x%06x", f.Class)},
 		{"revision", "0x00"},
-		{"subsystem_vendor", "0x" + or(f.SubsystemVendor, f.Vendor)},
-		{"subsystem_device", "0x" + or(f.SubsystemProduct, "0000")},
+		{"subsystem_vendor", "0x" + cmp.Or(f.SubsystemVendor, f.Vendor)},
+		{"subsystem_device", "0x" + cmp.Or(f.SubsystemProduct, "0000")},
 		{"numa_node", strconv.Itoa(f.NUMANode)},
 		{"driver_override", noOverride},
 		{"enable", "1"},
 		{"modalias", fmt.Sprintf("pci:v0000%sd0000%ssv0000%ssd0000%sbc%02Xsc%02Xi%02X",
 			strings.ToUpper(f.Vendor), strings.ToUpper(f.Product),
-			strings.ToUpper(or(f.SubsystemVendor, f.Vendor)), strings.ToUpper(or(f.SubsystemProduct, "0000")),
+			strings.ToUpper(cmp.Or(f.SubsystemVendor, f.Vendor)), strings.ToUpper(cmp.Or(f.SubsystemProduct, "0000")),
 			f.Class>>16, f.Class>>8&0xff, f.Class&0xff)},
 	}
 	if f.Class>>8 == 0x0300 {
@@ -96,13 +97,6 @@ func attributes(f Function) []attribute {
 			attribute{"sriov_numvfs", "0"}, attribute{"sriov_drivers_autoprobe", "1"})
 	}
 	return list
-}
-
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
 
 func (st *state) addDriver(name string) error {
@@ -166,7 +160,7 @@ func (st *state) matches(f Function, driver string) bool {
 
 // probe binds the function to the driver that matches, if there is one and the function is free.
 func (st *state) probe(f Function) error {
-	driver := or(st.override(f), f.Driver)
+	driver := cmp.Or(st.override(f), f.Driver)
 	if driver == "" || st.driver(f) != "" || !st.exists(path.Join(busDrivers, driver)) || st.refuses(f, driver) {
 		return nil
 	}

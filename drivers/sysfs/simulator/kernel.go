@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,7 +77,7 @@ func (s *Simulator) act(attribute, subject string, do func(*state, Function) err
 		return err
 	}
 	defer device.Close() // also unlocks
-	if err := s.suffer(path.Base(attribute), address.String()); err != nil {
+	if err := s.injectFault(path.Base(attribute), address.String()); err != nil {
 		return err
 	}
 	for {
@@ -193,7 +194,7 @@ func (st *state) nodes(f Function) []string {
 }
 
 func (st *state) setOverride(f Function, driver string) error {
-	return st.write(path.Join(st.dir(f), "driver_override"), or(driver, noOverride)+"\n")
+	return st.write(path.Join(st.dir(f), "driver_override"), cmp.Or(driver, noOverride)+"\n")
 }
 
 func (st *state) setVFs(f Function, text string) error {
@@ -229,7 +230,7 @@ func (s *Simulator) Loadable(driver string) bool {
 
 // Load loads the driver's module.
 func (s *Simulator) Load(_ context.Context, driver string) error {
-	if err := s.suffer("load", driver); err != nil {
+	if err := s.injectFault("load", driver); err != nil {
 		return fmt.Errorf("loading %s: %w", driver, err)
 	}
 	return s.change(func(st *state) error {
@@ -290,7 +291,7 @@ func (st *state) writeFault(name string, fault Fault) error {
 }
 
 // suffer lets the first fault that fits happen.
-func (s *Simulator) suffer(on, subject string) error {
+func (s *Simulator) injectFault(on, subject string) error {
 	if faults, err := os.ReadDir(filepath.Join(s.dir, faultsDir)); err == nil && len(faults) == 0 {
 		return nil
 	}

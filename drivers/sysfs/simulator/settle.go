@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strconv"
@@ -79,7 +80,7 @@ func virtualFunction(pf Function, i int) Function {
 		Domain: pf.Address.Domain, Bus: uint8(routing >> 8), Device: uint8(routing >> 3 & 0x1f), Function: uint8(routing & 7),
 	}
 	vf := Function{
-		Address: address, Parent: pf.Parent, Vendor: pf.Vendor, Product: or(pf.VFProduct, pf.Product), Class: pf.Class,
+		Address: address, Parent: pf.Parent, Vendor: pf.Vendor, Product: cmp.Or(pf.VFProduct, pf.Product), Class: pf.Class,
 		NUMANode: pf.NUMANode, Driver: pf.VFDriver, PF: &pf.Address,
 	}
 	if pf.IOMMUGroup != "" {
