@@ -116,7 +116,8 @@ func (d *Driver) physicalNetworks(ctx context.Context, functions []sysfs.Functio
 		address, err := cyborg.ParsePCIAddress(card)
 		if err != nil {
 			var there bool
-			if address, there = interfaces[card]; !there {
+			address, there = interfaces[card]
+			if !there {
 				d.log.WarnContext(ctx, "an interface of "+optionMappings+" is not there, or has no PCI function", slog.String("interface", card))
 				continue
 			}
