@@ -111,7 +111,8 @@ func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, netwo
 	}
 }
 
-// capability returns what a request can match beside the ids: the class and the
+// capability returns what a request can match besides the ids: the class and
+// the
 // physical function.
 func capability(f sysfs.Function) cyborg.JSONObject {
 	capability := cyborg.JSONObject{"pci_class": f.Class.String()}

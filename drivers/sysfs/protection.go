@@ -145,8 +145,8 @@ func (s *survey) protectStorage() error {
 	return nil
 }
 
-// protectEveryDisk protects all disk controllers. It is for storage of which
-// nobody can tell on which disk it is.
+// protectEveryDisk protects all disk controllers, because nobody can tell on
+// which of their disks the storage is.
 func (s *survey) protectEveryDisk(disks *disks, storage storage) {
 	for _, dir := range disks.physical() {
 		s.protectNearest(dir, "it has the disk "+path.Base(dir)+", and "+storage.node+", which "+storage.use+", may be on it")
