@@ -80,7 +80,6 @@ func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
 			}
 		}
 	})
-
 	if err == nil && !found {
 		err = cyborg.Errorf(cyborg.ErrNotFound, "fake card %s has no handle %q", identity, handle)
 	}

@@ -203,7 +203,6 @@ func (p Park) slots(domain uint32, deployables, handles int) []*slot {
 				slots = append(slots, s)
 			}
 		}
-
 	}
 
 	return slots

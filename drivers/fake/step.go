@@ -49,7 +49,6 @@ func (d *driver) run(ctx context.Context, c change) error {
 
 		return card.failure(c.step, Before, c.slot.identity())
 	})
-
 	if err != nil || !todo {
 		return err
 	}

@@ -259,7 +259,6 @@ func (b *Binder) override(ctx context.Context, address cyborg.PCIAddress) (strin
 		text, err = v.text(name)
 		return err
 	})
-
 	if err != nil || text == noOverride {
 		return "", err
 	}

@@ -140,7 +140,6 @@ func (s *survey) protectStorage() error {
 		for _, address := range functions {
 			s.protect(address, "its disk "+path.Base(dir)+" "+storage.use)
 		}
-
 	}
 	return nil
 }

@@ -149,7 +149,6 @@ func (v *view) children(ctx context.Context, f Function) (children, error) {
 
 		return nil
 	})
-
 	if err != nil && !isGone(err) {
 		return children{}, cyborg.Errorf(cyborg.ErrUnavailable, "%s cannot be looked at: %w", f.Address, err)
 	}

@@ -287,7 +287,6 @@ func (st *state) opened(nodes []string) bool {
 				return true
 			}
 		}
-
 	}
 	return false
 }

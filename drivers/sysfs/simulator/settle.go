@@ -37,7 +37,6 @@ func (st *state) settle() error {
 		if err := step(functions); err != nil {
 			return err
 		}
-
 	}
 	return nil
 }
