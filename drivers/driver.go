@@ -1,8 +1,11 @@
-// Package drivers is what a driver of accelerators must and may do, and the registry of those compiled in.
+// Package drivers defines what a driver of accelerators must and may do, and
+// holds the registry of the drivers that are compiled in.
 //
-// A driver looks after one kind of hardware on one host. It is asked by the agent, and it may be used alone, as a
-// library, to attach and detach accelerators on a host. This package and the drivers below it import the root package,
-// ghw and the standard library; never Temporal, the database or HTTP.
+// A driver looks after one kind of hardware on one host. The agent calls it,
+// and any other Go program can use it as a library, to find, attach and detach
+// accelerators on a host without a server. This package and the drivers below
+// it import the root package, ghw and the standard library; never Temporal, the
+// database or HTTP.
 package drivers
 
 import (
@@ -12,25 +15,36 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Driver is the part every driver has. Methods of a driver are called from several goroutines; the agent lets no two
-// calls that change the same device overlap.
+// Driver is the part that every driver has. The methods of a driver are called
+// from several goroutines. The agent never lets two calls that change the same
+// device overlap.
 //
-// Every call that changes hardware must be idempotent: it may be repeated after the agent died at any point of it. An
-// error should be a *cyborg.Error; any other counts as kind ErrHardware.
+// Every call that changes hardware must be idempotent, because it is repeated
+// when the agent died at any point of it. An error should be a *cyborg.Error;
+// an error of any other type counts as kind ErrHardware.
+//
+// What else a driver can do is said by the interfaces that it implements besides
+// this one: Installer, Attacher, Programmer, Users, Meter, Watcher and
+// Inspector. All of them are optional.
 type Driver interface {
-	// Discover lists what is there now, in a stable order. It changes nothing. Devices of a driver whose Discover
-	// fails stay recorded as they were.
+	// Discover lists the devices that are there now, in a stable order. It changes
+	// nothing. It must fail when it cannot read a device, and not leave the device
+	// out: after a failed Discover the records stay as they were, but a device that
+	// is left out is recorded as missing.
 	Discover(ctx context.Context) ([]cyborg.DeviceReport, error)
 }
 
-// Inspector looks at one device, for much less than a Discover where a host has many.
+// Inspector reads one device. On a host with many devices that costs much less
+// than Discover.
 type Inspector interface {
-	// Inspect tells of the device what Discover would tell of it now. The error is of kind ErrNotFound where Discover would
-	// not show it.
+	// Inspect returns the report that Discover would return for the device with
+	// this identity now. The error is of kind ErrNotFound where Discover would not
+	// list the device.
 	Inspect(ctx context.Context, identity string) (cyborg.DeviceReport, error)
 }
 
-// Target is the deployable that a call is about. Device and Deployable are the last discovery's view of it.
+// Target is the deployable that a call is about. Device and Deployable are what
+// the last discovery reported, so the hardware may have changed since.
 type Target struct {
 	Device     cyborg.DeviceReport
 	Deployable cyborg.DeployableReport
@@ -38,88 +52,114 @@ type Target struct {
 
 // Installer takes a deployable into service and out of it.
 type Installer interface {
-	// Install makes the deployable able to serve and verifies that it is. Repeating it does no harm.
+	// Install makes the deployable able to serve and verifies that it can. It may
+	// be called again for a deployable that is installed already.
 	Install(ctx context.Context, target Target) error
-	// Uninstall undoes Install, also a half-done one.
+
+	// Uninstall undoes Install, also an Install that was interrupted.
 	Uninstall(ctx context.Context, target Target) error
 }
 
-// Note keeps what the driver must know to undo what it is about to do. It is on disk when the call returns nil; a
-// driver calls it before it touches the hardware. Later notes replace earlier ones.
+// Note stores what the driver must know to undo what it is about to do. The
+// note is on disk when the call returns nil, so a driver calls Note before it
+// touches the hardware. A later note replaces an earlier one. Where Note fails,
+// the driver returns its error and leaves the hardware alone.
 type Note func(note json.RawMessage) error
 
-// AttachRequest asks to hand a handle to its host.
+// AttachRequest asks to attach a handle to its host.
 type AttachRequest struct {
 	Target Target
 	Handle cyborg.HandleReport
 	Holder cyborg.Holder
-	// Prior is the note of an earlier try of the same attach, or nil.
+
+	// Prior is the note of an earlier try of the same attach, or nil on the first
+	// try.
 	Prior json.RawMessage
-	Note  Note
+	// Note stores a note before the hardware is changed.
+	Note Note
 }
 
-// DetachRequest asks to take a handle back.
+// DetachRequest asks to detach a handle from its host.
 type DetachRequest struct {
 	Target Target
 	Handle cyborg.HandleReport
-	// Prior is the last note of the attach, or nil where there was none.
+
+	// Prior is the last note of the attach, or nil where the attach stored none.
 	Prior json.RawMessage
-	// Undo is set where a failed attach is undone.
+	// Undo is set where the call undoes an attach that failed.
 	Undo bool
 }
 
-// Attacher attaches handles to the host and detaches them. Without it, an attach only hands out the handle.
+// Attacher attaches handles to the host and detaches them. For a driver without
+// it, an attach only records who has the handle and touches no hardware.
 type Attacher interface {
-	// Attach makes the handle usable on its host. An attach of what is attached already succeeds.
+	// Attach makes the handle usable on its host. It succeeds where the handle is
+	// attached already.
 	Attach(ctx context.Context, request AttachRequest) error
-	// Detach brings back the state before Attach. It fails with kind ErrInUse, having changed nothing, while something
-	// really uses the handle. A detach of what is not attached succeeds.
+
+	// Detach restores the state before Attach. While something really uses the
+	// handle, it fails with kind ErrInUse and changes nothing. It succeeds where
+	// the handle is not attached.
 	Detach(ctx context.Context, request DetachRequest) error
-	// Attached says whether the hardware is in the state that Attach leaves.
+
+	// Attached says whether the hardware is in the state that Attach leaves behind.
+	// The agent asks this after a crash, when its journal cannot tell how far an
+	// attach came.
 	Attached(ctx context.Context, target Target, handle cyborg.HandleReport) (bool, error)
 }
 
-// ProgramRequest asks to load an image.
+// ProgramRequest asks to load an image into a deployable.
 type ProgramRequest struct {
 	Target Target
-	// Path is the staged image on this host; its checksum has been verified.
+
+	// Path is the file with the image on this host. The agent has verified its
+	// checksum.
 	Path  string
 	Image cyborg.Image
-	// Progress tells how far it is, 0–100, with a short note; it never blocks for long.
+
+	// Progress reports how much is done, from 0 to 100 percent, with a short note.
+	// It never blocks for long.
 	Progress func(percent int, note string)
 }
 
 // Programmer loads images (bitstreams, firmware) into a deployable.
 type Programmer interface {
-	// CheckImage reads the staged file's header and says with kind ErrImageRejected why it cannot go into the target.
-	// It changes nothing.
+	// CheckImage reads the header of the staged file. It returns an error of kind
+	// ErrImageRejected that says why the image cannot go into the target. It
+	// changes nothing.
 	CheckImage(ctx context.Context, target Target, path string, image cyborg.Image) error
-	// Program loads the image and verifies it by reading back. Discover tells the new state afterwards.
+
+	// Program loads the image and verifies it by reading it back. The next Discover
+	// reports the new image.
 	Program(ctx context.Context, request ProgramRequest) error
 }
 
-// Users says who really uses a handle.
+// Users finds out who really uses a handle.
 type Users interface {
-	// ErrInUse returns who uses the handle ("" for nobody), as far as the host can tell.
+	// InUse returns who uses the handle, as a phrase for people, or "" where nobody
+	// does, as far as the host can tell.
 	InUse(ctx context.Context, target Target, handle cyborg.HandleReport) (string, error)
 }
 
-// Meter measures.
+// Meter measures a deployable.
 type Meter interface {
-	// Metrics returns figures by name with unit, such as "temperature_celsius".
+	// Metrics returns measurements. The name of each ends in its unit, such as
+	// "temperature_celsius".
 	Metrics(ctx context.Context, target Target) (map[string]float64, error)
 }
 
-// Watcher notices changes that kernel uevents do not tell.
+// Watcher notices changes for which the kernel sends no uevent.
 type Watcher interface {
-	// Watch calls changed, from any goroutine, until ctx ends: once it has begun to look, since what has changed before that
-	// it does not know, and then whenever a new Discover is worth it.
+	// Watch calls changed, from any goroutine, until ctx ends: once as soon as it
+	// observes the hardware, because changes before that go unnoticed, and then
+	// whenever a new Discover is worthwhile.
 	Watch(ctx context.Context, changed func()) error
 }
 
-// Services lists what a driver can do, by the names that operators see.
+// Services lists what a driver can do, under the names that operators see.
 func Services(d Driver) []string {
 	services := []string{"discover"}
+
 	if _, ok := d.(Installer); ok {
 		services = append(services, "install")
 	}
@@ -138,5 +178,6 @@ func Services(d Driver) []string {
 	if _, ok := d.(Watcher); ok {
 		services = append(services, "watch")
 	}
+
 	return services
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// plain is a driver with nothing but the required part; it shows what it was made of.
+// plain is a driver without any capability. It keeps what it was made with.
 type plain struct {
 	env     drivers.Environment
 	options map[string]any

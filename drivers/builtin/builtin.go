@@ -1,5 +1,5 @@
-// Package builtin lists the drivers that are compiled into every agent. It is the one place that names them all; a new
-// driver is added here.
+// Package builtin lists the drivers that are compiled into every agent. It is
+// the only package that names them all: a new driver is added here.
 package builtin
 
 import (
@@ -8,9 +8,11 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/generic"
 )
 
-// Registry returns a registry that holds them. The error says which two have the same name.
+// Registry returns a new registry with all built-in drivers. The error, of kind
+// ErrInvalid, names a driver that is listed twice.
 func Registry() (*drivers.Registry, error) {
 	registry := drivers.NewRegistry()
+
 	for _, driver := range []struct {
 		name    string
 		factory drivers.Factory
@@ -22,5 +24,6 @@ func Registry() (*drivers.Registry, error) {
 			return nil, err
 		}
 	}
+
 	return registry, nil
 }

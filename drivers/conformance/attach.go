@@ -12,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
+// attachChecks lists the checks of drivers with Attacher.
 func attachChecks() []check {
 	return []check{
 		{name: "and detach", run: attachAndDetach},
@@ -27,24 +28,29 @@ func attachChecks() []check {
 		{name: "leaves other handles alone", run: attachLeavesOthers},
 		{name: "is not taken from its user", needs: canBeUsed, run: attachIsNotTaken},
 		{name: "of what vanished", needs: canVanish, run: attachOfWhatVanished},
-		{name: "is asked about by many", run: attachIsAskedAbout},
+		{name: "is asked about by many", run: attachWhileQueried},
 	}
 }
 
+// canBeUsed says whether the rig can make somebody use a handle.
 func canBeUsed(rig *Rig) bool { return rig.Use != nil }
 
+// attacher returns the driver under test as an Attacher.
 func (b *bench) attacher() drivers.Attacher { return b.Driver.(drivers.Attacher) } //nolint:forcetypeassert // its group runs only where it is one
 
-// notebook is the agent's part of an attach: it keeps the last note.
+// notebook stores the notes of an attach, as the agent's journal does.
 type notebook struct {
-	last json.RawMessage
+	last json.RawMessage // nil before the first note
 }
 
+// note replaces the stored note with a copy: the driver may reuse its buffer.
 func (n *notebook) note(note json.RawMessage) error {
 	n.last = append(json.RawMessage(nil), note...)
 	return nil
 }
 
+// attachRequest returns the request that the agent would send with this
+// notebook.
 func (b *bench) attachRequest(book *notebook) drivers.AttachRequest {
 	return drivers.AttachRequest{
 		Target: b.target, Handle: b.handle, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "conformance"},
@@ -52,22 +58,27 @@ func (b *bench) attachRequest(book *notebook) drivers.AttachRequest {
 	}
 }
 
+// attach attaches the target's handle and requires it to be attached.
 func (b *bench) attach(t *testing.T, book *notebook) {
 	t.Helper()
 	require.NoError(t, b.attacher().Attach(t.Context(), b.attachRequest(book)))
 	require.True(t, b.attached(t), "Attached after Attach")
 }
 
+// detach detaches the target's handle and requires it not to be attached.
 func (b *bench) detach(t *testing.T, book *notebook) {
 	t.Helper()
 	require.NoError(t, b.attacher().Detach(t.Context(), b.detachRequest(book)))
 	require.False(t, b.attached(t), "Attached after Detach")
 }
 
+// detachRequest returns the request that the agent would send with this
+// notebook.
 func (b *bench) detachRequest(book *notebook) drivers.DetachRequest {
 	return drivers.DetachRequest{Target: b.target, Handle: b.handle, Prior: book.last}
 }
 
+// attached asks the driver whether the target's handle is attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
 	attached, err := b.attacher().Attached(t.Context(), b.target, b.handle)
@@ -75,35 +86,45 @@ func (b *bench) attached(t *testing.T) bool {
 	return attached
 }
 
+// attachAndDetach checks that Attach stores a note and keeps the device
+// visible, and that Detach restores the state.
 func attachAndDetach(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
 	require.False(t, b.attached(t), "Attached before Attach")
+
 	b.attach(t, book)
 	require.NotNil(t, book.last, "an attach keeps a note")
 	require.True(t, json.Valid(book.last), "a note is JSON")
 	require.Equal(t, outline(before.Devices), outline(b.discover(t)), "what is attached is still discovered")
+
 	b.detach(t, book)
 	require.Equal(t, before, b.state(t), "a detach brings back the state before the attach")
 }
 
+// attachCanBeRepeated checks that a second Attach or Detach changes nothing.
 func attachCanBeRepeated(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
+
 	b.attach(t, book)
 	once := b.state(t)
 	b.attach(t, book)
 	require.Equal(t, once, b.state(t))
+
 	for range 2 {
 		b.detach(t, book)
 		require.Equal(t, before, b.state(t))
 	}
 }
 
+// attachIsUndone checks a Detach that undoes an Attach, also when it is
+// repeated.
 func attachIsUndone(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
 	b.attach(t, book)
+
 	request := b.detachRequest(book)
 	request.Undo = true
 	for range 2 {
@@ -112,6 +133,7 @@ func attachIsUndone(t *testing.T, b *bench) {
 	}
 }
 
+// attachOfNothingIsUndone checks a Detach without any Attach before.
 func attachOfNothingIsUndone(t *testing.T, b *bench) {
 	b.install(t)
 	before := b.state(t)
@@ -119,108 +141,138 @@ func attachOfNothingIsUndone(t *testing.T, b *bench) {
 	require.Equal(t, before, b.state(t))
 }
 
+// attachSurvivesRestart attaches and detaches across restarts of the agent.
 func attachSurvivesRestart(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
+
 	b.attach(t, book)
 	held := b.state(t)
+
 	b.Driver = b.Restart(t)
 	require.Equal(t, held, b.state(t))
 	b.attach(t, book)
 	require.Equal(t, held, b.state(t))
+
 	b.Driver = b.Restart(t)
 	b.detach(t, book)
 	require.Equal(t, before, b.state(t))
 }
 
+// attachNotesFirst checks that a note is stored before the hardware is touched.
 func attachNotesFirst(t *testing.T, b *bench) {
 	b.install(t)
 	before, book, notes := b.state(t), &notebook{}, 0
+
 	request := b.attachRequest(book)
 	request.Note = func(note json.RawMessage) error {
-		if notes++; notes == 1 {
+		notes++
+		if notes == 1 {
 			require.Equal(t, before, b.state(t), "nothing is touched before the first note is kept")
 		}
 		return book.note(note)
 	}
+
 	require.NoError(t, b.attacher().Attach(t.Context(), request))
 	require.Positive(t, notes)
 }
 
+// attachNeedsItsNote checks that Attach touches nothing where its note cannot
+// be stored.
 func attachNeedsItsNote(t *testing.T, b *bench) {
 	b.install(t)
 	before := b.state(t)
+
 	full := errors.New("the disk is full")
 	request := b.attachRequest(&notebook{})
 	request.Note = func(json.RawMessage) error { return full }
+
 	require.ErrorIs(t, b.attacher().Attach(t.Context(), request), full)
 	require.Equal(t, before, b.state(t))
 }
 
-// stopAfterNote begins an attach that ends, as if the agent did, when its first note was kept. The driver may have
-// finished all the same.
+// stopAfterNote begins an attach and ends its context as soon as the first note
+// is stored, as if the agent died there. The driver may have finished the
+// attach all the same. A new driver takes over afterwards.
 func (b *bench) stopAfterNote(t *testing.T, book *notebook) {
 	t.Helper()
 	if b.Slow != nil {
 		defer b.Slow(t)()
 	}
+
 	ctx, stop := context.WithCancel(t.Context())
 	request := b.attachRequest(book)
 	request.Note = func(note json.RawMessage) error {
 		defer stop()
 		return book.note(note)
 	}
+
 	err := promptly(t, "an interrupted Attach", func() error { return b.attacher().Attach(ctx, request) })
 	if err != nil || b.Slow != nil {
 		requireStopped(t, err)
 	}
+
 	b.Driver = b.Restart(t)
 }
 
+// attachStoppedIsUndone checks that an interrupted Attach can be undone.
 func attachStoppedIsUndone(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
 	b.stopAfterNote(t, book)
+
 	request := b.detachRequest(book)
 	request.Undo = true
 	require.NoError(t, b.attacher().Detach(t.Context(), request))
 	require.Equal(t, before, b.state(t))
 }
 
+// attachStoppedIsRepeated checks that an interrupted Attach can be completed by
+// another one.
 func attachStoppedIsRepeated(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
 	b.stopAfterNote(t, book)
+
 	b.attach(t, book)
 	b.detach(t, book)
 	require.Equal(t, before, b.state(t))
 }
 
+// attachDoesNotBegin checks that Attach and Detach change nothing when their
+// context has ended already.
 func attachDoesNotBegin(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
 	requireStopped(t, promptly(t, "Attach", func() error { return b.attacher().Attach(ended(t), b.attachRequest(book)) }))
 	require.Equal(t, before, b.state(t))
+
 	b.attach(t, book)
 	held := b.state(t)
 	requireStopped(t, promptly(t, "Detach", func() error { return b.attacher().Detach(ended(t), b.detachRequest(book)) }))
 	require.Equal(t, held, b.state(t))
 }
 
+// attachLeavesOthers checks that only the one handle is attached.
 func attachLeavesOthers(t *testing.T, b *bench) {
 	b.install(t)
 	b.attach(t, &notebook{})
+
 	for identity, attached := range b.state(t).Attached {
 		require.Equalf(t, identity == b.handle.Identity, attached, "Attached of %s, where %s was attached", identity, b.handle.Identity)
 	}
 }
 
+// attachIsNotTaken checks that Detach is rejected, and changes nothing, while
+// somebody uses the handle.
 func attachIsNotTaken(t *testing.T, b *bench) {
 	b.install(t)
 	before, book := b.state(t), &notebook{}
 	b.attach(t, book)
+
 	release := b.Use(t, b.target, b.handle)
 	held := b.state(t)
+
 	for _, undo := range []bool{false, true} {
 		request := b.detachRequest(book)
 		request.Undo = undo
@@ -228,15 +280,19 @@ func attachIsNotTaken(t *testing.T, b *bench) {
 		require.Equalf(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "a detach from under a user (undo: %v) answers %v", undo, err)
 		require.Equal(t, held, b.state(t), "a refused detach changes nothing")
 	}
+
 	release()
 	b.detach(t, book)
 	require.Equal(t, before, b.state(t))
 }
 
+// attachOfWhatVanished checks that a handle of a vanished card counts as
+// detached and cannot be attached.
 func attachOfWhatVanished(t *testing.T, b *bench) {
 	b.install(t)
 	book := &notebook{}
 	b.attach(t, book)
+
 	b.Vanish(t, b.target.Device)
 	require.False(t, b.attached(t), "Attached of what is gone")
 	require.NoError(t, promptly(t, "Detach", func() error { return b.attacher().Detach(t.Context(), b.detachRequest(book)) }),

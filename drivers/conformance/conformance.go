@@ -1,7 +1,8 @@
-// Package conformance is the suite that every driver passes. It holds what the interfaces in package drivers promise
-// in words as checks on real calls.
+// Package conformance is the test suite that every driver must pass. It checks
+// with real calls what the interfaces in package drivers promise in words.
 //
-// A driver's test describes how to get at its hardware, or at a stand-in for it, and runs the suite:
+// The test of a driver describes how to reach its hardware, or a stand-in for
+// it, and runs the suite:
 //
 //	func TestConformance(t *testing.T) {
 //		t.Parallel()
@@ -11,11 +12,14 @@
 //		})
 //	}
 //
-// Every check gets a rig of its own, and checks run in parallel. What a driver does not offer is not checked; Services
-// says what it must offer, so a capability cannot be lost unnoticed. The hooks of a Rig reach what a driver cannot do to
-// itself; a check that needs a hook which the rig lacks is left out, except where a capability makes no sense without.
+// Each check gets a rig of its own, and the checks run in parallel. What a
+// driver does not offer is not checked. Subject's Services says what it must
+// offer, so that a capability cannot get lost unnoticed. The hooks of a Rig do
+// to the hardware what a driver cannot do itself. A check whose hook is nil is
+// left out, except where a capability cannot be tested without its hook.
 //
-// This package imports the root package, drivers, testify and the standard library. Only tests import it.
+// This package imports the root package, drivers, testify and the standard
+// library. Only tests import it.
 package conformance
 
 import (
@@ -30,62 +34,79 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Promptly is how long a call may go on after its context ended. It is generous: the machine may be busy.
+// Promptly is how long a call may continue after its context has ended. It is
+// generous, because the machine that runs the tests may be busy.
 const Promptly = 10 * time.Second
 
 // Subject is a driver under test.
 type Subject struct {
-	// Services is what the driver must offer, as drivers.Services lists it.
+	// Services is what the driver must offer, in the form of drivers.Services.
 	Services []string
-	// New makes hardware as that of a machine just set up, with nothing attached, and a driver on it. It is called
-	// for each check, from several goroutines; what it makes is taken away by the test's cleanup.
+
+	// New makes hardware like that of a machine that was just set up, with nothing
+	// attached, and a driver on it. It is called for each check, from several
+	// goroutines. It removes what it makes with the cleanup of the test.
 	New func(t *testing.T) *Rig
 }
 
-// Rig is hardware with a driver on it, and the hands that reach what the driver cannot. The hooks beyond Restart may be
-// nil.
+// Rig is hardware with a driver on it, and hooks that do to the hardware what a
+// driver cannot do. The hooks after Restart may be nil.
 type Rig struct {
 	// Driver is the driver under test. Required.
 	Driver drivers.Driver
-	// Restart makes another driver on the same hardware, with the same options, as the next life of an agent does.
-	// Required.
+	// Restart makes another driver on the same hardware with the same options, as a
+	// restarted agent does. Required.
 	Restart func(t *testing.T) drivers.Driver
 
-	// Choose picks the deployable and the handle to work on. Where it is nil, it is the first handle of the first
-	// deployable that is not protected and has one.
+	// Choose picks the deployable and the handle for the checks. Where it is nil,
+	// the checks use the first handle of the first deployable that has one and is
+	// not protected.
 	Choose func(t *testing.T, devices []cyborg.DeviceReport) (drivers.Target, cyborg.HandleReport)
-	// Snapshot is all of the hardware's state as text: equal texts, equal state. Where it is nil, only what Discover
-	// and Attached tell is compared.
+
+	// Snapshot returns the whole state of the hardware as text, so that equal texts
+	// mean an equal state. Where it is nil, only the answers of Discover and
+	// Attached are compared.
 	Snapshot func(t *testing.T) string
-	// Use makes something really use an attached handle, until release is called. Required of drivers with Users.
+
+	// Use makes somebody really use an attached handle until release is called.
+	// Required of drivers with Users.
 	Use func(t *testing.T, target drivers.Target, handle cyborg.HandleReport) (release func())
-	// GoodImage stages an image that fits the target; two calls give two different ones. Required of drivers with
-	// Programmer.
+
+	// GoodImage stages an image that fits the target. Two calls return two
+	// different images. Required of drivers with Programmer.
 	GoodImage func(t *testing.T, target drivers.Target) (path string, image cyborg.Image)
-	// BadImage stages one that does not fit. Required of drivers with Programmer.
+
+	// BadImage stages an image that does not fit the target. Required of drivers
+	// with Programmer.
 	BadImage func(t *testing.T, target drivers.Target) (path string, image cyborg.Image)
-	// Slow makes installing, attaching, detaching and programming take longer than Promptly, until quick is called.
+
+	// Slow makes installing, attaching, detaching and programming take longer than
+	// Promptly until quick is called.
 	Slow func(t *testing.T) (quick func())
-	// Vanish takes a card off the bus, as a surprise removal does, until restore is called. A card that is put back has
-	// nothing attached.
+
+	// Vanish takes a card off the bus, as a surprise removal does, until restore is
+	// called. Nothing is attached to a card that was put back.
 	Vanish func(t *testing.T, device cyborg.DeviceReport) (restore func())
 }
 
-// check is one part of the suite. It may be left out where needs says so of a rig.
+// check is one test of the suite. It is left out where needs is false for the
+// rig.
 type check struct {
 	name  string
 	needs func(rig *Rig) bool
 	run   func(t *testing.T, b *bench)
 }
 
-// group is what is checked of a driver that offers a service.
+// group is the checks of one service.
 type group struct {
 	service string
-	// offered finds the service without drivers.Services, to hold the one against the other.
+	// offered says whether the driver has the service. It does not use
+	// drivers.Services, so that the two are compared.
 	offered func(d drivers.Driver) bool
 	checks  []check
 }
 
+// groups lists the services in the order of drivers.Services.
 func groups() []group {
 	return []group{
 		{"discover", func(drivers.Driver) bool { return true }, discoverChecks()},
@@ -98,20 +119,24 @@ func groups() []group {
 	}
 }
 
+// offers says whether the driver implements the interface T.
 func offers[T any](d drivers.Driver) bool {
 	_, ok := d.(T)
 	return ok
 }
 
-// Run runs the suite on the subject.
+// Run runs the suite on the driver.
 func Run(t *testing.T, subject Subject) {
 	t.Helper()
+
 	rig := subject.New(t)
 	require.NotNil(t, rig.Driver, "the rig needs a driver")
 	require.NotNil(t, rig.Restart, "the rig needs a way to restart the driver")
+
 	services := drivers.Services(rig.Driver)
 	require.Equal(t, subject.Services, services, "what the driver must offer, and what drivers.Services says it does")
 	require.Equal(t, services, drivers.Services(rig.Restart(t)), "a restarted driver offers the same")
+
 	require.True(t, rig.Use != nil || !offers[drivers.Users](rig.Driver), "a driver with Users is checked with Rig.Use")
 	require.True(t, rig.GoodImage != nil && rig.BadImage != nil || !offers[drivers.Programmer](rig.Driver),
 		"a driver with Programmer is checked with Rig.GoodImage and Rig.BadImage")
@@ -135,25 +160,28 @@ func Run(t *testing.T, subject Subject) {
 	require.Equal(t, services, checked, "every service that the driver offers is checked")
 }
 
-// bench is a rig with a chosen target on it: what a check works on.
+// bench is what a check works on: a rig, and the target that was chosen on it.
 type bench struct {
 	*Rig
 	target drivers.Target
 	handle cyborg.HandleReport
 }
 
+// newBench makes a new rig and chooses a target on it.
 func newBench(t *testing.T, subject Subject) *bench {
 	t.Helper()
 	b := &bench{Rig: subject.New(t)}
+
 	choose := b.Choose
 	if choose == nil {
 		choose = first
 	}
+
 	b.target, b.handle = choose(t, b.discover(t))
 	return b
 }
 
-// first picks the first handle that may be touched.
+// first picks the first handle that is not protected.
 func first(t *testing.T, devices []cyborg.DeviceReport) (drivers.Target, cyborg.HandleReport) {
 	t.Helper()
 	for _, device := range devices {
@@ -163,11 +191,12 @@ func first(t *testing.T, devices []cyborg.DeviceReport) (drivers.Target, cyborg.
 			}
 		}
 	}
+
 	require.Fail(t, "the hardware has no handle that may be touched")
 	return drivers.Target{}, cyborg.HandleReport{}
 }
 
-// discover is what the driver sees now.
+// discover returns what the driver reports now.
 func (b *bench) discover(t *testing.T) []cyborg.DeviceReport {
 	t.Helper()
 	devices, err := b.Driver.Discover(t.Context())
@@ -175,7 +204,7 @@ func (b *bench) discover(t *testing.T) []cyborg.DeviceReport {
 	return devices
 }
 
-// deployable is how Discover shows the target now.
+// deployable returns what Discover reports of the target now.
 func (b *bench) deployable(t *testing.T) cyborg.DeployableReport {
 	t.Helper()
 	for _, device := range b.discover(t) {
@@ -185,21 +214,24 @@ func (b *bench) deployable(t *testing.T) cyborg.DeployableReport {
 			}
 		}
 	}
+
 	require.Failf(t, "the target is gone", "Discover no longer shows %s", b.target.Deployable.Name)
 	return cyborg.DeployableReport{}
 }
 
-// state is all that can be known of the hardware.
+// state is everything that the suite can find out about the hardware. Equal
+// values mean that nothing was changed.
 type state struct {
 	Devices  []cyborg.DeviceReport
 	Attached map[string]bool
 	Snapshot string
 }
 
-// state tells the hardware's state; two equal ones mean that nothing was changed in between.
+// state reads the state of the hardware.
 func (b *bench) state(t *testing.T) state {
 	t.Helper()
 	now := state{Devices: b.discover(t), Attached: map[string]bool{}}
+
 	if attacher, ok := b.Driver.(drivers.Attacher); ok {
 		for _, handle := range b.target.Deployable.Handles {
 			attached, err := attacher.Attached(t.Context(), b.target, handle)
@@ -207,29 +239,33 @@ func (b *bench) state(t *testing.T) state {
 			now.Attached[handle.Identity] = attached
 		}
 	}
+
 	if b.Snapshot != nil {
 		now.Snapshot = b.Snapshot(t)
 	}
+
 	return now
 }
 
-// requireStopped is what a call whose context has ended must answer: the context's own error, or one of kind ErrCancelled or
-// Timeout.
+// requireStopped requires the error of a call whose context has ended: the
+// context's own error, or an error of kind ErrCancelled or ErrTimeout.
 func requireStopped(t *testing.T, err error) {
 	t.Helper()
 	require.Error(t, err, "a call under an ended context fails")
+
 	kind := cyborg.ErrorKindOf(err)
 	stopped := kind == cyborg.ErrCancelled || kind == cyborg.ErrTimeout ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	require.Truef(t, stopped, "a call under an ended context says so; it said %q of kind %s", err, kind)
 }
 
-// promptly runs the call and requires it to return in time, once its context has ended or where it has nothing to wait
-// for.
+// promptly runs the call and requires it to return within Promptly. It is for
+// calls whose context has ended or that have nothing to wait for.
 func promptly(t *testing.T, what string, call func() error) error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- call() }()
+
 	select {
 	case err := <-done:
 		return err
@@ -239,7 +275,7 @@ func promptly(t *testing.T, what string, call func() error) error {
 	}
 }
 
-// ended is a context that has ended.
+// ended returns a context that has ended already.
 func ended(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

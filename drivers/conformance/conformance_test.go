@@ -15,7 +15,7 @@ import (
 // defectVariable gives TestSubject's driver a defect, in a process that TestDefectsAreFound starts.
 const defectVariable = "CYBORG_CONFORMANCE_DEFECT"
 
-// TestSubject runs the suite on a driver that is sound.
+// TestSubject runs the suite on a driver without a defect.
 func TestSubject(t *testing.T) {
 	t.Parallel()
 
@@ -41,7 +41,8 @@ func TestFewServices(t *testing.T) {
 	})
 }
 
-// TestDefectsAreFound gives the driver one defect after the other and requires the check that looks for it to fail.
+// TestDefectsAreFound gives the driver one defect after the other and requires
+// that the check for that defect fails.
 func TestDefectsAreFound(t *testing.T) {
 	t.Parallel()
 

@@ -12,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
+// discoverChecks lists the checks that every driver must pass.
 func discoverChecks() []check {
 	return []check{
 		{name: "is valid", run: discoverIsValid},
@@ -24,32 +25,41 @@ func discoverChecks() []check {
 	}
 }
 
-// inspectAgrees compares each device with what the driver tells of it alone.
+// inspectAgrees compares the report of each device in Discover with that of
+// Inspect.
 func inspectAgrees(t *testing.T, b *bench) {
 	inspector, ok := b.Driver.(drivers.Inspector)
 	require.True(t, ok)
+
 	for _, device := range b.discover(t) {
 		alone, err := inspector.Inspect(t.Context(), device.Identity)
 		require.NoError(t, err)
 		require.Equal(t, device, alone)
 	}
+
 	_, err := inspector.Inspect(t.Context(), "no such device")
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "%v", err)
 }
 
+// canVanish says whether the rig can take a card off the bus.
 func canVanish(rig *Rig) bool { return rig.Vanish != nil }
 
-// placementName is what Placement takes as a resource class or a trait (os-traits, os-resource-classes).
+// placementName matches the names that Placement accepts for resource classes
+// and traits (os-traits, os-resource-classes).
 var placementName = regexp.MustCompile(`^[A-Z0-9_]{1,255}$`)
 
-// pciID is a vendor or product id of PCI.
+// pciID matches a PCI vendor or product id.
 var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)
 
+// discoverIsValid checks each report on its own, and that no identity or name
+// is there twice.
 func discoverIsValid(t *testing.T, b *bench) {
 	devices := b.discover(t)
 	identities, names, handles := unique{}, unique{}, unique{}
+
 	for _, device := range devices {
 		identities.add(t, "device identity", device.Identity)
+
 		require.NotEmptyf(t, device.Type, "type of device %s", device.Identity)
 		require.NotEmptyf(t, device.Vendor, "vendor of device %s", device.Identity)
 		require.NotEmptyf(t, device.Model, "model of device %s", device.Identity)
@@ -57,11 +67,13 @@ func discoverIsValid(t *testing.T, b *bench) {
 		require.NotEmptyf(t, device.ControlPath.Info, "control path of device %s", device.Identity)
 		require.NotEmptyf(t, device.VendorID, "vendor id of device %s", device.Identity)
 		require.NotEmptyf(t, device.ProductID, "product id of device %s", device.Identity)
+
 		if device.ControlPath.Kind == "PCI" {
 			requirePCIInfo(t, device.ControlPath.Info)
 			require.Regexpf(t, pciID, device.VendorID, "vendor id of device %s", device.Identity)
 			require.Regexpf(t, pciID, device.ProductID, "product id of device %s", device.Identity)
 		}
+
 		for _, deployable := range device.Deployables {
 			names.add(t, "deployable name", deployable.Name)
 			require.Equalf(t, device.Type, deployable.Specs.DeviceType, "device type of %s", deployable.Name)
@@ -73,24 +85,30 @@ func discoverIsValid(t *testing.T, b *bench) {
 			}
 		}
 	}
+
 	if offers[drivers.Programmer](b.Driver) {
 		require.NotEmptyf(t, b.target.Deployable.ProgramSet, "program set of %s, whose driver programs", b.target.Deployable.Name)
 	}
 }
 
-// unique finds what is there twice.
+// unique is a set that finds values which are there twice.
 type unique map[string]bool
 
+// add adds a value, which must not be empty or in the set; what describes it in
+// the failure.
 func (u unique) add(t *testing.T, what, value string) {
 	t.Helper()
 	require.NotEmpty(t, value, what)
 	require.Falsef(t, u[value], "%s %q is there twice", what, value)
+
 	u[value] = true
 }
 
+// requireAttributes requires unique keys, and names that Placement accepts.
 func requireAttributes(t *testing.T, deployable cyborg.DeployableReport) {
 	t.Helper()
 	keys := unique{}
+
 	for _, attribute := range deployable.Attributes {
 		keys.add(t, "attribute key of "+deployable.Name, attribute.Key)
 		if attribute.Key == "rc" || len(attribute.Key) >= 5 && attribute.Key[:5] == "trait" {
@@ -99,10 +117,12 @@ func requireAttributes(t *testing.T, deployable cyborg.DeployableReport) {
 	}
 }
 
+// requireHandle requires the info that consumers of a handle of that kind need.
 func requireHandle(t *testing.T, handle cyborg.HandleReport) {
 	t.Helper()
 	require.NotEmptyf(t, handle.Kind, "kind of handle %s", handle.Identity)
 	require.NotEmptyf(t, handle.Info, "info of handle %s", handle.Identity)
+
 	switch handle.Kind {
 	case cyborg.HandlePCI, cyborg.HandleTestPCI:
 		requirePCIInfo(t, handle.Info)
@@ -113,15 +133,19 @@ func requireHandle(t *testing.T, handle cyborg.HandleReport) {
 	}
 }
 
-// requirePCIInfo requires the object that OpenStack clients expect of a PCI function.
+// requirePCIInfo requires the object that OpenStack clients expect for a PCI
+// function.
 func requirePCIInfo(t *testing.T, info map[string]string) {
 	t.Helper()
 	text := info["domain"] + ":" + info["bus"] + ":" + info["device"] + "." + info["function"]
+
 	address, err := cyborg.ParsePCIAddress(text)
 	require.NoError(t, err)
 	require.Equal(t, address.HandleInfo(), info)
 }
 
+// discoverIsStable checks that Discover returns the same each time and changes
+// nothing.
 func discoverIsStable(t *testing.T, b *bench) {
 	before := b.state(t)
 	for range 5 {
@@ -130,22 +154,28 @@ func discoverIsStable(t *testing.T, b *bench) {
 	require.Equal(t, before, b.state(t))
 }
 
+// discoverSurvivesRestart checks that a restarted driver reports the same.
 func discoverSurvivesRestart(t *testing.T, b *bench) {
 	before := b.state(t)
 	b.Driver = b.Restart(t)
 	require.Equal(t, before, b.state(t))
 }
 
+// discoverGoesThroughJSON checks that a report survives the way to the
+// conductor, which is JSON.
 func discoverGoesThroughJSON(t *testing.T, b *bench) {
 	sent, err := json.Marshal(b.discover(t))
 	require.NoError(t, err)
+
 	var received []cyborg.DeviceReport
 	require.NoError(t, json.Unmarshal(sent, &received))
+
 	again, err := json.Marshal(received)
 	require.NoError(t, err)
 	require.JSONEq(t, string(sent), string(again))
 }
 
+// discoverStops checks that Discover returns when its context has ended.
 func discoverStops(t *testing.T, b *bench) {
 	err := promptly(t, "Discover", func() error {
 		_, err := b.Driver.Discover(ended(t))
@@ -154,13 +184,17 @@ func discoverStops(t *testing.T, b *bench) {
 	requireStopped(t, err)
 }
 
+// discoverLosesWhatVanishes checks that a vanished card is not reported and a
+// card that was put back is.
 func discoverLosesWhatVanishes(t *testing.T, b *bench) {
 	before := b.discover(t)
 	restore := b.Vanish(t, b.target.Device)
+
 	rest := slices.DeleteFunc(slices.Clone(before), func(d cyborg.DeviceReport) bool {
 		return d.Identity == b.target.Device.Identity
 	})
 	require.Equal(t, rest, b.discover(t))
+
 	restore()
 	require.Equal(t, before, b.discover(t))
 }

@@ -12,6 +12,7 @@ import (
 
 func installChecks() []check {
 	return []check{
+		// installChecks lists the checks of drivers with Installer.
 		{name: "can be repeated", run: installCanBeRepeated},
 		{name: "is undone", run: installIsUndone},
 		{name: "of nothing is undone", run: installOfNothingIsUndone},
@@ -21,11 +22,14 @@ func installChecks() []check {
 	}
 }
 
+// canBeSlow says whether the rig can make steps slow.
 func canBeSlow(rig *Rig) bool { return rig.Slow != nil }
 
+// installer returns the driver under test as an Installer.
 func (b *bench) installer() drivers.Installer { return b.Driver.(drivers.Installer) } //nolint:forcetypeassert // its group runs only where it is one
 
-// install takes the target into service, where the driver has something to do for that.
+// install takes the target into service where the driver is an Installer;
+// otherwise there is nothing to do.
 func (b *bench) install(t *testing.T) {
 	t.Helper()
 	if installer, ok := b.Driver.(drivers.Installer); ok {
@@ -33,32 +37,43 @@ func (b *bench) install(t *testing.T) {
 	}
 }
 
+// installCanBeRepeated checks that a second Install changes nothing, also after
+// a restart.
 func installCanBeRepeated(t *testing.T, b *bench) {
 	b.install(t)
 	once := b.state(t)
+
 	b.install(t)
 	require.Equal(t, once, b.state(t))
+
 	b.Driver = b.Restart(t)
 	b.install(t)
 	require.Equal(t, once, b.state(t))
 }
 
+// installIsUndone checks that Uninstall restores the state, also when it is
+// repeated.
 func installIsUndone(t *testing.T, b *bench) {
 	before := b.state(t)
+
 	b.install(t)
 	b.Driver = b.Restart(t)
+
 	for range 2 {
 		require.NoError(t, b.installer().Uninstall(t.Context(), b.target))
 		require.Equal(t, before, b.state(t))
 	}
 }
 
+// installOfNothingIsUndone checks an Uninstall without any Install before.
 func installOfNothingIsUndone(t *testing.T, b *bench) {
 	before := b.state(t)
 	require.NoError(t, b.installer().Uninstall(t.Context(), b.target))
 	require.Equal(t, before, b.state(t))
 }
 
+// installDoesNotBegin checks that Install changes nothing when its context has
+// ended already.
 func installDoesNotBegin(t *testing.T, b *bench) {
 	before := b.state(t)
 	err := promptly(t, "Install", func() error { return b.installer().Install(ended(t), b.target) })
@@ -66,9 +81,11 @@ func installDoesNotBegin(t *testing.T, b *bench) {
 	require.Equal(t, before, b.state(t))
 }
 
-// installIsInterrupted ends the context in the middle of an Install: whatever it had done is undone, or done again.
+// installIsInterrupted ends the context in the middle of an Install and checks
+// that the Install can then be undone and repeated.
 func installIsInterrupted(t *testing.T, b *bench) {
 	before := b.state(t)
+
 	quick := b.Slow(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -81,8 +98,11 @@ func installIsInterrupted(t *testing.T, b *bench) {
 	b.install(t)
 }
 
+// installOfWhatVanished checks that Install fails on a vanished card and
+// Uninstall does not.
 func installOfWhatVanished(t *testing.T, b *bench) {
 	b.Vanish(t, b.target.Device)
+
 	err := promptly(t, "Install", func() error { return b.installer().Install(t.Context(), b.target) })
 	require.Error(t, err)
 	require.NoError(t, promptly(t, "Uninstall", func() error { return b.installer().Uninstall(t.Context(), b.target) }),

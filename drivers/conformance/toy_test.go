@@ -23,7 +23,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/conformance"
 )
 
-// hardware is one card in memory, with two regions of two handles each. It outlives the toys that drive it.
+// hardware is one card in memory, with two regions of two handles each. It
+// outlives its drivers.
 type hardware struct {
 	sync.Mutex
 	vanished  bool
@@ -53,7 +54,7 @@ func (h *hardware) setVanished(vanished bool) {
 	h.changed = make(chan struct{})
 }
 
-// toy is a driver in memory that is sound but for one defect.
+// toy is a driver of hardware in memory. It is correct except for one defect.
 type toy struct {
 	bareToy
 }
@@ -65,7 +66,7 @@ type bareToy struct {
 	memory *memory
 }
 
-// memory is what a toy holds that its hardware does not.
+// memory is the state of a toy that is lost when the driver restarts.
 type memory struct {
 	sync.Mutex
 	asking atomic.Int64
@@ -212,7 +213,8 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	return []cyborg.DeviceReport{device}, nil
 }
 
-// begin is how each change begins: under its context, on hardware that is there.
+// begin checks, before each change, that the context has not ended and that the
+// hardware is there.
 func (d toy) begin(ctx context.Context, carelessly, touchesGhosts string) error {
 	if ctx.Err() != nil && d.defect != carelessly {
 		return ctx.Err()
@@ -225,7 +227,7 @@ func (d toy) begin(ctx context.Context, carelessly, touchesGhosts string) error 
 	return nil
 }
 
-// wait is for ever while the hardware is slow.
+// wait waits as long as the hardware is slow.
 func (d toy) wait(ctx context.Context) error {
 	d.Lock()
 	slow := d.slow

@@ -10,15 +10,18 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
+// inUseChecks lists the checks of drivers with Users.
 func inUseChecks() []check {
 	return []check{
-		{name: "tells the user", run: inUseTellsUser},
+		{name: "tells the user", run: inUseReportsUser},
 		{name: "changes nothing", run: inUseChangesNothing},
 	}
 }
 
+// users returns the driver under test as Users.
 func (b *bench) users() drivers.Users { return b.Driver.(drivers.Users) } //nolint:forcetypeassert // its group runs only where it is one
 
+// user asks the driver who uses the target's handle.
 func (b *bench) user(t *testing.T) string {
 	t.Helper()
 	by, err := b.users().InUse(t.Context(), b.target, b.handle)
@@ -26,44 +29,57 @@ func (b *bench) user(t *testing.T) string {
 	return by
 }
 
-func inUseTellsUser(t *testing.T, b *bench) {
+// inUseReportsUser checks that InUse names a user as long as there is one, also
+// after a restart. A handle that is only attached has no user.
+func inUseReportsUser(t *testing.T, b *bench) {
 	b.install(t)
 	book := &notebook{}
 	require.Empty(t, b.user(t), "nobody uses a handle at first")
+
 	if offers[drivers.Attacher](b.Driver) {
 		b.attach(t, book)
 		require.Empty(t, b.user(t), "attached is not yet used")
 	}
+
 	release := b.Use(t, b.target, b.handle)
 	require.NotEmpty(t, b.user(t))
+
 	b.Driver = b.Restart(t)
 	require.NotEmpty(t, b.user(t))
+
 	release()
 	require.Empty(t, b.user(t), "the user let go")
 }
 
+// inUseChangesNothing checks that asking for the user changes nothing.
 func inUseChangesNothing(t *testing.T, b *bench) {
 	before := b.state(t)
 	b.user(t)
 	require.Equal(t, before, b.state(t))
 }
 
+// usageChecks lists the checks of drivers with Meter.
 func usageChecks() []check {
 	return []check{{name: "measures and changes nothing", run: usageMeasures}}
 }
 
-// metricName is words in small letters, the last one a unit.
+// metricName matches words in small letters, of which the last one is a unit.
 var metricName = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)+$`)
 
+// usageMeasures checks the names and the values of the metrics, and that
+// measuring changes nothing.
 func usageMeasures(t *testing.T, b *bench) {
 	b.install(t)
 	before := b.state(t)
+
 	metrics, err := b.Driver.(drivers.Meter).Metrics(t.Context(), b.target) //nolint:forcetypeassert // its group runs only where it is one
 	require.NoError(t, err)
 	require.NotEmpty(t, metrics)
+
 	for name, value := range metrics {
 		require.Regexp(t, metricName, name, "a metric's name ends in its unit")
 		require.Falsef(t, math.IsNaN(value) || math.IsInf(value, 0), "metric %s is %v", name, value)
 	}
+
 	require.Equal(t, before, b.state(t))
 }

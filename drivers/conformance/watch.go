@@ -10,6 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
+// watchChecks lists the checks of drivers with Watcher.
 func watchChecks() []check {
 	return []check{
 		{name: "ends with its context", run: watchEnds},
@@ -17,14 +18,17 @@ func watchChecks() []check {
 	}
 }
 
-// watch starts Watch; end ends it and requires that it does end.
+// watch starts Watch in a goroutine. The returned function ends it and requires
+// that it does end.
 func (b *bench) watch(t *testing.T, changed func()) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
+
 	done := make(chan error, 1)
 	watcher := b.Driver.(drivers.Watcher) //nolint:forcetypeassert // its group runs only where it is one
 	go func() { done <- watcher.Watch(ctx, changed) }()
+
 	return func() {
 		t.Helper()
 		cancel()
@@ -35,14 +39,16 @@ func (b *bench) watch(t *testing.T, changed func()) (end func()) {
 	}
 }
 
+// watchEnds checks that Watch ends with its context and changes nothing.
 func watchEnds(t *testing.T, b *bench) {
 	before := b.state(t)
 	b.watch(t, func() {})()
 	require.Equal(t, before, b.state(t))
 }
 
-// watchNotices takes a card away as soon as the watch says that it has begun to look: whoever discovers then, and is told of
-// what comes later, misses nothing.
+// watchNotices takes a card away as soon as Watch has called changed for the
+// first time. The change must not be lost: whoever discovers at the first call,
+// and again at each later call, sees everything.
 func watchNotices(t *testing.T, b *bench) {
 	changed := make(chan struct{}, 1)
 	end := b.watch(t, func() {
@@ -51,7 +57,9 @@ func watchNotices(t *testing.T, b *bench) {
 		default:
 		}
 	})
-	told := func(what string) {
+
+	waitForChange := func(what string) {
+
 		t.Helper()
 		select {
 		case <-changed:
@@ -59,8 +67,9 @@ func watchNotices(t *testing.T, b *bench) {
 			require.Failf(t, "the watch tells nothing", "it should tell %s", what)
 		}
 	}
-	told("that it has begun to look")
+
+	waitForChange("that it has begun to look")
 	b.Vanish(t, b.target.Device)
-	told("of a card that vanished")
+	waitForChange("of a card that vanished")
 	end()
 }

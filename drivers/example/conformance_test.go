@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// gaudi is an accelerator with its node, as the kernel's driver habanalabs makes it.
+// gaudi returns an accelerator with its node, as the kernel's driver habanalabs
+// makes it.
 func gaudi(t *testing.T, address string, number int) simulator.Function {
 	t.Helper()
 	name := fmt.Sprintf("accel%d", number)
@@ -27,7 +28,8 @@ func gaudi(t *testing.T, address string, number int) simulator.Function {
 	}
 }
 
-// appear makes a node as udev does; any file will do, because the driver only looks at its mode.
+// appear makes a node as udev does. A plain file is enough, because the driver
+// only reads its mode.
 func appear(t *testing.T, host *sysfstest.Host, node string) {
 	t.Helper()
 	dir := filepath.Join(host.Root(), "dev/accel")
@@ -53,7 +55,7 @@ func TestConformance(t *testing.T) {
 			host := sysfstest.New(t, gaudi(t, "0000:19:00.0", 0), gaudi(t, "0000:1a:00.0", 1), sysfstest.SSD(t, "0000:c1:00.0", "nvme0n1", "259:0"))
 			appear(t, host, "accel0")
 			appear(t, host, "accel1")
-			host.Mount("259:0", "/dev/nvme0n1", "/") // a host whose disks cannot be told is not touched
+			host.Mount("259:0", "/dev/nvme0n1", "/") // the root file system of the host is on this disk
 			return &conformance.Rig{
 				Driver:  newDriver(t, host),
 				Restart: func(t *testing.T) drivers.Driver { t.Helper(); return newDriver(t, host) },

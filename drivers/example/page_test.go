@@ -18,10 +18,12 @@ var update = flag.Bool("update", false, "write the code into the page anew")
 
 const page = "../../docs/drivers/writing.md"
 
-// place is where the page shows the code of one function or type: <!-- code: attach.go Attach -->, to <!-- end of code -->.
+// place matches the code of one function or type on the page, from <!-- code: attach.go Attach --> to
+// <!-- end of code -->.
 var place = regexp.MustCompile(`(?s)(<!-- code: (\S+) (\S+) -->\n).*?(<!-- end of code -->)`)
 
-// TestPageShowsThisCode compares the code that the page shows with the code that is compiled here; with -update it writes it.
+// TestPageShowsThisCode compares the code on the page with the code of this
+// package. With -update it writes the code into the page.
 func TestPageShowsThisCode(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)
@@ -38,7 +40,7 @@ func TestPageShowsThisCode(t *testing.T) {
 	require.Empty(t, cmp.Diff(current, string(text)), "%s is out of date: run make generate", page)
 }
 
-// code is the declaration of that name in a file, with its comment.
+// code returns the declaration of that name in a file, with its comment.
 func code(t *testing.T, file, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -8,20 +8,25 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Attach makes a handle usable on its host. On a deployable that is not installed it is an error of kind ErrChanged.
+// Attach makes a handle usable on its host. The error is of kind ErrChanged
+// where the deployable is not installed.
 func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
 		return err
 	}
+
 	c := newChange(StepAttach, s)
+
 	c.due = func(card *Card) (bool, error) {
 		state := card.Deployables[part.key]
 		if !state.Installed {
 			return false, cyborg.Errorf(cyborg.ErrChanged, "%s is not installed", part.name).WithHint("Make the accelerator ready first.")
 		}
+
 		return !state.Handles[request.Handle.Identity].Attached, nil
 	}
+
 	c.note = func() error {
 		note, err := json.Marshal(map[string]string{"handle": request.Handle.Identity})
 		if err != nil {
@@ -29,40 +34,49 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		}
 		return request.Note(note)
 	}
+
 	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].Attached = true }
 	return d.run(ctx, c)
 }
 
-// Detach undoes Attach. It fails with kind ErrInUse while the card's script says that somebody uses the handle, also on a
-// card that is gone from the bus: a kernel, too, waits there for the user to let go.
+// Detach undoes Attach. It fails with kind ErrInUse while the card's file says
+// that somebody uses the handle. That is so for a vanished card, too: a real
+// kernel waits until the user closes the device before it completes the
+// removal.
 func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
 		return err
 	}
+
 	c := newChange(StepDetach, s)
 	c.due = func(card *Card) (bool, error) {
 		handle := card.Deployables[part.key].Handles[request.Handle.Identity]
 		return handle.Attached, inUse(request.Handle.Identity, handle)
 	}
 	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].Attached = false }
+
 	return d.run(ctx, c)
 }
 
-// Attached says whether the handle is attached; on a card that is gone nothing is.
+// Attached says whether the handle is attached. No handle of a vanished card is
+// attached.
 func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
 		return false, err
 	}
-	card, err := d.inspect(ctx, s, StepAttached)
+
+	card, err := d.readStep(ctx, s, StepAttached)
 	if err != nil {
 		return false, err
 	}
+
 	return card.Deployables[part.key].Handles[handle.Identity].Attached, nil
 }
 
-// inUse is the error of taking a handle from its user; nil where it has none.
+// inUse returns an error of kind ErrInUse that names the user of the handle, or
+// nil where nobody uses it.
 func inUse(identity string, handle *Handle) error {
 	if handle.InUseBy == "" {
 		return nil

@@ -13,32 +13,40 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Bench is the hand on the hardware: it reads and changes the cards of a park from outside, also while agents run.
-// It works on the files of the park's directory and keeps nothing in memory, so any number may exist, in any process.
+// Bench reads and changes the cards of a park from outside the driver, also
+// while agents run. It stands for the person who pulls a card out or starts a
+// program that uses one. It works on the files in the park's directory and
+// keeps nothing in memory, so any number of benches may exist in any process.
 type Bench struct {
 	dir string
 }
 
-// NewBench returns the bench of the park whose files are in the directory.
+// NewBench returns the bench for the park whose files are in the directory.
 func NewBench(parkDir string) Bench { return Bench{dir: parkDir} }
 
-// Card reads a card. A card that has no file is an error of kind ErrNotFound.
+// Card reads a card. The error is of kind ErrNotFound where the card has no
+// file, and of kind ErrInvalid where the identity is not a PCI address: the
+// identity becomes part of a path.
 func (b Bench) Card(ctx context.Context, identity string) (Card, error) {
 	if _, err := cyborg.ParsePCIAddress(identity); err != nil {
 		return Card{}, err
 	}
+
 	card, _, err := b.read(ctx, identity)
 	if err != nil {
 		return Card{}, err
 	}
+
 	return *card, nil
 }
 
-// Edit changes a card under its lock. A card that has no file is an error of kind ErrNotFound.
+// Edit changes a card under its lock. The error is of kind ErrNotFound where
+// the card has no file.
 func (b Bench) Edit(ctx context.Context, identity string, edit func(card *Card)) error {
 	if _, err := cyborg.ParsePCIAddress(identity); err != nil {
 		return err
 	}
+
 	return b.update(ctx, identity, false, func(card *Card) error {
 		edit(card)
 		return nil
@@ -50,7 +58,8 @@ func (b Bench) Vanish(ctx context.Context, identity string) error {
 	return b.Edit(ctx, identity, func(card *Card) { card.Vanished = true })
 }
 
-// Return puts a vanished card back: as any card that was without power, it has nothing attached.
+// Return puts a vanished card back. As the card was without power, nothing is
+// attached to it and nobody uses it.
 func (b Bench) Return(ctx context.Context, identity string) error {
 	return b.Edit(ctx, identity, func(card *Card) {
 		if card.Vanished {
@@ -60,7 +69,8 @@ func (b Bench) Return(ctx context.Context, identity string) error {
 	})
 }
 
-// Use makes somebody use a handle of the card; an empty name ends it.
+// Use lets somebody use a handle of the card; an empty name ends the use. The
+// error is of kind ErrNotFound where the card has no such handle.
 func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
 	var found bool
 	err := b.Edit(ctx, identity, func(card *Card) {
@@ -76,13 +86,16 @@ func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
 	return err
 }
 
+// path returns the path of the card's file.
 func (b Bench) path(identity string) string { return filepath.Join(b.dir, identity+".json") }
 
-// read returns the card and its file's text. The file of somebody who writes it in place may be met half written; it is
-// read again for a second.
+// read returns the card and the text of its file. A person may edit the file in
+// place, so read may find it half written. It then tries again for one second
+// before it returns an error.
 func (b Bench) read(ctx context.Context, identity string) (*Card, []byte, error) {
-	const patience, pause = time.Second, 20 * time.Millisecond
+	const retryFor, retryEvery = time.Second, 20 * time.Millisecond
 	start := time.Now()
+
 	for {
 		text, err := os.ReadFile(b.path(identity))
 		switch {
@@ -91,65 +104,80 @@ func (b Bench) read(ctx context.Context, identity string) (*Card, []byte, error)
 		case err != nil:
 			return nil, nil, cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be read: %w", identity, err)
 		}
+
 		card, broken, err := readCard(text)
 		if err == nil {
 			return card, text, nil
 		}
-		if !broken || time.Since(start) > patience {
+
+		if !broken || time.Since(start) > retryFor {
 			return nil, nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", b.path(identity), err).
 				WithHint("Correct the file, or delete it for a card as new.")
 		}
-		if err := pauseFor(ctx, pause); err != nil {
+
+		if err := sleep(ctx, retryEvery); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// update lets change work on the card under its lock and writes it back where that made a difference, also where
-// change fails: a scripted failure is used up by failing.
+// update calls change with the card, under the card's lock, and writes the card
+// back if it was changed. It writes also where change fails, because a scripted
+// failure is used up by that failure. With create, a card without a file starts
+// as a new card.
 func (b Bench) update(ctx context.Context, identity string, create bool, change func(card *Card) error) error {
 	unlock, err := b.lock(ctx, identity)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+
 	card, before, err := b.read(ctx, identity)
 	if create && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 		card, err = newCard(), nil
 	}
+
 	if err != nil {
 		return err
 	}
+
 	changeErr := change(card)
 	after, err := card.text()
 	if err == nil && !bytes.Equal(before, after) {
 		err = b.write(identity, after)
 	}
+
 	if err != nil {
 		return err
 	}
 	return changeErr
 }
 
-// write replaces a card's file so that a crash at any point leaves the old one or the new one. The caller has the lock.
+// write replaces the file of a card in such a way that a crash at any point
+// leaves either the old file or the new one: it writes and syncs a second file,
+// renames it, and syncs the directory. The caller holds the card's lock.
 func (b Bench) write(identity string, text []byte) (err error) {
 	defer func() {
 		if err != nil {
 			err = cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be written: %w", identity, err)
 		}
 	}()
+
 	fresh := filepath.Join(b.dir, "."+identity+".new")
 	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(text)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err != nil {
 		return err
 	}
+
 	if err := os.Rename(fresh, b.path(identity)); err != nil {
 		return err
 	}
+
 	dir, err := os.Open(b.dir)
 	if err != nil {
 		return err
@@ -157,32 +185,40 @@ func (b Bench) write(identity string, text []byte) (err error) {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// lock takes the card's lock from every other process and goroutine: an flock belongs to the open file, not to the
-// process. It is not on the card's file itself since that is replaced.
+// lock takes the card's lock, which excludes other processes and other
+// goroutines alike: an flock belongs to the open file, not to the process. The
+// lock is on a file of its own, because the card's file is replaced by each
+// write. It polls instead of blocking in flock(2), so that it returns when ctx
+// ends.
 func (b Bench) lock(ctx context.Context, identity string) (unlock func(), err error) {
 	file, err := os.OpenFile(filepath.Join(b.dir, "."+identity+".lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be locked: %w", identity, err)
 	}
+
 	for {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { _ = file.Close() }, nil // closing a file opened only to lock it loses nothing
+			return func() { _ = file.Close() }, nil // closing the file releases the lock; nothing was written that could be lost
 		}
+
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return nil, errors.Join(cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be locked: %w", identity, err), file.Close())
 		}
-		if err := pauseFor(ctx, 2*time.Millisecond); err != nil {
+
+		if err := sleep(ctx, 2*time.Millisecond); err != nil {
 			_ = file.Close()
 			return nil, err
 		}
 	}
 }
 
-// pauseFor waits, or returns the interruption.
-func pauseFor(ctx context.Context, d time.Duration) error {
+// sleep waits for that long, or returns the error of interruption when ctx ends
+// first.
+func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 		return nil
@@ -191,7 +227,8 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// interruption is the error of a call whose context has ended, of kind ErrCancelled or ErrTimeout; nil while it has not.
+// interruption returns an error of kind ErrCancelled or ErrTimeout where ctx
+// has ended, and nil where it has not.
 func interruption(ctx context.Context) error {
 	switch err := ctx.Err(); {
 	case err == nil:

@@ -9,20 +9,30 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Card is the hardware state of one fake card and its script: what its file holds.
+// Card is the content of a card's file: the state of the fake hardware, and a
+// script of what shall go wrong.
 type Card struct {
-	// BootID is the boot of the host in which the card was last touched. What a card keeps only while it has power is
-	// gone when the host has another one.
+	// BootID is the boot id of the host when the card was last changed. When the
+	// host has another boot id, the card has been without power: attachments and
+	// users are gone, and so are the images of FPGAs.
 	BootID string `json:"boot_id"`
-	// Vanished takes the card off the bus.
+	// Vanished is true while the card is off the bus.
 	Vanished bool `json:"vanished"`
-	// Deployables are the card's parts: r0, r1, …
+
+	// Deployables are the parts of the card, by key: r0, r1, …
 	Deployables map[string]*Region `json:"deployables"`
-	// Fail makes steps fail. What has failed as often as it should is removed.
+
+	// Fail makes steps fail. A failure that has happened as often as it should is
+	// removed.
 	Fail map[Step]Failure `json:"fail"`
-	// Latency makes steps slow; it goes before the latencies of the driver's options. A step that waits notices a change.
+	// Latency makes steps slow. It takes precedence over the latencies in the
+	// driver's options. A waiting step notices within a tenth of a second when its
+	// latency is changed.
 	Latency map[Step]Duration `json:"latency"`
-	// Script is the fingerprint of the script in the driver's options that was last laid over the card.
+	// Script is the fingerprint of the script in the driver's options that was last
+	// applied to the card. It prevents that a restart of the driver applies the
+	// same script again.
+
 	Script string `json:"script,omitempty"`
 }
 
@@ -30,32 +40,38 @@ type Card struct {
 type Region struct {
 	Installed   bool   `json:"installed"`
 	BitstreamID string `json:"bitstream_id"`
-	// Function is the id in the header of the loaded image, and SHA256 the checksum of the whole image.
+	// Function is the id in the header of the loaded image, and SHA256 is the
+	// checksum of the whole image.
 	Function string `json:"function"`
 	SHA256   string `json:"sha256"`
-	// Handles are by their PCI address.
+
+	// Handles are the attach handles, by PCI address.
 	Handles map[string]*Handle `json:"handles"`
 }
 
 // Handle is the state of one attach handle.
 type Handle struct {
 	Attached bool `json:"attached"`
-	// InUseBy says who really uses the handle; nobody where it is empty. Only a script sets it.
+	// InUseBy names the user of the handle; it is empty where nobody uses it. The
+	// driver never sets it, only scripts and a Bench do.
 	InUseBy string `json:"in_use_by"`
 }
 
-// readCard decodes a card's file. The error is of kind ErrInvalid; broken says that the text is not whole JSON, as that of
-// a file in the middle of being written.
+// readCard decodes a card's file. The error is of kind ErrInvalid. Broken is
+// true where the text is not complete JSON, as it is in a file that somebody is
+// just writing: then it is worth while to read the file again.
 func readCard(text []byte) (card *Card, broken bool, err error) {
 	card = &Card{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
+
 	if err := decoder.Decode(card); err != nil {
 		return nil, !json.Valid(text), cyborg.Errorf(cyborg.ErrInvalid, "%w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, true, cyborg.Errorf(cyborg.ErrInvalid, "there is more after the card's closing brace")
 	}
+
 	card.fill()
 	for step := range card.Fail {
 		if err := checkStep(step); err != nil {
@@ -67,16 +83,19 @@ func readCard(text []byte) (card *Card, broken bool, err error) {
 			return nil, false, err
 		}
 	}
+
 	return card, false, nil
 }
 
+// newCard returns a card without parts; settle adds those.
 func newCard() *Card {
 	card := &Card{}
 	card.fill()
 	return card
 }
 
-// fill puts an empty map or struct where a file has null or nothing.
+// fill replaces nulls and missing maps with empty ones, so that the rest of the
+// package need not check for nil.
 func (c *Card) fill() {
 	if c.Deployables == nil {
 		c.Deployables = map[string]*Region{}
@@ -87,14 +106,17 @@ func (c *Card) fill() {
 	if c.Latency == nil {
 		c.Latency = map[Step]Duration{}
 	}
+
 	for key, state := range c.Deployables {
 		if state == nil {
 			state = &Region{}
 			c.Deployables[key] = state
 		}
+
 		if state.Handles == nil {
 			state.Handles = map[string]*Handle{}
 		}
+
 		for handle := range state.Handles {
 			if state.Handles[handle] == nil {
 				state.Handles[handle] = &Handle{}
@@ -103,6 +125,7 @@ func (c *Card) fill() {
 	}
 }
 
+// text encodes the card as its file has it.
 func (c *Card) text() ([]byte, error) {
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
@@ -111,13 +134,16 @@ func (c *Card) text() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// settle brings the card to what it is at this moment: every part is there, and what needs power is gone where the
-// host was booted since or the card has left the bus. An empty bootID means that nobody can tell.
+// settle updates a card that was read from its file to the present moment. It
+// adds parts and handles that the file lacks, and drops what needs power where
+// the host was booted since or the card has left the bus. With an empty bootID
+// a boot cannot be detected.
 func (c *Card) settle(s *slot, bootID string) {
 	for _, part := range s.regions {
 		if c.Deployables[part.key] == nil {
 			c.Deployables[part.key] = &Region{Handles: map[string]*Handle{}}
 		}
+
 		state := c.Deployables[part.key]
 		for _, address := range part.handles {
 			if state.Handles[address.String()] == nil {
@@ -125,19 +151,26 @@ func (c *Card) settle(s *slot, bootID string) {
 			}
 		}
 	}
+
 	if bootID != "" && bootID != c.BootID {
+		// A card without a boot id is new and has nothing to lose.
 		if c.BootID != "" {
 			c.powerCycle(s.volatile)
 		}
 		c.BootID = bootID
 	}
-	if c.Vanished { // whoever uses it is left as scripted: a kernel waits for him
+
+	// The user stays, as the script says: a real kernel waits until the user closes
+	// the device.
+	if c.Vanished {
 		c.eachHandle(func(h *Handle) { h.Attached = false })
 	}
 }
 
+// powerCycle drops what the card loses without power.
 func (c *Card) powerCycle(losesImage bool) {
 	c.eachHandle(func(h *Handle) { *h = Handle{} })
+
 	for _, state := range c.Deployables {
 		if losesImage {
 			state.empty()
@@ -145,6 +178,7 @@ func (c *Card) powerCycle(losesImage bool) {
 	}
 }
 
+// eachHandle calls do with every handle of the card.
 func (c *Card) eachHandle(do func(h *Handle)) {
 	for _, state := range c.Deployables {
 		for _, handle := range state.Handles {
@@ -153,5 +187,5 @@ func (c *Card) eachHandle(do func(h *Handle)) {
 	}
 }
 
-// empty takes the loaded image away.
+// empty removes the loaded image.
 func (r *Region) empty() { r.BitstreamID, r.Function, r.SHA256 = "", "", "" }

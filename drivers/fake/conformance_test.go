@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// newRig is a park of its own with all hands on it.
+// newRig returns a new park with every hook of the suite.
 func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 	t.Helper()
 	p := newPark(t, options)
@@ -140,7 +140,8 @@ func (p *park) identities(t *testing.T) []string {
 	return files
 }
 
-// stage puts an image where an agent would put it; what is recorded of it is its checksum.
+// stage stages an image as an agent does. The image has no id, so its checksum
+// is recorded.
 func stage(t *testing.T, content []byte) (string, cyborg.Image) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image")

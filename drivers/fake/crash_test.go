@@ -26,13 +26,14 @@ const (
 	victimStep = "CYBORG_FAKE_VICTIM_STEP"
 )
 
-// TestVictim is run by the other tests in a process that they kill. It tells on standard output how far it is.
+// TestVictim is run by the other tests in a process that they kill. It writes
+// its progress to standard output.
 func TestVictim(t *testing.T) {
 	t.Parallel()
 
 	dir := os.Getenv(victimDir)
 	if dir == "" {
-		dir = t.TempDir() // on its own it does one round of each, to show that it can
+		dir = t.TempDir() // run directly, it takes each step once
 	}
 	p := &park{dir: dir, bench: fake.NewBench(dir)}
 	driver, err := fake.New(p.environment(), nil)
@@ -53,7 +54,8 @@ func TestVictim(t *testing.T) {
 	}
 }
 
-// victim starts a process that works on the park, and waits until it does. The result kills it.
+// victim starts a process that works on the park and waits until it works. The
+// returned function kills the process.
 func (p *park) victim(t *testing.T, step string) (kill func()) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestVictim$")
@@ -71,8 +73,8 @@ func (p *park) victim(t *testing.T, step string) (kill func()) {
 	}
 }
 
-// TestKilledInTheMiddle kills a process that programs: the region is empty, the rest as it was, and the next life of the
-// agent brings it to an end.
+// TestKilledInTheMiddle kills a process that programs a region. The region is
+// empty, the rest is unchanged, and a restarted agent can complete the step.
 func TestKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 
@@ -93,8 +95,8 @@ func TestKilledInTheMiddle(t *testing.T) {
 	require.Equal(t, []string{"new"}, p.bitstreams(t))
 }
 
-// TestKilledAnywhere kills a busy process at some moment, several times: the card's file is whole, its lock is free, and
-// each step can be taken.
+// TestKilledAnywhere kills a busy process at random moments. Each time the file
+// of the card is complete, its lock is free and every step can be taken.
 func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
 
@@ -117,7 +119,8 @@ func TestKilledAnywhere(t *testing.T) {
 	require.LessOrEqual(t, len(names), 3, "kills leave no heap of files: %v", names)
 }
 
-// TestManyHandsAtOnce changes one card from several drivers and benches: nobody's change is lost.
+// TestManyHandsAtOnce changes one card from several drivers and benches at
+// once. No change is lost.
 func TestManyHandsAtOnce(t *testing.T) {
 	t.Parallel()
 

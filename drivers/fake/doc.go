@@ -1,15 +1,21 @@
-// Package fake is the dummy driver: a scripted park of cards that do not exist, good enough for a laptop, for the tests
-// of this project, and for the tests of whoever automates against it.
+// Package fake is a driver for cards that do not exist: a scripted park of
+// them, good enough for a laptop, for the tests of this project, and for tests
+// of anything that is automated against Cyborg.
 //
-// What the park is comes from the driver's options: how many cards of which types, their parts and handles, how long
-// each step takes, which steps fail. What state each card is in, its hardware so to speak, is in one JSON file per
-// card, <park_dir>/<PCI address>.json, read anew at every call. So it outlives the agent, may be looked at and changed
-// while the agent runs (by hand, or through a Bench), and loses what hardware loses when the host boots: attachments,
-// and the images of FPGAs. docs/drivers/fake.md describes options, files, scripts and the image format.
+// The options of the driver describe the park: how many cards of which types,
+// their parts and handles, how long each step takes, and which steps fail. The
+// state of each card, as it were its hardware, is in one JSON file per card,
+// <park_dir>/<PCI address>.json, which is read again at every call. So the
+// state outlives the agent, and can be read and changed while the agent runs,
+// by hand or through a Bench. A card loses what real hardware loses when the
+// host boots: attachments, and the images of FPGAs. docs/drivers/fake.md
+// describes the options, the files, the scripts and the image format.
 //
-// A card is changed in one step, by replacing its file under a lock, after the latency has passed; a programming card is
-// empty meanwhile. A process that dies at any point leaves the card before or after that, never between.
+// A step changes a card once its latency has passed, by replacing the file
+// under a lock. While a card is programmed it is empty. A process that dies at
+// any point therefore leaves the card in the state before or after a step,
+// never between.
 //
-// This package imports the root package, drivers, mapstructure and the standard library; never Temporal, the database
-// or HTTP.
+// This package imports the root package, drivers, mapstructure and the standard
+// library; never Temporal, the database or HTTP.
 package fake

@@ -16,23 +16,28 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Name is the name to register the driver under.
+// Name is the name under which the driver is registered.
 const Name = "fake"
 
-// handOver bounds how long New waits for the cards' locks, which are held for milliseconds.
-const handOver = 10 * time.Second
+// lockTimeout bounds how long New waits for the locks of all cards. A lock is
+// held for milliseconds, so a longer wait means that something hangs.
+const lockTimeout = 10 * time.Second
 
-// driver keeps no state of the cards: each call asks their files.
+// driver is one park. It keeps no state of the cards: each call reads their
+// files.
 type driver struct {
 	bench      Bench
 	slots      []*slot
 	latency    map[Step]time.Duration
 	bootIDFile string
 	log        *slog.Logger
-	// told is what the last Discover returned, or Watch saw when it last called for one, as text.
-	told atomic.Pointer[string]
+
+	// lastReports is, as text, what the last Discover returned, or what Watch saw
+	// when it last called for a Discover. Watch compares the present state with it.
+	lastReports atomic.Pointer[string]
 }
 
+// The interfaces that the driver implements.
 var (
 	_ drivers.Inspector  = (*driver)(nil)
 	_ drivers.Installer  = (*driver)(nil)
@@ -43,8 +48,10 @@ var (
 	_ drivers.Watcher    = (*driver)(nil)
 )
 
-// New makes the driver of a park and puts cards as new into the slots that have none; it is a drivers.Factory. Wrong
-// options are one error of kind ErrInvalid that names them all; a directory that cannot be used is one of kind ErrUnavailable.
+// New makes the driver of a park and creates the files of cards that have none;
+// it is a drivers.Factory. Wrong options are one error of kind ErrInvalid that
+// names them all. A directory that cannot be used is an error of kind
+// ErrUnavailable.
 func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 	var wrong mistakes
 	opts := decode(raw, &wrong)
@@ -54,39 +61,48 @@ func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 	if len(wrong) > 0 {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "options of a fake driver: %s", strings.Join(wrong, "; "))
 	}
+
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
+
 	d.bench, d.bootIDFile = NewBench(parkDir), bootIDFile
 	if err := os.MkdirAll(parkDir, 0o755); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the fake park cannot be made: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), handOver)
+
+	ctx, cancel := context.WithTimeout(context.Background(), lockTimeout)
 	defer cancel()
 	for _, s := range d.slots {
 		if err := d.plug(ctx, s, scripts[s.identity()]); err != nil {
 			return nil, err
 		}
 	}
+
 	return d, nil
 }
 
-// plug puts a card as new into an empty slot, and lays the options' script over the card where it was not yet: a
-// restart does not repeat failures that are used up.
+// plug creates the file of a card that has none, and applies the script of the
+// options to the card unless it was applied before: a restart must not repeat
+// failures that are used up.
 func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 	fingerprint, err := want.fingerprint()
 	if err != nil {
 		return err
 	}
+
 	return d.update(ctx, s, func(card *Card) error {
 		if card.Script == fingerprint {
 			return nil
 		}
+
 		d.log.InfoContext(ctx, "the script of the options is laid over a fake card", "device", s.identity())
+
 		card.Script, card.Vanished = fingerprint, want.Vanished
 		clear(card.Fail)
 		maps.Copy(card.Fail, want.Fail)
 		card.eachHandle(func(h *Handle) { h.InUseBy = "" })
+
 		for _, part := range s.regions {
 			for _, handle := range want.InUse {
 				if h := card.Deployables[part.key].Handles[handle]; h != nil {
@@ -94,6 +110,7 @@ func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 				}
 			}
 		}
+
 		return nil
 	})
 }
@@ -102,7 +119,7 @@ func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	reports := make([]cyborg.DeviceReport, 0, len(d.slots))
 	for _, s := range d.slots {
-		card, err := d.inspect(ctx, s, StepDiscover)
+		card, err := d.readStep(ctx, s, StepDiscover)
 		if err != nil {
 			return nil, err
 		}
@@ -110,18 +127,21 @@ func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			reports = append(reports, s.report(card))
 		}
 	}
+
 	text := textOf(reports)
-	d.told.Store(&text)
+	d.lastReports.Store(&text)
 	return reports, nil
 }
 
-// Inspect reports one card.
+// Inspect reports one card. The error is of kind ErrNotFound where the card is
+// not in the park or has vanished.
 func (d *driver) Inspect(ctx context.Context, identity string) (cyborg.DeviceReport, error) {
 	for _, s := range d.slots {
 		if s.identity() != identity {
 			continue
 		}
-		card, err := d.inspect(ctx, s, StepDiscover)
+
+		card, err := d.readStep(ctx, s, StepDiscover)
 		if err != nil {
 			return cyborg.DeviceReport{}, err
 		}
@@ -132,11 +152,12 @@ func (d *driver) Inspect(ctx context.Context, identity string) (cyborg.DeviceRep
 	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrNotFound, "the fake park shows no card %q", identity)
 }
 
-// reports is Discover without its script.
+// reports returns what Discover would return, but takes no scripted latency or
+// failure into account.
 func (d *driver) reports(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	reports := make([]cyborg.DeviceReport, 0, len(d.slots))
 	for _, s := range d.slots {
-		card, err := d.look(ctx, s)
+		card, err := d.currentCard(ctx, s)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +168,8 @@ func (d *driver) reports(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	return reports, nil
 }
 
-// bootID is the host's boot; empty where the host has no such file, as the captured root of another machine.
+// bootID returns the boot id of the host. It is empty where the host has no
+// such file, as a recording of another machine.
 func (d *driver) bootID() (string, error) {
 	text, err := os.ReadFile(d.bootIDFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -156,41 +178,50 @@ func (d *driver) bootID() (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// look returns the card as it is at this moment, and changes nothing.
-func (d *driver) look(ctx context.Context, s *slot) (*Card, error) {
+// currentCard returns the card as it is at this moment. It writes nothing, so
+// it needs no lock.
+func (d *driver) currentCard(ctx context.Context, s *slot) (*Card, error) {
 	if err := interruption(ctx); err != nil {
 		return nil, err
 	}
+
 	bootID, err := d.bootID()
 	if err != nil {
 		return nil, err
 	}
+
 	card, _, err := d.bench.read(ctx, s.identity())
-	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound { // someone threw its file away
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound { // somebody deleted its file
 		card, err = newCard(), nil
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	card.settle(s, bootID)
 	return card, nil
 }
 
-// update changes the card as it is at this moment, under its lock.
+// update calls change with the card as it is at this moment, under its lock,
+// and stores the result.
 func (d *driver) update(ctx context.Context, s *slot, change func(card *Card) error) error {
 	if err := interruption(ctx); err != nil {
 		return err
 	}
+
 	bootID, err := d.bootID()
 	if err != nil {
 		return err
 	}
+
 	return d.bench.update(ctx, s.identity(), true, func(card *Card) error {
 		card.settle(s, bootID)
 		return change(card)
 	})
 }
 
+// report describes a card that is on the bus.
 func (s *slot) report(card *Card) cyborg.DeviceReport {
 	report := cyborg.DeviceReport{
 		Identity: s.identity(), Type: s.kind,
@@ -198,40 +229,49 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 		NUMANode: new(s.number % 2), BoardInfo: cyborg.JSONObject{"simulated": true},
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: s.address.HandleInfo()},
 	}
+
 	for _, part := range s.regions {
 		state := card.Deployables[part.key]
+
 		deployable := cyborg.DeployableReport{
 			Name: part.name, Attributes: s.attributes(state), BitstreamID: state.BitstreamID, ProgramSet: s.programSet(part),
 			Specs: cyborg.Specs{
-				Num: len(part.handles), DeviceType: s.kind, Type: s.does, Capability: maps.Clone(s.capability),
+				Num: len(part.handles), DeviceType: s.kind, Type: s.purpose, Capability: maps.Clone(s.capability),
 				VendorID: vendorID, ProductID: s.product,
 			},
 		}
+
 		for _, address := range part.handles {
 			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
 				Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(),
 			})
 		}
+
 		report.Deployables = append(report.Deployables, deployable)
 	}
+
 	return report
 }
 
-// attributes are named as OpenStack Cyborg's drivers name them.
+// attributes returns the resource class and the traits of a part, under the
+// keys that OpenStack Cyborg's drivers use.
 func (s *slot) attributes(state *Region) []cyborg.Attribute {
 	attributes := []cyborg.Attribute{{Key: "rc", Value: s.class}}
 	traits := []string{"CUSTOM_FAKE_DEVICE"}
 	if s.kind == cyborg.DeviceTypeFPGA && state.Function != "" {
 		traits = append(traits, "CUSTOM_FPGA_FUNCTION_ID_FAKE_"+traitWord(state.Function))
 	}
+
 	for i, trait := range traits {
 		attributes = append(attributes, cyborg.Attribute{Key: "trait" + strconv.Itoa(i), Value: trait})
 	}
+
 	return attributes
 }
 
-// programSet says what one image disturbs: the regions of an FPGA are programmed one by one, the firmware of any other
-// card is one for all its parts.
+// programSet names the set of parts that one image disturbs. The regions of an
+// FPGA are programmed one by one; any other card has one firmware for all its
+// parts.
 func (s *slot) programSet(part region) string {
 	if s.kind == cyborg.DeviceTypeFPGA {
 		return part.key
@@ -239,7 +279,8 @@ func (s *slot) programSet(part region) string {
 	return "card"
 }
 
-// find is the card and the part of it that a call is about.
+// find returns the card and the part of it that a call is about. The error is
+// of kind ErrNotFound.
 func (d *driver) find(target drivers.Target) (*slot, *region, error) {
 	for _, s := range d.slots {
 		if s.identity() != target.Device.Identity {
@@ -249,20 +290,24 @@ func (d *driver) find(target drivers.Target) (*slot, *region, error) {
 			return s, part, nil
 		}
 	}
+
 	return nil, nil, cyborg.Errorf(cyborg.ErrNotFound, "the fake park has no deployable %q on a card %q",
 		target.Deployable.Name, target.Device.Identity)
 }
 
-// findHandle is find for a call about a handle.
+// findHandle does the same as find for a call about a handle, and checks that
+// the part has that handle.
 func (d *driver) findHandle(target drivers.Target, handle cyborg.HandleReport) (*slot, *region, error) {
 	s, part, err := d.find(target)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	for _, address := range part.handles {
 		if address.String() == handle.Identity {
 			return s, part, nil
 		}
 	}
+
 	return nil, nil, cyborg.Errorf(cyborg.ErrNotFound, "fake deployable %s has no handle %q", part.name, handle.Identity)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzOptions makes a driver with any options, and one with all of them of which one is replaced. They are refused, or the
-// driver can be asked what there is.
+// FuzzOptions makes one driver with any options, and another with valid options
+// of which one is replaced. Either the options are rejected, or Discover works.
 func FuzzOptions(f *testing.F) {
 	full := map[string]any{
 		"park": "2xfpga,1xgpu", "domain": "00fa", "deployables": 2, "handles": 2, "install_latency": "1ms", "attach_latency": "1ms",

@@ -7,24 +7,29 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Install makes the deployable able to attach. It lasts over a boot of the host.
+// Install makes the deployable able to attach. A deployable stays installed
+// when the host boots.
 func (d *driver) Install(ctx context.Context, target drivers.Target) error {
 	s, part, err := d.find(target)
 	if err != nil {
 		return err
 	}
+
 	c := newChange(StepInstall, s)
 	c.due = func(card *Card) (bool, error) { return !card.Deployables[part.key].Installed, nil }
 	c.finish = func(card *Card) { card.Deployables[part.key].Installed = true }
+
 	return d.run(ctx, c)
 }
 
-// Uninstall undoes Install. While a handle is attached it is an error of kind ErrInUse.
+// Uninstall undoes Install. The error is of kind ErrInUse while a handle is
+// attached.
 func (d *driver) Uninstall(ctx context.Context, target drivers.Target) error {
 	s, part, err := d.find(target)
 	if err != nil {
 		return err
 	}
+
 	c := newChange(StepUninstall, s)
 	c.due = func(card *Card) (bool, error) {
 		state := card.Deployables[part.key]
@@ -34,8 +39,10 @@ func (d *driver) Uninstall(ctx context.Context, target drivers.Target) error {
 					WithHint("Detach it first.")
 			}
 		}
+
 		return state.Installed, nil
 	}
+
 	c.finish = func(card *Card) { card.Deployables[part.key].Installed = false }
 	return d.run(ctx, c)
 }

@@ -21,34 +21,47 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// options are the driver's options as configuration writes them; docs/drivers/fake.md describes each.
+// options are the driver's options under their names in configuration.
+// docs/drivers/fake.md describes each.
 type options struct {
-	Park             string         `mapstructure:"park"`
-	ParkDir          string         `mapstructure:"park_dir"`
-	Domain           string         `mapstructure:"domain"`
-	Deployables      int            `mapstructure:"deployables"`
-	Handles          int            `mapstructure:"handles"`
-	InstallLatency   time.Duration  `mapstructure:"install_latency"`
-	UninstallLatency time.Duration  `mapstructure:"uninstall_latency"`
-	AttachLatency    time.Duration  `mapstructure:"attach_latency"`
-	DetachLatency    time.Duration  `mapstructure:"detach_latency"`
-	ProgramLatency   time.Duration  `mapstructure:"program_latency"`
-	Fail             map[string]any `mapstructure:"fail"`
-	Vanish           []string       `mapstructure:"vanish"`
-	InUse            []string       `mapstructure:"in_use"`
-	BootIDFile       string         `mapstructure:"boot_id_file"`
+	// What stands in the park, and where its files are.
+	Park        string `mapstructure:"park"`
+	ParkDir     string `mapstructure:"park_dir"`
+	Domain      string `mapstructure:"domain"`
+	Deployables int    `mapstructure:"deployables"`
+	Handles     int    `mapstructure:"handles"`
+
+	// How long each step takes.
+	InstallLatency   time.Duration `mapstructure:"install_latency"`
+	UninstallLatency time.Duration `mapstructure:"uninstall_latency"`
+	AttachLatency    time.Duration `mapstructure:"attach_latency"`
+	DetachLatency    time.Duration `mapstructure:"detach_latency"`
+	ProgramLatency   time.Duration `mapstructure:"program_latency"`
+
+	// What goes wrong.
+	Fail   map[string]any `mapstructure:"fail"`
+	Vanish []string       `mapstructure:"vanish"`
+	InUse  []string       `mapstructure:"in_use"`
+
+	BootIDFile string `mapstructure:"boot_id_file"`
 }
+
+// defaults returns the options of a backend that is given none: one FPGA with
+// one handle.
 
 func defaults() options {
 	return options{Park: "1xfpga", Domain: "00fa", Deployables: 1, Handles: 1}
 }
 
-// mistakes collects what is wrong with the options.
+// mistakes collects what is wrong with the options, so that one error can name
+// all mistakes at once.
 type mistakes []string
 
+// add adds one mistake.
 func (m *mistakes) add(format string, args ...any) { *m = append(*m, fmt.Sprintf(format, args...)) }
 
-// decode reads the options over the defaults.
+// decode reads the options over the defaults. It adds a mistake for every
+// unknown or wrong option.
 func decode(raw map[string]any, wrong *mistakes) options {
 	opts := defaults()
 	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
@@ -61,6 +74,7 @@ func decode(raw map[string]any, wrong *mistakes) options {
 	if err == nil {
 		err = decoder.Decode(raw)
 	}
+
 	for _, one := range flatten(err) {
 		if named, ok := errors.AsType[*mapstructure.DecodeError](one); ok {
 			wrong.add("%s: %v", named.Name(), named.Unwrap())
@@ -68,16 +82,22 @@ func decode(raw map[string]any, wrong *mistakes) options {
 			wrong.add("%v", one)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(raw)) { // ErrorUnused would not name the known ones
-		known := func(name string) bool { return strings.EqualFold(name, key) } // as the decoder matches
+
+	// The decoder's own check for unused keys would not list the known ones. It
+	// matches names without regard to case, so this check does the same.
+	for _, key := range slices.Sorted(maps.Keys(raw)) {
+		known := func(name string) bool { return strings.EqualFold(name, key) }
 		if !slices.ContainsFunc(optionNames(), known) {
 			wrong.add("there is no option %q; the options are %s", key, strings.Join(optionNames(), ", "))
 		}
 	}
+
 	return opts
 }
 
-// wholeNumbers keeps the decoder from cutting 1.5 down to 1; numbers from JSON are floats.
+// wholeNumbers is a decode hook that rejects 1.5 for an option that takes a
+// whole number; the decoder would cut it down to 1. Numbers from JSON are
+// floats, so a float as such is no mistake.
 func wholeNumbers(_, to reflect.Type, value any) (any, error) {
 	if number, ok := value.(float64); ok && to.Kind() == reflect.Int && number != float64(int64(number)) {
 		return nil, fmt.Errorf("%v is not a whole number", number)
@@ -85,7 +105,8 @@ func wholeNumbers(_, to reflect.Type, value any) (any, error) {
 	return value, nil
 }
 
-// durationsHaveUnits keeps the decoder from reading 5 as five nanoseconds.
+// durationsHaveUnits is a decode hook that rejects a number without a unit; the
+// decoder would read 5 as five nanoseconds.
 func durationsHaveUnits(from, to reflect.Type, value any) (any, error) {
 	duration := reflect.TypeFor[time.Duration]()
 	if to == duration && from != duration {
@@ -96,7 +117,8 @@ func durationsHaveUnits(from, to reflect.Type, value any) (any, error) {
 	return value, nil
 }
 
-// flatten takes joined errors apart.
+// flatten returns the single errors that are joined or wrapped in err. A
+// DecodeError stays as it is, because it names the option.
 func flatten(err error) []error {
 	switch one := err.(type) { //nolint:errorlint // each error itself, not what it wraps
 	case nil:
@@ -116,6 +138,7 @@ func flatten(err error) []error {
 	}
 }
 
+// optionNames lists the names of all options.
 func optionNames() []string {
 	var names []string
 	for field := range reflect.TypeFor[options]().Fields() {
@@ -124,16 +147,21 @@ func optionNames() []string {
 	return names
 }
 
-// layout checks the options that say what stands in the park.
+// layout checks the options that describe the park and returns its cards. It
+// returns none where a count is wrong: a huge count would make a huge list.
 func (o *options) layout(wrong *mistakes) []*slot {
 	park, err := ParsePark(o.Park)
 	if err != nil {
 		wrong.add("park: %v", err)
 	}
+
+	// Each type of card has a PCI domain of its own, counted from this one, so the
+	// last type must still have a valid domain.
 	domain, err := strconv.ParseUint(o.Domain, 16, 32)
 	if last := uint64(1<<32 - len(models())); err != nil || len(o.Domain) < 4 || domain > last {
 		wrong.add("domain: %q is not a PCI domain; write 4 to 8 hexadecimal digits, such as 00fa", o.Domain)
 	}
+
 	for _, count := range []struct {
 		name  string
 		value int
@@ -143,48 +171,57 @@ func (o *options) layout(wrong *mistakes) []*slot {
 			return nil
 		}
 	}
+
 	if o.Deployables*o.Handles > maxHandles {
 		wrong.add("deployables × handles: %d × %d is more than the %d functions of a card", o.Deployables, o.Handles, maxHandles)
 		return nil
 	}
+
 	return park.slots(uint32(domain), o.Deployables, o.Handles)
 }
 
-// latencies checks the options that make steps slow.
+// latencies checks and returns how long each step takes.
 func (o *options) latencies(wrong *mistakes) map[Step]time.Duration {
 	all := map[Step]time.Duration{
 		StepInstall: o.InstallLatency, StepUninstall: o.UninstallLatency, StepAttach: o.AttachLatency,
 		StepDetach: o.DetachLatency, StepProgram: o.ProgramLatency,
 	}
+
 	for _, step := range Steps() {
 		if all[step] < 0 {
 			wrong.add("%s_latency: %v is negative", step, all[step])
 		}
 	}
+
 	return all
 }
 
-// script is what the options want laid over one card.
+// script is what the options want applied to one card.
 type script struct {
 	Fail     map[Step]Failure `json:"fail"`
 	Vanished bool             `json:"vanished"`
 	InUse    []string         `json:"in_use"`
 }
 
-// fingerprint tells two scripts apart; that of an empty one is empty.
+// fingerprint identifies a script; that of an empty script is empty. It is a
+// prefix of a checksum: it must only tell the few scripts apart that one card
+// ever gets.
 func (s script) fingerprint() (string, error) {
 	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 {
 		return "", nil
 	}
+
 	text, err := json.Marshal(s)
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.ErrInternal, "the script of a fake card cannot be written: %w", err)
 	}
+
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6]), nil
 }
 
-// scripts checks the options that script the cards and returns each card's script by its identity.
+// scripts checks the options that script the cards, and returns the script of
+// each card by the card's identity.
 func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
 	fail := map[Step]Failure{}
 	for _, name := range slices.Sorted(maps.Keys(o.Fail)) {
@@ -192,18 +229,23 @@ func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
 			wrong.add("fail: %v", err)
 			continue
 		}
+
 		var failure Failure
+
 		text, err := json.Marshal(o.Fail[name])
 		if err == nil {
 			err = failure.UnmarshalJSON(text)
 		}
+
 		if err != nil {
 			wrong.add("fail.%s: %v", name, err)
 		}
 		fail[Step(name)] = failure
 	}
-	all := map[string]script{}
-	owner := map[string]string{}
+
+	all := map[string]script{}   // by the identity of the card
+	owner := map[string]string{} // by the address of a handle: the card that has it
+
 	for _, s := range slots {
 		all[s.identity()] = script{Fail: fail}
 		for _, part := range s.regions {
@@ -212,29 +254,35 @@ func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
 			}
 		}
 	}
+
 	for _, identity := range o.Vanish {
 		one, ok := all[identity]
 		if !ok {
 			wrong.add("vanish: there is no card %q in this park", identity)
 			continue
 		}
+
 		one.Vanished = true
 		all[identity] = one
 	}
+
 	for _, handle := range o.InUse {
 		identity, ok := owner[handle]
 		if !ok {
 			wrong.add("in_use: there is no handle %q in this park", handle)
 			continue
 		}
+
 		one := all[identity]
 		one.InUse = append(one.InUse, handle)
 		all[identity] = one
 	}
+
 	return all
 }
 
-// paths checks the options that name files; root and stateDir are the environment's.
+// paths checks and returns the options that name files. Root and stateDir are
+// those of the environment.
 func (o *options) paths(root, stateDir string, wrong *mistakes) (parkDir, bootIDFile string) {
 	parkDir = o.ParkDir
 	switch {
@@ -245,6 +293,7 @@ func (o *options) paths(root, stateDir string, wrong *mistakes) (parkDir, bootID
 	case !filepath.IsAbs(parkDir):
 		wrong.add("park_dir: %q is not an absolute path", parkDir)
 	}
+
 	bootIDFile = o.BootIDFile
 	switch {
 	case bootIDFile == "":
@@ -256,5 +305,6 @@ func (o *options) paths(root, stateDir string, wrong *mistakes) (parkDir, bootID
 			wrong.add("boot_id_file: %v", err)
 		}
 	}
+
 	return parkDir, bootIDFile
 }

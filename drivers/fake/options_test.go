@@ -107,7 +107,8 @@ func TestParkInUnusableDirectory(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
 
-// TestOptionNamesAreDocumented holds the driver's own list of options against its page.
+// TestOptionNamesAreDocumented compares the driver's list of options with its
+// page.
 func TestOptionNamesAreDocumented(t *testing.T) {
 	t.Parallel()
 
@@ -123,7 +124,8 @@ func TestOptionNamesAreDocumented(t *testing.T) {
 	}
 }
 
-// TestDocumentedFileIsACard puts the page's example file into a slot.
+// TestDocumentedFileIsACard uses the example file of the page as the file of a
+// card.
 func TestDocumentedFileIsACard(t *testing.T) {
 	t.Parallel()
 

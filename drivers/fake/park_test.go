@@ -124,7 +124,7 @@ func TestLargestParkIsUnique(t *testing.T) {
 	require.Len(t, handles, 258*4+2*256)
 }
 
-// discover is what the park's driver sees.
+// discover returns what the park's driver reports.
 func (p *park) discover(t *testing.T) []cyborg.DeviceReport {
 	t.Helper()
 	devices, err := p.driver.Discover(t.Context())

@@ -9,19 +9,24 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Program loads an image. What it disturbs is empty from the first touch until the image is in: a card that loses its
-// agent in between stays empty. While somebody uses a disturbed handle it is an error of kind ErrInUse.
+// Program loads an image and reads it back. Every part that the image disturbs
+// is empty from the first change until the image is loaded; it stays empty
+// where the agent dies in between. The error is of kind ErrInUse while somebody
+// uses a handle of a disturbed part.
 func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) error {
 	s, part, err := d.find(request.Target)
 	if err != nil {
 		return err
 	}
+
 	function, checksum, err := s.readImage(ctx, request.Path)
 	if err != nil {
 		return err
 	}
+
 	loaded := Region{BitstreamID: cmp.Or(request.Image.ID, request.Image.SHA256, checksum), Function: function, SHA256: checksum}
 	disturbed := s.disturbed(part, request.Image.WholeDevice)
+
 	c := newChange(StepProgram, s)
 	c.due = func(card *Card) (due bool, err error) {
 		for _, one := range disturbed {
@@ -31,40 +36,49 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 					return false, err
 				}
 			}
+
 			due = due || !state.holds(loaded)
 		}
+
 		return due, nil
 	}
+
 	c.begin = func(card *Card) {
 		for _, one := range disturbed {
 			card.Deployables[one.key].empty()
 		}
 	}
+
 	c.finish = func(card *Card) {
 		for _, one := range disturbed {
 			state := card.Deployables[one.key]
 			state.BitstreamID, state.Function, state.SHA256 = loaded.BitstreamID, loaded.Function, loaded.SHA256
 		}
 	}
+
 	places := strconv.Itoa(len(disturbed)) + " of " + strconv.Itoa(len(s.regions)) + " parts of " + s.identity()
 	c.progress = func(percent int) { request.Progress(percent, "loading "+function+" into "+places) }
+
 	if err := d.run(ctx, c); err != nil {
 		return err
 	}
-	card, err := d.look(ctx, s)
+
+	card, err := d.currentCard(ctx, s)
 	if err != nil {
 		return err
 	}
+
 	for _, one := range disturbed {
 		if state := card.Deployables[one.key]; !state.holds(loaded) {
 			return cyborg.Errorf(cyborg.ErrHardware, "%s reads back %q after %q was loaded", one.name, state.BitstreamID, loaded.BitstreamID)
 		}
 	}
+
 	request.Progress(100, "verified")
 	return nil
 }
 
-// disturbed lists the parts of the card that one image goes into.
+// disturbed lists the parts of the card that get the image.
 func (s *slot) disturbed(part *region, wholeDevice bool) []region {
 	var all []region
 	for _, one := range s.regions {
@@ -72,10 +86,11 @@ func (s *slot) disturbed(part *region, wholeDevice bool) []region {
 			all = append(all, one)
 		}
 	}
+
 	return all
 }
 
-// holds says whether the image is the one that is loaded.
+// holds says whether the image is loaded in the part.
 func (r *Region) holds(image Region) bool {
 	return r.BitstreamID == image.BitstreamID && r.SHA256 == image.SHA256 && r.Function == image.Function
 }

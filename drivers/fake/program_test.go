@@ -56,7 +56,7 @@ func (p *park) program(t *testing.T, part int, function string, image cyborg.Ima
 	}))
 }
 
-// bitstreams is what the parts of the park's first card hold.
+// bitstreams returns the images in the parts of the park's first card.
 func (p *park) bitstreams(t *testing.T) (ids []string) {
 	t.Helper()
 	for _, deployable := range p.discover(t)[0].Deployables {

@@ -19,7 +19,7 @@ func call(t *testing.T, p *park, step fake.Step) error {
 	return stepCall(t, p, step)()
 }
 
-// stepCall makes everything ready to take any step.
+// stepCall prepares a park and returns a call for each step.
 func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 	t.Helper()
 	ctx := t.Context()
@@ -45,7 +45,7 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 	}[step]
 }
 
-// prepare makes the step due: there is something to do for it.
+// prepare puts the card into a state in which the step has something to do.
 func prepare(t *testing.T, p *park, step fake.Step) {
 	t.Helper()
 	require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) {
@@ -78,9 +78,9 @@ func TestEachStepFailsAsScripted(t *testing.T) {
 					require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err))
 					require.EqualError(t, err, "the moon is full")
 					require.Equal(t, fake.Times(left), p.card(t).Fail[step].Times)
-					p.driver = p.restart(t) // what has failed is not forgotten
+					p.driver = p.restart(t) // the file still says which failures are used up
 					if when == fake.After {
-						prepare(t, p, step) // for it was done
+						prepare(t, p, step) // because the step that failed after its change has left nothing to do
 					}
 				}
 				require.NoError(t, call(t, p, step))
@@ -130,7 +130,8 @@ func TestFailureForEver(t *testing.T) {
 	require.NoError(t, call(t, p, fake.StepInstall))
 }
 
-// TestOptionsScriptOnce restarts and reconfigures: a script counts once, until another takes its place.
+// TestOptionsScriptOnce restarts and reconfigures the driver. A script is
+// applied once, until another replaces it.
 func TestOptionsScriptOnce(t *testing.T) {
 	t.Parallel()
 
@@ -184,7 +185,7 @@ func TestLatencies(t *testing.T) {
 				start := time.Now()
 				require.NoError(t, call(t, p, step))
 				require.Equal(t, time.Duration(seconds)*time.Second, time.Since(start))
-				if seconds > 0 && step != fake.StepProgram { // its image is another each time it is staged
+				if seconds > 0 && step != fake.StepProgram { // each staged image is a different one
 					start = time.Now()
 					require.NoError(t, call(t, p, step))
 					require.Zero(t, time.Since(start), "what is done takes no time")
@@ -194,7 +195,8 @@ func TestLatencies(t *testing.T) {
 	}
 }
 
-// TestLatencyIsScripted gives the card its own latency, for any step, and takes it away while a step waits.
+// TestLatencyIsScripted sets a latency in the card's file, for each step, and
+// removes it while a step waits.
 func TestLatencyIsScripted(t *testing.T) {
 	t.Parallel()
 
@@ -227,7 +229,7 @@ func TestProgressFollowsTime(t *testing.T) {
 		p := newPark(t, map[string]any{"program_latency": "10s"})
 		driver, target, _ := p.target(t)
 		path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
-		start, told := time.Now(), []int{}
+		start, percents := time.Now(), []int{}
 		require.NoError(t, driver.Program(t.Context(), drivers.ProgramRequest{
 			Target: target, Path: path, Image: image,
 			Progress: func(percent int, note string) {
@@ -235,12 +237,12 @@ func TestProgressFollowsTime(t *testing.T) {
 				if percent < 100 {
 					require.Equal(t, int(10*time.Since(start)/time.Second), percent)
 				}
-				told = append(told, percent)
+				percents = append(percents, percent)
 			},
 		}))
-		require.Equal(t, 0, told[0])
-		require.Contains(t, told, 50)
-		require.Equal(t, 100, told[len(told)-1])
+		require.Equal(t, 0, percents[0])
+		require.Contains(t, percents, 50)
+		require.Equal(t, 100, percents[len(percents)-1])
 	})
 }
 

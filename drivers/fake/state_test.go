@@ -22,7 +22,7 @@ func optionNames(t *testing.T, err error) []string {
 	return strings.Split(list, ", ")
 }
 
-// full is the driver with all it can do.
+// full is a driver with every capability.
 type full interface {
 	drivers.Driver
 	drivers.Installer
@@ -33,7 +33,7 @@ type full interface {
 	drivers.Watcher
 }
 
-// target is the park's first deployable and its first handle.
+// target returns the park's first deployable and its first handle.
 func (p *park) target(t *testing.T) (full, drivers.Target, cyborg.HandleReport) {
 	t.Helper()
 	device := p.discover(t)[0]
@@ -124,7 +124,8 @@ func TestStateMistakesAreTold(t *testing.T) {
 	}
 }
 
-// TestStateHalfWritten meets a file that someone is writing in place: the driver waits for the rest, but not for ever.
+// TestStateHalfWritten reads a file while somebody writes it in place. The
+// driver waits for the rest, but not for ever.
 func TestStateHalfWritten(t *testing.T) {
 	t.Parallel()
 
@@ -159,7 +160,8 @@ func TestStateOfDeletedFileIsNew(t *testing.T) {
 	p.attach(t)
 }
 
-// TestStateIsLostWithPower boots the host: an FPGA loses its image and what was attached; a GPU keeps its firmware.
+// TestStateIsLostWithPower boots the host. An FPGA loses its image and its
+// attachments; a GPU keeps its firmware.
 func TestStateIsLostWithPower(t *testing.T) {
 	t.Parallel()
 
@@ -256,5 +258,5 @@ func TestOrderOfService(t *testing.T) {
 
 func quiet(int, string) {}
 
-// forget is an agent without a journal.
+// forget is the Note of an agent without a journal: it stores nothing.
 func forget(json.RawMessage) error { return nil }

@@ -7,48 +7,62 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// glance is how often a step that waits looks whether its card's script still wants that.
-const glance = 100 * time.Millisecond
+// pollInterval is how often a waiting step reads its card's file again, so that
+// a change of the script, such as a shorter latency, takes effect soon.
+const pollInterval = 100 * time.Millisecond
 
-// change is a step that changes a card. The card is touched at the end in one write; a step with a middle state
-// touches it at the beginning as well and leaves it there where it fails, is cancelled or dies.
+// change is a step that changes a card. The card is changed at the end, in one
+// write. A step with a state in between, such as a card that is empty while it
+// is programmed, also changes it at the beginning, and leaves it in that state
+// where the step fails, is cancelled or dies.
 type change struct {
 	step Step
 	slot *slot
-	// due says whether there is anything to do; its error refuses the change.
+	// due says whether there is anything to do. Its error rejects the change.
 	due func(card *Card) (bool, error)
-	// note is called before the card is touched; begin may be nil.
-	note     func() error
-	begin    func(card *Card)
-	finish   func(card *Card)
+	// note is called before the card is changed for the first time.
+	note func() error
+	// begin makes the state in between. It is nil for a step without one.
+	begin func(card *Card)
+	// finish makes the final state.
+	finish func(card *Card)
+	// progress is called while the latency passes.
 	progress func(percent int)
 }
 
-// newChange is a change without a note, a middle state or progress.
+// newChange returns a change without a note, a state in between or progress.
+// The caller adds due and finish.
 func newChange(step Step, s *slot) change {
 	return change{step: step, slot: s, note: func() error { return nil }, progress: func(int) {}}
 }
 
-// run takes the step. The card is looked at again whenever time has passed: somebody may have come to use it.
+// run takes the step. It checks the card again each time it reads it: while the
+// latency passed, somebody may have started to use it, or it may have vanished.
 func (d *driver) run(ctx context.Context, c change) error {
 	var todo bool
-	err := d.update(ctx, c.slot, func(card *Card) (err error) {
-		if todo, err = c.check(card); err != nil || !todo {
+	err := d.update(ctx, c.slot, func(card *Card) error {
+		due, err := c.check(card)
+		todo = due
+		if err != nil || !due {
 			return err
 		}
+
 		return card.failure(c.step, Before, c.slot.identity())
 	})
 	if err != nil || !todo {
 		return err
 	}
+
 	if err := c.note(); err != nil {
 		return err
 	}
+
 	if c.begin != nil {
 		err := d.update(ctx, c.slot, func(card *Card) error {
 			if _, err := c.check(card); err != nil {
 				return err
 			}
+
 			c.begin(card)
 			return nil
 		})
@@ -56,6 +70,7 @@ func (d *driver) run(ctx context.Context, c change) error {
 			return err
 		}
 	}
+
 	stillDue := func(card *Card) error {
 		_, err := c.check(card)
 		return err
@@ -63,12 +78,16 @@ func (d *driver) run(ctx context.Context, c change) error {
 	if err := d.wait(ctx, c.slot, c.step, stillDue, c.progress); err != nil {
 		return err
 	}
+
 	return d.update(ctx, c.slot, func(card *Card) error {
 		todo, err := c.check(card)
 		if err != nil || !todo {
 			return err
 		}
+
 		err = card.failure(c.step, After, c.slot.identity())
+		// A failure after a state in between leaves the card in that state; any other
+		// failure comes after the change.
 		if err == nil || c.begin == nil {
 			c.finish(card)
 		}
@@ -76,40 +95,54 @@ func (d *driver) run(ctx context.Context, c change) error {
 	})
 }
 
+// check says whether there is anything to do on the card, or returns why the
+// change is rejected. A vanished card can still be detached from and
+// uninstalled, because settle has reset what needs power.
 func (c *change) check(card *Card) (todo bool, err error) {
-	undoes := c.step == StepDetach || c.step == StepUninstall // of what is gone, there is nothing left to undo
+	undoes := c.step == StepDetach || c.step == StepUninstall
 	if card.Vanished && !undoes {
-		return false, gone(c.slot)
+		return false, vanishedError(c.slot)
 	}
+
 	return c.due(card)
 }
 
-func gone(s *slot) error {
+// vanishedError is the error of a step on a card that has left the bus.
+func vanishedError(s *slot) error {
 	return cyborg.Errorf(cyborg.ErrHardware, "fake card %s is gone from the bus", s.identity())
 }
 
-// wait lets the step's latency pass, but no longer than still finds nothing wrong.
-func (d *driver) wait(ctx context.Context, s *slot, step Step, still func(card *Card) error, progress func(percent int)) error {
+// wait returns when the step's latency has passed. It calls check with the
+// present card again and again, and returns the error of check as soon as there
+// is one. The latency is read each time, so it can be changed while the step
+// waits.
+func (d *driver) wait(ctx context.Context, s *slot, step Step, check func(card *Card) error, progress func(percent int)) error {
 	start := time.Now()
+
 	for {
-		card, err := d.look(ctx, s)
+		card, err := d.currentCard(ctx, s)
 		if err != nil {
 			return err
 		}
-		if err := still(card); err != nil {
+
+		if err := check(card); err != nil {
 			return err
 		}
+
 		latency, past := d.latencyOf(card, step), time.Since(start)
 		if past >= latency {
 			return nil
 		}
+
 		progress(int(100 * past / latency))
-		if err := pauseFor(ctx, min(glance, latency-past)); err != nil {
+		if err := sleep(ctx, min(pollInterval, latency-past)); err != nil {
 			return err
 		}
 	}
 }
 
+// latencyOf returns the latency of the step: the card's own, or else that of
+// the options.
 func (d *driver) latencyOf(card *Card, step Step) time.Duration {
 	if latency, ok := card.Latency[step]; ok {
 		return time.Duration(latency)
@@ -117,20 +150,24 @@ func (d *driver) latencyOf(card *Card, step Step) time.Duration {
 	return d.latency[step]
 }
 
-// inspect takes a step that changes nothing on the card but its script, and returns the card.
-func (d *driver) inspect(ctx context.Context, s *slot, step Step) (*Card, error) {
-	card, err := d.look(ctx, s)
+// readStep takes a step that changes nothing on the card except its script, and
+// returns the card.
+func (d *driver) readStep(ctx context.Context, s *slot, step Step) (*Card, error) {
+	card, err := d.currentCard(ctx, s)
 	if err != nil {
 		return nil, err
 	}
+
 	if d.latencyOf(card, step) > 0 {
 		if err := d.wait(ctx, s, step, func(*Card) error { return nil }, func(int) {}); err != nil {
 			return nil, err
 		}
-		if card, err = d.look(ctx, s); err != nil {
+		card, err = d.currentCard(ctx, s)
+		if err != nil {
 			return nil, err
 		}
 	}
+
 	if _, scripted := card.Fail[step]; scripted {
 		err := d.update(ctx, s, func(card *Card) error {
 			if err := card.failure(step, Before, s.identity()); err != nil {
@@ -142,5 +179,6 @@ func (d *driver) inspect(ctx context.Context, s *slot, step Step) (*Card, error)
 			return nil, err
 		}
 	}
+
 	return card, nil
 }

@@ -7,32 +7,39 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// ErrInUse returns who uses the handle, as its card's script says.
+// InUse returns who uses the handle, as the card's file says.
 func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
 		return "", err
 	}
-	card, err := d.inspect(ctx, s, StepInUse)
+
+	card, err := d.readStep(ctx, s, StepInUse)
 	if err != nil {
 		return "", err
 	}
+
 	return card.Deployables[part.key].Handles[handle.Identity].InUseBy, nil
 }
 
-// Metrics returns what a card would measure: it warms up with each handle that is attached and each that is in use.
+// Metrics returns what a real card would measure: it gets warmer with each
+// handle that is attached or in use.
+
 func (d *driver) Metrics(ctx context.Context, target drivers.Target) (map[string]float64, error) {
 	s, part, err := d.find(target)
 	if err != nil {
 		return nil, err
 	}
-	card, err := d.inspect(ctx, s, StepUsage)
+
+	card, err := d.readStep(ctx, s, StepUsage)
 	if err != nil {
 		return nil, err
 	}
+
 	if card.Vanished {
-		return nil, gone(s)
+		return nil, vanishedError(s)
 	}
+
 	var attached, used float64
 	for _, handle := range card.Deployables[part.key].Handles {
 		if handle.Attached {
@@ -42,6 +49,7 @@ func (d *driver) Metrics(ctx context.Context, target drivers.Target) (map[string
 			used++
 		}
 	}
+
 	all := float64(len(part.handles))
 	return map[string]float64{
 		"temperature_celsius": 40 + 10*attached/all + 30*used/all,

@@ -11,43 +11,54 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// period is how often Watch looks at the cards' files. Their number is small, and notification instances of the kernel
-// are few where many fake hosts share a machine.
-const period = 500 * time.Millisecond
+// watchInterval is how often Watch looks for changes of the cards' files. It
+// polls instead of using inotify, because a user may have only a few inotify
+// instances (128 by default), and many fake hosts can share a machine.
+const watchInterval = 500 * time.Millisecond
 
-// Watch calls changed once it has begun to look, and then when Discover would tell something else than before: a card vanished
-// or returned, somebody else programmed it, the host was booted, Discover is scripted to fail or no longer is. What Discover
-// told last counts as well as what was seen last: a card may be back before it is missed here. It returns nil when ctx ends.
+// Watch calls changed once when it has begun to observe the cards, and then
+// whenever Discover would report something new: a card vanished or returned,
+// somebody else programmed it, the host was booted, or a scripted failure of
+// Discover began or ended. It compares the cards with what it saw last and also
+// with what Discover reported last: a card may vanish and return between two
+// polls of Watch, while a Discover in between has reported it as gone. It
+// returns nil when ctx ends.
 func (d *driver) Watch(ctx context.Context, changed func()) error {
-	ticker := time.NewTicker(period)
+	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
+
 	stamps, boot := d.stamps()
 	view, _ := d.view(ctx)
-	var told *string // nil: nothing that was told has been looked at
+	var reported *string // the lastReports that were compared last; nil before the first
+
 	changed()
+
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
+
 		newStamps, newBoot := d.stamps()
-		newTold := d.told.Load()
-		if boot == newBoot && told == newTold && slices.EqualFunc(stamps, newStamps, sameFile) {
+		newReported := d.lastReports.Load()
+		if boot == newBoot && reported == newReported && slices.EqualFunc(stamps, newStamps, sameFile) {
 			continue
 		}
-		stamps, boot, told = newStamps, newBoot, newTold
-		now, seen := d.view(ctx)
-		if ctx.Err() == nil && (now != view || told != nil && *told != seen) {
-			view, told = now, &seen
-			d.told.Store(told)
+		stamps, boot, reported = newStamps, newBoot, newReported
+
+		now, reports := d.view(ctx)
+		if ctx.Err() == nil && (now != view || reported != nil && *reported != reports) {
+			view, reported = now, &reports
+			d.lastReports.Store(reported)
 			changed()
 		}
 	}
 }
 
-// stamps tell whether a card's file was written, and the host booted, since; the stamp of a file that cannot be seen is
-// nil, and view tells why.
+// stamps returns what must change for Discover to report something new: the
+// boot id, and the stat of each card's file. The stat of a file that cannot be
+// read is nil; view then says why.
 func (d *driver) stamps() (stamps []fs.FileInfo, boot string) {
 	for _, s := range d.slots {
 		info, err := os.Stat(d.bench.path(s.identity()))
@@ -56,6 +67,7 @@ func (d *driver) stamps() (stamps []fs.FileInfo, boot string) {
 		}
 		stamps = append(stamps, info)
 	}
+
 	boot, err := d.bootID()
 	if err != nil {
 		boot = err.Error()
@@ -63,30 +75,37 @@ func (d *driver) stamps() (stamps []fs.FileInfo, boot string) {
 	return stamps, boot
 }
 
+// sameFile says whether the file was not written between the two stats.
 func sameFile(a, b fs.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
+
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// view is all that Discover tells at this moment, as text, and seen is that without its script; of a scripted failure view
-// holds only that there is one, since to use one up is no reason to look again.
-func (d *driver) view(ctx context.Context) (view, seen string) {
-	reports, err := d.reports(ctx)
+// view returns all that decides on the answer of Discover at this moment, as
+// text, and reports, which is only the part that Discover reports. Of a
+// scripted failure, view holds only that there is one: that it is used up by
+// one call is no reason for another Discover.
+func (d *driver) view(ctx context.Context) (view, reports string) {
+	list, err := d.reports(ctx)
 	if err != nil {
 		return err.Error(), err.Error()
 	}
-	seen = textOf(reports)
-	view = seen
+
+	reports = textOf(list)
+	view = reports
 	for _, s := range d.slots {
-		if card, err := d.look(ctx, s); err == nil && card.Fail[StepDiscover].Times != 0 {
+		if card, err := d.currentCard(ctx, s); err == nil && card.Fail[StepDiscover].Times != 0 {
 			view += s.identity()
 		}
 	}
-	return view, seen
+
+	return view, reports
 }
 
+// textOf encodes reports as text that can be compared.
 func textOf(reports []cyborg.DeviceReport) string {
 	text, err := json.Marshal(reports)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
-// TestWatchTellsWhatDiscoverWould changes the park in many ways; a watch tells of those that a discovery shows, once.
+// TestWatchTellsWhatDiscoverWould changes the park in many ways. Watch calls
+// changed once for each change that Discover would report, and for no other.
 func TestWatchTellsWhatDiscoverWould(t *testing.T) {
 	t.Parallel()
 
@@ -25,10 +26,10 @@ func TestWatchTellsWhatDiscoverWould(t *testing.T) {
 		p := newPark(t, map[string]any{"park": "2xfpga", "boot_id_file": boot})
 		driver, target, handle := p.target(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		told, done := &atomic.Int64{}, make(chan error, 1)
-		go func() { done <- driver.Watch(ctx, func() { told.Add(1) }) }()
+		calls, done := &atomic.Int64{}, make(chan error, 1)
+		go func() { done <- driver.Watch(ctx, func() { calls.Add(1) }) }()
 		synctest.Wait()
-		require.EqualValues(t, 1, told.Load(), "what changed before it began to look")
+		require.EqualValues(t, 1, calls.Load(), "what changed before it began to look")
 		edit := func(change func(card *fake.Card)) {
 			require.NoError(t, p.bench.Edit(t.Context(), target.Device.Identity, change))
 		}
@@ -66,21 +67,22 @@ func TestWatchTellsWhatDiscoverWould(t *testing.T) {
 			{"a mistake", 1, func() { p.edit(t, `"vanished"`, `"vanishd"`) }},
 			{"its correction", 1, func() { p.edit(t, `"vanishd"`, `"vanished"`) }},
 		} {
-			before := told.Load()
+			before := calls.Load()
 			event.do()
 			<-time.After(3 * time.Second)
-			require.Equal(t, event.tells, told.Load()-before, event.name)
+			require.Equal(t, event.tells, calls.Load()-before, event.name)
 		}
 
-		// What somebody has discovered of a card is no longer true, although it is back before the next look.
-		identity, before := target.Device.Identity, told.Load()
+		// The card is back before Watch looks again, but a Discover in between has
+		// reported it as gone.
+		identity, before := target.Device.Identity, calls.Load()
 		require.NoError(t, p.bench.Vanish(t.Context(), identity))
 		seen, err := driver.Discover(t.Context())
 		require.NoError(t, err)
 		require.Len(t, seen, 1)
 		require.NoError(t, p.bench.Return(t.Context(), identity))
 		<-time.After(3 * time.Second)
-		require.EqualValues(t, 1, told.Load()-before)
+		require.EqualValues(t, 1, calls.Load()-before)
 		cancel()
 		require.NoError(t, <-done)
 	})

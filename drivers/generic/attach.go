@@ -9,18 +9,23 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
-// Attach takes the function from its kernel driver and gives it to VFIO. A function that has been with VFIO before, by an
-// operator's hand, stays there, also at Detach.
+// Attach takes the function from its kernel driver and gives it to VFIO. It
+// stores the present driver as a note first. A function that an operator gave
+// to VFIO before stays with VFIO, also at Detach.
 func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	if err := d.requireKernel(ctx); err != nil {
 		return err
 	}
-	// Everything that speaks against it is looked at here and now; nothing of an earlier Discover or Install counts.
+
+	// Everything that speaks against the attach is checked here again: what an
+	// earlier Discover or Install found may have changed since.
 	f, err := d.usable(ctx, request.Target, request.Handle.Identity)
 	if err != nil {
 		return err
 	}
-	// A repeated attach may find its own holder at work already.
+
+	// A repeated attach skips this check where VFIO has the function already,
+	// because the first try may have succeeded and the holder may use it by now.
 	if f.Driver != d.options.vfio || request.Prior == nil {
 		if user, err := d.tree.Users(ctx, f); err != nil {
 			return err
@@ -28,45 +33,55 @@ func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 			return cyborg.Errorf(cyborg.ErrInUse, "%s is in use through its driver %s: %s", f.Address, f.Driver, user)
 		}
 	}
+
 	if request.Prior == nil {
 		if err := d.note(ctx, f.Address, request.Note); err != nil {
 			return err
 		}
 	}
+
 	if f.Driver == d.options.vfio {
 		return nil
 	}
+
 	return d.binder.Give(ctx, f.Address, d.options.vfio)
 }
 
-// note keeps which driver the function has.
+// note stores the driver that the function has now, and its driver_override.
 func (d *Driver) note(ctx context.Context, address cyborg.PCIAddress, keep drivers.Note) error {
 	binding, err := d.binder.Binding(ctx, address)
 	if err != nil {
 		return err
 	}
+
 	note, err := json.Marshal(binding)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
+
 	return keep(note)
 }
 
-// Detach brings the function back to the driver that it had before Attach, or to none if it had none. Without a note, and
-// unless it undoes an attach that then cannot have begun, the kernel chooses the driver.
+// Detach gives the function back to the driver that it had before Attach, or to
+// no driver if it had none. Without a note the kernel chooses the driver; where
+// such a call undoes a failed attach, nothing is done, because an attach writes
+// its note before it changes anything. It fails with kind ErrInUse while
+// somebody uses the function through VFIO.
 func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	if err := d.requireKernel(ctx); err != nil {
 		return err
 	}
+
 	f, err := d.find(ctx, request.Target, request.Handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
 	case "":
 	case cyborg.ErrNotFound, cyborg.ErrChanged:
 		d.log.InfoContext(ctx, "nothing to detach", "address", request.Handle.Identity, "reason", err)
-		return nil // it was taken out; what is there now was never attached
+		return nil // the card was taken out; whatever is there now was never attached
 	default:
 		return err
 	}
+
 	if f.Driver == d.options.vfio {
 		if user, err := d.tree.Users(ctx, f); err != nil {
 			return err
@@ -75,26 +90,32 @@ func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 				WithHint("End the process or shut the virtual machine down, then detach again.")
 		}
 	}
+
 	if request.Prior == nil {
 		return d.release(ctx, f, request.Undo)
 	}
+
 	var prior sysfs.Binding
 	if err := json.Unmarshal(request.Prior, &prior); err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "the note of the attach of %s cannot be read: %w", f.Address, err)
 	}
+
 	return d.binder.Restore(ctx, f.Address, d.options.vfio, prior)
 }
 
-// release takes the function from VFIO where no note says what it had before.
+// release takes the function from VFIO where no note says which driver it had
+// before.
 func (d *Driver) release(ctx context.Context, f sysfs.Function, undo bool) error {
 	if undo || f.Driver != d.options.vfio {
 		return nil
 	}
+
 	d.log.WarnContext(ctx, "no note says which driver the function had before; the kernel chooses one", "address", f.Address.String())
 	return d.binder.Release(ctx, f.Address, d.options.vfio)
 }
 
-// Attached says whether VFIO has the function. It is true also of a function that an operator gave to VFIO.
+// Attached says whether VFIO has the function. That is also true where an
+// operator gave the function to VFIO.
 func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
@@ -107,7 +128,8 @@ func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 	}
 }
 
-// ErrInUse says who uses the function, through whatever driver it has now.
+// InUse says who uses the function through the driver that it has now. Nobody
+// uses a function that is gone or was exchanged.
 func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {

@@ -37,7 +37,7 @@ func newBench(t *testing.T, host *sysfstest.Host, address string) *bench {
 	return b
 }
 
-// restart makes a new driver on this kernel, as a new life of the agent does.
+// restart makes a new driver on this kernel, as a restarted agent does.
 func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
 	t.Helper()
 	driver, err := generic.NewOn(kernel, environment(t, b.Host), map[string]any{"device_spec": "*", "deadline": deadline})
@@ -79,7 +79,7 @@ func (b *bench) attached(t *testing.T) bool {
 	return attached
 }
 
-// has is the driver that has the function.
+// has returns the kernel driver that has the function.
 func (b *bench) has(t *testing.T) string {
 	t.Helper()
 	target, err := os.Readlink(filepath.Join(b.Root(), "sys/bus/pci/devices", b.target.Deployable.Name, "driver"))
@@ -89,8 +89,9 @@ func (b *bench) has(t *testing.T) string {
 	return filepath.Base(target)
 }
 
-// TestRefusals discovers a GPU that could be attached, lets something happen that speaks against it, and asks for it all
-// the same: what was true at discovery does not count.
+// TestRefusals discovers a GPU that could be attached, changes the host so that
+// it no longer can, and then asks for it. The call must be rejected, because
+// what was true at discovery does not count.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -200,7 +201,8 @@ func TestRefusesWhatIsNotChosen(t *testing.T) {
 	require.ErrorContains(t, err, `device_spec of backend "pci" does not choose `+gpu)
 }
 
-// TestDetachOfWhatIsNoLongerChosen: a changed device_spec never keeps anybody from taking a function back.
+// TestDetachOfWhatIsNoLongerChosen checks that a changed device_spec does not
+// prevent a detach.
 func TestDetachOfWhatIsNoLongerChosen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
@@ -213,7 +215,8 @@ func TestDetachOfWhatIsNoLongerChosen(t *testing.T) {
 	require.Equal(t, "nvidia", b.has(t))
 }
 
-// TestVFIOByHand: what an operator gave to VFIO stays there when it is detached.
+// TestVFIOByHand checks that a function that an operator gave to VFIO stays
+// with VFIO after a detach.
 func TestVFIOByHand(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
@@ -234,8 +237,9 @@ func TestVFIOByHand(t *testing.T) {
 	require.Equal(t, before, snapshot(t, b.Root()))
 }
 
-// TestDetachWithoutNote: where the note was lost, the kernel chooses the driver. An undo without a note has nothing to
-// undo, since the note comes before the first change.
+// TestDetachWithoutNote checks that the kernel chooses the driver where the
+// note was lost. An undo without a note has nothing to undo, because the note
+// is stored before the first change.
 func TestDetachWithoutNote(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
@@ -264,7 +268,8 @@ func TestRebootDetaches(t *testing.T) {
 	require.True(t, b.attached(t))
 }
 
-// TestDetachOfAnothersCard: a card that was put in the place of the attached one is not touched.
+// TestDetachOfAnothersCard checks that a card which replaced the attached one
+// is not touched.
 func TestDetachOfAnothersCard(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
@@ -306,8 +311,9 @@ func TestAnotherVFIODriver(t *testing.T) {
 	require.Equal(t, "i40e", b.has(t))
 }
 
-// TestAttachThatHangs: a driver that does not let go costs a deadline, is named, and is not made worse by trying again
-// or undoing; when it lets go, the undo brings everything back.
+// TestAttachThatHangs checks an attach while a driver does not let go. It fails
+// after the deadline and names the driver, and repeating or undoing it starts
+// no further access. Once the driver lets go, the undo restores everything.
 func TestAttachThatHangs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
@@ -331,8 +337,9 @@ func TestAttachThatHangs(t *testing.T) {
 	require.Equal(t, before, snapshot(t, b.Root()))
 }
 
-// TestAgentDiesAtEachWrite: wherever the agent dies in an attach or a detach, the next one can finish it and can undo it,
-// and everything is as it was.
+// TestAgentDiesAtEachWrite lets the agent die at each write of an attach and of
+// a detach. The next agent can complete the step or undo it, and the original
+// state is restored.
 func TestAgentDiesAtEachWrite(t *testing.T) {
 	t.Parallel()
 	for address, writes := range map[string]int{gpu: 3, fpga: 2} { // the FPGA has no driver that could be unbound

@@ -16,14 +16,14 @@ import (
 	"github.com/cyborg-project/cyborg/internal/capture"
 )
 
-// fact is what the inventory and the recording's files must agree on.
+// fact is what the inventory and the files of the recording must agree on.
 type fact struct {
 	Vendor, Product, Class, Group string
 	NUMANode                      int
 }
 
-// TestInventoryOfEachCapture: on every recording that ghw ships, the inventory is what the files of the recording's PCI
-// tree hold, read here by hand.
+// TestInventoryOfEachCapture compares the inventory of every recording in ghw
+// with the files of its PCI tree, which the test reads itself.
 func TestInventoryOfEachCapture(t *testing.T) {
 	t.Parallel()
 	for _, name := range sysfstest.Recordings(t) {
@@ -92,12 +92,13 @@ func inventory(t *testing.T, devices []cyborg.DeviceReport) map[string]fact {
 	return facts
 }
 
-// requireDiskProtected: each of these machines has mounted something whose disks its recording does not tell, so none of
-// its disk controllers may be touched.
+// requireDiskProtected requires that no disk controller may be touched: each of
+// these machines has mounted something whose disks cannot be found in its
+// recording.
 func requireDiskProtected(t *testing.T, root string, devices []cyborg.DeviceReport) {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(root, "proc/self/mounts")); err != nil {
-		return // two recordings do not tell what is mounted
+		return // two recordings have no mount table
 	}
 	disks, err := filepath.Glob(filepath.Join(root, "sys/block/*"))
 	require.NoError(t, err)
@@ -112,7 +113,7 @@ func requireDiskProtected(t *testing.T, root string, devices []cyborg.DeviceRepo
 	}
 }
 
-// requireUntouchable: a recording is not a machine.
+// requireUntouchable requires that nothing in a recording can be changed.
 func requireUntouchable(t *testing.T, driver drivers.Driver, devices []cyborg.DeviceReport) {
 	t.Helper()
 	for _, device := range devices {

@@ -9,7 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
-// Vendor ids of PCI-SIG that a type or a trait depends on.
+// The vendor ids of PCI-SIG on which a device type or a trait depends.
 const (
 	vendorAMD     = "1002"
 	vendorMatrox  = "102b"
@@ -22,7 +22,8 @@ const (
 	vendorIntel   = "8086"
 )
 
-// deviceType is what kind of hardware a function is, by its class code (PCI Code and ID Assignment Specification):
+// deviceType derives the type of a function from its class code (PCI Code and
+// ID Assignment Specification):
 //
 //	03xx display controller                → GPU
 //	02xx network controller, 0c06 InfiniBand → NIC
@@ -48,11 +49,13 @@ func deviceType(f sysfs.Function) cyborg.DeviceType {
 	case f.Class.Base() == sysfs.BaseAccelerator:
 		return cyborg.DeviceTypeAIChip
 	}
+
 	return cyborg.DeviceTypePCI
 }
 
-// isFPGA knows the makers of FPGA cards, and the FPGA cards of Intel (drivers/fpga/dfl-pci.c of Linux), which makes AI
-// accelerators of the same class too.
+// isFPGA says whether a processing accelerator is an FPGA: by the vendor or,
+// for Intel, by the product, because Intel makes AI accelerators of the same
+// class. The product ids are those of drivers/fpga/dfl-pci.c in Linux.
 func isFPGA(f sysfs.Function) bool {
 	switch f.Vendor {
 	case vendorXilinx, vendorInspur, vendorAltera, vendorSilicom:
@@ -62,11 +65,13 @@ func isFPGA(f sysfs.Function) bool {
 			"09c4", "09c5", "0b2b", "0b2c", "0b30", "0b31", "bcbd", "bcbf", "bcc0", "bcc1", "bcce", "bccf",
 		}, f.Product)
 	}
+
 	return false
 }
 
-// resourceClass is the Placement resource class of a device type: the standard ones, and upstream Cyborg's own. Upstream
-// has none for AI chips.
+// resourceClass returns the Placement resource class of a device type: a
+// standard class where there is one, otherwise a custom class. The custom
+// classes are those of OpenStack Cyborg, which has none for AI chips.
 func resourceClass(t cyborg.DeviceType) string {
 	switch t {
 	case cyborg.DeviceTypeGPU:
@@ -78,34 +83,41 @@ func resourceClass(t cyborg.DeviceType) string {
 	}
 }
 
-// attributes are the resource class and the traits that upstream's pci_driver reports, and from its NIC driver whether
-// the function is a physical or a virtual one, and to which physical network it leads.
+// attributes returns the resource class and the traits that OpenStack Cyborg's
+// pci_driver reports. Like its NIC driver, it adds whether the function is a
+// physical or a virtual one, and the physical network to which it leads.
 func attributes(f sysfs.Function, network string) []cyborg.Attribute {
 	traits := []string{"OWNER_CYBORG"}
 	if name := vendorTrait(f.Vendor); name != "" {
 		traits = append(traits, "CUSTOM_PCI_"+name)
 	}
 	traits = append(traits, "CUSTOM_PCI_PRODUCT_ID_"+strings.ToUpper(f.Product))
+
 	switch {
 	case f.PF != nil:
 		traits = append(traits, "CUSTOM_VF")
 	case f.TotalVFs > 0:
 		traits = append(traits, "CUSTOM_PF")
 	}
+
 	if network != "" {
 		traits = append(traits, networkTraits(network)...)
 	}
+
 	list := []cyborg.Attribute{{Key: "rc", Value: resourceClass(deviceType(f))}}
 	for i, trait := range traits {
 		list = append(list, cyborg.Attribute{Key: fmt.Sprintf("trait%d", i), Value: trait})
 	}
+
 	if network != "" {
 		list = append(list, cyborg.Attribute{Key: keyPhysicalNetwork, Value: network})
 	}
+
 	return list
 }
 
-// vendorTrait is the name that upstream uses for a vendor in traits; empty for vendors it does not know.
+// vendorTrait returns the name of a vendor in OpenStack Cyborg's traits, or ""
+// for a vendor that has none.
 func vendorTrait(vendor string) string {
 	switch vendor {
 	case vendorNVIDIA:
@@ -121,5 +133,6 @@ func vendorTrait(vendor string) string {
 	case vendorHuawei:
 		return "HUAWEI"
 	}
+
 	return ""
 }

@@ -17,10 +17,11 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// disk is where every test host keeps its root file system.
+// disk is the disk with the root file system of every test host.
 const disk = "0000:c1:00.0"
 
-// host is a simulated host that has the functions and lives on its disk.
+// host returns a simulated host with the functions, whose root file system is
+// on its disk.
 func newHost(t *testing.T, functions ...simulator.Function) *sysfstest.Host {
 	t.Helper()
 	host := sysfstest.New(t, append(functions, sysfstest.SSD(t, disk, "nvme0n1", "259:0"))...)
@@ -28,7 +29,7 @@ func newHost(t *testing.T, functions ...simulator.Function) *sysfstest.Host {
 	return host
 }
 
-// environment is what an agent gives to a backend on the host.
+// environment returns what an agent gives to a backend on the host.
 func environment(t testing.TB, host *sysfstest.Host) drivers.Environment {
 	t.Helper()
 	return drivers.Environment{Host: "node1", Backend: "pci", Root: host.Root(), Log: logger(t)}
@@ -41,7 +42,7 @@ func simulated(t *testing.T, host *sysfstest.Host) drivers.Driver {
 	return driver
 }
 
-// snapshot is everything that the simulated kernel shows.
+// snapshot returns everything that the simulated kernel shows.
 func snapshot(t *testing.T, root string) string {
 	t.Helper()
 	var all strings.Builder

@@ -7,14 +7,17 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
-// Discover shows the chosen functions as devices, by address. A physical function with virtual ones is a device whose
-// deployables are those: it cannot be given out itself as long as they are there. A virtual function whose physical one
-// is not chosen is a device of its own.
+// Discover reports the chosen functions as devices, by address. A physical
+// function with virtual ones is a device whose deployables are the virtual
+// ones: as long as they exist, the physical function itself cannot be given
+// out. A virtual function whose physical one is not chosen is a device of its
+// own.
 func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	functions, protection, err := d.tree.Survey(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	byAddress := map[cyborg.PCIAddress]sysfs.Function{}
 	var chosen []sysfs.Function
 	for _, f := range functions {
@@ -23,18 +26,22 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			chosen = append(chosen, f)
 		}
 	}
+
 	d.names.Fill(ctx, chosen)
 	networks, err := d.physicalNetworks(ctx, functions)
 	if err != nil {
 		return nil, err
 	}
+
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
+		// The device of the physical function lists this virtual one.
 		if f.PF != nil {
 			if pf, there := byAddress[*f.PF]; there && d.chosen(pf) {
 				continue
 			}
 		}
+
 		parts := []sysfs.Function{f}
 		if len(f.VFs) > 0 {
 			parts = nil
@@ -44,11 +51,15 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 				}
 			}
 		}
+
 		devices = append(devices, report(f, parts, protection, networks))
 	}
+
 	return devices, nil
 }
 
+// report describes a device with the functions that can be given out as its
+// deployables.
 func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks map[cyborg.PCIAddress]string) cyborg.DeviceReport {
 	device := cyborg.DeviceReport{
 		Identity: f.Address.String(), Type: deviceType(f), VendorID: f.Vendor, ProductID: f.Product,
@@ -56,16 +67,20 @@ func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protectio
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: f.Address.HandleInfo()},
 		Deployables: []cyborg.DeployableReport{},
 	}
+
 	for _, part := range parts {
 		device.Deployables = append(device.Deployables, deployable(part, device.Type, protection[part.Address], networks[part.Address]))
 	}
+
 	return device
 }
 
-// boardInfo is what else is known of the card. The driver is not in it: it changes with every attach, and an attach is no
-// change of the inventory.
+// boardInfo returns what else is known of the card. The kernel driver is left
+// out: each attach changes it, and an attach must not look like a change of the
+// inventory.
 func boardInfo(f sysfs.Function) cyborg.JSONObject {
 	info := cyborg.JSONObject{"pci_class": f.Class.String()}
+
 	for key, value := range map[string]string{
 		"pci_revision": f.Revision, "iommu_group": f.IOMMUGroup,
 		"subsystem_vendor_id": f.SubsystemVendor, "subsystem_product_id": f.SubsystemProduct,
@@ -74,13 +89,15 @@ func boardInfo(f sysfs.Function) cyborg.JSONObject {
 			info[key] = value
 		}
 	}
+
 	if f.TotalVFs > 0 {
 		info["sriov_totalvfs"] = float64(f.TotalVFs)
 	}
 	return info
 }
 
-// deployable is one function that can be given out. Its name is its address: the conductor adds the host.
+// deployable describes one function that can be given out. Its name is its
+// address; the conductor adds the host's name.
 func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, network string) cyborg.DeployableReport {
 	address := f.Address.String()
 	return cyborg.DeployableReport{
@@ -94,6 +111,9 @@ func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, netwo
 	}
 }
 
+// capability returns what a request can match besides the ids: the class and
+// the
+// physical function.
 func capability(f sysfs.Function) cyborg.JSONObject {
 	capability := cyborg.JSONObject{"pci_class": f.Class.String()}
 	if f.PF != nil {

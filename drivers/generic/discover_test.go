@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// discover is what a backend with this spec shows of the host. Names come from a file of the test's own.
+// discover returns what a backend with this spec reports of the host. The names
+// come from a file of the test.
 func discover(t *testing.T, host *sysfstest.Host, spec any) []cyborg.DeviceReport {
 	t.Helper()
 	host.Set("usr/share/misc/pci.ids", "10de  NVIDIA Corporation\n\t20b0  GA100 [A100 SXM4 40GB]\n8086  Intel Corporation\n")
@@ -96,7 +97,8 @@ func TestDiscoverTypes(t *testing.T) {
 	}
 }
 
-// outline is each device with its deployables and whether those are physical or virtual functions.
+// outline lists each device with its deployables, and whether those are
+// physical or virtual functions.
 func outline(devices []cyborg.DeviceReport) map[string]map[string]string {
 	all := map[string]map[string]string{}
 	for _, device := range devices {
@@ -114,7 +116,8 @@ func outline(devices []cyborg.DeviceReport) map[string]map[string]string {
 	return all
 }
 
-// TestDiscoverTellsPhysicalFromVirtual: a card is never offered whole and in parts at the same time.
+// TestDiscoverTellsPhysicalFromVirtual checks that a card is never offered as a
+// whole and in parts at the same time.
 func TestDiscoverTellsPhysicalFromVirtual(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.QAT(t, qat), sysfstest.GPU(t, gpu))
@@ -155,7 +158,8 @@ func TestDiscoverTellsWhatIsProtected(t *testing.T) {
 	}, protected)
 }
 
-// TestDiscoverThisMachine looks at the real thing: everything is found, and what the machine lives on is protected.
+// TestDiscoverThisMachine reads this machine: every function is found, and
+// those that the machine needs are protected.
 func TestDiscoverThisMachine(t *testing.T) {
 	t.Parallel()
 	driver, err := generic.New(drivers.Environment{Root: "/", Log: logger(t)}, map[string]any{"device_spec": "*"})

@@ -1,6 +1,8 @@
-// Package generic is the reference driver: it looks after any PCI function that its device_spec chooses, whatever the
-// hardware is. It finds them in sysfs, gives them to VFIO for the host's own software or a virtual machine, and brings
-// them back. Functions that the host lives on are shown and never touched.
+// Package generic is the reference driver. It looks after every PCI function
+// that its device_spec chooses, whatever the hardware is: it finds the
+// functions in sysfs, gives them to VFIO for the host's own software or for a
+// virtual machine, and gives them back to their kernel drivers. It reports the
+// functions that the host itself needs, but never touches them.
 //
 // It imports the root package, drivers and the packages of drivers/sysfs.
 package generic
@@ -19,19 +21,19 @@ import (
 // Name is the name under which the driver is registered.
 const Name = "generic"
 
-// Driver is one backend. It keeps nothing of the hardware between two calls, so nothing is ever decided by what was true
-// before.
+// Driver is one backend. It keeps nothing about the hardware between two calls,
+// so no decision depends on what was true earlier.
 type Driver struct {
 	backend string
 	options options
 	tree    *sysfs.Tree
 	names   *sysfs.Names
-	kernel  sysfs.Kernel  // nil where the root is a recording
-	binder  *sysfs.Binder // nil likewise
+	kernel  sysfs.Kernel  // nil where the root is a recording, which cannot be changed
+	binder  *sysfs.Binder // nil where kernel is nil
 	log     *slog.Logger
 }
 
-// The services it offers.
+// The interfaces that the driver implements.
 var (
 	_ drivers.Driver    = (*Driver)(nil)
 	_ drivers.Installer = (*Driver)(nil)
@@ -39,15 +41,17 @@ var (
 	_ drivers.Users     = (*Driver)(nil)
 )
 
-// New makes a backend; it is a drivers.Factory. The kernel that it changes is the running one where the root has a real
-// sysfs, the simulator's with the option simulate, and none where the root is a recording. The error is of kind ErrInvalid
-// and names every mistake in the options.
+// New makes a backend; it is a drivers.Factory. The driver changes the running
+// kernel where the root has a real sysfs, the simulated kernel with the option
+// simulate, and nothing where the root is a recording. The error is of kind
+// ErrInvalid and names every mistake in the options.
 func New(env drivers.Environment, given map[string]any) (drivers.Driver, error) {
 	root := cmp.Or(env.Root, "/")
 	options, err := parseOptions(env.Backend, given)
 	if err != nil {
 		return nil, err
 	}
+
 	var kernel sysfs.Kernel
 	switch {
 	case options.simulate:
@@ -59,10 +63,12 @@ func New(env drivers.Environment, given map[string]any) (drivers.Driver, error) 
 	case sysfs.NewTree(root, env.Log).Live():
 		kernel = sysfs.LiveKernel(root)
 	}
+
 	return newDriver(env, options, kernel), nil
 }
 
-// NewOn makes a backend that changes this kernel.
+// NewOn makes a backend that changes this kernel. Tests use it with a kernel
+// that fails.
 func NewOn(kernel sysfs.Kernel, env drivers.Environment, given map[string]any) (*Driver, error) {
 	options, err := parseOptions(env.Backend, given)
 	if err != nil {
@@ -71,19 +77,22 @@ func NewOn(kernel sysfs.Kernel, env drivers.Environment, given map[string]any) (
 	return newDriver(env, options, kernel), nil
 }
 
+// newDriver makes a backend; kernel is nil where nothing can be changed.
 func newDriver(env drivers.Environment, options options, kernel sysfs.Kernel) *Driver {
 	log := cmp.Or(env.Log, slog.New(slog.DiscardHandler))
 	d := &Driver{
 		backend: env.Backend, options: options, tree: sysfs.NewTree(cmp.Or(env.Root, "/"), log),
 		names: sysfs.NewNames(options.pciIDs, log), kernel: kernel, log: log,
 	}
+
 	if kernel != nil {
 		d.binder = sysfs.NewBinder(d.tree, kernel, options.deadline, log)
 	}
+
 	return d
 }
 
-// chosen says whether one of the specs chooses the function.
+// chosen says whether one of the specs matches the function.
 func (d *Driver) chosen(f sysfs.Function) bool {
 	for _, spec := range d.options.specs {
 		if spec.Match(f) {
@@ -93,13 +102,16 @@ func (d *Driver) chosen(f sysfs.Function) bool {
 	return false
 }
 
-// requireKernel fails where there is nothing that could be changed.
+// requireKernel returns an error where the context has ended or nothing can be
+// changed.
 func (d *Driver) requireKernel(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return cyborg.Errorf(cyborg.ErrTimeout, "not begun: %w", err)
 	}
+
 	if d.kernel == nil {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "backend %q reads a recorded tree; nothing in it can be changed", d.backend)
 	}
+
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzOptions makes a driver with any options, and one with all of them of which one is replaced. They are refused, or the
-// driver can be asked what there is.
+// FuzzOptions makes one driver with any options, and another with valid options
+// of which one is replaced. Either the options are rejected, or Discover works.
 func FuzzOptions(f *testing.F) {
 	full := map[string]any{
 		"deadline": "30s", "vfio_driver": "vfio-pci", "pci_ids": "/nowhere", "simulate": true,
@@ -42,7 +42,7 @@ func FuzzOptions(f *testing.F) {
 		if json.Unmarshal([]byte(text), &options) != nil || options == nil {
 			return
 		}
-		options["pci_ids"] = "/nowhere" // what is read there is no business of this test
+		options["pci_ids"] = "/nowhere" // this test must not read arbitrary files
 		driver, err := generic.New(env, options)
 		if err != nil {
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// The options and their defaults.
+// The names of the options, and their defaults.
 const (
 	optionSpec     = "device_spec"
 	optionDeadline = "deadline"
@@ -26,30 +26,43 @@ const (
 	defaultVFIO     = "vfio-pci"
 )
 
-// options is what a backend of this driver is told.
+// options are the decoded options of a backend.
 type options struct {
+	// specs choose the functions that the backend looks after; without any it looks
+	// after none.
 	specs []Spec
-	// deadline is how long one access to the kernel (an unbind, a bind, loading a module) may take.
+
+	// deadline is how long one access to the kernel (an unbind, a bind, loading a
+	// module) may take.
 	deadline time.Duration
-	// vfio is the kernel driver that an attach binds.
+
+	// vfio is the kernel driver to which an attach binds the function.
 	vfio string
-	// pciIDs is the pci.ids file; empty: wherever the system has it.
+
+	// pciIDs is the path of the pci.ids file; where it is empty, pcidb looks in the
+	// usual places.
 	pciIDs string
-	// mappings are the physical networks to which network cards lead.
+
+	// mappings say to which physical networks the network cards lead.
 	mappings mappings
-	// simulate says that the root is a simulated one.
+
+	// simulate says that the root is a simulated host.
 	simulate bool
 }
 
-// driverNamePattern is what a PCI driver of the kernel may be called here; the name becomes a part of a path.
+// driverNamePattern matches the kernel drivers that the options accept. The
+// name becomes part of a path, so it may not have a slash.
 var driverNamePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
-// parseOptions reads the options. The error is of kind ErrInvalid and names all mistakes at once.
+// parseOptions decodes the options over the defaults. The error is of kind
+// ErrInvalid and names all mistakes at once.
 func parseOptions(backend string, given map[string]any) (options, error) {
 	o := options{deadline: defaultDeadline, vfio: defaultVFIO}
 	var mistakes []error
+
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		var err error
+
 		switch value := given[key]; key {
 		case optionSpec:
 			o.specs, err = parseSpecs(value)
@@ -67,16 +80,19 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 			err = fmt.Errorf("there is no option %q; there are %s", key,
 				strings.Join([]string{optionDeadline, optionSpec, optionPCIIDs, optionMappings, optionSimulate, optionVFIO}, ", "))
 		}
+
 		mistakes = append(mistakes, err)
 	}
+
 	if err := errors.Join(mistakes...); err != nil {
 		return options{}, cyborg.Errorf(cyborg.ErrInvalid, "options of backend %q (driver %s): %s",
 			backend, Name, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
+
 	return o, nil
 }
 
-// parseSpecs reads a list of specs or a single one, either also as JSON text.
+// parseSpecs reads one spec or a list of them. Either may be JSON text.
 func parseSpecs(value any) ([]Spec, error) {
 	if text, ok := value.(string); ok && strings.HasPrefix(strings.TrimSpace(text), "[") {
 		var list []any
@@ -85,6 +101,7 @@ func parseSpecs(value any) ([]Spec, error) {
 		}
 		value = list
 	}
+
 	var list []any
 	switch value := value.(type) {
 	case nil:
@@ -101,6 +118,7 @@ func parseSpecs(value any) ([]Spec, error) {
 	default:
 		list = []any{value}
 	}
+
 	var specs []Spec
 	var mistakes []error
 	for i, item := range list {
@@ -111,10 +129,12 @@ func parseSpecs(value any) ([]Spec, error) {
 		}
 		specs = append(specs, spec)
 	}
+
 	return specs, errors.Join(mistakes...)
 }
 
-// parseDeadline reads a duration such as "30s", or a number of seconds.
+// parseDeadline reads a duration such as "30s", or a number of seconds, up to
+// an hour.
 func parseDeadline(value any) (time.Duration, error) {
 	var deadline time.Duration
 	var err error
@@ -130,24 +150,31 @@ func parseDeadline(value any) (time.Duration, error) {
 	default:
 		err = errors.New("not a duration")
 	}
+
 	if err != nil || deadline <= 0 || deadline > time.Hour {
 		return 0, fmt.Errorf("%s is %v; write a duration up to an hour, such as \"30s\"", optionDeadline, value)
 	}
+
 	return deadline, nil
 }
 
+// parseText reads a text that is not empty and matches the pattern, if there is
+// one.
 func parseText(key string, value any, pattern *regexp.Regexp) (string, error) {
 	text, ok := value.(string)
 	if !ok || text == "" || pattern != nil && !pattern.MatchString(text) {
 		return "", fmt.Errorf("%s is %q; write a name such as %q", key, value, defaultVFIO)
 	}
+
 	return text, nil
 }
 
+// parseFlag reads a boolean.
 func parseFlag(key string, value any) (bool, error) {
 	flag, ok := value.(bool)
 	if !ok {
 		return false, fmt.Errorf("%s is %v; write true or false", key, value)
 	}
+
 	return flag, nil
 }

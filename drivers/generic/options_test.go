@@ -12,7 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// discovered lists the deployables that a backend with these options shows.
+// discovered lists the deployables that a backend with these options reports.
 func discovered(t *testing.T, host *sysfstest.Host, options map[string]any) []string {
 	t.Helper()
 	driver, err := generic.New(environment(t, host), options)
@@ -29,7 +29,8 @@ func discovered(t *testing.T, host *sysfstest.Host, options map[string]any) []st
 	return names
 }
 
-// TestOptionsChoose: the forms in which configuration files, environment and API give device_spec all work.
+// TestOptionsChoose checks each form of device_spec that configuration files,
+// the environment and the API use.
 func TestOptionsChoose(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga))
@@ -59,7 +60,7 @@ func TestOptionsChoose(t *testing.T) {
 	}
 }
 
-// TestOptionsMistakes: every mistake is named, all at once.
+// TestOptionsMistakes checks that one error names every mistake.
 func TestOptionsMistakes(t *testing.T) {
 	t.Parallel()
 	var options map[string]any

@@ -11,8 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// TestPhysicalNetworks: a network card leads to the physical network that the options say, and so do its virtual functions; nothing
-// else does.
+// TestPhysicalNetworks checks that a mapped network card and its virtual
+// functions have their physical network, and that no other function has one.
 func TestPhysicalNetworks(t *testing.T) {
 	t.Parallel()
 	const first, second, third = "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0"
@@ -69,7 +69,8 @@ func TestPhysicalNetworks(t *testing.T) {
 	}
 }
 
-// TestPhysicalNetworksMistakes: each is named, with what to write instead.
+// TestPhysicalNetworksMistakes checks that the error names each mistake and
+// says what to write instead.
 func TestPhysicalNetworksMistakes(t *testing.T) {
 	t.Parallel()
 	for text, message := range map[string]string{

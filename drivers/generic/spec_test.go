@@ -69,7 +69,8 @@ func TestSpecMatches(t *testing.T) {
 	}
 }
 
-// TestSpecMatchesByPhysicalFunction: as in Nova, the literal address of a physical function chooses its virtual ones.
+// TestSpecMatchesByPhysicalFunction checks that the literal address of a
+// physical function also chooses its virtual ones, as in Nova.
 func TestSpecMatchesByPhysicalFunction(t *testing.T) {
 	t.Parallel()
 	pf := function(t, "0000:3b:00.0")
@@ -127,7 +128,8 @@ func TestSpecMistakes(t *testing.T) {
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
-// TestSpecAgainstModel draws functions and specs whose meaning is plain, and compares.
+// TestSpecAgainstModel draws functions and specs and compares Match with a
+// simple model of it.
 func TestSpecAgainstModel(t *testing.T) {
 	t.Parallel()
 	id := rapid.SampledFrom([]string{"10de", "8086", "10ee", "0001"})

@@ -12,94 +12,113 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Binding is which driver has a function, and which one is to have it whatever its ids say.
+// Binding says which kernel driver has a function, and which driver alone may
+// bind it (driver_override).
 type Binding struct {
-	Driver   string `json:"driver"`   // empty: none
-	Override string `json:"override"` // driver_override; empty: not set
+	Driver   string `json:"driver"`   // empty where the function has no driver
+	Override string `json:"override"` // the function's driver_override; empty where it is not set
 }
 
-// grace is how long an access that has begun is waited for after its context ended.
+// grace is how long a call waits, after its context has ended, for an access to
+// the kernel that it has begun. Nearly every access ends within that time, and
+// then the caller knows the result.
 const grace = time.Second
 
-// noOverride is how the kernel shows a driver_override that is not set.
+// noOverride is what the kernel shows for a driver_override that is not set.
 const noOverride = "(null)"
 
-// Binder gives functions to drivers. Every access that takes the device's lock in the kernel has a deadline, because a
-// driver that does not let go blocks it for ever. What hangs stays hanging: until it ends, every further call for that
-// function fails with kind ErrBusy.
+// Binder gives functions to kernel drivers. An access to the kernel that takes
+// the lock of a device blocks for ever where a driver does not let go of the
+// device, and nothing can cancel it. So each such access has a deadline and
+// runs in a goroutine of its own. After the deadline the goroutine stays until
+// the kernel returns, and until then each further call for that function fails
+// with kind ErrBusy: it would only add another goroutine that hangs.
 //
-// Its calls may be repeated after they were interrupted anywhere. Calls for the same function must not overlap.
+// Calls may be repeated after an interruption at any point. Calls for the same
+// function must not overlap.
 type Binder struct {
 	tree     *Tree
 	kernel   Kernel
 	deadline time.Duration
 	log      *slog.Logger
 
-	mu      sync.Mutex
-	hanging map[cyborg.PCIAddress]access
+	mu       sync.Mutex // guards inFlight; it is never held during an access to the kernel
+	inFlight map[cyborg.PCIAddress]access
 }
 
-// access is one access to the kernel that takes the device's lock.
+// access is one access to the kernel that has begun and has not returned.
 type access struct {
-	what  string
-	since time.Time
+	action string
+	since  time.Time
 }
 
-// NewBinder returns a binder whose every single access to the kernel may take as long as the deadline.
+// NewBinder returns a binder. Each single access to the kernel may take as long
+// as the deadline.
 func NewBinder(tree *Tree, kernel Kernel, deadline time.Duration, log *slog.Logger) *Binder {
-	return &Binder{tree: tree, kernel: kernel, deadline: deadline, log: log, hanging: map[cyborg.PCIAddress]access{}}
+	return &Binder{tree: tree, kernel: kernel, deadline: deadline, log: log, inFlight: map[cyborg.PCIAddress]access{}}
 }
 
-// Binding reads the function's present binding.
+// Binding reads which driver has the function now, and its driver_override.
 func (b *Binder) Binding(ctx context.Context, address cyborg.PCIAddress) (Binding, error) {
 	function, err := b.tree.Function(ctx, address)
 	if err != nil {
 		return Binding{}, err
 	}
+
 	override, err := b.override(ctx, address)
 	if err != nil {
 		return Binding{}, err
 	}
+
 	return Binding{Driver: function.Driver, Override: override}, nil
 }
 
-// Available says whether the driver is there or can be loaded.
+// Available says whether the kernel has the driver or can load it.
 func (b *Binder) Available(driver string) bool {
 	return b.registered(driver) || b.kernel.Loadable(driver)
 }
 
-// Give takes the function from whatever driver it has and gives it to this one: driver_override, unbind, bind. The
-// caller has made sure that nobody uses it.
+// Give takes the function from the driver that it has and gives it to this one,
+// by writing driver_override, unbind and bind. The caller has checked that
+// nobody uses the function.
 func (b *Binder) Give(ctx context.Context, address cyborg.PCIAddress, driver string) error {
 	if err := b.load(ctx, driver); err != nil {
 		return err
 	}
+
 	return b.rebind(ctx, address, Binding{Driver: driver, Override: driver})
 }
 
-// Restore brings the function back to a binding that it had. A driver other than the one given away to, which somebody
-// else must have bound since, keeps it. The caller has made sure that nobody uses it.
+// Restore gives the function back to the driver that it had before Give. Where
+// a driver other than given has it now, somebody else has bound that driver
+// since, and it keeps the function. The caller has checked that nobody uses the
+// function.
 func (b *Binder) Restore(ctx context.Context, address cyborg.PCIAddress, given string, prior Binding) error {
 	function, err := b.tree.Function(ctx, address)
 	if err != nil {
 		return err
 	}
+
 	if function.Driver != "" && function.Driver != given {
 		return b.setOverride(ctx, address, prior.Override)
 	}
+
 	if prior.Driver != "" {
 		if err := b.load(ctx, prior.Driver); err != nil {
 			return err
 		}
 	}
+
 	return b.rebind(ctx, address, prior)
 }
 
-// Release takes the function from the driver and lets the kernel choose the one that it would have had.
+// Release takes the function from the driver given and lets the kernel choose a
+// driver by the ids of the function.
 func (b *Binder) Release(ctx context.Context, address cyborg.PCIAddress, given string) error {
 	if err := b.setOverride(ctx, address, ""); err != nil {
 		return err
 	}
+
 	function, err := b.tree.Function(ctx, address)
 	if err != nil {
 		return err
@@ -107,16 +126,23 @@ func (b *Binder) Release(ctx context.Context, address cyborg.PCIAddress, given s
 	if function.Driver != given {
 		return nil
 	}
+
 	if err := b.unbind(ctx, address, given); err != nil {
 		return err
 	}
+
 	return b.write(ctx, address, "sys/bus/pci/drivers_probe", address.String())
 }
 
+// rebind writes the override and moves the function to the wanted driver; it
+// does nothing where that has it already. The override comes first: without it
+// the kernel rejects a driver that does not know the ids of the function, and
+// with it no other driver can bind the function between unbind and bind.
 func (b *Binder) rebind(ctx context.Context, address cyborg.PCIAddress, want Binding) error {
 	if err := b.setOverride(ctx, address, want.Override); err != nil {
 		return err
 	}
+
 	function, err := b.tree.Function(ctx, address)
 	if err != nil {
 		return err
@@ -124,45 +150,57 @@ func (b *Binder) rebind(ctx context.Context, address cyborg.PCIAddress, want Bin
 	if function.Driver == want.Driver {
 		return nil
 	}
+
 	if function.Driver != "" {
 		if err := b.unbind(ctx, address, function.Driver); err != nil {
 			return err
 		}
 	}
+
 	if want.Driver == "" {
 		return nil
 	}
+
 	return b.bind(ctx, address, want.Driver)
 }
 
+// unbind takes the function from the driver and checks that the driver has let
+// go.
 func (b *Binder) unbind(ctx context.Context, address cyborg.PCIAddress, driver string) error {
 	err := b.write(ctx, address, path.Join(driversDir, driver, "unbind"), address.String())
-	// ENODEV: the driver does not have it any more.
+	// ENODEV means that the driver does not have the function any more, which is
+	// what was wanted.
 	if err != nil && !errors.Is(err, syscall.ENODEV) {
 		return err
 	}
+
 	function, err := b.tree.Function(ctx, address)
 	if err != nil {
 		return err
 	}
+
 	if function.Driver == driver {
 		return cyborg.Errorf(cyborg.ErrHardware, "the kernel said that %s let go of %s, but it still has it", driver, address)
 	}
+
 	return nil
 }
 
+// bind gives the function to the driver and checks that the driver has it. It
+// writes to the driver's bind and not to drivers_probe, because the write to
+// bind returns the error of a driver that refuses; drivers_probe succeeds then.
 func (b *Binder) bind(ctx context.Context, address cyborg.PCIAddress, driver string) error {
-	// A bind instead of drivers_probe: it tells why a driver refused, where drivers_probe succeeds all the same.
 	failure := b.write(ctx, address, path.Join(driversDir, driver, "bind"), address.String())
 	if failure != nil && !errors.Is(failure, syscall.EBUSY) {
 		return failure
 	}
+
 	function, err := b.tree.Function(ctx, address)
 	switch {
 	case err != nil:
 		return err
 	case function.Driver == driver:
-		return nil // also after EBUSY, which says that it was bound already
+		return nil // also after EBUSY, which is the answer where the function was bound already
 	case failure != nil:
 		return failure
 	case function.Driver == "":
@@ -174,36 +212,45 @@ func (b *Binder) bind(ctx context.Context, address cyborg.PCIAddress, driver str
 	}
 }
 
+// load loads the driver's module unless the kernel has the driver already.
 func (b *Binder) load(ctx context.Context, driver string) error {
 	if b.registered(driver) {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, b.deadline)
 	defer cancel()
+
 	if err := b.kernel.Load(ctx, driver); err != nil {
 		return cyborg.Errorf(cyborg.ErrHardware, "the kernel driver %s cannot be loaded: %w", driver, err).
 			WithHint("Load it with: modprobe %s", driver)
 	}
+
 	if !b.registered(driver) {
 		return cyborg.Errorf(cyborg.ErrHardware, "the module of the kernel driver %s is loaded, but there is no %s/%s", driver, driversDir, driver)
 	}
+
 	return nil
 }
 
-// registered says whether the kernel has the driver.
+// registered says whether the kernel has the driver loaded.
 func (b *Binder) registered(driver string) bool {
 	v, err := b.tree.open()
 	if err != nil {
 		return false
 	}
 	defer v.close()
+
 	return v.exists(path.Join(driversDir, driver))
 }
 
+// override reads the driver_override of the function, or "" where it is not
+// set. The kernel reads it under the device's lock, so even this read can
+// block.
 func (b *Binder) override(ctx context.Context, address cyborg.PCIAddress) (string, error) {
 	var text string
 	name := path.Join(devicesDir, address.String(), "driver_override")
-	err := b.within(ctx, address, "reading "+name, func() error {
+	err := b.withDeadline(ctx, address, "reading "+name, func() error {
 		v, err := b.tree.open()
 		if err != nil {
 			return err
@@ -218,79 +265,102 @@ func (b *Binder) override(ctx context.Context, address cyborg.PCIAddress) (strin
 	return text, nil
 }
 
+// setOverride writes the driver_override of the function unless it is set to
+// that already.
 func (b *Binder) setOverride(ctx context.Context, address cyborg.PCIAddress, driver string) error {
 	present, err := b.override(ctx, address)
 	if err != nil || present == driver {
 		return err
 	}
-	// An empty line clears it.
+
+	// The kernel takes an empty line as a request to clear the override.
 	return b.write(ctx, address, path.Join(devicesDir, address.String(), "driver_override"), driver+"\n")
 }
 
+// write writes to an attribute of sysfs under the deadline.
 func (b *Binder) write(ctx context.Context, address cyborg.PCIAddress, attribute, text string) error {
-	return b.within(ctx, address, "writing to "+attribute, func() error { return b.kernel.Write(attribute, text) })
+	return b.withDeadline(ctx, address, "writing to "+attribute, func() error { return b.kernel.Write(attribute, text) })
 }
 
-// within runs one access to the kernel and waits for it as long as the deadline allows.
-func (b *Binder) within(ctx context.Context, address cyborg.PCIAddress, what string, do func() error) error {
+// withDeadline runs one access to the kernel and waits for it until the
+// deadline. Where the access takes longer, it goes on in its goroutine, and
+// begin rejects further calls for the function until it has returned.
+func (b *Binder) withDeadline(ctx context.Context, address cyborg.PCIAddress, action string, do func() error) error {
 	if err := ctx.Err(); err != nil {
-		return stopped(err, what+" for "+address.String())
+		return interrupted(err, action+" for "+address.String())
 	}
-	if err := b.enter(address, what); err != nil {
+
+	if err := b.begin(address, action); err != nil {
 		return err
 	}
+
+	// The channel has room for the result, so that the goroutine can end when
+	// nobody waits for it any more.
 	done := make(chan error, 1)
 	go func() {
 		err := do()
-		b.leave(address, what, err)
+		b.finish(address, action, err)
 		done <- err
 	}()
+
 	timer := time.NewTimer(b.deadline)
 	defer timer.Stop()
+
 	select {
 	case err := <-done:
-		return explain(address, what, err)
+		return classify(address, action, err)
+
 	case <-ctx.Done():
-		// What began ends in a moment, unless it hangs: then the caller knows what it left behind.
+		// An access that has begun cannot be cancelled. Most end at once, and then the
+		// caller learns the result.
 		timer.Reset(min(b.deadline, grace))
 		select {
 		case err := <-done:
-			return errors.Join(stopped(ctx.Err(), what+" for "+address.String()), explain(address, what, err))
+			return errors.Join(interrupted(ctx.Err(), action+" for "+address.String()), classify(address, action, err))
 		case <-timer.C:
-			return stopped(ctx.Err(), what+" for "+address.String()+", which hangs in the kernel,")
+			return interrupted(ctx.Err(), action+" for "+address.String()+", which hangs in the kernel,")
 		}
+
 	case <-timer.C:
-		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: the kernel waits for the driver to let go", what, address, b.deadline).
+		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: the kernel waits for the driver to let go", action, address, b.deadline).
 			WithHint("End what still uses the device; the kernel log (dmesg) may name it. It cannot be cancelled.")
 	}
 }
 
-func (b *Binder) enter(address cyborg.PCIAddress, what string) error {
+// begin records that an access to the function starts. It returns an error of
+// kind ErrBusy where an earlier one has not returned yet.
+func (b *Binder) begin(address cyborg.PCIAddress, action string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if other, ok := b.hanging[address]; ok {
-		return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", other.what, address, other.since.UTC().Format(time.RFC3339)).
+	if other, ok := b.inFlight[address]; ok {
+		return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", other.action, address, other.since.UTC().Format(time.RFC3339)).
 			WithHint("End what still uses the device; the kernel log (dmesg) may name it.")
 	}
-	b.hanging[address] = access{what: what, since: time.Now()}
+
+	b.inFlight[address] = access{action: action, since: time.Now()}
 	return nil
 }
 
-func (b *Binder) leave(address cyborg.PCIAddress, what string, err error) {
+// finish records that the access has returned, and logs it where that was after
+// its deadline: the caller has been told that it hangs.
+func (b *Binder) finish(address cyborg.PCIAddress, action string, err error) {
 	b.mu.Lock()
-	since := b.hanging[address].since
-	delete(b.hanging, address)
+	since := b.inFlight[address].since
+	delete(b.inFlight, address)
 	b.mu.Unlock()
+
 	if took := time.Since(since); took >= b.deadline {
-		b.log.Warn("an access to the kernel came back after its deadline", "address", address.String(), "access", what, "took", took, "error", err)
+		b.log.Warn("an access to the kernel came back after its deadline", "address", address.String(), "access", action, "took", took, "error", err)
 	}
 }
 
-// explain gives an error of the kernel its kind.
-func explain(address cyborg.PCIAddress, what string, err error) error {
+// classify returns the error of the kernel as a *cyborg.Error with a kind and a
+// hint.
+func classify(address cyborg.PCIAddress, action string, err error) error {
 	if err == nil {
 		return nil
 	}
+
 	kind, hint := cyborg.ErrHardware, "The kernel log (dmesg) may say why."
 	switch {
 	case errors.Is(err, syscall.EBUSY):
@@ -300,5 +370,6 @@ func explain(address cyborg.PCIAddress, what string, err error) error {
 	case errors.Is(err, syscall.ENOENT):
 		kind, hint = cyborg.ErrNotFound, "The function or the driver has vanished; discover again."
 	}
-	return cyborg.Errorf(kind, "%s for %s failed: %w", what, address, err).WithHint("%s", hint)
+
+	return cyborg.Errorf(kind, "%s for %s failed: %w", action, address, err).WithHint("%s", hint)
 }

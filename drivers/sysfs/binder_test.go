@@ -18,7 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// deadline is that of binders whose accesses do not hang.
+// deadline is the deadline of binders in tests where no access hangs.
 const deadline = 30 * time.Second
 
 const vfio = "vfio-pci"
@@ -30,7 +30,8 @@ func binding(t *testing.T, host *sysfstest.Host, address string) sysfs.Binding {
 	return binding
 }
 
-// TestBinderGivesAndRestores: whatever a function had, it has it again.
+// TestBinderGivesAndRestores checks that each function gets the binding back
+// that it had.
 func TestBinderGivesAndRestores(t *testing.T) {
 	t.Parallel()
 	fpga := sysfstest.FPGA(t, "0000:5e:00.0")
@@ -80,7 +81,8 @@ func TestBinderReleases(t *testing.T) {
 	}
 }
 
-// TestBinderLeavesWhatOthersBound: who took the function from VFIO by hand keeps it.
+// TestBinderLeavesWhatOthersBound checks that a driver which somebody bound by
+// hand in place of VFIO keeps the function.
 func TestBinderLeavesWhatOthersBound(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
@@ -109,7 +111,8 @@ func TestBinderLoadsTheDriver(t *testing.T) {
 	require.Equal(t, vfio, binding(t, host, gpu).Driver, "nothing was touched")
 }
 
-// TestBinderExplains: each number of the kernel has a kind, and the message names file and function.
+// TestBinderExplains checks the kind for each error number of the kernel. The
+// message names the file and the function.
 func TestBinderExplains(t *testing.T) {
 	t.Parallel()
 	for number, kind := range map[syscall.Errno]cyborg.ErrorKind{
@@ -136,8 +139,9 @@ func TestBinderWithoutIOMMU(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// TestBinderGivesUpOnWhatHangs: a user that does not let go blocks the unbind; the binder says so in time, starts
-// nothing new meanwhile, and goes on when the user has gone.
+// TestBinderGivesUpOnWhatHangs lets a user block an unbind. The binder returns
+// at its deadline, starts no further access to the function, and continues when
+// the user has gone.
 func TestBinderGivesUpOnWhatHangs(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
@@ -163,7 +167,8 @@ func TestBinderGivesUpOnWhatHangs(t *testing.T) {
 	require.Equal(t, sysfs.Binding{Driver: "nvidia"}, binding(t, host, gpu))
 }
 
-// slowKernel tells when it is asked to unbind, and then hangs as the kernel below does.
+// slowKernel reports that an unbind has begun, and then hangs as long as the
+// kernel below it does.
 type slowKernel struct {
 	sysfs.Kernel
 	unbinding func()
@@ -189,7 +194,7 @@ func TestBinderStopsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, binder(t, host, host.Simulator).Give(ctx, sysfstest.Address(t, gpu), vfio), context.Canceled)
 }
 
-// lyingKernel answers that all went well, and does nothing.
+// lyingKernel reports success and does nothing.
 type lyingKernel struct{ sysfs.Kernel }
 
 func (lyingKernel) Write(string, string) error { return nil }
@@ -206,7 +211,8 @@ func TestBinderVerifies(t *testing.T) {
 	require.ErrorContains(t, err, "no driver has it")
 }
 
-// TestBinderDiesAtEachWrite: wherever a process dies on the way to VFIO or back, the next one can finish, and can undo.
+// TestBinderDiesAtEachWrite lets a process die at each write on the way to VFIO
+// and back. The next process can complete the change or undo it.
 func TestBinderDiesAtEachWrite(t *testing.T) {
 	t.Parallel()
 	prior := sysfs.Binding{Driver: "nvidia"}

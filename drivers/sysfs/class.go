@@ -6,7 +6,8 @@ import "fmt"
 // and ID Assignment Specification" lists them.
 type Class uint32
 
-// The base classes that something here depends on.
+// The classes that decide on a device type or on the protection of a function.
+// Those with four digits are sub-classes with their base class.
 const (
 	BaseNetwork       = 0x02
 	BaseDisplay       = 0x03
@@ -21,23 +22,24 @@ const (
 	lastPlatformClass = 0x0806 // IOMMU; above it come "other system peripherals", among them accelerators
 )
 
-// The sub-classes (with their base class) that a device type depends on.
+// The sub-classes that decide on a device type, with their base class.
 const (
 	SubNVM         = 0x0108 // non-volatile memory controller
 	SubCoprocessor = 0x0b40
 	SubInfiniBand  = 0x0c06
 )
 
-// Base is the base class.
+// Base returns the base class.
 func (c Class) Base() uint32 { return uint32(c) >> 16 & 0xff }
 
-// Sub is base class and sub-class.
+// Sub returns the base class and the sub-class.
 func (c Class) Sub() uint32 { return uint32(c) >> 8 & 0xffff }
 
-// String is the class as six hexadecimal digits.
+// String returns the class as six hexadecimal digits.
 func (c Class) String() string { return fmt.Sprintf("%06x", uint32(c)) }
 
-// platform says why functions of this class belong to the machine and not to its users; "" where they do not.
+// platform says why a function of this class belongs to the machine itself; ""
+// where it does not.
 func (c Class) platform() string {
 	switch {
 	case c.Sub() == subHostBridge:
@@ -53,5 +55,6 @@ func (c Class) platform() string {
 	case c.Sub() == subSystemBus:
 		return "it is the system management bus"
 	}
+
 	return ""
 }

@@ -9,141 +9,176 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// disks tells which PCI functions carry a block device.
+// disks finds the PCI functions behind block devices.
 type disks struct {
 	view *view
-	// byName holds the sysfs directory of each disk and partition, by its kernel name such as nvme0n1p2.
+	// byName holds the sysfs directory of each disk and partition, by its kernel
+	// name such as nvme0n1p2.
 	byName map[string]string
-	// byNumber holds the same by device number such as 259:2.
+	// byNumber holds the same directories by device number, such as 259:2.
 	byNumber map[string]string
-	// byMapper holds the volumes of the device mapper by their own names.
+	// byMapper holds the directories of the device mapper's volumes by the names of
+	// the volumes.
+
 	byMapper map[string]string
 }
 
-// networkedTable lists the block devices without a lower device of this host.
+// networkedTable lists the prefixes of block devices that stand on no disk of
+// this host that could be found: files, memory and network storage.
 var networkedTable = []string{"loop", "ram", "zram", "rbd", "nbd", "drbd"}
 
+// disks reads the block devices of the host.
 func (v *view) disks() (*disks, error) {
 	d := &disks{view: v, byName: map[string]string{}, byNumber: map[string]string{}, byMapper: map[string]string{}}
+
 	names, err := v.names("sys/block")
 	if err != nil {
 		return nil, fmt.Errorf("listing the disks: %w", err)
 	}
+
 	for _, name := range names {
 		dir := v.target(path.Join("sys/block", name))
 		if dir == "" {
 			dir = path.Join("sys/block", name)
 		}
+
 		d.add(name, dir)
+
 		parts, err := v.names(dir)
 		if err != nil {
 			return nil, fmt.Errorf("listing the partitions of %s: %w", name, err)
 		}
+
 		for _, part := range parts {
 			if strings.HasPrefix(part, name) {
 				d.add(part, path.Join(dir, part))
 			}
 		}
 	}
+
 	return d, nil
 }
 
+// add adds one disk or partition under its names.
 func (d *disks) add(name, dir string) {
 	d.byName[name] = dir
+
 	if number, err := d.view.text(path.Join(dir, "dev")); err == nil {
 		d.byNumber[number] = dir
 	}
+
 	if mapped, err := d.view.text(path.Join(dir, "dm/name")); err == nil {
 		d.byMapper[mapped] = dir
 	}
 }
 
-// find is the sysfs directory of what a mount table or a swap table names: by number or, where that is of no disk
-// (btrfs and the like have numbers of their own), by the path of the device node. Empty where it is none known.
+// find returns the sysfs directory of a device that a mount table or a swap
+// table names, or "" where it is not known. It looks for the device number
+// first and then for the path of the node, because btrfs and some other file
+// systems have numbers that belong to no disk.
 func (d *disks) find(number, node string) string {
 	if dir := d.byNumber[number]; dir != "" {
 		return dir
 	}
+
 	if dir := d.byName[path.Base(node)]; dir != "" && strings.HasPrefix(node, "/dev/") {
 		return dir
 	}
+
 	if name, ok := strings.CutPrefix(node, "/dev/mapper/"); ok && d.byMapper[name] != "" {
 		return d.byMapper[name]
 	}
-	// /dev/vg/root, /dev/disk/by-uuid/… are links to the node.
+
+	// /dev/vg/root, /dev/disk/by-uuid/… and the like are links to the node.
 	if link := d.view.target(strings.TrimPrefix(node, "/")); link != "" {
 		return d.byName[path.Base(link)]
 	}
+
 	return ""
 }
 
-// functions lists the PCI functions below a disk: its own and, for a volume (LVM, software RAID, multipath, bcache),
-// those of everything it is made of. Known is false where that cannot be told.
+// functions returns the PCI functions on which a disk stands. For a volume
+// (LVM, software RAID, multipath, bcache) these are the functions of all its
+// parts. Known is false where some of them cannot be found.
 func (d *disks) functions(dir string) (functions []cyborg.PCIAddress, known bool) {
-	seen := map[string]bool{}
+	seen := map[string]bool{} // directories that were visited, as parts can be shared
 	known = true
+
 	var descend func(dir string)
 	descend = func(dir string) {
 		if seen[dir] {
 			return
 		}
+
 		seen[dir] = true
 		if chain := functionsOn(dir); len(chain) > 0 {
 			functions = append(functions, chain...)
 			return
 		}
+
 		lower := d.lower(dir)
 		for _, l := range lower {
 			descend(l)
 		}
+
 		if len(lower) == 0 && strings.Contains(dir, "/virtual/") && !isNetworked(path.Base(dir)) {
 			known = false
 		}
 	}
+
 	descend(dir)
 	return functions, known
 }
 
-// lower lists what a virtual block device stands on.
+// lower returns the directories of the block devices on which a virtual one
+// stands.
 func (d *disks) lower(dir string) []string {
 	if strings.Contains(dir, "/nvme-subsystem/") {
-		// Multipath NVMe: the disk hangs on the subsystem, which has links to its controllers.
+		// With NVMe multipath, the disk belongs to the subsystem, which has links to
+		// its controllers.
 		return d.controllers(path.Dir(dir))
 	}
+
 	names, err := d.view.names(path.Join(dir, "slaves"))
 	if err != nil {
 		return nil
 	}
+
 	if len(names) == 0 {
-		// A partition of a volume has no slaves of its own.
+		// A partition of a volume has no slaves itself; the volume has them.
 		if whole := path.Dir(dir); d.byName[path.Base(whole)] == whole {
 			return []string{whole}
 		}
 	}
+
 	var lower []string
 	for _, name := range names {
 		if slave := d.byName[name]; slave != "" {
 			lower = append(lower, slave)
 		}
 	}
+
 	return lower
 }
 
+// controllers returns the controllers of an NVMe subsystem.
 func (d *disks) controllers(subsystem string) []string {
 	names, err := d.view.names(subsystem)
 	if err != nil {
 		return nil
 	}
+
 	var controllers []string
 	for _, name := range names {
 		if target := d.view.target(path.Join(subsystem, name)); len(functionsOn(target)) > 0 {
 			controllers = append(controllers, target)
 		}
 	}
+
 	return controllers
 }
 
-// physical lists the disks that hang on a PCI function.
+// physical lists the disks that belong to a PCI function, sorted.
 func (d *disks) physical() []string {
 	var dirs []string
 	for _, dir := range d.byName {
@@ -151,10 +186,13 @@ func (d *disks) physical() []string {
 			dirs = append(dirs, dir)
 		}
 	}
+
 	slices.Sort(dirs)
 	return dirs
 }
 
+// isNetworked says whether no disk of this host need be behind the block
+// device.
 func isNetworked(name string) bool {
 	return slices.ContainsFunc(networkedTable, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

@@ -13,46 +13,61 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Function is what the kernel says of one PCI function. It holds nothing that the kernel reads under the device's lock
-// (driver_override, sriov_numvfs): those block for as long as an unbind of the device hangs.
+// Function is what the kernel says about one PCI function. Attributes that the
+// kernel reads under the lock of the device (driver_override, sriov_numvfs) are
+// left out: reading them blocks as long as an unbind of the device hangs.
 type Function struct {
 	Address cyborg.PCIAddress
 	// Path is the function's own directory below the root, such as sys/devices/pci0000:00/0000:00:02.0.
 	Path string
-	// Vendor, Product, SubsystemVendor and SubsystemProduct are ids: four hexadecimal digits, lower case. The last two
-	// are empty where the tree does not tell.
+
+	// Vendor, Product, SubsystemVendor and SubsystemProduct are ids of four
+	// hexadecimal digits in lower case. The last two are empty where the tree does
+	// not have them.
 	Vendor, Product                   string
 	SubsystemVendor, SubsystemProduct string
 	Class                             Class
 	Revision                          string // two hexadecimal digits, or empty
-	// Driver is the kernel driver that has it, or empty.
+
+	// Driver is the kernel driver that has the function, or empty.
 	Driver string
-	// NUMANode is nil where the platform does not tell (the kernel's -1).
+
+	// NUMANode is nil where the platform does not know it (the kernel shows -1).
 	NUMANode *int
-	// IOMMUGroup is the number of its group, or empty where there is no IOMMU.
+
+	// IOMMUGroup is the number of the function's IOMMU group; empty where there is
+	// no IOMMU.
 	IOMMUGroup string
-	// TotalVFs is how many virtual functions a physical function could have; 0 where it is none.
+
+	// TotalVFs is how many virtual functions a physical function can have; 0 where
+	// it is not a physical function.
 	TotalVFs int
-	// VFs are the virtual functions that it has now, in the kernel's order.
+	// VFs are the virtual functions that exist now, in the kernel's order.
 	VFs []cyborg.PCIAddress
-	// PF is the physical function of a virtual one, else nil.
+	// PF is the physical function of a virtual one; nil for any other function.
 	PF *cyborg.PCIAddress
-	// BootVGA says that the firmware chose it for the console.
+
+	// BootVGA says that the firmware chose this display for the console.
 	BootVGA bool
-	// VendorName and ProductName are filled by Names; the ids stand in for what nobody knows.
+
+	// VendorName and ProductName are set by Names. Where a name is unknown, it is
+	// the id.
 	VendorName, ProductName string
 }
 
-// ancestors lists the functions above it, the nearest last: bridges, and controllers with a bus of their own.
+// ancestors returns the functions above this one on the bus, the nearest last:
+// bridges, and controllers with a bus of their own.
 func (f *Function) ancestors() []cyborg.PCIAddress {
 	chain := functionsOn(f.Path)
 	if len(chain) == 0 {
 		return nil
 	}
+
 	return chain[:len(chain)-1]
 }
 
-// functionsOn lists the functions that a path in sysfs leads through.
+// functionsOn returns the functions through which a path in sysfs leads, in the
+// order of the path.
 func functionsOn(name string) []cyborg.PCIAddress {
 	var chain []cyborg.PCIAddress
 	for part := range strings.SplitSeq(name, "/") {
@@ -60,48 +75,58 @@ func functionsOn(name string) []cyborg.PCIAddress {
 			chain = append(chain, address)
 		}
 	}
+
 	return chain
 }
 
-// parseAddress reads the kernel's form of an address and no other.
+// parseAddress reads an address in the form in which the kernel writes it, and
+// in no other form.
 func parseAddress(text string) (cyborg.PCIAddress, bool) {
 	address, err := cyborg.ParsePCIAddress(text)
 	return address, err == nil && address.String() == text
 }
 
-// Functions lists every PCI function, by address. What cannot be read of a function is left out of it with a log
-// record; a function that vanished or whose identity cannot be read is left out whole. It is an error, of kind
-// Unavailable, where sysfs is not there at all, since that would look like a host without devices.
+// Functions lists every PCI function, by address. An attribute that cannot be
+// read is left out of its function and logged. A function that vanished, or
+// whose ids cannot be read, is left out. Where there is no sysfs at all, the
+// error is of kind ErrUnavailable: an empty list would look like a host without
+// devices.
 func (t *Tree) Functions(ctx context.Context) ([]Function, error) {
 	v, err := t.open()
 	if err != nil {
 		return nil, err
 	}
 	defer v.close()
+
 	return v.functions(ctx)
 }
 
+// functions is Functions on an open tree.
 func (v *view) functions(ctx context.Context) ([]Function, error) {
 	names, err := v.names(devicesDir)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the PCI functions cannot be listed: %w", err)
 	}
+
 	if len(names) == 0 {
 		if top, err := v.names("sys"); err != nil || len(top) == 0 {
 			return nil, cyborg.Errorf(cyborg.ErrUnavailable, "%s/sys is empty, so nobody can tell what devices there are", v.root.Name()).
 				WithHint("Mount sysfs there, or name the directory that stands for \"/\".")
 		}
 	}
+
 	var functions []Function
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			return nil, stopped(err, "listing the PCI functions")
+			return nil, interrupted(err, "listing the PCI functions")
 		}
+
 		address, ok := parseAddress(name)
 		if !ok {
 			v.log.WarnContext(ctx, "skipped an entry of sysfs that is no PCI address", "entry", name)
 			continue
 		}
+
 		function, err := v.function(ctx, address)
 		switch {
 		case err == nil:
@@ -112,6 +137,7 @@ func (v *view) functions(ctx context.Context) ([]Function, error) {
 			v.log.WarnContext(ctx, "skipped a PCI function that cannot be read", "address", name, "error", err)
 		}
 	}
+
 	slices.SortFunc(functions, func(a, b Function) int { return compareAddresses(a.Address, b.Address) })
 	return functions, nil
 }
@@ -123,6 +149,7 @@ func (t *Tree) Function(ctx context.Context, address cyborg.PCIAddress) (Functio
 		return Function{}, err
 	}
 	defer v.close()
+
 	function, err := v.function(ctx, address)
 	switch {
 	case err == nil:
@@ -134,31 +161,39 @@ func (t *Tree) Function(ctx context.Context, address cyborg.PCIAddress) (Functio
 	}
 }
 
+// function reads one function, and fails where its ids or its class cannot be
+// read.
 func (v *view) function(ctx context.Context, address cyborg.PCIAddress) (Function, error) {
 	entry := path.Join(devicesDir, address.String())
 	f := Function{Address: address, Path: v.target(entry)}
 	if f.Path == "" {
 		f.Path = entry // a recording that holds directories instead of links
 	}
-	// The function's directory stands as a root of its own: a short path for each of many reads. Its links lead out of
-	// it and are only read, never followed.
+
+	// The directory of the function is opened as a root of its own, which makes the
+	// paths of the many reads short. Its links lead out of that root, so they are
+	// only read and never followed.
 	root, err := v.root.OpenRoot(f.Path)
 	if err != nil {
 		return Function{}, err
 	}
 	defer root.Close()
+
 	d := details{root: root, warn: func(attribute, value, why string) {
 		v.log.WarnContext(ctx, "ignored a value in sysfs", "address", address.String(), "attribute", attribute, "value", value, "reason", why)
 	}}
+
 	if err := d.identity(&f); err != nil {
 		return Function{}, err
 	}
+
 	f.Driver = d.link("driver")
 	f.IOMMUGroup = d.link("iommu_group")
 	f.NUMANode = d.numaNode()
 	f.BootVGA = d.flag("boot_vga")
 	f.TotalVFs = d.count("sriov_totalvfs")
 	f.VFs = d.virtualFunctions()
+
 	if name := d.link("physfn"); name != "" {
 		if pf, ok := parseAddress(name); ok {
 			f.PF = &pf
@@ -166,46 +201,59 @@ func (v *view) function(ctx context.Context, address cyborg.PCIAddress) (Functio
 			d.warn("physfn", name, "it is no PCI address")
 		}
 	}
+
 	return f, nil
 }
 
-// details reads the attributes of one function.
+// details reads the attributes of one function; warn logs a value that makes no
+// sense.
 type details struct {
 	root *os.Root
 	warn func(attribute, value, why string)
 }
 
-// identity reads ids and class, from modalias where the single files are missing.
+// identity reads the ids and the class. Where a file is missing, as in some
+// recordings, it takes the value from modalias.
 func (d *details) identity(f *Function) error {
 	alias := d.modalias()
 	var err error
-	if f.Vendor, err = d.id("vendor", alias["v"]); err != nil {
+	f.Vendor, err = d.id("vendor", alias["v"])
+	if err != nil {
 		return err
 	}
-	if f.Product, err = d.id("device", alias["d"]); err != nil {
+	f.Product, err = d.id("device", alias["d"])
+	if err != nil {
 		return err
 	}
+
 	class, err := d.hex("class", alias["bc"]+alias["sc"]+alias["i"], 24)
 	if err != nil {
 		return err
 	}
 	f.Class = Class(class)
-	// The rest is decoration: what is missing or garbage stays empty.
+
+	// The function can be used without the rest, so values that are missing or
+	// wrong stay empty.
 	f.SubsystemVendor, _ = d.id("subsystem_vendor", alias["sv"])
 	f.SubsystemProduct, _ = d.id("subsystem_device", alias["sd"])
 	if revision, err := d.hex("revision", "", 8); err == nil {
 		f.Revision = fmt.Sprintf("%02x", revision)
 	}
+
 	return nil
 }
 
-// modalias splits pci:v00001AF4d00001041sv00001AF4sd00001041bc02sc00i00 (the kernel's file2alias) into its fields.
+// modalias splits text such as
+// pci:v00001AF4d00001041sv00001AF4sd00001041bc02sc00i00 (the kernel's
+// file2alias) into its fields. It returns no fields where the text has another
+// form.
 func (d *details) modalias() map[string]string {
 	fields := map[string]string{}
 	text, err := readText(d.root, "modalias")
 	if err != nil {
 		return fields
 	}
+
 	rest := strings.TrimPrefix(text, "pci:")
 	for _, field := range []struct {
 		key    string
@@ -215,19 +263,23 @@ func (d *details) modalias() map[string]string {
 		if !ok || len(value) < field.digits {
 			return map[string]string{}
 		}
+
 		rest = value
 		fields[field.key] = rest[:field.digits]
 		rest = rest[field.digits:]
 	}
+
 	return fields
 }
 
+// id reads an id of four hexadecimal digits.
 func (d *details) id(attribute, fallback string) (string, error) {
 	value, err := d.hex(attribute, fallback, 16)
 	return fmt.Sprintf("%04x", value), err
 }
 
-// hex reads a hexadecimal attribute of so many bits, or the fallback where there is no such attribute.
+// hex reads a hexadecimal attribute of at most so many bits. It takes the
+// fallback where the attribute cannot be read.
 func (d *details) hex(attribute, fallback string, bits int) (uint64, error) {
 	text, err := readText(d.root, attribute)
 	if err != nil {
@@ -236,102 +288,126 @@ func (d *details) hex(attribute, fallback string, bits int) (uint64, error) {
 		}
 		text = fallback
 	}
+
 	value, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 64)
 	if err != nil || value>>bits != 0 {
 		return 0, fmt.Errorf("%s is %q, not a hexadecimal number of %d bits", attribute, text, bits)
 	}
+
 	return value, nil
 }
 
-// link is the last part of where a link leads, or empty.
+// link returns the last part of a link's target, or "" where there is no such
+// link.
 func (d *details) link(name string) string {
 	target, err := d.root.Readlink(name)
 	if err != nil {
 		return ""
 	}
+
 	return path.Base(target)
 }
 
+// numaNode reads the NUMA node; nil where it is unknown.
 func (d *details) numaNode() *int {
 	text, err := readText(d.root, "numa_node")
 	if err != nil {
 		return nil
 	}
+
 	node, err := strconv.Atoi(text)
 	if err != nil {
 		d.warn("numa_node", text, "it is no number")
 		return nil
 	}
+
 	if node < 0 {
 		return nil
 	}
+
 	return &node
 }
 
+// flag says whether an attribute is there and is 1.
 func (d *details) flag(name string) bool {
 	text, err := readText(d.root, name)
 	return err == nil && text == "1"
 }
 
+// count reads a number that is not negative; 0 where there is none.
 func (d *details) count(name string) int {
 	text, err := readText(d.root, name)
 	if err != nil {
 		return 0
 	}
+
 	count, err := strconv.Atoi(text)
 	if err != nil || count < 0 {
 		d.warn(name, text, "it is no count")
 		return 0
 	}
+
 	return count
 }
 
-// virtualFunctions reads the links virtfn0, virtfn1 …, which are there as long as the virtual functions are.
+// virtualFunctions reads the links virtfn0, virtfn1, …, which exist as long as
+// the virtual functions do, and returns the functions in the order of the
+// links' numbers.
 func (d *details) virtualFunctions() []cyborg.PCIAddress {
 	if _, err := d.root.Lstat("virtfn0"); err != nil {
 		return nil
 	}
+
 	dir, err := d.root.Open(".")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
+
 	names, err := dir.Readdirnames(-1)
-	if err != nil && !gone(err) {
+	if err != nil && !isGone(err) {
 		return nil
 	}
+
 	type virtual struct {
 		index   int
 		address cyborg.PCIAddress
 	}
 	var found []virtual
+
 	for _, name := range names {
 		number, ok := strings.CutPrefix(name, "virtfn")
 		if !ok {
 			continue
 		}
+
 		index, err := strconv.Atoi(number)
 		address, ok := parseAddress(d.link(name))
 		if err != nil || !ok {
 			d.warn(name, d.link(name), "it does not lead to a PCI function")
 			continue
 		}
+
 		found = append(found, virtual{index, address})
 	}
+
 	slices.SortFunc(found, func(a, b virtual) int { return cmp.Compare(a.index, b.index) })
 	addresses := make([]cyborg.PCIAddress, len(found))
 	for i, f := range found {
 		addresses[i] = f.address
 	}
+
 	return addresses
 }
 
+// compareAddresses orders addresses by their numbers.
 func compareAddresses(a, b cyborg.PCIAddress) int {
 	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Bus, b.Bus),
 		cmp.Compare(a.Device, b.Device), cmp.Compare(a.Function, b.Function))
 }
 
-// stopped turns the end of a context into an error that says what was going on.
-func stopped(err error, what string) error {
+// interrupted returns the error of a call that was stopped by the end of its
+// context; what says what the call did.
+func interrupted(err error, what string) error {
 	return cyborg.Errorf(cyborg.ErrTimeout, "%s did not come to its end: %w", what, err)
 }

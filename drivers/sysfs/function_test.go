@@ -226,7 +226,8 @@ func TestFunctionsStops(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// FuzzFunctions looks for a value in sysfs that makes the reader panic or fail as a whole.
+// FuzzFunctions looks for a value in sysfs that makes the reader panic, or fail
+// for all functions.
 func FuzzFunctions(f *testing.F) {
 	f.Add("0x10de\n", "0x20b0\n", "0x030200\n", "pci:v000010EEd00005004sv000010EEsd0000000Ebc12sc00i00\n", "0\n")
 	f.Add("", "-", "0x", "pci:v", "99999999999999999999")

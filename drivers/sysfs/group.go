@@ -5,30 +5,37 @@ import (
 	"strings"
 )
 
-// obstructs says whether the function, as it is now, keeps vfio from using its IOMMU group. The kernel's rule
-// (Documentation/driver-api/vfio.rst): each member has no driver, a vfio driver, pci-stub or, for bridges, pcieport.
+// obstructs says whether the function, with the driver that it has now,
+// prevents VFIO from using its IOMMU group. The kernel demands
+// (Documentation/driver-api/vfio.rst) that each member of a group has no
+// driver, a VFIO driver, pci-stub or, if it is a bridge, pcieport.
 func (f *Function) obstructs() bool {
 	switch f.Driver {
 	case "", "pci-stub", "pcieport":
 		return false
 	}
+
 	return !strings.Contains(f.Driver, "vfio")
 }
 
-// Obstacles lists the other members of the function's IOMMU group that keep vfio from using it.
+// Obstacles lists the other members of the function's IOMMU group that prevent
+// VFIO from using the group.
 func (t *Tree) Obstacles(ctx context.Context, f Function) ([]Function, error) {
 	if f.IOMMUGroup == "" {
 		return nil, nil
 	}
+
 	functions, err := t.Functions(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	var obstacles []Function
 	for _, other := range functions {
 		if other.Address != f.Address && other.IOMMUGroup == f.IOMMUGroup && other.obstructs() {
 			obstacles = append(obstacles, other)
 		}
 	}
+
 	return obstacles, nil
 }

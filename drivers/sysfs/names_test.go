@@ -67,8 +67,9 @@ func TestNamesAppearWithTheDatabase(t *testing.T) {
 	require.Equal(t, "Tesla", product)
 }
 
-// TestFunctionsAgreesWithGHW holds the reader and the names against ghw on every recording that ghw ships. ghw's names
-// come from the database that PCIDB_PATH tells, so the test cannot run beside others.
+// TestFunctionsAgreesWithGHW compares the functions and the names with those of
+// ghw, on every recording in ghw. ghw reads its names from the database that
+// PCIDB_PATH names, so the test cannot run in parallel with others.
 func TestFunctionsAgreesWithGHW(t *testing.T) {
 	t.Setenv("PCIDB_PATH", sysfstest.PCIIDs(t))
 	compared := 0
@@ -98,7 +99,8 @@ func TestFunctionsAgreesWithGHW(t *testing.T) {
 	require.Greater(t, compared, 200)
 }
 
-// TestGHWListsAllOrNothing is why the listing is not ghw's own. When it fails, ghw has become better and may take over.
+// TestGHWListsAllOrNothing shows why this package does not use the list of ghw.
+// When the test fails, ghw has improved and can be used.
 func TestGHWListsAllOrNothing(t *testing.T) {
 	t.Setenv("PCIDB_PATH", sysfstest.PCIIDs(t))
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))

@@ -10,81 +10,98 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Protection says of each function that the host lives on why it must not be touched. Functions that are not in it may
-// be given out.
+// Protection says why a function must not be touched, for each function that
+// the host needs. A function that is not in it may be given out.
 type Protection map[cyborg.PCIAddress]string
 
-// Protection finds out, at this moment, which functions the host lives on:
+// Protection finds the functions that the host needs at this moment. The
+// protected functions are:
 //   - the chipset: host bridges, PCI bridges, system peripherals, memory and SMBus controllers;
 //   - controllers of disks that are mounted or swapped to, also below LVM, software RAID, multipath, bcache, btrfs. Where
 //     the disks of something mounted cannot be told (ZFS), every disk controller;
 //   - network interfaces that are up, members of a bridge or bond, or carry the default route;
-//   - the display that the firmware boots on, and the system console;
-//   - whatever stands above one of these on the bus;
+//   - the display on which the firmware boots, and the system console;
+//   - every function above one of these on the bus;
 //   - the physical function of a protected virtual one;
-//   - the other functions of an IOMMU group that has a protected one with a driver, since vfio takes whole groups.
+//   - the other functions of an IOMMU group that has a protected one with a driver, since VFIO takes whole groups.
 //
-// The error is of kind ErrUnavailable: who cannot tell must not touch anything.
+// The error is of kind ErrUnavailable where this cannot be found out. The
+// caller must then not touch anything.
 func (t *Tree) Protection(ctx context.Context) (Protection, error) {
 	_, protection, err := t.Survey(ctx)
 	return protection, err
 }
 
-// Survey lists every function, and which of them the host lives on.
+// Survey lists every function, and the protection of those that the host needs,
+// from one look at the tree.
 func (t *Tree) Survey(ctx context.Context) ([]Function, Protection, error) {
 	v, err := t.open()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer v.close()
+
 	functions, err := v.functions(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	s := survey{view: v, live: t.Live(), functions: map[cyborg.PCIAddress]*Function{}, found: Protection{}}
 	for i := range functions {
 		s.functions[functions[i].Address] = &functions[i]
 	}
-	for _, look := range []func() error{s.chipset, s.storage, s.network, s.console} {
+
+	for _, look := range []func() error{s.protectChipset, s.protectStorage, s.protectNetwork, s.protectConsole} {
 		if err := look(); err != nil {
 			return nil, nil, cyborg.Errorf(cyborg.ErrUnavailable, "nobody can tell which PCI functions the host lives on: %w", err)
 		}
 	}
-	s.ancestors()
-	s.physicalFunctions()
-	s.groups()
+
+	// These three protect the neighbours of what was found above, so they come last
+	// and in this order.
+	s.protectAncestors()
+	s.protectPhysicalFunctions()
+	s.protectGroups()
+
 	return functions, s.found, nil
 }
 
-// survey collects the reasons; the first one found for a function stays.
+// survey collects the reasons for protection. The first reason that is found
+// for a function is kept.
 type survey struct {
 	view      *view
-	live      bool
+	live      bool // the tree is that of the running kernel
 	functions map[cyborg.PCIAddress]*Function
 	found     Protection
 }
 
+// protect protects a function, unless it is protected already or not on the
+// bus.
 func (s *survey) protect(address cyborg.PCIAddress, reason string) {
 	if _, there := s.functions[address]; !there {
 		return
 	}
+
 	if _, known := s.found[address]; !known {
 		s.found[address] = reason
 	}
 }
 
-// last protects the function that a directory of sysfs hangs on.
-func (s *survey) last(dir, reason string) {
+// protectNearest protects the function to which a directory of sysfs belongs.
+func (s *survey) protectNearest(dir, reason string) {
 	if chain := functionsOn(dir); len(chain) > 0 {
 		s.protect(chain[len(chain)-1], reason)
 	}
 }
 
-func (s *survey) chipset() error {
+// protectChipset protects the functions of the machine itself, and the display
+// of the console.
+func (s *survey) protectChipset() error {
 	for address, f := range s.functions {
 		if reason := f.Class.platform(); reason != "" {
 			s.protect(address, reason)
 		}
+
 		if f.BootVGA {
 			s.protect(address, "it is the display that this host boots on")
 		}
@@ -92,27 +109,34 @@ func (s *survey) chipset() error {
 	return nil
 }
 
-func (s *survey) storage() error {
+// protectStorage protects the controllers of the disks that are in use. It
+// fails where no table of mounts can be read, except in a recording without any
+// processes.
+func (s *survey) protectStorage() error {
 	disks, err := s.view.disks()
 	if err != nil {
 		return err
 	}
+
 	storages, complete := s.view.storages()
 	if !complete && (s.live || s.view.exists("proc/1")) {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "neither /proc/1/mountinfo nor /proc/self/mountinfo can be read")
 	}
+
 	for _, storage := range storages {
 		dir := disks.find(storage.number, storage.node)
 		if dir == "" {
 			if storage.local() {
-				s.everyDisk(disks, storage)
+				s.protectEveryDisk(disks, storage)
 			}
 			continue
 		}
+
 		functions, known := disks.functions(dir)
 		if !known {
-			s.everyDisk(disks, storage)
+			s.protectEveryDisk(disks, storage)
 		}
+
 		for _, address := range functions {
 			s.protect(address, "its disk "+path.Base(dir)+" "+storage.use)
 		}
@@ -120,41 +144,51 @@ func (s *survey) storage() error {
 	return nil
 }
 
-// everyDisk protects all disk controllers, since some of them carry the storage and nobody can tell which.
-func (s *survey) everyDisk(disks *disks, storage storage) {
+// protectEveryDisk protects all disk controllers, because nobody can tell on
+// which of their disks the storage is.
+func (s *survey) protectEveryDisk(disks *disks, storage storage) {
 	for _, dir := range disks.physical() {
-		s.last(dir, "it has the disk "+path.Base(dir)+", and "+storage.node+", which "+storage.use+", may be on it")
+		s.protectNearest(dir, "it has the disk "+path.Base(dir)+", and "+storage.node+", which "+storage.use+", may be on it")
 	}
 }
 
-func (s *survey) network() error {
+// protectNetwork protects the controllers of the network interfaces that the
+// host needs.
+func (s *survey) protectNetwork() error {
 	interfaces, err := s.view.interfaces()
 	if err != nil {
 		return err
 	}
+
 	for _, i := range interfaces {
 		if i.use != "" {
-			s.last(i.dir, "its network interface "+i.name+" "+i.use)
+			s.protectNearest(i.dir, "its network interface "+i.name+" "+i.use)
 		}
 	}
+
 	return nil
 }
 
-func (s *survey) console() error {
+// protectConsole protects the functions that carry the system console, such as
+// a serial port on PCI.
+func (s *survey) protectConsole() error {
 	text, err := s.view.text("sys/class/tty/console/active")
 	if err != nil {
 		return nil //nolint:nilerr // a host without a console has none to lose
 	}
+
 	for name := range strings.FieldsSeq(text) {
 		if dir := s.view.target(path.Join("sys/class/tty", name)); dir != "" {
-			s.last(dir, "it carries the system console "+name)
+			s.protectNearest(dir, "it carries the system console "+name)
 		}
 	}
+
 	return nil
 }
 
-// ancestors protects what stands above a protected function: not only bridges have functions below them.
-func (s *survey) ancestors() {
+// protectAncestors protects every function above a protected one. These are not
+// only bridges: a controller can have a bus of its own.
+func (s *survey) protectAncestors() {
 	for _, address := range s.addresses() {
 		for _, above := range s.functions[address].ancestors() {
 			s.protect(above, "protected function "+address.String()+" is below it")
@@ -162,7 +196,9 @@ func (s *survey) ancestors() {
 	}
 }
 
-func (s *survey) physicalFunctions() {
+// protectPhysicalFunctions protects the physical function of each protected
+// virtual one, since its driver makes the virtual functions.
+func (s *survey) protectPhysicalFunctions() {
 	for _, address := range s.addresses() {
 		if pf := s.functions[address].PF; pf != nil {
 			s.protect(*pf, "its virtual function "+address.String()+" is protected: "+s.found[address])
@@ -170,12 +206,16 @@ func (s *survey) physicalFunctions() {
 	}
 }
 
-func (s *survey) groups() {
+// protectGroups protects the functions that share an IOMMU group with a
+// protected one which has a driver. It starts from a copy, so that a function
+// that is protected for its group only does not protect others.
+func (s *survey) protectGroups() {
 	direct := maps.Clone(s.found)
 	for address, f := range s.functions {
 		if f.IOMMUGroup == "" {
 			continue
 		}
+
 		for _, other := range slices.SortedFunc(maps.Keys(direct), compareAddresses) {
 			sibling := s.functions[other]
 			if other != address && sibling.IOMMUGroup == f.IOMMUGroup && sibling.obstructs() {
@@ -186,7 +226,8 @@ func (s *survey) groups() {
 	}
 }
 
-// addresses lists what is protected so far, in a fixed order.
+// addresses lists the functions that are protected so far, by address, so that
+// the reasons are the same in each run.
 func (s *survey) addresses() []cyborg.PCIAddress {
 	return slices.SortedFunc(maps.Keys(s.found), compareAddresses)
 }

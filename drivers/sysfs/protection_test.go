@@ -12,7 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// protected is what the tree says of each protected function.
+// protected returns the reason for each protected function.
 func protected(t *testing.T, host *sysfstest.Host) map[string]string {
 	t.Helper()
 	protection, err := tree(t, host.Root()).Protection(t.Context())
@@ -34,7 +34,7 @@ func symlink(t *testing.T, host *sysfstest.Host, name, target string) {
 
 const virtualBlock = "sys/devices/virtual/block/"
 
-// volume makes a virtual block device that stands on others.
+// volume makes a virtual block device on top of others.
 func volume(t *testing.T, host *sysfstest.Host, name, number string, slaves ...string) {
 	t.Helper()
 	host.Set(virtualBlock+name+"/dev", number+"\n")
@@ -50,8 +50,9 @@ func partition(host *sysfstest.Host) {
 	host.Set("sys/bus/pci/devices/"+ssd+"/block/nvme0n1/nvme0n1p2/partition", "2\n")
 }
 
-// TestProtection takes hosts with a GPU, a NIC, a QAT card and a disk, none of which the host lives on, and lets it live
-// on one of them in every way there is.
+// TestProtection starts from hosts with a GPU, a NIC, a QAT card and a disk
+// that the host does not need, and makes the host need one of them in each
+// possible way.
 func TestProtection(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -303,7 +304,8 @@ func TestProtectionOfTheBootDisplay(t *testing.T) {
 	require.Empty(t, protected(t, host))
 }
 
-// TestProtectionOfWhatIsAbove: a controller that is no bridge by its class (Intel VMD) has the disk below it.
+// TestProtectionOfWhatIsAbove checks a controller that is not a bridge by its
+// class (Intel VMD) and has the disk below it.
 func TestProtectionOfWhatIsAbove(t *testing.T) {
 	t.Parallel()
 	vmd := simulator.Function{Address: sysfstest.Address(t, "0000:00:0e.0"), Vendor: "8086", Product: "467f", Class: 0x010400, Driver: "vmd"}
@@ -326,7 +328,8 @@ func TestProtectionFailsClosed(t *testing.T) {
 	require.ErrorContains(t, err, "mountinfo")
 }
 
-// TestProtectionOfThisMachine: whatever this machine is, it has a root file system and does not survive without it.
+// TestProtectionOfThisMachine checks that something is protected on this
+// machine, which needs its root file system.
 func TestProtectionOfThisMachine(t *testing.T) {
 	t.Parallel()
 	protection, err := tree(t, "/").Protection(t.Context())

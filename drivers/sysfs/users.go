@@ -14,59 +14,73 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Users says who uses the function through the driver that it has now, as a phrase such as "process 4711 (qemu-kvm) has
-// /dev/vfio/12 open"; "" for nobody. It sees:
-//   - its virtual functions and its mediated devices;
-//   - disks of it that are mounted, swapped to or part of a volume;
-//   - network interfaces of it that are up, enslaved, or in another network namespace (a container's);
-//   - processes with one of its device nodes open: the VFIO group, the VFIO device, and everything that its driver made,
-//     such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0.
+// Users says who uses the function through the driver that it has now, as a
+// phrase such as "process 4711 (qemu-kvm) has /dev/vfio/12 open"; "" where
+// nobody does. It finds:
+//   - virtual functions and mediated devices of the function;
+//   - its disks that are mounted, used as swap or part of a volume;
+//   - its network interfaces that are up, members of a bridge or bond, or in another network namespace (a container's);
+//   - processes that have one of its device nodes open: the VFIO group, the VFIO device, and every node that its driver
+//     made, such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0.
 //
-// The error is of kind ErrForbidden where a process does not let itself be looked at.
+// The error is of kind ErrForbidden where the open files of a process cannot be
+// read and no user was found otherwise.
 func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 	v, err := t.open()
 	if err != nil {
 		return "", err
 	}
 	defer v.close()
+
 	if n := len(f.VFs); n > 0 {
 		return fmt.Sprintf("it has %d virtual functions", n), nil
 	}
+
 	if name := v.mediated(f); name != "" {
 		return "it has the mediated device " + name, nil
 	}
+
 	if use, err := v.diskUse(f); use != "" || err != nil {
 		return use, err
 	}
+
 	children, err := v.children(ctx, f)
 	if err != nil {
 		return "", err
 	}
+
 	if children.network != "" {
 		return children.network, nil
 	}
+
 	return v.opener(ctx, f, append(children.nodes, v.extraNodes(f)...))
 }
 
+// mediated returns the name of a mediated device of the function, or "".
 func (v *view) mediated(f Function) string {
 	names, err := v.names("sys/bus/mdev/devices")
 	if err != nil {
 		return ""
 	}
+
 	for _, name := range names {
 		if slices.Contains(functionsOn(v.target(path.Join("sys/bus/mdev/devices", name))), f.Address) {
 			return name
 		}
 	}
+
 	return ""
 }
 
+// diskUse says how a disk of the function is used, or "".
 func (v *view) diskUse(f Function) (string, error) {
 	disks, err := v.disks()
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the disks of %s cannot be read: %w", f.Address, err)
 	}
+
 	storages, _ := v.storages()
+
 	for _, storage := range storages {
 		if dir := disks.find(storage.number, storage.node); dir != "" {
 			if functions, _ := disks.functions(dir); slices.Contains(functions, f.Address) {
@@ -74,46 +88,57 @@ func (v *view) diskUse(f Function) (string, error) {
 			}
 		}
 	}
+
 	for _, dir := range disks.physical() {
 		if chain := functionsOn(dir); chain[len(chain)-1] != f.Address {
 			continue
 		}
+
 		if holders, err := v.names(path.Join(dir, "holders")); err == nil && len(holders) > 0 {
 			return "its disk " + path.Base(dir) + " is a part of " + holders[0], nil
 		}
 	}
+
 	return "", nil
 }
 
-// children is what a function's driver made.
+// children are the devices that the driver of a function made.
 type children struct {
 	nodes   []string // device nodes, such as /dev/nvme0
-	network string   // why a network interface of it is in use; empty where none is
+	network string   // why a network interface is in use; empty where none is
 }
 
-// children walks the function's directory, not into the functions below it.
+// children reads the directory of the function, but not the directories of the
+// functions below it.
 func (v *view) children(ctx context.Context, f Function) (children, error) {
 	var found children
+
 	routed := v.defaultRoutes()
+
 	err := fs.WalkDir(v.root.FS(), f.Path, func(name string, entry fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
-			return stopped(ctx.Err(), "looking at what the driver of "+f.Address.String()+" made")
+			return interrupted(ctx.Err(), "looking at what the driver of "+f.Address.String()+" made")
 		}
+
 		if err != nil {
-			if gone(err) || errors.Is(err, fs.ErrPermission) {
-				return nil // it vanished, or nobody but the kernel looks into it
+			if isGone(err) || errors.Is(err, fs.ErrPermission) {
+				return nil // it vanished, or only the kernel can read it
 			}
 			return err
 		}
+
 		if !entry.IsDir() || name == f.Path {
 			return nil
 		}
+
 		if _, nested := parseAddress(entry.Name()); nested {
 			return fs.SkipDir
 		}
+
 		if node := v.node(name); node != "" {
 			found.nodes = append(found.nodes, node)
 		}
+
 		if entry.Name() == "net" {
 			found.network = cmp.Or(found.network, v.hiddenInterface(name))
 		} else if path.Base(path.Dir(name)) == "net" {
@@ -121,46 +146,57 @@ func (v *view) children(ctx context.Context, f Function) (children, error) {
 				found.network = cmp.Or(found.network, "its network interface "+entry.Name()+" "+use)
 			}
 		}
+
 		return nil
 	})
-	if err != nil && !gone(err) {
+	if err != nil && !isGone(err) {
 		return children{}, cyborg.Errorf(cyborg.ErrUnavailable, "%s cannot be looked at: %w", f.Address, err)
 	}
+
 	return found, nil
 }
 
-// hiddenInterface looks at a "net" directory: the kernel keeps it as long as the driver has an interface, and shows the
-// interface only in its own network namespace.
+// hiddenInterface says that the driver has an interface in another network
+// namespace, or "". Then the directory "net" exists, because the kernel keeps
+// it as long as there is an interface, but it is empty, because the kernel
+// shows the interface only in its own namespace.
 func (v *view) hiddenInterface(dir string) string {
 	if names, err := v.names(dir); err == nil && len(names) == 0 {
 		return "its network interface is in another network namespace, such as a container's"
 	}
+
 	return ""
 }
 
-// node is the device node that a directory of sysfs stands for: it has a file dev, and uevent names the node.
+// node returns the device node of a directory in sysfs, or "". A directory with
+// a node has a file dev, and its uevent has the name of the node.
 func (v *view) node(dir string) string {
 	if !v.exists(path.Join(dir, "dev")) {
 		return ""
 	}
+
 	text, err := v.text(path.Join(dir, "uevent"))
 	if err != nil {
 		return ""
 	}
+
 	for line := range strings.Lines(text) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
 			return "/dev/" + name
 		}
 	}
+
 	return ""
 }
 
-// extraNodes are nodes that sysfs does not show below the function: the VFIO group's, and NVIDIA's own driver's.
+// extraNodes returns the nodes that sysfs does not show below the function:
+// that of the VFIO group, and those of NVIDIA's own driver.
 func (v *view) extraNodes(f Function) []string {
 	var nodes []string
 	if f.IOMMUGroup != "" && strings.Contains(f.Driver, "vfio") {
 		nodes = append(nodes, "/dev/vfio/"+f.IOMMUGroup)
 	}
+
 	if text, err := v.text(path.Join("proc/driver/nvidia/gpus", f.Address.String(), "information")); err == nil {
 		for line := range strings.Lines(text) {
 			if minor, ok := strings.CutPrefix(line, "Device Minor:"); ok {
@@ -168,70 +204,88 @@ func (v *view) extraNodes(f Function) []string {
 			}
 		}
 	}
+
 	return nodes
 }
 
-// opener is the first process that has one of the function's nodes open.
+// opener returns the first process that has one of the function's nodes open.
+// Where none is found, but the open files of some process could not be read,
+// the error is of kind ErrForbidden: that process may be the user.
 func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, error) {
 	if len(nodes) == 0 {
 		return "", nil
 	}
+
 	processes, err := v.names("proc")
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the processes of this host cannot be listed: %w", err)
 	}
+
 	var hidden string
 	for _, process := range processes {
 		if _, err := strconv.Atoi(process); err != nil {
 			continue
 		}
+
 		if err := ctx.Err(); err != nil {
-			return "", stopped(err, "looking for processes with "+nodes[0]+" open")
+			return "", interrupted(err, "looking for processes with "+nodes[0]+" open")
 		}
+
 		dir := path.Join("proc", process, "fd")
 		files, err := v.names(dir)
 		if err != nil {
 			hidden = process
 			continue
 		}
+
 		for _, file := range files {
 			if open := v.openFile(process, file, f, nodes); open != "" {
 				return fmt.Sprintf("process %s (%s) has %s", process, v.command(process), open), nil
 			}
 		}
 	}
+
 	if hidden != "" {
 		return "", cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: the open files of process %s cannot be read",
 			nodes[0], hidden).WithHint("Run the agent as root or with CAP_SYS_PTRACE.")
 	}
+
 	return "", nil
 }
 
-// openFile says what an open file of a process is to the function; "" where it is nothing.
+// openFile says how an open file of a process belongs to the function, or ""
+// where it does not.
 func (v *view) openFile(process, file string, f Function, nodes []string) string {
 	link, err := v.root.Readlink(path.Join("proc", process, "fd", file))
 	if err != nil {
 		return "" // closed in between
 	}
+
 	if node := strings.TrimSuffix(link, " (deleted)"); slices.Contains(nodes, node) {
 		return node + " open"
 	}
+
 	if link != "anon_inode:[vfio-device]" {
 		return ""
 	}
-	// The group may be closed as long as the device is open. Linux 6.17 and later tell which device it is.
+
+	// A process may close the group while it has the device open. Since Linux 6.17,
+	// fdinfo names the device.
 	text, err := v.text(path.Join("proc", process, "fdinfo", file))
 	if err != nil {
 		return ""
 	}
+
 	for line := range strings.Lines(text) {
 		if device, ok := strings.CutPrefix(line, "vfio-device-syspath:"); ok && path.Base(strings.TrimSpace(device)) == f.Address.String() {
 			return "it open through VFIO"
 		}
 	}
+
 	return ""
 }
 
+// command returns the name of the process, or "?" where it cannot be read.
 func (v *view) command(process string) string {
 	name, err := v.text(path.Join("proc", process, "comm"))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// user is who uses the function now.
+// user returns who uses the function now.
 func user(t *testing.T, host *sysfstest.Host, address string) string {
 	t.Helper()
 	here := tree(t, host.Root())
@@ -22,7 +22,8 @@ func user(t *testing.T, host *sysfstest.Host, address string) string {
 	return by
 }
 
-// TestUsers takes hosts on which nobody uses anything, and lets somebody use one function in every way there is.
+// TestUsers starts from hosts on which nobody uses anything, and uses one
+// function in each possible way.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -107,7 +108,8 @@ func TestUsersOfVFIO(t *testing.T) {
 	}
 }
 
-// TestUsersOfWhatIsBelow: what hangs on a bridge is not the bridge's.
+// TestUsersOfWhatIsBelow checks that the users of a function below a bridge are
+// not users of the bridge.
 func TestUsersOfWhatIsBelow(t *testing.T) {
 	t.Parallel()
 	bridge := sysfstest.Bridge(t, port)
@@ -117,7 +119,8 @@ func TestUsersOfWhatIsBelow(t *testing.T) {
 	require.NotEmpty(t, user(t, host, gpu))
 }
 
-// TestUsersOfADeviceFile: newer kernels tell which device an anonymous file of VFIO is.
+// TestUsersOfADeviceFile checks an open VFIO device, which newer kernels name
+// in fdinfo.
 func TestUsersOfADeviceFile(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))

@@ -1,15 +1,18 @@
-// Package simulator is a directory that behaves as a kernel's sysfs does: what is written to unbind, bind,
-// driver_override, drivers_probe or sriov_numvfs takes effect, with the errors and the hangs of a real kernel. A driver
-// of accelerators runs on it unchanged.
+// Package simulator provides a directory that behaves like a kernel's sysfs:
+// what is written to unbind, bind, driver_override, drivers_probe or
+// sriov_numvfs takes effect, with the errors and the hangs of a real kernel. A
+// driver of accelerators runs on it without any change.
 //
-// A plain directory cannot react to a write, so the writer does: Simulator has the methods of sysfs.Kernel, and
-// everything that is only read lies in the directory as the kernel would show it. All state lives there, changed in
-// steps that a killed process may leave anywhere; the next call of any process brings it in order. Several processes may
-// use one directory.
+// A plain directory cannot react to a write, so the writer does it: Simulator
+// has the methods of sysfs.Kernel. Everything that is only read is in the
+// directory as a kernel would show it. All state is in the directory. A killed
+// process may leave a change unfinished at any point; the next call of any
+// process completes it. Several processes may use one directory.
 //
-// The semantics follow drivers/base/{bus,dd}.c, drivers/pci/{pci-driver,iov}.c and drivers/vfio of Linux 6.x. The package
-// imports the root package, uuid and the standard library. It is no part of what changes a real host: it works only below a
-// directory that holds its Marker.
+// The behaviour follows drivers/base/{bus,dd}.c, drivers/pci/{pci-driver,iov}.c
+// and drivers/vfio of Linux 6.x. The package imports the root package, uuid and
+// the standard library. It cannot change a real host, because it works only in
+// a directory that has its Marker.
 package simulator
 
 import (
@@ -28,64 +31,82 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Marker is the file that makes a directory a simulated root.
+// Marker is the file that makes a directory a simulated root. Its lock is the
+// lock of the directory.
 const Marker = ".cyborg-sysfs-simulator"
 
-// What a kernel knows and does not show lies in directories of our own.
+// These directories hold what a kernel knows and does not show, and some that
+// it shows.
 const (
 	ownDir     = ".simulator"
 	factsDir   = ownDir + "/functions"
 	faultsDir  = ownDir + "/faults"
 	modulesDir = ownDir + "/modules"
 	locksDir   = ownDir + "/locks"
-	unsettled  = ownDir + "/unsettled" // is there while a change is under way
+	unsettled  = ownDir + "/unsettled" // exists while a change is in progress
 
 	busDevices = "sys/bus/pci/devices"
 	busDrivers = "sys/bus/pci/drivers"
 	groupsDir  = "sys/kernel/iommu_groups"
 )
 
-// Simulator is a simulated root. Its methods may be called from several goroutines and processes.
+// Simulator is a simulated host in a directory. Its methods may be called from
+// several goroutines and processes.
 type Simulator struct{ dir string }
 
-// Function is one simulated PCI function as its hardware and its drivers make it.
+// Function describes a simulated PCI function: its hardware and what its
+// drivers make of it.
 type Function struct {
 	Address cyborg.PCIAddress `json:"address"`
-	// Parent is the bridge it hangs on; nil for the root bus.
+
+	// Parent is the bridge above the function; nil on the root bus.
 	Parent *cyborg.PCIAddress `json:"parent,omitempty"`
-	// Ids are four hexadecimal digits.
+
+	// The ids are four hexadecimal digits.
 	Vendor           string `json:"vendor"`
 	Product          string `json:"product"`
 	SubsystemVendor  string `json:"subsystem_vendor,omitempty"`
 	SubsystemProduct string `json:"subsystem_product,omitempty"`
+
 	// Class is the 24-bit class code, such as 0x030200.
 	Class uint32 `json:"class"`
-	// NUMANode is -1 where the platform does not tell.
+
+	// NUMANode is -1 where the platform does not know it.
 	NUMANode int `json:"numa_node"`
-	// IOMMUGroup is its group's number; empty: the host has no IOMMU.
+
+	// IOMMUGroup is the number of the group; empty where the host has no IOMMU.
 	IOMMUGroup string `json:"iommu_group,omitempty"`
-	// Driver is the kernel driver whose id table has the function; it is bound at boot. Empty: none.
+
+	// Driver is the kernel driver whose id table has the function, and which gets
+	// it at boot; empty where there is none.
 	Driver  string `json:"driver,omitempty"`
 	BootVGA bool   `json:"boot_vga,omitempty"`
-	// Children are what that driver makes as long as it has the function.
+
+	// Children are the devices that the driver makes as long as it has the
+	// function.
 	Children []Child `json:"children,omitempty"`
-	// TotalVFs makes it an SR-IOV physical function; its virtual ones have VFProduct and VFDriver.
+
+	// TotalVFs above 0 makes the function an SR-IOV physical function. Its virtual
+	// ones have VFProduct and VFDriver.
 	TotalVFs  int    `json:"total_vfs,omitempty"`
 	VFProduct string `json:"vf_product,omitempty"`
 	VFDriver  string `json:"vf_driver,omitempty"`
+
 	// PF is the physical function of a virtual one.
 	PF *cyborg.PCIAddress `json:"pf,omitempty"`
 }
 
-// Child is a device that a driver makes for its function, such as a network interface, a disk or a DRM node.
+// Child is a device that a driver makes for its function, such as a network
+// interface, a disk or a DRM node.
 type Child struct {
-	Class  string `json:"class"`            // net, block, drm …: its directory in /sys/class (/sys/block for block)
-	Name   string `json:"name"`             // eth0, nvme0n1, card0
-	Number string `json:"number,omitempty"` // of its device node, such as 259:0
+	Class  string `json:"class"`            // its directory in /sys/class, such as net or drm; block is in /sys/block
+	Name   string `json:"name"`             // such as eth0, nvme0n1 or card0
+	Number string `json:"number,omitempty"` // the number of its device node, such as 259:0
 	Node   string `json:"node,omitempty"`   // its device node, such as /dev/dri/card0
 }
 
-// Create makes an empty simulated host in an existing directory: no function, the driver vfio-pci, nothing mounted.
+// Create makes an empty simulated host in a directory that exists: no function,
+// the driver vfio-pci, nothing mounted.
 func Create(dir string) (*Simulator, error) {
 	s := &Simulator{dir: dir}
 	root, err := os.OpenRoot(dir)
@@ -93,6 +114,7 @@ func Create(dir string) (*Simulator, error) {
 		return nil, err
 	}
 	defer root.Close()
+
 	for _, name := range []string{
 		factsDir, faultsDir, modulesDir, locksDir, busDevices, busDrivers, groupsDir, "sys/class/net", "sys/block",
 		"proc/1/fd", "proc/self", "proc/sys/kernel/random", "dev/vfio/devices",
@@ -101,6 +123,7 @@ func Create(dir string) (*Simulator, error) {
 			return nil, err
 		}
 	}
+
 	for name, text := range map[string]string{
 		"proc/1/comm":                    "init\n",
 		"proc/1/mountinfo":               "22 1 0:21 / /proc rw,relatime - proc proc rw\n23 1 0:22 / /sys rw,relatime - sysfs sysfs rw\n",
@@ -116,26 +139,31 @@ func Create(dir string) (*Simulator, error) {
 			return nil, err
 		}
 	}
+
 	return s, s.AddDriver("vfio-pci")
 }
 
-// Open returns the simulator of a directory that Create made, and mends what a killed process left. The error is of kind
-// Invalid where the directory has no Marker or is the root of this machine.
+// Open returns the simulator of a directory that Create made, and completes
+// what a killed process has left unfinished. The error is of kind ErrInvalid
+// where the directory has no Marker or is the root of this machine.
 func Open(dir string) (*Simulator, error) {
 	if clean, err := filepath.Abs(dir); err != nil || clean == "/" {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%q cannot be simulated: it is this machine itself", dir)
 	}
+
 	if _, err := os.Lstat(filepath.Join(dir, Marker)); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s is no simulated root: it has no file %s", dir, Marker)
 	}
+
 	s := &Simulator{dir: dir}
 	return s, s.locked(func(*state) error { return nil })
 }
 
-// Dir is the directory that stands for "/".
+// Dir returns the directory that stands for "/".
 func (s *Simulator) Dir() string { return s.dir }
 
-// Add plugs functions in, a bridge before what hangs on it: they appear on the bus, and their drivers bind.
+// Add adds functions to the bus and lets their drivers bind. A bridge comes
+// before the functions below it.
 func (s *Simulator) Add(functions ...Function) error {
 	return s.change(func(st *state) error {
 		for _, f := range functions {
@@ -147,113 +175,132 @@ func (s *Simulator) Add(functions ...Function) error {
 	})
 }
 
-// AddDriver registers a driver with the kernel.
+// AddDriver registers a driver with the simulated kernel.
 func (s *Simulator) AddDriver(name string) error {
 	return s.change(func(st *state) error { return st.addDriver(name) })
 }
 
-// AddModule makes a driver loadable that is not registered yet.
+// AddModule adds the module of a driver that is not registered yet, so that
+// Load can load it.
 func (s *Simulator) AddModule(driver string) error {
 	return s.change(func(st *state) error {
 		if err := st.root.RemoveAll(path.Join(busDrivers, driver)); err != nil {
 			return err
 		}
+
 		return st.write(path.Join(modulesDir, driver), "")
 	})
 }
 
-// Unplug takes a function off the bus at once, as a surprise removal does; Plug brings it back.
+// Unplug takes a function off the bus at once, as a surprise removal does.
 func (s *Simulator) Unplug(address cyborg.PCIAddress) error {
 	return s.change(func(st *state) error { return st.unplug(address) })
 }
 
-// Plug brings an unplugged function back; its driver binds.
+// Plug puts an unplugged function back on the bus, and its driver binds.
 func (s *Simulator) Plug(address cyborg.PCIAddress) error {
 	return s.change(func(st *state) error {
 		f, err := st.facts(address)
 		if err != nil {
 			return err
 		}
+
 		return st.add(f)
 	})
 }
 
-// Reboot starts the host anew: no process, no override, no virtual function, each driver on its functions, a new boot id.
+// Reboot restarts the host: no process, no override and no virtual function is
+// left, each function has its own driver, and the boot id is a new one.
 func (s *Simulator) Reboot() error {
 	return s.change(func(st *state) error { return st.reboot() })
 }
 
-// OpenNode lets a process have a device node open, such as /dev/vfio/12. The process appears with that.
+// OpenNode lets a process open a device node, such as /dev/vfio/12. The process
+// is created if there is none.
 func (s *Simulator) OpenNode(process int, command, node string) error {
 	return s.locked(func(st *state) error { return st.openNode(process, command, node) })
 }
 
-// EndProcess ends a process and closes what it has open.
+// EndProcess ends a process, which closes what it has open.
 func (s *Simulator) EndProcess(process int) error {
 	return s.locked(func(st *state) error { return st.root.RemoveAll(processDir(process)) })
 }
 
-// Mount lets the host mount a device node on a directory. Number is the device number, such as 259:1.
+// Mount mounts a device node on a directory of the host. Number is the device
+// number, such as 259:1.
 func (s *Simulator) Mount(number, node, on string) error {
 	return s.locked(func(st *state) error {
 		text, err := st.root.ReadFile("proc/1/mountinfo")
 		if err != nil {
 			return err
 		}
+
 		line := "90 1 " + number + " / " + on + " rw,relatime - ext4 " + node + " rw\n"
 		return st.write("proc/1/mountinfo", string(text)+line)
 	})
 }
 
-// Set writes any file of the simulated host as it is, such as the flags of a network interface.
+// Set writes any file of the simulated host, such as the flags of a network
+// interface.
 func (s *Simulator) Set(name, text string) error {
 	return s.locked(func(st *state) error {
 		if err := st.root.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return err
 		}
+
 		return st.root.WriteFile(name, []byte(text), 0o644)
 	})
 }
 
-// locked runs do as the only one at work on the directory, after everything is in order.
+// locked calls do under the lock of the directory. First it completes a change
+// that a killed process has left unfinished.
 func (s *Simulator) locked(do func(*state) error) error {
 	lock, err := os.OpenFile(filepath.Join(s.dir, Marker), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // also unlocks
+	defer lock.Close() // this also releases the lock
 	if err := flock(lock, syscall.LOCK_EX); err != nil {
 		return err
 	}
+
 	root, err := os.OpenRoot(s.dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
+
 	st := &state{root: root, known: map[cyborg.PCIAddress]Function{}}
-	if st.exists(unsettled) { // a process was killed in the middle
+
+	if st.exists(unsettled) { // a process was killed during a change
 		if err := errors.Join(st.settle(), st.remove(unsettled)); err != nil {
 			return err
 		}
 	}
+
 	return do(st)
 }
 
-// change runs do, which changes what other things follow from, and then puts those in order.
+// change calls do, which changes files from which others follow, and then
+// settles those. It marks the directory as unsettled before, so that the next
+// call can complete the change where this process is killed.
 func (s *Simulator) change(do func(*state) error) error {
 	return s.locked(func(st *state) error {
 		if err := st.root.WriteFile(unsettled, nil, 0o644); err != nil {
 			return err
 		}
+
 		failed := do(st)
+		// A change that would block has changed nothing.
 		if !errors.Is(failed, errBlocked) {
 			failed = errors.Join(failed, st.settle())
 		}
+
 		return errors.Join(failed, st.remove(unsettled))
 	})
 }
 
-// flock locks a file; the lock ends with the file or with its process.
+// flock locks a file. The lock ends with the open file or with its process.
 func flock(file *os.File, how int) error {
 	for {
 		if err := syscall.Flock(int(file.Fd()), how); !errors.Is(err, syscall.EINTR) {
@@ -262,58 +309,70 @@ func flock(file *os.File, how int) error {
 	}
 }
 
-// state is the directory while it is locked.
+// state is the directory while its lock is held.
 type state struct {
 	root  *os.Root
-	known map[cyborg.PCIAddress]Function // facts read so far
+	known map[cyborg.PCIAddress]Function // the records that were read so far
 }
 
+// write replaces a file with a new one and a rename, so that a killed process
+// leaves either the old text or the new one.
 func (st *state) write(name, text string) error {
-	// A new file and a rename: a killed process leaves the old text or the new one.
 	fresh := name + ".new"
 	if err := st.root.WriteFile(fresh, []byte(text), 0o644); err != nil {
 		return err
 	}
+
 	return st.root.Rename(fresh, name)
 }
 
+// text reads a file without the white space around its content; "" where it
+// cannot be read.
 func (st *state) text(name string) string {
 	text, err := st.root.ReadFile(name)
 	if err != nil {
 		return ""
 	}
+
 	return strings.TrimSpace(string(text))
 }
 
-// names lists a directory, sorted; a missing one is empty.
+// names lists the entries of a directory, sorted. A directory that cannot be
+// read has none.
 func (st *state) names(dir string) []string {
 	file, err := st.root.Open(dir)
 	if err != nil {
 		return nil
 	}
 	defer file.Close()
+
 	names, err := file.Readdirnames(-1)
 	if err != nil {
 		return nil
 	}
+
 	slices.Sort(names)
 	return names
 }
 
+// exists says whether the path exists; a dangling link does.
 func (st *state) exists(name string) bool {
 	_, err := st.root.Lstat(name)
 	return err == nil
 }
 
-// link makes a relative link, as sysfs has them.
+// link makes a relative link, as sysfs has them, or changes the one that is
+// there.
 func (st *state) link(name, target string) error {
 	relative, err := filepath.Rel(path.Dir(name), target)
 	if err != nil {
 		return err
 	}
+
 	if present, err := st.root.Readlink(name); err == nil && present == relative {
 		return nil
 	}
+
 	fresh := name + ".new"
 	if err := st.root.RemoveAll(fresh); err != nil {
 		return err
@@ -324,10 +383,11 @@ func (st *state) link(name, target string) error {
 	if err := st.root.Symlink(relative, fresh); err != nil {
 		return err
 	}
+
 	return st.root.Rename(fresh, name)
 }
 
-// remove removes a file or a tree; one that is not there is removed already.
+// remove removes a file or a tree. It succeeds where there is nothing.
 func (st *state) remove(name string) error {
 	if err := st.root.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -335,37 +395,45 @@ func (st *state) remove(name string) error {
 	return nil
 }
 
+// facts reads the record of a function, which also an unplugged one has.
 func (st *state) facts(address cyborg.PCIAddress) (Function, error) {
 	if f, ok := st.known[address]; ok {
 		return f, nil
 	}
+
 	text, err := st.root.ReadFile(factsFile(address))
 	if err != nil {
 		return Function{}, cyborg.Errorf(cyborg.ErrNotFound, "there never was a function %s in this simulated host", address)
 	}
+
 	var f Function
 	if err := json.Unmarshal(text, &f); err != nil {
 		return Function{}, cyborg.Errorf(cyborg.ErrInternal, "the simulator's record of %s is damaged: %w", address, err)
 	}
+
 	st.known[address] = f
 	return f, nil
 }
 
+// record stores the record of a function.
 func (st *state) record(f Function) error {
 	text, err := json.Marshal(f)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
+
 	st.known[f.Address] = f
 	return st.write(factsFile(f.Address), string(text))
 }
 
+// forget removes the record of a function.
 func (st *state) forget(address cyborg.PCIAddress) error {
 	delete(st.known, address)
 	return st.remove(factsFile(address))
 }
 
-// present lists the functions on the bus, by address.
+// present lists the functions on the bus, by address: the recorded ones that
+// have a vendor file.
 func (st *state) present() ([]Function, error) {
 	var list []Function
 	for _, name := range st.names(factsDir) {
@@ -373,17 +441,21 @@ func (st *state) present() ([]Function, error) {
 		if err != nil || !strings.HasSuffix(name, ".json") {
 			continue
 		}
+
 		f, err := st.facts(address)
 		if err != nil {
 			return nil, err
 		}
+
 		if st.exists(path.Join(st.dir(f), "vendor")) {
 			list = append(list, f)
 		}
 	}
+
 	return list, nil
 }
 
+// factsFile returns the file with the record of a function.
 func factsFile(address cyborg.PCIAddress) string {
 	return path.Join(factsDir, address.String()+".json")
 }

@@ -179,7 +179,8 @@ func TestVirtualFunctions(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(host.Root(), bus, "devices", qat, "virtfn0"))
 }
 
-// TestUnbindHangsWhileOpen: VFIO waits for its users, and the device's lock is held meanwhile.
+// TestUnbindHangsWhileOpen checks that VFIO waits for its users, and that the
+// lock of the device is held meanwhile.
 func TestUnbindHangsWhileOpen(t *testing.T) {
 	t.Parallel()
 	host := kernel(t)
@@ -283,7 +284,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// work changes the host without end and says so.
+// work changes the host in an endless loop and reports each step.
 func work(dir string) {
 	s, err := simulator.Open(dir)
 	for err == nil {
@@ -304,8 +305,8 @@ func work(dir string) {
 	fmt.Println(err)
 }
 
-// TestSurvivesItsProcess kills a process in the middle of each change, at different points of it: the next one finds
-// everything in order.
+// TestSurvivesItsProcess kills a process at different points of each change.
+// The next process finds everything in order.
 func TestSurvivesItsProcess(t *testing.T) {
 	t.Parallel()
 	host := kernel(t)
@@ -317,7 +318,8 @@ func TestSurvivesItsProcess(t *testing.T) {
 	}
 }
 
-// kill lets a process of its own change the host, and kills it so long after it has begun a step.
+// kill starts a process that changes the host, and kills it some time after it
+// has begun a step.
 func kill(t *testing.T, root string, step int, after time.Duration) {
 	t.Helper()
 	process := exec.CommandContext(t.Context(), os.Args[0])
@@ -335,7 +337,7 @@ func kill(t *testing.T, root string, step int, after time.Duration) {
 	require.Error(t, process.Wait())
 }
 
-// requireOrder requires of the tree what a kernel's always is.
+// requireOrder requires what is always true of the tree of a kernel.
 func requireOrder(t *testing.T, host *sysfstest.Host) {
 	t.Helper()
 	root := host.Root()

@@ -6,29 +6,33 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
-// ErrDied is what a DyingKernel fails with.
+// ErrDied is the error with which a DyingKernel fails.
 var ErrDied = errors.New("the process died")
 
-// DyingKernel fails at one write, before or after it is done, as if the process died there.
+// DyingKernel fails at one of its writes, either before or after the write is
+// done, as if the process had died there.
 type DyingKernel struct {
 	sysfs.Kernel
 
-	At    int // which write, from 1
-	After bool
+	At    int  // the number of the write that fails, from 1
+	After bool // the write is done before it fails
 
-	count int
+	count int // the writes so far
 }
 
-// Write writes, or fails with ErrDied.
+// Write writes, or fails with ErrDied where this is the write that fails.
 func (k *DyingKernel) Write(attribute, text string) error {
 	k.count++
+
 	if k.count != k.At {
 		return k.Kernel.Write(attribute, text)
 	}
+
 	if k.After {
 		if err := k.Kernel.Write(attribute, text); err != nil {
 			return err
 		}
 	}
+
 	return ErrDied
 }

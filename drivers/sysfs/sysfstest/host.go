@@ -1,5 +1,6 @@
-// Package sysfstest builds simulated hosts for tests of everything that stands on drivers/sysfs, and finds recordings of
-// real ones. Only tests import it.
+// Package sysfstest builds simulated hosts for tests of everything that is
+// based on drivers/sysfs, and finds recordings of real hosts. Only tests import
+// it.
 package sysfstest
 
 import (
@@ -13,28 +14,34 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 )
 
-// Host is a simulated host in a directory of the test's own. Its methods end the test where they fail.
+// Host is a simulated host in a temporary directory. A method that fails ends
+// the test.
 type Host struct {
-	// Simulator is the host's kernel; it has the methods of sysfs.Kernel.
+	// Simulator is the kernel of the host; it has the methods of sysfs.Kernel.
 	Simulator *simulator.Simulator
-	t         testing.TB
+
+	t testing.TB
 }
 
 // New returns a host with these functions and the driver vfio-pci.
 func New(t testing.TB, functions ...simulator.Function) *Host {
 	t.Helper()
+
 	s, err := simulator.Create(t.TempDir())
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Finish()) }) // before the directory is removed
+	// The simulator must be idle before the cleanup of TempDir removes the
+	// directory.
+	t.Cleanup(func() { require.NoError(t, s.Finish()) })
+
 	h := &Host{Simulator: s, t: t}
 	h.Add(functions...)
 	return h
 }
 
-// Root is the directory that stands for "/".
+// Root returns the directory that stands for "/".
 func (h *Host) Root() string { return h.Simulator.Dir() }
 
-// Add plugs functions in.
+// Add adds functions to the bus.
 func (h *Host) Add(functions ...simulator.Function) {
 	h.t.Helper()
 	require.NoError(h.t, h.Simulator.Add(functions...))
@@ -46,19 +53,19 @@ func (h *Host) Unplug(address string) {
 	require.NoError(h.t, h.Simulator.Unplug(Address(h.t, address)))
 }
 
-// Plug brings an unplugged function back.
+// Plug puts an unplugged function back on the bus.
 func (h *Host) Plug(address string) {
 	h.t.Helper()
 	require.NoError(h.t, h.Simulator.Plug(Address(h.t, address)))
 }
 
-// Reboot starts the host anew.
+// Reboot restarts the host.
 func (h *Host) Reboot() {
 	h.t.Helper()
 	require.NoError(h.t, h.Simulator.Reboot())
 }
 
-// Open lets a process have a device node open.
+// Open lets a process open a device node.
 func (h *Host) Open(process int, command, node string) {
 	h.t.Helper()
 	require.NoError(h.t, h.Simulator.OpenNode(process, command, node))
@@ -82,13 +89,13 @@ func (h *Host) Set(name, text string) {
 	require.NoError(h.t, h.Simulator.Set(name, text))
 }
 
-// Up sets a network interface up.
+// Up brings a network interface up.
 func (h *Host) Up(name string) { h.Set(path.Join("sys/class/net", name, "flags"), "0x1003\n") }
 
-// Down sets a network interface down.
+// Down takes a network interface down.
 func (h *Host) Down(name string) { h.Set(path.Join("sys/class/net", name, "flags"), "0x1002\n") }
 
-// SetVFs gives a physical function so many virtual ones.
+// SetVFs lets a physical function have that many virtual ones.
 func (h *Host) SetVFs(address, count string) {
 	h.t.Helper()
 	require.NoError(h.t, h.Simulator.Write("sys/bus/pci/devices/"+address+"/sriov_numvfs", count))
@@ -100,7 +107,7 @@ func (h *Host) Fault(fault simulator.Fault) {
 	require.NoError(h.t, h.Simulator.AddFault(fault))
 }
 
-// ClearFaults takes all faults back.
+// ClearFaults removes all faults.
 func (h *Host) ClearFaults() {
 	h.t.Helper()
 	require.NoError(h.t, h.Simulator.ClearFaults())
@@ -114,42 +121,46 @@ func Address(t testing.TB, text string) cyborg.PCIAddress {
 	return address
 }
 
-// In puts the function into an IOMMU group.
+// In returns the function as a member of the IOMMU group.
 func In(group string, f simulator.Function) simulator.Function {
 	f.IOMMUGroup = group
 	return f
 }
 
-// function is what the ready-made functions have in common: an IOMMU group of its own and NUMA node 0.
+// function returns what the functions below have in common: an IOMMU group of
+// its own, and NUMA node 0.
 func function(t testing.TB, address, vendor, product string, class uint32, driver string) simulator.Function {
 	a := Address(t, address)
 	routing := uint64(a.Bus)<<8 | uint64(a.Device)<<3 | uint64(a.Function)
+
 	return simulator.Function{
 		Address: a, Vendor: vendor, Product: product, Class: class, Driver: driver,
 		IOMMUGroup: strconv.FormatUint(routing, 10),
 	}
 }
 
-// GPU is an NVIDIA A100 40GB with the driver nvidia and the node /dev/dri/card1.
+// GPU returns an NVIDIA A100 40GB with the driver nvidia and the node
+// /dev/dri/card1.
 func GPU(t testing.TB, address string) simulator.Function {
 	f := function(t, address, "10de", "20b0", 0x030200, "nvidia")
 	f.Children = []simulator.Child{{Class: "drm", Name: "card1", Number: "226:1", Node: "/dev/dri/card1"}}
 	return f
 }
 
-// FPGA is a Xilinx Alveo U250 without a driver.
+// FPGA returns a Xilinx Alveo U250 without a driver.
 func FPGA(t testing.TB, address string) simulator.Function {
 	return function(t, address, "10ee", "5004", 0x120000, "")
 }
 
-// QAT is an Intel QuickAssist C62x with 16 possible virtual functions.
+// QAT returns an Intel QuickAssist C62x that can have 16 virtual functions.
 func QAT(t testing.TB, address string) simulator.Function {
 	f := function(t, address, "8086", "37c8", 0x0b4000, "c6xx")
 	f.TotalVFs, f.VFProduct, f.VFDriver = 16, "37c9", "c6xxvf"
 	return f
 }
 
-// NIC is an Intel X710 with a network interface, which is down, and 8 possible virtual functions.
+// NIC returns an Intel X710 with a network interface, which is down, that can
+// have 8 virtual functions.
 func NIC(t testing.TB, address, name string) simulator.Function {
 	f := function(t, address, "8086", "1572", 0x020000, "i40e")
 	f.TotalVFs, f.VFProduct, f.VFDriver = 8, "154c", "iavf"
@@ -157,19 +168,20 @@ func NIC(t testing.TB, address, name string) simulator.Function {
 	return f
 }
 
-// SSD is an NVMe disk; number is that of its block device, such as 259:0.
+// SSD returns an NVMe disk. Number is the number of its block device, such as
+// 259:0.
 func SSD(t testing.TB, address, name, number string) simulator.Function {
 	f := function(t, address, "144d", "a80a", 0x010802, "nvme")
 	f.Children = []simulator.Child{{Class: "block", Name: name, Number: number, Node: "/dev/" + name}}
 	return f
 }
 
-// Bridge is a PCI Express root port.
+// Bridge returns a PCI Express root port.
 func Bridge(t testing.TB, address string) simulator.Function {
 	return function(t, address, "8086", "347a", 0x060400, "pcieport")
 }
 
-// Under hangs the function on a bridge.
+// Under returns the function on the bus below a bridge.
 func Under(bridge, f simulator.Function) simulator.Function {
 	f.Parent = &bridge.Address
 	return f

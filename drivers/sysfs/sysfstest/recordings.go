@@ -9,22 +9,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Recordings are the archives of real machines' PCI trees that ghw ships with its module, for capture.Open.
+// Recordings returns the recordings of real machines' PCI trees that are part
+// of the ghw module, for capture.Open.
 func Recordings(t testing.TB) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(ghw(t), "snapshots", "*.tar.gz"))
 	require.NoError(t, err)
+
 	require.GreaterOrEqual(t, len(list), 8)
 	return list
 }
 
-// PCIIDs is the pci.ids file that ghw ships for its own tests.
+// PCIIDs returns the pci.ids file that ghw has for its own tests.
 func PCIIDs(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(ghw(t), "usr", "share", "hwdata", "pci.ids")
 }
 
-// ghw is the directory of ghw's test data.
+// ghw returns the directory with the test data of ghw.
+
 func ghw(t testing.TB) string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
