@@ -19,10 +19,12 @@ type Specs struct {
 	ProductID  string     `json:"product_id"`
 }
 
-// Status sums an accelerator's state up in one word for people. It is computed by Accelerator.Status and never stored.
+// Status sums an accelerator's state up in one word for people. It is computed
+// by Accelerator.Status and never stored.
 type Status string
 
-// The statuses, in order of precedence: Accelerator.Status returns the first that applies.
+// The statuses, in order of precedence: Accelerator.Status returns the first
+// that applies.
 const (
 	StatusMissing     Status = "missing"
 	StatusError       Status = "error"
@@ -51,14 +53,16 @@ func Statuses() []Status {
 type Maintenance struct {
 	Reason string `json:"reason"`
 	By     string `json:"by"`
-	// Until is zero where the maintenance lasts until somebody enables the accelerator.
+	// Until is zero where the maintenance lasts until somebody enables the
+	// accelerator.
 	Until time.Time `json:"until,omitzero"`
-	// For is an alternative to Until in requests: the maintenance ends so long after the database's present time. It is never
-	// recorded itself.
+	// For is an alternative to Until in requests: the maintenance ends so long
+	// after the database's present time. It is never recorded itself.
 	For time.Duration `json:"-"`
 }
 
-// LostImage is the image that an accelerator had when its host booted, and that it has no longer.
+// LostImage is the image that an accelerator had when its host booted, and that
+// it has no longer.
 type LostImage struct {
 	BitstreamID string    `json:"bitstream_id"`
 	FoundAt     time.Time `json:"found_at"` // when the loss was found
@@ -78,8 +82,8 @@ type Claim struct {
 	Kind      OperationKind `json:"kind"`
 }
 
-// Accelerator is the part of a device that can be allocated (OpenStack calls it a deployable), with all that is recorded
-// about it.
+// Accelerator is the part of a device that can be allocated (OpenStack calls it
+// a deployable), with all that is recorded about it.
 type Accelerator struct {
 	// What it is called, here, by its driver and in Placement.
 	ID           int64     `json:"-"` // the small integer that /v2 exposes as deployable_id
@@ -100,9 +104,11 @@ type Accelerator struct {
 	Specs       Specs       `json:"acc_specs"`
 	Attributes  []Attribute `json:"attributes"`
 	BitstreamID string      `json:"bitstream_id,omitempty"`
-	// ProgramSet is the same for all deployables of a device that one image disturbs.
+	// ProgramSet is the same for all deployables of a device that one image
+	// disturbs.
 	ProgramSet string `json:"-"`
-	// LostImage is set while it lacks the image that was loaded last, because its host has booted since.
+	// LostImage is set while it lacks the image that was loaded last, because its
+	// host has booted since.
 	LostImage *LostImage `json:"lost_image,omitempty"`
 
 	// Its state. Status sums it up.
@@ -114,7 +120,8 @@ type Accelerator struct {
 	MissingAt   time.Time      `json:"missing_since,omitzero"`
 	Fence       *Fence         `json:"fence,omitempty"`
 	Protected   string         `json:"protected,omitempty"` // why it must not be touched: the host itself depends on it
-	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may give it out then.
+	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may
+	// give it out then.
 	Nova    *NovaSpec      `json:"nova_whitelist,omitempty"`
 	Claim   *Claim         `json:"operation,omitempty"`
 	Handles []AttachHandle `json:"attach_handles"`
@@ -124,8 +131,9 @@ type Accelerator struct {
 	UpdatedAt   time.Time `json:"updated_at"`
 }
 
-// Status returns the first that applies of: missing, error, the status of the operation that claims it, installing, fenced,
-// maintaining, inactive, attached (somebody has a handle and none is free), ready.
+// Status returns the first that applies of: missing, error, the status of the
+// operation that claims it, installing, fenced, maintaining, inactive, attached
+// (somebody has a handle and none is free), ready.
 func (a *Accelerator) Status() Status {
 	switch {
 	case a.Presence == PresenceMissing:
@@ -167,7 +175,8 @@ func (a *Accelerator) FreeHandle() *AttachHandle {
 	return nil
 }
 
-// Holders returns who holds its handles, each once, in the order of the handles.
+// Holders returns who holds its handles, each once, in the order of the
+// handles.
 func (a *Accelerator) Holders() []Holder {
 	holders := []Holder{}
 	seen := map[Holder]bool{}

@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// DeviceProfile is a named wish for accelerators, from which accelerator requests are made. Each group has resources, traits
-// and accel properties.
+// DeviceProfile is a named wish for accelerators, from which accelerator
+// requests are made. Each group has resources, traits and accel properties.
 type DeviceProfile struct {
 	UUID        uuid.UUID           `json:"uuid"`
 	Name        string              `json:"name"`
@@ -17,8 +17,8 @@ type DeviceProfile struct {
 	UpdatedAt   time.Time           `json:"updated_at,omitzero"`
 }
 
-// ARQ is one accelerator request of OpenStack. It keeps its own copy of the profile's group, so that a later change of the
-// profile does not change it.
+// ARQ is one accelerator request of OpenStack. It keeps its own copy of the
+// profile's group, so that a later change of the profile does not change it.
 type ARQ struct {
 	ID           int64             `json:"-"` // grows with every request; lists are in its order
 	UUID         uuid.UUID         `json:"uuid"`
@@ -36,8 +36,8 @@ type ARQ struct {
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	// Claim is the operation that works on the request now; zero where none does.
 	Claim uuid.UUID `json:"claim,omitzero"`
-	// Handle is what the holder has; nil unless the request is bound. The info of a network function names its
-	// physical_network, where that is known.
+	// Handle is what the holder has; nil unless the request is bound. The info of a
+	// network function names its physical_network, where that is known.
 	Handle *AttachHandle `json:"attach_handle,omitempty"`
 
 	// Health is empty where nothing is known to be wrong.
@@ -48,7 +48,8 @@ type ARQ struct {
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 }
 
-// Holder returns who has the request's handle or is to get it; the zero Holder where the request is for nobody yet.
+// Holder returns who has the request's handle or is to get it; the zero Holder
+// where the request is for nobody yet.
 func (a *ARQ) Holder() Holder {
 	switch {
 	case a.Instance != uuid.Nil:
@@ -60,7 +61,8 @@ func (a *ARQ) Holder() Holder {
 	}
 }
 
-// Resolved says that the outcome of the request is known, in the sense of Nova's filter bind_state=resolved.
+// Resolved says that the outcome of the request is known, in the sense of
+// Nova's filter bind_state=resolved.
 func (s ARQState) Resolved() bool {
 	return s == ARQBound || s == ARQBindFailed || s == ARQDeleting
 }

@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// Checksum is the hash that the content of an image must have: the algorithm, as Glance's os_hash_algo names it (Python's
-// hashlib), a colon, and the value in lower-case hexadecimal digits.
+// Checksum is the hash that the content of an image must have: the algorithm,
+// as Glance's os_hash_algo names it (Python's hashlib), a colon, and the value
+// in lower-case hexadecimal digits.
 type Checksum string
 
 // MakeChecksum joins an algorithm and a value.
@@ -44,8 +45,9 @@ func (c Checksum) Value() string {
 	return value
 }
 
-// Hash returns a new hash of the checksum's algorithm. The error is of kind ErrInvalid where the algorithm is not known, or
-// where the value is not of its length.
+// Hash returns a new hash of the checksum's algorithm. The error is of kind
+// ErrInvalid where the algorithm is not known, or where the value is not of its
+// length.
 func (c Checksum) Hash() (hash.Hash, error) {
 	begin, ok := checksumTable[c.Algorithm()]
 	if !ok {

@@ -5,15 +5,17 @@ import (
 	"strings"
 )
 
-// Cursor is a place in the event feed. The zero Cursor is before the first event.
+// Cursor is a place in the event feed. The zero Cursor is before the first
+// event.
 type Cursor struct {
-	// Transaction is PostgreSQL's id of the transaction that wrote the event. It comes first in the order, because events
-	// become visible by transaction.
+	// Transaction is PostgreSQL's id of the transaction that wrote the event. It
+	// comes first in the order, because events become visible by transaction.
 	Transaction uint64
 	Event       int64
 }
 
-// ParseCursor reads what String wrote; the empty text is the zero Cursor. The error is of kind ErrInvalid.
+// ParseCursor reads what String wrote; the empty text is the zero Cursor. The
+// error is of kind ErrInvalid.
 func ParseCursor(text string) (Cursor, error) {
 	if text == "" {
 		return Cursor{}, nil
@@ -31,7 +33,8 @@ func ParseCursor(text string) (Cursor, error) {
 	return Cursor{}, Errorf(ErrInvalid, "%.80q is not an event id; send back the id of the last event you got, such as 4711-42", text)
 }
 
-// String returns the form that the ids of server-sent events have: transaction-event.
+// String returns the form that the ids of server-sent events have:
+// transaction-event.
 func (c Cursor) String() string {
 	return strconv.FormatUint(c.Transaction, 10) + "-" + strconv.FormatInt(c.Event, 10)
 }

@@ -1,9 +1,12 @@
-// Package cyborg defines the types of the accelerator life cycle: hosts, devices, accelerators, attach handles and
-// operations, their state machines, and the one table of error kinds.
+// Package cyborg defines the types of the accelerator life cycle: hosts,
+// devices, accelerators, attach handles and operations, their state machines,
+// and the one table of error kinds.
 //
-// Every other package uses these types. This package imports only the standard library and google/uuid; it must never import
-// the database, Temporal, an HTTP client or server, or a driver.
+// Every other package uses these types. This package imports only the standard
+// library and google/uuid; it must never import the database, Temporal, an HTTP
+// client or server, or a driver.
 package cyborg
 
-// Version is the release of every binary built from this tree; the build sets it with -ldflags.
+// Version is the release of every binary built from this tree; the build sets
+// it with -ldflags.
 var Version = "0.1.0-dev"

@@ -6,10 +6,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// DeviceType is the class of hardware; the values are those of the OpenStack API, and drivers may add more.
+// DeviceType is the class of hardware; the values are those of the OpenStack
+// API, and drivers may add more.
 type DeviceType string
 
-// The device types of OpenStack Cyborg, and PCI for a function of an unknown class.
+// The device types of OpenStack Cyborg, and PCI for a function of an unknown
+// class.
 const (
 	DeviceTypeGPU    DeviceType = "GPU"
 	DeviceTypeFPGA   DeviceType = "FPGA"
@@ -49,7 +51,8 @@ type Holder struct {
 
 // Host is a machine with an agent.
 type Host struct {
-	// Name is the only identity of a host. It is the name that Placement and Nova know (hypervisor_hostname).
+	// Name is the only identity of a host. It is the name that Placement and Nova
+	// know (hypervisor_hostname).
 	Name         string    `json:"name"`
 	BootID       string    `json:"boot_id"`
 	Instance     string    `json:"instance,omitempty"`      // of its agent; see Report
@@ -59,18 +62,20 @@ type Host struct {
 	RegisteredAt time.Time `json:"registered_at"`
 	LastSeen     time.Time `json:"last_seen,omitzero"` // zero where its agent was never heard, as after an adoption
 	Silent       bool      `json:"silent"`             // no heartbeat for longer than the configured limit
-	// ClockOffset is how many seconds the host's clock was ahead of the database's at the last heartbeat; negative where it was
-	// behind, nil where no heartbeat had a time. The time that the heartbeat took to arrive, five seconds at most, makes the
-	// clock seem behind.
+	// ClockOffset is how many seconds the host's clock was ahead of the database's
+	// at the last heartbeat; negative where it was behind, nil where no heartbeat
+	// had a time. The time that the heartbeat took to arrive, five seconds at most,
+	// makes the clock seem behind.
 	ClockOffset *float64  `json:"clock_offset,omitempty"`
 	Devices     int       `json:"devices"`
 	Backends    []Backend `json:"backends"`
-	// DuplicateAgents are other agents that run under the host's name now. Their reports are refused.
+	// DuplicateAgents are other agents that run under the host's name now. Their
+	// reports are refused.
 	DuplicateAgents []DuplicateAgent `json:"rivals,omitempty"`
 }
 
-// SilentSince returns the end of a sentence about a host whose agent was last heard at this time. The zero time and the epoch
-// mean that it was never heard.
+// SilentSince returns the end of a sentence about a host whose agent was last
+// heard at this time. The zero time and the epoch mean that it was never heard.
 func SilentSince(heard time.Time) string {
 	if heard.Unix() <= 0 {
 		return "silent, and was never heard"
@@ -78,8 +83,9 @@ func SilentSince(heard time.Time) string {
 	return "silent since " + heard.UTC().Format(time.RFC3339)
 }
 
-// DuplicateAgent is an agent that runs under the name of a host which has another agent. It is usually that of a cloned
-// machine whose configuration was not changed.
+// DuplicateAgent is an agent that runs under the name of a host which has
+// another agent. It is usually that of a cloned machine whose configuration was
+// not changed.
 type DuplicateAgent struct {
 	Instance     string    `json:"instance"`
 	BootID       string    `json:"boot_id"`
@@ -99,7 +105,8 @@ const (
 	BackendDisabled BackendState = "disabled" // uninstalled by an operator
 )
 
-// Backend is one named instance of a compiled-in driver on a host, with its own options.
+// Backend is one named instance of a compiled-in driver on a host, with its own
+// options.
 type Backend struct {
 	Host    string         `json:"host"`
 	Name    string         `json:"name"`
@@ -107,11 +114,13 @@ type Backend struct {
 	Options map[string]any `json:"options,omitempty"`
 	State   BackendState   `json:"state"`
 	Error   string         `json:"error,omitempty"`
-	// Services are the acceleration services it offers: install, attach, program, usage, in_use, watch.
+	// Services are the acceleration services it offers: install, attach, program,
+	// usage, in_use, watch.
 	Services []string `json:"services"`
 }
 
-// Key identifies the backend in lists: it is the marker after which the next page begins.
+// Key identifies the backend in lists: it is the marker after which the next
+// page begins.
 func (b Backend) Key() string { return b.Host + "/" + b.Name }
 
 // ControlPath is how a device is reached for control.
@@ -155,31 +164,37 @@ type AttachHandle struct {
 	Identity string            `json:"identity"` // unique within the host, e.g. the PCI address
 	Presence Presence          `json:"presence"`
 	Holder   *Holder           `json:"holder,omitempty"`
-	// Unconfirmed is the former holder of a handle that the host may still have attached: the handle was taken back by force,
-	// or the host was forgotten and came back with it. Nobody gets the handle until the host has settled it.
+	// Unconfirmed is the former holder of a handle that the host may still have
+	// attached: the handle was taken back by force, or the host was forgotten and
+	// came back with it. Nobody gets the handle until the host has settled it.
 	Unconfirmed *Holder `json:"left,omitempty"`
 	// Operation is the operation that took the handle for its holder.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
-	// AttachedAt is when the attach was confirmed; zero while it is in progress or in doubt.
+	// AttachedAt is when the attach was confirmed; zero while it is in progress or
+	// in doubt.
 	AttachedAt time.Time `json:"attached_at,omitzero"`
-	// Health is that of the accelerator request that has the handle; empty where nothing is known to be wrong.
+	// Health is that of the accelerator request that has the handle; empty where
+	// nothing is known to be wrong.
 	Health ARQHealth `json:"health,omitempty"`
 }
 
-// Free says that the handle is present, that nobody holds it, and that its host has confirmed that nobody has it.
+// Free says that the handle is present, that nobody holds it, and that its host
+// has confirmed that nobody has it.
 func (h *AttachHandle) Free() bool {
 	return h.Presence == PresencePresent && h.Holder == nil && h.Unconfirmed == nil
 }
 
-// Attribute is one fact about a deployable. The key "rc" holds its resource class in Placement, keys that begin with "trait"
-// its traits.
+// Attribute is one fact about a deployable. The key "rc" holds its resource
+// class in Placement, keys that begin with "trait" its traits.
 type Attribute struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
 }
 
-// ProviderUUID is the UUID of a new Placement resource provider of that name: uuid3 in the DNS namespace, as upstream
-// Cyborg computes it (cyborg/common/placement_client.py). It is stored once and never computed again.
+// ProviderUUID is the UUID of a new Placement resource provider of that name:
+// uuid3 in the DNS namespace, as upstream Cyborg computes it
+// (cyborg/common/placement_client.py). It is stored once and never computed
+// again.
 func ProviderUUID(deployable string) uuid.UUID {
 	return uuid.NewMD5(uuid.NameSpaceDNS, []byte(deployable))
 }

@@ -9,13 +9,15 @@ import (
 	"slices"
 )
 
-// Digest returns a fingerprint of the content, in hexadecimal. It does not depend on the order of the lists: otherwise a
-// driver that lists the same things in another order each time would make every report a change.
+// Digest returns a fingerprint of the content, in hexadecimal. It does not
+// depend on the order of the lists: otherwise a driver that lists the same
+// things in another order each time would make every report a change.
 func (c Content) Digest() string {
 	return c.DigestOf(func(d *DeviceReport) string { return d.Digest() })
 }
 
-// DigestOf is Digest for a caller that knows the digests of the devices already, and so need not compute them again.
+// DigestOf is Digest for a caller that knows the digests of the devices
+// already, and so need not compute them again.
 func (c Content) DigestOf(device func(*DeviceReport) string) string {
 	type backend struct {
 		BackendReport
@@ -42,7 +44,8 @@ func (c Content) DigestOf(device func(*DeviceReport) string) string {
 	}{backends, c.Attachments, c.Whitelist})
 }
 
-// Digest returns a fingerprint of the device, in hexadecimal. It does not depend on the order of the lists.
+// Digest returns a fingerprint of the device, in hexadecimal. It does not
+// depend on the order of the lists.
 func (d *DeviceReport) Digest() string {
 	inOrder := *d
 	inOrder.Deployables = sortedDeployables(d.Deployables)
@@ -60,8 +63,9 @@ func digest(value any) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// inOrder returns a copy with sorted lists, except for those within devices. Entries of the same name, which no host should
-// report, keep their order, because the first one counts.
+// inOrder returns a copy with sorted lists, except for those within devices.
+// Entries of the same name, which no host should report, keep their order,
+// because the first one counts.
 func (c Content) inOrder() Content {
 	c.Backends = sorted(c.Backends, func(a, b BackendReport) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range c.Backends {
@@ -77,7 +81,8 @@ func (c Content) inOrder() Content {
 	return c
 }
 
-// sortedDeployables returns a sorted copy, with the lists in each deployable sorted as well.
+// sortedDeployables returns a sorted copy, with the lists in each deployable
+// sorted as well.
 func sortedDeployables(list []DeployableReport) []DeployableReport {
 	list = sorted(list, func(a, b DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
 
@@ -95,7 +100,8 @@ func sortedDeployables(list []DeployableReport) []DeployableReport {
 	return list
 }
 
-// sorted returns a sorted copy. An empty list becomes nil, so that both have the same JSON.
+// sorted returns a sorted copy. An empty list becomes nil, so that both have
+// the same JSON.
 func sorted[T any](list []T, compare func(a, b T) int) []T {
 	if len(list) == 0 {
 		return nil

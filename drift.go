@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// DriftClass is the kind of a difference between the records on one side, and Placement, Nova, a whitelist's file or an
-// accelerator on the other.
+// DriftClass is the kind of a difference between the records on one side, and
+// Placement, Nova, a whitelist's file or an accelerator on the other.
 type DriftClass string
 
 // The classes of drift.
@@ -30,13 +30,15 @@ const (
 	DriftVanishedInUse     DriftClass = "vanished_in_use"    // a consumer has an allocation of a vanished accelerator
 	DriftRefused           DriftClass = "refused"            // Placement refuses a change that the records need
 
-	// Of Nova's instances. They are never repaired automatically: that takes somebody who knows what the instance is for.
+	// Of Nova's instances. They are never repaired automatically: that takes
+	// somebody who knows what the instance is for.
 	DriftInstanceElsewhere DriftClass = "instance_elsewhere" // an instance is on another host than its accelerators
 	DriftInstanceError     DriftClass = "instance_error"     // an instance with accelerators is in error
 	DriftInstanceOffloaded DriftClass = "instance_offloaded" // an instance with accelerators is shelved, and on no host
 	DriftLostAtBoot        DriftClass = "lost_at_boot"       // an instance may have lost its accelerators when its host booted
 
-	// Of the file that lists the PCI devices that a host's Nova gives out. It is left as whoever changed it wanted it.
+	// Of the file that lists the PCI devices that a host's Nova gives out. It is
+	// left as whoever changed it wanted it.
 	DriftNovaWhitelist DriftClass = "nova_whitelist" // the file is not as it was written last
 
 	// Of accelerators themselves.
@@ -62,7 +64,8 @@ func InstanceDriftClasses() []DriftClass {
 	return []DriftClass{DriftInstanceElsewhere, DriftInstanceError, DriftInstanceOffloaded, DriftLostAtBoot}
 }
 
-// Drift is one difference between the records and Placement, Nova, a whitelist's file or an accelerator.
+// Drift is one difference between the records and Placement, Nova, a
+// whitelist's file or an accelerator.
 type Drift struct {
 	Host  string     `json:"host"`
 	Class DriftClass `json:"class"`
@@ -74,11 +77,13 @@ type Drift struct {
 	Detail   string    `json:"detail"` // what is there and what should be
 	FoundAt  time.Time `json:"found_at"`
 	LastAt   time.Time `json:"last_found_at"`
-	// RepairedAt is when the difference was repaired or gone; zero while it persists.
+	// RepairedAt is when the difference was repaired or gone; zero while it
+	// persists.
 	RepairedAt time.Time `json:"repaired_at,omitzero"`
 }
 
-// Key identifies the drift in lists: it is unique, and the marker after which the next page begins.
+// Key identifies the drift in lists: it is unique, and the marker after which
+// the next page begins.
 func (d Drift) Key() string {
 	key := d.Host + "/" + string(d.Class) + "/" + d.Provider.String()
 	if d.Instance != uuid.Nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrorKind says what sort of failure an error is. HTTP status, retryability in Temporal, log level and metric label all
-// derive from it; nothing else decides those.
+// ErrorKind says what sort of failure an error is. HTTP status, retryability in
+// Temporal, log level and metric label all derive from it; nothing else decides
+// those.
 type ErrorKind string
 
 // The error kinds. Each has exactly one row in errorKindTable.
@@ -39,7 +40,8 @@ const (
 	ErrInternal        ErrorKind = "internal"        // a defect in this program
 )
 
-// errorKindRow is what an error kind means outside: the HTTP status, whether another attempt may succeed, the log level.
+// errorKindRow is what an error kind means outside: the HTTP status, whether
+// another attempt may succeed, the log level.
 type errorKindRow struct {
 	http  int
 	retry bool
@@ -81,7 +83,8 @@ func ErrorKinds() []ErrorKind {
 	return kinds
 }
 
-// row returns that of ErrInternal for an unknown kind, such as one from a newer release.
+// row returns that of ErrInternal for an unknown kind, such as one from a newer
+// release.
 func (k ErrorKind) row() errorKindRow {
 	if row, ok := errorKindTable[k]; ok {
 		return row
@@ -92,11 +95,13 @@ func (k ErrorKind) row() errorKindRow {
 // HTTPStatus is the status code of an answer that carries this kind.
 func (k ErrorKind) HTTPStatus() int { return k.row().http }
 
-// Retryable says whether another attempt can succeed although nobody has changed anything.
+// Retryable says whether another attempt can succeed although nobody has
+// changed anything.
 func (k ErrorKind) Retryable() bool { return k.row().retry }
 
-// Refusal says that a host's agent answers with this kind only when it has refused a step before it touched anything, so that
-// there is nothing to undo. Agents must keep to it; see activities/agent.
+// Refusal says that a host's agent answers with this kind only when it has
+// refused a step before it touched anything, so that there is nothing to undo.
+// Agents must keep to it; see activities/agent.
 func (k ErrorKind) Refusal() bool {
 	switch k {
 	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge:
@@ -109,20 +114,24 @@ func (k ErrorKind) Refusal() bool {
 // LogLevel is the level at which a failure of this kind is logged.
 func (k ErrorKind) LogLevel() slog.Level { return k.row().level }
 
-// Error is a failure with its kind, a message for the person who caused or meets it, and what to do next.
+// Error is a failure with its kind, a message for the person who caused or
+// meets it, and what to do next.
 type Error struct {
 	Kind    ErrorKind `json:"kind"`
 	Message string    `json:"message"`
-	// Hint says what to do next, as a full sentence; empty where the message already does.
+	// Hint says what to do next, as a full sentence; empty where the message
+	// already does.
 	Hint string `json:"hint,omitempty"`
-	// Operation is the operation that failed, or the one that stands in the way: it works on the accelerator (ErrClaimed), took
-	// the handle for its present holder (ErrInUse), or caused the state that was not expected (ErrChanged, ErrNameTaken,
-	// ErrNoFit). Zero where no operation did.
+	// Operation is the operation that failed, or the one that stands in the way: it
+	// works on the accelerator (ErrClaimed), took the handle for its present holder
+	// (ErrInUse), or caused the state that was not expected (ErrChanged,
+	// ErrNameTaken, ErrNoFit). Zero where no operation did.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
 	cause     error
 }
 
-// Errorf makes an Error; the format and its arguments are those of fmt.Errorf, and %w keeps the cause for errors.Is.
+// Errorf makes an Error; the format and its arguments are those of fmt.Errorf,
+// and %w keeps the cause for errors.Is.
 func Errorf(kind ErrorKind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Kind: kind, Message: err.Error(), cause: errors.Unwrap(err)}
@@ -148,7 +157,8 @@ func (e *Error) Error() string { return e.Message }
 // Unwrap returns the cause, if any.
 func (e *Error) Unwrap() error { return e.cause }
 
-// ErrorKindOf returns the kind of the first *Error in err's chain: ErrInternal for any other error, "" for nil.
+// ErrorKindOf returns the kind of the first *Error in err's chain: ErrInternal
+// for any other error, "" for nil.
 func ErrorKindOf(err error) ErrorKind {
 	if err == nil {
 		return ""
@@ -159,7 +169,8 @@ func ErrorKindOf(err error) ErrorKind {
 	return ErrInternal
 }
 
-// AsError returns err as an *Error: the first one in its chain, or a new one of kind ErrInternal. Nil stays nil.
+// AsError returns err as an *Error: the first one in its chain, or a new one of
+// kind ErrInternal. Nil stays nil.
 func AsError(err error) *Error {
 	if err == nil {
 		return nil

@@ -6,7 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is one recorded change of one subject. Its Cursor gives its place in the feed.
+// Event is one recorded change of one subject. Its Cursor gives its place in
+// the feed.
 type Event struct {
 	Cursor    Cursor     `json:"cursor"`
 	Subject   Subject    `json:"subject"`

@@ -2,11 +2,14 @@ package cyborg
 
 import "strings"
 
-// maxHostName is the longest name of a host in the DNS (RFC 1035, section 2.3.4, as text without the final dot).
+// maxHostName is the longest name of a host in the DNS (RFC 1035, section
+// 2.3.4, as text without the final dot).
 const maxHostName = 253
 
-// CheckHostName returns an error of kind ErrInvalid unless the text can be the name of a host. Nova, Placement and the name of
-// a task queue must all be able to carry it. Allowed is what RFC 1123 allows, and underscores, which some hosts' names have.
+// CheckHostName returns an error of kind ErrInvalid unless the text can be the
+// name of a host. Nova, Placement and the name of a task queue must all be able
+// to carry it. Allowed is what RFC 1123 allows, and underscores, which some
+// hosts' names have.
 func CheckHostName(name string) error {
 	wrong := name == "" || len(name) > maxHostName
 

@@ -8,12 +8,13 @@ import (
 
 // Image says where a bitstream comes from, and how to verify it.
 type Image struct {
-	// Source is a path below the host's image directory ("file:path" or plain), an http(s) URL, or an image in Glance
-	// ("glance:UUID", "glance:function:ID").
+	// Source is a path below the host's image directory ("file:path" or plain), an
+	// http(s) URL, or an image in Glance ("glance:UUID", "glance:function:ID").
 	Source string `json:"source"`
 	// SHA256 is the expected checksum, 64 hexadecimal digits; required for http(s).
 	SHA256 string `json:"sha256,omitempty"`
-	// Checksum is the one that Glance has for the image. The conductor sets it; it is no part of a request.
+	// Checksum is the one that Glance has for the image. The conductor sets it; it
+	// is no part of a request.
 	Checksum Checksum `json:"checksum,omitempty"`
 	// ID is recorded as the bitstream id; where it is empty, SHA256 is.
 	ID string `json:"id,omitempty"`
@@ -26,13 +27,16 @@ const (
 	glanceFunction = "function:"
 )
 
-// GlanceImage names the image in Glance with this id, or otherwise the one whose property accel:bitstream_id has this value.
+// GlanceImage names the image in Glance with this id, or otherwise the one
+// whose property accel:bitstream_id has this value.
 func GlanceImage(id uuid.UUID) Image { return Image{Source: glanceScheme + id.String()} }
 
-// GlanceFunction names the only image in Glance whose property accel:function_id has this value.
+// GlanceFunction names the only image in Glance whose property
+// accel:function_id has this value.
 func GlanceFunction(id string) Image { return Image{Source: glanceScheme + glanceFunction + id} }
 
-// GlanceQuery is what to look for in Glance: an id, or a function where the id is zero.
+// GlanceQuery is what to look for in Glance: an id, or a function where the id
+// is zero.
 type GlanceQuery struct {
 	ID       uuid.UUID
 	Function string
@@ -41,7 +45,8 @@ type GlanceQuery struct {
 // InGlance says whether the image is in Glance.
 func (i Image) InGlance() bool { return strings.HasPrefix(i.Source, glanceScheme) }
 
-// GlanceQuery parses the source of an image in Glance. The error is of kind ErrInvalid and quotes the source.
+// GlanceQuery parses the source of an image in Glance. The error is of kind
+// ErrInvalid and quotes the source.
 func (i Image) GlanceQuery() (GlanceQuery, error) {
 	text, ok := strings.CutPrefix(i.Source, glanceScheme)
 

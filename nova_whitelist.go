@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// NovaSpec holds the properties of a device in Nova's option [pci] device_spec, besides its address and its ids. Properties
-// that are not set are not written.
+// NovaSpec holds the properties of a device in Nova's option [pci] device_spec,
+// besides its address and its ids. Properties that are not set are not written.
 type NovaSpec struct {
 	PhysicalNetwork string   `json:"physical_network,omitempty"` // of a NIC: the Neutron network that it leads to
 	ResourceClass   string   `json:"resource_class,omitempty"`   // in Placement; Nova's own is CUSTOM_PCI_<vendor>_<product>
@@ -18,21 +18,25 @@ type NovaSpec struct {
 	LiveMigratable  *bool    `json:"live_migratable,omitempty"`  // Nova 2025.1 or newer
 }
 
-// These are the values that may be written to the file. oslo.config interprets "$" as a reference and ends a value at the end
-// of the line; Nova splits traits at commas. Nova would accept other names of classes and traits, and normalise them; they are
-// refused, so that the file has the very names that Placement has.
+// These are the values that may be written to the file. oslo.config interprets
+// "$" as a reference and ends a value at the end of the line; Nova splits
+// traits at commas. Nova would accept other names of classes and traits, and
+// normalise them; they are refused, so that the file has the very names that
+// Placement has.
 var (
 	physicalNetworkPattern = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
 	customPattern          = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]{1,248}$`)
 	hardwareTraitPattern   = regexp.MustCompile(`^HW_[A-Z0-9_]{1,252}$`)
 )
 
-// pciClasses returns those of Placement's standard resource classes that a PCI device may have (os-resource-classes 1.1).
+// pciClasses returns those of Placement's standard resource classes that a PCI
+// device may have (os-resource-classes 1.1).
 func pciClasses() []string {
 	return []string{"FPGA", "PCI_DEVICE", "PGPU", "SRIOV_NET_VF", "VGPU"}
 }
 
-// Check returns an error of kind ErrInvalid for values that Nova or Placement would refuse or misunderstand.
+// Check returns an error of kind ErrInvalid for values that Nova or Placement
+// would refuse or misunderstand.
 func (s NovaSpec) Check() error {
 	if s.PhysicalNetwork != "" && !physicalNetworkPattern.MatchString(s.PhysicalNetwork) {
 		return Errorf(ErrInvalid, "physical_network is %.80q; it is up to 64 letters, digits, and _ . : -", s.PhysicalNetwork)
@@ -61,8 +65,9 @@ func (s NovaSpec) Network() bool {
 	return s.PhysicalNetwork != "" || s.Trusted != nil || s.RemoteManaged != nil
 }
 
-// Unlisted returns the error of a request to whitelist devices, some of which cannot be whitelisted. It has the reasons of all
-// of them and the kind of the first; it is nil without reasons. Asked is the number of requested devices.
+// Unlisted returns the error of a request to whitelist devices, some of which
+// cannot be whitelisted. It has the reasons of all of them and the kind of the
+// first; it is nil without reasons. Asked is the number of requested devices.
 func Unlisted(reasons []error, asked int) error {
 	switch len(reasons) {
 	case 0:
@@ -82,7 +87,8 @@ func Unlisted(reasons []error, asked int) error {
 		WithOperation(first.Operation)
 }
 
-// WhitelistEntry is an accelerator that Nova gives out by itself, instead of this system.
+// WhitelistEntry is an accelerator that Nova gives out by itself, instead of
+// this system.
 type WhitelistEntry struct {
 	Target Target   `json:"target"`
 	Spec   NovaSpec `json:"spec"`
@@ -118,8 +124,8 @@ func lists(entries []WhitelistEntry, target Target) bool {
 // WhitelistFile is the state of a whitelist's file on its host.
 type WhitelistFile struct {
 	SHA256 string `json:"sha256"` // in hexadecimal; empty where there is no file, or it cannot be read
-	// Foreign says in what the file is not as an agent of this host wrote it, or why it cannot be read. Empty where the file
-	// is as the agent wrote it.
+	// Foreign says in what the file is not as an agent of this host wrote it, or
+	// why it cannot be read. Empty where the file is as the agent wrote it.
 	Foreign string `json:"foreign,omitempty"`
 }
 
@@ -130,7 +136,8 @@ type WhitelistPreview struct {
 	Content string `json:"content"` // the new content; empty where the file is to be removed
 	Diff    string `json:"diff"`    // unified, from the present content; empty where nothing changes
 	Changed bool   `json:"changed"`
-	// Foreign says why only Force replaces the file: somebody else wrote or changed it. Empty where nobody has.
+	// Foreign says why only Force replaces the file: somebody else wrote or changed
+	// it. Empty where nobody has.
 	Foreign string   `json:"foreign,omitempty"`
 	Notes   []string `json:"notes"` // what an operator has to do so that Nova reads the file
 }

@@ -6,7 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// OperationKind is the kind of an operation; it is also the prefix of its workflow id.
+// OperationKind is the kind of an operation; it is also the prefix of its
+// workflow id.
 type OperationKind string
 
 // The operation kinds.
@@ -31,8 +32,8 @@ func OperationKinds() []OperationKind {
 	}
 }
 
-// Status returns the status that an accelerator shows while an operation of this kind has claimed it; "" for a kind that
-// claims none.
+// Status returns the status that an accelerator shows while an operation of
+// this kind has claimed it; "" for a kind that claims none.
 func (k OperationKind) Status() Status {
 	switch k {
 	case OperationProvision:
@@ -81,8 +82,9 @@ type Subject struct {
 // Actor is somebody on whose behalf something is done.
 type Actor struct {
 	Name string `json:"name"` // user, token name, or "cyborg" for automatic repairs
-	// ID identifies the actor where several have the same name: keystone/<user id>, token/<name>, certificate/<common name> or
-	// local. It is empty only where nobody authenticated, as in automatic repairs.
+	// ID identifies the actor where several have the same name: keystone/<user id>,
+	// token/<name>, certificate/<common name> or local. It is empty only where
+	// nobody authenticated, as in automatic repairs.
 	ID        string `json:"id,omitempty"`
 	Project   string `json:"project,omitempty"` // tenant, where there is one
 	RequestID string `json:"request_id,omitempty"`
@@ -109,14 +111,16 @@ type Step struct {
 	Note  string    `json:"note,omitempty"`
 }
 
-// Progress is how far a running step is. It is read from the step's heartbeats in Temporal and never stored.
+// Progress is how far a running step is. It is read from the step's heartbeats
+// in Temporal and never stored.
 type Progress struct {
 	Step    string `json:"step"`
 	Percent int    `json:"percent"` // 0–100; -1 where it is unknown
 	Note    string `json:"note,omitempty"`
 }
 
-// Operation is one durable piece of work with a kind, subjects, steps, progress and a result.
+// Operation is one durable piece of work with a kind, subjects, steps, progress
+// and a result.
 type Operation struct {
 	ID        uuid.UUID      `json:"id"`
 	Kind      OperationKind  `json:"kind"`

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// PCIAddress names a PCI function: domain, bus, device (slot) and function, as in the kernel's sysfs.
+// PCIAddress names a PCI function: domain, bus, device (slot) and function, as
+// in the kernel's sysfs.
 type PCIAddress struct {
 	Domain   uint32 // up to 32 bits on VMD domains
 	Bus      uint8
@@ -15,7 +16,8 @@ type PCIAddress struct {
 	Function uint8 // 0–7
 }
 
-// ParsePCIAddress reads dddd:bb:dd.f or bb:dd.f (domain 0), hexadecimal. The error is of kind ErrInvalid and quotes the text.
+// ParsePCIAddress reads dddd:bb:dd.f or bb:dd.f (domain 0), hexadecimal. The
+// error is of kind ErrInvalid and quotes the text.
 func ParsePCIAddress(text string) (PCIAddress, error) {
 	bad := func() (PCIAddress, error) {
 		return PCIAddress{}, Errorf(ErrInvalid, "%.80q is not a PCI address; write it as 0000:3b:00.0", text)
@@ -68,7 +70,8 @@ func (a *PCIAddress) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// HandleInfo returns the object that OpenStack clients expect in attach_info and cpid_info of a PCI function.
+// HandleInfo returns the object that OpenStack clients expect in attach_info
+// and cpid_info of a PCI function.
 func (a PCIAddress) HandleInfo() map[string]string {
 	return map[string]string{
 		"domain":   fmt.Sprintf("%04x", a.Domain),
@@ -78,7 +81,8 @@ func (a PCIAddress) HandleInfo() map[string]string {
 	}
 }
 
-// pciOf returns the address in the info of an attach handle; false where the handle is no PCI function.
+// pciOf returns the address in the info of an attach handle; false where the
+// handle is no PCI function.
 func pciOf(kind HandleKind, info map[string]string) (PCIAddress, bool) {
 	if kind != HandlePCI && kind != HandleTestPCI {
 		return PCIAddress{}, false
@@ -87,14 +91,17 @@ func pciOf(kind HandleKind, info map[string]string) (PCIAddress, bool) {
 	return address, err == nil
 }
 
-// PCIAddress returns the address of the handle's PCI function; false where the handle is something else.
+// PCIAddress returns the address of the handle's PCI function; false where the
+// handle is something else.
 func (h HandleReport) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.Info) }
 
-// PCIAddress returns the address of the handle's PCI function; false where the handle is something else.
+// PCIAddress returns the address of the handle's PCI function; false where the
+// handle is something else.
 func (h *AttachHandle) PCIAddress() (PCIAddress, bool) { return pciOf(h.Kind, h.Info) }
 
-// PCIID normalises the id of a PCI vendor or product to the form of the records: four hexadecimal digits in lower case,
-// without 0x. Any other text is returned unchanged, because it may belong to a device that is not PCI.
+// PCIID normalises the id of a PCI vendor or product to the form of the
+// records: four hexadecimal digits in lower case, without 0x. Any other text is
+// returned unchanged, because it may belong to a device that is not PCI.
 func PCIID(text string) string {
 	plain := strings.TrimPrefix(strings.ToLower(text), "0x")
 	if !pciID.MatchString(plain) {
@@ -103,7 +110,8 @@ func PCIID(text string) string {
 	return plain
 }
 
-// IsPCIID says whether the text is the id of a PCI vendor or product in the form of the records.
+// IsPCIID says whether the text is the id of a PCI vendor or product in the
+// form of the records.
 func IsPCIID(text string) bool { return pciID.MatchString(text) }
 
 var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)

@@ -6,14 +6,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// ARQHealth says why the holder of an accelerator request may lack the accelerator; empty where nothing is known to be wrong.
+// ARQHealth says why the holder of an accelerator request may lack the
+// accelerator; empty where nothing is known to be wrong.
 type ARQHealth string
 
-// HealthLostAtBoot is the health of a request whose host has booted since it was bound. After a boot, Nova starts a host's
-// instances again without their accelerators (nova/virt/libvirt/driver.py, resume_state_on_host_boot).
+// HealthLostAtBoot is the health of a request whose host has booted since it
+// was bound. After a boot, Nova starts a host's instances again without their
+// accelerators (nova/virt/libvirt/driver.py, resume_state_on_host_boot).
 const HealthLostAtBoot ARQHealth = "lost_at_boot"
 
-// Rescue is an instance that may have lost its accelerators when its host booted.
+// Rescue is an instance that may have lost its accelerators when its host
+// booted.
 type Rescue struct {
 	Instance uuid.UUID `json:"instance"`
 	BootID   string    `json:"boot_id"`

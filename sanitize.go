@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// Sanitize makes a text from outside safe for a terminal and for one line of a log: control characters become spaces, and a
-// text of more than longest characters is cut.
+// Sanitize makes a text from outside safe for a terminal and for one line of a
+// log: control characters become spaces, and a text of more than longest
+// characters is cut.
 func Sanitize(text string, longest int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) {
@@ -21,10 +22,12 @@ func Sanitize(text string, longest int) string {
 	return text
 }
 
-// longestName is the greatest length of any name, in characters. An index entry of PostgreSQL can hold several of that length.
+// longestName is the greatest length of any name, in characters. An index entry
+// of PostgreSQL can hold several of that length.
 const longestName = 255
 
-// IsName says whether the text can be a name: valid UTF-8 of 1 to 255 characters without control characters.
+// IsName says whether the text can be a name: valid UTF-8 of 1 to 255
+// characters without control characters.
 func IsName(text string) bool {
 	return text != "" && utf8.ValidString(text) && utf8.RuneCountInString(text) <= longestName &&
 		!strings.ContainsFunc(text, unicode.IsControl)

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// SpecsPatch is a partial Specs: a wish that an accelerator must satisfy, or a change of its specs. A nil field wishes and
-// changes nothing.
+// SpecsPatch is a partial Specs: a wish that an accelerator must satisfy, or a
+// change of its specs. A nil field wishes and changes nothing.
 type SpecsPatch struct {
 	Remote     *bool       `json:"remote,omitempty"`
 	Remotable  *bool       `json:"remotable,omitempty"`
@@ -20,8 +20,10 @@ type SpecsPatch struct {
 	ProductID  *string     `json:"product_id,omitempty"`
 }
 
-// Mismatches returns a phrase for each point in which the specs do not satisfy the wish. Num and the numbers in the capability
-// tree must be at least as large as wished; all other given values must be equal. The capability tree may have further leaves.
+// Mismatches returns a phrase for each point in which the specs do not satisfy
+// the wish. Num and the numbers in the capability tree must be at least as
+// large as wished; all other given values must be equal. The capability tree
+// may have further leaves.
 func (s Specs) Mismatches(want SpecsPatch) []string {
 	var out []string
 	differ := func(name string, want, have any) {
@@ -57,7 +59,8 @@ func (s Specs) Mismatches(want SpecsPatch) []string {
 	return append(out, treeMismatches("acc_capability", map[string]any(want.Capability), map[string]any(s.Capability))...)
 }
 
-// treeMismatches compares a wished capability tree, or a leaf of one, with what the accelerator has.
+// treeMismatches compares a wished capability tree, or a leaf of one, with what
+// the accelerator has.
 func treeMismatches(path string, want, have any) []string {
 	if wantTree, ok := want.(map[string]any); ok {
 		haveTree, _ := have.(map[string]any)
@@ -89,7 +92,8 @@ func treeMismatches(path string, want, have any) []string {
 	return []string{fmt.Sprintf("%s is %v, not %v", path, have, want)}
 }
 
-// asNumber returns the value of a number, whether it comes from JSON or from Go code.
+// asNumber returns the value of a number, whether it comes from JSON or from Go
+// code.
 func asNumber(v any) (float64, bool) {
 	switch n := v.(type) {
 	case float64:
@@ -102,8 +106,10 @@ func asNumber(v any) (float64, bool) {
 	return 0, false
 }
 
-// With returns the specs with an operator's change laid over them. The values of the hardware (num, device_type, vendor_id,
-// product_id) may be repeated but not changed: that is an error of kind ErrInvalid with the property and both values.
+// With returns the specs with an operator's change laid over them. The values
+// of the hardware (num, device_type, vendor_id, product_id) may be repeated but
+// not changed: that is an error of kind ErrInvalid with the property and both
+// values.
 func (s Specs) With(change SpecsPatch) (Specs, error) {
 	fixed := func(name string, want, have any) error {
 		return Errorf(ErrInvalid, "acc_specs.%s cannot be set to %v: the hardware says %v", name, want, have).

@@ -11,7 +11,8 @@ const (
 	LifecycleError      Lifecycle = "error"      // an operation left it in doubt or its driver failed; see the reason
 )
 
-// Administration says whether an operator has taken the accelerator out of use for a while.
+// Administration says whether an operator has taken the accelerator out of use
+// for a while.
 type Administration string
 
 // The administration states.
@@ -70,7 +71,8 @@ type Transition[S ~string] struct {
 	On string
 }
 
-// LifecycleTransitions returns all transitions of the lifecycle. Guards in SQL, documentation and metrics derive from them.
+// LifecycleTransitions returns all transitions of the lifecycle. Guards in SQL,
+// documentation and metrics derive from them.
 func LifecycleTransitions() []Transition[Lifecycle] {
 	return []Transition[Lifecycle]{
 		{LifecycleInactive, LifecycleInstalling, "provision starts"},
@@ -115,8 +117,9 @@ func OperationTransitions() []Transition[OperationState] {
 	}
 }
 
-// ARQTransitions returns all transitions of an accelerator request. A request that no operation works on can be deleted in any
-// state, without a transition. Otherwise it is in state Deleting until that operation has ended.
+// ARQTransitions returns all transitions of an accelerator request. A request
+// that no operation works on can be deleted in any state, without a transition.
+// Otherwise it is in state Deleting until that operation has ended.
 func ARQTransitions() []Transition[ARQState] {
 	return []Transition[ARQState]{
 		{ARQInitial, ARQBindStarted, "bind"},
@@ -144,7 +147,8 @@ func Allowed[S ~string](machine []Transition[S], from, to S) bool {
 	return false
 }
 
-// Sources returns the states from which the state machine has a transition to the given one, in the order of the transitions.
+// Sources returns the states from which the state machine has a transition to
+// the given one, in the order of the transitions.
 func Sources[S ~string](machine []Transition[S], to S) []S {
 	var from []S
 	for _, t := range machine {

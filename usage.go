@@ -10,7 +10,8 @@ import (
 type HandleUsage struct {
 	Handle   string `json:"handle"` // the handle's identity
 	Attached bool   `json:"attached"`
-	// InUse says that something really uses the handle: an open VFIO group, a process, a mount.
+	// InUse says that something really uses the handle: an open VFIO group, a
+	// process, a mount.
 	InUse bool `json:"in_use"`
 	// By says who uses it, as far as the host can tell.
 	By string `json:"by,omitempty"`
@@ -20,7 +21,8 @@ type HandleUsage struct {
 type DeployableUsage struct {
 	Backend    string `json:"backend"`
 	Deployable string `json:"deployable"` // the driver's name for it
-	// Accelerator and Name are its UUID and name in the records. The host does not know them: the API adds them.
+	// Accelerator and Name are its UUID and name in the records. The host does not
+	// know them: the API adds them.
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 	Name        string    `json:"name,omitempty"`
 

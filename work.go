@@ -6,14 +6,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Target is one deployable that an operation works on, as the host's agent knows it.
+// Target is one deployable that an operation works on, as the host's agent
+// knows it.
 type Target struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Backend     string    `json:"backend"`
 	Device      string    `json:"device"`     // the device's identity on its host
 	Deployable  string    `json:"deployable"` // the driver's name for it
 	BitstreamID string    `json:"bitstream_id,omitempty"`
-	// ProgramSet is the same for the deployables of a device that one image disturbs.
+	// ProgramSet is the same for the deployables of a device that one image
+	// disturbs.
 	ProgramSet string `json:"program_set,omitempty"`
 }
 
@@ -22,39 +24,48 @@ type WorkHandle struct {
 	UUID     uuid.UUID `json:"uuid"`
 	Identity string    `json:"identity"`
 	Holder   Holder    `json:"holder"`
-	// Accelerator is the one that the handle belongs to, where the operation has more than one target.
+	// Accelerator is the one that the handle belongs to, where the operation has
+	// more than one target.
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 }
 
-// Load is an image that a bind loads into an accelerator before the handle is given out.
+// Load is an image that a bind loads into an accelerator before the handle is
+// given out.
 type Load struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Image       Image     `json:"image"`
 }
 
-// Work is what an operation has to do, as its beginning found it in the records.
+// Work is what an operation has to do, as its beginning found it in the
+// records.
 type Work struct {
 	Operation uuid.UUID     `json:"operation"`
 	Kind      OperationKind `json:"kind"`
-	// Ended is the state of an operation that has ended already, so that nothing is left to do; empty otherwise.
+	// Ended is the state of an operation that has ended already, so that nothing is
+	// left to do; empty otherwise.
 	Ended OperationState `json:"ended,omitempty"`
 	Host  string         `json:"host"`
-	// HostSilentSince is when the host's agent was last heard, where the host is silent.
+	// HostSilentSince is when the host's agent was last heard, where the host is
+	// silent.
 	HostSilentSince time.Time `json:"host_silent_since,omitzero"`
 
-	// Targets are the claimed deployables. The first is the one that the operation was requested for.
+	// Targets are the claimed deployables. The first is the one that the operation
+	// was requested for.
 	Targets []Target     `json:"targets,omitempty"`
 	Handles []WorkHandle `json:"handles,omitempty"`
-	// Placement says that OpenStack Placement is in use, and must be asked before the hardware is changed.
+	// Placement says that OpenStack Placement is in use, and must be asked before
+	// the hardware is changed.
 	Placement bool `json:"placement,omitempty"`
 
-	// Forced is why a detach takes the handles back without asking their host; empty for a detach that asks it.
+	// Forced is why a detach takes the handles back without asking their host;
+	// empty for a detach that asks it.
 	Forced string `json:"forced,omitempty"`
 	// Loads are the images that a bind loads before the handles are given out.
 	Loads []Load `json:"loads,omitempty"`
 	// Within is how much of its time a bind or a rescue has left.
 	Within time.Duration `json:"within,omitempty"`
-	// Notify are the accelerator requests of whose outcome Nova has to be notified when the operation has ended.
+	// Notify are the accelerator requests of whose outcome Nova has to be notified
+	// when the operation has ended.
 	Notify []uuid.UUID `json:"notify,omitempty"`
 	// Rescues are the instances that a rescue looks at.
 	Rescues []Rescue `json:"rescues,omitempty"`
@@ -65,15 +76,16 @@ type Work struct {
 	Whitelist *WhitelistWork    `json:"whitelist,omitempty"`
 }
 
-// Observation is what an agent saw of a device right after it changed the device. Its sequence keeps older reports from
-// overwriting it.
+// Observation is what an agent saw of a device right after it changed the
+// device. Its sequence keeps older reports from overwriting it.
 type Observation struct {
 	Sequence int64        `json:"sequence"`
 	Backend  string       `json:"backend"`
 	Device   DeviceReport `json:"device"`
 }
 
-// Outcome is how an operation ended. It is recorded in the transaction that releases the claims.
+// Outcome is how an operation ended. It is recorded in the transaction that
+// releases the claims.
 type Outcome struct {
 	Operation uuid.UUID `json:"operation"`
 	// State is one of the terminal states.
@@ -86,7 +98,8 @@ type Outcome struct {
 	BitstreamID string `json:"bitstream_id,omitempty"`
 	// Bitstreams are what a bind loaded, by accelerator.
 	Bitstreams map[uuid.UUID]string `json:"bitstreams,omitempty"`
-	// Images are the images that a program or a bind loaded, by accelerator, in a form that loads the same ones again.
+	// Images are the images that a program or a bind loaded, by accelerator, in a
+	// form that loads the same ones again.
 	Images map[uuid.UUID]Image `json:"images,omitempty"`
 	// Rescued has the outcome for each instance of a rescue.
 	Rescued []RescuedInstance `json:"rescued,omitempty"`

@@ -28,8 +28,8 @@ type Config struct {
 
 	// Hosts are further names by which callers may address a listener without
 	// credentials; the names of loopback are always allowed. A request under any
-	// other name is refused: a web page could have made the name up to reach
-	// this server through its visitor's browser (DNS rebinding).
+	// other name is refused: a web page could have made the name up to reach this
+	// server through its visitor's browser (DNS rebinding).
 	Hosts []string
 
 	V1 v1.Config

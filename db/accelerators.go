@@ -15,13 +15,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// selectAccelerators reads accelerators with everything that belongs to them in one
-// statement.
+// selectAccelerators reads accelerators with everything that belongs to them in
+// one statement.
 //
-// The handles are aggregated in a lateral subquery below the joins, so that a page
-// costs its own rows and not the whole table. They come as an array of records: JSON
-// costs more on both sides. The order of the columns is that of acceleratorRows.scan
-// and of handleRecord.ScanIndex.
+// The handles are aggregated in a lateral subquery below the joins, so that a
+// page costs its own rows and not the whole table. They come as an array of
+// records: JSON costs more on both sides. The order of the columns is that of
+// acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
 	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.lifecycle,
@@ -43,12 +43,12 @@ const selectAccelerators = `
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`
 
 // maintained is an SQL condition: the deployable d is in maintenance now. A
-// maintenance whose time is over has ended, even where Reconcile has not recorded
-// that yet.
+// maintenance whose time is over has ended, even where Reconcile has not
+// recorded that yet.
 const maintained = "(d.administration = 'maintaining' AND (d.maintain_until > clock_timestamp()) IS NOT FALSE)"
 
-// accelerator is a public accelerator together with what guards and agents need to
-// know about it.
+// accelerator is a public accelerator together with what guards and agents need
+// to know about it.
 type accelerator struct {
 	cyborg.Accelerator
 	device    string               // the identity of its device on the host
@@ -56,9 +56,9 @@ type accelerator struct {
 	movedBy   uuid.UUID            // the operation that put it into its lifecycle state; zero where none did
 }
 
-// acceleratorRows scans the rows of one read of selectAccelerators. Its fields are
-// scan targets that the rows share: they reuse memory, and values that were decoded
-// for an earlier row.
+// acceleratorRows scans the rows of one read of selectAccelerators. Its fields
+// are scan targets that the rows share: they reuse memory, and values that were
+// decoded for an earlier row.
 type acceleratorRows struct {
 	specs      parsed[cyborg.Specs]
 	set        parsed[cyborg.SpecsPatch]
@@ -98,7 +98,8 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 		return a, fmt.Errorf("the specs set for accelerator %s: %w", a.UUID, err)
 	}
 
-	// The parts below are pointers in the public type: nil means that there is none.
+	// The parts below are pointers in the public type: nil means that there is
+	// none.
 	if a.Admin == cyborg.AdministrationMaintaining {
 		a.Maintenance = &maintenance
 	}
@@ -125,7 +126,8 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (accelerator, error) {
 // pgtype.ArraySetter.
 type handleRecords acceleratorRows
 
-// SetDimensions makes room for the handles of a row; NULL means that there are none.
+// SetDimensions makes room for the handles of a row; NULL means that there are
+// none.
 func (r *handleRecords) SetDimensions(dimensions []pgtype.ArrayDimension) error {
 	n := 0
 	if len(dimensions) > 0 {
@@ -137,8 +139,8 @@ func (r *handleRecords) SetDimensions(dimensions []pgtype.ArrayDimension) error 
 		r.infos = map[string]map[string]string{}
 	}
 
-	// The records of an earlier row are overwritten as a whole, so that nothing of it is
-	// left in this one.
+	// The records of an earlier row are overwritten as a whole, so that nothing of
+	// it is left in this one.
 	for i := range r.handles {
 		r.handles[i] = handleRecord{info: parsed[map[string]string]{known: r.infos}}
 	}
@@ -152,7 +154,8 @@ func (r *handleRecords) ScanIndex(i int) any { return &r.handles[i] }
 // ScanIndexType returns the type of a handle, for pgx to plan the scan.
 func (r *handleRecords) ScanIndexType() any { return new(handleRecord) }
 
-// handleRecord receives one handle, field by field in the order of selectAccelerators.
+// handleRecord receives one handle, field by field in the order of
+// selectAccelerators.
 type handleRecord struct {
 	cyborg.AttachHandle
 
@@ -219,9 +222,9 @@ func (h *handleRecord) handle() cyborg.AttachHandle {
 	return h.AttachHandle
 }
 
-// parsed receives a column of JSON. Hosts are often alike, so a text that was seen
-// before in the same read is not decoded again. Rows then share the decoded value,
-// and nobody may change it.
+// parsed receives a column of JSON. Hosts are often alike, so a text that was
+// seen before in the same read is not decoded again. Rows then share the
+// decoded value, and nobody may change it.
 type parsed[T any] struct {
 	value T            // of the row that was read last
 	known map[string]T // decoded values by their text
@@ -252,7 +255,8 @@ func (d *parsed[T]) ScanBytes(text []byte) error {
 	return nil
 }
 
-// readAccelerators runs selectAccelerators with the rest of the statement after it.
+// readAccelerators runs selectAccelerators with the rest of the statement after
+// it.
 func readAccelerators(ctx context.Context, q querier, rest string, values ...any) ([]accelerator, error) {
 	rows, err := q.Query(ctx, selectAccelerators+rest, values...)
 	if err != nil {
@@ -289,8 +293,8 @@ func public(in []accelerator) []cyborg.Accelerator {
 	return out
 }
 
-// Accelerator reads one accelerator. The error is of kind ErrNotFound where there is
-// none.
+// Accelerator reads one accelerator. The error is of kind ErrNotFound where
+// there is none.
 func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error) {
 	found, err := readAccelerators(ctx, s.pool, " WHERE d.uuid = $1", id)
 	if err != nil {
@@ -321,8 +325,8 @@ func (f *AcceleratorFilter) clause() *clause {
 	}
 
 	if len(f.Statuses) > 0 {
-		// The status is computed. statusNeeds adds a condition that these statuses imply,
-		// by which the planner finds the few accelerators of a rare status.
+		// The status is computed. statusNeeds adds a condition that these statuses
+		// imply, by which the planner finds the few accelerators of a rare status.
 		c.and(statusSQL()+" = ANY(?)", texts(f.Statuses))
 		c.and(statusNeeds(f.Statuses))
 	}

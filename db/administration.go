@@ -11,9 +11,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Maintain takes an accelerator out of use until it is enabled or the maintenance
-// expires: nothing new is attached to it, and what is attached stays. A second call
-// replaces the reason and the time.
+// Maintain takes an accelerator out of use until it is enabled or the
+// maintenance expires: nothing new is attached to it, and what is attached
+// stays. A second call replaces the reason and the time.
 //
 // The error is of kind ErrInvalid where there is no reason or the time is over
 // already, and of kind ErrNotFound where there is no such accelerator.
@@ -26,7 +26,8 @@ func (s *Store) MaintainDevice(ctx context.Context, id uuid.UUID, m cyborg.Maint
 	return s.administerDevice(ctx, id, actor, func(tx pgx.Tx) error { return maintain(ctx, tx, m, actor, "device_uuid = $5", id) })
 }
 
-// maintain puts the accelerators of the condition into maintenance; $5 in it is id.
+// maintain puts the accelerators of the condition into maintenance; $5 in it is
+// id.
 func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg.Actor, condition string, id uuid.UUID) error {
 	if m.Reason == "" {
 		return cyborg.Errorf(cyborg.ErrInvalid, "maintenance needs a reason; others will wonder")
@@ -43,8 +44,8 @@ func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg
 		until = &m.Until
 	}
 
-	// The times are compared in the statement, by the database's clock: Reconcile ends
-	// the maintenance by the same clock.
+	// The times are compared in the statement, by the database's clock: Reconcile
+	// ends the maintenance by the same clock.
 	tag, err := tx.Exec(ctx, `
 		UPDATE deployables SET administration = $1, maintain_reason = $2, maintain_by = $3,
 			maintain_until = coalesce($4, clock_timestamp() + $6::interval)
@@ -54,8 +55,8 @@ func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg
 		return err
 	}
 
-	// No row has changed. Either the time is over, or the device has no accelerators,
-	// which is no error.
+	// No row has changed. Either the time is over, or the device has no
+	// accelerators, which is no error.
 	var over bool
 	if err := tx.QueryRow(ctx, "SELECT $1 <= clock_timestamp()", until).Scan(&over); err != nil || !over {
 		return err
@@ -81,8 +82,8 @@ func (s *Store) EnableDevice(ctx context.Context, id uuid.UUID, actor cyborg.Act
 	})
 }
 
-// enable ends the maintenance of the accelerators of the condition, whose values
-// begin at $4, and returns how many were in maintenance.
+// enable ends the maintenance of the accelerators of the condition, whose
+// values begin at $4, and returns how many were in maintenance.
 func enable(ctx context.Context, tx pgx.Tx, condition string, values ...any) (int, error) {
 	from := texts(cyborg.Sources(cyborg.AdministrationTransitions(), cyborg.AdministrationEnabled))
 	tag, err := tx.Exec(ctx, `
@@ -113,8 +114,8 @@ func (s *Store) administer(ctx context.Context, id uuid.UUID, actor cyborg.Actor
 	return out, err
 }
 
-// administerDevice makes a change to the accelerators of a device under their locks,
-// and returns the device as it is afterwards.
+// administerDevice makes a change to the accelerators of a device under their
+// locks, and returns the device as it is afterwards.
 func (s *Store) administerDevice(ctx context.Context, id uuid.UUID, actor cyborg.Actor, body func(tx pgx.Tx) error) (cyborg.Device, error) {
 	var out cyborg.Device
 	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -140,12 +141,12 @@ func (s *Store) administerDevice(ctx context.Context, id uuid.UUID, actor cyborg
 	return out, err
 }
 
-// hostsAtOnce bounds the hosts that one transaction of a repair locks: PostgreSQL has
-// room for some thousand locks of all transactions together.
+// hostsAtOnce bounds the hosts that one transaction of a repair locks:
+// PostgreSQL has room for some thousand locks of all transactions together.
 const hostsAtOnce = 500
 
-// EnableExpired ends all maintenance whose time is over, and returns for how many
-// accelerators. It works in transactions of hostsAtOnce hosts.
+// EnableExpired ends all maintenance whose time is over, and returns for how
+// many accelerators. It works in transactions of hostsAtOnce hosts.
 func (s *Store) EnableExpired(ctx context.Context) (int, error) {
 	const expired = "administration = 'maintaining' AND maintain_until <= now()"
 

@@ -14,8 +14,8 @@ import (
 )
 
 // operationHandler is what one kind of operation does to the records: which
-// accelerators it claims, its first change, and its last. Each kind has a file of
-// its own.
+// accelerators it claims, its first change, and its last. Each kind has a file
+// of its own.
 type operationHandler interface {
 	kind() cyborg.OperationKind
 	// choose locks the host, finds the accelerators and requests that the operation
@@ -27,18 +27,20 @@ type operationHandler interface {
 	// guard returns why the operation cannot be done to its targets, or nil. The
 	// operation's own claim is no obstacle.
 	guard(targets []accelerator, operation uuid.UUID) error
-	// begin makes the first change of the running operation. It runs once, after guard.
+	// begin makes the first change of the running operation. It runs once, after
+	// guard.
 	begin(ctx context.Context, tx pgx.Tx, o *running) error
 	// describe fills in the work to do from the records. It may run many times, and
 	// changes nothing.
 	describe(o *running, work *cyborg.Work)
-	// end makes the last change, or undoes all that admit and begin did. An operation
-	// may end without ever having begun; then there is nothing of begin to undo.
+	// end makes the last change, or undoes all that admit and begin did. An
+	// operation may end without ever having begun; then there is nothing of begin
+	// to undo.
 	end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error
 }
 
-// choice is the result of operationHandler.choose: the host and the things on it
-// that an operation is about.
+// choice is the result of operationHandler.choose: the host and the things on
+// it that an operation is about.
 type choice struct {
 	operation uuid.UUID
 	host      string
@@ -58,8 +60,8 @@ type choice struct {
 	failed error
 }
 
-// failedWith returns the choice of an operation that fails with its admission. It
-// claims no accelerator and assignments no handle; it only has its subjects.
+// failedWith returns the choice of an operation that fails with its admission.
+// It claims no accelerator and assignments no handle; it only has its subjects.
 func (c *choice) failedWith(err error) choice {
 	out := *c
 
@@ -68,12 +70,13 @@ func (c *choice) failedWith(err error) choice {
 	return out
 }
 
-// before is what an operation remembers in its row about the time before its first
-// change, for its undo and its last change.
+// before is what an operation remembers in its row about the time before its
+// first change, for its undo and its last change.
 type before struct {
 	// Name is the accelerator's name before a Provision renamed it.
 	Name string `json:"name,omitempty"`
-	// Fences are the fences of the targets before a Program replaced them with its own.
+	// Fences are the fences of the targets before a Program replaced them with its
+	// own.
 	Fences map[uuid.UUID]cyborg.Fence `json:"fences,omitempty"`
 	// Stuck is why a Detach by force was needed.
 	Stuck string `json:"stuck,omitempty"`
@@ -81,7 +84,8 @@ type before struct {
 	Loads []cyborg.Load `json:"loads,omitempty"`
 	// Handles are the handles that an Unbind assignments back.
 	Handles []uuid.UUID `json:"handles,omitempty"`
-	// Whitelist is what Nova's whitelist had of the targets before a Whitelist changed it.
+	// Whitelist is what Nova's whitelist had of the targets before a Whitelist
+	// changed it.
 	Whitelist map[uuid.UUID]cyborg.NovaSpec `json:"whitelist,omitempty"`
 	// Rescues are the instances that a Rescue makes Nova reboot.
 	Rescues []cyborg.Rescue `json:"rescues,omitempty"`
@@ -99,8 +103,8 @@ func (c *choice) subjects() []cyborg.Subject {
 		out = append(out, cyborg.Subject{Kind: cyborg.SubjectBackend, ID: c.host + "/" + c.backend})
 	}
 
-	// The order is recorded. lockOperation finds by it which accelerator was asked for:
-	// the first one.
+	// The order is recorded. lockOperation finds by it which accelerator was asked
+	// for: the first one.
 	devices := map[uuid.UUID]bool{}
 	about := slices.Clone(c.targets)
 
@@ -124,8 +128,8 @@ func (c *choice) subjects() []cyborg.Subject {
 	return append(out, cyborg.Subject{Kind: cyborg.SubjectHost, ID: c.host})
 }
 
-// handler returns the handler of the one request that the admission has, and that
-// request, which is recorded as the operation's input.
+// handler returns the handler of the one request that the admission has, and
+// that request, which is recorded as the operation's input.
 func (s *Store) handler(a *Admission) (operationHandler, any, error) {
 	var (
 		handlers []operationHandler
@@ -171,17 +175,17 @@ func (s *Store) handler(a *Admission) (operationHandler, any, error) {
 	return handlers[0], request, nil
 }
 
-// Admit records an operation with its claims, all or none. The caller starts the
-// operation's workflow afterwards.
+// Admit records an operation with its claims, all or none. The caller starts
+// the operation's workflow afterwards.
 //
 // A refusal has one of the kinds ErrInvalid, ErrNotFound, ErrClaimed (the error
-// names the operation in the way), ErrInUse, ErrChanged, ErrNameTaken, ErrNoFit and
-// ErrProtected. A bind that is refused because of the accelerators that it asks for
-// is recorded as a failed operation; only then both the operation and the error are
-// returned.
+// names the operation in the way), ErrInUse, ErrChanged, ErrNameTaken, ErrNoFit
+// and ErrProtected. A bind that is refused because of the accelerators that it
+// asks for is recorded as a failed operation; only then both the operation and
+// the error are returned.
 //
-// Admit is idempotent: the same id, or the same idempotency key from the same actor
-// and project, returns the operation that was admitted first.
+// Admit is idempotent: the same id, or the same idempotency key from the same
+// actor and project, returns the operation that was admitted first.
 func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	handler, request, err := s.handler(&a)
 	if err != nil {
@@ -287,8 +291,8 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 	return Admitted{Operation: op, Repeated: err == nil}, err
 }
 
-// insertOperation writes the operation, its subjects and its claims, and reads the
-// operation back, in one round trip. It fails with ErrClaimed where another
+// insertOperation writes the operation, its subjects and its claims, and reads
+// the operation back, in one round trip. It fails with ErrClaimed where another
 // operation has one of the targets.
 func insertOperation(
 	ctx context.Context, tx pgx.Tx, a *Admission, kind cyborg.OperationKind, request any, c *choice,
@@ -354,8 +358,8 @@ func insertOperation(
 	return out, nil
 }
 
-// whoClaimed returns the error that names the operation which has a claim on one of
-// the targets.
+// whoClaimed returns the error that names the operation which has a claim on
+// one of the targets.
 func whoClaimed(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, operation uuid.UUID) error {
 	var (
 		name  string

@@ -14,11 +14,12 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Adoption is what is taken over from the records of another cloud, with the UUIDs
-// that everything has there. A part refers to what it is a part of by UUID.
+// Adoption is what is taken over from the records of another cloud, with the
+// UUIDs that everything has there. A part refers to what it is a part of by
+// UUID.
 //
-// No agent of ours has seen any of it. It therefore belongs to a backend that no
-// agent has, until a report of its host shows it; see match_adopted.go.
+// No agent of ours has seen any of it. It therefore belongs to a backend that
+// no agent has, until a report of its host shows it; see match_adopted.go.
 type Adoption struct {
 	Profiles    []cyborg.DeviceProfile
 	Devices     []AdoptedDevice
@@ -27,8 +28,8 @@ type Adoption struct {
 	ARQs        []AdoptedARQ
 }
 
-// AdoptedDevice is a card. The JSON names of the Adopted types are the columns that
-// the statements of adopting.write read.
+// AdoptedDevice is a card. The JSON names of the Adopted types are the columns
+// that the statements of adopting.write read.
 type AdoptedDevice struct {
 	UUID            uuid.UUID         `json:"uuid"`
 	Host            string            `json:"host"`
@@ -55,8 +56,8 @@ type AdoptedDeployable struct {
 	ProviderUUID uuid.UUID          `json:"provider_uuid"`
 	Specs        cyborg.Specs       `json:"specs"`
 	Attributes   []cyborg.Attribute `json:"attributes"`
-	// Set lists the attributes that somebody set through the API, beside those that the
-	// driver reported.
+	// Set lists the attributes that somebody set through the API, beside those that
+	// the driver reported.
 	Set         []AdoptedAttribute `json:"attributes_set"`
 	BitstreamID string             `json:"bitstream_id"`
 	ProgramSet  string             `json:"program_set"`
@@ -68,7 +69,8 @@ type AdoptedDeployable struct {
 // AdoptedAttribute is an attribute that somebody set through the API.
 type AdoptedAttribute = setAttribute
 
-// AdoptedHandle is an attach handle: what a consumer of an accelerator receives.
+// AdoptedHandle is an attach handle: what a consumer of an accelerator
+// receives.
 type AdoptedHandle struct {
 	UUID       uuid.UUID         `json:"uuid"`
 	Deployable uuid.UUID         `json:"deployable_uuid"`
@@ -80,7 +82,8 @@ type AdoptedHandle struct {
 	HeldSince  *time.Time        `json:"attached_at"`
 }
 
-// AdoptedARQ is an accelerator request. Fields whose value is not known are nil.
+// AdoptedARQ is an accelerator request. Fields whose value is not known are
+// nil.
 type AdoptedARQ struct {
 	UUID       uuid.UUID         `json:"uuid"`
 	State      cyborg.ARQState   `json:"state"`
@@ -101,7 +104,8 @@ type AdoptedARQ struct {
 // AdoptionKind is the kind of an adopted thing.
 type AdoptionKind string
 
-// The kinds, in the order in which they are adopted: what others refer to comes first.
+// The kinds, in the order in which they are adopted: what others refer to comes
+// first.
 const (
 	AdoptProfile    AdoptionKind = "device_profile"
 	AdoptDevice     AdoptionKind = "device"
@@ -133,10 +137,10 @@ type Adopted struct {
 // errRehearsed rolls back the transaction of an adoption that is not applied.
 var errRehearsed error = cyborg.Errorf(cyborg.ErrCancelled, "the adoption was only tried")
 
-// Adopt takes over what another cloud's records have, all or nothing. Where apply is
-// false, or where there is any conflict, it changes nothing and only returns what it
-// found. A thing that was adopted once is never adopted again, whatever has become of
-// its record since.
+// Adopt takes over what another cloud's records have, all or nothing. Where
+// apply is false, or where there is any conflict, it changes nothing and only
+// returns what it found. A thing that was adopted once is never adopted again,
+// whatever has become of its record since.
 func (s *Store) Adopt(ctx context.Context, in Adoption, actor cyborg.Actor, apply bool) (Adopted, error) {
 	var out Adopted
 	err := s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -146,8 +150,8 @@ func (s *Store) Adopt(ctx context.Context, in Adoption, actor cyborg.Actor, appl
 		}
 		out = a.out
 
-		// A rehearsal runs the same statements as an adoption, so that it finds the same
-		// conflicts, and is rolled back.
+		// A rehearsal runs the same statements as an adoption, so that it finds the
+		// same conflicts, and is rolled back.
 		if !apply || len(out.Conflicts) > 0 {
 			return errRehearsed
 		}
@@ -164,14 +168,14 @@ func (s *Store) Adopt(ctx context.Context, in Adoption, actor cyborg.Actor, appl
 // adopting is the state of one adoption in its transaction.
 type adopting struct {
 	tx pgx.Tx
-	// operation is the UUID of no operation. It stands for the one through which a held
-	// handle got its holder: that happened in the other cloud.
+	// operation is the UUID of no operation. It stands for the one through which a
+	// held handle got its holder: that happened in the other cloud.
 	operation uuid.UUID
 	out       Adopted
 }
 
-// run locks the hosts, leaves out what was adopted before, looks for conflicts, and
-// writes the rest.
+// run locks the hosts, leaves out what was adopted before, looks for conflicts,
+// and writes the rest.
 func (a *adopting) run(ctx context.Context, in Adoption) error {
 	// All hosts are locked before the first write, as by every other change.
 	hosts := map[string]bool{}
@@ -227,14 +231,14 @@ func (a *adopting) run(ctx context.Context, in Adoption) error {
 	return a.write(ctx, slices.Sorted(maps.Keys(hosts)), in)
 }
 
-// maxHostLocks is how many hosts are locked one by one. All transactions together have
-// room for some thousand locks (max_locks_per_transaction × max_connections, by
-// default 6,400).
+// maxHostLocks is how many hosts are locked one by one. All transactions
+// together have room for some thousand locks (max_locks_per_transaction ×
+// max_connections, by default 6,400).
 const maxHostLocks = 1000
 
 // lock is lockHosts for any number of hosts. For very many it locks the tables
-// instead: it waits for all transactions that use them, and until the adoption has
-// ended nobody reads or changes any host.
+// instead: it waits for all transactions that use them, and until the adoption
+// has ended nobody reads or changes any host.
 func (a *adopting) lock(ctx context.Context, hosts []string) error {
 	if len(hosts) <= maxHostLocks {
 		return lockHosts(ctx, a.tx, hosts...)
@@ -252,8 +256,8 @@ func keepIf[T any](rows []T, keep func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(rows), func(row T) bool { return !keep(row) })
 }
 
-// recordNew returns those of the ids that were never adopted before, and records them as
-// adopted.
+// recordNew returns those of the ids that were never adopted before, and
+// records them as adopted.
 func (a *adopting) recordNew(ctx context.Context, kind AdoptionKind, ids []uuid.UUID) (map[uuid.UUID]bool, error) {
 	rows, err := a.tx.Query(ctx, `
 		INSERT INTO adopted_rows (kind, uuid) SELECT $1, uuid FROM unnest($2::uuid[]) AS uuid
@@ -273,11 +277,11 @@ func (a *adopting) recordNew(ctx context.Context, kind AdoptionKind, ids []uuid.
 	return fresh, err
 }
 
-// conflicts finds the records that are in the place of what is to be adopted: those
-// that have the same UUID, name, address or resource provider.
+// conflicts finds the records that are in the place of what is to be adopted:
+// those that have the same UUID, name, address or resource provider.
 func (a *adopting) conflicts(ctx context.Context, in Adoption) error {
-	// Each statement returns the UUID of the thing to adopt, and a sentence about the
-	// record in its place.
+	// Each statement returns the UUID of the thing to adopt, and a sentence about
+	// the record in its place.
 	for _, check := range []struct {
 		kind AdoptionKind
 		rows any
@@ -329,9 +333,9 @@ func (a *adopting) conflicts(ctx context.Context, in Adoption) error {
 
 // write inserts everything, from hosts down to accelerator requests.
 //
-// Hosts that are known already are asked for a full report, which they get by an
-// empty digest and a new generation. New hosts have never been heard, so that the
-// first agent that reports becomes theirs.
+// Hosts that are known already are asked for a full report, which they get by
+// an empty digest and a new generation. New hosts have never been heard, so
+// that the first agent that reports becomes theirs.
 func (a *adopting) write(ctx context.Context, hosts []string, in Adoption) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`
@@ -355,8 +359,8 @@ func (a *adopting) write(ctx context.Context, hosts []string, in Adoption) error
 		FROM jsonb_to_recordset($1) AS r (uuid uuid, host text, driver text, identity text, type text, vendor_id text, product_id text,
 		    vendor text, model text, board_info jsonb, control_path_kind text, control_path_info jsonb, created_at timestamptz)`, adoptedBackend)
 
-	// An adopted accelerator is in service from the beginning, because its instances use
-	// it. A whole table of records travels as one JSON parameter.
+	// An adopted accelerator is in service from the beginning, because its
+	// instances use it. A whole table of records travels as one JSON parameter.
 	queue(batch, in.Deployables, `
 		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes, attributes_set,
 		    bitstream_id, program_set, untouched, lifecycle, administration, maintain_reason, maintain_by, created_at)

@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// ARQFilter chooses accelerator requests; empty fields choose all. Fields are ANDed, values of one field ORed.
+// ARQFilter chooses accelerator requests; empty fields choose all. Fields are
+// ANDed, values of one field ORed.
 type ARQFilter struct {
 	UUIDs     []uuid.UUID
 	Instances []uuid.UUID
@@ -23,8 +24,8 @@ type ARQFilter struct {
 	States    []cyborg.ARQState
 }
 
-// selectARQs reads accelerator requests with their handle, which counts only while
-// they are bound. The last column is the physical network of the handle's
+// selectARQs reads accelerator requests with their handle, which counts only
+// while they are bound. The last column is the physical network of the handle's
 // accelerator, an attribute that Nova needs for a NIC.
 const selectARQs = `
 	SELECT a.id, a.uuid, a.state, a.reason, coalesce(a.project, ''), a.profile_name, a.group_index, a.profile_group,
@@ -81,8 +82,8 @@ func sortedARQs() sorted {
 	}}
 }
 
-// ARQs lists accelerator requests, in the order in which they were created unless the
-// listing asks for another.
+// ARQs lists accelerator requests, in the order in which they were created
+// unless the listing asks for another.
 func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing Listing) ([]cyborg.ARQ, error) {
 	var c clause
 	andAny(&c, "a.uuid", filter.UUIDs)
@@ -101,8 +102,8 @@ func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing Listing) ([]
 	return found, s.failure(ctx, err)
 }
 
-// ARQ reads one accelerator request. The error is of kind ErrNotFound where there is
-// none.
+// ARQ reads one accelerator request. The error is of kind ErrNotFound where
+// there is none.
 func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
 	found, err := readARQs(ctx, s.pool, " WHERE a.uuid = $1", id)
 	if err != nil {
@@ -123,10 +124,11 @@ func noARQ(id uuid.UUID) error {
 // maxARQs is how many requests one device profile may ask for.
 const maxARQs = 1000
 
-// CreateARQs creates the accelerator requests that a device profile asks for, all of
-// them in one transaction. They belong to the actor's project, and each keeps its own
-// copy of its group of the profile. The error is of kind ErrNotFound where there is
-// no such profile, and of kind ErrInvalid where it asks for an impossible number.
+// CreateARQs creates the accelerator requests that a device profile asks for,
+// all of them in one transaction. They belong to the actor's project, and each
+// keeps its own copy of its group of the profile. The error is of kind
+// ErrNotFound where there is no such profile, and of kind ErrInvalid where it
+// asks for an impossible number.
 func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error) {
 	var created []cyborg.ARQ
 	err := s.changeByKey(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -160,8 +162,8 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 			}
 		}
 
-		// The order of the groups is the order of the ids, by which requests are listed.
-		// The columns are those of selectARQs; a new request has no handle.
+		// The order of the groups is the order of the ids, by which requests are
+		// listed. The columns are those of selectARQs; a new request has no handle.
 		rows, err := tx.Query(ctx, `
 			WITH made AS (
 				INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
@@ -183,9 +185,9 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 	return created, err
 }
 
-// requestsOf returns how many requests a group becomes: the sum of its resources. A
-// Xilinx FPGA counts twice, because the card has a function for its management besides
-// the user's. A result above maxARQs means "too many".
+// requestsOf returns how many requests a group becomes: the sum of its
+// resources. A Xilinx FPGA counts twice, because the card has a function for
+// its management besides the user's. A result above maxARQs means "too many".
 func requestsOf(group map[string]string) (int, error) {
 	count := 0
 	for key, value := range group {

@@ -9,9 +9,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// attach is the operation that gives a free handle to a holder. Between its first
-// change and its last one the handle has its holder but no time of attachment: it
-// cannot be given to anybody else, and readers see that it is in doubt.
+// attach is the operation that gives a free handle to a holder. Between its
+// first change and its last one the handle has its holder but no time of
+// attachment: it cannot be given to anybody else, and readers see that it is in
+// doubt.
 type attach struct{ request cyborg.AttachRequest }
 
 func (attach) kind() cyborg.OperationKind { return cyborg.OperationAttach }
@@ -40,7 +41,8 @@ func (a attach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 // admit changes nothing: the claim alone keeps the handle free until begin.
 func (attach) admit(context.Context, pgx.Tx, choice) error { return nil }
 
-// guard refuses an accelerator that cannot be attached now, or not to this holder.
+// guard refuses an accelerator that cannot be attached now, or not to this
+// holder.
 func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	t, holder := &targets[0], a.request.Holder
 	if err := firstError(t.unclaimed(operation), t.present(), t.unprotected(), t.ready(), t.enabled(), t.confirmed(), t.unfenced()); err != nil {
@@ -68,8 +70,9 @@ func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 	return cyborg.Errorf(cyborg.ErrNoFit, "accelerator %q has nothing to attach: its host shows no handle of it", t.Name)
 }
 
-// begin gives the handle to its holder. The conditions under which it was chosen are
-// repeated, so that a handle which another transaction took is not overwritten.
+// begin gives the handle to its holder. The conditions under which it was
+// chosen are repeated, so that a handle which another transaction took is not
+// overwritten.
 func (a attach) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
@@ -98,7 +101,8 @@ func workHandle(h cyborg.AttachHandle) cyborg.WorkHandle {
 
 // end confirms the attachment, or takes the handle back.
 func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
-	// A handle of this operation without a time of attachment is the one that begin took.
+	// A handle of this operation without a time of attachment is the one that begin
+	// took.
 	const taken = "operation_id = $1 AND deployable_uuid = ANY($2) AND attached_at IS NULL"
 
 	switch outcome.State {

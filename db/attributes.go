@@ -16,7 +16,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// maxSetAttributes is how many attributes a deployable may have beside those that its driver reports.
+// maxSetAttributes is how many attributes a deployable may have beside those
+// that its driver reports.
 const maxSetAttributes = 100
 
 // DeployableAttribute is one attribute of a deployable, as the API shows it.
@@ -27,8 +28,8 @@ type DeployableAttribute struct {
 	// Deployable is the id of the deployable: the small integer, not the UUID.
 	Deployable int64
 	CreatedAt  time.Time
-	// Reported is set where the driver reports the attribute. Such an attribute was not
-	// set here, and cannot be deleted here.
+	// Reported is set where the driver reports the attribute. Such an attribute was
+	// not set here, and cannot be deleted here.
 	Reported bool
 }
 
@@ -41,11 +42,11 @@ type setAttribute struct {
 }
 
 // reportedUUID returns the UUID of an attribute that a driver reports. Such an
-// attribute has no record of its own, so the UUID is made of the deployable and the
-// key: it stays the same for as long as the driver reports the attribute, and the
-// deployable can be found by it. The form is version 8 of RFC 9562, which leaves its
-// bits to the implementation: the first 48 are the deployable's id, the others a
-// digest.
+// attribute has no record of its own, so the UUID is made of the deployable and
+// the key: it stays the same for as long as the driver reports the attribute,
+// and the deployable can be found by it. The form is version 8 of RFC 9562,
+// which leaves its bits to the implementation: the first 48 are the
+// deployable's id, the others a digest.
 func reportedUUID(number int64, deployable uuid.UUID, key string) uuid.UUID {
 	digest := sha256.Sum256([]byte(deployable.String() + "/" + key))
 	var id uuid.UUID
@@ -61,8 +62,8 @@ func reportedUUID(number int64, deployable uuid.UUID, key string) uuid.UUID {
 	return id
 }
 
-// reportedOf returns the id of the deployable in a UUID that reportedUUID made; false
-// where another function made it.
+// reportedOf returns the id of the deployable in a UUID that reportedUUID made;
+// false where another function made it.
 func reportedOf(id uuid.UUID) (int64, bool) {
 	const ours = 8
 	var bytes [8]byte
@@ -70,15 +71,16 @@ func reportedOf(id uuid.UUID) (int64, bool) {
 	return int64(binary.BigEndian.Uint64(bytes[:])), id.Version() == ours
 }
 
-// Attributes lists the attributes of the deployables that the filter chooses, in the
-// order in which the deployables were found. For each deployable the reported
-// attributes come first, then those that were set.
+// Attributes lists the attributes of the deployables that the filter chooses,
+// in the order in which the deployables were found. For each deployable the
+// reported attributes come first, then those that were set.
 func (s *Store) Attributes(ctx context.Context, filter DeployableFilter) ([]DeployableAttribute, error) {
 	found, err := readAttributes(ctx, s.pool, filter.clause())
 	return found, s.failure(ctx, err)
 }
 
-// Attribute reads one attribute. The error is of kind ErrNotFound where there is none.
+// Attribute reads one attribute. The error is of kind ErrNotFound where there
+// is none.
 func (s *Store) Attribute(ctx context.Context, id uuid.UUID) (DeployableAttribute, error) {
 	found, err := findAttribute(ctx, s.pool, id)
 	return found.DeployableAttribute, s.failure(ctx, err)
@@ -91,8 +93,9 @@ type foundAttribute struct {
 	accelerator uuid.UUID
 }
 
-// findAttribute finds an attribute by its UUID: a reported one by the deployable's id
-// in the UUID, any other in the set attributes of all deployables.
+// findAttribute finds an attribute by its UUID: a reported one by the
+// deployable's id in the UUID, any other in the set attributes of all
+// deployables.
 func findAttribute(ctx context.Context, q querier, id uuid.UUID) (foundAttribute, error) {
 	var c clause
 	if number, ok := reportedOf(id); ok {
@@ -113,7 +116,8 @@ func findAttribute(ctx context.Context, q querier, id uuid.UUID) (foundAttribute
 	return foundAttribute{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no attribute %s", id)
 }
 
-// readAttributes lists the attributes of the deployables that the clause chooses.
+// readAttributes lists the attributes of the deployables that the clause
+// chooses.
 func readAttributes(ctx context.Context, q querier, c *clause) ([]DeployableAttribute, error) {
 	found, err := expandAttributes(ctx, q, c)
 	out := make([]DeployableAttribute, len(found))
@@ -123,8 +127,8 @@ func readAttributes(ctx context.Context, q querier, c *clause) ([]DeployableAttr
 	return out, err
 }
 
-// expandAttributes makes a list of the attribute columns of the deployables that the
-// clause chooses.
+// expandAttributes makes a list of the attribute columns of the deployables
+// that the clause chooses.
 func expandAttributes(ctx context.Context, q querier, c *clause) ([]foundAttribute, error) {
 	rows, err := q.Query(ctx, `
 		SELECT d.id, d.uuid, d.attributes, d.attributes_set, d.created_at
@@ -165,10 +169,10 @@ func expandAttributes(ctx context.Context, q querier, c *clause) ([]foundAttribu
 	return out, err
 }
 
-// CreateAttribute sets an attribute of the one deployable that the filter chooses;
-// reports do not change it. The error is of kind ErrNotFound where there is no such
-// deployable, and of kind ErrChanged where it already has that key or the most
-// attributes.
+// CreateAttribute sets an attribute of the one deployable that the filter
+// chooses; reports do not change it. The error is of kind ErrNotFound where
+// there is no such deployable, and of kind ErrChanged where it already has that
+// key or the most attributes.
 func (s *Store) CreateAttribute(
 	ctx context.Context, filter DeployableFilter, attribute cyborg.Attribute, actor cyborg.Actor,
 ) (DeployableAttribute, error) {
@@ -196,8 +200,9 @@ func (s *Store) CreateAttribute(
 			return cyborg.Errorf(cyborg.ErrChanged, "the deployable has %d attributes that were set, which is the most", count)
 		}
 
-		// The attribute is a part of a JSON document, which has no default for the time; it
-		// gets the transaction's, by the database's clock, like every other record.
+		// The attribute is a part of a JSON document, which has no default for the
+		// time; it gets the transaction's, by the database's clock, like every other
+		// record.
 		set := setAttribute{Attribute: attribute, UUID: uuid.New()}
 		if err := tx.QueryRow(ctx, "SELECT now()").Scan(&set.CreatedAt); err != nil {
 			return err
@@ -215,9 +220,9 @@ func (s *Store) CreateAttribute(
 	return made, err
 }
 
-// lockDeployable locks the host of the one deployable that the filter chooses, and
-// returns its UUID. A deployable never changes its host, so that the host can be
-// looked up before it is locked.
+// lockDeployable locks the host of the one deployable that the filter chooses,
+// and returns its UUID. A deployable never changes its host, so that the host
+// can be looked up before it is locked.
 func lockDeployable(ctx context.Context, tx pgx.Tx, filter DeployableFilter) (id uuid.UUID, err error) {
 	c := filter.clause()
 	rows, err := tx.Query(ctx, "SELECT d.uuid FROM deployables d JOIN devices v ON v.uuid = d.device_uuid"+c.String()+" LIMIT 1", c.values...)
@@ -250,8 +255,8 @@ func (f DeployableFilter) String() string {
 }
 
 // DeleteAttribute deletes an attribute that somebody set. The error is of kind
-// ErrNotFound where there is none, and of kind ErrChanged where the driver reports it:
-// it would be back with the next report.
+// ErrNotFound where there is none, and of kind ErrChanged where the driver
+// reports it: it would be back with the next report.
 func (s *Store) DeleteAttribute(ctx context.Context, id uuid.UUID, actor cyborg.Actor) error {
 	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		found, err := findAttribute(ctx, tx, id)

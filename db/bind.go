@@ -17,13 +17,14 @@ import (
 // handles, all of them or none.
 //
 // The handles get their holder at admission, so that nobody else can take them
-// and nobody can program or retire their accelerators. An accelerator is claimed
-// only where an image has to be loaded into it first; binds that load nothing
-// therefore do not wait for each other, however many there are on one accelerator.
+// and nobody can program or retire their accelerators. An accelerator is
+// claimed only where an image has to be loaded into it first; binds that load
+// nothing therefore do not wait for each other, however many there are on one
+// accelerator.
 //
 // A bind that admission finds to be impossible is recorded as an operation that
-// has failed, with its requests in state BindFailed: whoever looks them up later
-// must find the reason.
+// has failed, with its requests in state BindFailed: whoever looks them up
+// later must find the reason.
 type bind struct{ request cyborg.BindRequest }
 
 // ErrOtherARQs is wrapped by the error that refuses a bind because its instance
@@ -77,8 +78,8 @@ func (b bind) providers() []uuid.UUID {
 	return out
 }
 
-// choose locks everything that the bind is about, and then assignments a handle for
-// each request.
+// choose locks everything that the bind is about, and then assignments a handle
+// for each request.
 func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := b.validate(); err != nil {
 		return choice{}, err
@@ -98,8 +99,8 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	}
 
 	// The host is locked in shared mode for an instance whose profiles ask for no
-	// image: such a bind only needs to be alone on its accelerators. A bind that may
-	// load an image disturbs neighbours and locks the host exclusively.
+	// image: such a bind only needs to be alone on its accelerators. A bind that
+	// may load an image disturbs neighbours and locks the host exclusively.
 	lock.queue(batch, `
 		SELECT unnest($1::text[]), false
 		UNION ALL SELECT $2, $3 AND NOT EXISTS (SELECT FROM arqs WHERE uuid = ANY($4) AND profile_group ?| $5)`,
@@ -149,16 +150,16 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 
 	out, err := b.takeHandles(ctx, tx, out, byUUID)
 	if len(out.before.Loads) > 0 && !lock.has(b.request.Host, false) {
-		// The lock's mode was decided before the requests existed. They appeared
-		// while this transaction waited, and they ask for an image.
+		// The lock's mode was decided before the requests existed. They appeared while
+		// this transaction waited, and they ask for an image.
 		return out, errCollision
 	}
 
 	return out, err
 }
 
-// alreadyBound reports whether every request is already bound as it is asked for, which
-// means that the same bind was sent again.
+// alreadyBound reports whether every request is already bound as it is asked
+// for, which means that the same bind was sent again.
 func (b bind) alreadyBound(arqs map[uuid.UUID]*cyborg.ARQ) bool {
 	for _, want := range b.request.ARQs {
 		a, ok := arqs[want.UUID]
@@ -169,9 +170,9 @@ func (b bind) alreadyBound(arqs map[uuid.UUID]*cyborg.ARQ) bool {
 	return true
 }
 
-// checkBindable refuses accelerator requests that cannot be bound in their present state.
-// Such a refusal leaves no failed operation behind. other is a further request of
-// the same instance, or zero.
+// checkBindable refuses accelerator requests that cannot be bound in their
+// present state. Such a refusal leaves no failed operation behind. other is a
+// further request of the same instance, or zero.
 func (b bind) checkBindable(arqs map[uuid.UUID]*cyborg.ARQ, other uuid.UUID) error {
 	sources := cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBindStarted)
 	seen := map[uuid.UUID]bool{}
@@ -201,7 +202,8 @@ func (b bind) checkBindable(arqs map[uuid.UUID]*cyborg.ARQ, other uuid.UUID) err
 	return nil
 }
 
-// checkProviders refuses resource providers that are unknown or belong to another host.
+// checkProviders refuses resource providers that are unknown or belong to
+// another host.
 func (b bind) checkProviders(uses []accelerator) error {
 	for _, want := range b.request.ARQs {
 		i := slices.IndexFunc(uses, func(a accelerator) bool { return a.ProviderUUID == want.Provider })
@@ -216,9 +218,9 @@ func (b bind) checkProviders(uses []accelerator) error {
 	return nil
 }
 
-// takeHandles chooses a free handle for each request, and finds the images that must be
-// loaded first. Where another operation works on an accelerator, the caller may
-// try again later; any other obstacle makes the bind fail.
+// takeHandles chooses a free handle for each request, and finds the images that
+// must be loaded first. Where another operation works on an accelerator, the
+// caller may try again later; any other obstacle makes the bind fail.
 func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[uuid.UUID]*cyborg.ARQ) (choice, error) {
 	used := map[uuid.UUID]bool{}
 	loads, wishes := map[uuid.UUID]cyborg.Load{}, map[uuid.UUID]string{}
@@ -246,7 +248,8 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		used[a.Handles[free].UUID] = true
 		out.assignments = append(out.assignments, assignment{arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID})
 
-		// An image is loaded once for each accelerator, whatever the number of requests.
+		// An image is loaded once for each accelerator, whatever the number of
+		// requests.
 		load, wish, err := loadOf(a, arqs[want.UUID].Group)
 		if err != nil {
 			return out.failedWith(err), nil
@@ -277,12 +280,12 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 	return b.claimDisturbed(ctx, tx, out, wishes)
 }
 
-// noFreeHandle decides what follows where accelerator a has no free handle although
-// Placement has allocated one. If an operation is about to free a handle, the bind
-// may wait for that operation; else it fails.
+// noFreeHandle decides what follows where accelerator a has no free handle
+// although Placement has allocated one. If an operation is about to free a
+// handle, the bind may wait for that operation; else it fails.
 func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *accelerator) (choice, error) {
-	// A request with a claim that is not being bound is being unbound or deleted, so its
-	// handle may soon be free.
+	// A request with a claim that is not being bound is being unbound or deleted,
+	// so its handle may soon be free.
 	var freeing uuid.UUID
 	err := tx.QueryRow(ctx, `
 		SELECT a.claimed_by FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid
@@ -302,9 +305,9 @@ func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *accele
 		WithHint("Placement believes that it has one: Reconcile compares the two.")), nil
 }
 
-// waitOrFail refuses a bind because another operation works on one of its accelerators.
-// While the bind has time left, the caller tries again when that operation has
-// ended. Once the time is over, the bind is recorded as failed.
+// waitOrFail refuses a bind because another operation works on one of its
+// accelerators. While the bind has time left, the caller tries again when that
+// operation has ended. Once the time is over, the bind is recorded as failed.
 func (b bind) waitOrFail(out choice, claimed error) (choice, error) {
 	if b.request.Within > 0 {
 		return out, claimed
@@ -315,16 +318,16 @@ func (b bind) waitOrFail(out choice, claimed error) (choice, error) {
 		WithOperation(e.Operation).WithHint("arqs.bind_timeout is the limit.")), nil
 }
 
-// Properties in a group of a device profile that ask for an image: by the image's
-// UUID in Glance, or by the function that the image implements.
+// Properties in a group of a device profile that ask for an image: by the
+// image's UUID in Glance, or by the function that the image implements.
 const (
 	bitstreamProperty = "accel:bitstream_id"
 	functionProperty  = "accel:function_id"
 )
 
 // loadOf returns what must be loaded into accelerator a for a group of a device
-// profile; the zero Load means nothing, because the image is there already. wish is
-// the image that the group asks for, or empty where any image will do.
+// profile; the zero Load means nothing, because the image is there already.
+// wish is the image that the group asks for, or empty where any image will do.
 func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish string, err error) {
 	bitstream, function := group[bitstreamProperty], group[functionProperty]
 
@@ -355,9 +358,9 @@ func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish str
 }
 
 // claimDisturbed makes the accelerators that loading the images disturbs the
-// targets of the operation, which are claimed: all that share a program set with one
-// of the loaded accelerators. An image must not
-// disturb another one of this bind, nor an accelerator whose wish is met already.
+// targets of the operation, which are claimed: all that share a program set
+// with one of the loaded accelerators. An image must not disturb another one of
+// this bind, nor an accelerator whose wish is met already.
 func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes map[uuid.UUID]string) (choice, error) {
 	var loaded []uuid.UUID
 	for _, load := range out.before.Loads {
@@ -370,7 +373,8 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes 
 		return out, err
 	}
 
-	// A program set is loaded as a whole: two wishes in one set contradict each other.
+	// A program set is loaded as a whole: two wishes in one set contradict each
+	// other.
 	type set struct {
 		device uuid.UUID
 		name   string
@@ -405,8 +409,8 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes 
 	return out, nil
 }
 
-// guard checks the accelerators that an image disturbs. Handles that this bind took
-// at its admission do not count as held.
+// guard checks the accelerators that an image disturbs. Handles that this bind
+// took at its admission do not count as held.
 func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		t := &targets[i]
@@ -418,7 +422,8 @@ func (bind) guard(targets []accelerator, operation uuid.UUID) error {
 }
 
 // admit gives the handles their holder and moves the accelerator requests to
-// BindStarted, or records the providers they asked for where the bind has failed.
+// BindStarted, or records the providers they asked for where the bind has
+// failed.
 func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	var arqs, providers, handles []uuid.UUID
 	for _, t := range chosen.assignments {
@@ -471,8 +476,8 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 // accelerators that an image is loaded into.
 func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	if o.age >= b.request.Within {
-		// ErrCancelled is a kind that is never tried again: the time limit has cancelled
-		// the operation.
+		// ErrCancelled is a kind that is never tried again: the time limit has
+		// cancelled the operation.
 		return cyborg.Errorf(cyborg.ErrCancelled, "the accelerator requests were not bound within %s", b.request.Within).
 			WithHint("arqs.bind_timeout is the limit.")
 	}
@@ -521,8 +526,8 @@ func (b bind) notified() []uuid.UUID {
 // nothingToLoad reports whether the bind can end without any work on the host.
 func (bind) nothingToLoad(o *running) bool { return len(o.before.Loads) == 0 }
 
-// end settles the requests as Bound or BindFailed. Where an image was to be loaded
-// it also lifts, restores or keeps the fences, depending on the outcome.
+// end settles the requests as Bound or BindFailed. Where an image was to be
+// loaded it also lifts, restores or keeps the fences, depending on the outcome.
 func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if outcome.State == cyborg.OperationSucceeded {
 		if err := b.recordLoaded(ctx, tx, o, outcome); err != nil {
@@ -542,8 +547,8 @@ func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	return restoreFences(ctx, tx, o)
 }
 
-// recordLoaded records the images that were loaded, and lifts the fences that were set
-// for the loading.
+// recordLoaded records the images that were loaded, and lifts the fences that
+// were set for the loading.
 func (bind) recordLoaded(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if len(o.targets) == 0 {
 		return nil

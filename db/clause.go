@@ -28,9 +28,10 @@ func (c *clause) and(condition string, values ...any) {
 	c.conditions = append(c.conditions, condition)
 }
 
-// andAny adds that the column has one of the values; without values it adds nothing.
-// A single value is compared with =, because PostgreSQL cannot estimate the length of
-// a list that is a parameter, and would make a new plan for every call.
+// andAny adds that the column has one of the values; without values it adds
+// nothing. A single value is compared with =, because PostgreSQL cannot
+// estimate the length of a list that is a parameter, and would make a new plan
+// for every call.
 func andAny[T any](c *clause, column string, values []T) {
 	switch len(values) {
 	case 0:
@@ -41,14 +42,16 @@ func andAny[T any](c *clause, column string, values []T) {
 	}
 }
 
-// andAmong adds that the column lies in the range; without a range it adds nothing.
+// andAmong adds that the column lies in the range; without a range it adds
+// nothing.
 func andAmong(c *clause, column string, among *UUIDRange) {
 	if among != nil {
 		c.and(column+" BETWEEN ? AND ?", among.First, among.Last)
 	}
 }
 
-// String returns the WHERE clause, or an empty string where there are no conditions.
+// String returns the WHERE clause, or an empty string where there are no
+// conditions.
 func (c *clause) String() string {
 	if len(c.conditions) == 0 {
 		return ""
@@ -56,11 +59,13 @@ func (c *clause) String() string {
 	return " WHERE " + strings.Join(c.conditions, " AND ")
 }
 
-// limit returns the LIMIT of a page. The number is part of the text: with a parameter
-// the planner could not know that a page is small, and might sort the whole table.
+// limit returns the LIMIT of a page. The number is part of the text: with a
+// parameter the planner could not know that a page is small, and might sort the
+// whole table.
 func (p Page) limit() string { return " LIMIT " + strconv.Itoa(clamp(p.Limit)) }
 
-// clamp returns a page's limit: between 1 and 1000, and 1000 where none is given.
+// clamp returns a page's limit: between 1 and 1000, and 1000 where none is
+// given.
 func clamp(limit int) int {
 	const most = 1000
 	if limit <= 0 || limit > most {
@@ -70,8 +75,8 @@ func clamp(limit int) int {
 }
 
 // place reads the sort columns of the row that the page's marker names, with a
-// statement that finds the row by the marker. An unknown marker is an error of kind
-// ErrInvalid.
+// statement that finds the row by the marker. An unknown marker is an error of
+// kind ErrInvalid.
 func (p Page) place(ctx context.Context, q querier, sql string, columns ...any) error {
 	// PostgreSQL would answer a malformed UUID with an error of its own.
 	var marker any = p.Marker

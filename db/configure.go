@@ -12,14 +12,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// configure is the operation that installs, uninstalls or reconfigures a backend. It
-// claims every deployable of the backend.
+// configure is the operation that installs, uninstalls or reconfigures a
+// backend. It claims every deployable of the backend.
 type configure struct{ request cyborg.ConfigureRequest }
 
 func (configure) kind() cyborg.OperationKind { return cyborg.OperationConfigure }
 
-// choose locks the host, and checks that the backend is free and that the action makes
-// sense for it.
+// choose locks the host, and checks that the backend is free and that the
+// action makes sense for it.
 func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	r := c.request
 	if r.Backend == "" {
@@ -71,9 +71,9 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 // subject is the id of the backend as a subject of operations.
 func (c configure) subject() string { return c.request.Host + "/" + c.request.Backend }
 
-// checkIdle refuses a backend that another operation works on. Claims do not suffice for
-// that, because a backend may have no deployable. The host is locked, so no other
-// operation is admitted between this check and the commit.
+// checkIdle refuses a backend that another operation works on. Claims do not
+// suffice for that, because a backend may have no deployable. The host is
+// locked, so no other operation is admitted between this check and the commit.
 func (c configure) checkIdle(ctx context.Context, tx pgx.Tx) error {
 	var other uuid.UUID
 	err := tx.QueryRow(ctx, `
@@ -90,8 +90,9 @@ func (c configure) checkIdle(ctx context.Context, tx pgx.Tx) error {
 		WithOperation(other).WithHint("Wait until it has ended, or cancel it.")
 }
 
-// withCause adds to a refusal the operation that put the backend into its present state,
-// if there was one. Only refusals of kind ErrChanged are about that state.
+// withCause adds to a refusal the operation that put the backend into its
+// present state, if there was one. Only refusals of kind ErrChanged are about
+// that state.
 func (c configure) withCause(ctx context.Context, tx pgx.Tx, refusal error) error {
 	if cyborg.ErrorKindOf(refusal) != cyborg.ErrChanged {
 		return refusal
@@ -109,9 +110,9 @@ func (c configure) withCause(ctx context.Context, tx pgx.Tx, refusal error) erro
 	return cyborg.AsError(refusal).WithOperation(by)
 }
 
-// checkAction refuses an action that makes no sense for the backend as it is. driver and
-// state are nil where the host has no such backend. same is set where the request has
-// no options, or the options that the backend has.
+// checkAction refuses an action that makes no sense for the backend as it is.
+// driver and state are nil where the host has no such backend. same is set
+// where the request has no options, or the options that the backend has.
 func (c configure) checkAction(driver *string, state *cyborg.BackendState, same bool) error {
 	r := c.request
 
@@ -144,11 +145,12 @@ func (c configure) checkAction(driver *string, state *cyborg.BackendState, same 
 	return nil
 }
 
-// admit changes nothing: the claims and the operation's subject keep others away.
+// admit changes nothing: the claims and the operation's subject keep others
+// away.
 func (configure) admit(context.Context, pgx.Tx, choice) error { return nil }
 
-// guard refuses deployables that another operation works on, and, where the backend
-// is to be uninstalled, deployables that somebody holds.
+// guard refuses deployables that another operation works on, and, where the
+// backend is to be uninstalled, deployables that somebody holds.
 func (c configure) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
@@ -171,8 +173,8 @@ func (configure) begin(context.Context, pgx.Tx, *running) error { return nil }
 // describe adds the request itself.
 func (c configure) describe(_ *running, work *cyborg.Work) { work.Configure = &c.request }
 
-// end records the backend as the agent has reported it in its result. Its devices
-// follow with the next report.
+// end records the backend as the agent has reported it in its result. Its
+// devices follow with the next report.
 func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if outcome.State == cyborg.OperationNeedsOperator {
 		return markInError(ctx, tx, o, outcome)
@@ -216,8 +218,8 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		options = c.request.Options
 	}
 
-	// What the request leaves open stays as it is. The statement changes no row that is
-	// so already, which tells whether the host has reported it.
+	// What the request leaves open stays as it is. The statement changes no row
+	// that is so already, which tells whether the host has reported it.
 	const want = `coalesce(nullif($3, ''), driver), coalesce($4::jsonb, options), $5, $6, $7::text[], true`
 	tag, err := tx.Exec(ctx, `
 		UPDATE backends SET (driver, options, state, error, services, reported) = ROW (`+want+`)

@@ -12,12 +12,13 @@ import (
 
 // ARQDeletion chooses the accelerator requests to delete.
 type ARQDeletion struct {
-	// UUIDs are the requests; or else Instance is the instance whose requests they are.
+	// UUIDs are the requests; or else Instance is the instance whose requests they
+	// are.
 	UUIDs    []uuid.UUID
 	Instance uuid.UUID
 
-	// Projects, where it is not nil, are the projects whose requests the caller may see.
-	// Other requests do not exist for the caller.
+	// Projects, where it is not nil, are the projects whose requests the caller may
+	// see. Other requests do not exist for the caller.
 	Projects []string
 
 	// Held allows the deletion of requests that are bound to somebody.
@@ -29,17 +30,19 @@ type DeletedARQs struct {
 	// Missing lists the UUIDs for which there is no request.
 	Missing []uuid.UUID
 
-	// Pending lists the operations that work on some of the requests. They were asked to
-	// stop; when they have ended, with whatever result, the requests are deleted.
+	// Pending lists the operations that work on some of the requests. They were
+	// asked to stop; when they have ended, with whatever result, the requests are
+	// deleted.
 	Pending []cyborg.Operation
 }
 
-// DeleteARQs deletes accelerator requests in one transaction, and frees their handles.
+// DeleteARQs deletes accelerator requests in one transaction, and frees their
+// handles.
 //
-// It needs nothing of a host: the instance is gone, and perhaps its host, too. A
-// request that an operation works on is marked, and the operation is asked to stop.
-// Where one of the requests may not be deleted, the error is of kind ErrForbidden and
-// none is deleted.
+// It needs nothing of a host: the instance is gone, and perhaps its host, too.
+// A request that an operation works on is marked, and the operation is asked to
+// stop. Where one of the requests may not be deleted, the error is of kind
+// ErrForbidden and none is deleted.
 func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Actor) (DeletedARQs, error) {
 	var out DeletedARQs
 	err := s.changeByKey(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
@@ -102,8 +105,9 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 	return out, err
 }
 
-// deleteARQs deletes requests that no operation works on, and frees their handles. It
-// collides where an operation has claimed one of them in the meantime.
+// deleteARQs deletes requests that no operation works on, and frees their
+// handles. It collides where an operation has claimed one of them in the
+// meantime.
 func deleteARQs(ctx context.Context, tx pgx.Tx, gone []uuid.UUID) error {
 	if len(gone) == 0 {
 		return nil
@@ -136,8 +140,8 @@ func deleteARQs(ctx context.Context, tx pgx.Tx, gone []uuid.UUID) error {
 	return release(ctx, tx, "uuid = ANY($1)", handles)
 }
 
-// deleteWith marks requests for deletion at the end of the operation that works on
-// them, asks the operation to stop, and returns it.
+// deleteWith marks requests for deletion at the end of the operation that works
+// on them, asks the operation to stop, and returns it.
 func deleteWith(ctx context.Context, tx pgx.Tx, operation uuid.UUID, arqs []uuid.UUID) (cyborg.Operation, error) {
 	// Only the first request to stop an operation is recorded.
 	batch := &pgx.Batch{}

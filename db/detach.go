@@ -15,9 +15,9 @@ import (
 )
 
 // detach is the operation that takes handles back. It is allowed in every state
-// except under another operation: what is broken, in maintenance or gone must be
-// possible to free. A forced detach frees the handles in the records alone, where the
-// host cannot take them back; see unconfirmed.go.
+// except under another operation: what is broken, in maintenance or gone must
+// be possible to free. A forced detach frees the handles in the records alone,
+// where the host cannot take them back; see unconfirmed.go.
 type detach struct {
 	request     cyborg.DetachRequest
 	silentAfter time.Duration
@@ -25,8 +25,8 @@ type detach struct {
 
 func (detach) kind() cyborg.OperationKind { return cyborg.OperationDetach }
 
-// choose locks the accelerator, and checks that its handles may be taken back, and
-// that force is needed where it is asked for.
+// choose locks the accelerator, and checks that its handles may be taken back,
+// and that force is needed where it is asked for.
 func (d detach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	found, err := lockOne(ctx, tx, d.request.Accelerator)
 	if err != nil {
@@ -49,7 +49,8 @@ func (d detach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	return out, err
 }
 
-// held lists the handles to take back: those of the holder in the request, or all.
+// held lists the handles to take back: those of the holder in the request, or
+// all.
 func (d detach) held(a *accelerator) []cyborg.AttachHandle {
 	var out []cyborg.AttachHandle
 	for _, h := range a.Handles {
@@ -60,9 +61,9 @@ func (d detach) held(a *accelerator) []cyborg.AttachHandle {
 	return out
 }
 
-// checkUnrequested refuses handles that accelerator requests of OpenStack have: a request
-// would stay bound to a handle that it has lost. No bind can take a handle of the
-// accelerator while the detach has its claim.
+// checkUnrequested refuses handles that accelerator requests of OpenStack have:
+// a request would stay bound to a handle that it has lost. No bind can take a
+// handle of the accelerator while the detach has its claim.
 func (d detach) checkUnrequested(ctx context.Context, tx pgx.Tx, a *accelerator) error {
 	var handles []uuid.UUID
 	for _, h := range d.held(a) {
@@ -88,8 +89,8 @@ func (d detach) checkUnrequested(ctx context.Context, tx pgx.Tx, a *accelerator)
 		WithHint("Delete the instance that has it; or unbind or delete the request.")
 }
 
-// forceReason returns the reason why the host cannot take the handles back. Where it can,
-// force is refused with an error of kind ErrChanged.
+// forceReason returns the reason why the host cannot take the handles back.
+// Where it can, force is refused with an error of kind ErrChanged.
 func (d detach) forceReason(ctx context.Context, tx pgx.Tx, a *accelerator) (string, error) {
 	// First what concerns these handles, then their host.
 	if a.Presence == cyborg.PresenceMissing {
@@ -163,8 +164,8 @@ func (d detach) describe(o *running, work *cyborg.Work) {
 	}
 }
 
-// end frees the handles. A forced detach marks them as unconfirmed instead, because
-// the host may still have them attached.
+// end frees the handles. A forced detach marks them as unconfirmed instead,
+// because the host may still have them attached.
 func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
@@ -177,7 +178,8 @@ func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.
 			return markUnconfirmed(ctx, tx, o, handles)
 		}
 
-		// An accelerator that was in error because of a handle in doubt may be ready again.
+		// An accelerator that was in error because of a handle in doubt may be ready
+		// again.
 		if err := release(ctx, tx, "uuid = ANY($1)", handles); err != nil {
 			return err
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// DeviceProfileFilter chooses device profiles; empty fields choose all. Fields are ANDed, values of one field ORed.
+// DeviceProfileFilter chooses device profiles; empty fields choose all. Fields
+// are ANDed, values of one field ORed.
 type DeviceProfileFilter struct {
 	UUIDs []uuid.UUID
 	Names []string
@@ -33,8 +34,8 @@ func sortedProfiles() sorted {
 	}}
 }
 
-// DeviceProfiles lists device profiles, in the order in which they were created unless
-// the listing asks for another.
+// DeviceProfiles lists device profiles, in the order in which they were created
+// unless the listing asks for another.
 func (s *Store) DeviceProfiles(ctx context.Context, filter DeviceProfileFilter, listing Listing) ([]cyborg.DeviceProfile, error) {
 	c := filter.clause()
 	order, err := listing.order(ctx, s.pool, c, sortedProfiles())
@@ -57,14 +58,15 @@ func (s *Store) DeviceProfiles(ctx context.Context, filter DeviceProfileFilter, 
 	return found, s.failure(ctx, err)
 }
 
-// lockProfiles makes the transaction the only one that creates or deletes device
-// profiles, so that the feed has these changes in the order in which they happened. It
-// must run before the first write. The seed 1 keeps the lock apart from those of
-// hosts, which have the seed 0.
+// lockProfiles makes the transaction the only one that creates or deletes
+// device profiles, so that the feed has these changes in the order in which
+// they happened. It must run before the first write. The seed 1 keeps the lock
+// apart from those of hosts, which have the seed 0.
 const lockProfiles = "SELECT pg_advisory_xact_lock(hashtextextended('device profiles', 1))"
 
-// CreateDeviceProfile records a profile, under a new UUID where it has none. The error
-// is of kind ErrNameTaken where another profile has its name or its UUID.
+// CreateDeviceProfile records a profile, under a new UUID where it has none.
+// The error is of kind ErrNameTaken where another profile has its name or its
+// UUID.
 func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error) {
 	profile.UUID = cmp.Or(profile.UUID, uuid.New())
 
@@ -92,10 +94,10 @@ func (s *Store) CreateDeviceProfile(ctx context.Context, profile cyborg.DevicePr
 	return profile, err
 }
 
-// DeleteDeviceProfiles deletes one profile for each of the filters, all or none. The
-// error is of kind ErrNotFound where a filter chooses none. It is of kind ErrInUse
-// where an accelerator request was made from the profile: Nova asks for the profile
-// again when it evacuates or unshelves the instance.
+// DeleteDeviceProfiles deletes one profile for each of the filters, all or
+// none. The error is of kind ErrNotFound where a filter chooses none. It is of
+// kind ErrInUse where an accelerator request was made from the profile: Nova
+// asks for the profile again when it evacuates or unshelves the instance.
 func (s *Store) DeleteDeviceProfiles(ctx context.Context, profiles []DeviceProfileFilter, actor cyborg.Actor) error {
 	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockProfiles); err != nil {
@@ -130,8 +132,8 @@ func (f DeviceProfileFilter) String() string {
 	return "at all"
 }
 
-// usedProfile turns the violation of the reference from accelerator requests into the
-// refusal to delete a profile; any other error stays as it is.
+// usedProfile turns the violation of the reference from accelerator requests
+// into the refusal to delete a profile; any other error stays as it is.
 func usedProfile(err error, filter DeviceProfileFilter) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok || pg.Code != foreignKeyViolation {

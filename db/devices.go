@@ -27,10 +27,11 @@ func readDevices(ctx context.Context, q querier, rest string, values ...any) ([]
 	})
 }
 
-// Devices lists devices, without their accelerators, in the order in which they were found.
+// Devices lists devices, without their accelerators, in the order in which they
+// were found.
 func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]cyborg.Device, error) {
-	// The marker is a UUID, but pages are read by the small id, which is in the order in
-	// which devices were found.
+	// The marker is a UUID, but pages are read by the small id, which is in the
+	// order in which devices were found.
 	c := filter.clause("")
 	if page.Marker != "" {
 		var id int64
@@ -44,8 +45,8 @@ func (s *Store) Devices(ctx context.Context, filter DeviceFilter, page Page) ([]
 	return found, s.failure(ctx, err)
 }
 
-// clause returns the conditions of the filter; alias is the prefix of the columns,
-// with its dot, or empty.
+// clause returns the conditions of the filter; alias is the prefix of the
+// columns, with its dot, or empty.
 func (f *DeviceFilter) clause(alias string) *clause {
 	c := &clause{}
 	andAny(c, alias+"uuid", f.UUIDs)
@@ -57,14 +58,15 @@ func (f *DeviceFilter) clause(alias string) *clause {
 	return c
 }
 
-// Device reads one device with its accelerators. The error is of kind ErrNotFound
-// where there is none.
+// Device reads one device with its accelerators. The error is of kind
+// ErrNotFound where there is none.
 func (s *Store) Device(ctx context.Context, id uuid.UUID) (cyborg.Device, error) {
 	found, err := readDevice(ctx, s.pool, id)
 	return found, s.failure(ctx, err)
 }
 
-// readDevice reads one device with its accelerators, perhaps within a transaction.
+// readDevice reads one device with its accelerators, perhaps within a
+// transaction.
 func readDevice(ctx context.Context, q querier, id uuid.UUID) (cyborg.Device, error) {
 	found, err := readDevices(ctx, q, " WHERE uuid = $1", id)
 	if err != nil {

@@ -14,15 +14,17 @@ import (
 
 // Duplicate agents
 //
-// A host has one agent. The first report that is recorded decides which one. While
-// that agent is heard, every other agent that reports or sends heartbeats for the
-// host is a duplicate and is refused; the table rivals lists the refused ones.
+// A host has one agent. The first report that is recorded decides which one.
+// While that agent is heard, every other agent that reports or sends heartbeats
+// for the host is a duplicate and is refused; the table rivals lists the
+// refused ones.
 //
-// Once the host's agent has fallen silent, the next agent that is heard takes its
-// place. It may well be the same agent after a reboot, or after it lost its state
-// directory. A duplicate that was refused before must first be heard for as long as
-// it takes to count as silent: after an outage of all servers every agent looks
-// silent, and the duplicate must not get the host only because it was faster.
+// Once the host's agent has fallen silent, the next agent that is heard takes
+// its place. It may well be the same agent after a reboot, or after it lost its
+// state directory. A duplicate that was refused before must first be heard for
+// as long as it takes to count as silent: after an outage of all servers every
+// agent looks silent, and the duplicate must not get the host only because it
+// was faster.
 
 // agentIdentity is what an agent says about itself in a report or a heartbeat.
 type agentIdentity struct {
@@ -30,13 +32,14 @@ type agentIdentity struct {
 	started                                time.Time // zero where the message has no start time
 }
 
-// otherAgent is an SQL condition: the message b was not sent by the agent that the
-// host h is bound to. Agents of earlier releases send no instance. They differ from
-// agents that do by their boot id, and cannot be distinguished from each other.
+// otherAgent is an SQL condition: the message b was not sent by the agent that
+// the host h is bound to. Agents of earlier releases send no instance. They
+// differ from agents that do by their boot id, and cannot be distinguished from
+// each other.
 const otherAgent = "(h.instance <> b.instance AND (h.boot_id <> b.boot_id OR h.instance <> '' AND b.instance <> ''))"
 
-// name identifies the agent in the table rivals: its instance, or its boot id where
-// it sent no instance.
+// name identifies the agent in the table rivals: its instance, or its boot id
+// where it sent no instance.
 func (r *agentIdentity) name() string { return cmp.Or(r.instance, r.boot, "unknown") }
 
 // duplicateAgent is an agent that is not the one its host is bound to.
@@ -44,8 +47,8 @@ type duplicateAgent struct {
 	agentIdentity
 	by int // index of its message in the batch
 
-	// refused is false where the host's agent is silent, so that this one may take its
-	// place.
+	// refused is false where the host's agent is silent, so that this one may take
+	// its place.
 	refused bool
 	unheard time.Duration // since the host's agent was heard
 	at      string        // the address that the host's agent was heard from
@@ -61,9 +64,9 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 		names = append(names, one.name())
 	}
 
-	// An agent is refused while the host's agent is heard. It is also refused while it
-	// is itself a known duplicate that has been heard for less than the time after
-	// which an agent counts as silent, or that has paused since.
+	// An agent is refused while the host's agent is heard. It is also refused while
+	// it is itself a known duplicate that has been heard for less than the time
+	// after which an agent counts as silent, or that has paused since.
 	batch.Queue(`
 		SELECT b.n, clock_timestamp() - h.last_seen, h.agent_address,
 		       h.last_seen >= clock_timestamp() - $5::interval
@@ -82,8 +85,9 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 	})
 }
 
-// recordDuplicateAgents records the duplicates that are refused, and returns those
-// that are new or were not heard for a while, so that each is logged once.
+// recordDuplicateAgents records the duplicates that are refused, and returns
+// those that are new or were not heard for a while, so that each is logged
+// once.
 func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates []duplicateAgent) ([]duplicateAgent, error) {
 	var (
 		hosts, boots, instances, versions, addresses []string
@@ -109,10 +113,12 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates
 		return nil, nil
 	}
 
-	// The row locks on hosts wait for a host that is being forgotten at this moment.
-	// Such a host drops out of the join, and its duplicates are not recorded.
+	// The row locks on hosts wait for a host that is being forgotten at this
+	// moment. Such a host drops out of the join, and its duplicates are not
+	// recorded.
 	//
-	// since starts anew after a pause, because only an uninterrupted presence counts.
+	// since starts anew after a pause, because only an uninterrupted presence
+	// counts.
 	rows, err := q.Query(ctx, `
 		WITH said AS (
 			SELECT DISTINCT ON (host, instance) *
@@ -185,9 +191,9 @@ func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAg
 	}
 }
 
-// replaceSilentAgents returns the duplicates whose reports were recorded because the agents of
-// their hosts had fallen silent. Each is its host's agent now, so it is removed from
-// the table of duplicates.
+// replaceSilentAgents returns the duplicates whose reports were recorded
+// because the agents of their hosts had fallen silent. Each is its host's agent
+// now, so it is removed from the table of duplicates.
 func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
 	var (
 		successors   []duplicateAgent

@@ -25,10 +25,10 @@ const (
 	readOnly             = "25006" // the server is a standby, or became one by a failover
 )
 
-// transientClasses lists the classes of SQLSTATE that say nothing about the statement,
-// only that the server takes no work now: connection exception, insufficient resources
-// (a full disk or memory, too many connections), operator intervention (shutdown,
-// crash, start), system error (an I/O error).
+// transientClasses lists the classes of SQLSTATE that say nothing about the
+// statement, only that the server takes no work now: connection exception,
+// insufficient resources (a full disk or memory, too many connections),
+// operator intervention (shutdown, crash, start), system error (an I/O error).
 var transientClasses = []string{"08", "53", "57", "58"}
 
 // transient reports whether the server may take the same work later.
@@ -45,7 +45,8 @@ func collided(err error) bool {
 	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected)
 }
 
-// violates reports whether err is the violation of the unique constraint of that name.
+// violates reports whether err is the violation of the unique constraint of
+// that name.
 func violates(err error, constraint string) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == uniqueViolation && pg.ConstraintName == constraint
@@ -81,14 +82,15 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	return out
 }
 
-// explain chooses the kind and the message for an error of the database or of the
-// connection to it.
+// explain chooses the kind and the message for an error of the database or of
+// the connection to it.
 func explain(err error) *cyborg.Error {
 	pg, isPg := errors.AsType[*pgconn.PgError](err)
 	_, isNet := errors.AsType[net.Error](err)
 	_, isConnect := errors.AsType[*pgconn.ConnectError](err)
 
-	// Several cases may apply to one error. The first that does names its cause best.
+	// Several cases may apply to one error. The first that does names its cause
+	// best.
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), isPg && pg.Code == queryCanceled:
 		return cyborg.Errorf(cyborg.ErrTimeout, "the database did not answer in time")
@@ -107,8 +109,8 @@ func explain(err error) *cyborg.Error {
 	}
 }
 
-// isBroken recognizes broken connections by their text, where the error has no type
-// of its own.
+// isBroken recognizes broken connections by their text, where the error has no
+// type of its own.
 func isBroken(err error) bool {
 	for _, text := range []string{"unexpected EOF", "conn closed", "closed pool", "broken pipe", "connection reset"} {
 		if strings.Contains(err.Error(), text) {

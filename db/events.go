@@ -12,17 +12,18 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// readable is the condition that keeps an event query to complete transactions. Every
-// transaction below the oldest running one is over, and later ones get higher numbers,
-// so nothing can appear any more among the events that it lets through.
+// readable is the condition that keeps an event query to complete transactions.
+// Every transaction below the oldest running one is over, and later ones get
+// higher numbers, so nothing can appear any more among the events that it lets
+// through.
 const readable = "transaction < pg_snapshot_xmin(pg_current_snapshot())"
 
-// Events lists the events after the given cursor, in the order of the feed, at most
-// limit of them (1–1000; 0 means 1000).
+// Events lists the events after the given cursor, in the order of the feed, at
+// most limit of them (1–1000; 0 means 1000).
 //
-// The feed is complete: reading on from the last event's cursor misses nothing and
-// repeats nothing. Two changes of one host are in it in the order in which they
-// happened.
+// The feed is complete: reading on from the last event's cursor misses nothing
+// and repeats nothing. Two changes of one host are in it in the order in which
+// they happened.
 func (s *Store) Events(ctx context.Context, filter EventFilter, after cyborg.Cursor, limit int) ([]cyborg.Event, error) {
 	c := filter.clause()
 	c.and("(transaction, id) > (?, ?)", after.Transaction, after.Event)
@@ -74,8 +75,8 @@ func (f *EventFilter) clause() *clause {
 	return c
 }
 
-// LastCursor returns the cursor of the newest readable event, or the zero cursor where
-// there is none. A reader that wants only new events starts there.
+// LastCursor returns the cursor of the newest readable event, or the zero
+// cursor where there is none. A reader that wants only new events starts there.
 func (s *Store) LastCursor(ctx context.Context) (cyborg.Cursor, error) {
 	cursor, err := lastCursor(ctx, s.pool)
 	return cursor, s.failure(ctx, err)

@@ -16,17 +16,17 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// candidatesPerPage is how many accelerators one query of the search returns. The search
-// usually ends within the first page.
+// candidatesPerPage is how many accelerators one query of the search returns.
+// The search usually ends within the first page.
 const candidatesPerPage = 100
 
-// fit chooses the best inactive accelerator for the request, and locks it and its
-// host. Live hosts come first; among their accelerators the best is the one that
-// serves the fewest consumers and still enough.
+// fit chooses the best inactive accelerator for the request, and locks it and
+// its host. Live hosts come first; among their accelerators the best is the one
+// that serves the fewest consumers and still enough.
 //
 // Concurrent requests take different accelerators: a request that finds a host
-// locked tries the other hosts first, and under a host's lock everybody sees what is
-// still free there.
+// locked tries the other hosts first, and under a host's lock everybody sees
+// what is still free there.
 func (p provision) fit(ctx context.Context, tx pgx.Tx) (accelerator, error) {
 	conditions, values, err := p.conditions()
 	if err != nil {
@@ -58,8 +58,8 @@ func (p provision) fit(ctx context.Context, tx pgx.Tx) (accelerator, error) {
 // conditions returns the conditions that SQL can decide, with their values. The
 // capability tree is left to Specs.Mismatches.
 func (p provision) conditions() (conditions []string, values []any, err error) {
-	// Only accelerators that nobody uses or works on. One with a nova_spec is in Nova's
-	// whitelist, so Nova may give it to an instance at any time.
+	// Only accelerators that nobody uses or works on. One with a nova_spec is in
+	// Nova's whitelist, so Nova may give it to an instance at any time.
 	c := clause{}
 	c.and(is("d.lifecycle", cyborg.LifecycleInactive))
 	c.and(is("d.presence", cyborg.PresencePresent))
@@ -73,8 +73,9 @@ func (p provision) conditions() (conditions []string, values []any, err error) {
 		c.and("d.host = ?", p.request.Host)
 	}
 
-	// Specs are compared as JSON, field by field, and only those that are asked for.
-	// Capability and Num are no equalities: see Mismatches, and the condition below.
+	// Specs are compared as JSON, field by field, and only those that are asked
+	// for. Capability and Num are no equalities: see Mismatches, and the condition
+	// below.
 	want := p.request.Specs
 	want.Capability, want.Num = nil, nil
 
@@ -99,20 +100,20 @@ func (p provision) conditions() (conditions []string, values []any, err error) {
 	return c.conditions, c.values, nil
 }
 
-// The tables that the conditions of the search refer to, and its order: the fewest
-// consumers first, then the age of the record.
+// The tables that the conditions of the search refer to, and its order: the
+// fewest consumers first, then the age of the record.
 const (
 	fitTables = `
 		FROM deployables d LEFT JOIN claims c ON c.deployable_uuid = d.uuid`
 	fitOrder = `(d.specs ->> 'num')::numeric, d.id`
 )
 
-// hosts returns the hosts of one page of candidates, the host of the best candidate
-// first, and whether there may be more pages.
+// hosts returns the hosts of one page of candidates, the host of the best
+// candidate first, and whether there may be more pages.
 func (p provision) hosts(ctx context.Context, tx pgx.Tx, conditions []string, values []any, offset int) (hosts []string, more bool, err error) {
-	// This read takes no lock, so the candidates may change until their host is locked;
-	// takeLocked reads them again. silentAfter is part of the text, because the values
-	// are shared with takeLocked and nothingFits.
+	// This read takes no lock, so the candidates may change until their host is
+	// locked; takeLocked reads them again. silentAfter is part of the text, because
+	// the values are shared with takeLocked and nothingFits.
 	rows, err := tx.Query(ctx, `
 		SELECT d.host, d.specs || d.specs_set`+fitTables+" JOIN hosts h ON h.name = d.host WHERE "+strings.Join(conditions, " AND ")+
 		fmt.Sprintf(" ORDER BY h.last_seen < clock_timestamp() - interval '%d ms', %s LIMIT %d OFFSET %d",
@@ -142,11 +143,11 @@ func (p provision) hosts(ctx context.Context, tx pgx.Tx, conditions []string, va
 	return hosts, found == candidatesPerPage, err
 }
 
-// take locks a host and chooses an accelerator there. Where none fits, or where the
-// lock is held and wait is false, it returns a zero accelerator and keeps no lock:
-// hosts are tried in the order of their candidates, and two transactions that kept
-// locks taken in different orders could wait for each other. A savepoint gives the
-// lock back.
+// take locks a host and chooses an accelerator there. Where none fits, or where
+// the lock is held and wait is false, it returns a zero accelerator and keeps
+// no lock: hosts are tried in the order of their candidates, and two
+// transactions that kept locks taken in different orders could wait for each
+// other. A savepoint gives the lock back.
 func (p provision) take(ctx context.Context, tx pgx.Tx, host string, wait bool, conditions []string, values []any) (accelerator, error) {
 	attempt, err := tx.Begin(ctx) // within a transaction this is a savepoint
 	if err != nil {
@@ -187,8 +188,8 @@ func (p provision) takeLocked(ctx context.Context, tx pgx.Tx, host string, wait 
 		return accelerator{}, err
 	}
 
-	// Only the first match counts, but all rows have to be read before the connection is
-	// free for the next statement.
+	// Only the first match counts, but all rows have to be read before the
+	// connection is free for the next statement.
 	var best, id uuid.UUID
 	var specs cyborg.Specs
 	_, err = pgx.ForEachRow(rows, []any{&id, &specs}, func() error {
@@ -210,7 +211,8 @@ func (p provision) takeLocked(ctx context.Context, tx pgx.Tx, host string, wait 
 	return found[0], p.guard(found, uuid.Nil)
 }
 
-// misses lists what the accelerator lacks of what the request asks for, a phrase each.
+// misses lists what the accelerator lacks of what the request asks for, a
+// phrase each.
 func (p provision) misses(a *accelerator) []string {
 	out := a.Specs.Mismatches(p.request.Specs)
 	if p.request.Host != "" && p.request.Host != a.Host {
@@ -220,8 +222,8 @@ func (p provision) misses(a *accelerator) []string {
 	return out
 }
 
-// nothingFits returns the error that names the accelerator which came nearest, with
-// the reasons why it does not fit.
+// nothingFits returns the error that names the accelerator which came nearest,
+// with the reasons why it does not fit.
 func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []string, values []any) error {
 	var missed []string
 	for _, condition := range conditions {
@@ -269,8 +271,9 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 		WithOperation(by).WithHint("Ask for less, or for another host. What can be had has the status inactive, and is not protected.")
 }
 
-// shortcomings lists the reasons why fit does not take the accelerator, a phrase
-// each. by is the operation that has it, or left it in error, if there is one.
+// shortcomings lists the reasons why fit does not take the accelerator, a
+// phrase each. by is the operation that has it, or left it in error, if there
+// is one.
 func (p provision) shortcomings(a *accelerator) (misses []string, by uuid.UUID) {
 	misses = p.misses(a)
 
@@ -285,9 +288,9 @@ func (p provision) shortcomings(a *accelerator) (misses []string, by uuid.UUID) 
 	return misses, uuid.Nil
 }
 
-// distance weighs what an accelerator misses. Something that is absent, or on another
-// host, weighs more than something that is there with another value; another type of
-// hardware weighs most.
+// distance weighs what an accelerator misses. Something that is absent, or on
+// another host, weighs more than something that is there with another value;
+// another type of hardware weighs most.
 func distance(misses []string) int {
 	out := 0
 	for _, miss := range misses {

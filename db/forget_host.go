@@ -12,13 +12,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// ForgetHost deletes a host that will not come back, with its backends, devices and
-// accelerators. Its events and operations stay. If it reports again, it is a new host;
-// unconfirmed.go describes what happens to handles that it then still has attached.
+// ForgetHost deletes a host that will not come back, with its backends, devices
+// and accelerators. Its events and operations stay. If it reports again, it is
+// a new host; unconfirmed.go describes what happens to handles that it then
+// still has attached.
 //
-// The error is of kind ErrNotFound where there is no such host; ErrChanged where it is
-// not silent; ErrClaimed, with the operation, where an operation is open; and
-// ErrInUse, with the accelerators and their holders, where somebody holds a handle.
+// The error is of kind ErrNotFound where there is no such host; ErrChanged
+// where it is not silent; ErrClaimed, with the operation, where an operation is
+// open; and ErrInUse, with the accelerators and their holders, where somebody
+// holds a handle.
 func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor) error {
 	return s.change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if err := lockHosts(ctx, tx, name); err != nil {
@@ -44,17 +46,17 @@ func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor)
 	})
 }
 
-// checkForgettable refuses a host that is heard, that has an open operation, or where
-// somebody holds a handle.
+// checkForgettable refuses a host that is heard, that has an open operation, or
+// where somebody holds a handle.
 func (s *Store) checkForgettable(ctx context.Context, tx pgx.Tx, name string) error {
 	var (
 		seen   time.Time
 		silent bool
 	)
 
-	// Heartbeats do not take the host's advisory lock, so the row is locked as well. A
-	// heartbeat that arrives meanwhile skips the row; the next one finds the host
-	// unknown, and asks its agent for a report.
+	// Heartbeats do not take the host's advisory lock, so the row is locked as
+	// well. A heartbeat that arrives meanwhile skips the row; the next one finds
+	// the host unknown, and asks its agent for a report.
 	err := tx.QueryRow(ctx, `
 		SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1 FOR UPDATE`,
 		name, s.opts.SilentAfter).Scan(&seen, &silent)

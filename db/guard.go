@@ -13,10 +13,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// lockAccelerators locks and reads the accelerators that the condition chooses, in
-// the order in which they were found, and keeps them unchanged until the
-// transaction ends. Their host must be locked already; the row locks only keep out
-// writers that do not take the host's lock.
+// lockAccelerators locks and reads the accelerators that the condition chooses,
+// in the order in which they were found, and keeps them unchanged until the
+// transaction ends. Their host must be locked already; the row locks only keep
+// out writers that do not take the host's lock.
 func lockAccelerators(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]accelerator, error) {
 	var found []accelerator
 	batch := &pgx.Batch{}
@@ -25,8 +25,8 @@ func lockAccelerators(ctx context.Context, tx pgx.Tx, condition string, values .
 }
 
 // queueLockAccelerators adds lockAccelerators to a batch; found is set when the
-// batch has been sent. The condition is evaluated twice, so the set of accelerators
-// that it chooses must not change while their host is locked.
+// batch has been sent. The condition is evaluated twice, so the set of
+// accelerators that it chooses must not change while their host is locked.
 func queueLockAccelerators(batch *pgx.Batch, found *[]accelerator, condition string, values ...any) {
 	// Rows are locked in the order of their UUIDs, as everywhere, so that two
 	// transactions cannot wait for each other. The read comes after the lock, in a
@@ -40,8 +40,8 @@ func queueLockAccelerators(batch *pgx.Batch, found *[]accelerator, condition str
 	})
 }
 
-// lockOne locks an accelerator and its host, and reads the accelerator. The error is
-// of kind ErrNotFound where there is none.
+// lockOne locks an accelerator and its host, and reads the accelerator. The
+// error is of kind ErrNotFound where there is none.
 func lockOne(ctx context.Context, tx pgx.Tx, id uuid.UUID) (accelerator, error) {
 	var found []accelerator
 	batch := &pgx.Batch{}
@@ -59,15 +59,16 @@ func lockOne(ctx context.Context, tx pgx.Tx, id uuid.UUID) (accelerator, error) 
 	return found[0], nil
 }
 
-// claimed returns the refusal of work on an accelerator that another operation has
-// claimed.
+// claimed returns the refusal of work on an accelerator that another operation
+// has claimed.
 func claimed(name string, claim cyborg.Claim) error {
 	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on accelerator %q", claim.Operation, claim.Kind, name).
 		WithOperation(claim.Operation).
 		WithHint("Wait until it has ended, or cancel it.")
 }
 
-// unclaimed refuses an accelerator that another operation than the given one works on.
+// unclaimed refuses an accelerator that another operation than the given one
+// works on.
 func (a *accelerator) unclaimed(operation uuid.UUID) error {
 	if a.Claim != nil && a.Claim.Operation != operation {
 		return claimed(a.Name, *a.Claim)
@@ -117,8 +118,8 @@ func (a *accelerator) unfenced() error {
 	return a.fenced(a.Fence.Reason)
 }
 
-// fenced returns the refusal of new work on a fenced accelerator. The reason is a
-// parameter because a handle may be unconfirmed while the fence itself is a
+// fenced returns the refusal of new work on a fenced accelerator. The reason is
+// a parameter because a handle may be unconfirmed while the fence itself is a
 // Program's.
 func (a *accelerator) fenced(reason string) error {
 	out := cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is fenced: %s", a.Name, reason)
@@ -150,8 +151,8 @@ func (a *accelerator) ready() error {
 	}
 }
 
-// remedy says what an operator can do about an accelerator in error, depending on
-// the kind of operation that left it so; docs/data.md describes the cases.
+// remedy says what an operator can do about an accelerator in error, depending
+// on the kind of operation that left it so; docs/data.md describes the cases.
 func (a *accelerator) remedy() string {
 	switch {
 	case slices.Contains(doubtful(), string(a.errorKind)):
@@ -163,11 +164,12 @@ func (a *accelerator) remedy() string {
 }
 
 // unheld refuses an accelerator that somebody holds, or that Nova uses by its
-// whitelist. The refusal names the operation that gave away the first held handle.
+// whitelist. The refusal names the operation that gave away the first held
+// handle.
 func (a *accelerator) unheld() error { return a.unheldExcept(uuid.Nil) }
 
-// unheldExcept is unheld, except that handles which the given operation took are no
-// obstacle.
+// unheldExcept is unheld, except that handles which the given operation took
+// are no obstacle.
 func (a *accelerator) unheldExcept(operation uuid.UUID) error {
 	if err := a.notWhitelisted(); err != nil {
 		return err
@@ -213,8 +215,8 @@ func firstError(refusals ...error) error {
 	return nil
 }
 
-// moveToFront moves the accelerator with this id to the front of targets, in place, and
-// keeps the order of the others.
+// moveToFront moves the accelerator with this id to the front of targets, in
+// place, and keeps the order of the others.
 func moveToFront(targets []accelerator, id uuid.UUID) []accelerator {
 	slices.SortStableFunc(targets, func(a, b accelerator) int {
 		switch {

@@ -14,22 +14,22 @@ type Health struct {
 	// Release is the version of PostgreSQL.
 	Release string
 	Schema  SchemaStatus
-	// ReadOnly is set where nothing can be written: a standby, or a database that was
-	// made read-only.
+	// ReadOnly is set where nothing can be written: a standby, or a database that
+	// was made read-only.
 	ReadOnly bool
 	// Denied lists the tables of the schema that the role may not read or write.
 	Denied []string
 
-	// DuplicateAgents are the agents that were refused in the last 30 s because their
-	// host has another one.
+	// DuplicateAgents are the agents that were refused in the last 30 s because
+	// their host has another one.
 	DuplicateAgents []RefusedAgent
-	// Servers are the server processes that gave a sign of life in the last 30 s, one
-	// for each of their roles. Both lists are nil where the schema is not this
+	// Servers are the server processes that gave a sign of life in the last 30 s,
+	// one for each of their roles. Both lists are nil where the schema is not this
 	// binary's, or a table may not be read.
 	Servers []Server
 
-	// Time is the database's clock at a moment between Asked and Answered, which are
-	// by the clock of this process.
+	// Time is the database's clock at a moment between Asked and Answered, which
+	// are by the clock of this process.
 	Time, Asked, Answered time.Time
 }
 
@@ -43,9 +43,9 @@ type RefusedAgent struct {
 // Server is a server process in one of its roles.
 type Server struct{ Host, Instance, Version string }
 
-// Examine looks at a database and changes nothing. The error is of kind ErrUnavailable
-// where the database does not answer, and of kind ErrInvalid where the URL cannot be
-// used or PostgreSQL is too old.
+// Examine looks at a database and changes nothing. The error is of kind
+// ErrUnavailable where the database does not answer, and of kind ErrInvalid
+// where the URL cannot be used or PostgreSQL is too old.
 func Examine(ctx context.Context, url string) (Health, error) {
 	var h Health
 	config, err := pgx.ParseConfig(url)
@@ -63,7 +63,8 @@ func Examine(ctx context.Context, url string) (Health, error) {
 		return h, err
 	}
 
-	// The two clocks are compared by the caller, so the times around the query are kept.
+	// The two clocks are compared by the caller, so the times around the query are
+	// kept.
 	h.Asked = time.Now()
 	err = conn.QueryRow(ctx, `
 		SELECT current_setting('server_version'), clock_timestamp(),

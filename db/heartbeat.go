@@ -13,19 +13,20 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// RecordHeartbeats records that agents are alive, in one statement for all of them.
+// RecordHeartbeats records that agents are alive, in one statement for all of
+// them.
 //
-// A reply asks for a full report where the host is unknown, or where its boot id,
-// digest or generation differs from the recorded one. A heartbeat of an agent whose
-// host is bound to another agent is refused with an error of kind ErrClaimed; the
-// replies to the other heartbeats are valid nevertheless.
+// A reply asks for a full report where the host is unknown, or where its boot
+// id, digest or generation differs from the recorded one. A heartbeat of an
+// agent whose host is bound to another agent is refused with an error of kind
+// ErrClaimed; the replies to the other heartbeats are valid nevertheless.
 func (s *Store) RecordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
 	replies, errs := s.recordEachHeartbeat(ctx, beats)
 	return replies, errors.Join(errs...)
 }
 
-// recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat. A failed
-// statement is the error of all of them.
+// recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat. A
+// failed statement is the error of all of them.
 func (s *Store) recordEachHeartbeat(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
 	replies, errs := make([]cyborg.HeartbeatReply, len(beats)), make([]error, len(beats))
 	known, refusals, err := s.recordHeartbeats(ctx, beats)
@@ -61,15 +62,15 @@ type heardHost struct {
 	duplicates []string // addresses of agents that are refused at present
 }
 
-// recordHeartbeats records heartbeats. It returns the hosts of the agents that were
-// accepted, and the errors for the agents that are refused.
+// recordHeartbeats records heartbeats. It returns the hosts of the agents that
+// were accepted, and the errors for the agents that are refused.
 func (s *Store) recordHeartbeats(
 	ctx context.Context, beats []cyborg.Heartbeat,
 ) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
-	// Only the last heartbeat of each agent counts: an UPDATE that finds several rows
-	// for a host would use any one of them. A heartbeat that PostgreSQL cannot store
-	// is left out. Its host then counts as unknown, so the agent is asked for a full
-	// report, and the refusal of that report says what is wrong.
+	// Only the last heartbeat of each agent counts: an UPDATE that finds several
+	// rows for a host would use any one of them. A heartbeat that PostgreSQL cannot
+	// store is left out. Its host then counts as unknown, so the agent is asked for
+	// a full report, and the refusal of that report says what is wrong.
 	latest := map[agentKey]*cyborg.Heartbeat{}
 	for i := range beats {
 		b := &beats[i]
@@ -97,12 +98,13 @@ func (s *Store) recordHeartbeats(
 		sent = append(sent, zeronull.Timestamptz(b.SentAt))
 	}
 
-	// clock_offset is the agent's clock minus the database's, with the time in transit.
+	// clock_offset is the agent's clock minus the database's, with the time in
+	// transit.
 	//
 	// SKIP LOCKED: a host whose row is locked is being written by a report, which
-	// records the same sign of life, or is being forgotten. The heartbeats of all other
-	// hosts in the batch must not wait for that. The SELECT answers for skipped hosts,
-	// too.
+	// records the same sign of life, or is being forgotten. The heartbeats of all
+	// other hosts in the batch must not wait for that. The SELECT answers for
+	// skipped hosts, too.
 	rows, err := s.pool.Query(ctx, `
 		WITH beats AS (
 			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::boolean[],
@@ -150,9 +152,9 @@ func (s *Store) recordHeartbeats(
 	return known, refusals, s.failure(ctx, err)
 }
 
-// refuseDuplicates records those of the senders that are duplicate agents, and returns the
-// errors for them. A sender is no duplicate any more where the host's agent has
-// fallen silent in the meantime.
+// refuseDuplicates records those of the senders that are duplicate agents, and
+// returns the errors for them. A sender is no duplicate any more where the
+// host's agent has fallen silent in the meantime.
 func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (map[agentKey]error, error) {
 	var duplicates []duplicateAgent
 	batch := &pgx.Batch{}
@@ -183,13 +185,13 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 // Heard says when an agent was last heard, and whether it could take more work.
 type Heard struct {
 	At time.Time // time of its last message; zero where there was none
-	// Busy is set where the agent is not silent and had no free slot for another step
-	// when it was last heard.
+	// Busy is set where the agent is not silent and had no free slot for another
+	// step when it was last heard.
 	Busy bool
 }
 
-// Heard returns when a host's agent was last heard. The error is of kind ErrNotFound
-// where there is no such host.
+// Heard returns when a host's agent was last heard. The error is of kind
+// ErrNotFound where there is no such host.
 func (s *Store) Heard(ctx context.Context, host string) (Heard, error) {
 	var h Heard
 	err := s.pool.QueryRow(ctx, `
@@ -202,5 +204,6 @@ func (s *Store) Heard(ctx context.Context, host string) (Heard, error) {
 	return h, s.failure(ctx, err)
 }
 
-// storable reports whether PostgreSQL can store the text: valid UTF-8 without NUL.
+// storable reports whether PostgreSQL can store the text: valid UTF-8 without
+// NUL.
 func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }

@@ -12,8 +12,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// selectHosts reads hosts, with their backends and their refused agents as JSON. $1 is the time after which a host counts as silent, by the
-// database's clock.
+// selectHosts reads hosts, with their backends and their refused agents as
+// JSON. $1 is the time after which a host counts as silent, by the database's
+// clock.
 const selectHosts = `
 	SELECT h.name, h.boot_id, h.instance, h.agent_address, h.agent_version, h.generation, h.registered_at, nullif(h.last_seen, 'epoch'),
 	       h.last_seen < clock_timestamp() - $1::interval, extract(epoch FROM h.clock_offset)::float8,
@@ -25,8 +26,8 @@ const selectHosts = `
 	        WHERE host = h.name AND last_seen >= clock_timestamp() - $1::interval)
 	FROM hosts h`
 
-// readHosts runs selectHosts with the rest of the statement after it. Its values begin
-// at $2.
+// readHosts runs selectHosts with the rest of the statement after it. Its
+// values begin at $2.
 func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cyborg.Host, error) {
 	rows, err := s.pool.Query(ctx, selectHosts+rest, append([]any{s.opts.SilentAfter}, values...)...)
 	if err != nil {
@@ -87,8 +88,8 @@ func scanBackend(row pgx.CollectableRow) (b cyborg.Backend, err error) {
 	return b, err
 }
 
-// Backends lists the backends of a host by name. The error is of kind ErrNotFound
-// where there is no such host.
+// Backends lists the backends of a host by name. The error is of kind
+// ErrNotFound where there is no such host.
 func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, error) {
 	found, err := s.readBackends(ctx, " WHERE host = $1 ORDER BY name", host)
 
@@ -99,10 +100,10 @@ func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, er
 	return found, s.failure(ctx, err)
 }
 
-// BackendsOf lists the backends of these hosts, or of all hosts where none is named,
-// by host and name. The page's marker is the Key of the last backend of the page
-// before, which need not exist any more. The error is of kind ErrNotFound where one of
-// the hosts does not exist.
+// BackendsOf lists the backends of these hosts, or of all hosts where none is
+// named, by host and name. The page's marker is the Key of the last backend of
+// the page before, which need not exist any more. The error is of kind
+// ErrNotFound where one of the hosts does not exist.
 func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cyborg.Backend, error) {
 	var c clause
 	andAny(&c, "host", hosts)
@@ -148,8 +149,8 @@ func (s *Store) OverdueHosts(ctx context.Context, limit int) ([]cyborg.Host, err
 	return found, s.failure(ctx, err)
 }
 
-// silentSince returns when a silent host was last heard, or the zero time for a host
-// that is not silent.
+// silentSince returns when a silent host was last heard, or the zero time for a
+// host that is not silent.
 func (s *Store) silentSince(ctx context.Context, q querier, host string) (time.Time, error) {
 	var (
 		seen   time.Time

@@ -12,8 +12,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// ImageURL is the permission for one host to fetch one image for a running operation.
-// Its secret is a part of the URL, and only its hash is in the records.
+// ImageURL is the permission for one host to fetch one image for a running
+// operation. Its secret is a part of the URL, and only its hash is in the
+// records.
 type ImageURL struct {
 	Operation   uuid.UUID
 	Accelerator uuid.UUID
@@ -24,9 +25,9 @@ type ImageURL struct {
 	Valid time.Duration
 }
 
-// GrantImage makes the URL with that secret the one of its operation and accelerator,
-// and an earlier URL invalid. The error is of kind ErrChanged where no such operation
-// runs on the host.
+// GrantImage makes the URL with that secret the one of its operation and
+// accelerator, and an earlier URL invalid. The error is of kind ErrChanged
+// where no such operation runs on the host.
 func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) error {
 	// A repeated step makes a new URL, because the secret of the first one is not
 	// recorded and cannot be returned again.
@@ -47,9 +48,9 @@ func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) err
 	return s.failure(ctx, err)
 }
 
-// UseImage begins or continues a use of the URL with that secret, and extends its
-// validity. The error is of kind ErrChanged where there is no valid URL: it never
-// existed, has expired, was given back, or its operation no longer runs.
+// UseImage begins or continues a use of the URL with that secret, and extends
+// its validity. The error is of kind ErrChanged where there is no valid URL: it
+// never existed, has expired, was given back, or its operation no longer runs.
 func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string) (ImageURL, error) {
 	hash := sha256.Sum256([]byte(secret))
 	url := ImageURL{Operation: operation}
@@ -68,8 +69,8 @@ func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string
 	return url, s.failure(ctx, err)
 }
 
-// GiveBackImage makes the URL with that secret invalid, because the host has the
-// image. Giving back an invalid URL changes nothing.
+// GiveBackImage makes the URL with that secret invalid, because the host has
+// the image. Giving back an invalid URL changes nothing.
 func (s *Store) GiveBackImage(ctx context.Context, operation uuid.UUID, secret string) error {
 	hash := sha256.Sum256([]byte(secret))
 	_, err := s.pool.Exec(ctx, "DELETE FROM image_urls WHERE operation_id = $1 AND secret = $2", operation, hash[:])

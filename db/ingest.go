@@ -13,32 +13,34 @@ import (
 
 // IngesterOptions configures an Ingester; the zero value works.
 type IngesterOptions struct {
-	// FlushInterval is how long heartbeats are collected, and the least time between
-	// two writes of reports; 0 means 100 ms. A longer interval costs the database
-	// less. An agent then waits that much longer for the answer to a heartbeat, and,
-	// where many reports arrive at once, for the answer to a report.
+	// FlushInterval is how long heartbeats are collected, and the least time
+	// between two writes of reports; 0 means 100 ms. A longer interval costs the
+	// database less. An agent then waits that much longer for the answer to a
+	// heartbeat, and, where many reports arrive at once, for the answer to a
+	// report.
 	FlushInterval time.Duration
 
 	// BatchSize is the most messages that are written together; a full batch is
-	// written at once. 0 means 500. A larger batch costs less for each host, and holds
-	// the locks of all its hosts for longer. A batch of reports ends earlier where they
-	// show many devices.
+	// written at once. 0 means 500. A larger batch costs less for each host, and
+	// holds the locks of all its hosts for longer. A batch of reports ends earlier
+	// where they show many devices.
 	BatchSize int
 
-	// QueueSize is the most reports, and the most heartbeats, that wait to be written;
-	// 0 means 20 batches. Beyond it a message is refused at once with kind
+	// QueueSize is the most reports, and the most heartbeats, that wait to be
+	// written; 0 means 20 batches. Beyond it a message is refused at once with kind
 	// ErrOverloaded, and the agent sends it again.
 	QueueSize int
 
-	// Flushed, where it is not nil, is called after every write: with what was written
-	// (Reports or Heartbeats), how many, and how long it took.
+	// Flushed, where it is not nil, is called after every write: with what was
+	// written (Reports or Heartbeats), how many, and how long it took.
 	Flushed func(what string, batch int, took time.Duration)
 }
 
-// maxBatchDevices is about how many devices the reports of one batch show at most,
-// unless a single report shows more. A batch of that many new devices takes about a
-// third of a second to write, for which it holds the locks of its hosts and others
-// wait for the database. The ingester pauses between two such batches.
+// maxBatchDevices is about how many devices the reports of one batch show at
+// most, unless a single report shows more. A batch of that many new devices
+// takes about a third of a second to write, for which it holds the locks of its
+// hosts and others wait for the database. The ingester pauses between two such
+// batches.
 const maxBatchDevices = 1000
 
 // What an Ingester writes: the values of the parameter what of Flushed.
@@ -47,12 +49,14 @@ const (
 	Heartbeats = "heartbeats"
 )
 
-// Ingester merges the messages that many agents send at once into few transactions.
+// Ingester merges the messages that many agents send at once into few
+// transactions.
 //
-// Heartbeats are collected for an interval: nobody needs their answer soon, and 10,000
-// hosts then cost ten statements a second instead of a thousand. A report that
-// arrives alone is written at once, because somebody may wait to see its device.
-// Reports are only collected while others are being written, or were a moment ago.
+// Heartbeats are collected for an interval: nobody needs their answer soon, and
+// 10,000 hosts then cost ten statements a second instead of a thousand. A
+// report that arrives alone is written at once, because somebody may wait to
+// see its device. Reports are only collected while others are being written, or
+// were a moment ago.
 type Ingester struct {
 	reports    *batcher[cyborg.Report, cyborg.ReportReply]
 	heartbeats *batcher[cyborg.Heartbeat, cyborg.HeartbeatReply]
@@ -78,11 +82,12 @@ func devicesIn(r cyborg.Report) (devices int) {
 	return devices
 }
 
-// weightless is the weight of a heartbeat: batches of them are limited by number only.
+// weightless is the weight of a heartbeat: batches of them are limited by
+// number only.
 func weightless(cyborg.Heartbeat) int { return 0 }
 
-// Run writes messages until ctx ends, and returns nil. Messages that still wait then
-// are refused with kind ErrUnavailable. Run must be called once.
+// Run writes messages until ctx ends, and returns nil. Messages that still wait
+// then are refused with kind ErrUnavailable. Run must be called once.
 func (i *Ingester) Run(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error {
@@ -110,13 +115,13 @@ func (i *Ingester) Heartbeat(ctx context.Context, beat cyborg.Heartbeat) (cyborg
 	return i.heartbeats.submit(ctx, beat)
 }
 
-// batcher collects the messages of concurrent callers into batches. Its goroutine,
-// run, is the only one that takes messages from the queue.
+// batcher collects the messages of concurrent callers into batches. Its
+// goroutine, run, is the only one that takes messages from the queue.
 type batcher[In, Out any] struct {
 	queue chan message[In, Out]
 
-	// spaced makes a batch wait only until the interval since the last write is over.
-	// Without it a batch waits for the interval after its first message.
+	// spaced makes a batch wait only until the interval since the last write is
+	// over. Without it a batch waits for the interval after its first message.
 	spaced   bool
 	interval time.Duration
 	size     int
@@ -165,10 +170,11 @@ func newBatcher[In, Out any](
 	}
 }
 
-// submit queues a message and waits for the answer, for ctx, or for the end of run.
+// submit queues a message and waits for the answer, for ctx, or for the end of
+// run.
 func (g *batcher[In, Out]) submit(ctx context.Context, in In) (Out, error) {
-	// The answer's channel has room for one, so that run never waits for a caller that
-	// has given up.
+	// The answer's channel has room for one, so that run never waits for a caller
+	// that has given up.
 	one := message[In, Out]{in: in, gone: ctx.Done(), answer: make(chan answer[Out], 1)}
 	var none Out
 
@@ -220,8 +226,8 @@ func (g *batcher[In, Out]) run(ctx context.Context) {
 	}
 }
 
-// collect adds to the batch the messages that arrive before until, and those that
-// are in the queue already, up to the size of a batch.
+// collect adds to the batch the messages that arrive before until, and those
+// that are in the queue already, up to the size of a batch.
 func (g *batcher[In, Out]) collect(ctx context.Context, batch []message[In, Out], until time.Time) []message[In, Out] {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
@@ -229,8 +235,8 @@ func (g *batcher[In, Out]) collect(ctx context.Context, batch []message[In, Out]
 	weight := g.weigh(batch[0].in)
 	for len(batch) < g.size {
 		if weight >= maxBatchDevices {
-			// The batch is full, and waits for the rest of the pause: other work gets at the
-			// database before the next large batch does.
+			// The batch is full, and waits for the rest of the pause: other work gets at
+			// the database before the next large batch does.
 			select {
 			case <-timer.C:
 			case <-ctx.Done():
@@ -269,7 +275,8 @@ func (g *batcher[In, Out]) write(ctx context.Context, batch []message[In, Out]) 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 
-	// Messages whose callers have given up are left out: the agents send them again.
+	// Messages whose callers have given up are left out: the agents send them
+	// again.
 	var (
 		in      []In
 		waiting []message[In, Out]

@@ -11,16 +11,17 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// HeldInstance is an instance with accelerator requests, as the records have it.
+// HeldInstance is an instance with accelerator requests, as the records have
+// it.
 type HeldInstance struct {
 	UUID uuid.UUID
 	Host string
-	// Bound is set where the records say that it has accelerators. Otherwise a bind or
-	// an unbind of its requests has failed.
+	// Bound is set where the records say that it has accelerators. Otherwise a bind
+	// or an unbind of its requests has failed.
 	Bound bool
 
-	// ARQs are those of its requests that Nova is to be asked about, and Providers the
-	// resource providers that serve them.
+	// ARQs are those of its requests that Nova is to be asked about, and Providers
+	// the resource providers that serve them.
 	ARQs, Providers []uuid.UUID
 	// Untouched is the time since the last change of these requests.
 	Untouched time.Duration
@@ -30,11 +31,11 @@ type HeldInstance struct {
 	Lost *cyborg.Rescue
 }
 
-// UnseenInstances lists instances with accelerator requests whose existence was not
-// confirmed for that long, the longest first.
+// UnseenInstances lists instances with accelerator requests whose existence was
+// not confirmed for that long, the longest first.
 func (s *Store) UnseenInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]HeldInstance, error) {
-	// Each half of the UNION uses an index of its own: one has the bound requests by
-	// seen_at, the other one those that are not bound, by state.
+	// Each half of the UNION uses an index of its own: one has the bound requests
+	// by seen_at, the other one those that are not bound, by state.
 	rows, err := s.pool.Query(ctx, `
 		SELECT instance_uuid, max(coalesce(host, '')), bool_or(state = 'Bound'), array_agg(uuid),
 		       array_remove(array_agg(DISTINCT provider_uuid), NULL), clock_timestamp() - max(coalesce(updated_at, created_at)),
@@ -71,8 +72,8 @@ type SeenInstance struct {
 
 	// Drift lists the differences between the instance and its requests.
 	Drift []InstanceDrift
-	// Unclear is set where it cannot be known at present whether the instance differs
-	// from its requests. Recorded differences then stay open.
+	// Unclear is set where it cannot be known at present whether the instance
+	// differs from its requests. Recorded differences then stay open.
 	Unclear bool
 
 	// Well, where it is set, is the loss of accelerators that is over.
@@ -87,9 +88,9 @@ type InstanceDrift struct {
 	Detail string
 }
 
-// SawInstances records what Nova has said about instances that exist: new differences,
-// and the end of differences and losses that are over. An instance with Again becomes
-// unseen that much sooner than the others.
+// SawInstances records what Nova has said about instances that exist: new
+// differences, and the end of differences and losses that are over. An instance
+// with Again becomes unseen that much sooner than the others.
 func (s *Store) SawInstances(ctx context.Context, seen []SeenInstance, sooner time.Duration) error {
 	var (
 		confirmed, again, instances, differing []uuid.UUID
@@ -127,7 +128,8 @@ func (s *Store) SawInstances(ctx context.Context, seen []SeenInstance, sooner ti
 		batch.Queue("UPDATE arqs SET seen_at = now() WHERE instance_uuid = ANY($1)", confirmed)
 		batch.Queue("UPDATE arqs SET seen_at = now() - $2::interval WHERE instance_uuid = ANY($1)", again, sooner)
 
-		// A difference that was over and is found again starts anew, with its count at 1.
+		// A difference that was over and is found again starts anew, with its count at
+		// 1.
 		batch.Queue(`
 			INSERT INTO instance_drift AS p (instance_uuid, class, host, detail)
 			SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[])
@@ -160,8 +162,8 @@ func lostHosts(seen []SeenInstance) []string {
 	return hosts
 }
 
-// lockDrifting locks hosts, and the hosts of open differences that the condition
-// chooses: the end of a difference is an event of its host.
+// lockDrifting locks hosts, and the hosts of open differences that the
+// condition chooses: the end of a difference is an event of its host.
 func lockDrifting(ctx context.Context, tx pgx.Tx, hosts []string, which string, values ...any) error {
 	rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM instance_drift d WHERE repaired_at IS NULL AND "+which, values...)
 	if err != nil {
@@ -175,8 +177,8 @@ func lockDrifting(ctx context.Context, tx pgx.Tx, hosts []string, which string, 
 	return lockHosts(ctx, tx, append(hosts, drifting...)...)
 }
 
-// EndInstanceDrift ends the recorded differences of instances that have no accelerator
-// requests any more.
+// EndInstanceDrift ends the recorded differences of instances that have no
+// accelerator requests any more.
 func (s *Store) EndInstanceDrift(ctx context.Context) error {
 	const gone = "NOT EXISTS (SELECT FROM arqs a WHERE a.instance_uuid = d.instance_uuid)"
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
@@ -188,8 +190,8 @@ func (s *Store) EndInstanceDrift(ctx context.Context) error {
 	})
 }
 
-// DriftOfInstances counts the open differences between instances and their requests,
-// by class.
+// DriftOfInstances counts the open differences between instances and their
+// requests, by class.
 func (s *Store) DriftOfInstances(ctx context.Context) (map[cyborg.DriftClass]int, error) {
 	return s.countDrift(ctx, "(SELECT * FROM drift WHERE instance_uuid <> '00000000-0000-0000-0000-000000000000') AS of_instances")
 }

@@ -123,8 +123,8 @@ func checkReport(r *cyborg.Report) error {
 func optionalName(text string) bool { return text == "" || cyborg.IsName(text) }
 
 // hasNull reports whether JSON text contains an escaped null character, which
-// PostgreSQL cannot store. An escaped backslash followed by "u0000" is none: the
-// backslashes before it are counted.
+// PostgreSQL cannot store. An escaped backslash followed by "u0000" is none:
+// the backslashes before it are counted.
 func hasNull(text string) bool {
 	const null = `\u0000`
 	for {
@@ -367,8 +367,9 @@ func exceedObserved(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, rep
 	return nil
 }
 
-// newestOf returns the hosts of the reports, in the order of their first report,
-// and for each the index of its report with the highest sequence number.
+// newestOf returns the hosts of the reports, in the order of their first
+// report, and for each the index of its report with the highest sequence
+// number.
 func newestOf(reports []cyborg.Report) (names []string, newest map[string]int) {
 	newest = map[string]int{}
 	for i, r := range reports {
@@ -457,8 +458,8 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 			host.Generation++
 		}
 
-		// A host that was adopted has no boot id before its first report: that report is
-		// no reboot.
+		// A host that was adopted has no boot id before its first report: that report
+		// is no reboot.
 		if host.BootID != "" && host.BootID != r.BootID {
 			boots = append(boots, boot{r.Host, r.BootID, r.Uptime})
 		}
@@ -466,8 +467,9 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		host.Name, host.BootID, host.AgentVersion, host.ReportSeq = r.Host, r.BootID, r.AgentVersion, r.Sequence
 		host.Instance, host.Address = r.Instance, r.Address
 
-		// The digest is left empty where the same report has to come again, and the base
-		// where a report was not recorded completely: no difference may build on it.
+		// The digest is left empty where the same report has to come again, and the
+		// base where a report was not recorded completely: no difference may build on
+		// it.
 		host.Digest = r.Digest
 		if v.unsettled {
 			host.Digest = ""
@@ -509,9 +511,9 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 const observed = "observed"
 
 // observe merges what an agent observed of devices after an operation had
-// changed them, in the order of the sequence numbers. An observation that is not
-// newer than the recorded report is left out; superseded tells whether the last
-// one was.
+// changed them, in the order of the sequence numbers. An observation that is
+// not newer than the recorded report is left out; superseded tells whether the
+// last one was.
 func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
 	if len(observations) == 0 {
 		return false, nil

@@ -28,8 +28,8 @@ func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]ho
 	return known, err
 }
 
-// loadInventories reads, in one round trip, what is recorded of the hosts of the
-// reports, and which of the names that new deployables would get are taken.
+// loadInventories reads, in one round trip, what is recorded of the hosts of
+// the reports, and which of the names that new deployables would get are taken.
 //
 // For a report that tells a difference it reads only what that concerns: the
 // devices that it mentions, their deployables and handles, the deployables and
@@ -123,8 +123,8 @@ const (
 		JOIN unnest($5::text[], $6::text[], $7::text[]) AS w (host, kind, identity) USING (host, kind, identity)`
 )
 
-// inventoryQuery collects what has to be read of the inventories. The slices of each
-// group have the same length and are unnested together.
+// inventoryQuery collects what has to be read of the inventories. The slices of
+// each group have the same length and are unnested together.
 type inventoryQuery struct {
 	hosts []string // hosts of which everything is read
 	parts []string // hosts of which only what the groups below name is read
@@ -203,9 +203,9 @@ const (
 	handleColumns = `uuid uuid, deployable_uuid uuid, host text, kind text, info jsonb, identity text, presence text`
 )
 
-// ownWhitelist is an SQL expression: the checksum of the whitelist file of the host's
-// Nova where only Cyborg has written it, else NULL. A host of which nothing is
-// known yet takes this checksum as the one that was written last.
+// ownWhitelist is an SQL expression: the checksum of the whitelist file of the
+// host's Nova where only Cyborg has written it, else NULL. A host of which
+// nothing is known yet takes this checksum as the one that was written last.
 const ownWhitelist = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
 
 // write writes hosts and collected changes in one round trip, with at most one
@@ -284,8 +284,8 @@ func queue[T any](batch *pgx.Batch, rows []T, sql string, more ...any) {
 	}
 }
 
-// keys returns the keys of the rows. The statements get them as an array besides
-// the JSON, because the planner cannot see how few rows the JSON has.
+// keys returns the keys of the rows. The statements get them as an array
+// besides the JSON, because the planner cannot see how few rows the JSON has.
 func keys[T any, K any](rows []T, key func(T) K) []K {
 	out := make([]K, len(rows))
 	for i, row := range rows {

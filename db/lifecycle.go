@@ -10,8 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// setLifecycle takes accelerators to another lifecycle, but only those whose present
-// lifecycle allows that, and returns how many those were.
+// setLifecycle takes accelerators to another lifecycle, but only those whose
+// present lifecycle allows that, and returns how many those were.
 func setLifecycle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecycle) (int, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE deployables SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
@@ -24,10 +24,10 @@ func setLifecycle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, to cyborg
 // leaves accelerators that are out of service as they are: they have nothing to
 // lose.
 //
-// The kind of the operation is recorded because it decides what cures the error.
-// An error that a Provision or a Program has left keeps that kind where a later
-// attach, detach or Retire fails: settling the later doubt must not cure it, and
-// what cured it before still does.
+// The kind of the operation is recorded because it decides what cures the
+// error. An error that a Provision or a Program has left keeps that kind where
+// a later attach, detach or Retire fails: settling the later doubt must not
+// cure it, and what cured it before still does.
 func markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	// The error of an accelerator that is in error already is replaced, too.
 	var from []string
@@ -48,8 +48,8 @@ func markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Out
 	return err
 }
 
-// settle takes accelerators back into service that were in error only because an
-// attach or a detach was in doubt, once none of their handles is in doubt or
+// settle takes accelerators back into service that were in error only because
+// an attach or a detach was in doubt, once none of their handles is in doubt or
 // unconfirmed any more.
 func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
 	_, err := tx.Exec(ctx, `

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ListedDeployable is one deployable in a list of all of them. It has fewer fields
-// than an Accelerator, so that long lists are read quickly.
+// ListedDeployable is one deployable in a list of all of them. It has fewer
+// fields than an Accelerator, so that long lists are read quickly.
 type ListedDeployable struct {
 	UUID         uuid.UUID
 	Name         string
@@ -23,7 +23,8 @@ type ListedDeployable struct {
 	UpdatedAt    time.Time
 }
 
-// DeployableFilter chooses deployables; empty fields choose all. Fields are ANDed, values of one field ORed.
+// DeployableFilter chooses deployables; empty fields choose all. Fields are
+// ANDed, values of one field ORed.
 type DeployableFilter struct {
 	UUIDs   []uuid.UUID
 	IDs     []int64
@@ -57,8 +58,8 @@ func sortedDeployables() sorted {
 const allAttributes = "CASE WHEN d.attributes_set = '[]' THEN d.attributes ELSE d.attributes || d.attributes_set END"
 
 // EachDeployable calls visit for every deployable that the filter chooses. It
-// reads them with one statement, and reuses the ListedDeployable: visit must not
-// keep it or its Attributes.
+// reads them with one statement, and reuses the ListedDeployable: visit must
+// not keep it or its Attributes.
 func (s *Store) EachDeployable(ctx context.Context, filter DeployableFilter, listing Listing, visit func(*ListedDeployable)) error {
 	c := filter.clause()
 	order, err := listing.order(ctx, s.pool, c, sortedDeployables())

@@ -33,19 +33,20 @@ func sortedDevices() sorted {
 	}}
 }
 
-// maintainedDevices and maintainedDevice are SQL conditions on a device v: it has
-// accelerators, and all of them are in maintenance. Few devices are. For a list
-// of all devices the first one finds those with an accelerator in maintenance at
-// once; for single devices the second one looks only at their own accelerators.
+// maintainedDevices and maintainedDevice are SQL conditions on a device v: it
+// has accelerators, and all of them are in maintenance. Few devices are. For a
+// list of all devices the first one finds those with an accelerator in
+// maintenance at once; for single devices the second one looks only at their
+// own accelerators.
 const (
 	maintainedDevices = "v.uuid IN (SELECT device_uuid FROM deployables WHERE administration = 'maintaining') AND " + nothingEnabled
 	maintainedDevice  = "EXISTS (SELECT FROM deployables d WHERE d.device_uuid = v.uuid) AND " + nothingEnabled
 	nothingEnabled    = "NOT EXISTS (SELECT FROM deployables d WHERE d.device_uuid = v.uuid AND d.administration <> 'maintaining')"
 )
 
-// EachDevice calls visit for every device that the filter chooses. It reads them
-// with one statement, and reuses the ListedDevice: visit must not keep it or its
-// BoardInfo.
+// EachDevice calls visit for every device that the filter chooses. It reads
+// them with one statement, and reuses the ListedDevice: visit must not keep it
+// or its BoardInfo.
 func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Listing, visit func(*ListedDevice)) error {
 	c := filter.clause("v.")
 	order, err := listing.order(ctx, s.pool, c, sortedDevices())
@@ -78,14 +79,15 @@ func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Lis
 	return s.failure(ctx, err)
 }
 
-// textCache holds the texts of the rows that were read before. Rows are often alike,
-// and this way each text is allocated once for a whole list.
+// textCache holds the texts of the rows that were read before. Rows are often
+// alike, and this way each text is allocated once for a whole list.
 type textCache map[string]string
 
 // into returns the destination of a column whose text goes to place.
 func (w textCache) into(place *string) *cachedText { return &cachedText{known: w, place: place} }
 
-// cachedText is the destination of one column; its text is shared through known.
+// cachedText is the destination of one column; its text is shared through
+// known.
 type cachedText struct {
 	known textCache
 	place *string

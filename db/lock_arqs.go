@@ -17,8 +17,8 @@ import (
 // requests and holders also have lock names of their own.
 //
 // A transaction that only gives an instance a handle, or takes it back, locks
-// the host in shared mode, and its accelerator alone by the name of the resource
-// provider. Several of them can then run at the same time on different
+// the host in shared mode, and its accelerator alone by the name of the
+// resource provider. Several of them can then run at the same time on different
 // accelerators of one host, while a transaction that locks the host alone
 // excludes all of them.
 
@@ -62,17 +62,17 @@ func (l locks) has(name string, shared bool) bool {
 }
 
 // covers reports whether the locks keep everybody else from changing the
-// request, its host and its accelerator until the transaction ends. Where shared
-// is set, a shared lock of the host is enough for an instance's request.
+// request, its host and its accelerator until the transaction ends. Where
+// shared is set, a shared lock of the host is enough for an instance's request.
 func (l locks) covers(a *cyborg.ARQ, shared bool) bool {
 	return l.has(arqKey(a.UUID), false) && (a.Host == "" ||
 		l.has(a.Host, shared && a.Instance != uuid.Nil) && (a.ProviderUUID == uuid.Nil || l.has(providerKey(a.ProviderUUID), false)))
 }
 
-// lockARQs locks the accelerator requests that meet the condition, together with
-// their hosts and accelerators, and reads them. Where shared is set, it shares
-// the hosts of instances' requests. more are names of further locks that the
-// condition needs to stay true, such as the holder's.
+// lockARQs locks the accelerator requests that meet the condition, together
+// with their hosts and accelerators, and reads them. Where shared is set, it
+// shares the hosts of instances' requests. more are names of further locks that
+// the condition needs to stay true, such as the holder's.
 //
 // It returns errCollision where a request has moved to another host between the
 // moment when the keys were read and the moment when all locks were held.
@@ -104,9 +104,9 @@ func lockARQs(ctx context.Context, tx pgx.Tx, shared bool, more []string, condit
 }
 
 // queueLockARQs reads accelerator requests that stay as they are until the
-// transaction ends; where is a WHERE clause. The transaction must hold the locks
-// of the requests or of their hosts already; the row locks keep out statements
-// that do not take those locks.
+// transaction ends; where is a WHERE clause. The transaction must hold the
+// locks of the requests or of their hosts already; the row locks keep out
+// statements that do not take those locks.
 func queueLockARQs(batch *pgx.Batch, found *[]cyborg.ARQ, where string, values ...any) {
 	batch.Queue("SELECT FROM arqs a"+where+" ORDER BY a.uuid FOR UPDATE", values...)
 	batch.Queue(selectARQs+where+" ORDER BY a.id", values...).Query(func(rows pgx.Rows) (err error) {

@@ -16,10 +16,11 @@ type boot struct {
 	uptime   time.Duration // since this boot, when it was reported; 0 where the agent does not know
 }
 
-// markLostAtBoot marks the accelerator requests of instances that were bound before
-// these boots of their hosts: the instances may be without their accelerators.
-// Setting seen_at back makes the next comparison ask Nova about them soon. Where
-// the agent does not know the uptime, the boot counts as just happened.
+// markLostAtBoot marks the accelerator requests of instances that were bound
+// before these boots of their hosts: the instances may be without their
+// accelerators. Setting seen_at back makes the next comparison ask Nova about
+// them soon. Where the agent does not know the uptime, the boot counts as just
+// happened.
 func markLostAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
 	if len(boots) == 0 {
 		return nil
@@ -64,9 +65,9 @@ func clearLost(ctx context.Context, tx pgx.Tx, well []cyborg.Rescue) error {
 // without its accelerators; request is Nova's id of the request. If the reboot
 // succeeds, the instance has them again.
 //
-// lostAt is when the last request of the instance was lost, as far as the caller
-// knows. Requests that a later boot of the host has lost are left out, because
-// the reboot may have come before that.
+// lostAt is when the last request of the instance was lost, as far as the
+// caller knows. Requests that a later boot of the host has lost are left out,
+// because the reboot may have come before that.
 func (s *Store) NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error {
 	_, err := s.pool.Exec(ctx, "UPDATE arqs SET hard_reboot = $3 WHERE instance_uuid = $1 AND lost_at <= $2 AND hard_reboot IS DISTINCT FROM $3",
 		instance, lostAt, request)

@@ -9,10 +9,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// recordImages records the images that an operation has loaded, so that they can
-// be loaded again: for its targets, and for the other deployables that an image
-// changed, which now have the same one. When a later boot of the host shows
-// another image, a trigger records that the image is lost.
+// recordImages records the images that an operation has loaded, so that they
+// can be loaded again: for its targets, and for the other deployables that an
+// image changed, which now have the same one. When a later boot of the host
+// shows another image, a trigger records that the image is lost.
 //
 // A reload is recorded only for its target: the image that other deployables
 // have lost still has to be loaded into them.
@@ -33,8 +33,8 @@ func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 			}
 		}
 
-		// Where the driver reads no bitstream back, or a later report shows another one,
-		// no image is recorded.
+		// Where the driver reads no bitstream back, or a later report shows another
+		// one, no image is recorded.
 		batch.Queue(`
 			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
 			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
@@ -56,10 +56,10 @@ func (o *running) disturbs(one uuid.UUID, other *accelerator, wholeDevice bool) 
 }
 
 // LostImages lists accelerators that have lost their image since their host
-// booted and that can have it again: they are in service and not in maintenance,
-// their host is not silent, nobody holds a handle that loading the image would
-// change, and no Program of them was admitted since. Images of whole devices come
-// first, because they may bring back the others.
+// booted and that can have it again: they are in service and not in
+// maintenance, their host is not silent, nobody holds a handle that loading the
+// image would change, and no Program of them was admitted since. Images of
+// whole devices come first, because they may bring back the others.
 func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator, error) {
 	return s.lostImages(ctx, `
 		WHERE d.image_lost_at IS NOT NULL AND d.lifecycle = 'ready' AND d.presence = 'present' AND d.fence_reason IS NULL AND NOT `+maintained+`

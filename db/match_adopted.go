@@ -13,8 +13,9 @@ const adoptedBackend = "openstack"
 
 // matchAdopted finds the adopted devices and deployables that a whole report
 // shows, whatever the driver calls them: a device by its control path, and a
-// deployable by one of its handles. A match takes the name that the driver gives
-// it, and keeps its UUIDs, its resource provider and its accelerator's name.
+// deployable by one of its handles. A match takes the name that the driver
+// gives it, and keeps its UUIDs, its resource provider and its accelerator's
+// name.
 func (v *inventory) matchAdopted(r cyborg.Report) error {
 	if _, adopted := v.backends[adoptedBackend]; !adopted {
 		return nil

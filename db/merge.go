@@ -127,14 +127,14 @@ func (v *inventory) difference(r cyborg.Report) (merged bool, err error) {
 		return false, err
 	}
 
-	// The agent learns of a complaint only from a whole report, in which it sees the
-	// state of its backends.
+	// The agent learns of a complaint only from a whole report, in which it sees
+	// the state of its backends.
 	return !v.unsettled && len(v.complaints) == 0, nil
 }
 
-// movesFromUnmentioned reports whether the difference shows a deployable on another
-// device than the recorded one without mentioning the recorded device, which
-// may still show the deployable as well.
+// movesFromUnmentioned reports whether the difference shows a deployable on
+// another device than the recorded one without mentioning the recorded device,
+// which may still show the deployable as well.
 func (v *inventory) movesFromUnmentioned(r cyborg.Report, mentioned map[string]bool) bool {
 	unmentioned := map[uuid.UUID]bool{}
 	for identity, d := range v.devices {
@@ -458,9 +458,10 @@ func (v *inventory) newDeployable(backend, local string) *tracked[deployableRow]
 }
 
 // administration returns how a new deployable of a device is administered: in
-// maintenance where all other deployables of the device are, because an operator
-// then took the whole device out of use, and enabled otherwise. With several in
-// maintenance it copies the reason and the end from the first by name.
+// maintenance where all other deployables of the device are, because an
+// operator then took the whole device out of use, and enabled otherwise. With
+// several in maintenance it copies the reason and the end from the first by
+// name.
 func (v *inventory) administration(device uuid.UUID) administrationRow {
 	enabled := administrationRow{Administration: cyborg.AdministrationEnabled}
 	var first *deployableRow

@@ -6,9 +6,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// fenceVanished is the reason of the fence around an accelerator whose device went
-// missing while somebody held it. This fence belongs to no operation. It is
-// lifted when the device is back, or when nobody holds the accelerator any more.
+// fenceVanished is the reason of the fence around an accelerator whose device
+// went missing while somebody held it. This fence belongs to no operation. It
+// is lifted when the device is back, or when nobody holds the accelerator any
+// more.
 const fenceVanished = "vanished while in use"
 
 // goneUnderHolder is an SQL condition: somebody holds a missing handle of the
@@ -22,7 +23,8 @@ type handleKey struct {
 	identity string
 }
 
-// wantedHandle is a handle that the report shows, with the deployable that shows it.
+// wantedHandle is a handle that the report shows, with the deployable that
+// shows it.
 type wantedHandle struct {
 	backend    string
 	deployable *tracked[deployableRow]

@@ -23,7 +23,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// oldestPostgres is the oldest PostgreSQL that the schema works with, as server_version_num.
+// oldestPostgres is the oldest PostgreSQL that the schema works with, as
+// server_version_num.
 const oldestPostgres = 150000
 
 // SchemaStatus is the state of a database's schema.

@@ -45,10 +45,10 @@ func newNotifier(config *pgx.ConnConfig, log *slog.Logger) *notifier {
 }
 
 // Notify returns a channel that receives a value when there may be events to
-// read: after each commit that wrote some, at least every 200 ms while committed
-// events cannot be read yet, and otherwise at least every second. Values that
-// the reader has not received yet merge into one. The channel receives nothing
-// more once ctx or the store has ended; it is never closed.
+// read: after each commit that wrote some, at least every 200 ms while
+// committed events cannot be read yet, and otherwise at least every second.
+// Values that the reader has not received yet merge into one. The channel
+// receives nothing more once ctx or the store has ended; it is never closed.
 func (s *Store) Notify(ctx context.Context) <-chan struct{} {
 	n, c := s.notifier, make(chan struct{}, 1)
 
@@ -128,8 +128,8 @@ func (n *notifier) listen(ctx context.Context) {
 
 // session listens on one connection until it fails or ctx ends.
 func (n *notifier) session(ctx context.Context) error {
-	// Only this goroutine touches notified: pgx calls OnNotification while a call on
-	// the connection is in progress.
+	// Only this goroutine touches notified: pgx calls OnNotification while a call
+	// on the connection is in progress.
 	notified := false // since the database was last asked
 
 	config := n.config.Copy()

@@ -10,10 +10,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// FailARQs records that the requests of a running bind will not be bound, before
-// the bind has undone its work. Until it has ended, the bind keeps their handles
-// and its claims. It changes nothing of a bind that has ended, nor of requests
-// that were deleted meanwhile.
+// FailARQs records that the requests of a running bind will not be bound,
+// before the bind has undone its work. Until it has ended, the bind keeps their
+// handles and its claims. It changes nothing of a bind that has ended, nor of
+// requests that were deleted meanwhile.
 func (s *Store) FailARQs(ctx context.Context, operation uuid.UUID, reason string) error {
 	return s.change(ctx, cyborg.Actor{}, operation, func(tx pgx.Tx) error {
 		o, err := s.lockOperation(ctx, tx, operation)

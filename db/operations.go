@@ -36,8 +36,8 @@ func scanOperation(row pgx.Row) (o cyborg.Operation, err error) {
 	return o, err
 }
 
-// readOperation reads one operation. The error is of kind ErrNotFound where there
-// is none.
+// readOperation reads one operation. The error is of kind ErrNotFound where
+// there is none.
 func readOperation(ctx context.Context, q querier, id uuid.UUID) (cyborg.Operation, error) {
 	found, err := readOperations(ctx, q, " WHERE o.id = $1", id)
 	if err != nil {
@@ -90,8 +90,8 @@ func (s *Store) Operations(ctx context.Context, filter OperationFilter, page Pag
 
 // andStates adds that the operation is in one of the states, unless there are
 // none. Open operations and those that need an operator are few among many that
-// have ended, and have partial indexes; the condition repeats the words of these
-// indexes, without which the planner does not use them.
+// have ended, and have partial indexes; the condition repeats the words of
+// these indexes, without which the planner does not use them.
 func andStates(c *clause, states []cyborg.OperationState) {
 	rare := len(states) > 0
 	for _, state := range states {
@@ -109,16 +109,16 @@ func andStates(c *clause, states []cyborg.OperationState) {
 	andAny(c, "o.state", texts(states))
 }
 
-// Operation reads one operation. The error is of kind ErrNotFound where there is
-// none.
+// Operation reads one operation. The error is of kind ErrNotFound where there
+// is none.
 func (s *Store) Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error) {
 	found, err := readOperation(ctx, s.pool, id)
 	return found, s.failure(ctx, err)
 }
 
-// RequestCancel records that somebody wants the operation cancelled, and returns
-// it; asking again changes nothing. The error is of kind ErrChanged where the
-// operation has ended, and ErrNotFound where there is none.
+// RequestCancel records that somebody wants the operation cancelled, and
+// returns it; asking again changes nothing. The error is of kind ErrChanged
+// where the operation has ended, and ErrNotFound where there is none.
 func (s *Store) RequestCancel(ctx context.Context, id uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error) {
 	var out cyborg.Operation
 	err := s.changeByKey(ctx, actor, id, func(tx pgx.Tx) error {

@@ -44,8 +44,8 @@ type PlacementDeployable struct {
 	// out, that is, by an accelerator request of an instance.
 	Outside int
 
-	// Instances are the instances that use it, as far as the records know, each with
-	// the number of its accelerator requests that are bound to it.
+	// Instances are the instances that use it, as far as the records know, each
+	// with the number of its accelerator requests that are bound to it.
 	Instances map[string]int
 }
 
@@ -53,8 +53,8 @@ type PlacementDeployable struct {
 //
 // Turned on, it records every host that is not recorded yet as out of step, so
 // that it is written to Placement at once, and sets the times of their next
-// comparison at random within the interval, so that they are not all compared at
-// the same time. Later hosts are recorded with their first report.
+// comparison at random within the interval, so that they are not all compared
+// at the same time. Later hosts are recorded with their first report.
 func (s *Store) SwitchPlacement(ctx context.Context, on bool, every time.Duration) error {
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		if !on {
@@ -114,10 +114,10 @@ func (s *Store) PlacementSilence(ctx context.Context, silentFor time.Duration) (
 	return int(tag.RowsAffected()), s.failure(ctx, err)
 }
 
-// DuePlacement takes up to limit hosts that are out of step. The caller has them
-// for the lease, and for longer once it has called StartedPlacement; after that,
-// or when the records change again, another caller may take them.
-// It skips hosts that another caller is taking at this moment.
+// DuePlacement takes up to limit hosts that are out of step. The caller has
+// them for the lease, and for longer once it has called StartedPlacement; after
+// that, or when the records change again, another caller may take them. It
+// skips hosts that another caller is taking at this moment.
 func (s *Store) DuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
 	return s.hostNames(ctx, `
 		UPDATE placement_sync p SET asked = p.wanted, asked_at = due.now, try_at = due.now + $2::interval
@@ -294,7 +294,8 @@ func (s *Store) placementInstances(ctx context.Context, host string, to []Placem
 }
 
 // RecordedProviders returns those of the resource providers that belong to a
-// recorded deployable of any host. Deployables in Nova's whitelist do not count.
+// recorded deployable of any host. Deployables in Nova's whitelist do not
+// count.
 func (s *Store) RecordedProviders(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := s.pool.Query(ctx, "SELECT provider_uuid FROM deployables WHERE provider_uuid = ANY($1) AND nova_spec IS NULL", providers)
 	if err != nil {

@@ -18,8 +18,8 @@ type program struct{ request cyborg.ProgramRequest }
 
 func (program) kind() cyborg.OperationKind { return cyborg.OperationProgram }
 
-// choose finds the deployables that the image changes: those of the same program
-// set, or of the whole device.
+// choose finds the deployables that the image changes: those of the same
+// program set, or of the whole device.
 func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := lockHostOf(ctx, tx, p.request.Accelerator); err != nil {
 		return choice{}, err
@@ -43,8 +43,8 @@ func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 
 func (program) admit(context.Context, pgx.Tx, choice) error { return nil }
 
-// guard refuses a target that cannot be programmed, and the others that the image
-// changes where somebody uses them.
+// guard refuses a target that cannot be programmed, and the others that the
+// image changes where somebody uses them.
 func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
@@ -86,8 +86,8 @@ func (a *accelerator) unused() error {
 	return a.unheld()
 }
 
-// curable reports whether the accelerator is in error because an image could not
-// be loaded, which loading another image may cure.
+// curable reports whether the accelerator is in error because an image could
+// not be loaded, which loading another image may cure.
 func (a *accelerator) curable() bool {
 	return a.Lifecycle == cyborg.LifecycleError && (a.errorKind == cyborg.OperationProgram || a.errorKind == cyborg.OperationBind)
 }

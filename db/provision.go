@@ -15,8 +15,8 @@ import (
 
 // provision takes an inactive accelerator into service, under a new name where
 // the request has one. The accelerator has that name from the admission on, so
-// that it cannot be given to another one; a provision that is undone restores the
-// old name.
+// that it cannot be given to another one; a provision that is undone restores
+// the old name.
 type provision struct {
 	request     cyborg.ProvisionRequest
 	silentAfter time.Duration

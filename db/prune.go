@@ -17,8 +17,8 @@ type Retention struct {
 // include duplicate agents, and Keys are idempotency keys.
 type Pruned struct{ Events, Operations, Services, Keys, Drift int }
 
-// pruneBatch is how many rows one statement deletes at most, so that no statement
-// holds its locks for long.
+// pruneBatch is how many rows one statement deletes at most, so that no
+// statement holds its locks for long.
 const pruneBatch = 5000
 
 // Prune deletes what the retention is over for. A reader of the feed that is

@@ -9,8 +9,8 @@ import (
 )
 
 // Page asks for a part of a list. A list is read by key: Marker is the id (for
-// hosts the name) of the last item of the page before. An unknown one is an error
-// of kind ErrInvalid.
+// hosts the name) of the last item of the page before. An unknown one is an
+// error of kind ErrInvalid.
 type Page struct {
 	Limit  int // 1–1000; 0 and more than that mean 1000
 	Marker string
@@ -70,8 +70,8 @@ type Admission struct {
 	Actor cyborg.Actor
 
 	// IdempotencyKey makes a repeat by the same actor return the operation that was
-	// admitted first; empty for none. Fingerprint is that of the request: a repeat of
-	// the key with another one is an error of kind ErrInvalid.
+	// admitted first; empty for none. Fingerprint is that of the request: a repeat
+	// of the key with another one is an error of kind ErrInvalid.
 	IdempotencyKey string
 	Fingerprint    string
 
@@ -122,8 +122,8 @@ type OperationPlace struct {
 // value comes before all hosts.
 type AttachmentPlace struct{ Host, Deployable, Handle string }
 
-// Disagreement is an attachment about which the journal of a host and the records
-// disagree, with the decision of the records.
+// Disagreement is an attachment about which the journal of a host and the
+// records disagree, with the decision of the records.
 type Disagreement struct {
 	Host        string
 	Backend     string

@@ -51,26 +51,28 @@ func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (strin
 	return name, s.failure(ctx, err)
 }
 
-// These are values of Disagreement.Recorded. A handle is in doubt where it has a
-// holder and is not known to be attached.
+// These are values of Disagreement.Recorded. A handle is in doubt where it has
+// a holder and is not known to be attached.
 const (
 	inDoubt     = "in_doubt"
 	unconfirmed = "left" // it was taken back without its host
 )
 
 // selectDisagreements compares the journals of hosts with the records. Its
-// parameters are: $1, $6, $7 the place (host, deployable, handle) after which it
-// begins; $2 how long a host may be unheard; $3 the kinds of operations whose
-// error a settled doubt cures; $4 the limit; $5 the last host, empty for no bound.
+// parameters are: $1, $6, $7 the place (host, deployable, handle) after which
+// it begins; $2 how long a host may be unheard; $3 the kinds of operations
+// whose error a settled doubt cures; $4 the limit; $5 the last host, empty for
+// no bound.
 //
-// It leaves out accelerators that an operation works on, journals that are older
-// than what an operation has observed of the device, and handles that somebody
-// else than a host holds, which no journal lists. An unconfirmed handle is always
-// listed: its host has to settle it, whatever its journal says.
+// It leaves out accelerators that an operation works on, journals that are
+// older than what an operation has observed of the device, and handles that
+// somebody else than a host holds, which no journal lists. An unconfirmed
+// handle is always listed: its host has to settle it, whatever its journal
+// says.
 //
-// Journal and records agree nearly everywhere. Such a row ends in compared; only
-// for an entry of the journal that the records do not have, the handle is looked
-// up (f).
+// Journal and records agree nearly everywhere. Such a row ends in compared;
+// only for an entry of the journal that the records do not have, the handle is
+// looked up (f).
 const selectDisagreements = `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts
@@ -118,11 +120,11 @@ const selectDisagreements = `
 	WHERE (host, deployable, handle) > ($1, $6, $7)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
 
-// Disagreements lists the attachments about which the journals of live hosts and
-// the records disagree, by host, each with what the records decide. It also lists
-// attachments about which they agree, where the accelerator is in error only
-// because the attachment was in doubt. It begins after a place and ends with the
-// host upTo; their zero values are no bounds.
+// Disagreements lists the attachments about which the journals of live hosts
+// and the records disagree, by host, each with what the records decide. It also
+// lists attachments about which they agree, where the accelerator is in error
+// only because the attachment was in doubt. It begins after a place and ends
+// with the host upTo; their zero values are no bounds.
 func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo string, limit int) ([]Disagreement, error) {
 	rows, err := s.pool.Query(ctx, selectDisagreements, after.Host, s.opts.SilentAfter, doubtful(), clamp(limit), upTo,
 		after.Deployable, after.Handle)
@@ -164,9 +166,9 @@ func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error
 	return nil
 }
 
-// recordSettled is RecordSettled for one host. The operations that Disagreements
-// saw are compared again under the lock of the host, so that a handle that
-// somebody has got since is not taken from them.
+// recordSettled is RecordSettled for one host. The operations that
+// Disagreements saw are compared again under the lock of the host, so that a
+// handle that somebody has got since is not taken from them.
 func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagreement) error {
 	var (
 		handles, operations            []uuid.UUID // in doubt, with the operation that left them so

@@ -11,17 +11,17 @@ import (
 )
 
 // rescue makes Nova reboot the instances on a host that may be without their
-// accelerators since the host booted. It claims nothing, because Nova may delete
-// an instance and its requests at any time. Instead the table rescues has a row
-// for each instance and boot, so that one boot makes an instance reboot only
-// once, however many operations ask for that at the same time.
+// accelerators since the host booted. It claims nothing, because Nova may
+// delete an instance and its requests at any time. Instead the table rescues
+// has a row for each instance and boot, so that one boot makes an instance
+// reboot only once, however many operations ask for that at the same time.
 type rescue struct{ request cyborg.RescueRequest }
 
 func (rescue) kind() cyborg.OperationKind { return cyborg.OperationRescue }
 
 // choose finds the instances that have lost accelerators and that no open
-// operation reboots already. With Once it leaves out those that any operation has
-// rebooted since the boot.
+// operation reboots already. With Once it leaves out those that any operation
+// has rebooted since the boot.
 func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	out := choice{host: r.request.Host}
 
@@ -30,8 +30,8 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	known, working := false, uuid.Nil // whether the host is recorded, and an open operation that reboots some
 	batch.Queue("SELECT EXISTS (SELECT FROM hosts WHERE name = $1)", r.request.Host).QueryRow(func(row pgx.Row) error { return row.Scan(&known) })
 
-	// With Once ($2), an instance that has a row in rescues is left out even if that
-	// operation has ended.
+	// With Once ($2), an instance that has a row in rescues is left out even if
+	// that operation has ended.
 	batch.Queue(`
 		SELECT a.uuid, a.instance_uuid, a.lost_boot, a.lost_at, coalesce(o.id, '00000000-0000-0000-0000-000000000000') FROM arqs a
 		LEFT JOIN rescues r ON r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot

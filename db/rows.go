@@ -10,8 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// This file has the rows of the inventory as a merge reads and writes them. Their
-// JSON names are the names of the columns.
+// This file has the rows of the inventory as a merge reads and writes them.
+// Their JSON names are the names of the columns.
 
 // document is a JSON value in a canonical form, with sorted keys and without
 // spaces, so that two of them can be compared as texts.
@@ -32,8 +32,8 @@ func documentOf(value any, empty document) (document, error) {
 	return out, err
 }
 
-// respell brings JSON into the canonical form. Numbers keep their digits: through
-// a float64 large ones would lose some.
+// respell brings JSON into the canonical form. Numbers keep their digits:
+// through a float64 large ones would lose some.
 func respell(text []byte) (document, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -107,8 +107,8 @@ type deployableRow struct {
 	Presence     cyborg.Presence `json:"presence"`
 	FenceReason  *string         `json:"fence_reason"`
 
-	// ImageBoot is the boot in which the deployable's image was last seen; nil where
-	// it has none, or while one is being loaded.
+	// ImageBoot is the boot in which the deployable's image was last seen; nil
+	// where it has none, or while one is being loaded.
 	ImageBoot *string `json:"image_boot"`
 
 	Claimed bool `json:"claimed"` // read only: an operation works on it
@@ -116,8 +116,8 @@ type deployableRow struct {
 	administrationRow
 }
 
-// administrationRow is how a deployable is administered. A merge sets it for new
-// deployables, and never changes it.
+// administrationRow is how a deployable is administered. A merge sets it for
+// new deployables, and never changes it.
 type administrationRow struct {
 	Administration cyborg.Administration `json:"administration"`
 	MaintainReason string                `json:"maintain_reason"`
@@ -135,8 +135,8 @@ type handleRow struct {
 	Identity       string            `json:"identity"`
 	Presence       cyborg.Presence   `json:"presence"`
 
-	// Holder is read only: the holder's kind and id, also those of the last holder of
-	// an unconfirmed handle; empty while the handle is free.
+	// Holder is read only: the holder's kind and id, also those of the last holder
+	// of an unconfirmed handle; empty while the handle is free.
 	Holder string `json:"holder"`
 }
 

@@ -14,7 +14,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// running is an operation whose host and row the current transaction has locked.
+// running is an operation whose host and row the current transaction has
+// locked.
 type running struct {
 	id        uuid.UUID
 	state     cyborg.OperationState
@@ -284,7 +285,8 @@ func (s *Store) Record(ctx context.Context, id uuid.UUID, steps []cyborg.Step) e
 //
 // It may be repeated: it changes nothing of an operation that has ended
 // already. The error is of kind ErrInvalid where the outcome is no final state,
-// and ErrChanged where the operation cannot go to that state from its present one.
+// and ErrChanged where the operation cannot go to that state from its present
+// one.
 func (s *Store) End(ctx context.Context, outcome cyborg.Outcome) error {
 	if !outcome.State.Ended() {
 		return cyborg.Errorf(cyborg.ErrInvalid, "operation %s cannot end as %q", outcome.Operation, outcome.State)
@@ -339,7 +341,8 @@ func (o *running) findReplaced(outcome *cyborg.Outcome) {
 	}
 }
 
-// conclude makes the last change of the operation's kind and ends the operation.
+// conclude makes the last change of the operation's kind and ends the
+// operation.
 func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome) error {
 	if err := o.handler.end(ctx, tx, o, outcome); err != nil {
 		return err

@@ -15,9 +15,9 @@ import (
 // and the duplicate agents, are listed for them.
 const agentRole = "agent"
 
-// Services lists the processes of the system and whether they are alive, by role,
-// host and instance. The page's marker is the Key of the last item, which need
-// not exist any more; a malformed one is an error of kind ErrInvalid.
+// Services lists the processes of the system and whether they are alive, by
+// role, host and instance. The page's marker is the Key of the last item, which
+// need not exist any more; a malformed one is an error of kind ErrInvalid.
 func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, error) {
 	after := make([]string, 3)
 	if page.Marker != "" {
@@ -56,10 +56,11 @@ func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, erro
 	return found, s.failure(ctx, err)
 }
 
-// Touch records that a process is alive now; processes call it about every 10 s.
-// It does not read LastSeen and Alive. The start is converted to the database's
-// clock, by which LastSeen is recorded, too: the clocks of machines differ, and
-// the order of starts and signs of life of different machines matters.
+// Touch records that a process is alive now; processes call it about every 10
+// s. It does not read LastSeen and Alive. The start is converted to the
+// database's clock, by which LastSeen is recorded, too: the clocks of machines
+// differ, and the order of starts and signs of life of different machines
+// matters.
 func (s *Store) Touch(ctx context.Context, service cyborg.Service) error {
 	_, err := s.pool.Exec(ctx, `
 		INSERT INTO services (role, host, instance, version, started_at, last_seen)
@@ -73,8 +74,8 @@ func (s *Store) Touch(ctx context.Context, service cyborg.Service) error {
 	return s.failure(ctx, err)
 }
 
-// Retire deletes a process that stops in an orderly way. It is no error where the
-// process was never recorded.
+// Retire deletes a process that stops in an orderly way. It is no error where
+// the process was never recorded.
 func (s *Store) Retire(ctx context.Context, service cyborg.Service) error {
 	_, err := s.pool.Exec(ctx, "DELETE FROM services WHERE role = $1 AND host = $2 AND instance = $3",
 		service.Role, service.Host, service.Instance)

@@ -10,10 +10,11 @@ import (
 )
 
 // UpdateSpecs applies an operator's patch to the specs of an accelerator.
-// ifVersion is the version that the operator saw; with 0 it is the one that this
-// call reads first. The error is of kind ErrChanged where somebody else has
-// changed the specs since then, of kind ErrInvalid where the patch contradicts
-// the hardware, and of kind ErrNotFound where there is no such accelerator.
+// ifVersion is the version that the operator saw; with 0 it is the one that
+// this call reads first. The error is of kind ErrChanged where somebody else
+// has changed the specs since then, of kind ErrInvalid where the patch
+// contradicts the hardware, and of kind ErrNotFound where there is no such
+// accelerator.
 func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.SpecsPatch, ifVersion int64, actor cyborg.Actor) (cyborg.Accelerator, error) {
 	seen, err := s.Accelerator(ctx, id)
 	if err != nil {
@@ -61,8 +62,8 @@ func (s *Store) UpdateSpecs(ctx context.Context, id uuid.UUID, patch cyborg.Spec
 	return seen, err
 }
 
-// settable returns the patch as it is stored: without the specs that the hardware
-// determines, which a patch can only repeat.
+// settable returns the patch as it is stored: without the specs that the
+// hardware determines, which a patch can only repeat.
 func settable(patch cyborg.SpecsPatch) map[string]any {
 	out := map[string]any{}
 	if patch.Remote != nil {

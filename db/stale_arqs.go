@@ -10,13 +10,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// CollectUnbound deletes up to limit accelerator requests that are not bound and
-// that nobody has touched for so long: whoever made them will not come back for
-// them. It returns how many it has deleted.
+// CollectUnbound deletes up to limit accelerator requests that are not bound
+// and that nobody has touched for so long: whoever made them will not come back
+// for them. It returns how many it has deleted.
 //
 // A bind may also have failed for a request without an instance: one that was
-// adopted, or one for a service. Requests of instances are left out, because Nova
-// says when an instance is gone.
+// adopted, or one for a service. Requests of instances are left out, because
+// Nova says when an instance is gone.
 func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT uuid FROM arqs

@@ -8,8 +8,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// statusSQL is Accelerator.Status in SQL, over the tables of selectAccelerators.
-// The first condition that applies decides, so both must keep the same order.
+// statusSQL is Accelerator.Status in SQL, over the tables of
+// selectAccelerators. The first condition that applies decides, so both must
+// keep the same order.
 func statusSQL() string {
 	var text strings.Builder
 	when := func(condition string, status cyborg.Status) {
@@ -31,9 +32,10 @@ func statusSQL() string {
 	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
 }
 
-// statusNeeds is an SQL condition that every accelerator with one of the statuses
-// meets. It does not change the result of a query that also compares statusSQL,
-// but it lets the planner find the few accelerators of a rare status by an index.
+// statusNeeds is an SQL condition that every accelerator with one of the
+// statuses meets. It does not change the result of a query that also compares
+// statusSQL, but it lets the planner find the few accelerators of a rare status
+// by an index.
 func statusNeeds(statuses []cyborg.Status) string {
 	var needs []string
 	need := func(condition string) {

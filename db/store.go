@@ -1,6 +1,6 @@
-// Package db is the store: the only way into the records. It has the schema, the
-// queries and all changes. Each change checks the state that it expects, and is
-// written in one transaction with its events and claims.
+// Package db is the store: the only way into the records. It has the schema,
+// the queries and all changes. Each change checks the state that it expects,
+// and is written in one transaction with its events and claims.
 //
 // The package imports the root package, pgx and goose. It must never import a
 // driver, Temporal or HTTP, and nothing that runs on an agent may import it.
@@ -25,12 +25,12 @@ type Options struct {
 	// MaxConns bounds the connections of the pool. One more connection listens for
 	// events. 0 means 16.
 	MaxConns int32
-	// SilentAfter is how long a host or a service may be unheard before it counts as
-	// silent. 0 means 25 s.
+	// SilentAfter is how long a host or a service may be unheard before it counts
+	// as silent. 0 means 25 s.
 	SilentAfter time.Duration
 	// DeployableName makes the name of a new deployable, which is also the name of
-	// its resource provider; nil means <host>_<local name>. It must return different
-	// names for different hosts.
+	// its resource provider; nil means <host>_<local name>. It must return
+	// different names for different hosts.
 	DeployableName func(host, local string) string
 	// Tracer traces every statement of the pool; nil for none.
 	Tracer pgx.QueryTracer
@@ -45,8 +45,9 @@ type Store struct {
 }
 
 // Open connects to a database that Migrate has prepared. The error is of kind
-// ErrUnavailable where the database does not answer, and of kind ErrInvalid where
-// the URL cannot be used or the schema is older or newer than this binary's.
+// ErrUnavailable where the database does not answer, and of kind ErrInvalid
+// where the URL cannot be used or the schema is older or newer than this
+// binary's.
 func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Store, error) {
 	opts.MaxConns = cmp.Or(opts.MaxConns, 16)
 	opts.SilentAfter = cmp.Or(opts.SilentAfter, 25*time.Second)
@@ -63,8 +64,8 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 	session(config.ConnConfig)
 	config.AfterConnect = scanTimesAsUTC
 
-	// The listener's configuration is copied before the tracer is set: no caller has
-	// asked for what the listener does.
+	// The listener's configuration is copied before the tracer is set: no caller
+	// has asked for what the listener does.
 	listener := config.ConnConfig.Copy()
 	config.ConnConfig.Tracer = opts.Tracer
 
@@ -84,8 +85,8 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 	return s, nil
 }
 
-// session sets the parameters that the statements of this package rely on, unless
-// the URL sets them.
+// session sets the parameters that the statements of this package rely on,
+// unless the URL sets them.
 func session(config *pgx.ConnConfig) {
 	for name, value := range map[string]string{
 		"application_name": "cyborg",

@@ -19,8 +19,8 @@ import (
 // that transactions that have collided do not collide again.
 const attempts = 6
 
-// errCollision makes transact try the transaction again: another transaction has
-// changed what this one had read.
+// errCollision makes transact try the transaction again: another transaction
+// has changed what this one had read.
 var errCollision = errors.New("others changed what this transaction had read")
 
 // change runs body in one transaction on behalf of actor, as a part of an
@@ -31,29 +31,30 @@ var errCollision = errors.New("others changed what this transaction had read")
 // Every change keeps one order: lock the hosts that it is about (lockHosts),
 // then read, then write. PostgreSQL gives a transaction its number at its first
 // write. With the lock before it, two changes of one host get their numbers in
-// the order in which they happen, and the feed, which is ordered by that number,
-// shows them in that order. A bind that loads no image is an exception: it
-// concerns nothing on the host but its accelerator, so it only shares the lock
-// of the host; see lock_arqs.go.
+// the order in which they happen, and the feed, which is ordered by that
+// number, shows them in that order. A bind that loads no image is an exception:
+// it concerns nothing on the host but its accelerator, so it only shares the
+// lock of the host; see lock_arqs.go.
 //
 // Locks, reads and writes that do not need each other's results go to the
-// database in one batch (pgx.Batch). Each statement of the batch still sees what
-// was committed before it began, and a round trip costs more than most of them.
+// database in one batch (pgx.Batch). Each statement of the batch still sees
+// what was committed before it began, and a round trip costs more than most of
+// them.
 func (s *Store) change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
 	return s.transact(ctx, beginAs(actor, operation, ""), body)
 }
 
 // changeByKey is change for transactions whose statements find a few rows by
-// their keys, however they are called. It makes PostgreSQL plan such a statement
-// once for each connection. By default PostgreSQL plans a statement with a list
-// of keys anew at every call, because it assumes lists that are longer than ours
-// are, and planning costs more than the statement itself.
+// their keys, however they are called. It makes PostgreSQL plan such a
+// statement once for each connection. By default PostgreSQL plans a statement
+// with a list of keys anew at every call, because it assumes lists that are
+// longer than ours are, and planning costs more than the statement itself.
 func (s *Store) changeByKey(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
 	return s.transact(ctx, beginAs(actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"), body)
 }
 
-// transact runs body in a transaction that the statement begin begins, and tries
-// it again where it has collided with another one.
+// transact runs body in a transaction that the statement begin begins, and
+// tries it again where it has collided with another one.
 func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx) error) error {
 	var err error
 	for attempt := range attempts {
@@ -77,8 +78,8 @@ func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx)
 }
 
 // beginAs returns the statements that begin a transaction and set who makes its
-// changes, and in which operation; more continues the list of settings. They are
-// sent as one simple query, which cannot have parameters, so the values are
+// changes, and in which operation; more continues the list of settings. They
+// are sent as one simple query, which cannot have parameters, so the values are
 // written in hexadecimal: no value can then end the string that it stands in.
 func beginAs(actor cyborg.Actor, operation uuid.UUID, more string) string {
 	text := ""
@@ -93,8 +94,8 @@ func beginAs(actor cyborg.Actor, operation uuid.UUID, more string) string {
 		actor.Name, actor.RequestID, text, more)
 }
 
-// lockHosts makes the transaction the only one that changes these hosts and what
-// belongs to them, until it ends. It must come before the first write; see
+// lockHosts makes the transaction the only one that changes these hosts and
+// what belongs to them, until it ends. It must come before the first write; see
 // change. All callers take the locks in the order of their keys, so that no two
 // transactions wait for each other.
 func lockHosts(ctx context.Context, tx pgx.Tx, hosts ...string) error {
@@ -112,8 +113,9 @@ const lockAll = `
 // the names of each lock and whether it is shared; two names with the same hash
 // are one lock, which is then shared only if both may be.
 //
-// All locks of all transactions are taken in the order of their keys. That holds
-// only within one statement, so a transaction takes all its locks in one call.
+// All locks of all transactions are taken in the order of their keys. That
+// holds only within one statement, so a transaction takes all its locks in one
+// call.
 func lockNamed(query string) string {
 	return `
 	SELECT names, shared, CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END FROM (

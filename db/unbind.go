@@ -11,8 +11,8 @@ import (
 
 // unbind takes the handles of accelerator requests back, once their host has
 // confirmed that they are not in use. Operators ask for it. Nova does not: it
-// deletes the requests, which needs no host, because the instance is gone and its
-// host perhaps as well; see delete_arqs.go.
+// deletes the requests, which needs no host, because the instance is gone and
+// its host perhaps as well; see delete_arqs.go.
 type unbind struct{ request cyborg.UnbindRequest }
 
 func (unbind) kind() cyborg.OperationKind { return cyborg.OperationUnbind }
@@ -90,8 +90,8 @@ func (unbind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	return err
 }
 
-// describe adds the handles that the host has to take back, as far as they still
-// have a holder.
+// describe adds the handles that the host has to take back, as far as they
+// still have a holder.
 func (unbind) describe(o *running, work *cyborg.Work) {
 	for _, id := range o.before.Handles {
 		for i := range o.targets {
@@ -119,9 +119,10 @@ func (unbind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 }
 
 // concludeARQs ends the work of an operation on its accelerator requests. It
-// moves them to another state, with the reason where that is a failure, or leaves
-// them as they were where that is empty. It deletes the requests whose deletion
-// was asked for meanwhile, and frees the handles that no request has any more.
+// moves them to another state, with the reason where that is a failure, or
+// leaves them as they were where that is empty. It deletes the requests whose
+// deletion was asked for meanwhile, and frees the handles that no request has
+// any more.
 func concludeARQs(ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState, reason string) error {
 	var (
 		handles []uuid.UUID

@@ -9,24 +9,25 @@ import (
 
 // A handle is unconfirmed while nobody has it in the records but its host may
 // still have it attached: it was taken back by force, or the host was forgotten
-// and has come back with an attachment in its journal. Its accelerator is fenced
-// and nobody gets the handle until the host has been heard and Reconcile has
-// settled the attachment there. In the database the columns left_kind, left_id
-// and left_operation keep who had it.
+// and has come back with an attachment in its journal. Its accelerator is
+// fenced and nobody gets the handle until the host has been heard and Reconcile
+// has settled the attachment there. In the database the columns left_kind,
+// left_id and left_operation keep who had it.
 
-// fenceUnconfirmed is the reason of the fence around an accelerator with an unconfirmed
-// handle. The fence belongs to the operation that used force, if one did.
+// fenceUnconfirmed is the reason of the fence around an accelerator with an
+// unconfirmed handle. The fence belongs to the operation that used force, if
+// one did.
 const fenceUnconfirmed = "its host may still have it attached, and has not settled that yet"
 
-// remainingFence is an SQL expression: the reason for which the deployable d stays
-// fenced once the fence of a Program, or of a Bind that loaded an image, is
-// lifted, or NULL. While an image was being loaded, a host may have come back
-// with an attachment, or a device may have gone missing under its holder.
+// remainingFence is an SQL expression: the reason for which the deployable d
+// stays fenced once the fence of a Program, or of a Bind that loaded an image,
+// is lifted, or NULL. While an image was being loaded, a host may have come
+// back with an attachment, or a device may have gone missing under its holder.
 const remainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL) THEN '" +
 	fenceUnconfirmed + "' WHEN " + goneUnderHolder + " THEN '" + fenceVanished + "' END"
 
-// confirmed refuses an accelerator with an unconfirmed handle, whatever reason its
-// fence gives.
+// confirmed refuses an accelerator with an unconfirmed handle, whatever reason
+// its fence gives.
 func (a *accelerator) confirmed() error {
 	for _, h := range a.Handles {
 		if h.Unconfirmed != nil {

@@ -10,10 +10,10 @@ import (
 )
 
 // whitelist decides which PCI devices of a host its Nova gives out by itself. A
-// device is given out either by Nova or by Cyborg: a constraint keeps what is in
-// the whitelist inactive; nothing can be done to it here (see notWhitelisted); and
-// Cyborg's resource provider of it is removed from Placement, because Nova's own
-// would have the same name.
+// device is given out either by Nova or by Cyborg: a constraint keeps what is
+// in the whitelist inactive; nothing can be done to it here (see
+// notWhitelisted); and Cyborg's resource provider of it is removed from
+// Placement, because Nova's own would have the same name.
 //
 // Added accelerators belong to Nova from the beginning of the operation on, and
 // removed ones until the operation has succeeded, so that at no time both give
@@ -107,8 +107,8 @@ func (whitelist) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	return err
 }
 
-// guard refuses claimed targets, and lists every accelerator that cannot be
-// put into the whitelist, each with its reason.
+// guard refuses claimed targets, and lists every accelerator that cannot be put
+// into the whitelist, each with its reason.
 func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		if err := targets[i].unclaimed(operation); err != nil {
@@ -133,9 +133,9 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 	return cyborg.Unlisted(refusals, len(wanted))
 }
 
-// whitelistable refuses what Nova must not give out: missing devices, those that
-// the host itself needs, those that Cyborg gives out, and those that somebody may
-// still hold.
+// whitelistable refuses what Nova must not give out: missing devices, those
+// that the host itself needs, those that Cyborg gives out, and those that
+// somebody may still hold.
 func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
 	if err := firstError(a.present(), a.unprotected(), spec.Check()); err != nil {
 		return err
@@ -278,15 +278,16 @@ func (s *Store) Whitelist(ctx context.Context, host string) ([]cyborg.Accelerato
 	return public(found), nil
 }
 
-// whitelistDiffers is an SQL condition on hosts: the reported file of Nova's whitelist
-// is not the one that was written last. Where nothing is known to have been
-// written, it is true until a file is reported that only Cyborg has written.
+// whitelistDiffers is an SQL condition on hosts: the reported file of Nova's
+// whitelist is not the one that was written last. Where nothing is known to
+// have been written, it is true until a file is reported that only Cyborg has
+// written.
 const whitelistDiffers = "whitelist ->> 'sha256' <> coalesce(whitelist_written, '')"
 
 // CompareWhitelists records the hosts on which the reported file of Nova's
-// whitelist differs from the one that was written last, and those on which it no
-// longer does. It does not write the file again: whoever has changed it may have
-// a reason. It leaves out hosts whose file an operation is writing.
+// whitelist differs from the one that was written last, and those on which it
+// no longer does. It does not write the file again: whoever has changed it may
+// have a reason. It leaves out hosts whose file an operation is writing.
 func (s *Store) CompareWhitelists(ctx context.Context) error {
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}

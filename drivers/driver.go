@@ -23,8 +23,8 @@ import (
 // when the agent died at any point of it. An error should be a *cyborg.Error;
 // an error of any other type counts as kind ErrHardware.
 //
-// What else a driver can do is said by the interfaces that it implements besides
-// this one: Installer, Attacher, Programmer, Users, Meter, Watcher and
+// What else a driver can do is said by the interfaces that it implements
+// besides this one: Installer, Attacher, Programmer, Users, Meter, Watcher and
 // Inspector. All of them are optional.
 type Driver interface {
 	// Discover lists the devices that are there now, in a stable order. It changes

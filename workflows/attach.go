@@ -6,13 +6,16 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Attach gives a handle of an accelerator to a holder. For a holder of kind host the driver makes the handle usable on
-// that host. An instance gets the handle as it is, because its hypervisor does the rest; the records alone change then.
+// Attach gives a handle of an accelerator to a holder. For a holder of kind
+// host the driver makes the handle usable on that host. An instance gets the
+// handle as it is, because its hypervisor does the rest; the records alone
+// change then.
 func Attach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, attach)
 }
 
-// attach holds the steps of an attach: one call to the agent for each handle that goes to the host itself.
+// attach holds the steps of an attach: one call to the agent for each handle
+// that goes to the host itself.
 func attach(ctx workflow.Context, o *operation) error {
 	for _, handle := range o.work.Handles {
 		if handle.Holder.Kind != cyborg.HolderHost {

@@ -12,19 +12,23 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// BindARQs gives accelerator requests of OpenStack their handles. Where images must be loaded first, it loads them. Without
-// images there is nothing to do on the host, and Begin ends the operation in its own transaction.
+// BindARQs gives accelerator requests of OpenStack their handles. Where images
+// must be loaded first, it loads them. Without images there is nothing to do on
+// the host, and Begin ends the operation in its own transaction.
 //
-// The same run then notifies Nova of the outcome of each request, for as long as Nova is away. It does so after the
-// operation has ended, so that a Nova that is away does not keep the accelerators claimed. A notification that fails undoes
-// nothing. When a bind fails, Nova is notified as soon as the failure is certain, before the undo. When the operation ended
-// in Begin or earlier, the Begin activity has notified Nova already, and Work.Notify lists only the requests for which that
-// did not work.
+// The same run then notifies Nova of the outcome of each request, for as long
+// as Nova is away. It does so after the operation has ended, so that a Nova
+// that is away does not keep the accelerators claimed. A notification that
+// fails undoes nothing. When a bind fails, Nova is notified as soon as the
+// failure is certain, before the undo. When the operation ended in Begin or
+// earlier, the Begin activity has notified Nova already, and Work.Notify lists
+// only the requests for which that did not work.
 func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	o := newOperation(in)
 	result, err := o.run(ctx, bind)
 
-	// Without a successful Begin the work is unknown, and with it whether Nova waits: the activity looks that up.
+	// Without a successful Begin the work is unknown, and with it whether Nova
+	// waits: the activity looks that up.
 	begun := o.work.Kind != ""
 	if err != nil || begun && len(o.work.Notify) == 0 {
 		return result, err
@@ -40,8 +44,9 @@ func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) 
 	return result, o.notify(ctx)
 }
 
-// bind holds the steps of a bind: it loads the images, within the time that the requests have left. When that time is over,
-// the requests fail and Nova is notified at once, while the step that runs is still being cancelled.
+// bind holds the steps of a bind: it loads the images, within the time that the
+// requests have left. When that time is over, the requests fail and Nova is
+// notified at once, while the step that runs is still being cancelled.
 func bind(ctx workflow.Context, o *operation) error {
 	if len(o.work.Loads) == 0 {
 		if o.in.Abandoned {
@@ -64,12 +69,14 @@ func bind(ctx workflow.Context, o *operation) error {
 	})
 	err := o.loadAll(limited)
 
-	// Once the requests have failed, the bind must fail too, even where its last step still succeeded.
+	// Once the requests have failed, the bind must fail too, even where its last
+	// step still succeeded.
 	if o.timedOut && (err != nil || o.requestsFailed()) {
 		err = o.timeoutError(err)
 	}
 
-	// Without an undo the operation ends at once, and its end records and notifies the same.
+	// Without an undo the operation ends at once, and its end records and notifies
+	// the same.
 	if err != nil && len(o.undos) > 0 {
 		o.failRequests(ctx, err)
 	}
@@ -77,8 +84,8 @@ func bind(ctx workflow.Context, o *operation) error {
 	return err
 }
 
-// timeoutError returns the error of a bind that ran out of time. The argument is how the interrupted step ended; it may be
-// nil.
+// timeoutError returns the error of a bind that ran out of time. The argument
+// is how the interrupted step ended; it may be nil.
 func (o *operation) timeoutError(step error) error {
 	text := fmt.Sprintf("the accelerator requests were not bound within %s", o.work.Within.Round(time.Second))
 	if step != nil {
@@ -89,9 +96,10 @@ func (o *operation) timeoutError(step error) error {
 		WithHint("Load the image before, or give binds more time (arqs.bind_timeout).")
 }
 
-// failRequests records that the requests have failed and notifies Nova, in a coroutine of its own, while the operation goes
-// on undoing what it did. Nova then need not wait for the undo, which may take minutes. GetVersion keeps runs that were
-// started before this existed replayable.
+// failRequests records that the requests have failed and notifies Nova, in a
+// coroutine of its own, while the operation goes on undoing what it did. Nova
+// then need not wait for the undo, which may take minutes. GetVersion keeps
+// runs that were started before this existed replayable.
 func (o *operation) failRequests(ctx workflow.Context, cause error) {
 	if o.requestsFailed() || workflow.GetVersion(ctx, "fail-before-undo", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
 		return
@@ -111,10 +119,12 @@ func (o *operation) failRequests(ctx workflow.Context, cause error) {
 	})
 }
 
-// requestsFailed says that failRequests has been called: the requests have failed before the end of the operation.
+// requestsFailed says that failRequests has been called: the requests have
+// failed before the end of the operation.
 func (o *operation) requestsFailed() bool { return o.notification != nil }
 
-// loadAll loads the images, one after the other. Of an abandoned operation it only collects the undos.
+// loadAll loads the images, one after the other. Of an abandoned operation it
+// only collects the undos.
 func (o *operation) loadAll(ctx workflow.Context) error {
 	o.outcome.Bitstreams = map[uuid.UUID]string{}
 	o.outcome.Images = map[uuid.UUID]cyborg.Image{}
@@ -166,7 +176,8 @@ func (o *operation) loadAll(ctx workflow.Context) error {
 	return nil
 }
 
-// disturbedWith returns the other targets that an image for the target at this index disturbs as well.
+// disturbedWith returns the other targets that an image for the target at this
+// index disturbs as well.
 func (o *operation) disturbedWith(at int) []cyborg.Target {
 	of := o.work.Targets[at]
 	var out []cyborg.Target
@@ -180,9 +191,10 @@ func (o *operation) disturbedWith(at int) []cyborg.Target {
 	return out
 }
 
-// journalID is the id under which the host's journal keeps the steps for the accelerator at index i. The journal holds one
-// step of a kind per id, so each accelerator but the first needs an id of its own. It is derived from the operation, so that
-// a run that takes over arrives at the same one.
+// journalID is the id under which the host's journal keeps the steps for the
+// accelerator at index i. The journal holds one step of a kind per id, so each
+// accelerator but the first needs an id of its own. It is derived from the
+// operation, so that a run that takes over arrives at the same one.
 func (o *operation) journalID(i int, accelerator uuid.UUID) uuid.UUID {
 	if i == 0 {
 		return o.in.Operation
@@ -191,7 +203,8 @@ func (o *operation) journalID(i int, accelerator uuid.UUID) uuid.UUID {
 	return uuid.NewSHA1(o.in.Operation, accelerator[:])
 }
 
-// notify notifies Nova. Its attempts have no limit: it ends when Nova was notified, or has none of the instances any more.
+// notify notifies Nova. Its attempts have no limit: it ends when Nova was
+// notified, or has none of the instances any more.
 func (o *operation) notify(ctx workflow.Context) error {
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:           ConductorQueue,

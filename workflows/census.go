@@ -9,20 +9,24 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// censusWidth is how many hosts are asked at once: enough to keep the agents busy, few enough for one workflow task.
+// censusWidth is how many hosts are asked at once: enough to keep the agents
+// busy, few enough for one workflow task.
 const censusWidth = 100
 
 // CensusInput asks hosts how their accelerators are used now.
 type CensusInput struct {
 	Hosts []string `json:"hosts"`
-	// Deployables limits the answer to these, by the driver's name; empty means all.
+	// Deployables limits the answer to these, by the driver's name; empty means
+	// all.
 	Deployables []string `json:"deployables,omitempty"`
-	// Deadline is the time for the whole census. Hosts that have not answered by then are marked as unanswered.
+	// Deadline is the time for the whole census. Hosts that have not answered by
+	// then are marked as unanswered.
 	Deadline time.Duration `json:"deadline"`
 }
 
-// Census asks up to censusWidth hosts at a time. A host that does not answer in time gets an error instead of an answer, and
-// the census is partial. The answers are in the order of the input.
+// Census asks up to censusWidth hosts at a time. A host that does not answer in
+// time gets an error instead of an answer, and the census is partial. The
+// answers are in the order of the input.
 func Census(ctx workflow.Context, in CensusInput) (cyborg.Census, error) {
 	out := cyborg.Census{Hosts: make([]cyborg.HostUsage, len(in.Hosts))}
 	deadline := workflow.Now(ctx).Add(in.Deadline)
@@ -56,8 +60,9 @@ func Unanswered(host string) cyborg.HostUsage {
 	return cyborg.HostUsage{Host: host, Error: "did not answer in time", Deployables: []cyborg.DeployableUsage{}}
 }
 
-// askUsage asks one host once, within the time that is left. An agent that is silent or slow yields the plain entry of
-// Unanswered; any other failure puts its own message there.
+// askUsage asks one host once, within the time that is left. An agent that is
+// silent or slow yields the plain entry of Unanswered; any other failure puts
+// its own message there.
 func askUsage(ctx workflow.Context, host string, in CensusInput, left time.Duration) cyborg.HostUsage {
 	unanswered := Unanswered(host)
 	if left <= 0 {

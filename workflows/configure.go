@@ -4,13 +4,15 @@ import (
 	"go.temporal.io/sdk/workflow"
 )
 
-// Configure installs, updates or uninstalls a driver's backend on a host while its agent runs. It has nothing to undo: when
-// the new backend does not work, the agent keeps the old one.
+// Configure installs, updates or uninstalls a driver's backend on a host while
+// its agent runs. It has nothing to undo: when the new backend does not work,
+// the agent keeps the old one.
 func Configure(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, configure)
 }
 
-// configure holds the one step of a configure, and puts the backend's state into the result.
+// configure holds the one step of a configure, and puts the backend's state
+// into the result.
 func configure(ctx workflow.Context, o *operation) error {
 	var result ConfigureResult
 	request := *o.work.Configure

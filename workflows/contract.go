@@ -1,9 +1,11 @@
-// Package workflows holds the durable operations of an accelerator's life, one file each: its input and result, its steps,
-// and its compensation. It imports the root package and the Temporal SDK only: never the database, a driver, the network or
-// a clock of its own.
+// Package workflows holds the durable operations of an accelerator's life, one
+// file each: its input and result, its steps, and its compensation. It imports
+// the root package and the Temporal SDK only: never the database, a driver, the
+// network or a clock of its own.
 //
-// Temporal replays recorded histories with this code. A change must therefore issue the same commands in the same order for
-// runs that are under way, or ask workflow.GetVersion first.
+// Temporal replays recorded histories with this code. A change must therefore
+// issue the same commands in the same order for runs that are under way, or ask
+// workflow.GetVersion first.
 package workflows
 
 import (
@@ -15,14 +17,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// ConductorQueue is the task queue of all workflows, and of the activities that touch the records.
+// ConductorQueue is the task queue of all workflows, and of the activities that
+// touch the records.
 const ConductorQueue = "conductor"
 
 // AgentQueue returns the name of the task queue of one host's agent.
 func AgentQueue(host string) string { return "agent." + host }
 
-// Names of workflow types. Histories and schedules carry them, so they never change. The workflow id of an operation is
-// <kind>/<operation id>.
+// Names of workflow types. Histories and schedules carry them, so they never
+// change. The workflow id of an operation is <kind>/<operation id>.
 const (
 	ProvisionWorkflow = "Provision"
 	ProgramWorkflow   = "Program"
@@ -40,7 +43,8 @@ const (
 	PreviewWhitelistWorkflow = "PreviewWhitelist"
 )
 
-// Names of activities on ConductorQueue, each with its input and its result. See also placement.go and rescue.go.
+// Names of activities on ConductorQueue, each with its input and its result.
+// See also placement.go and rescue.go.
 const (
 	BeginActivity  = "Begin"  // BeginInput → cyborg.Work
 	RecordActivity = "Record" // RecordInput → nothing: steps of a running operation
@@ -78,8 +82,9 @@ const (
 	RestoreWhitelistActivity = "RestoreWhitelist" // WhitelistInput → nothing
 )
 
-// Limits bounds the steps of an operation; they are the configuration's section operations. They travel in the workflow's
-// input, so that a replay sees the values with which the run began.
+// Limits bounds the steps of an operation; they are the configuration's section
+// operations. They travel in the workflow's input, so that a replay sees the
+// values with which the run began.
 type Limits struct {
 	// AgentWait is how long a step waits for its host's agent to take it.
 	AgentWait time.Duration `json:"agent_wait"`
@@ -89,7 +94,8 @@ type Limits struct {
 	Stage time.Duration `json:"stage"`
 	// Program bounds one attempt of loading an image.
 	Program time.Duration `json:"program"`
-	// Heartbeat is how long an agent may send no heartbeat of a step before the attempt counts as failed.
+	// Heartbeat is how long an agent may send no heartbeat of a step before the
+	// attempt counts as failed.
 	Heartbeat time.Duration `json:"heartbeat"`
 	// Undo bounds all attempts of one undo together, the agent's absence included.
 	Undo time.Duration `json:"undo"`
@@ -101,13 +107,16 @@ type Limits struct {
 type OperationInput struct {
 	Operation uuid.UUID `json:"operation"`
 	Limits    Limits    `json:"limits"`
-	// Abandoned is set where an earlier run of the operation was terminated from outside: this run only undoes. Operations
-	// that change nothing on the host, or that cannot be undone, go forward instead.
+	// Abandoned is set where an earlier run of the operation was terminated from
+	// outside: this run only undoes. Operations that change nothing on the host, or
+	// that cannot be undone, go forward instead.
 	Abandoned bool `json:"abandoned,omitempty"`
 }
 
-// OperationResult is the result of every operation's workflow. An operation that failed is not a failed workflow: it ran its
-// course, and its outcome is recorded. A workflow fails only where the outcome itself could not be recorded.
+// OperationResult is the result of every operation's workflow. An operation
+// that failed is not a failed workflow: it ran its course, and its outcome is
+// recorded. A workflow fails only where the outcome itself could not be
+// recorded.
 type OperationResult struct {
 	State cyborg.OperationState `json:"state"`
 	Error *cyborg.Error         `json:"error,omitempty"`
@@ -115,15 +124,16 @@ type OperationResult struct {
 
 // Run is a started run of an operation's workflow.
 type Run interface {
-	// Wait returns nil when the outcome of the operation is recorded, and an error of kind ErrTimeout when ctx ends first. It
-	// may be called only once.
+	// Wait returns nil when the outcome of the operation is recorded, and an error
+	// of kind ErrTimeout when ctx ends first. It may be called only once.
 	Wait(ctx context.Context) error
 }
 
 // BeginInput names the operation to begin.
 type BeginInput struct {
 	Operation uuid.UUID `json:"operation"`
-	// Abandoned is set where the run only undoes: then Begin must not end an operation that leaves nothing to do.
+	// Abandoned is set where the run only undoes: then Begin must not end an
+	// operation that leaves nothing to do.
 	Abandoned bool `json:"abandoned,omitempty"`
 }
 
@@ -133,13 +143,15 @@ type RecordInput struct {
 	Steps     []cyborg.Step `json:"steps"`
 }
 
-// FailARQsInput names a bind that will not succeed, and the reason for its requests.
+// FailARQsInput names a bind that will not succeed, and the reason for its
+// requests.
 type FailARQsInput struct {
 	Operation uuid.UUID `json:"operation"`
 	Reason    string    `json:"reason"`
 }
 
-// NotifyNovaInput names the bind of whose outcome Nova is notified. The outcome itself is read from the records.
+// NotifyNovaInput names the bind of whose outcome Nova is notified. The outcome
+// itself is read from the records.
 type NotifyNovaInput struct {
 	Operation uuid.UUID `json:"operation"`
 }
@@ -176,7 +188,8 @@ type AttachInput struct {
 	Undo      bool              `json:"undo,omitempty"` // undoes a detach of the same operation
 }
 
-// DetachInput names the handles to take back. Handles held by instances are only checked for use on the host.
+// DetachInput names the handles to take back. Handles held by instances are
+// only checked for use on the host.
 type DetachInput struct {
 	Operation uuid.UUID           `json:"operation"`
 	Target    cyborg.Target       `json:"target"`
@@ -189,7 +202,8 @@ type FindImageInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	Image     cyborg.Image  `json:"image"`
-	// Valid is how long the URL of the image can be used to begin a download, or to continue one.
+	// Valid is how long the URL of the image can be used to begin a download, or to
+	// continue one.
 	Valid time.Duration `json:"valid"`
 }
 
@@ -198,8 +212,8 @@ type FindImageResult struct {
 	Image    cyborg.Image `json:"image"`
 	Function string       `json:"function,omitempty"` // the image's accel:function_id
 	Size     int64        `json:"size"`               // bytes
-	// Fetch is the path and query of a one-time URL: every agent endpoint serves the image to this host under it, for as long
-	// as the operation runs.
+	// Fetch is the path and query of a one-time URL: every agent endpoint serves
+	// the image to this host under it, for as long as the operation runs.
 	Fetch string `json:"fetch"`
 }
 
@@ -232,7 +246,8 @@ type ProgramResult struct {
 	BitstreamID string             `json:"bitstream_id"`
 }
 
-// RestoreInput asks the agent to load the images that the deployables had before the operation.
+// RestoreInput asks the agent to load the images that the deployables had
+// before the operation.
 type RestoreInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
@@ -254,8 +269,8 @@ type ConfigureResult struct {
 	Devices  int                 `json:"devices"`
 }
 
-// WhitelistInput says what the whitelist of a host's Nova should contain. An undo gets the same
-// input as the write that it undoes.
+// WhitelistInput says what the whitelist of a host's Nova should contain. An
+// undo gets the same input as the write that it undoes.
 type WhitelistInput struct {
 	Operation uuid.UUID            `json:"operation,omitzero"` // none for a preview
 	Host      string               `json:"host"`
@@ -275,7 +290,8 @@ type DiscoverInput struct {
 	Host string `json:"host"`
 }
 
-// DiscoverResult sums up the host's report, which is recorded already when this result arrives.
+// DiscoverResult sums up the host's report, which is recorded already when this
+// result arrives.
 type DiscoverResult struct {
 	Sequence   int64          `json:"sequence"`
 	Generation int64          `json:"generation"`
@@ -286,7 +302,8 @@ type DiscoverResult struct {
 // UsageInput asks a host how its accelerators are used now.
 type UsageInput struct {
 	Host string `json:"host"`
-	// Deployables limits the answer to these, by the driver's name; empty means all.
+	// Deployables limits the answer to these, by the driver's name; empty means
+	// all.
 	Deployables []string `json:"deployables,omitempty"`
 }
 
@@ -314,7 +331,8 @@ type SettleInput struct {
 	Entries []SettleEntry `json:"entries"`
 }
 
-// SettleResult lists the entries that are now as wanted. Errors has a message for each that is not, by the handle's identity.
+// SettleResult lists the entries that are now as wanted. Errors has a message
+// for each that is not, by the handle's identity.
 type SettleResult struct {
 	Settled []SettleEntry     `json:"settled"`
 	Errors  map[string]string `json:"errors,omitempty"`

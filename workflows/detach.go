@@ -8,11 +8,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Detach takes handles back from their holders. It changes nothing and fails with kind ErrInUse while one of them is really
-// in use on the host, or while Placement has the accelerator allocated to the instance that holds it.
+// Detach takes handles back from their holders. It changes nothing and fails
+// with kind ErrInUse while one of them is really in use on the host, or while
+// Placement has the accelerator allocated to the instance that holds it.
 //
-// A run that was terminated goes forward again instead of undoing: afterwards each handle is either back or still with its
-// holder. A forced detach does nothing on the host; Reconcile has the host settle the handles when its agent is heard again.
+// A run that was terminated goes forward again instead of undoing: afterwards
+// each handle is either back or still with its holder. A forced detach does
+// nothing on the host; Reconcile has the host settle the handles when its agent
+// is heard again.
 func Detach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, detach)
 }
@@ -24,7 +27,8 @@ func detach(ctx workflow.Context, o *operation) error {
 		return nil
 	}
 
-	// An abandoned run has to go forward: its agent may have detached already, whatever Placement has allocated.
+	// An abandoned run has to go forward: its agent may have detached already,
+	// whatever Placement has allocated.
 
 	if err := o.requireUnallocated(ctx, o.target(), o.work.Handles); err != nil && !o.in.Abandoned {
 		return err
@@ -43,7 +47,8 @@ func detach(ctx workflow.Context, o *operation) error {
 	return nil
 }
 
-// reportForced puts into the result what a forced detach did not do on the host.
+// reportForced puts into the result what a forced detach did not do on the
+// host.
 func (o *operation) reportForced() {
 	notDone := []string{}
 
@@ -60,8 +65,8 @@ func (o *operation) reportForced() {
 	o.outcome.Result = map[string]any{"forced": o.work.Forced, "not_done": notDone}
 }
 
-// attachAgain undoes a detach that failed half way. Only handles of the host itself were touched; those of instances were
-// only checked.
+// attachAgain undoes a detach that failed half way. Only handles of the host
+// itself were touched; those of instances were only checked.
 func (o *operation) attachAgain(ctx workflow.Context) error {
 	for _, handle := range o.work.Handles {
 		if handle.Holder.Kind != cyborg.HolderHost {

@@ -18,8 +18,9 @@ type DiscoverHostInput struct {
 	Limit time.Duration `json:"limit"`
 }
 
-// Discover makes a host look at its hardware and report. The report is recorded before the run ends. The error is of kind
-// ErrHostSilent where no agent took the request within AgentWait.
+// Discover makes a host look at its hardware and report. The report is recorded
+// before the run ends. The error is of kind ErrHostSilent where no agent took
+// the request within AgentWait.
 func Discover(ctx workflow.Context, in DiscoverHostInput) (DiscoverResult, error) {
 	var out DiscoverResult
 	err := askHost(ctx, in.Host, workflow.ActivityOptions{
@@ -30,8 +31,8 @@ func Discover(ctx workflow.Context, in DiscoverHostInput) (DiscoverResult, error
 	return out, err
 }
 
-// askHost runs an activity that changes nothing on a host's agent, at most three times. Where no agent takes it, the error
-// names the host.
+// askHost runs an activity that changes nothing on a host's agent, at most
+// three times. Where no agent takes it, the error names the host.
 func askHost(ctx workflow.Context, host string, options workflow.ActivityOptions, activity string, in, out any) error {
 	options.TaskQueue = AgentQueue(host)
 	options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 3}

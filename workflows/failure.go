@@ -10,13 +10,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// began is the detail of a cancellation that comes from the agent which had begun the activity, and not from Temporal's
-// server. neverTaken tells the two apart by it: only the first may have left something to undo.
+// began is the detail of a cancellation that comes from the agent which had
+// begun the activity, and not from Temporal's server. neverTaken tells the two
+// apart by it: only the first may have left something to undo.
 const began = "began"
 
-// ToFailure turns an error of an activity into a Temporal failure: its type is the error's kind, its details hold the whole
-// *cyborg.Error, and it is retryable as the table of error kinds says. A cancelled context stays a cancellation. Nil stays
-// nil.
+// ToFailure turns an error of an activity into a Temporal failure: its type is
+// the error's kind, its details hold the whole *cyborg.Error, and it is
+// retryable as the table of error kinds says. A cancelled context stays a
+// cancellation. Nil stays nil.
 func ToFailure(err error) error {
 	switch {
 	case err == nil:
@@ -34,15 +36,17 @@ func ToFailure(err error) error {
 	})
 }
 
-// FromFailure is the opposite of ToFailure: whatever error Temporal returned for an activity or workflow becomes a
-// *cyborg.Error of its original kind, without run ids or attempt counts. Nil stays nil.
+// FromFailure is the opposite of ToFailure: whatever error Temporal returned
+// for an activity or workflow becomes a *cyborg.Error of its original kind,
+// without run ids or attempt counts. Nil stays nil.
 func FromFailure(err error) *cyborg.Error {
 	if err == nil {
 		return nil
 	}
 
 	if e, ok := errors.AsType[*temporal.ApplicationError](err); ok {
-		// The details of a local activity are the value itself, those of a remote one are JSON. Both decode into a pointer.
+		// The details of a local activity are the value itself, those of a remote one
+		// are JSON. Both decode into a pointer.
 		var original *cyborg.Error
 		if e.HasDetails() && e.Details(&original) == nil && original != nil && original.Kind != "" {
 			return original

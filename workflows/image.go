@@ -8,17 +8,21 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// load brings one image into one accelerator: it finds the image in Glance, where it comes from there, has the host fetch
-// and check it, and has it loaded. Program has one load, a bind one for each accelerator that needs an image.
+// load brings one image into one accelerator: it finds the image in Glance,
+// where it comes from there, has the host fetch and check it, and has it
+// loaded. Program has one load, a bind one for each accelerator that needs an
+// image.
 type load struct {
 	*operation
 
 	target    cyborg.Target
 	disturbed []cyborg.Target // the other targets that the image disturbs as well
 	image     cyborg.Image    // as it was asked for
-	// journalID is the id of the steps in the host's journal: the operation's, or one of this target alone.
+	// journalID is the id of the steps in the host's journal: the operation's, or
+	// one of this target alone.
 	journalID uuid.UUID
-	// suffix ends the names of the steps where the operation has several loads, so that they differ.
+	// suffix ends the names of the steps where the operation has several loads, so
+	// that they differ.
 	suffix string
 
 	// The results of the steps, in their order.
@@ -44,8 +48,8 @@ func (l *load) undo() func(ctx workflow.Context) error {
 	}
 }
 
-// find sets found.Image to the image to load. An image in Glance gets its id and checksum there; any other stays as it was
-// asked for.
+// find sets found.Image to the image to load. An image in Glance gets its id
+// and checksum there; any other stays as it was asked for.
 func (l *load) find(ctx workflow.Context) error {
 	l.found.Image = l.image
 	if !l.image.InGlance() {
@@ -54,7 +58,8 @@ func (l *load) find(ctx workflow.Context) error {
 	return l.findImage(ctx, l.target, "find image"+l.suffix, &l.found)
 }
 
-// run stages the image and loads it. Staging touches no hardware, so it has no undo.
+// run stages the image and loads it. Staging touches no hardware, so it has no
+// undo.
 func (l *load) run(ctx workflow.Context) error {
 	err := l.step(ctx, "stage"+l.suffix, call{
 		activity: StageActivity, summary: "fetch and check " + l.image.Source,
@@ -82,8 +87,9 @@ func (l *load) run(ctx workflow.Context) error {
 	return nil
 }
 
-// reloadable returns the image in a form that loads exactly the same one later: with its checksum, and by its id instead of
-// a function, which may name another image by then.
+// reloadable returns the image in a form that loads exactly the same one later:
+// with its checksum, and by its id instead of a function, which may name
+// another image by then.
 func (l *load) reloadable() cyborg.Image {
 	image := l.image
 	image.SHA256, image.ID = l.staged.SHA256, l.found.Image.ID
@@ -93,9 +99,10 @@ func (l *load) reloadable() cyborg.Image {
 	return image
 }
 
-// findImage looks the image up in Glance and checks that it fits the target. Glance may be away for a while, so the attempts
-// go on until Limits.Attempts or Limits.Stage is reached. The URL in the answer stays valid for as long as the host may need
-// to begin to fetch.
+// findImage looks the image up in Glance and checks that it fits the target.
+// Glance may be away for a while, so the attempts go on until Limits.Attempts
+// or Limits.Stage is reached. The URL in the answer stays valid for as long as
+// the host may need to begin to fetch.
 func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name string, found *FindImageResult) error {
 	limits := o.in.Limits
 	o.note(ctx, name, cyborg.StepRunning, "")
@@ -120,14 +127,16 @@ func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name s
 	return nil
 }
 
-// ImagesPath is the path under which agent endpoints serve images; the operation's id follows it.
+// ImagesPath is the path under which agent endpoints serve images; the
+// operation's id follows it.
 const ImagesPath = "/agent/v1/images/"
 
 // ImageKey is the query parameter that carries the secret of a one-time URL.
 const ImageKey = "key"
 
-// ImageFetch returns the path and query of an image's one-time URL. The secret is in the query because logs show paths only.
-// It must consist of characters that need no escaping in a URL.
+// ImageFetch returns the path and query of an image's one-time URL. The secret
+// is in the query because logs show paths only. It must consist of characters
+// that need no escaping in a URL.
 func ImageFetch(operation uuid.UUID, secret string) string {
 	return ImagesPath + operation.String() + "?" + ImageKey + "=" + secret
 }

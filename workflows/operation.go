@@ -14,34 +14,40 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// operation is the state of one operation's run, and what the runs of all kinds have in common: they begin, do the steps of
-// their kind, undo these in reverse order when a step fails or someone cancels, and always record how they ended.
+// operation is the state of one operation's run, and what the runs of all kinds
+// have in common: they begin, do the steps of their kind, undo these in reverse
+// order when a step fails or someone cancels, and always record how they ended.
 type operation struct {
 	in      OperationInput
 	work    cyborg.Work // what Begin returned
 	outcome cyborg.Outcome
 	undos   []undo
 
-	// lastSeen is the last answer about the host's agent; the zero value until it was needed.
+	// lastSeen is the last answer about the host's agent; the zero value until it
+	// was needed.
 	lastSeen LastSeenResult
 
-	// timedOut and notification belong to binds. The first says that the time of the requests was over before anybody
-	// cancelled the operation; the second is done when Nova was notified of a failure, nil where that has not begun.
+	// timedOut and notification belong to binds. The first says that the time of
+	// the requests was over before anybody cancelled the operation; the second is
+	// done when Nova was notified of a failure, nil where that has not begun.
 	timedOut     bool
 	notification workflow.Future
 }
 
-// undo is the compensation of one step. Its run must be safe to repeat, and right where the step never began.
+// undo is the compensation of one step. Its run must be safe to repeat, and
+// right where the step never began.
 type undo struct {
 	step string
 	run  func(ctx workflow.Context) error
 }
 
-// steps is the function with the steps of one kind of operation: what it does between Begin and End.
+// steps is the function with the steps of one kind of operation: what it does
+// between Begin and End.
 type steps func(ctx workflow.Context, o *operation) error
 
-// runOperation runs an operation with the steps of its kind. The error is non-nil only where the outcome could not be
-// recorded. The attempts of End have no limit, so that happens only when someone terminates the run.
+// runOperation runs an operation with the steps of its kind. The error is
+// non-nil only where the outcome could not be recorded. The attempts of End
+// have no limit, so that happens only when someone terminates the run.
 func runOperation(ctx workflow.Context, in OperationInput, do steps) (OperationResult, error) {
 	return newOperation(in).run(ctx, do)
 }
@@ -50,7 +56,8 @@ func newOperation(in OperationInput) *operation {
 	return &operation{in: in, outcome: cyborg.Outcome{Operation: in.Operation}}
 }
 
-// run begins the operation, does its steps, undoes them where one failed, and records the outcome.
+// run begins the operation, does its steps, undoes them where one failed, and
+// records the outcome.
 func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error) {
 	in := o.in
 
@@ -62,8 +69,9 @@ func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error)
 	}
 
 	if in.Abandoned && err != nil && FromFailure(err).Kind == cyborg.ErrInternal {
-		// What the earlier run did is unknown, and to end here would release the accelerator in an unknown state. Fail the
-		// run instead: Reconcile starts another one.
+		// What the earlier run did is unknown, and to end here would release the
+		// accelerator in an unknown state. Fail the run instead: Reconcile starts
+		// another one.
 		return OperationResult{}, err
 	}
 
@@ -96,8 +104,8 @@ func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error)
 	return o.end(ctx)
 }
 
-// remedy returns the hint for an operator where the undo has failed. The table under "Ways out" in docs/data.md says the
-// same.
+// remedy returns the hint for an operator where the undo has failed. The table
+// under "Ways out" in docs/data.md says the same.
 func (o *operation) remedy() string {
 	switch o.work.Kind {
 	case cyborg.OperationAttach, cyborg.OperationDetach:
@@ -111,8 +119,8 @@ func (o *operation) remedy() string {
 	}
 }
 
-// end records the outcome and releases the claims. Its context is detached from the run's: a cancelled operation must
-// release its claims as well.
+// end records the outcome and releases the claims. Its context is detached from
+// the run's: a cancelled operation must release its claims as well.
 func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -128,8 +136,9 @@ func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
 	return OperationResult{State: o.outcome.State, Error: o.outcome.Error}, nil
 }
 
-// compensate runs the undos in reverse order and returns the messages of those that failed. One that fails does not keep the
-// others from running. Its context is detached because most undos run after a cancel.
+// compensate runs the undos in reverse order and returns the messages of those
+// that failed. One that fails does not keep the others from running. Its
+// context is detached because most undos run after a cancel.
 func (o *operation) compensate(ctx workflow.Context) []string {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -149,9 +158,10 @@ func (o *operation) compensate(ctx workflow.Context) []string {
 	return failures
 }
 
-// step does one step: a call to the host's agent, with its undo; undoStep may be nil. The undo is kept before the call,
-// because a call whose answer is lost may have changed something. It is dropped again where it is certain that the agent
-// touched nothing.
+// step does one step: a call to the host's agent, with its undo; undoStep may
+// be nil. The undo is kept before the call, because a call whose answer is lost
+// may have changed something. It is dropped again where it is certain that the
+// agent touched nothing.
 func (o *operation) step(ctx workflow.Context, name string, call call, undoStep func(ctx workflow.Context) error) error {
 	o.note(ctx, name, cyborg.StepRunning, "")
 	if undoStep != nil {
@@ -189,15 +199,19 @@ const (
 	longestPause  = 10 * time.Second
 )
 
-// attempt calls the agent until the call succeeds, fails for good, or Limits.Attempts is reached. The result began says that
-// an agent may have begun the call, so that there may be something to undo. It stays true where the agent refuses a later
-// attempt: the agent may have lost its journal, and with it the knowledge of an earlier attempt.
+// attempt calls the agent until the call succeeds, fails for good, or
+// Limits.Attempts is reached. The result began says that an agent may have
+// begun the call, so that there may be something to undo. It stays true where
+// the agent refuses a later attempt: the agent may have lost its journal, and
+// with it the knowledge of an earlier attempt.
 //
-// Each attempt is an activity of its own. With Temporal's own retries, an activity that waits for its next attempt could not
-// be told from one that no agent ever took, and only the latter has nothing to undo.
+// Each attempt is an activity of its own. With Temporal's own retries, an
+// activity that waits for its next attempt could not be told from one that no
+// agent ever took, and only the latter has nothing to undo.
 //
-// Where the agent lives and has no slot left, the step waits for as long as the longest step of another operation may take.
-// Such a wait is not counted as an attempt.
+// Where the agent lives and has no slot left, the step waits for as long as the
+// longest step of another operation may take. Such a wait is not counted as an
+// attempt.
 func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bool, _ error) {
 	options := o.options(c)
 	options.ScheduleToStartTimeout = o.in.Limits.AgentWait
@@ -241,15 +255,17 @@ func (o *operation) options(c call) workflow.ActivityOptions {
 		TaskQueue:           AgentQueue(o.work.Host),
 		StartToCloseTimeout: c.limit,
 		HeartbeatTimeout:    o.in.Limits.Heartbeat,
-		// An undo must never overlap the step it undoes, so a cancelled step is waited for.
+		// An undo must never overlap the step it undoes, so a cancelled step is waited
+		// for.
 		WaitForCancellation: true,
 		Summary:             c.summary,
 	}
 }
 
-// undoCall returns an undo that is one call to the agent. It is repeated until Limits.Undo is over, the agent's absence
-// included: without it the accelerator ends in error and needs an operator. Here Temporal's own retries serve, because
-// nothing depends on whether an agent took the call.
+// undoCall returns an undo that is one call to the agent. It is repeated until
+// Limits.Undo is over, the agent's absence included: without it the accelerator
+// ends in error and needs an operator. Here Temporal's own retries serve,
+// because nothing depends on whether an agent took the call.
 func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	c.undoing = true
 	options := o.options(c)
@@ -267,16 +283,18 @@ func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	}
 }
 
-// explain replaces the error of a step that no agent took by one that says why: the agent has no slot left; or it was heard
-// while the step waited, and so is busy or does not reach Temporal; or its host has been silent since a given time. Other
-// errors stay as they are.
+// explain replaces the error of a step that no agent took by one that says why:
+// the agent has no slot left; or it was heard while the step waited, and so is
+// busy or does not reach Temporal; or its host has been silent since a given
+// time. Other errors stay as they are.
 func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
 	if !ok || !isStartTimeout(timeout) {
 		return err
 	}
 
-	// A step has asked when the agent was last seen already, in attempt; an undo has not.
+	// A step has asked when the agent was last seen already, in attempt; an undo
+	// has not.
 	wait := o.in.Limits.AgentWait
 	if c.undoing {
 		wait = o.in.Limits.Undo
@@ -303,8 +321,9 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
 }
 
-// askLastSeen asks the records when the host's agent was last heard, and whether it has a slot left. Its context is detached
-// because the answer is needed to explain the failure of a cancelled step, too.
+// askLastSeen asks the records when the host's agent was last heard, and
+// whether it has a slot left. Its context is detached because the answer is
+// needed to explain the failure of a cancelled step, too.
 func (o *operation) askLastSeen(ctx workflow.Context) {
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
@@ -314,11 +333,13 @@ func (o *operation) askLastSeen(ctx workflow.Context) {
 	}
 }
 
-// notStarted is the detail with which Temporal's server cancels an activity that no worker has taken
-// (service/history/api/respondworkflowtaskcompleted, activityCancellationMsgActivityNotStarted).
+// notStarted is the detail with which Temporal's server cancels an activity
+// that no worker has taken (service/history/api/respondworkflowtaskcompleted,
+// activityCancellationMsgActivityNotStarted).
 const notStarted = "ACTIVITY_ID_NOT_STARTED"
 
-// neverTaken says that no agent took an activity of a single attempt, so that there is nothing to undo.
+// neverTaken says that no agent took an activity of a single attempt, so that
+// there is nothing to undo.
 func neverTaken(err error) bool {
 	if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok {
 		return isStartTimeout(timeout)
@@ -347,8 +368,9 @@ func retryable(err error) bool {
 	return ok && !application.NonRetryable()
 }
 
-// refused says that the agent changed nothing, neither in this attempt nor in an earlier one that its journal knows. Agents
-// answer with an error of these kinds only in that case; see cyborg.ErrorKind.Refusal.
+// refused says that the agent changed nothing, neither in this attempt nor in
+// an earlier one that its journal knows. Agents answer with an error of these
+// kinds only in that case; see cyborg.ErrorKind.Refusal.
 func refused(err error) bool {
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
 	return ok && cyborg.ErrorKind(application.Type()).Refusal()
@@ -359,8 +381,8 @@ func isStartTimeout(err *temporal.TimeoutError) bool {
 	return err.TimeoutType() == enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START
 }
 
-// note sets the state and the note of a step, or appends the step where it is new. The list goes into the outcome, and into
-// Temporal's UI at once.
+// note sets the state and the note of a step, or appends the step where it is
+// new. The list goes into the outcome, and into Temporal's UI at once.
 func (o *operation) note(ctx workflow.Context, name string, state cyborg.StepState, text string) {
 	now := workflow.Now(ctx)
 	for i := range o.outcome.Steps {
@@ -375,13 +397,15 @@ func (o *operation) note(ctx workflow.Context, name string, state cyborg.StepSta
 	o.describe(ctx)
 }
 
-// record writes the steps so far to the records, so that the API shows them while the operation goes on. It is used only by
-// operations of several long steps: for the others it is not worth a write.
+// record writes the steps so far to the records, so that the API shows them
+// while the operation goes on. It is used only by operations of several long
+// steps: for the others it is not worth a write.
 func (o *operation) record(ctx workflow.Context) error {
 	return local(ctx, RecordActivity, RecordInput{Operation: o.in.Operation, Steps: o.outcome.Steps}, nil)
 }
 
-// describe shows the host, the targets, the steps and the outcome in Temporal's UI, as Markdown.
+// describe shows the host, the targets, the steps and the outcome in Temporal's
+// UI, as Markdown.
 func (o *operation) describe(ctx workflow.Context) {
 	var text strings.Builder
 	if o.work.Host != "" {
@@ -408,19 +432,22 @@ func (o *operation) describe(ctx workflow.Context) {
 	workflow.SetCurrentDetails(ctx, text.String())
 }
 
-// target is the accelerator that the operation was requested for. Only kinds that work on accelerators may call it.
+// target is the accelerator that the operation was requested for. Only kinds
+// that work on accelerators may call it.
 func (o *operation) target() cyborg.Target { return o.work.Targets[0] }
 
-// observe keeps what the agent saw after a change: End records it together with the outcome. Sequence 0 means that there is
-// no observation.
+// observe keeps what the agent saw after a change: End records it together with
+// the outcome. Sequence 0 means that there is no observation.
 func (o *operation) observe(result *ChangeResult) {
 	if result.Observation.Sequence > 0 {
 		o.outcome.Observations = append(o.outcome.Observations, result.Observation)
 	}
 }
 
-// local runs an activity that touches the records, in the process that runs the workflow task: a local activity saves the
-// round trips to Temporal. The database may be away for a while, so there is no limit to the attempts but a cancel.
+// local runs an activity that touches the records, in the process that runs the
+// workflow task: a local activity saves the round trips to Temporal. The
+// database may be away for a while, so there is no limit to the attempts but a
+// cancel.
 func local(ctx workflow.Context, name string, in, out any) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		StartToCloseTimeout: 15 * time.Second,

@@ -13,14 +13,17 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// PlacementQueue is the task queue of the workers that write the records' state to OpenStack Placement. It is a queue of its
-// own so that their number, and with it the load on Placement, is bounded (placement.hosts_at_once).
+// PlacementQueue is the task queue of the workers that write the records' state
+// to OpenStack Placement. It is a queue of its own so that their number, and
+// with it the load on Placement, is bounded (placement.hosts_at_once).
 const PlacementQueue = "placement"
 
-// PlacementSyncWorkflow is the name of the workflow type; a host's workflow id is placement/<host>.
+// PlacementSyncWorkflow is the name of the workflow type; a host's workflow id
+// is placement/<host>.
 const PlacementSyncWorkflow = "PlacementSync"
 
-// Names of activities that touch Placement. The first is on PlacementQueue, the others on ConductorQueue.
+// Names of activities that touch Placement. The first is on PlacementQueue, the
+// others on ConductorQueue.
 const (
 	SyncPlacementActivity    = "SyncPlacement"    // SyncPlacementInput → SyncPlacementResult
 	FencePlacementActivity   = "FencePlacement"   // FencePlacementInput → nothing
@@ -28,7 +31,8 @@ const (
 	ComparePlacementActivity = "ComparePlacement" // ComparePlacementInput → ComparePlacementResult
 )
 
-// placementChanged is the signal that tells a run that the records of its host have changed again.
+// placementChanged is the signal that tells a run that the records of its host
+// have changed again.
 const placementChanged = "changed"
 
 // SyncPlacementInput names the host to synchronise.
@@ -40,11 +44,13 @@ type SyncPlacementInput struct {
 type SyncPlacementResult struct {
 	// Differences has one line for each difference.
 	Differences []string `json:"differences,omitempty"`
-	// Waits says why the host could not be synchronised; it is due again later. Empty where it was.
+	// Waits says why the host could not be synchronised; it is due again later.
+	// Empty where it was.
 	Waits string `json:"waits,omitempty"`
 }
 
-// FencePlacementInput names accelerators of one host that are fenced in the records.
+// FencePlacementInput names accelerators of one host that are fenced in the
+// records.
 type FencePlacementInput struct {
 	Host         string      `json:"host"`
 	Accelerators []uuid.UUID `json:"accelerators"`
@@ -52,7 +58,8 @@ type FencePlacementInput struct {
 	Consumers []string `json:"consumers,omitempty"`
 }
 
-// CheckAllocationsInput asks whether one of these consumers has an allocation of an accelerator.
+// CheckAllocationsInput asks whether one of these consumers has an allocation
+// of an accelerator.
 type CheckAllocationsInput struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Consumers   []string  `json:"consumers"`
@@ -71,12 +78,14 @@ type ComparePlacementResult struct {
 	Drift map[cyborg.DriftClass]int `json:"drift,omitempty"`
 	// Repaired is how many of all differences were repaired.
 	Repaired int `json:"repaired"`
-	// Failed has a sentence for each host that could not be compared; a later round tries these again.
+	// Failed has a sentence for each host that could not be compared; a later round
+	// tries these again.
 	Failed []string `json:"failed,omitempty"`
 }
 
-// StartPlacementSync starts the run of a host, or signals the open run that the records have changed again. The error is of
-// kind ErrUnavailable where Temporal does not answer.
+// StartPlacementSync starts the run of a host, or signals the open run that the
+// records have changed again. The error is of kind ErrUnavailable where
+// Temporal does not answer.
 func StartPlacementSync(ctx context.Context, c client.Client, host string) error {
 	_, err := c.SignalWithStartWorkflow(ctx, "placement/"+host, placementChanged, nil, client.StartWorkflowOptions{
 		TaskQueue:             ConductorQueue,
@@ -90,9 +99,10 @@ func StartPlacementSync(ctx context.Context, c client.Client, host string) error
 	return nil
 }
 
-// PlacementSync makes the resource providers of one host as the records say, and does so again for as long as the records
-// change meanwhile. A request that Placement refuses is recorded and ends the run. While Placement is away, the activity is
-// retried without a limit.
+// PlacementSync makes the resource providers of one host as the records say,
+// and does so again for as long as the records change meanwhile. A request that
+// Placement refuses is recorded and ends the run. While Placement is away, the
+// activity is retried without a limit.
 func PlacementSync(ctx workflow.Context, in SyncPlacementInput) (SyncPlacementResult, error) {
 	var out SyncPlacementResult
 	changed := workflow.GetSignalChannel(ctx, placementChanged)
@@ -105,7 +115,8 @@ func PlacementSync(ctx workflow.Context, in SyncPlacementInput) (SyncPlacementRe
 	})
 
 	for {
-		// Drain the signals: the activity that follows reads the records as they are after these changes.
+		// Drain the signals: the activity that follows reads the records as they are
+		// after these changes.
 		for changed.ReceiveAsync(nil) {
 		}
 
@@ -118,16 +129,18 @@ func PlacementSync(ctx workflow.Context, in SyncPlacementInput) (SyncPlacementRe
 			return out, nil
 		}
 
-		// Where a host changes without a pause for hours, the history of its run grows too long.
+		// Where a host changes without a pause for hours, the history of its run grows
+		// too long.
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() {
 			return out, workflow.NewContinueAsNewError(ctx, PlacementSyncWorkflow, in)
 		}
 	}
 }
 
-// fence waits until Placement schedules nothing more on the targets. It fails with kind ErrInUse where a consumer has an
-// allocation of one of them, unless the operation gives the target to that consumer. Begin has fenced the targets in the
-// records already. Without Placement it does nothing.
+// fence waits until Placement schedules nothing more on the targets. It fails
+// with kind ErrInUse where a consumer has an allocation of one of them, unless
+// the operation gives the target to that consumer. Begin has fenced the targets
+// in the records already. Without Placement it does nothing.
 func (o *operation) fence(ctx workflow.Context) error {
 	if !o.work.Placement {
 		return nil
@@ -141,8 +154,9 @@ func (o *operation) fence(ctx workflow.Context) error {
 	return o.askPlacement(ctx, "fence", FencePlacementActivity, input)
 }
 
-// requireUnallocated fails with kind ErrInUse while Placement has the accelerator allocated to an instance from which the
-// operation takes a handle: Nova would go on to believe that the instance has the accelerator.
+// requireUnallocated fails with kind ErrInUse while Placement has the
+// accelerator allocated to an instance from which the operation takes a handle:
+// Nova would go on to believe that the instance has the accelerator.
 func (o *operation) requireUnallocated(ctx workflow.Context, target cyborg.Target, handles []cyborg.WorkHandle) error {
 	input := CheckAllocationsInput{Accelerator: target.Accelerator, Consumers: instancesOf(handles)}
 	if !o.work.Placement || len(input.Consumers) == 0 {
@@ -151,7 +165,8 @@ func (o *operation) requireUnallocated(ctx workflow.Context, target cyborg.Targe
 	return o.askPlacement(ctx, "allocations", CheckAllocationsActivity, input)
 }
 
-// instancesOf returns the ids of the instances that hold the handles, each once.
+// instancesOf returns the ids of the instances that hold the handles, each
+// once.
 func instancesOf(handles []cyborg.WorkHandle) []string {
 	var out []string
 	for _, handle := range handles {
@@ -162,8 +177,10 @@ func instancesOf(handles []cyborg.WorkHandle) []string {
 	return out
 }
 
-// askPlacement does a step that runs on the conductor and asks Placement. It needs no undo, because the operation's end takes
-// the fence away. One attempt may take half of the step's time, so that a Placement that hangs leaves time for another.
+// askPlacement does a step that runs on the conductor and asks Placement. It
+// needs no undo, because the operation's end takes the fence away. One attempt
+// may take half of the step's time, so that a Placement that hangs leaves time
+// for another.
 func (o *operation) askPlacement(ctx workflow.Context, step, activity string, input any) error {
 	o.note(ctx, step, cyborg.StepRunning, "")
 

@@ -7,14 +7,16 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Program loads an image into an accelerator. All accelerators that the image disturbs are claimed and fenced from Begin to
-// End. Where the image cannot be loaded, the previous one is loaded again. Where that fails too, the accelerators stay fenced
-// and in error.
+// Program loads an image into an accelerator. All accelerators that the image
+// disturbs are claimed and fenced from Begin to End. Where the image cannot be
+// loaded, the previous one is loaded again. Where that fails too, the
+// accelerators stay fenced and in error.
 func Program(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, program)
 }
 
-// program holds the steps of a program. The first target gets the image; the others are those that it disturbs.
+// program holds the steps of a program. The first target gets the image; the
+// others are those that it disturbs.
 func program(ctx workflow.Context, o *operation) error {
 	l := load{operation: o, target: o.target(), disturbed: o.work.Targets[1:], image: o.work.Program.Image, journalID: o.in.Operation}
 

@@ -6,8 +6,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Provision takes an inactive accelerator into service: its driver installs and verifies it, and then it is ready. The undo
-// uninstalls it.
+// Provision takes an inactive accelerator into service: its driver installs and
+// verifies it, and then it is ready. The undo uninstalls it.
 func Provision(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, provision)
 }
@@ -40,8 +40,9 @@ func provision(ctx workflow.Context, o *operation) error {
 	return nil
 }
 
-// abandon is for the run that follows a terminated one: it adds the undo of the step that may have run, and returns the
-// error that makes the operation undo it and end as cancelled.
+// abandon is for the run that follows a terminated one: it adds the undo of the
+// step that may have run, and returns the error that makes the operation undo
+// it and end as cancelled.
 func (o *operation) abandon(step string, run func(ctx workflow.Context) error) error {
 	o.undos = append(o.undos, undo{step: step, run: run})
 	return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone").

@@ -13,12 +13,15 @@ import (
 // ReconcileInput bounds one round of Reconcile.
 type ReconcileInput struct {
 	Limits Limits `json:"limits"`
-	// OrphanAfter is how old an open operation must be before Reconcile asks Temporal for its run. A younger one may only be
-	// on its way from admission to its start.
+	// OrphanAfter is how old an open operation must be before Reconcile asks
+	// Temporal for its run. A younger one may only be on its way from admission to
+	// its start.
 	OrphanAfter time.Duration `json:"orphan_after"`
-	// AgentWait is how long a host's agent has to take a request. What it misses, the next round finds again.
+	// AgentWait is how long a host's agent has to take a request. What it misses,
+	// the next round finds again.
 	AgentWait time.Duration `json:"agent_wait"`
-	// Placement is how many hosts a round compares with Placement at most; 0 without Placement.
+	// Placement is how many hosts a round compares with Placement at most; 0
+	// without Placement.
 	Placement int `json:"placement,omitempty"`
 }
 
@@ -26,26 +29,31 @@ type ReconcileInput struct {
 type Findings struct {
 	// OverdueHosts are the silent hosts.
 	OverdueHosts []OverdueHost `json:"overdue_hosts"`
-	// Orphans are open operations without an open run, and ended binds of which nobody notifies Nova.
+	// Orphans are open operations without an open run, and ended binds of which
+	// nobody notifies Nova.
 	Orphans []Orphan `json:"orphans"`
-	// Disagreements are the attachments on which a host's journal and the records differ.
+	// Disagreements are the attachments on which a host's journal and the records
+	// differ.
 	Disagreements []Disagreement `json:"disagreements"`
-	// Next is where the next round goes on. A round looks at a bounded part, so that its cost does not grow with the number of
-	// hosts and operations.
+	// Next is where the next round goes on. A round looks at a bounded part, so
+	// that its cost does not grow with the number of hosts and operations.
 	Next Place `json:"next,omitzero"`
 }
 
-// Place says how far a round has looked in each of its lists. A list that was looked through to its end has an empty place,
-// and the next round begins it anew.
+// Place says how far a round has looked in each of its lists. A list that was
+// looked through to its end has an empty place, and the next round begins it
+// anew.
 type Place struct {
 	Host string `json:"host,omitempty"`
-	// Deployable and Handle are the last ones of Host that were looked at; empty where all of Host was.
+	// Deployable and Handle are the last ones of Host that were looked at; empty
+	// where all of Host was.
 	Deployable string `json:"deployable,omitempty"`
 	Handle     string `json:"handle,omitempty"`
 
 	Admitted OperationPlace `json:"admitted,omitzero"` // among operations that have not begun
 	Running  OperationPlace `json:"running,omitzero"`  // among operations that run
-	// NotificationPending is the place among the ended binds of which Nova was not notified.
+	// NotificationPending is the place among the ended binds of which Nova was not
+	// notified.
 	NotificationPending OperationPlace `json:"untold,omitzero"`
 }
 
@@ -64,9 +72,11 @@ type OverdueHost struct {
 // Orphan is an operation that needs a run and has none.
 type Orphan struct {
 	Operation uuid.UUID `json:"operation"`
-	// Abandoned says that the operation had a run, which was closed from outside. Else none was ever started.
+	// Abandoned says that the operation had a run, which was closed from outside.
+	// Else none was ever started.
 	Abandoned bool `json:"abandoned"`
-	// NotificationPending says that the operation is a bind that has ended, and that Nova was not notified of it.
+	// NotificationPending says that the operation is a bind that has ended, and
+	// that Nova was not notified of it.
 	NotificationPending bool `json:"untold,omitempty"`
 }
 
@@ -74,14 +84,15 @@ type Orphan struct {
 type Disagreement struct {
 	Host        string    `json:"host"`
 	Accelerator uuid.UUID `json:"accelerator"`
-	// Journal is the state in the host's journal; empty where the journal has no entry.
+	// Journal is the state in the host's journal; empty where the journal has no
+	// entry.
 	Journal cyborg.AttachmentState `json:"journal"`
-	// Recorded is the state in the records: attached, in_doubt, left (taken back by force, and not confirmed by the host), or
-	// empty for free.
+	// Recorded is the state in the records: attached, in_doubt, left (taken back by
+	// force, and not confirmed by the host), or empty for free.
 	Recorded string      `json:"recorded"`
 	Entry    SettleEntry `json:"entry"`
-	// Unconfirmed is the operation that attached a handle which was taken back and which the host has not confirmed; zero
-	// where there is none.
+	// Unconfirmed is the operation that attached a handle which was taken back and
+	// which the host has not confirmed; zero where there is none.
 	Unconfirmed uuid.UUID `json:"left_operation,omitzero"`
 }
 
@@ -98,14 +109,17 @@ type AdoptInput struct {
 	Limits  Limits   `json:"limits"`
 }
 
-// AdoptResult says for how many orphans a run was started. Failed has a sentence for each where that was not possible.
+// AdoptResult says for how many orphans a run was started. Failed has a
+// sentence for each where that was not possible.
 type AdoptResult struct {
 	Started int      `json:"started"`
 	Failed  []string `json:"failed,omitempty"`
 }
 
-// TidyInput asks for the work that needs no host: to end expired maintenance, forget vanished devices, delete old rows,
-// collect accelerator requests that nobody needs, and admit operations for new hardware, lost images and instances.
+// TidyInput asks for the work that needs no host: to end expired maintenance,
+// forget vanished devices, delete old rows, collect accelerator requests that
+// nobody needs, and admit operations for new hardware, lost images and
+// instances.
 type TidyInput struct {
 	Limits Limits `json:"limits"`
 }
@@ -116,7 +130,8 @@ type TidyResult struct {
 	Forgotten        int `json:"forgotten"`         // devices
 	Pruned           int `json:"pruned"`            // rows
 	Admitted         int `json:"admitted"`          // new accelerators that are being taken into service
-	// Collected counts deleted accelerator requests that were never bound, and instances whose requests were deleted.
+	// Collected counts deleted accelerator requests that were never bound, and
+	// instances whose requests were deleted.
 	Collected int `json:"collected,omitempty"`
 	// Rescued counts hosts whose instances Nova is asked to reboot.
 	Rescued int `json:"rescued,omitempty"`
@@ -129,22 +144,26 @@ type RecordSettledInput struct {
 	Disagreements []Disagreement `json:"disagreements"`
 }
 
-// ReconcileResult is the report of one round: everything that it found, and what it repaired.
+// ReconcileResult is the report of one round: everything that it found, and
+// what it repaired.
 type ReconcileResult struct {
 	Found   Findings    `json:"found"`
 	Adopted AdoptResult `json:"adopted"`
 	Tidied  TidyResult  `json:"tidied"`
 	Settled int         `json:"settled"` // disagreements
-	// Placement is the result of the comparison with Placement; nil without Placement, or where the comparison failed.
+	// Placement is the result of the comparison with Placement; nil without
+	// Placement, or where the comparison failed.
 	Placement *ComparePlacementResult `json:"placement,omitempty"`
-	// Unsettled has a sentence for each disagreement that remains, and for each part of the round that failed.
+	// Unsettled has a sentence for each disagreement that remains, and for each
+	// part of the round that failed.
 	Unsettled []string `json:"unsettled"`
 }
 
-// Reconcile compares the records with the runs and with the hosts' journals. It reports everything and repairs what is
-// safe: it starts runs for operations without one, ends maintenance that is over, and has hosts bring attachments into
-// the state that the records decided. A part that fails does not keep the others from running. The error is non-nil only
-// where the inspection failed.
+// Reconcile compares the records with the runs and with the hosts' journals. It
+// reports everything and repairs what is safe: it starts runs for operations
+// without one, ends maintenance that is over, and has hosts bring attachments
+// into the state that the records decided. A part that fails does not keep the
+// others from running. The error is non-nil only where the inspection failed.
 func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error) {
 	var out ReconcileResult
 
@@ -156,7 +175,8 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 
 	inspect := InspectInput{OrphanAfter: in.OrphanAfter}
 	var before ReconcileResult
-	// Without a previous result, or with an unreadable one, the round begins at the start of each list.
+	// Without a previous result, or with an unreadable one, the round begins at the
+	// start of each list.
 	if workflow.GetLastCompletionResult(ctx, &before) == nil {
 		inspect.From = before.Found.Next
 	}
@@ -191,13 +211,14 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 		report("comparing Placement", comparePlacement(ctx, in.Placement, &out))
 	}
 
-	// Where the inspection failed, so does the run: Temporal keeps no result of a failed run, and the next round begins where
-	// this one did.
+	// Where the inspection failed, so does the run: Temporal keeps no result of a
+	// failed run, and the next round begins where this one did.
 	return out, inspected
 }
 
-// comparePlacement compares hosts with Placement. It has one attempt, so that a Placement that is away does not delay the
-// end of the round; the next round tries again.
+// comparePlacement compares hosts with Placement. It has one attempt, so that a
+// Placement that is away does not delay the end of the round; the next round
+// tries again.
 func comparePlacement(ctx workflow.Context, hosts int, out *ReconcileResult) error {
 	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		StartToCloseTimeout: 2 * time.Minute,
@@ -212,8 +233,8 @@ func comparePlacement(ctx workflow.Context, hosts int, out *ReconcileResult) err
 	return err
 }
 
-// settle asks all hosts at once to settle their attachments. It returns the disagreements that are settled, and a sentence
-// for each that is not.
+// settle asks all hosts at once to settle their attachments. It returns the
+// disagreements that are settled, and a sentence for each that is not.
 func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Disagreement, []string) {
 	byHost := map[string][]Disagreement{}
 	for _, d := range found {
@@ -243,7 +264,8 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 				StartToCloseTimeout:    in.Limits.Step,
 				HeartbeatTimeout:       in.Limits.Heartbeat,
 				Summary:                "settle attachments of " + host,
-				// The next round tries again, and does not wait longer than it must for a host that hangs.
+				// The next round tries again, and does not wait longer than it must for a host
+				// that hangs.
 				RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1},
 			}), SettleActivity, input).Get(ctx, &result)
 

@@ -20,56 +20,68 @@ const (
 	RebootInstanceActivity = "RebootInstance" // RebootInstanceInput → RebootInstanceResult
 )
 
-// LookAtInstanceInput names an instance that may be without its accelerators, and the host of these.
+// LookAtInstanceInput names an instance that may be without its accelerators,
+// and the host of these.
 type LookAtInstanceInput struct {
 	Rescue cyborg.Rescue `json:"rescue"`
 	Host   string        `json:"host"`
 	// Operation is the rescue itself.
 	Operation uuid.UUID `json:"operation,omitzero"`
-	// Limits are given to the operations that load lost images again before the reboot.
+	// Limits are given to the operations that load lost images again before the
+	// reboot.
 	Limits Limits `json:"limits,omitzero"`
 }
 
-// LookAtInstanceResult says what to do about the instance. With neither Outcome nor Wait it must be rebooted.
+// LookAtInstanceResult says what to do about the instance. With neither Outcome
+// nor Wait it must be rebooted.
 type LookAtInstanceResult struct {
-	// Outcome, where it is not empty, says that there is nothing left to do; Detail says more about it.
+	// Outcome, where it is not empty, says that there is nothing left to do; Detail
+	// says more about it.
 	Outcome cyborg.RescueOutcome `json:"outcome,omitempty"`
 	Detail  string               `json:"detail,omitempty"`
-	// Wait says what the rescue has to wait for before it can look again; empty where it need not wait.
+	// Wait says what the rescue has to wait for before it can look again; empty
+	// where it need not wait.
 	Wait string `json:"wait,omitempty"`
-	// Before lists the ids of our earlier requests to reboot this instance, as Nova has them.
+	// Before lists the ids of our earlier requests to reboot this instance, as Nova
+	// has them.
 	Before []string `json:"before,omitempty"`
 }
 
-// RebootInstanceInput names an instance to reboot hard, once. A request of ours that is not in Before belongs to an earlier
-// attempt of this reboot.
+// RebootInstanceInput names an instance to reboot hard, once. A request of ours
+// that is not in Before belongs to an earlier attempt of this reboot.
 type RebootInstanceInput struct {
 	Instance uuid.UUID `json:"instance"`
 	Before   []string  `json:"before,omitempty"`
 }
 
-// RebootInstanceResult is how the reboot ended: RescueRebooted, RescueGone, or RescueFailed with the reason in Detail.
+// RebootInstanceResult is how the reboot ended: RescueRebooted, RescueGone, or
+// RescueFailed with the reason in Detail.
 type RebootInstanceResult struct {
 	Outcome cyborg.RescueOutcome `json:"outcome"`
 	Detail  string               `json:"detail,omitempty"`
 }
 
 const (
-	// rebootsAtOnce is how many instances of one host are rebooted at the same time.
+	// rebootsAtOnce is how many instances of one host are rebooted at the same
+	// time.
 	rebootsAtOnce = 4
-	// The pauses between two looks at an instance double from the shortest to the longest.
+	// The pauses between two looks at an instance double from the shortest to the
+	// longest.
 	shortestLook = 5 * time.Second
 	longestLook  = time.Minute
 )
 
-// RescueInstances has Nova reboot those instances of a host that may have lost their accelerators when the host booted. Each
-// is rebooted once, however often the run or its workers die. A reboot cannot be undone, so the operation has no undo.
+// RescueInstances has Nova reboot those instances of a host that may have lost
+// their accelerators when the host booted. Each is rebooted once, however often
+// the run or its workers die. A reboot cannot be undone, so the operation has
+// no undo.
 func RescueInstances(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, rescue)
 }
 
-// rescue holds the steps of a rescue: all instances are looked at, rebootsAtOnce at a time. An abandoned rescue only ends:
-// which of the reboots its earlier run requested is not known here.
+// rescue holds the steps of a rescue: all instances are looked at,
+// rebootsAtOnce at a time. An abandoned rescue only ends: which of the reboots
+// its earlier run requested is not known here.
 func rescue(ctx workflow.Context, o *operation) error {
 	if o.in.Abandoned {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; whom Nova was asked to reboot is rebooted")
@@ -95,7 +107,8 @@ func rescue(ctx workflow.Context, o *operation) error {
 		})
 	}
 
-	// A cancel ends the coroutines, and each says how far it was. The wait itself must not be cancelled.
+	// A cancel ends the coroutines, and each says how far it was. The wait itself
+	// must not be cancelled.
 	detached, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
 	group.Wait(detached)
@@ -110,8 +123,9 @@ func rescue(ctx workflow.Context, o *operation) error {
 	return rescueError(rescued)
 }
 
-// rescueError returns the error of a rescue after which an instance may still be without its accelerators; nil where all of
-// them have theirs or no longer exist.
+// rescueError returns the error of a rescue after which an instance may still
+// be without its accelerators; nil where all of them have theirs or no longer
+// exist.
 func rescueError(rescued []cyborg.RescuedInstance) error {
 	var (
 		failed int
@@ -137,7 +151,8 @@ func rescueError(rescued []cyborg.RescuedInstance) error {
 		WithHint("The operation's result says why, for each. Mend that, and rescue the host again.")
 }
 
-// rescueOne rescues one instance, as a step of its own, and returns the outcome.
+// rescueOne rescues one instance, as a step of its own, and returns the
+// outcome.
 func (o *operation) rescueOne(
 	ctx workflow.Context, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {
@@ -162,9 +177,11 @@ func (o *operation) rescueOne(
 	return outcome, detail
 }
 
-// rebootOnce looks at the instance until Nova can reboot it, or has nothing to reboot, or the deadline is over; and then has
-// it rebooted. Looking and rebooting are two activities, because the look finds our earlier requests: by these, a repeated
-// attempt of the reboot knows whether the first one reached Nova.
+// rebootOnce looks at the instance until Nova can reboot it, or has nothing to
+// reboot, or the deadline is over; and then has it rebooted. Looking and
+// rebooting are two activities, because the look finds our earlier requests: by
+// these, a repeated attempt of the reboot knows whether the first one reached
+// Nova.
 func (o *operation) rebootOnce(
 	ctx workflow.Context, step string, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {
@@ -207,8 +224,10 @@ func (o *operation) rebootOnce(
 	return rebooted.Outcome, rebooted.Detail
 }
 
-// askNova runs an activity that asks Nova until it succeeds or the deadline is over. The first pause is 5 s: by then a
-// reboot request whose connection was cut has arrived at Nova, and the next attempt finds it instead of sending another.
+// askNova runs an activity that asks Nova until it succeeds or the deadline is
+// over. The first pause is 5 s: by then a reboot request whose connection was
+// cut has arrived at Nova, and the next attempt finds it instead of sending
+// another.
 func askNova(ctx workflow.Context, deadline time.Time, summary, activity string, input, result any) error {
 	left := max(deadline.Sub(workflow.Now(ctx)), time.Second)
 

@@ -4,9 +4,11 @@ import (
 	"go.temporal.io/sdk/workflow"
 )
 
-// Retire takes an accelerator out of service: its driver uninstalls it, and then it is inactive. It changes nothing and fails
-// with kind ErrInUse while a handle of it is really in use on the host, or while Placement has it allocated to a consumer. A
-// run that was terminated goes forward again instead of undoing.
+// Retire takes an accelerator out of service: its driver uninstalls it, and
+// then it is inactive. It changes nothing and fails with kind ErrInUse while a
+// handle of it is really in use on the host, or while Placement has it
+// allocated to a consumer. A run that was terminated goes forward again instead
+// of undoing.
 func Retire(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, retire)
 }
@@ -23,7 +25,8 @@ func retire(ctx workflow.Context, o *operation) error {
 		input: undo, result: &undone, limit: o.in.Limits.Step,
 	})
 
-	// An abandoned run goes on where Placement refuses: its earlier run may have uninstalled the accelerator already.
+	// An abandoned run goes on where Placement refuses: its earlier run may have
+	// uninstalled the accelerator already.
 	if err := o.fence(ctx); err != nil && !o.in.Abandoned {
 		return err
 	}

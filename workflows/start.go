@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// typeOf returns the workflow type of a kind of operation. The error is of kind ErrInternal where the kind has none.
+// typeOf returns the workflow type of a kind of operation. The error is of kind
+// ErrInternal where the kind has none.
 func typeOf(kind cyborg.OperationKind) (string, error) {
 	types := map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: ProvisionWorkflow,
@@ -35,7 +36,8 @@ func typeOf(kind cyborg.OperationKind) (string, error) {
 	return name, nil
 }
 
-// SearchAttributes are the custom search attributes that every namespace used by Cyborg must have, by name.
+// SearchAttributes are the custom search attributes that every namespace used
+// by Cyborg must have, by name.
 func SearchAttributes() map[string]enumspb.IndexedValueType {
 	return map[string]enumspb.IndexedValueType{
 		hostAttribute.GetName():        enumspb.INDEXED_VALUE_TYPE_KEYWORD,
@@ -54,9 +56,11 @@ var (
 	requestAttribute     = temporal.NewSearchAttributeKeyKeyword("CyborgRequestId")
 )
 
-// StartOperation starts the run of an admitted operation. It is safe to call again and from several processes: an open run
-// is returned as it is, and a closed run is returned instead of being started over. Abandoned starts another run after a
-// closed one: it undoes what the terminated run had done. The error is of kind ErrUnavailable where Temporal does not answer.
+// StartOperation starts the run of an admitted operation. It is safe to call
+// again and from several processes: an open run is returned as it is, and a
+// closed run is returned instead of being started over. Abandoned starts
+// another run after a closed one: it undoes what the terminated run had done.
+// The error is of kind ErrUnavailable where Temporal does not answer.
 func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, limits Limits, abandoned bool) (client.WorkflowRun, error) {
 	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
 	if abandoned {
@@ -66,14 +70,15 @@ func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, l
 	return start(ctx, c, op, reuse, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
 }
 
-// StartNotification starts a run that notifies Nova of a bind that has ended, unless an open run does so already. Begin finds
-// that the operation has ended, so the notification is all that is left for that run.
+// StartNotification starts a run that notifies Nova of a bind that has ended,
+// unless an open run does so already. Begin finds that the operation has ended,
+// so the notification is all that is left for that run.
 func StartNotification(ctx context.Context, c client.Client, op cyborg.Operation) (client.WorkflowRun, error) {
 	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, OperationInput{Operation: op.ID})
 }
 
-// start starts the workflow of the operation's kind. An eager start lets a worker of this process take the first workflow
-// task without a poll.
+// start starts the workflow of the operation's kind. An eager start lets a
+// worker of this process take the first workflow task without a poll.
 func start(
 	ctx context.Context, c client.Client, op cyborg.Operation, reuse enumspb.WorkflowIdReusePolicy, in OperationInput,
 ) (client.WorkflowRun, error) {
@@ -101,17 +106,21 @@ func start(
 	return run, nil
 }
 
-// Unavailable returns the error of kind ErrUnavailable for a Temporal that does not answer.
+// Unavailable returns the error of kind ErrUnavailable for a Temporal that does
+// not answer.
 func Unavailable(err error) error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer: %w", err).
 		WithHint("Look at the Temporal server; what is recorded already goes on when it is back.")
 }
 
-// mostAccelerators is how many accelerators a run can be searched by. Temporal refuses to start a run with an attribute of
-// more than 2 KiB (frontend.searchAttributesSizeOfValueLimit), and a UUID takes 39 bytes of that.
+// mostAccelerators is how many accelerators a run can be searched by. Temporal
+// refuses to start a run with an attribute of more than 2 KiB
+// (frontend.searchAttributesSizeOfValueLimit), and a UUID takes 39 bytes of
+// that.
 const mostAccelerators = 50
 
-// searchAttributes returns the values by which the run of an operation can be found in Temporal. Empty ones are left out.
+// searchAttributes returns the values by which the run of an operation can be
+// found in Temporal. Empty ones are left out.
 func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 	var updates []temporal.SearchAttributeUpdate
 	set := func(key temporal.SearchAttributeKeyKeyword, value string) {
@@ -143,7 +152,8 @@ func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 	return temporal.NewSearchAttributes(updates...)
 }
 
-// summary is the line that Temporal's UI shows for the run: the kind, the first accelerator and the host.
+// summary is the line that Temporal's UI shows for the run: the kind, the first
+// accelerator and the host.
 func summary(op cyborg.Operation) string {
 	text := string(op.Kind)
 	i := slices.IndexFunc(op.Subjects, func(s cyborg.Subject) bool { return s.Kind == cyborg.SubjectAccelerator })

@@ -6,13 +6,16 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// UnbindARQs takes the handles of accelerator requests back once their host says that nobody uses them. It fails with kind
-// ErrInUse where somebody does. It changes nothing on the host, so a run that was terminated goes forward again.
+// UnbindARQs takes the handles of accelerator requests back once their host
+// says that nobody uses them. It fails with kind ErrInUse where somebody does.
+// It changes nothing on the host, so a run that was terminated goes forward
+// again.
 func UnbindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, unbind)
 }
 
-// unbind holds the steps of an unbind: one for each accelerator of which the operation takes handles back.
+// unbind holds the steps of an unbind: one for each accelerator of which the
+// operation takes handles back.
 func unbind(ctx workflow.Context, o *operation) error {
 	for i, target := range o.work.Targets {
 		var handles []cyborg.WorkHandle

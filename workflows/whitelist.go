@@ -8,14 +8,16 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// WhitelistDevices has a host write the file that lists which of its PCI devices Nova gives out by itself. Until the
-// operation has ended, the accelerators that are added and those that are removed stay claimed, so nobody else gets them.
-// The undo restores the previous file.
+// WhitelistDevices has a host write the file that lists which of its PCI
+// devices Nova gives out by itself. Until the operation has ended, the
+// accelerators that are added and those that are removed stay claimed, so
+// nobody else gets them. The undo restores the previous file.
 func WhitelistDevices(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, whitelist)
 }
 
-// whitelist holds the one step of a whitelist, and puts what was written into the result.
+// whitelist holds the one step of a whitelist, and puts what was written into
+// the result.
 func whitelist(ctx workflow.Context, o *operation) error {
 	var result WhitelistResult
 	input := WhitelistInput{Operation: o.in.Operation, Host: o.work.Host, Work: *o.work.Whitelist}
@@ -51,8 +53,9 @@ type PreviewWhitelistInput struct {
 	Limit time.Duration `json:"limit"`
 }
 
-// PreviewWhitelist returns what a whitelist would change on its host, and changes nothing. The error is of kind
-// ErrHostSilent where no agent took the request within AgentWait.
+// PreviewWhitelist returns what a whitelist would change on its host, and
+// changes nothing. The error is of kind ErrHostSilent where no agent took the
+// request within AgentWait.
 func PreviewWhitelist(ctx workflow.Context, in PreviewWhitelistInput) (cyborg.WhitelistPreview, error) {
 	var out cyborg.WhitelistPreview
 	err := askHost(ctx, in.Host, workflow.ActivityOptions{

@@ -1,6 +1,10 @@
-// Package agent holds the activities that run on a host: the steps that workflows ask of its hardware. Each is written so that it may be repeated after its agent died at any point: the journal says what an earlier try already did.
+// Package agent holds the activities that run on a host: the steps that
+// workflows ask of its hardware. Each is written so that it may be repeated
+// after its agent died at any point: the journal says what an earlier try
+// already did.
 //
-// It imports drivers, the journal and, from workflows, only names and inputs; never the database, Placement or a cloud's API.
+// It imports drivers, the journal and, from workflows, only names and inputs;
+// never the database, Placement or a cloud's API.
 package agent
 
 import (
@@ -25,7 +29,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Journal is the part of the agent's journal that the activities use. It is implemented by journal.Journal and documented there.
+// Journal is the part of the agent's journal that the activities use. It is
+// implemented by journal.Journal and documented there.
 type Journal interface {
 	BootID() string
 	Write(change journal.Change) error
@@ -38,11 +43,13 @@ type Journal interface {
 
 // Reporter sends inventory reports to the conductor.
 type Reporter interface {
-	// Report sends what the inventory knows now, and returns when the conductor has acknowledged it.
+	// Report sends what the inventory knows now, and returns when the conductor has
+	// acknowledged it.
 	Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error)
 }
 
-// Activities are the activities of one host. The exported fields are set before All is called and not changed afterwards.
+// Activities are the activities of one host. The exported fields are set before
+// All is called and not changed afterwards.
 type Activities struct {
 	Inventory *inventory.Inventory
 	Journal   Journal
@@ -51,16 +58,20 @@ type Activities struct {
 	Log       *slog.Logger
 	// UsageTimeout limits how long a census waits for the drivers.
 	UsageTimeout time.Duration
-	// Nova is the file with this host's Nova whitelist; its directory is empty where the host has none.
+	// Nova is the file with this host's Nova whitelist; its directory is empty
+	// where the host has none.
 	Nova novaconf.File
-	// Ended, where set, is called after each activity with the kind of its error ("" for success) and its duration.
+	// Ended, where set, is called after each activity with the kind of its error
+	// ("" for success) and its duration.
 	Ended func(name string, kind cyborg.ErrorKind, took time.Duration)
 	// Now returns the time of day; nil means time.Now.
 	Now func() time.Time
 
 	// running counts the tries that run at this moment.
 	running atomic.Int64
-	// whitelist is held while Nova's whitelist file is read and replaced. The device locks do not cover that file, and two operations may write it at the same time.
+	// whitelist is held while Nova's whitelist file is read and replaced. The
+	// device locks do not cover that file, and two operations may write it at the
+	// same time.
 	whitelist sync.Mutex
 }
 
@@ -100,13 +111,16 @@ func (a *Activities) All() map[string]any {
 type stopping bool
 
 const (
-	// yields means that the activity gives up at once: it changes no hardware, or a later try starts over without harm.
+	// yields means that the activity gives up at once: it changes no hardware, or a
+	// later try starts over without harm.
 	yields stopping = true
-	// finishes means that the activity goes on for as long as the worker waits for it: interrupting it would leave the hardware in an unknown state.
+	// finishes means that the activity goes on for as long as the worker waits for
+	// it: interrupting it would leave the hardware in an unknown state.
 	finishes stopping = false
 )
 
-// errStopping is the cancel cause of a context that ended because the agent stops.
+// errStopping is the cancel cause of a context that ended because the agent
+// stops.
 var errStopping = errors.New("the agent stops")
 
 // try is one attempt at an activity, with what belongs to that attempt alone.
@@ -115,7 +129,9 @@ type try struct {
 	log       *slog.Logger
 }
 
-// serve wraps the body of an activity into the function that a worker registers. It sends heartbeats while the body runs, survives a panic, logs and counts the outcome, and converts the error into what Temporal carries.
+// serve wraps the body of an activity into the function that a worker
+// registers. It sends heartbeats while the body runs, survives a panic, logs
+// and counts the outcome, and converts the error into what Temporal carries.
 func serve[In, Out any](
 	a *Activities, name string, stop stopping, do func(context.Context, *try, In) (Out, error),
 ) func(context.Context, In) (Out, error) {
@@ -133,7 +149,8 @@ func serve[In, Out any](
 		defer cancel(nil)
 
 		if stop == yields {
-			// The goroutine ends with the work, at the latest when this function cancels it.
+			// The goroutine ends with the work, at the latest when this function cancels
+			// it.
 			go func() {
 				select {
 				case <-activity.GetWorkerStopChannel(ctx):
@@ -143,7 +160,8 @@ func serve[In, Out any](
 			}()
 		}
 
-		// A try that Temporal has given up must not begin: another try may be under way.
+		// A try that Temporal has given up must not begin: another try may be under
+		// way.
 		var out Out
 		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
 		if err == nil {
@@ -174,14 +192,17 @@ func serve[In, Out any](
 	}
 }
 
-// bounded returns a context that ends a little before Temporal's deadline. Without that margin the server would time the try out first, and its error would not say what the step was doing.
+// bounded returns a context that ends a little before Temporal's deadline.
+// Without that margin the server would time the try out first, and its error
+// would not say what the step was doing.
 func bounded(ctx context.Context, started, deadline time.Time) (context.Context, context.CancelCauseFunc) {
 	work, cancel := context.WithCancelCause(ctx)
 	if deadline.IsZero() {
 		return work, cancel
 	}
 
-	// Ten percent of a short limit, and two seconds of a long one, are enough to send the answer.
+	// Ten percent of a short limit, and two seconds of a long one, are enough to
+	// send the answer.
 	margin := min(2*time.Second, deadline.Sub(started)/10)
 	limited, release := context.WithDeadline(work, deadline.Add(-margin))
 	return limited, func(cause error) {
@@ -190,7 +211,8 @@ func bounded(ctx context.Context, started, deadline time.Time) (context.Context,
 	}
 }
 
-// recovered calls do and turns a panic into an error of kind ErrInternal: one broken step must not end the agent, which serves other devices as well.
+// recovered calls do and turns a panic into an error of kind ErrInternal: one
+// broken step must not end the agent, which serves other devices as well.
 func recovered(log *slog.Logger, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -201,7 +223,8 @@ func recovered(log *slog.Logger, do func() error) (err error) {
 	return do()
 }
 
-// explain replaces the error of work whose context has ended by the reason for that end: the error itself is then only a consequence.
+// explain replaces the error of work whose context has ended by the reason for
+// that end: the error itself is then only a consequence.
 func explain(ctx context.Context, name, host string, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err

@@ -14,10 +14,13 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// attachStep is the name of the journal step that attaches one handle. It contains the handle because one operation may attach several.
+// attachStep is the name of the journal step that attaches one handle. It
+// contains the handle because one operation may attach several.
 func attachStep(handle string) string { return workflows.AttachActivity + "/" + handle }
 
-// attach makes a handle usable on this host. The journal says that the attachment is in doubt before the driver is called, so that a try after a crash knows that the hardware may have been touched.
+// attach makes a handle usable on this host. The journal says that the
+// attachment is in doubt before the driver is called, so that a try after a
+// crash knows that the hardware may have been touched.
 func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	identity := in.Handle.Identity
@@ -31,7 +34,8 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 		return result, err
 	}
 	defer unlock()
-	// The journal is read under the device's lock, so that no other change of the device is between reading and acting.
+	// The journal is read under the device's lock, so that no other change of the
+	// device is between reading and acting.
 	entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: identity})
 	s, done, err := a.stepOf(in.Operation, attachStep(identity), &result)
 	if err != nil {
@@ -60,7 +64,8 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	}
 	a.Inventory.Touch()
 
-	// The workflow undoes nothing after a refusal. So a refusal may only be returned once it is certain that nothing changed.
+	// The workflow undoes nothing after a refusal. So a refusal may only be
+	// returned once it is certain that nothing changed.
 	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
 		if ctx.Err() == nil && isRefusal(err) {
 			err = a.refusedAttach(ctx, t, s, plan, err)
@@ -76,19 +81,24 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 type attachPlan struct {
 	found  inventory.Found
 	handle cyborg.HandleReport
-	// entry is the attachment as it is written to the journal before the hardware is touched.
+	// entry is the attachment as it is written to the journal before the hardware
+	// is touched.
 	entry journal.Attachment
 	// before is the journal entry that entry replaces; nil where there is none.
 	before *journal.Attachment
-	// prior is the driver's note of an earlier attach of this handle in the present boot: by an earlier try, or by the holder before. The driver needs it to find out what is already done.
+	// prior is the driver's note of an earlier attach of this handle in the present
+	// boot: by an earlier try, or by the holder before. The driver needs it to find
+	// out what is already done.
 	prior json.RawMessage
 	// again is true where this attach undoes a detach of the same operation.
 	again bool
-	// steps are the journal steps to write together with entry, such as the undone detach.
+	// steps are the journal steps to write together with entry, such as the undone
+	// detach.
 	steps []journal.Step
 }
 
-// planAttach finds what to attach and checks that it may be attached. It changes nothing.
+// planAttach finds what to attach and checks that it may be attached. It
+// changes nothing.
 func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.AttachInput) (attachPlan, error) {
 	found, err := a.findToChange(ctx, in.Target, freshEnough)
 	if err != nil {
@@ -107,7 +117,9 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 	}
 
 	if in.Undo {
-		// This restores what the operation's own detach took away, on behalf of the operation that had attached it. Marking the detach as undone keeps a late try of it from running after this.
+		// This restores what the operation's own detach took away, on behalf of the
+		// operation that had attached it. Marking the detach as undone keeps a late try
+		// of it from running after this.
 		plan.again = true
 		detach := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.DetachActivity}}.at(journal.Undone)
 		if begun, ok := a.Journal.Step(detach.StepKey); ok {
@@ -124,7 +136,8 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 	case in.Undo:
 		plan.entry.Operation = plan.before.Operation
 	case plan.before.HolderKind != plan.entry.HolderKind || plan.before.HolderID != plan.entry.HolderID:
-		// The records name another holder than the journal does. The records are right, unless somebody still uses the handle.
+		// The records name another holder than the journal does. The records are right,
+		// unless somebody still uses the handle.
 		who, err := a.inUse(ctx, t, found, handle)
 		if err != nil {
 			return attachPlan{}, err
@@ -135,7 +148,8 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 		}
 	}
 
-	// A note from before the last boot describes hardware state that the boot has reset.
+	// A note from before the last boot describes hardware state that the boot has
+	// reset.
 	if plan.before != nil && plan.before.BootID == a.Journal.BootID() {
 		plan.prior = plan.before.Note
 		plan.entry.Note = plan.before.Note
@@ -144,7 +158,9 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 	return plan, nil
 }
 
-// newEntry is the journal entry of an attachment that is about to begin. Where the driver has nothing to attach, the handle only changes hands, and no boot undoes that.
+// newEntry is the journal entry of an attachment that is about to begin. Where
+// the driver has nothing to attach, the handle only changes hands, and no boot
+// undoes that.
 func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.UUID, holder cyborg.Holder) journal.Attachment {
 	_, attaches := found.Driver.(drivers.Attacher)
 
@@ -155,7 +171,9 @@ func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.
 	}
 }
 
-// callAttach calls the driver and writes each note of the driver into the journal at once. It does nothing where the driver has nothing to attach: such a handle is usable as it is.
+// callAttach calls the driver and writes each note of the driver into the
+// journal at once. It does nothing where the driver has nothing to attach: such
+// a handle is usable as it is.
 func (a *Activities) callAttach(
 	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry *journal.Attachment, prior json.RawMessage,
 ) error {
@@ -176,9 +194,12 @@ func (a *Activities) callAttach(
 	})
 }
 
-// refusedAttach returns the error of an attach that the driver refused. The workflow does not undo a refused attach, so this makes sure that nothing has changed; where that is not certain, the error says so and is no refusal.
+// refusedAttach returns the error of an attach that the driver refused. The
+// workflow does not undo a refused attach, so this makes sure that nothing has
+// changed; where that is not certain, the error says so and is no refusal.
 func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan attachPlan, cause error) error {
-	// An earlier try, or the undone detach, may have changed the hardware before the driver refused.
+	// An earlier try, or the undone detach, may have changed the hardware before
+	// the driver refused.
 	if s.begun || plan.again {
 		return uncertain(cause)
 	}
@@ -189,7 +210,9 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 		return uncertain(cause)
 	}
 
-	// A driver writes its note before it touches anything. What it touched may not show in Attached, such as a driver_override, so a new note means that it must be asked to undo.
+	// A driver writes its note before it touches anything. What it touched may not
+	// show in Attached, such as a driver_override, so a new note means that it must
+	// be asked to undo.
 	if noted := !bytes.Equal(plan.entry.Note, plan.prior); noted {
 		if was || a.callDetach(ctx, t, plan.found, plan.handle, plan.entry.Note, true) != nil {
 			return uncertain(cause)
@@ -211,7 +234,8 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 	return cause
 }
 
-// inUse returns who uses a handle, as far as the driver can find out; empty for nobody.
+// inUse returns who uses a handle, as far as the driver can find out; empty for
+// nobody.
 func (a *Activities) inUse(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (who string, err error) {
 	users, ok := found.Driver.(drivers.Users)
 	if !ok {
@@ -225,7 +249,8 @@ func (a *Activities) inUse(ctx context.Context, t *try, found inventory.Found, h
 	return who, err
 }
 
-// attached asks the hardware whether a handle is attached. Where the driver has nothing to attach, the journal decides.
+// attached asks the hardware whether a handle is attached. Where the driver has
+// nothing to attach, the journal decides.
 func (a *Activities) attached(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (is bool, err error) {
 	attacher, ok := found.Driver.(drivers.Attacher)
 	if !ok {

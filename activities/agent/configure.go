@@ -8,10 +8,13 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// reportWithin is how long a changed backend waits for the conductor to acknowledge it before the operation ends. Where that takes longer, the agent's regular report follows.
+// reportWithin is how long a changed backend waits for the conductor to
+// acknowledge it before the operation ends. Where that takes longer, the
+// agent's regular report follows.
 const reportWithin = 10 * time.Second
 
-// configure changes a backend while the agent runs. It keeps no journal step: it may be repeated, and the inventory makes the whole change or none of it.
+// configure changes a backend while the agent runs. It keeps no journal step:
+// it may be repeated, and the inventory makes the whole change or none of it.
 func (a *Activities) configure(ctx context.Context, t *try, in workflows.ConfigureInput) (workflows.ConfigureResult, error) {
 	if in.Request.Host != "" && in.Request.Host != a.Inventory.Host() {
 		return workflows.ConfigureResult{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Request.Host)

@@ -12,12 +12,14 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// detachNote is what the journal keeps of a detach: the attachments that it takes away, so that they can be restored.
+// detachNote is what the journal keeps of a detach: the attachments that it
+// takes away, so that they can be restored.
 type detachNote struct {
 	Attachments []journal.Attachment `json:"attachments"`
 }
 
-// detachedAttachment returns the attachment of a handle from the note of a detach; nil where the note has none.
+// detachedAttachment returns the attachment of a handle from the note of a
+// detach; nil where the note has none.
 func detachedAttachment(detach journal.Step, key journal.AttachmentKey) *journal.Attachment {
 	var note detachNote
 	if json.Unmarshal(detach.Note, &note) != nil { // the detach never began, so it has no note
@@ -33,7 +35,10 @@ func detachedAttachment(detach journal.Step, key journal.AttachmentKey) *journal
 	return nil
 }
 
-// detach takes handles back. Those that the host holds are detached from its hardware; for all others, which guests or services hold, it only makes sure that nobody on the host uses them. It touches none of them while one is in use.
+// detach takes handles back. Those that the host holds are detached from its
+// hardware; for all others, which guests or services hold, it only makes sure
+// that nobody on the host uses them. It touches none of them while one is in
+// use.
 func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.DetachActivity, in.Operation))
@@ -63,7 +68,8 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 		return result, err
 	}
 
-	// The entries are dropped together with the end of the step: until then a repeat detaches all of them again, which the driver allows.
+	// The entries are dropped together with the end of the step: until then a
+	// repeat detaches all of them again, which the driver allows.
 	var change journal.Change
 	for _, handle := range handles {
 		entry, _ := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
@@ -76,11 +82,14 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 	return finish(ctx, a, s, *found, recording(change))
 }
 
-// planDetach finds the handles that the driver has to detach. It refuses with kind ErrInUse where any of the operation's handles is in use, and changes nothing. Found is nil where the device is gone.
+// planDetach finds the handles that the driver has to detach. It refuses with
+// kind ErrInUse where any of the operation's handles is in use, and changes
+// nothing. Found is nil where the device is gone.
 func (a *Activities) planDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput,
 ) (*inventory.Found, []cyborg.HandleReport, error) {
-	// An earlier try that began may have changed something, so its refusals must not read as "nothing changed".
+	// An earlier try that began may have changed something, so its refusals must
+	// not read as "nothing changed".
 	keep := func(err error) error {
 		if s.begun {
 			return uncertain(err)
@@ -133,7 +142,9 @@ func (a *Activities) planDetach(
 	return &found, handles, nil
 }
 
-// beginDetach writes into the journal that the attachments are in doubt from here on, and what they were. A repeated try keeps the note of the first: by then the entries say only that they are in doubt.
+// beginDetach writes into the journal that the attachments are in doubt from
+// here on, and what they were. A repeated try keeps the note of the first: by
+// then the entries say only that they are in doubt.
 func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 	var (
 		note   detachNote
@@ -165,7 +176,8 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 	return nil
 }
 
-// callDetach calls the driver's Detach, where the driver has one. Prior is the driver's own note of the attach; undo says that the attach may be incomplete.
+// callDetach calls the driver's Detach, where the driver has one. Prior is the
+// driver's own note of the attach; undo says that the attach may be incomplete.
 func (a *Activities) callDetach(
 	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, prior json.RawMessage, undo bool,
 ) error {
@@ -178,7 +190,11 @@ func (a *Activities) callDetach(
 	})
 }
 
-// failedDetach updates the journal after a detach has failed, and returns the error for the workflow. Gone are the attachments that were detached before the failure. Where the driver refused and everything is still attached, the journal is reset to before the detach, as if it had not begun, and the error stays a refusal.
+// failedDetach updates the journal after a detach has failed, and returns the
+// error for the workflow. Gone are the attachments that were detached before
+// the failure. Where the driver refused and everything is still attached, the
+// journal is reset to before the detach, as if it had not begun, and the error
+// stays a refusal.
 func (a *Activities) failedDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput, found inventory.Found, handles []cyborg.HandleReport,
 	gone []journal.AttachmentKey, cause error,
@@ -234,7 +250,10 @@ func (a *Activities) forget(in workflows.DetachInput) error {
 	return a.Journal.Write(change)
 }
 
-// undoAttach undoes the attach of the same operation, wherever it stopped. It also covers an attach that never began: marking its steps as undone keeps a late try of it from beginning. A handle without a journal entry was either never touched, or the journal has been lost since; so the hardware is asked.
+// undoAttach undoes the attach of the same operation, wherever it stopped. It
+// also covers an attach that never began: marking its steps as undone keeps a
+// late try of it from beginning. A handle without a journal entry was either
+// never touched, or the journal has been lost since; so the hardware is asked.
 func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
 	var (
 		result workflows.ChangeResult
@@ -287,7 +306,8 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		} else if err := a.callDetach(ctx, t, found, handle, entry.Note, true); err != nil {
 			return result, err
 		}
-		// Each entry is dropped as soon as its handle is detached, so that a repeat does not detach it again.
+		// Each entry is dropped as soon as its handle is detached, so that a repeat
+		// does not detach it again.
 		if err := a.Journal.Write(journal.Change{DropAttachments: []journal.AttachmentKey{entry.Key()}}); err != nil {
 			return result, err
 		}
@@ -307,7 +327,9 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	return result, err
 }
 
-// detachUnknown detaches a handle that nobody should have and that the journal does not know, perhaps because the journal was lost. It asks the hardware first, and refuses with kind ErrInUse where somebody uses the handle.
+// detachUnknown detaches a handle that nobody should have and that the journal
+// does not know, perhaps because the journal was lost. It asks the hardware
+// first, and refuses with kind ErrInUse where somebody uses the handle.
 func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
 	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
 		return err

@@ -7,7 +7,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// discover looks at all hardware now, and returns when the conductor has recorded what was seen.
+// discover looks at all hardware now, and returns when the conductor has
+// recorded what was seen.
 func (a *Activities) discover(ctx context.Context, t *try, in workflows.DiscoverInput) (workflows.DiscoverResult, error) {
 	if in.Host != "" && in.Host != a.Inventory.Host() {
 		return workflows.DiscoverResult{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
@@ -17,7 +18,8 @@ func (a *Activities) discover(ctx context.Context, t *try, in workflows.Discover
 	t.heartbeat.setProgress(-1, "looking")
 
 	for _, look := range a.Inventory.Scan(ctx) {
-		// A backend that fails is a part of the result; the others are reported all the same.
+		// A backend that fails is a part of the result; the others are reported all the
+		// same.
 		if look.Err != nil {
 			result.Errors = append(result.Errors, "backend "+look.Backend+": "+look.Err.Error())
 			continue

@@ -10,7 +10,10 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// install takes a deployable into service. Where its driver has nothing to install, the deployable only has to be visible. Where it undoes an uninstall, it first keeps that uninstall from beginning later; the deployable may be gone by then.
+// install takes a deployable into service. Where its driver has nothing to
+// install, the deployable only has to be visible. Where it undoes an uninstall,
+// it first keeps that uninstall from beginning later; the deployable may be
+// gone by then.
 func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.InstallActivity, in.Operation))
@@ -58,13 +61,16 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 	return finish(ctx, a, s, found, recording(journal.Change{}))
 }
 
-// beginUndo writes into the journal that this step has begun, and that the step which it undoes must not begin any more. Both are in one write, so that no crash leaves only one of them.
+// beginUndo writes into the journal that this step has begun, and that the step
+// which it undoes must not begin any more. Both are in one write, so that no
+// crash leaves only one of them.
 func (a *Activities) beginUndo(s step, undoes string) error {
 	opposite := step{key: journal.StepKey{Operation: s.key.Operation, Name: undoes}}
 	return a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started), opposite.at(journal.Undone)}})
 }
 
-// undoRefusedInstall makes sure that an install that the driver refused has changed nothing: the workflow does not undo a refused step.
+// undoRefusedInstall makes sure that an install that the driver refused has
+// changed nothing: the workflow does not undo a refused step.
 func (a *Activities) undoRefusedInstall(ctx context.Context, t *try, s step, installer drivers.Installer, target drivers.Target, cause error) error {
 	err := t.guarded("uninstall", func() error { return installer.Uninstall(ctx, target) })
 	if err == nil {
@@ -79,7 +85,10 @@ func (a *Activities) undoRefusedInstall(ctx context.Context, t *try, s step, ins
 	return cause
 }
 
-// uninstall takes a deployable out of service, also one that is half installed or gone. It refuses with kind ErrInUse what is attached or in use. An uninstall that undoes an install does not ask for that, and keeps the install from beginning later.
+// uninstall takes a deployable out of service, also one that is half installed
+// or gone. It refuses with kind ErrInUse what is attached or in use. An
+// uninstall that undoes an install does not ask for that, and keeps the install
+// from beginning later.
 func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.InstallInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.UninstallActivity, in.Operation))
@@ -130,7 +139,8 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 	return finish(ctx, a, s, found, recording(journal.Change{}))
 }
 
-// checkIdle refuses, with kind ErrInUse, a deployable with a handle that is attached or in use.
+// checkIdle refuses, with kind ErrInUse, a deployable with a handle that is
+// attached or in use.
 func (a *Activities) checkIdle(ctx context.Context, t *try, found inventory.Found) error {
 	for _, handle := range found.Deployable.Handles {
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})

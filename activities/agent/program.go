@@ -15,15 +15,19 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// programNote is what the journal keeps of a program step: the state of what the image disturbs, from before the image.
+// programNote is what the journal keeps of a program step: the state of what
+// the image disturbs, from before the image.
 type programNote struct {
-	// BitstreamIDs are the image ids that the hardware read back, by the name of the disturbed deployable.
+	// BitstreamIDs are the image ids that the hardware read back, by the name of
+	// the disturbed deployable.
 	BitstreamIDs map[string]string `json:"bitstream_ids"`
-	// Images are the images that this agent had loaded into the disturbed regions and that were still there.
+	// Images are the images that this agent had loaded into the disturbed regions
+	// and that were still there.
 	Images []journal.Loaded `json:"images"`
 }
 
-// regionOf names the region that one image fills: the deployables of a device with the same program set, or one deployable alone.
+// regionOf names the region that one image fills: the deployables of a device
+// with the same program set, or one deployable alone.
 func regionOf(backend string, device cyborg.DeviceReport, deployable cyborg.DeployableReport) journal.RegionKey {
 	region := "deployable " + deployable.Name
 	if deployable.ProgramSet != "" {
@@ -32,7 +36,8 @@ func regionOf(backend string, device cyborg.DeviceReport, deployable cyborg.Depl
 	return journal.RegionKey{Backend: backend, Device: device.Identity, Region: region}
 }
 
-// disturbed lists the deployables whose content an image for the target replaces. The target itself is one of them.
+// disturbed lists the deployables whose content an image for the target
+// replaces. The target itself is one of them.
 func disturbed(found inventory.Found, wholeDevice bool) []cyborg.DeployableReport {
 	region := regionOf(found.Backend, found.Device, found.Deployable)
 	var all []cyborg.DeployableReport
@@ -44,7 +49,9 @@ func disturbed(found inventory.Found, wholeDevice bool) []cyborg.DeployableRepor
 	return all
 }
 
-// rememberBefore describes what the disturbed deployables hold before the image is loaded. It reads the last look at the device and the journal, not the hardware.
+// rememberBefore describes what the disturbed deployables hold before the image
+// is loaded. It reads the last look at the device and the journal, not the
+// hardware.
 func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) programNote {
 	note := programNote{BitstreamIDs: map[string]string{}}
 	asked := map[journal.RegionKey]bool{}
@@ -58,7 +65,8 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 		}
 		asked[key] = true
 
-		// Somebody else may have programmed the region since; then our image is not what was there.
+		// Somebody else may have programmed the region since; then our image is not
+		// what was there.
 		if loaded, known := a.Journal.Loaded(key); known && loaded.BitstreamID == one.BitstreamID {
 			note.Images = append(note.Images, loaded)
 		}
@@ -67,7 +75,9 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 	return note
 }
 
-// program loads the staged image and reads back what the hardware holds then. The journal gets the content from before the image first, because restore needs it and the image destroys it.
+// program loads the staged image and reads back what the hardware holds then.
+// The journal gets the content from before the image first, because restore
+// needs it and the image destroys it.
 func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramInput) (workflows.ProgramResult, error) {
 	var result workflows.ProgramResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.ProgramActivity, in.Operation))
@@ -90,7 +100,9 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 	}
 
 	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {
-		// The staged image was in the journal, so the journal was lost since. An earlier try may have loaded the image then, and nobody knows any more what was there before it.
+		// The staged image was in the journal, so the journal was lost since. An
+		// earlier try may have loaded the image then, and nobody knows any more what
+		// was there before it.
 		return result, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
 			WithHint("Somebody emptied the agent's state directory, or it is not on a disk that stays. Then program again.")
 	}
@@ -117,14 +129,16 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 	})
 }
 
-// recordProgram makes the result and the journal's change from what the device shows after the image was loaded.
+// recordProgram makes the result and the journal's change from what the device
+// shows after the image was loaded.
 func recordProgram(
 	in workflows.ProgramInput, found inventory.Found, seen cyborg.Observation,
 ) (result workflows.ProgramResult, change journal.Change, err error) {
 	result.Observation = seen
 	for _, one := range seen.Device.Deployables {
 		if one.Name == found.Deployable.Name {
-			// Some hardware reads no image id back; then the image's own id stands for it, else its checksum.
+			// Some hardware reads no image id back; then the image's own id stands for it,
+			// else its checksum.
 			result.BitstreamID = cmp.Or(one.BitstreamID, in.Image.ID, in.SHA256)
 		}
 	}
@@ -143,9 +157,11 @@ func recordProgram(
 	return result, change, nil
 }
 
-// planProgram finds what to load into what, and refuses what must not be programmed. It changes nothing.
+// planProgram finds what to load into what, and refuses what must not be
+// programmed. It changes nothing.
 func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.ProgramInput) (drivers.ProgramRequest, inventory.Found, error) {
-	// The hardware is looked at first: what it holds now goes into the journal as what to restore.
+	// The hardware is looked at first: what it holds now goes into the journal as
+	// what to restore.
 	found, err := a.findToChange(ctx, in.Target, lookFirst)
 	if err != nil {
 		return drivers.ProgramRequest{}, found, err
@@ -173,7 +189,9 @@ func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.Progr
 	return drivers.ProgramRequest{Target: found.Target, Path: image.Path, Image: in.Image, Progress: t.heartbeat.setProgress}, found, nil
 }
 
-// checkDisturbedUnused refuses an image that would change a deployable while somebody uses it. The holder may be the one whose image is loaded again, but even it must not run on the device meanwhile.
+// checkDisturbedUnused refuses an image that would change a deployable while
+// somebody uses it. The holder may be the one whose image is loaded again, but
+// even it must not run on the device meanwhile.
 func (a *Activities) checkDisturbedUnused(ctx context.Context, t *try, found inventory.Found, wholeDevice bool) error {
 	for _, one := range disturbed(found, wholeDevice) {
 		part := found
@@ -190,7 +208,10 @@ func (a *Activities) checkDisturbedUnused(ctx context.Context, t *try, found inv
 	return nil
 }
 
-// beginProgram writes the content from before the image into the journal, and returns it. A later try keeps what the first one wrote: by then the old content may be gone. The regions' entries are dropped in the same write, since the journal cannot know any more what they hold.
+// beginProgram writes the content from before the image into the journal, and
+// returns it. A later try keeps what the first one wrote: by then the old
+// content may be gone. The regions' entries are dropped in the same write,
+// since the journal cannot know any more what they hold.
 func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bool) (programNote, error) {
 	var note programNote
 	if s.begun {
@@ -207,7 +228,8 @@ func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bo
 	}
 
 	s.prior.Note = text
-	// The step lists the images itself, so that the image cache keeps them for the undo.
+	// The step lists the images itself, so that the image cache keeps them for the
+	// undo.
 	for _, loaded := range note.Images {
 		s.prior.Images = append(s.prior.Images, loaded.SHA256)
 	}
@@ -220,7 +242,9 @@ func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bo
 	return note, a.Journal.Write(change)
 }
 
-// refusedProgram returns the error of an image that the driver refused. The workflow does not undo a refused step, so this makes sure that nothing has changed; where that is not certain, the error says so and is no refusal.
+// refusedProgram returns the error of an image that the driver refused. The
+// workflow does not undo a refused step, so this makes sure that nothing has
+// changed; where that is not certain, the error says so and is no refusal.
 func (a *Activities) refusedProgram(
 	ctx context.Context, t *try, s step, in workflows.ProgramInput, note programNote, cause error,
 ) error {
@@ -242,7 +266,8 @@ func (a *Activities) refusedProgram(
 	return cause
 }
 
-// loadedInto returns the journal entries for an image that was loaded into the target: one for each region that it changed.
+// loadedInto returns the journal entries for an image that was loaded into the
+// target: one for each region that it changed.
 func loadedInto(found inventory.Found, loaded journal.Loaded) []journal.Loaded {
 	var all []journal.Loaded
 	for _, one := range disturbed(found, loaded.WholeDevice) {

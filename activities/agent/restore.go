@@ -18,7 +18,11 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// restore loads the images again that were there before the operation's program step, wherever that step stopped. It also covers a step that never began: marking it as undone keeps a late try of it from beginning. Where nobody knows what was there, or the image is no longer on this host, the error is of kind ErrHardware, unless the hardware reads back as before.
+// restore loads the images again that were there before the operation's program
+// step, wherever that step stopped. It also covers a step that never began:
+// marking it as undone keeps a late try of it from beginning. Where nobody
+// knows what was there, or the image is no longer on this host, the error is of
+// kind ErrHardware, unless the hardware reads back as before.
 func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.RestoreActivity, in.Operation))
@@ -49,7 +53,8 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	}
 
 	restoring := s.at(journal.Started)
-	// This step needs the images now, so the cache must keep them also when the undone program step is forgotten.
+	// This step needs the images now, so the cache must keep them also when the
+	// undone program step is forgotten.
 	restoring.Images = prior.Images
 	err = a.Journal.Write(journal.Change{Steps: []journal.Step{restoring, program.at(journal.Undone)}})
 	if err != nil {
@@ -63,7 +68,8 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	}
 
 	var missing []string
-	// A missing image is no failure yet: the hardware may read back as before without it.
+	// A missing image is no failure yet: the hardware may read back as before
+	// without it.
 	for _, image := range slices.SortedFunc(slices.Values(note.Images), byReach) {
 		if err := a.loadAgain(ctx, t, found, image); cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 			missing = append(missing, err.Error())
@@ -83,7 +89,8 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	})
 }
 
-// byReach sorts images of the whole device first, because loading one replaces what the other regions hold.
+// byReach sorts images of the whole device first, because loading one replaces
+// what the other regions hold.
 func byReach(x, y journal.Loaded) int {
 	reach := func(l journal.Loaded) int {
 		if l.WholeDevice {
@@ -94,7 +101,9 @@ func byReach(x, y journal.Loaded) int {
 	return cmp.Or(cmp.Compare(reach(x), reach(y)), cmp.Compare(x.Region, y.Region))
 }
 
-// loadAgain loads an image that this agent had loaded before. The error is of kind ErrNotFound where the image, or the deployable through which it was loaded, is no longer there.
+// loadAgain loads an image that this agent had loaded before. The error is of
+// kind ErrNotFound where the image, or the deployable through which it was
+// loaded, is no longer there.
 func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Found, loaded journal.Loaded) error {
 	target := drivers.Target{Device: found.Device}
 	for _, one := range found.Device.Deployables {
@@ -129,7 +138,8 @@ func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Foun
 	})
 }
 
-// differences lists the deployables of which the hardware reads back something else than the note has, as sentences.
+// differences lists the deployables of which the hardware reads back something
+// else than the note has, as sentences.
 func differences(device cyborg.DeviceReport, note programNote) []string {
 	now := map[string]string{}
 	for _, one := range device.Deployables {
@@ -151,5 +161,6 @@ func differences(device cyborg.DeviceReport, note programNote) []string {
 	return different
 }
 
-// imageName is a bitstream id for a message, where empty means that no image is loaded.
+// imageName is a bitstream id for a message, where empty means that no image is
+// loaded.
 func imageName(id string) string { return cmp.Or(id, "no image") }

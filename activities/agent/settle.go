@@ -9,7 +9,10 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// settle brings attachments into the state that the records decided, each independently of the others. The request may be older than what has happened on the host since, so it leaves alone what another operation has attached meanwhile.
+// settle brings attachments into the state that the records decided, each
+// independently of the others. The request may be older than what has happened
+// on the host since, so it leaves alone what another operation has attached
+// meanwhile.
 func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInput) (workflows.SettleResult, error) {
 	result := workflows.SettleResult{Settled: []workflows.SettleEntry{}, Errors: map[string]string{}}
 	for _, entry := range in.Entries {
@@ -30,13 +33,15 @@ func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInpu
 	return result, nil
 }
 
-// settleOne settles one attachment under the lock of its device. A nil error means that it is in the wanted state.
+// settleOne settles one attachment under the lock of its device. A nil error
+// means that it is in the wanted state.
 func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.SettleEntry) error {
 	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.WantAttached {
 		return nil // the handle was only handed out, and this host has nothing to attach
 	}
 
-	// The device is needed for its lock. Where the hardware does not show the handle, the journal may still know the device.
+	// The device is needed for its lock. Where the hardware does not show the
+	// handle, the journal may still know the device.
 	key := journal.AttachmentKey{Backend: entry.Backend, Handle: entry.Handle.Identity}
 	known, _ := a.Journal.Attachment(key)
 	device := known.Device
@@ -47,7 +52,8 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	}
 
 	if device == "" {
-		// Neither the hardware nor the journal knows the handle, and the backend works: it is detached.
+		// Neither the hardware nor the journal knows the handle, and the backend works:
+		// it is detached.
 		if entry.Want == workflows.WantDetached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
 			return nil
 		}
@@ -60,7 +66,8 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	}
 	defer unlock()
 
-	// Read again under the lock: an operation may have changed the entry while this waited.
+	// Read again under the lock: an operation may have changed the entry while this
+	// waited.
 	known, isKnown := a.Journal.Attachment(key)
 	if isKnown && known.Operation != entry.Operation && entry.Want == workflows.WantDetached {
 		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
@@ -77,7 +84,9 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	}
 }
 
-// settleAttached attaches a handle that the records say is attached, unless it already is. It touches the hardware only where that is certain to be needed: somebody may be using the handle.
+// settleAttached attaches a handle that the records say is attached, unless it
+// already is. It touches the hardware only where that is certain to be needed:
+// somebody may be using the handle.
 func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target) error {
 	plan, err := a.planAttach(ctx, t, workflows.AttachInput{Operation: entry.Operation, Target: target, Handle: entry.Handle})
 	if err != nil {
@@ -87,7 +96,9 @@ func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows
 	plan.entry.Operation = entry.Operation
 	b := plan.before
 
-	// Either the journal says that the handle is attached, or it knows nothing and may have been lost. In both cases the hardware decides whether there is anything to do.
+	// Either the journal says that the handle is attached, or it knows nothing and
+	// may have been lost. In both cases the hardware decides whether there is
+	// anything to do.
 	if b == nil || b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) {
 		is, err := a.attached(ctx, t, plan.found, plan.handle)
 		switch {
@@ -114,7 +125,9 @@ func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows
 	return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 }
 
-// settleDetached detaches a handle that the records say is free. It refuses what is in use, and drops the journal entry once the handle is detached or gone.
+// settleDetached detaches a handle that the records say is free. It refuses
+// what is in use, and drops the journal entry once the handle is detached or
+// gone.
 func (a *Activities) settleDetached(
 	ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target, known journal.Attachment, isKnown bool,
 ) error {

@@ -13,10 +13,12 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// StagedFor is how long a staged image is kept for its operation, which may wait that long for an agent or an operator before it loads the image.
+// StagedFor is how long a staged image is kept for its operation, which may
+// wait that long for an agent or an operator before it loads the image.
 const StagedFor = 24 * time.Hour
 
-// stage brings an image to the host and has the driver check that it fits the target. It does not touch the hardware.
+// stage brings an image to the host and has the driver check that it fits the
+// target. It does not touch the hardware.
 func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput) (workflows.StageResult, error) {
 	var result workflows.StageResult
 	found, err := a.findToChange(ctx, in.Target, freshEnough)
@@ -31,7 +33,8 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 
 	request := images.Request{Image: in.Image, Fetch: in.Fetch, Once: in.Fetch != ""}
 	if request.Fetch == "" {
-		// Without a URL of its own, the image is fetched from the conductor, which looks the source up by the operation.
+		// Without a URL of its own, the image is fetched from the conductor, which
+		// looks the source up by the operation.
 		request.Fetch = workflows.ImagesPath + in.Operation.String()
 	}
 
@@ -46,7 +49,8 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 		return result, err
 	}
 
-	// The journal must know the image before the check, or the cache might drop it before the program step.
+	// The journal must know the image before the check, or the cache might drop it
+	// before the program step.
 	staged := journal.Staged{Operation: in.Operation, SHA256: image.SHA256}
 	if err := a.Journal.Write(journal.Change{Staged: []journal.Staged{staged}}); err != nil {
 		return result, err
@@ -65,7 +69,8 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 	return workflows.StageResult{SHA256: image.SHA256, Size: image.Size}, nil
 }
 
-// programmerOf returns the driver as a Programmer. The error is of kind ErrUnsupported where it is none.
+// programmerOf returns the driver as a Programmer. The error is of kind
+// ErrUnsupported where it is none.
 func programmerOf(found inventory.Found) (drivers.Programmer, error) {
 	programmer, ok := found.Driver.(drivers.Programmer)
 	if !ok {

@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	// freshEnough is how old the last look at a deployable may be when a step is about to change it. An older look might miss that the host itself has come to live on the device since.
+	// freshEnough is how old the last look at a deployable may be when a step is
+	// about to change it. An older look might miss that the host itself has come to
+	// live on the device since.
 	freshEnough = 5 * time.Second
-	// lookFirst demands a new look, for a step that depends on the present content of the hardware.
+	// lookFirst demands a new look, for a step that depends on the present content
+	// of the hardware.
 	lookFirst = 0
 )
 
@@ -29,7 +32,10 @@ type step struct {
 	begun bool
 }
 
-// stepOf reads a step from the journal. Where the step is done, it decodes the stored result into result, and done is true: the try returns that and does nothing. A step that has been undone must not begin any more: this try is late, and the error is of kind ErrCancelled.
+// stepOf reads a step from the journal. Where the step is done, it decodes the
+// stored result into result, and done is true: the try returns that and does
+// nothing. A step that has been undone must not begin any more: this try is
+// late, and the error is of kind ErrCancelled.
 func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s step, done bool, err error) {
 	s.key = journal.StepKey{Operation: operation, Name: name}
 	prior, known := a.Journal.Step(s.key)
@@ -59,7 +65,10 @@ func (s step) at(state journal.StepState) journal.Step {
 	return journal.Step{StepKey: s.key, State: state, Note: s.prior.Note, Images: s.prior.Images}
 }
 
-// finish looks at the changed device and marks the step as done in the journal, with the result that record makes of what was seen. Record also returns what else to write in the same change. A failure after the hardware was changed never reads as a refusal.
+// finish looks at the changed device and marks the step as done in the journal,
+// with the result that record makes of what was seen. Record also returns what
+// else to write in the same change. A failure after the hardware was changed
+// never reads as a refusal.
 func finish[Out any](
 	ctx context.Context, a *Activities, s step, found inventory.Found, record func(cyborg.Observation) (Out, journal.Change, error),
 ) (Out, error) {
@@ -94,14 +103,17 @@ func finish[Out any](
 	return out, nil
 }
 
-// recording returns the record function, for finish, of a step whose result is the observation alone.
+// recording returns the record function, for finish, of a step whose result is
+// the observation alone.
 func recording(change journal.Change) func(cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 	return func(observation cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 		return workflows.ChangeResult{Observation: observation}, change, nil
 	}
 }
 
-// find returns the target as it was seen at most fresh ago. The error is of kind ErrChanged where the deployable is now on another device than the operation was admitted for.
+// find returns the target as it was seen at most fresh ago. The error is of
+// kind ErrChanged where the deployable is now on another device than the
+// operation was admitted for.
 func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, fresh)
 	if err != nil {
@@ -114,7 +126,8 @@ func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.
 	return found, nil
 }
 
-// findToChange is find for a step that changes the deployable. It refuses with kind ErrProtected what the host lives on, such as its boot disk.
+// findToChange is find for a step that changes the deployable. It refuses with
+// kind ErrProtected what the host lives on, such as its boot disk.
 func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.find(ctx, target, fresh)
 	if err != nil {
@@ -126,15 +139,19 @@ func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fre
 	return found, nil
 }
 
-// gone reports whether an error of find means that the hardware is no longer there. Where the backend is disabled, nobody can know that.
+// gone reports whether an error of find means that the hardware is no longer
+// there. Where the backend is disabled, nobody can know that.
 func (a *Activities) gone(target cyborg.Target, err error) bool {
 	return cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(target.Backend)
 }
 
-// isRefusal reports whether an error's kind tells the workflow that nothing was changed, so that the workflow undoes nothing.
+// isRefusal reports whether an error's kind tells the workflow that nothing was
+// changed, so that the workflow undoes nothing.
 func isRefusal(err error) bool { return cyborg.ErrorKindOf(err).Refusal() }
 
-// uncertain returns an error that does not tell the workflow that nothing was changed: a refusal becomes an error of kind ErrHardware, so that the workflow undoes the step.
+// uncertain returns an error that does not tell the workflow that nothing was
+// changed: a refusal becomes an error of kind ErrHardware, so that the workflow
+// undoes the step.
 func uncertain(err error) error {
 	if !isRefusal(err) {
 		return err

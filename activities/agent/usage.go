@@ -14,16 +14,20 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// usageWidth is how many deployables are measured at the same time. Asking all of a large host at once would load the host that the census wants to observe.
+// usageWidth is how many deployables are measured at the same time. Asking all
+// of a large host at once would load the host that the census wants to observe.
 const usageWidth = 16
 
-// usage measures how the deployables are used at this moment. A deployable that does not answer in time, or fails, carries that error in its own entry; the census as a whole does not fail.
+// usage measures how the deployables are used at this moment. A deployable that
+// does not answer in time, or fails, carries that error in its own entry; the
+// census as a whole does not fail.
 func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput) (cyborg.HostUsage, error) {
 	if in.Host != "" && in.Host != a.Inventory.Host() {
 		return cyborg.HostUsage{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
 	}
 
-	// The drivers get less time than the activity, so that the census is answered even where some of them hang.
+	// The drivers get less time than the activity, so that the census is answered
+	// even where some of them hang.
 	limited, cancel := context.WithTimeout(ctx, a.UsageTimeout)
 	defer cancel()
 
@@ -54,7 +58,8 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 		out.Error = a.failedBackends()
 	}
 
-	// A deployable that was asked for and does not exist gets an entry as well, so that the answer has one for each question.
+	// A deployable that was asked for and does not exist gets an entry as well, so
+	// that the answer has one for each question.
 	for _, name := range in.Deployables {
 		if !slices.ContainsFunc(out.Deployables, func(d cyborg.DeployableUsage) bool { return d.Deployable == name }) {
 			out.Deployables = append(out.Deployables, cyborg.DeployableUsage{
@@ -66,7 +71,8 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 	return out, nil
 }
 
-// failedBackends lists the backends that cannot be asked, with the reason, as one text; empty for none. The census is partial then.
+// failedBackends lists the backends that cannot be asked, with the reason, as
+// one text; empty for none. The census is partial then.
 func (a *Activities) failedBackends() string {
 	var failed []string
 	for _, b := range a.Inventory.Content().Backends {
@@ -77,7 +83,9 @@ func (a *Activities) failedBackends() string {
 	return strings.Join(failed, "; ")
 }
 
-// measure measures one deployable. Where its driver does not return in time, the goroutine is left behind: a driver cannot be interrupted, and the census must not hang with it.
+// measure measures one deployable. Where its driver does not return in time,
+// the goroutine is left behind: a driver cannot be interrupted, and the census
+// must not hang with it.
 func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
 	silent := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
 	if known.Failure != "" {
@@ -85,7 +93,8 @@ func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known)
 		return silent
 	}
 
-	// The channel has room for the answer, so that a late driver does not block its goroutine for ever.
+	// The channel has room for the answer, so that a late driver does not block its
+	// goroutine for ever.
 	answers := make(chan cyborg.DeployableUsage, 1)
 	go func() { answers <- a.ask(ctx, t, known) }()
 
@@ -98,7 +107,8 @@ func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known)
 	}
 }
 
-// ask reads from the driver who uses each handle, and the driver's metrics. What could be read is kept even where something fails.
+// ask reads from the driver who uses each handle, and the driver's metrics.
+// What could be read is kept even where something fails.
 func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
 	out := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
 	var failures []error

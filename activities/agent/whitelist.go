@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// previewWhitelist returns what a whitelist would change in the file, as a diff. It changes nothing.
+// previewWhitelist returns what a whitelist would change in the file, as a
+// diff. It changes nothing.
 func (a *Activities) previewWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (cyborg.WhitelistPreview, error) {
 	var preview cyborg.WhitelistPreview
 	before, err := a.Nova.Read()
@@ -33,12 +34,15 @@ func (a *Activities) previewWhitelist(ctx context.Context, t *try, in workflows.
 	}, nil
 }
 
-// whitelistBefore is the journal's note of a write: the content that the file had before, for the undo.
+// whitelistBefore is the journal's note of a write: the content that the file
+// had before, for the undo.
 type whitelistBefore struct {
 	Content []byte `json:"content"`
 }
 
-// writeWhitelist replaces this host's Nova whitelist by what the operation wants. It refuses before it writes anything. A repeated try finds out from the journal and from the file what an earlier one did.
+// writeWhitelist replaces this host's Nova whitelist by what the operation
+// wants. It refuses before it writes anything. A repeated try finds out from
+// the journal and from the file what an earlier one did.
 func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {
 	var result workflows.WhitelistResult
 	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result)
@@ -58,7 +62,9 @@ func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.Wh
 	return result, err
 }
 
-// replaceWhitelist writes the file, under the whitelist's lock. The file's content from before is in the journal before the file is replaced, and the inventory looks at the file afterwards, whatever happened.
+// replaceWhitelist writes the file, under the whitelist's lock. The file's
+// content from before is in the journal before the file is replaced, and the
+// inventory looks at the file afterwards, whatever happened.
 func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whitelisted) (workflows.WhitelistResult, error) {
 	a.whitelist.Lock()
 	defer a.whitelist.Unlock()
@@ -80,7 +86,8 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 	}
 
 	if s.begun {
-		// An earlier try may have replaced the file already, so its note says what was there before.
+		// An earlier try may have replaced the file already, so its note says what was
+		// there before.
 		if before, err = whitelistNote(s.prior); err != nil {
 			return result, err
 		}
@@ -111,7 +118,8 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 	return result, a.Journal.Write(journal.Change{Steps: []journal.Step{ended}})
 }
 
-// restoreWhitelist undoes the write of the same operation, and keeps it from beginning later. What somebody else has written since stays.
+// restoreWhitelist undoes the write of the same operation, and keeps it from
+// beginning later. What somebody else has written since stays.
 func (a *Activities) restoreWhitelist(ctx context.Context, _ *try, in workflows.WhitelistInput) (struct{}, error) {
 	a.whitelist.Lock()
 	defer a.whitelist.Unlock()
@@ -136,7 +144,9 @@ func (a *Activities) restoreWhitelist(ctx context.Context, _ *try, in workflows.
 	return struct{}{}, a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Undone)}})
 }
 
-// restoreJournalledWhitelist writes the content from before a journalled write again. It refuses with kind ErrChanged where the file is no longer as this agent wrote it.
+// restoreJournalledWhitelist writes the content from before a journalled write
+// again. It refuses with kind ErrChanged where the file is no longer as this
+// agent wrote it.
 func (a *Activities) restoreJournalledWhitelist(written journal.Step) error {
 	before, err := whitelistNote(written)
 	if err != nil {
@@ -155,7 +165,9 @@ func (a *Activities) restoreJournalledWhitelist(written journal.Step) error {
 	return a.Nova.Write(before)
 }
 
-// restoreUnknownWhitelist undoes a write that the journal does not know: the write never began, or the journal was lost since. It writes what the file held according to the records, unless the file is not Cyborg's.
+// restoreUnknownWhitelist undoes a write that the journal does not know: the
+// write never began, or the journal was lost since. It writes what the file
+// held according to the records, unless the file is not Cyborg's.
 func (a *Activities) restoreUnknownWhitelist(ctx context.Context, work cyborg.WhitelistWork) error {
 	if a.Nova.Dir == "" {
 		return nil
@@ -185,7 +197,8 @@ func (a *Activities) restoreUnknownWhitelist(ctx context.Context, work cyborg.Wh
 	return a.Nova.Write(novaconf.Content(a.Inventory.Host(), functions(before)))
 }
 
-// whitelistNote returns the content that the file had before a write, from the note of its journal step.
+// whitelistNote returns the content that the file had before a write, from the
+// note of its journal step.
 func whitelistNote(s journal.Step) ([]byte, error) {
 	var before whitelistBefore
 	if err := json.Unmarshal(s.Note, &before); err != nil {
@@ -194,7 +207,8 @@ func whitelistNote(s journal.Step) ([]byte, error) {
 	return before.Content, nil
 }
 
-// whitelisted is a PCI function as Nova shall know it, with the kind of PCI device that Nova takes it for.
+// whitelisted is a PCI function as Nova shall know it, with the kind of PCI
+// device that Nova takes it for.
 type whitelisted struct {
 	novaconf.Device
 	novaType string
@@ -209,7 +223,11 @@ func functions(devices []whitelisted) []novaconf.Device {
 	return out
 }
 
-// whitelistable lists the functions that the whitelist shall have, as they are now. It refuses functions that the host lives on, that are gone or in use, or that Nova would not accept, and it refuses to remove a function that a guest has. The error names all that is refused, so that an operator corrects everything at once.
+// whitelistable lists the functions that the whitelist shall have, as they are
+// now. It refuses functions that the host lives on, that are gone or in use, or
+// that Nova would not accept, and it refuses to remove a function that a guest
+// has. The error names all that is refused, so that an operator corrects
+// everything at once.
 func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.WhitelistInput) ([]whitelisted, error) {
 	if in.Host != a.Inventory.Host() {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
@@ -243,7 +261,8 @@ func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.Whi
 	return out, cyborg.Unlisted(refusals, len(in.Work.Entries)+len(removed))
 }
 
-// whitelistEntry returns the functions of one accelerator. One that was in the whitelist before may be in use: by the guests that Nova gave it to.
+// whitelistEntry returns the functions of one accelerator. One that was in the
+// whitelist before may be in use: by the guests that Nova gave it to.
 func (a *Activities) whitelistEntry(ctx context.Context, t *try, entry cyborg.WhitelistEntry, had bool) ([]whitelisted, error) {
 	found, err := a.findToChange(ctx, entry.Target, freshEnough)
 	if err == nil && !had {
@@ -256,7 +275,8 @@ func (a *Activities) whitelistEntry(ctx context.Context, t *try, entry cyborg.Wh
 	return pciFunctions(found, entry.Spec)
 }
 
-// pciFunctions returns the PCI functions of an accelerator, each of which Nova gives out by itself.
+// pciFunctions returns the PCI functions of an accelerator, each of which Nova
+// gives out by itself.
 func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, error) {
 	var out []whitelisted
 	for _, handle := range found.Deployable.Handles {
@@ -283,7 +303,9 @@ func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, e
 	return out, nil
 }
 
-// checkUnusedByGuests refuses, with kind ErrInUse, a function that a guest has. Being attached means being bound to VFIO; whoever uses the function through another driver is no guest.
+// checkUnusedByGuests refuses, with kind ErrInUse, a function that a guest has.
+// Being attached means being bound to VFIO; whoever uses the function through
+// another driver is no guest.
 func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyborg.Target) error {
 	found, err := a.find(ctx, target, freshEnough)
 	if err != nil {
@@ -312,14 +334,16 @@ func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyb
 	return nil
 }
 
-// These are Nova's names for kinds of PCI devices (nova/objects/fields.py, PciDeviceType).
+// These are Nova's names for kinds of PCI devices (nova/objects/fields.py,
+// PciDeviceType).
 const (
 	plainFunction    = "type-PCI"
 	physicalFunction = "type-PF"
 	virtualFunction  = "type-VF"
 )
 
-// novaType returns the kind of PCI device that Nova takes a function for. It decides which alias or port type gets the function.
+// novaType returns the kind of PCI device that Nova takes a function for. It
+// decides which alias or port type gets the function.
 func novaType(found inventory.Found, address cyborg.PCIAddress) string {
 	if _, virtual := found.Deployable.Specs.Capability["physical_function"]; virtual {
 		return virtualFunction

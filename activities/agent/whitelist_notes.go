@@ -7,7 +7,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// whitelistNotes lists what an operator must still do in Nova for a whitelist to take effect. Equal notes appear once, however many devices they are for.
+// whitelistNotes lists what an operator must still do in Nova for a whitelist
+// to take effect. Equal notes appear once, however many devices they are for.
 func (a *Activities) whitelistNotes(devices []whitelisted, removed []cyborg.Target, changed bool) []string {
 	notes := []string{}
 	add := func(format string, args ...any) {

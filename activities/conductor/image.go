@@ -17,8 +17,9 @@ type Images interface {
 	Find(ctx context.Context, query cyborg.GlanceQuery) (glance.Image, error)
 }
 
-// FindImage is the activity that finds an image in Glance, checks that it fits its target, and makes the one-time URL from
-// which the host may fetch it. A repeated attempt makes a new URL, and the old one is no longer valid.
+// FindImage is the activity that finds an image in Glance, checks that it fits
+// its target, and makes the one-time URL from which the host may fetch it. A
+// repeated attempt makes a new URL, and the old one is no longer valid.
 func (a *Activities) FindImage(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
 	out, err := a.findImage(ctx, in)
 	return out, workflows.ToFailure(err)
@@ -50,8 +51,9 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 
 	out.Image.Source = cyborg.GlanceImage(image.ID).Source
 	out.Image.Checksum, out.Size, out.Function = image.Checksum, image.Size, image.Function
-	// A device profile may name an image by its accel:bitstream_id instead of its own id. Record the id that was asked for:
-	// the next bind of that profile then sees that the image is loaded already.
+	// A device profile may name an image by its accel:bitstream_id instead of its
+	// own id. Record the id that was asked for: the next bind of that profile then
+	// sees that the image is loaded already.
 	out.Image.ID = image.ID.String()
 	if query.Function == "" {
 		out.Image.ID = query.ID.String()
@@ -64,11 +66,13 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 	}, secret)
 }
 
-// regionTrait is the prefix of the trait that names an FPGA's region; the vendor and the region's id follow it.
+// regionTrait is the prefix of the trait that names an FPGA's region; the
+// vendor and the region's id follow it.
 const regionTrait = "CUSTOM_FPGA_REGION_"
 
-// checkFit returns an error of kind ErrImageRejected for an image whose properties name another card or another region than
-// the target's. An image without such properties fits everything.
+// checkFit returns an error of kind ErrImageRejected for an image whose
+// properties name another card or another region than the target's. An image
+// without such properties fits everything.
 func checkFit(image glance.Image, target cyborg.Accelerator) error {
 	for _, id := range []struct{ what, wanted, has string }{
 		{"vendor", image.VendorID, target.Specs.VendorID}, {"product", image.ProductID, target.Specs.ProductID},
@@ -103,8 +107,8 @@ func checkFit(image glance.Image, target cyborg.Accelerator) error {
 		WithHint("Choose an image for this region, or correct the image's property.")
 }
 
-// sameRegion says whether the rest of a trait, VENDOR_ID or ID alone, names the region. A region may be a UUID with hyphens,
-// which traits cannot contain.
+// sameRegion says whether the rest of a trait, VENDOR_ID or ID alone, names the
+// region. A region may be a UUID with hyphens, which traits cannot contain.
 func sameRegion(trait, region string) bool {
 	_, bare, _ := strings.Cut(trait, "_")
 	squeeze := func(text string) string {

@@ -14,17 +14,22 @@ import (
 )
 
 const (
-	// instancesPerRound is how many instances one round asks Nova about; the next round goes on with the least recently seen.
+	// instancesPerRound is how many instances one round asks Nova about; the next
+	// round goes on with the least recently seen.
 	instancesPerRound = 50
-	// maxUnanswered is how many requests in a row Nova may leave unanswered before the round asks it no more.
+	// maxUnanswered is how many requests in a row Nova may leave unanswered before
+	// the round asks it no more.
 	maxUnanswered = 3
-	// recheckAfter is how soon Nova is asked again about an instance that is not as it should be.
+	// recheckAfter is how soon Nova is asked again about an instance that is not as
+	// it should be.
 	recheckAfter = time.Minute
 )
 
-// collectARQs deletes accelerator requests that nobody needs any more: those that were never bound, and those of instances
-// that Nova no longer has or could not put on any host. While Nova is away, the requests of instances stay. The result counts
-// the deleted unbound requests, and the instances whose requests were deleted.
+// collectARQs deletes accelerator requests that nobody needs any more: those
+// that were never bound, and those of instances that Nova no longer has or
+// could not put on any host. While Nova is away, the requests of instances
+// stay. The result counts the deleted unbound requests, and the instances whose
+// requests were deleted.
 func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 	collected := 0
 	if a.policy.ForgetUnbound > 0 {
@@ -39,14 +44,16 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 		return collected, nil
 	}
 
-	// Nova may have deleted instances while no conductor ran to hear of it, so a new process looks at all of them.
+	// Nova may have deleted instances while no conductor ran to hear of it, so a
+	// new process looks at all of them.
 	unseenFor := min(a.policy.CheckInstances, time.Since(a.began))
 	instances, err := a.store.UnseenInstances(ctx, unseenFor, instancesPerRound)
 	if err != nil {
 		return collected, err
 	}
 
-	// Shuffle them: in a fixed order, a few instances about which Nova never answers could block all others.
+	// Shuffle them: in a fixed order, a few instances about which Nova never
+	// answers could block all others.
 	rand.Shuffle(len(instances), func(i, j int) { instances[i], instances[j] = instances[j], instances[i] }) //nolint:gosec // it protects nothing
 	unanswered := 0
 
@@ -55,7 +62,8 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 			break
 		}
 
-		// Only this error proves that the instance is gone. compareInstance may return the same kind for other reasons.
+		// Only this error proves that the instance is gone. compareInstance may return
+		// the same kind for other reasons.
 		current, err := a.cloud.Nova.Instance(ctx, held.UUID)
 		gone := cyborg.ErrorKindOf(err) == cyborg.ErrNotFound
 		var seen db.SeenInstance
@@ -89,13 +97,16 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 		unanswered = 0
 	}
 
-	// Requests were deleted above: end the drift of their instances even where the activity was cancelled meanwhile.
+	// Requests were deleted above: end the drift of their instances even where the
+	// activity was cancelled meanwhile.
 	return collected, a.store.EndInstanceDrift(context.WithoutCancel(ctx))
 }
 
-// compareInstance compares an instance with its accelerator requests and returns what to record. It reports differences and
-// does not repair them: Nova may be in the middle of a change, and taking an accelerator from a running instance breaks it.
-// Only the requests of an instance that has no guest on any host are deleted; the result forgotten says so.
+// compareInstance compares an instance with its accelerator requests and
+// returns what to record. It reports differences and does not repair them: Nova
+// may be in the middle of a change, and taking an accelerator from a running
+// instance breaks it. Only the requests of an instance that has no guest on any
+// host are deleted; the result forgotten says so.
 func (a *Activities) compareInstance(
 	ctx context.Context, held db.HeldInstance, current *nova.Instance,
 ) (seen db.SeenInstance, forgotten bool, err error) {
@@ -112,7 +123,8 @@ func (a *Activities) compareInstance(
 		}
 	}
 
-	// While Nova works on an instance, or cannot reach its cell, a difference may be gone in a moment.
+	// While Nova works on an instance, or cannot reach its cell, a difference may
+	// be gone in a moment.
 	seen.Unclear = current.Task != "" || current.Status == statusUnknown
 	if !seen.Unclear {
 		seen.Drift = differences(held, current)
@@ -124,7 +136,8 @@ func (a *Activities) compareInstance(
 		return seen, false, nil
 	}
 
-	// Until its lost images are loaded again, the instance lacks what it was given, whatever Nova does.
+	// Until its lost images are loaded again, the instance lacks what it was given,
+	// whatever Nova does.
 	if lost, err := a.store.LostImagesOf(ctx, held.UUID, held.Host); err != nil || len(lost) > 0 {
 		return seen, false, err
 	}
@@ -139,10 +152,12 @@ func (a *Activities) compareInstance(
 	return seen, false, err
 }
 
-// forgetStranded deletes the accelerator requests of an instance that is on no host and that nobody works on. Nova deletes
-// them itself when building or unshelving an instance fails, unless it cannot reach us. Nothing is deleted while the
-// instance has an allocation of the accelerators in Placement. Only the requests that were read with the instance are
-// deleted: Nova may have made new ones for it since.
+// forgetStranded deletes the accelerator requests of an instance that is on no
+// host and that nobody works on. Nova deletes them itself when building or
+// unshelving an instance fails, unless it cannot reach us. Nothing is deleted
+// while the instance has an allocation of the accelerators in Placement. Only
+// the requests that were read with the instance are deleted: Nova may have made
+// new ones for it since.
 func (a *Activities) forgetStranded(ctx context.Context, held db.HeldInstance) (bool, error) {
 	if a.policy.ForgetUnbound == 0 || held.Untouched < a.policy.ForgetUnbound {
 		return false, nil
@@ -193,11 +208,13 @@ func differences(held db.HeldInstance, current *nova.Instance) []db.InstanceDrif
 	return out
 }
 
-// lookAt says whether an instance that may have lost its accelerators at a boot of its host has them again or will have them,
-// whether the caller must wait, or, with neither, whether it must be rebooted.
+// lookAt says whether an instance that may have lost its accelerators at a boot
+// of its host has them again or will have them, whether the caller must wait,
+// or, with neither, whether it must be rebooted.
 //
-// The order of the cases matters: while Nova works on the instance its host and status are about to change, and only the
-// history of an instance on this host tells whether its guest was made anew.
+// The order of the cases matters: while Nova works on the instance its host and
+// status are about to change, and only the history of an instance on this host
+// tells whether its guest was made anew.
 func (a *Activities) lookAt(
 	ctx context.Context, lost cyborg.Rescue, host string, current *nova.Instance,
 ) (workflows.LookAtInstanceResult, error) {
@@ -233,8 +250,9 @@ func (a *Activities) lookAt(
 	return workflows.LookAtInstanceResult{}, nil
 }
 
-// recreatedSince says whether Nova made the instance's guest anew since that boot: by a request of somebody else, or by a
-// hard reboot of ours that is noted in the records and has succeeded.
+// recreatedSince says whether Nova made the instance's guest anew since that
+// boot: by a request of somebody else, or by a hard reboot of ours that is
+// noted in the records and has succeeded.
 func (a *Activities) recreatedSince(ctx context.Context, lost cyborg.Rescue) (bool, error) {
 	recreated, err := a.cloud.Nova.RecreatedSince(ctx, lost.Instance, lost.BootedAt)
 	if recreated || err != nil {

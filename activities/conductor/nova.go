@@ -13,22 +13,27 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Nova is what the activities need of OpenStack Nova: it takes notifications of accelerator requests, knows the instances,
-// and reboots them. *nova.Nova implements it.
+// Nova is what the activities need of OpenStack Nova: it takes notifications of
+// accelerator requests, knows the instances, and reboots them. *nova.Nova
+// implements it.
 type Nova interface {
-	// Notify sends all events in one request. The error is of kind ErrUnavailable where Nova has to be notified again.
+	// Notify sends all events in one request. The error is of kind ErrUnavailable
+	// where Nova has to be notified again.
 	Notify(ctx context.Context, events []nova.Event) (nova.Delivered, error)
-	// Instance returns an error of kind ErrNotFound only where Nova says that it has no such instance.
+	// Instance returns an error of kind ErrNotFound only where Nova says that it
+	// has no such instance.
 	Instance(ctx context.Context, instance uuid.UUID) (nova.Instance, error)
 	RecreatedSince(ctx context.Context, instance uuid.UUID, since time.Time) (bool, error)
 	// OwnReboots returns the ids of our requests to reboot the instance.
 	OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, error)
 	RebootHard(ctx context.Context, instance uuid.UUID) error
-	// Rebooted says whether the reboot of that request is over, and why it failed if it did.
+	// Rebooted says whether the reboot of that request is over, and why it failed
+	// if it did.
 	Rebooted(ctx context.Context, instance uuid.UUID, request string) (over bool, failure string, err error)
 }
 
-// Requests is what the activities need of the accelerator requests in the records.
+// Requests is what the activities need of the accelerator requests in the
+// records.
 type Requests interface {
 	ARQs(ctx context.Context, filter db.ARQFilter, listing db.Listing) ([]cyborg.ARQ, error)
 	FailARQs(ctx context.Context, operation uuid.UUID, reason string) error
@@ -43,13 +48,15 @@ type Requests interface {
 	UnrescuedHosts(ctx context.Context, limit int) ([]string, error)
 }
 
-// FailARQs is the activity that marks the requests of a bind as failed, before the bind is undone.
+// FailARQs is the activity that marks the requests of a bind as failed, before
+// the bind is undone.
 func (a *Activities) FailARQs(ctx context.Context, in workflows.FailARQsInput) error {
 	return workflows.ToFailure(a.store.FailARQs(ctx, in.Operation, in.Reason))
 }
 
-// NotifyNova is the activity that notifies Nova of the outcome of a bind's requests, as the records have it now. Requests
-// that were deleted meanwhile, or that another operation binds, are left out.
+// NotifyNova is the activity that notifies Nova of the outcome of a bind's
+// requests, as the records have it now. Requests that were deleted meanwhile,
+// or that another operation binds, are left out.
 func (a *Activities) NotifyNova(ctx context.Context, in workflows.NotifyNovaInput) error {
 	if a.cloud.Nova == nil {
 		return nil
@@ -70,11 +77,12 @@ func (a *Activities) NotifyNova(ctx context.Context, in workflows.NotifyNovaInpu
 	return workflows.ToFailure(a.notify(ctx, in.Operation, arqs))
 }
 
-// notifyTimeout is how long Begin waits for Nova. Begin is a local activity, and keeps the run's workflow task open.
+// notifyTimeout is how long Begin waits for Nova. Begin is a local activity,
+// and keeps the run's workflow task open.
 const notifyTimeout = 3 * time.Second
 
-// notifyAtOnce notifies Nova of the requests with one attempt, and returns those that it has still to be notified of: all or
-// none.
+// notifyAtOnce notifies Nova of the requests with one attempt, and returns
+// those that it has still to be notified of: all or none.
 func (a *Activities) notifyAtOnce(ctx context.Context, operation uuid.UUID, arqs []uuid.UUID) []uuid.UUID {
 	if len(arqs) == 0 {
 		return nil
@@ -90,8 +98,9 @@ func (a *Activities) notifyAtOnce(ctx context.Context, operation uuid.UUID, arqs
 	return nil
 }
 
-// notify sends Nova the events of the requests, and then records that it did. Where the process dies between the two, Nova
-// gets the events twice, which does no harm.
+// notify sends Nova the events of the requests, and then records that it did.
+// Where the process dies between the two, Nova gets the events twice, which
+// does no harm.
 func (a *Activities) notify(ctx context.Context, operation uuid.UUID, arqs []uuid.UUID) error {
 	if err := a.sendEvents(ctx, operation, arqs); err != nil {
 		return err
@@ -99,7 +108,8 @@ func (a *Activities) notify(ctx context.Context, operation uuid.UUID, arqs []uui
 	return a.store.MarkNovaNotified(ctx, operation)
 }
 
-// sendEvents sends Nova the events of the requests. It returns an error where Nova has to be notified again.
+// sendEvents sends Nova the events of the requests. It returns an error where
+// Nova has to be notified again.
 func (a *Activities) sendEvents(ctx context.Context, operation uuid.UUID, arqs []uuid.UUID) error {
 	events, err := a.eventsOf(ctx, operation, arqs)
 	if err != nil || len(events) == 0 {
@@ -118,8 +128,8 @@ func (a *Activities) sendEvents(ctx context.Context, operation uuid.UUID, arqs [
 	return nil
 }
 
-// eventsOf returns one event for each request that belongs to an instance and that this operation has bound or failed to
-// bind.
+// eventsOf returns one event for each request that belongs to an instance and
+// that this operation has bound or failed to bind.
 func (a *Activities) eventsOf(ctx context.Context, operation uuid.UUID, ids []uuid.UUID) ([]nova.Event, error) {
 	if len(ids) == 0 {
 		return nil, nil

@@ -1,6 +1,7 @@
-// Package conductor holds the activities that touch the records: they begin and end every operation, reconcile the records
-// with Temporal's runs and the hosts' journals, and talk to Placement, Nova and Glance. It may import the store,
-// internal/openstack and Temporal; never a driver.
+// Package conductor holds the activities that touch the records: they begin and
+// end every operation, reconcile the records with Temporal's runs and the
+// hosts' journals, and talk to Placement, Nova and Glance. It may import the
+// store, internal/openstack and Temporal; never a driver.
 package conductor
 
 import (
@@ -53,31 +54,37 @@ type Hardware interface {
 	LostImagesOf(ctx context.Context, instance uuid.UUID, host string) ([]cyborg.Accelerator, error)
 }
 
-// Cloud holds the services of OpenStack that the activities may ask, each nil where it is not configured. The zero value is
-// that of a rack without OpenStack.
+// Cloud holds the services of OpenStack that the activities may ask, each nil
+// where it is not configured. The zero value is that of a rack without
+// OpenStack.
 type Cloud struct {
 	Images Images
-	// Placement is kept as the records say, and is asked before an operation changes hardware.
+	// Placement is kept as the records say, and is asked before an operation
+	// changes hardware.
 	Placement *Placement
 	Nova      Nova
 }
 
 // Policy holds the operators' decisions about the records.
 type Policy struct {
-	// ForgetMissing is how long a device is remembered that vanished and that nobody holds.
+	// ForgetMissing is how long a device is remembered that vanished and that
+	// nobody holds.
 	ForgetMissing time.Duration
 	// AutoAdmit takes new hardware into service at once, as OpenStack Cyborg does.
 	AutoAdmit bool
-	// ReloadLost loads the lost images of idle accelerators again after their host booted.
+	// ReloadLost loads the lost images of idle accelerators again after their host
+	// booted.
 	ReloadLost bool
 	Retention  db.Retention
 
-	// ForgetUnbound is after how long an unbound accelerator request is deleted; 0 for never.
+	// ForgetUnbound is after how long an unbound accelerator request is deleted; 0
+	// for never.
 	ForgetUnbound time.Duration
-	// CheckInstances is how often Nova is asked whether an instance with accelerator requests still exists.
+	// CheckInstances is how often Nova is asked whether an instance with
+	// accelerator requests still exists.
 	CheckInstances time.Duration
-	// RescueWithin bounds the reboots of instances that lost their accelerators at a boot of their host. With 0, instances are
-	// rebooted only on request.
+	// RescueWithin bounds the reboots of instances that lost their accelerators at
+	// a boot of their host. With 0, instances are rebooted only on request.
 	RescueWithin time.Duration
 }
 
@@ -92,7 +99,8 @@ type Activities struct {
 	began  time.Time // when this process began to serve
 }
 
-// New returns the activities. The client is used to look at runs, and to start those that the activities admit or adopt.
+// New returns the activities. The client is used to look at runs, and to start
+// those that the activities admit or adopt.
 func New(store Store, c client.Client, policy Policy, cloud Cloud, log *slog.Logger) *Activities {
 	return &Activities{store: store, client: c, policy: policy, cloud: cloud, log: log, began: time.Now()}
 }
@@ -124,9 +132,11 @@ func (a *Activities) All() map[string]any {
 	}
 }
 
-// Begin is the activity that moves an admitted operation to running, together with the first change of its kind. An
-// operation that has nothing left to do then ends in the same transaction, unless its run only undoes. Where the operation
-// has ended, Begin notifies Nova with one attempt. Work.Notify lists the requests of which Nova has still to be notified.
+// Begin is the activity that moves an admitted operation to running, together
+// with the first change of its kind. An operation that has nothing left to do
+// then ends in the same transaction, unless its run only undoes. Where the
+// operation has ended, Begin notifies Nova with one attempt. Work.Notify lists
+// the requests of which Nova has still to be notified.
 func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg.Work, error) {
 	a.runs.notify(in.Operation, func(w *Watch) { w.begun() })
 
@@ -153,12 +163,14 @@ func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg
 	return work, nil
 }
 
-// Record is the activity that writes the steps of a running operation to the records, where the API reads them.
+// Record is the activity that writes the steps of a running operation to the
+// records, where the API reads them.
 func (a *Activities) Record(ctx context.Context, in workflows.RecordInput) error {
 	return workflows.ToFailure(a.store.Record(ctx, in.Operation, in.Steps))
 }
 
-// End is the activity that records the outcome of an operation and releases its claims.
+// End is the activity that records the outcome of an operation and releases its
+// claims.
 func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) error {
 
 	err := a.store.End(ctx, outcome)
@@ -169,7 +181,8 @@ func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) error {
 	return workflows.ToFailure(err)
 }
 
-// ended notifies who waits in this process for the operation, and logs the outcome.
+// ended notifies who waits in this process for the operation, and logs the
+// outcome.
 func (a *Activities) ended(ctx context.Context, outcome cyborg.Outcome) {
 	a.runs.notify(outcome.Operation, func(w *Watch) { w.ended() })
 
@@ -186,7 +199,8 @@ func (a *Activities) ended(ctx context.Context, outcome cyborg.Outcome) {
 	a.log.LogAttrs(ctx, level, "operation ended", attrs...)
 }
 
-// LastSeen is the activity that returns when the agent of a host was last heard, and whether it has a slot left.
+// LastSeen is the activity that returns when the agent of a host was last
+// heard, and whether it has a slot left.
 func (a *Activities) LastSeen(ctx context.Context, in workflows.LastSeenInput) (workflows.LastSeenResult, error) {
 	heard, err := a.store.Heard(ctx, in.Host)
 	return workflows.LastSeenResult{At: heard.At, Busy: heard.Busy}, workflows.ToFailure(err)

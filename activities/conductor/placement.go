@@ -20,17 +20,19 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// PlacementStore is what the activities about Placement need of the records; *db.Store implements it.
+// PlacementStore is what the activities about Placement need of the records;
+// *db.Store implements it.
 type PlacementStore interface {
 	Placement(ctx context.Context, host string) (db.PlacementHost, error)
-	// RecordedProviders returns those of the providers that belong to recorded accelerators of any host.
+	// RecordedProviders returns those of the providers that belong to recorded
+	// accelerators of any host.
 	RecordedProviders(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error)
-	// SavePlacementMarks keeps what is about to be written. It keeps nothing and returns false where the records of the host no
-	// longer have this version.
+	// SavePlacementMarks keeps what is about to be written. It keeps nothing and
+	// returns false where the records of the host no longer have this version.
 	SavePlacementMarks(ctx context.Context, host string, version int64, marks []byte) (bool, error)
 	RecordPlacement(ctx context.Context, outcome db.PlacementOutcome) error
-	// ComparePlacement leases the synchronised host that was compared longest ago, but not within the interval and none of
-	// those before; "" where there is none.
+	// ComparePlacement leases the synchronised host that was compared longest ago,
+	// but not within the interval and none of those before; "" where there is none.
 	ComparePlacement(ctx context.Context, every time.Duration, before []string) (string, error)
 	// UncomparePlacement gives back a host that ComparePlacement has leased.
 	UncomparePlacement(ctx context.Context, host string) error
@@ -47,11 +49,13 @@ type Placement struct {
 
 // PlacementOptions configure the activities about Placement.
 type PlacementOptions struct {
-	// CompareEvery is how often a host's whole tree of providers is compared with the records.
+	// CompareEvery is how often a host's whole tree of providers is compared with
+	// the records.
 	CompareEvery time.Duration
 	// Width is how many hosts are compared at the same time.
 	Width int
-	// Repaired, where given, is called for each repaired difference that no change of the records explains.
+	// Repaired, where given, is called for each repaired difference that no change
+	// of the records explains.
 	Repaired func(class cyborg.DriftClass)
 }
 
@@ -60,20 +64,24 @@ func NewPlacement(store PlacementStore, client *placement.Client, options Placem
 	return &Placement{store: store, client: client, options: options, log: log}
 }
 
-// Queued returns the activities of workflows.PlacementQueue by their registered names.
+// Queued returns the activities of workflows.PlacementQueue by their registered
+// names.
 func (p *Placement) Queued() map[string]any {
 	return map[string]any{workflows.SyncPlacementActivity: p.Sync}
 }
 
 const (
-	// maxCollisions is how many attempts may collide with changes of others before Temporal's slower retries take over.
+	// maxCollisions is how many attempts may collide with changes of others before
+	// Temporal's slower retries take over.
 	maxCollisions = 6
-	// retryPause is after how long a host whose changes Placement refused is due again for the first time.
+	// retryPause is after how long a host whose changes Placement refused is due
+	// again for the first time.
 	retryPause = 30 * time.Second
 )
 
-// Sync is the activity that synchronises one host. Where Placement refuses a change, that is recorded, and Sync returns the
-// reason in Waits instead of an error.
+// Sync is the activity that synchronises one host. Where Placement refuses a
+// change, that is recorded, and Sync returns the reason in Waits instead of an
+// error.
 func (p *Placement) Sync(ctx context.Context, in workflows.SyncPlacementInput) (workflows.SyncPlacementResult, error) {
 	defer heartbeat(ctx)()
 
@@ -94,13 +102,17 @@ type syncResult struct {
 	closed      map[uuid.UUID]bool // the providers of which all is reserved, so that nothing of them is scheduled
 }
 
-// syncHost makes the tree of a host as the records say, and records that it did. The inventories of the providers in confirm
-// are written even where they are right already. That raises their generations and so invalidates whatever another process
-// has planned for them: what is reserved of them now stays reserved until the records change.
+// syncHost makes the tree of a host as the records say, and records that it
+// did. The inventories of the providers in confirm are written even where they
+// are right already. That raises their generations and so invalidates whatever
+// another process has planned for them: what is reserved of them now stays
+// reserved until the records change.
 //
-// The order of reading and writing makes this correct. It reads the version of the records first, and Placement's
-// generations second. Before it writes, it checks that the records still have that version, and Placement refuses each write
-// whose generation is no longer current. So older records never overwrite newer ones.
+// The order of reading and writing makes this correct. It reads the version of
+// the records first, and Placement's generations second. Before it writes, it
+// checks that the records still have that version, and Placement refuses each
+// write whose generation is no longer current. So older records never overwrite
+// newer ones.
 func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UUID) (syncResult, error) {
 	var err error
 
@@ -115,8 +127,9 @@ func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UU
 		}
 	}
 
-	// What may pass by itself is an error, and Temporal tries again. All else is a refusal, which only the records or an
-	// operator can change: it is recorded, and the host is due again after a pause.
+	// What may pass by itself is an error, and Temporal tries again. All else is a
+	// refusal, which only the records or an operator can change: it is recorded,
+	// and the host is due again after a pause.
 	switch kind := cyborg.ErrorKindOf(err); {
 	case kind == cyborg.ErrChanged:
 		return syncResult{}, cyborg.Errorf(cyborg.ErrBusy, "others keep changing the resource providers of host %s: %w", host, err)
@@ -140,9 +153,10 @@ func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UU
 	return syncResult{waits: err.Error()}, nil
 }
 
-// attempt is one attempt of syncHost. The error is of kind ErrChanged where the next one should follow at once. Trusting
-// assumes that providers which this system has never written do not exist yet, which saves requests; after a collision that
-// is not assumed any more.
+// attempt is one attempt of syncHost. The error is of kind ErrChanged where the
+// next one should follow at once. Trusting assumes that providers which this
+// system has never written do not exist yet, which saves requests; after a
+// collision that is not assumed any more.
 func (p *Placement) attempt(ctx context.Context, host string, confirm []uuid.UUID, trusting bool) (syncResult, error) {
 	records, err := p.store.Placement(ctx, host)
 	if err != nil {
@@ -203,9 +217,10 @@ func wantedOf(records db.PlacementHost) []placement.Provider {
 	return placement.Wanted(deployables, records.Silent)
 }
 
-// write notes in the records what is about to be written, and then writes it to Placement. The note comes first, so that a
-// process that dies in between leaves no provider in Placement of which the records know nothing. The error is of kind
-// ErrChanged where the records no longer have this version.
+// write notes in the records what is about to be written, and then writes it to
+// Placement. The note comes first, so that a process that dies in between
+// leaves no provider in Placement of which the records know nothing. The error
+// is of kind ErrChanged where the records no longer have this version.
 func (p *Placement) write(ctx context.Context, host string, version int64, marks placement.Marks, plan *placement.Plan) error {
 	text, err := json.Marshal(marks)
 	if err != nil {
@@ -223,8 +238,8 @@ func (p *Placement) write(ctx context.Context, host string, version int64, marks
 	return p.client.Apply(ctx, plan)
 }
 
-// ignoreOtherHosts removes from the tree the providers of accelerators that are recorded on another host: the sync of that
-// host moves them back.
+// ignoreOtherHosts removes from the tree the providers of accelerators that are
+// recorded on another host: the sync of that host moves them back.
 func (p *Placement) ignoreOtherHosts(ctx context.Context, wanted []placement.Provider, tree *placement.Tree) error {
 
 	var unknown []uuid.UUID
@@ -245,8 +260,10 @@ func (p *Placement) ignoreOtherHosts(ctx context.Context, wanted []placement.Pro
 	return err
 }
 
-// record writes to the records that the host is synchronised to their version, and what differed. Where Placement has no
-// compute node for the host, nothing could be written: then the host is due again after a pause, and the result waits.
+// record writes to the records that the host is synchronised to their version,
+// and what differed. Where Placement has no compute node for the host, nothing
+// could be written: then the host is due again after a pause, and the result
+// waits.
 func (p *Placement) record(ctx context.Context, host string, records db.PlacementHost, marks placement.Marks, result *syncResult) error {
 
 	text, err := json.Marshal(marks)
@@ -261,7 +278,8 @@ func (p *Placement) record(ctx context.Context, host string, records db.Placemen
 			result.waits = d.Detail
 		}
 
-		// A repaired difference is drift only in a comparison. Otherwise it is the very change that the records asked for.
+		// A repaired difference is drift only in a comparison. Otherwise it is the very
+		// change that the records asked for.
 		if !d.Repaired || records.Compare {
 			out.Drift = addDrift(out.Drift, host, d)
 		}
@@ -278,7 +296,8 @@ func (p *Placement) record(ctx context.Context, host string, records db.Placemen
 	return p.store.RecordPlacement(ctx, out)
 }
 
-// addDrift appends a difference. Two of the same class and provider become one, because the records hold one row for each.
+// addDrift appends a difference. Two of the same class and provider become one,
+// because the records hold one row for each.
 func addDrift(to []cyborg.Drift, host string, d placement.Difference) []cyborg.Drift {
 	const longest = 1000 // characters of a detail
 
@@ -297,8 +316,10 @@ func addDrift(to []cyborg.Drift, host string, d placement.Difference) []cyborg.D
 	return append(to, drift)
 }
 
-// allocationDrift returns the differences between Placement's allocations and the accelerator requests in the records, and
-// the allocations of accelerators that have vanished. None of them is repaired, because allocations belong to Nova.
+// allocationDrift returns the differences between Placement's allocations and
+// the accelerator requests in the records, and the allocations of accelerators
+// that have vanished. None of them is repaired, because allocations belong to
+// Nova.
 func allocationDrift(records db.PlacementHost, tree placement.Tree) []placement.Difference {
 
 	var out []placement.Difference
@@ -344,9 +365,11 @@ func allocationDrift(records db.PlacementHost, tree placement.Tree) []placement.
 	return out
 }
 
-// Compare is the activity that compares the trees of the hosts that were compared longest ago, and repairs what differs. Where
-// Placement does not answer for one host, the remaining ones are left for another round. Each host is leased only when its
-// turn comes: where this process dies, only few hosts wait until their lease is over.
+// Compare is the activity that compares the trees of the hosts that were
+// compared longest ago, and repairs what differs. Where Placement does not
+// answer for one host, the remaining ones are left for another round. Each host
+// is leased only when its turn comes: where this process dies, only few hosts
+// wait until their lease is over.
 func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementInput) (workflows.ComparePlacementResult, error) {
 	defer heartbeat(ctx)()
 	out := workflows.ComparePlacementResult{Drift: map[cyborg.DriftClass]int{}}
@@ -359,8 +382,8 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 		away   bool  // Placement does not answer
 	)
 
-	// take leases the next host; "" where there is none, or the round is over. mu is held during the query, so that no two of
-	// the goroutines get the same host.
+	// take leases the next host; "" where there is none, or the round is over. mu
+	// is held during the query, so that no two of the goroutines get the same host.
 	take := func() string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -383,7 +406,8 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 		if err != nil {
 			out.Failed = append(out.Failed, "host "+host+": "+err.Error())
 			away = away || cyborg.ErrorKindOf(err) != cyborg.ErrBusy
-			// Give the lease back even after a cancel, or the host would wait for the lease to end.
+			// Give the lease back even after a cancel, or the host would wait for the lease
+			// to end.
 			failed = errors.Join(failed, p.store.UncomparePlacement(context.WithoutCancel(ctx), host))
 			return
 		}
@@ -409,9 +433,10 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 	return out, workflows.ToFailure(failed)
 }
 
-// Fence is the activity that makes sure that Placement schedules nothing more on these accelerators, and then that nobody but
-// the given consumers has an allocation of them. In the opposite order an allocation could appear between the two. The error
-// is of kind ErrInUse where somebody has one.
+// Fence is the activity that makes sure that Placement schedules nothing more
+// on these accelerators, and then that nobody but the given consumers has an
+// allocation of them. In the opposite order an allocation could appear between
+// the two. The error is of kind ErrInUse where somebody has one.
 func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput) error {
 	defer heartbeat(ctx)()
 	providers, names := []uuid.UUID{}, map[uuid.UUID]string{} // never nil: nil would confirm nothing
@@ -444,8 +469,8 @@ func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput)
 	return nil
 }
 
-// CheckAllocations is the activity that returns an error of kind ErrInUse where one of the consumers has an allocation of the
-// accelerator.
+// CheckAllocations is the activity that returns an error of kind ErrInUse where
+// one of the consumers has an allocation of the accelerator.
 func (p *Placement) CheckAllocations(ctx context.Context, in workflows.CheckAllocationsInput) error {
 	defer heartbeat(ctx)()
 	a, err := p.store.Accelerator(ctx, in.Accelerator)
@@ -458,7 +483,8 @@ func (p *Placement) CheckAllocations(ctx context.Context, in workflows.CheckAllo
 	}))
 }
 
-// requireUnallocated returns an error of kind ErrInUse where a consumer that counts has an allocation of the provider.
+// requireUnallocated returns an error of kind ErrInUse where a consumer that
+// counts has an allocation of the provider.
 func (p *Placement) requireUnallocated(ctx context.Context, name string, provider uuid.UUID, counts func(consumer string) bool) error {
 
 	allocations, err := p.client.Allocations(ctx, provider)
@@ -497,8 +523,9 @@ func (p *Placement) allocated(ctx context.Context, consumer uuid.UUID, providers
 	return false, nil
 }
 
-// The methods below are the activities of workflows.ConductorQueue that ask Placement. A process without Placement answers
-// with a retryable error, so that a process with Placement may take the next attempt.
+// The methods below are the activities of workflows.ConductorQueue that ask
+// Placement. A process without Placement answers with a retryable error, so
+// that a process with Placement may take the next attempt.
 
 func (a *Activities) fencePlacement(ctx context.Context, in workflows.FencePlacementInput) error {
 	if a.cloud.Placement == nil {

@@ -20,17 +20,19 @@ import (
 )
 
 const (
-	// findingsLimit bounds each list of a round, far below what a workflow's history can hold. The next round goes on where
-	// this one ended.
+	// findingsLimit bounds each list of a round, far below what a workflow's
+	// history can hold. The next round goes on where this one ended.
 	findingsLimit = 500
-	// hostsPerRound is how many hosts one round looks at, so that a round costs the same however many hosts there are.
+	// hostsPerRound is how many hosts one round looks at, so that a round costs the
+	// same however many hosts there are.
 	hostsPerRound = 2500
 )
 
 // repairer is the actor of the changes that this system makes on its own.
 func repairer() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }
 
-// Inspect is the activity that compares records, runs and journals, from where the previous round ended. It changes nothing.
+// Inspect is the activity that compares records, runs and journals, from where
+// the previous round ended. It changes nothing.
 func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (workflows.Findings, error) {
 	defer heartbeat(ctx)()
 	var out workflows.Findings
@@ -44,8 +46,9 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 		out.OverdueHosts = append(out.OverdueHosts, workflows.OverdueHost{Host: host.Name, Since: host.LastSeen})
 	}
 
-	// Look at the admitted operations apart from the running ones. A lost operation is most likely an admitted one, and should
-	// not have to wait until a round has looked through thousands of running ones.
+	// Look at the admitted operations apart from the running ones. A lost operation
+	// is most likely an admitted one, and should not have to wait until a round has
+	// looked through thousands of running ones.
 	for _, part := range []struct {
 		state      cyborg.OperationState
 		from, next *workflows.OperationPlace
@@ -84,8 +87,10 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 	return out, nil
 }
 
-// disagreements returns the disagreements after a place, and the last place that it has looked at: the zero place where
-// nothing comes after it. A full list ends in the middle of a host; otherwise all hosts up to upTo were looked at.
+// disagreements returns the disagreements after a place, and the last place
+// that it has looked at: the zero place where nothing comes after it. A full
+// list ends in the middle of a host; otherwise all hosts up to upTo were looked
+// at.
 func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace) ([]workflows.Disagreement, db.AttachmentPlace, error) {
 	upTo, err := a.store.LastOfHosts(ctx, after.Host, hostsPerRound)
 	if err != nil {
@@ -110,8 +115,9 @@ func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace
 	return out, db.AttachmentPlace{Host: upTo}, nil
 }
 
-// orphans returns those open operations of a state, after a place, whose run is closed or was never started. It also returns
-// the last place that it has looked at: the zero place where no operation comes after it.
+// orphans returns those open operations of a state, after a place, whose run is
+// closed or was never started. It also returns the last place that it has
+// looked at: the zero place where no operation comes after it.
 func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
 	open, err := a.store.Orphans(ctx, state, olderThan, db.OperationPlace(after), findingsLimit)
 	if err != nil {
@@ -119,14 +125,16 @@ func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, o
 	}
 
 	return a.orphansOf(ctx, open, func(o db.Orphan, closed bool) workflows.Orphan {
-		// A running operation of which Temporal knows no run has lost it together with Temporal's state. What it did is not
-		// known either, so it has to be undone like one whose run was terminated.
+		// A running operation of which Temporal knows no run has lost it together with
+		// Temporal's state. What it did is not known either, so it has to be undone
+		// like one whose run was terminated.
 		return workflows.Orphan{Operation: o.Operation, Abandoned: closed || o.State == cyborg.OperationRunning}
 	})
 }
 
-// unnotifiedBinds returns those ended binds, after a place, of which Nova was not notified and for which no run is open; and
-// the last place, as orphans does.
+// unnotifiedBinds returns those ended binds, after a place, of which Nova was
+// not notified and for which no run is open; and the last place, as orphans
+// does.
 func (a *Activities) unnotifiedBinds(ctx context.Context, endedFor time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
 	binds, err := a.store.UnnotifiedBinds(ctx, endedFor, db.OperationPlace(after), findingsLimit)
 	if err != nil {
@@ -138,8 +146,9 @@ func (a *Activities) unnotifiedBinds(ctx context.Context, endedFor time.Duration
 	})
 }
 
-// orphansOf asks Temporal for the run of each listed operation and returns an orphan for each without an open one; closed
-// says that there was a run. It also returns where the next round goes on.
+// orphansOf asks Temporal for the run of each listed operation and returns an
+// orphan for each without an open one; closed says that there was a run. It
+// also returns where the next round goes on.
 func (a *Activities) orphansOf(ctx context.Context, listed []db.Orphan, orphan func(o db.Orphan, closed bool) workflows.Orphan) ([]workflows.Orphan, workflows.OperationPlace, error) {
 
 	var next workflows.OperationPlace
@@ -165,8 +174,9 @@ func (a *Activities) orphansOf(ctx context.Context, listed []db.Orphan, orphan f
 	return out, next, nil
 }
 
-// Adopt is the activity that starts a run for each orphan. One that cannot be started does not keep the others from it: the
-// activity fails only where none could be started.
+// Adopt is the activity that starts a run for each orphan. One that cannot be
+// started does not keep the others from it: the activity fails only where none
+// could be started.
 func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workflows.AdoptResult, error) {
 	var (
 		out  workflows.AdoptResult
@@ -195,7 +205,8 @@ func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workfl
 
 }
 
-// adopt starts a run for one orphan, unless the operation is no longer in the state that made it one.
+// adopt starts a run for one orphan, unless the operation is no longer in the
+// state that made it one.
 func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits workflows.Limits) (started bool, err error) {
 	op, err := a.store.Operation(ctx, orphan.Operation)
 	if err != nil || op.State.Ended() != orphan.NotificationPending {
@@ -217,12 +228,14 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 	return true, nil
 }
 
-// heartbeatInterval fits several times into the shortest heartbeat timeout of these activities, 30 s.
+// heartbeatInterval fits several times into the shortest heartbeat timeout of
+// these activities, 30 s.
 const heartbeatInterval = 5 * time.Second
 
-// heartbeat sends the activity's heartbeats from a goroutine of its own until stop is called, because a single call of the
-// store, of Nova or of Placement may take longer than the heartbeat timeout. Stop waits for the goroutine: no heartbeat may
-// follow the activity's end.
+// heartbeat sends the activity's heartbeats from a goroutine of its own until
+// stop is called, because a single call of the store, of Nova or of Placement
+// may take longer than the heartbeat timeout. Stop waits for the goroutine: no
+// heartbeat may follow the activity's end.
 func heartbeat(ctx context.Context) (stop func()) {
 	ended := make(chan struct{})
 
@@ -248,7 +261,8 @@ func heartbeat(ctx context.Context) (stop func()) {
 	}
 }
 
-// Tidy is the activity for all regular work that needs no host. Each part runs, whatever errors the others return.
+// Tidy is the activity for all regular work that needs no host. Each part runs,
+// whatever errors the others return.
 func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflows.TidyResult, error) {
 	defer heartbeat(ctx)()
 	var (
@@ -284,8 +298,10 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 	return out, workflows.ToFailure(errors.Join(errs...))
 }
 
-// AdmitNew admits and starts a provision for each accelerator that was found and never taken into service, findingsLimit of
-// them at most, and returns how many it was. Several processes may do so at once: each accelerator is admitted by one.
+// AdmitNew admits and starts a provision for each accelerator that was found
+// and never taken into service, findingsLimit of them at most, and returns how
+// many it was. Several processes may do so at once: each accelerator is
+// admitted by one.
 func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int, error) {
 
 	found, err := a.store.Unprovisioned(ctx, findingsLimit)
@@ -293,7 +309,8 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 		return 0, err
 	}
 
-	// Shuffle them: other processes go through the same list at the same time, and should seldom want the same accelerator.
+	// Shuffle them: other processes go through the same list at the same time, and
+	// should seldom want the same accelerator.
 	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] }) //nolint:gosec // it protects nothing
 	admitted := 0
 	var errs []error
@@ -323,7 +340,8 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 	return admitted, errors.Join(errs...)
 }
 
-// RecordSettled is the activity that records which attachments the hosts have settled, and logs each.
+// RecordSettled is the activity that records which attachments the hosts have
+// settled, and logs each.
 func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettledInput) error {
 
 	settled := make([]db.Disagreement, 0, len(in.Disagreements))

@@ -13,8 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// reloadLost admits and starts a program for each idle accelerator that lost its image when its host booted, where operators
-// want that (inventory.reload_lost_images). It returns how many it has admitted.
+// reloadLost admits and starts a program for each idle accelerator that lost
+// its image when its host booted, where operators want that
+// (inventory.reload_lost_images). It returns how many it has admitted.
 func (a *Activities) reloadLost(ctx context.Context, limits workflows.Limits) (int, error) {
 	if !a.policy.ReloadLost {
 		return 0, nil
@@ -45,9 +46,11 @@ func (a *Activities) reloadLost(ctx context.Context, limits workflows.Limits) (i
 	return admitted, errors.Join(errs...)
 }
 
-// reload admits a program of the image that an accelerator has lost, under the given id, and starts it. Where an operation of
-// that id exists already, reload returns it and does not start it again: Reconcile does so where that is needed. An operation
-// that was admitted and could not be started is returned together with the error.
+// reload admits a program of the image that an accelerator has lost, under the
+// given id, and starts it. Where an operation of that id exists already, reload
+// returns it and does not start it again: Reconcile does so where that is
+// needed. An operation that was admitted and could not be started is returned
+// together with the error.
 func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Accelerator, limits workflows.Limits) (cyborg.Operation, error) {
 	if op, err := a.store.Operation(ctx, id); err == nil || cyborg.ErrorKindOf(err) != cyborg.ErrNotFound {
 		return op, err
@@ -69,11 +72,13 @@ func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Acce
 	return answer.Operation, err
 }
 
-// reloadFor loads again the images that an instance's accelerators lost when the host booted, before the instance is rebooted
-// or started. The result says what to wait for, or why it failed; both are empty when all images are there.
+// reloadFor loads again the images that an instance's accelerators lost when
+// the host booted, before the instance is rebooted or started. The result says
+// what to wait for, or why it failed; both are empty when all images are there.
 //
-// The id of each program is derived from the rescue and the accelerator. So each image is loaded once per rescue, however
-// often this is called and whichever process dies meanwhile.
+// The id of each program is derived from the rescue and the accelerator. So
+// each image is loaded once per rescue, however often this is called and
+// whichever process dies meanwhile.
 func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
 	var out workflows.LookAtInstanceResult
 
@@ -111,7 +116,8 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	return out, nil
 }
 
-// reloadFailed is the result of a rescue that cannot go on, because an image could not be loaded again.
+// reloadFailed is the result of a rescue that cannot go on, because an image
+// could not be loaded again.
 func reloadFailed(lost *cyborg.Accelerator, why string) workflows.LookAtInstanceResult {
 	return workflows.LookAtInstanceResult{Outcome: cyborg.RescueFailed, Detail: fmt.Sprintf(
 		"accelerator %q has lost its image %s, which could not be loaded again: %s; program it with that one or another, and rescue again",

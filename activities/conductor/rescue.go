@@ -14,8 +14,9 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// rescueLost admits and starts a rescue for each host whose instances may have lost their accelerators at its boot, where
-// operators want that (nova.rescue_after_host_boot). It returns how many it has admitted.
+// rescueLost admits and starts a rescue for each host whose instances may have
+// lost their accelerators at its boot, where operators want that
+// (nova.rescue_after_host_boot). It returns how many it has admitted.
 func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (int, error) {
 	if a.cloud.Nova == nil || a.policy.RescueWithin == 0 {
 		return 0, nil
@@ -52,8 +53,9 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 	return admitted, errors.Join(errs...)
 }
 
-// LookAtInstance is the activity that says whether an instance which may be without its accelerators must be rebooted. It
-// also has lost images loaded again, because a reboot before that would be in vain.
+// LookAtInstance is the activity that says whether an instance which may be
+// without its accelerators must be rebooted. It also has lost images loaded
+// again, because a reboot before that would be in vain.
 func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
 	defer heartbeat(ctx)()
 	if a.cloud.Nova == nil {
@@ -86,8 +88,10 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 // rebootPoll is how often Nova is asked whether a reboot is over.
 const rebootPoll = 2 * time.Second
 
-// RebootInstance is the activity that has Nova reboot an instance hard, and waits until the reboot is over. Nova keeps a list
-// of who requested what. By it, an attempt finds the request of an earlier attempt that died, and does not send another.
+// RebootInstance is the activity that has Nova reboot an instance hard, and
+// waits until the reboot is over. Nova keeps a list of who requested what. By
+// it, an attempt finds the request of an earlier attempt that died, and does
+// not send another.
 func (a *Activities) RebootInstance(ctx context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
 	defer heartbeat(ctx)()
 	if a.cloud.Nova == nil {
@@ -102,7 +106,8 @@ func (a *Activities) RebootInstance(ctx context.Context, in workflows.RebootInst
 	return result, workflows.ToFailure(err)
 }
 
-// reboot requests the reboot unless an earlier attempt has, and polls its outcome.
+// reboot requests the reboot unless an earlier attempt has, and polls its
+// outcome.
 func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
 	var out workflows.RebootInstanceResult
 
@@ -141,7 +146,8 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 	}
 }
 
-// ownReboot returns the id of our request for this reboot, which is the one that is not in Before; empty where there is none.
+// ownReboot returns the id of our request for this reboot, which is the one
+// that is not in Before; empty where there is none.
 func (a *Activities) ownReboot(ctx context.Context, in workflows.RebootInstanceInput) (string, error) {
 	requests, err := a.cloud.Nova.OwnReboots(ctx, in.Instance)
 
@@ -153,8 +159,9 @@ func (a *Activities) ownReboot(ctx context.Context, in workflows.RebootInstanceI
 	return "", err
 }
 
-// askReboot requests the reboot. The error is of kind ErrBusy while Nova works on the instance for somebody else, because
-// Nova would accept a second reboot during a first.
+// askReboot requests the reboot. The error is of kind ErrBusy while Nova works
+// on the instance for somebody else, because Nova would accept a second reboot
+// during a first.
 func (a *Activities) askReboot(ctx context.Context, instance uuid.UUID) error {
 
 	current, err := a.cloud.Nova.Instance(ctx, instance)
@@ -169,7 +176,8 @@ func (a *Activities) askReboot(ctx context.Context, instance uuid.UUID) error {
 	return a.cloud.Nova.RebootHard(ctx, instance)
 }
 
-// noNovaError is of the retryable kind ErrUnavailable: another process may have Nova.
+// noNovaError is of the retryable kind ErrUnavailable: another process may have
+// Nova.
 func noNovaError() error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "this process has no Nova to ask").
 		WithHint("Give all servers the same configuration of openstack and nova.")

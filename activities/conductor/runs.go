@@ -6,14 +6,16 @@ import (
 	"github.com/google/uuid"
 )
 
-// Runs notifies those who wait in this process for an operation of what happens to it here. Nearly every run is worked on by
-// the process that started it, so that process need not ask Temporal for what it did itself.
+// Runs notifies those who wait in this process for an operation of what happens
+// to it here. Nearly every run is worked on by the process that started it, so
+// that process need not ask Temporal for what it did itself.
 type Runs struct {
 	mu      sync.Mutex
 	watched map[uuid.UUID]*Watch // guarded by mu
 }
 
-// Watch is the view of an operation that a waiter in this process has. Each channel is closed at most once.
+// Watch is the view of an operation that a waiter in this process has. Each
+// channel is closed at most once.
 type Watch struct {
 	// Begun is closed when this process has begun to work on the run.
 	Begun <-chan struct{}
@@ -23,8 +25,9 @@ type Watch struct {
 	begun, ended func()
 }
 
-// Watch watches an operation until forget is called. A second watch of the same operation replaces the first, whose channels
-// are then never closed; its forget leaves the second alone.
+// Watch watches an operation until forget is called. A second watch of the same
+// operation replaces the first, whose channels are then never closed; its
+// forget leaves the second alone.
 func (r *Runs) Watch(operation uuid.UUID) (watch *Watch, forget func()) {
 	begun, ended := make(chan struct{}), make(chan struct{})
 	watch = &Watch{

@@ -91,7 +91,8 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	w.WriteHeader(status)
 
 	if err := e.copy(w, content); err != nil {
-		// The head is sent: breaking the connection is the only way to say that this is not all.
+		// The head is sent: breaking the connection is the only way to say that this is
+		// not all.
 		e.deps.Log.WarnContext(r.Context(), "image transfer broke off",
 			slog.String("source", image.Source), slog.String("error", err.Error()))
 		panic(http.ErrAbortHandler)

@@ -143,8 +143,8 @@ func (t *Trail) Account(ctx context.Context, x web.Exchange) {
 
 	event := t.event(x)
 	if t.path == "" {
-		// The record goes to the handler directly, past the log's level: whoever
-		// logs only errors still wants the trail.
+		// The record goes to the handler directly, past the log's level: whoever logs
+		// only errors still wants the trail.
 		record := slog.NewRecord(x.Time, slog.LevelInfo, "audit", 0)
 		record.AddAttrs(slog.Any("event", event))
 
@@ -196,8 +196,8 @@ func action(x web.Exchange) string {
 
 	segments := below(x.Route)
 	last := segments[len(segments)-1]
-	// The last segment is a verb, as in /accelerators/{uuid}/enable, unless it is
-	// a parameter or a list; lists have plural names.
+	// The last segment is a verb, as in /accelerators/{uuid}/enable, unless it is a
+	// parameter or a list; lists have plural names.
 	verb := !isParameter(last) && !strings.HasSuffix(last, "s")
 	if verb && len(segments) > 1 && (x.Method == http.MethodPost || x.Method == http.MethodPatch) {
 		return "update/" + last

@@ -58,8 +58,8 @@ func (a *Authenticator) tokenCaller(r *http.Request, token string) (Caller, erro
 			return Caller{}, err
 		}
 
-		// The service has a share of validations of its own, wherever its
-		// requests come from, so that others behind the same proxy cannot use it up.
+		// The service has a share of validations of its own, wherever its requests come
+		// from, so that others behind the same proxy cannot use it up.
 		client = service.ID
 	}
 

@@ -57,9 +57,9 @@ func (q *Queue) Acquire(ctx context.Context) (release func(), err error) {
 	entered := time.Now()
 
 	return func() {
-		// The last hold time counts for an eighth of the average. Load and Store
-		// are not atomic together: a hold time that is lost to a concurrent
-		// release changes an estimate, and nothing else.
+		// The last hold time counts for an eighth of the average. Load and Store are
+		// not atomic together: a hold time that is lost to a concurrent release changes
+		// an estimate, and nothing else.
 		const weight = 8
 		before := q.meanHold.Load()
 		q.meanHold.Store(before + (int64(time.Since(entered))-before)/weight)

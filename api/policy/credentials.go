@@ -31,8 +31,8 @@ var credentialTable = map[string]func(c auth.Caller) []string{
 }
 
 // targetTable has what %(name)s stands for. As in OpenStack Cyborg these are
-// the caller's own values, and never those of the owner of a thing. Where things are
-// read, those of other projects are left out.
+// the caller's own values, and never those of the owner of a thing. Where
+// things are read, those of other projects are left out.
 var targetTable = map[string]func(c auth.Caller) []string{
 	"user_id":    func(c auth.Caller) []string { return text(c.UserID) },
 	"project_id": func(c auth.Caller) []string { return text(c.Project) },

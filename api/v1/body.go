@@ -34,8 +34,8 @@ type object struct {
 	// path is where the object is in the body; empty for the body itself.
 	path string
 
-	// unread are the properties that nobody has asked for yet; known are the
-	// names of those that somebody has.
+	// unread are the properties that nobody has asked for yet; known are the names
+	// of those that somebody has.
 	unread map[string]any
 	known  []string
 

@@ -246,8 +246,8 @@ func waitingContext(ctx context.Context, wait time.Duration) (context.Context, c
 // waiting context is over. It uses ctx for the reads, because the last read
 // happens after the waiting context has ended.
 func (a *API) awaitRecord(ctx, waiting context.Context, id uuid.UUID) (cyborg.Operation, error) {
-	// The channel ticks for every event in the whole system. The pause bounds
-	// how often one waiting request reads the database because of them.
+	// The channel ticks for every event in the whole system. The pause bounds how
+	// often one waiting request reads the database because of them.
 	const pace = 50 * time.Millisecond
 	ctx = limiter.NeverRefuse(ctx)
 
@@ -258,9 +258,9 @@ func (a *API) awaitRecord(ctx, waiting context.Context, id uuid.UUID) (cyborg.Op
 			return op, err
 		}
 
-		// Subscribe only when the first read shows that there is something to
-		// wait for. The channel ticks at least once a second, so an end between
-		// that read and the subscription is not missed.
+		// Subscribe only when the first read shows that there is something to wait for.
+		// The channel ticks at least once a second, so an end between that read and the
+		// subscription is not missed.
 		if changes == nil {
 			changes = a.store.Notify(waiting)
 		}

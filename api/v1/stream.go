@@ -145,15 +145,15 @@ func (s *stream) callerHasEnd(ctx context.Context) (bool, error) {
 		}
 
 		if slices.ContainsFunc(events, s.ends) {
-			// The events that follow the end were committed with it. They are
-			// readable too, and are sent before the stream ends.
+			// The events that follow the end were committed with it. They are readable too,
+			// and are sent before the stream ends.
 			return true, nil
 		}
 
 		if len(events) < streamBatch {
 			now, err := s.api.store.Now(ctx)
-			// The end is not among the events. Long after it, that means
-			// that the events have been deleted.
+			// The end is not among the events. Long after it, that means that the events
+			// have been deleted.
 			return err == nil && now.Sub(op.EndedAt) > s.api.config.Settle, err
 		}
 

@@ -25,10 +25,12 @@ import (
 // default.
 type Config struct {
 
-	// SyncWait is how long a request waits for its operation to end before it answers 202; default 30 s.
+	// SyncWait is how long a request waits for its operation to end before it
+	// answers 202; default 30 s.
 	SyncWait time.Duration
 
-	// MaxInFlight is how many operations this process has in flight for its callers at once; default 5 for each core.
+	// MaxInFlight is how many operations this process has in flight for its callers
+	// at once; default 5 for each core.
 	MaxInFlight int
 
 	// QueueWait is how long a request waits for its turn, to have an operation in
@@ -55,7 +57,8 @@ type Config struct {
 	// events alive; default 15 s.
 	Heartbeat time.Duration
 
-	// StreamWrite is how long a client may take to accept an event before its stream is cut off; default 10 s.
+	// StreamWrite is how long a client may take to accept an event before its
+	// stream is cut off; default 10 s.
 	StreamWrite time.Duration
 
 	// Settle is how long an operation's last events may stay unreadable after its

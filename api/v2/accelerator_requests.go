@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// ARQStore is what the handlers of accelerator requests (ARQs) need of the records.
+// ARQStore is what the handlers of accelerator requests (ARQs) need of the
+// records.
 type ARQStore interface {
 	ARQs(ctx context.Context, filter db.ARQFilter, listing db.Listing) ([]cyborg.ARQ, error)
 	CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error)
@@ -27,10 +28,12 @@ type ARQStore interface {
 	Notify(ctx context.Context) <-chan struct{}
 }
 
-// acceleratorRequests is the path segment, and the name of the collection in links.
+// acceleratorRequests is the path segment, and the name of the collection in
+// links.
 const acceleratorRequests = "accelerator_requests"
 
-// arqView is an accelerator request as upstream shows it. The last three members are additions of this service.
+// arqView is an accelerator request as upstream shows it. The last three
+// members are additions of this service.
 type arqView struct {
 	UUID       uuid.UUID         `json:"uuid"`
 	State      cyborg.ARQState   `json:"state"`
@@ -52,7 +55,8 @@ type arqView struct {
 	Health       cyborg.ARQHealth `json:"health,omitempty"`
 }
 
-// viewARQ converts an accelerator request to its view, with a link that fits the HTTP request.
+// viewARQ converts an accelerator request to its view, with a link that fits
+// the HTTP request.
 func (a *API) viewARQ(r *http.Request, arq cyborg.ARQ) arqView {
 	out := arqView{
 		UUID: arq.UUID, State: arq.State, Profile: arq.Profile, GroupIndex: arq.GroupIndex, Host: orNull(arq.Host),
@@ -84,8 +88,10 @@ func (a *API) writeARQs(w http.ResponseWriter, r *http.Request, status int, arqs
 	})
 }
 
-// visible returns the projects whose accelerator requests the caller may see; nil means all. Administrators see all. So does a
-// service such as Nova when it names certain requests or an instance, because it has checked its user's permission itself.
+// visible returns the projects whose accelerator requests the caller may see;
+// nil means all. Administrators see all. So does a service such as Nova when it
+// names certain requests or an instance, because it has checked its user's
+// permission itself.
 func visible(r *http.Request, certain bool) []string {
 	caller := auth.CallerOf(r.Context())
 	if caller.Has("admin") || certain && caller.Service() {
@@ -95,7 +101,8 @@ func visible(r *http.Request, certain bool) []string {
 	return []string{caller.Project}
 }
 
-// needsService returns an error of kind ErrForbidden unless a service, such as Nova, makes the request.
+// needsService returns an error of kind ErrForbidden unless a service, such as
+// Nova, makes the request.
 func needsService(r *http.Request) error {
 	if auth.CallerOf(r.Context()).Service() {
 		return nil
@@ -103,8 +110,9 @@ func needsService(r *http.Request) error {
 	return cyborg.Errorf(cyborg.ErrForbidden, "This operation requires a service token. Use the Compute API to manage instance accelerators.")
 }
 
-// listARQs answers with the accelerator requests that match the query. With bind_state=resolved it answers 423 (locked) as
-// long as one of them is still being bound, which is what Nova polls for.
+// listARQs answers with the accelerator requests that match the query. With
+// bind_state=resolved it answers 423 (locked) as long as one of them is still
+// being bound, which is what Nova polls for.
 func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 	q := readArguments(r, append(listingArguments(), "instance", "bind_state", "hostname", "project_id", "state", "device_profile_name")...)
 	filter := db.ARQFilter{
@@ -122,7 +130,8 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 		return q.err
 	}
 
-	// A caller who may see only one project gets an empty list, not an error, when it asks for another.
+	// A caller who may see only one project gets an empty list, not an error, when
+	// it asks for another.
 	if projects := visible(r, len(filter.Instances) > 0); projects != nil {
 		if len(filter.Projects) > 0 && !slices.Contains(filter.Projects, projects[0]) {
 			return a.writeARQs(w, r, http.StatusOK, nil)
@@ -130,7 +139,8 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 		filter.Projects = projects
 	}
 
-	// With an instance, requests that are not resolved lead to a 423 below. Without one, they are just left out.
+	// With an instance, requests that are not resolved lead to a 423 below. Without
+	// one, they are just left out.
 	if resolved && len(filter.Instances) == 0 && len(filter.States) == 0 {
 		filter.States = []cyborg.ARQState{cyborg.ARQBound, cyborg.ARQBindFailed, cyborg.ARQDeleting}
 	}
@@ -146,7 +156,8 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 			http.StatusLocked, "null")
 	}
 
-	// nova-compute asks for the requests of an instance when it is about to start or reboot it.
+	// nova-compute asks for the requests of an instance when it is about to start
+	// or reboot it.
 	if len(filter.Instances) > 0 && auth.CallerOf(r.Context()).Service() {
 		found = slices.DeleteFunc(found, willNotBind)
 		a.recordHardReboot(r.Context(), found)
@@ -155,19 +166,23 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 	return a.writeARQs(w, r, http.StatusOK, found)
 }
 
-// novaWait is how long a request of nova-compute waits for an answer of the Compute API. nova-compute itself waits for this
-// answer meanwhile, so the limit is short.
+// novaWait is how long a request of nova-compute waits for an answer of the
+// Compute API. nova-compute itself waits for this answer meanwhile, so the
+// limit is short.
 const novaWait = 5 * time.Second
 
-// recordHardReboot records that Nova is doing a hard reboot of an instance that may have lost its accelerators when its host booted.
-// A hard reboot gives them back; a soft one does not. nova-compute asks for the accelerators at the start of either, and only
-// during the reboot does Nova report which one it is. An error is only logged, because the list itself is not affected.
+// recordHardReboot records that Nova is doing a hard reboot of an instance that
+// may have lost its accelerators when its host booted. A hard reboot gives them
+// back; a soft one does not. nova-compute asks for the accelerators at the
+// start of either, and only during the reboot does Nova report which one it is.
+// An error is only logged, because the list itself is not affected.
 func (a *API) recordHardReboot(ctx context.Context, arqs []cyborg.ARQ) {
 	if len(arqs) == 0 || a.instances == nil {
 		return
 	}
 
-	// The latest loss is the one that NoteHardReboot must know: it records nothing if the host has booted again since then.
+	// The latest loss is the one that NoteHardReboot must know: it records nothing
+	// if the host has booted again since then.
 	lost := slices.MaxFunc(arqs, func(x, y cyborg.ARQ) int { return x.LostAt.Compare(y.LostAt) })
 	if lost.Health != cyborg.HealthLostAtBoot {
 		return
@@ -188,9 +203,11 @@ func (a *API) recordHardReboot(ctx context.Context, arqs []cyborg.ARQ) {
 	}
 }
 
-// willNotBind reports whether a request will not get its accelerator any more. Such requests are hidden from Nova. If Nova asks
-// after the failure but before it waits for the event, it takes a failed request for a resolved one and starts the instance
-// without its accelerator. If the request is not listed, Nova gives up the instance instead.
+// willNotBind reports whether a request will not get its accelerator any more.
+// Such requests are hidden from Nova. If Nova asks after the failure but before
+// it waits for the event, it takes a failed request for a resolved one and
+// starts the instance without its accelerator. If the request is not listed,
+// Nova gives up the instance instead.
 func willNotBind(arq cyborg.ARQ) bool {
 	return arq.State == cyborg.ARQBindFailed || arq.State == cyborg.ARQDeleting
 }
@@ -214,7 +231,8 @@ func (q *arguments) uuids(name string) []uuid.UUID {
 	return out
 }
 
-// arqStates reads the argument state: a list of states, separated by commas. It is an addition of this service.
+// arqStates reads the argument state: a list of states, separated by commas. It
+// is an addition of this service.
 func (q *arguments) arqStates() []cyborg.ARQState {
 	known := []cyborg.ARQState{
 		cyborg.ARQInitial, cyborg.ARQBindStarted, cyborg.ARQBound, cyborg.ARQBindFailed, cyborg.ARQUnbound, cyborg.ARQUnbindFailed, cyborg.ARQDeleting,
@@ -260,7 +278,8 @@ func noARQ(id string) error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "ExtArq not found with uuid=%s", web.Shorten(id))
 }
 
-// createARQs creates the accelerator requests that a device profile asks for, and answers with them.
+// createARQs creates the accelerator requests that a device profile asks for,
+// and answers with them.
 func (a *API) createARQs(w http.ResponseWriter, r *http.Request) error {
 	members, err := a.object(w, r)
 	if err != nil {
@@ -290,8 +309,9 @@ func (a *API) createARQs(w http.ResponseWriter, r *http.Request) error {
 	return a.writeARQs(w, r, http.StatusCreated, made)
 }
 
-// deleteARQs deletes the accelerator requests in the argument arqs, those of an instance, or the one in the path. As in
-// upstream, those that exist are deleted even if others do not exist; the answer is then 404.
+// deleteARQs deletes the accelerator requests in the argument arqs, those of an
+// instance, or the one in the path. As in upstream, those that exist are
+// deleted even if others do not exist; the answer is then 404.
 func (a *API) deleteARQs(w http.ResponseWriter, r *http.Request) error {
 	q := readArguments(r, "arqs", "instance")
 	deletion := db.ARQDeletion{Projects: visible(r, true), Held: auth.CallerOf(r.Context()).Service()}
@@ -338,7 +358,8 @@ func (a *API) deleteARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	// Requests that an operation works on are only marked so far, and are deleted when it ends. Wait a while for that.
+	// Requests that an operation works on are only marked so far, and are deleted
+	// when it ends. Wait a while for that.
 	a.finishDeletion(r, deleted.Pending)
 
 	for _, id := range deleted.Missing {

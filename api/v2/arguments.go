@@ -15,19 +15,20 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// longestArgument is the largest number of characters of an argument. It has room for a list of a thousand UUIDs and bounds
-// what the server has to parse.
+// longestArgument is the largest number of characters of an argument. It has
+// room for a list of a thousand UUIDs and bounds what the server has to parse.
 const longestArgument = 40_000
 
-// arguments holds the query parameters of a request. It keeps only the first error, so that a handler can read all parameters
-// and check for an error once.
+// arguments holds the query parameters of a request. It keeps only the first
+// error, so that a handler can read all parameters and check for an error once.
 type arguments struct {
 	values map[string]string // each parameter may be given once
 	fields url.Values        // the filters, which may be given several times
 	err    error
 }
 
-// readArguments reads the query. A parameter that is not among the known ones is an error.
+// readArguments reads the query. A parameter that is not among the known ones
+// is an error.
 func readArguments(r *http.Request, known ...string) *arguments {
 	q := &arguments{values: map[string]string{}}
 
@@ -79,10 +80,12 @@ func (q *arguments) has(name string) bool { _, ok := q.values[name]; return ok }
 // text returns the argument's value, or an empty text.
 func (q *arguments) text(name string) string { return q.values[name] }
 
-// filled reports whether the argument is given and not empty. Where upstream filters, an empty argument counts as absent.
+// filled reports whether the argument is given and not empty. Where upstream
+// filters, an empty argument counts as absent.
 func (q *arguments) filled(name string) bool { return q.values[name] != "" }
 
-// list reads an argument whose values are separated by commas. It returns nil for an empty or absent argument.
+// list reads an argument whose values are separated by commas. It returns nil
+// for an empty or absent argument.
 func (q *arguments) list(name string) []string {
 	if q.values[name] == "" {
 		return nil
@@ -118,15 +121,17 @@ func (q *arguments) whole(name string) int {
 	return int(number)
 }
 
-// parseUUID reads a UUID as leniently as upstream does (oslo.utils is_uuid_like): hyphens, letter case, braces and the prefix
-// urn:uuid: make no difference.
+// parseUUID reads a UUID as leniently as upstream does (oslo.utils
+// is_uuid_like): hyphens, letter case, braces and the prefix urn:uuid: make no
+// difference.
 func parseUUID(text string) (uuid.UUID, bool) {
 	plain := strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(strings.ReplaceAll(text, "urn:", ""), "{"), "}"), "uuid:", "")
 	plain = strings.ReplaceAll(plain, "-", "")
 
 	const digits = 32
 
-	// uuid.Parse accepts other lengths with other meanings, so the length is checked first.
+	// uuid.Parse accepts other lengths with other meanings, so the length is
+	// checked first.
 	if len(plain) != digits {
 		return uuid.Nil, false
 	}
@@ -135,7 +140,8 @@ func parseUUID(text string) (uuid.UUID, bool) {
 	return id, err == nil
 }
 
-// parseNumber reads one of the small integer ids that deployables and devices have besides their UUIDs.
+// parseNumber reads one of the small integer ids that deployables and devices
+// have besides their UUIDs.
 func parseNumber(text string) (int64, bool) {
 	number, err := strconv.ParseInt(text, 10, 64)
 	return number, err == nil && number > 0

@@ -17,10 +17,12 @@ import (
 // longestValue is the largest number of characters of an attribute's value.
 const longestValue = 4000
 
-// placementPattern matches what Placement accepts as the name of a trait or a resource class.
+// placementPattern matches what Placement accepts as the name of a trait or a
+// resource class.
 var placementPattern = regexp.MustCompile(`^[A-Z0-9_]{1,255}$`)
 
-// attributeView is an attribute as upstream shows it. UpdatedAt is always null, because attributes are never changed.
+// attributeView is an attribute as upstream shows it. UpdatedAt is always null,
+// because attributes are never changed.
 type attributeView struct {
 	UUID       uuid.UUID  `json:"uuid"`
 	Deployable int64      `json:"deployable_id"`
@@ -40,7 +42,8 @@ func (a *API) viewAttribute(r *http.Request, attribute db.DeployableAttribute) a
 	}
 }
 
-// listAttributes answers with the attributes of one deployable, or of all, optionally only those with a certain key.
+// listAttributes answers with the attributes of one deployable, or of all,
+// optionally only those with a certain key.
 func (a *API) listAttributes(w http.ResponseWriter, r *http.Request) error {
 	q := readArguments(r, "deployable_id", "key")
 
@@ -109,7 +112,8 @@ func (a *API) createAttribute(w http.ResponseWriter, r *http.Request) error {
 	return web.WriteJSON(w, http.StatusCreated, a.viewAttribute(r, made))
 }
 
-// readAttribute reads the body of a request that creates an attribute. The deployable is named by its UUID or by its number.
+// readAttribute reads the body of a request that creates an attribute. The
+// deployable is named by its UUID or by its number.
 func readAttribute(members map[string]any) (filter db.DeployableFilter, attribute cyborg.Attribute, err error) {
 	var text string
 
@@ -136,7 +140,8 @@ func readAttribute(members map[string]any) (filter db.DeployableFilter, attribut
 		return filter, attribute, err
 	}
 
-	// Attributes with these keys become traits and resource classes in Placement, which would reject other names.
+	// Attributes with these keys become traits and resource classes in Placement,
+	// which would reject other names.
 	named := attribute.Key == "rc" || strings.HasPrefix(attribute.Key, "trait")
 	if named && !placementPattern.MatchString(attribute.Value) {
 		return filter, attribute, cyborg.Errorf(cyborg.ErrInvalid,
@@ -158,7 +163,8 @@ func readText(members map[string]any, name string, longest int) (string, error) 
 	return text, web.CheckText(name, text, longest)
 }
 
-// deleteAttribute deletes one attribute. As in upstream, an id that is no UUID is answered with 404, not with 400.
+// deleteAttribute deletes one attribute. As in upstream, an id that is no UUID
+// is answered with 404, not with 400.
 func (a *API) deleteAttribute(w http.ResponseWriter, r *http.Request) error {
 	id, ok := parseUUID(pathText(r, "attribute"))
 	if !ok {

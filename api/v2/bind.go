@@ -19,17 +19,19 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// Instances answers questions about instances; Nova implements it. An error is of kind ErrNotFound where the instance does
-// not exist.
+// Instances answers questions about instances; Nova implements it. An error is
+// of kind ErrNotFound where the instance does not exist.
 type Instances interface {
 	// Project returns the id of the project that the instance belongs to.
 	Project(ctx context.Context, instance uuid.UUID) (string, error)
-	// Scheduled reports whether the instance is on no host while Nova is looking for one.
+	// Scheduled reports whether the instance is on no host while Nova is looking
+	// for one.
 	Scheduled(ctx context.Context, instance uuid.UUID) (bool, error)
-	// Stranded reports whether the instance is on no host and Nova has no task in progress for it.
+	// Stranded reports whether the instance is on no host and Nova has no task in
+	// progress for it.
 	Stranded(ctx context.Context, instance uuid.UUID) (bool, error)
-	// HardReboot returns the request id of the hard reboot that is in progress for the instance, or an empty text if there is
-	// none.
+	// HardReboot returns the request id of the hard reboot that is in progress for
+	// the instance, or an empty text if there is none.
 	HardReboot(ctx context.Context, instance uuid.UUID) (string, error)
 }
 
@@ -39,23 +41,28 @@ type Canceller interface {
 }
 
 const (
-	// bindWait is how long a PATCH waits for its bind to end, so that an early failure is part of the answer. Nova would
-	// otherwise start the instance without its accelerator. A bind that loads an image takes longer; Nova then waits for the
-	// external event that is sent at its end.
+	// bindWait is how long a PATCH waits for its bind to end, so that an early
+	// failure is part of the answer. Nova would otherwise start the instance
+	// without its accelerator. A bind that loads an image takes longer; Nova then
+	// waits for the external event that is sent at its end.
 	bindWait = 2 * time.Second
 
-	// deletionWait is how long a DELETE waits for the operations that work on the deleted requests. A request whose operation
-	// takes longer is deleted when the operation ends.
+	// deletionWait is how long a DELETE waits for the operations that work on the
+	// deleted requests. A request whose operation takes longer is deleted when the
+	// operation ends.
 	deletionWait = 10 * time.Second
 
-	// minRetryInterval and maxRetryInterval bound the time between two attempts to have an operation admitted. The lower bound
-	// keeps a burst of notifications from becoming a burst of queries; the upper bound covers notifications that were lost.
+	// minRetryInterval and maxRetryInterval bound the time between two attempts to
+	// have an operation admitted. The lower bound keeps a burst of notifications
+	// from becoming a burst of queries; the upper bound covers notifications that
+	// were lost.
 	minRetryInterval = 20 * time.Millisecond
 	maxRetryInterval = 500 * time.Millisecond
 )
 
-// patchARQs binds or unbinds the accelerator requests that the body names: all of them or none. It waits for conflicting
-// operations until BindTimeout is over, because Nova gives up the instance at any refusal.
+// patchARQs binds or unbinds the accelerator requests that the body names: all
+// of them or none. It waits for conflicting operations until BindTimeout is
+// over, because Nova gives up the instance at any refusal.
 func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 	if q := readArguments(r); q.err != nil {
 		return q.err
@@ -84,7 +91,8 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	// readPatches has made sure that all patches agree in the verb, the host, the holder and the project.
+	// readPatches has made sure that all patches agree in the verb, the host, the
+	// holder and the project.
 	first := patches[ids[0]]
 	if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return patches[id].namesProject }) {
 		if err := a.mayChooseProject(r); err != nil {
@@ -96,7 +104,8 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	// One deadline for everything: waiting for the store, for other operations and for Nova.
+	// One deadline for everything: waiting for the store, for other operations and
+	// for Nova.
 	deadline := time.Now().Add(a.config.BindTimeout)
 	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), deadline)) // Nova gives up the instance at any refusal
 
@@ -116,8 +125,8 @@ func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
 	return a.bind(w, r, request, deadline)
 }
 
-// mayChooseProject returns an error unless the caller may say which project a request belongs to: that takes an administrator and
-// microversion 2.1.
+// mayChooseProject returns an error unless the caller may say which project a
+// request belongs to: that takes an administrator and microversion 2.1.
 func (a *API) mayChooseProject(r *http.Request) error {
 	if err := needs(r.Context(), minorProject); err != nil {
 		return err
@@ -130,16 +139,19 @@ func (a *API) mayChooseProject(r *http.Request) error {
 	return nil
 }
 
-// withNovaTimeout derives the context for a question to Nova during a bind. Nova gets half of the time that is left, so that the
-// other half remains for the bind itself.
+// withNovaTimeout derives the context for a question to Nova during a bind.
+// Nova gets half of the time that is left, so that the other half remains for
+// the bind itself.
 func withNovaTimeout(ctx context.Context, deadline time.Time) (context.Context, context.CancelFunc) {
 	const share = 2
 	return context.WithTimeout(ctx, time.Until(deadline)/share)
 }
 
-// projectOf returns the project that the requests of an instance should belong to, or an empty text to leave them where they are.
-// Nova creates requests in the project of its caller. When an administrator moves or unshelves an instance, that is the
-// administrator's project, so Nova is asked for the instance's own. The answer is not essential: an error is only logged.
+// projectOf returns the project that the requests of an instance should belong
+// to, or an empty text to leave them where they are. Nova creates requests in
+// the project of its caller. When an administrator moves or unshelves an
+// instance, that is the administrator's project, so Nova is asked for the
+// instance's own. The answer is not essential: an error is only logged.
 func (a *API) projectOf(r *http.Request, holder cyborg.Holder, deadline time.Time) string {
 	if a.instances == nil || holder.Kind != cyborg.HolderInstance || !auth.CallerOf(r.Context()).Has("admin") {
 		return ""
@@ -162,8 +174,10 @@ func (a *API) projectOf(r *http.Request, holder cyborg.Holder, deadline time.Tim
 	return project
 }
 
-// bind has the bind admitted and answers. Two refusals are resolved here before they reach Nova: the instance still has
-// requests of an earlier scheduling attempt, or all handles are held by instances that Nova may have deleted meanwhile.
+// bind has the bind admitted and answers. Two refusals are resolved here before
+// they reach Nova: the instance still has requests of an earlier scheduling
+// attempt, or all handles are held by instances that Nova may have deleted
+// meanwhile.
 func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRequest, deadline time.Time) error {
 	ctx := r.Context()
 	request.LookFirst = a.instances != nil
@@ -184,8 +198,8 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 			return admitted, err
 		}
 
-		// The second admission must not look for stale holders again: if the handles are still held, the bind has failed and
-		// is recorded as failed.
+		// The second admission must not look for stale holders again: if the handles
+		// are still held, the bind has failed and is recorded as failed.
 		a.deleteAbandonedARQs(ctx, request, deadline)
 		request.LookFirst, request.Within = false, max(0, time.Until(deadline))
 		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
@@ -196,18 +210,21 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 	return writeEmpty(w, http.StatusAccepted)
 }
 
-// deleteEarlierARQs deletes the requests that an instance already has, provided that the instance is on no host. They were left by
-// an earlier scheduling attempt: Nova gave it up, but its DELETE did not reach this service. Where the instance is on a host,
-// or Nova does not answer, it returns the given refusal. Where an operation still works on the old requests, it returns an
-// error of kind ErrClaimed that names the operation, so that the caller waits for it.
+// deleteEarlierARQs deletes the requests that an instance already has, provided
+// that the instance is on no host. They were left by an earlier scheduling
+// attempt: Nova gave it up, but its DELETE did not reach this service. Where
+// the instance is on a host, or Nova does not answer, it returns the given
+// refusal. Where an operation still works on the old requests, it returns an
+// error of kind ErrClaimed that names the operation, so that the caller waits
+// for it.
 func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time, refusal error) error {
 	instance, err := uuid.Parse(request.Holder.ID)
 	if err != nil || a.instances == nil {
 		return refusal
 	}
 
-	// List the requests before Nova is asked. A request that Nova creates after its answer belongs to a newer attempt and must
-	// not be deleted.
+	// List the requests before Nova is asked. A request that Nova creates after its
+	// answer belongs to a newer attempt and must not be deleted.
 	earlier, err := a.store.ARQs(ctx, db.ARQFilter{Instances: []uuid.UUID{instance}}, db.Listing{})
 	if err != nil {
 		return err
@@ -225,7 +242,8 @@ func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest,
 		return refusal
 	}
 
-	// The requests of this bind are not leftovers, even if the records already list them under this instance.
+	// The requests of this bind are not leftovers, even if the records already list
+	// them under this instance.
 	earlier = slices.DeleteFunc(earlier, func(arq cyborg.ARQ) bool {
 		return slices.ContainsFunc(request.ARQs, func(b cyborg.BindARQ) bool { return b.UUID == arq.UUID })
 	})
@@ -239,8 +257,9 @@ func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest,
 		WithOperation(pending[0].ID)
 }
 
-// deleteInstanceARQs deletes the given requests as far as they still belong to the instance, and cancels the operations that work on
-// them. It returns these operations. The caller has made sure that the instance is on no host.
+// deleteInstanceARQs deletes the given requests as far as they still belong to
+// the instance, and cancels the operations that work on them. It returns these
+// operations. The caller has made sure that the instance is on no host.
 func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ) ([]cyborg.Operation, error) {
 	deletion := db.ARQDeletion{Held: true}
 	for i := range arqs {
@@ -258,10 +277,12 @@ func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs [
 	return deleted.Pending, err
 }
 
-// deleteAbandonedARQs deletes the requests that hold the wanted accelerators on behalf of instances that Nova has deleted, or that
-// Nova could not place on any host. Nova's DELETE for them did not reach this service, but Placement has already given their
-// accelerators to the new instance. Without this, the bind would fail until Reconcile has checked all instances.
-// It works as far as it gets: errors are only logged.
+// deleteAbandonedARQs deletes the requests that hold the wanted accelerators on
+// behalf of instances that Nova has deleted, or that Nova could not place on
+// any host. Nova's DELETE for them did not reach this service, but Placement
+// has already given their accelerators to the new instance. Without this, the
+// bind would fail until Reconcile has checked all instances. It works as far as
+// it gets: errors are only logged.
 func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time) {
 	ctx, cancel := withNovaTimeout(ctx, deadline)
 	defer cancel()
@@ -272,7 +293,8 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 		return
 	}
 
-	// Each instance is checked once. The nil instance is excluded: it marks requests that are held by no instance.
+	// Each instance is checked once. The nil instance is excluded: it marks
+	// requests that are held by no instance.
 	checked := map[uuid.UUID]bool{uuid.Nil: true}
 	for _, arq := range held {
 		wanted := slices.ContainsFunc(request.ARQs, func(b cyborg.BindARQ) bool { return b.Provider == arq.ProviderUUID })
@@ -298,7 +320,8 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 	}
 }
 
-// unbind has the unbind admitted and answers when it has ended or has been accepted.
+// unbind has the unbind admitted and answers when it has ended or has been
+// accepted.
 func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, deadline time.Time) error {
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
 		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Unbind: &cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
@@ -309,9 +332,11 @@ func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, de
 	return writeEmpty(w, http.StatusAccepted)
 }
 
-// admitWithRetries calls try until the operation is admitted or the time is over. It retries after conflicts with other operations,
-// while Temporal is not available, and while too many operations are in progress. Nova gives up an instance at any other
-// answer than success, so waiting is cheaper than refusing. The last call of try gets no time to wait.
+// admitWithRetries calls try until the operation is admitted or the time is
+// over. It retries after conflicts with other operations, while Temporal is not
+// available, and while too many operations are in progress. Nova gives up an
+// instance at any other answer than success, so waiting is cheaper than
+// refusing. The last call of try gets no time to wait.
 func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(left time.Duration) (db.Admitted, error)) error {
 	waiting, cancel := context.WithDeadline(r.Context(), deadline)
 	defer cancel()
@@ -320,8 +345,8 @@ func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(lef
 		left := max(0, time.Until(deadline))
 		admitted, err := try(left)
 
-		// The caller hears of anything but a refusal that may pass, and of any operation that was admitted: it must not be
-		// admitted a second time.
+		// The caller hears of anything but a refusal that may pass, and of any
+		// operation that was admitted: it must not be admitted a second time.
 		kind := cyborg.ErrorKindOf(err)
 		if err == nil || admitted.Operation.ID != uuid.Nil || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
 			return err
@@ -331,8 +356,9 @@ func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(lef
 			return cyborg.Errorf(cyborg.ErrTimeout, "waited %s: %s", a.config.BindTimeout, err.Error()).WithOperation(cyborg.AsError(err).Operation)
 		}
 
-		// Only the caller's own context, or the server's shutdown, ends the loop. The deadlines of maxRetryInterval and of
-		// waiting just lead to the next, or the last, attempt.
+		// Only the caller's own context, or the server's shutdown, ends the loop. The
+		// deadlines of maxRetryInterval and of waiting just lead to the next, or the
+		// last, attempt.
 		err = a.awaitEnd(waiting, cyborg.AsError(err).Operation, maxRetryInterval)
 		if err != nil && (r.Context().Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
 			return err
@@ -340,13 +366,15 @@ func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(lef
 	}
 }
 
-// awaitEnd waits until the operation has ended, but at most for the given time. Without an operation it only waits. The error
-// is that of the context, or of kind ErrUnavailable when the server shuts down.
+// awaitEnd waits until the operation has ended, but at most for the given time.
+// Without an operation it only waits. The error is that of the context, or of
+// kind ErrUnavailable when the server shuts down.
 func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, atMost time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 
-	// Subscribe before the first look at the operation, so that no change in between is missed.
+	// Subscribe before the first look at the operation, so that no change in
+	// between is missed.
 	var notified <-chan struct{}
 	if operation != uuid.Nil {
 		notified = a.store.Notify(ctx)
@@ -377,7 +405,8 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, atMost time.Dur
 	}
 }
 
-// finishDeletion cancels the operations that work on deleted requests, and waits up to deletionWait for their ends.
+// finishDeletion cancels the operations that work on deleted requests, and
+// waits up to deletionWait for their ends.
 func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
 	ctx, cancel := context.WithTimeout(limiter.NeverRefuse(r.Context()), deletionWait)
 	defer cancel()
@@ -390,8 +419,9 @@ func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
 	}
 }
 
-// cancelAll cancels operations that work on deleted requests. An error is only logged: the requests are marked in the records and
-// are deleted whenever the operation ends.
+// cancelAll cancels operations that work on deleted requests. An error is only
+// logged: the requests are marked in the records and are deleted whenever the
+// operation ends.
 func (a *API) cancelAll(ctx context.Context, pending []cyborg.Operation) {
 	for _, op := range pending {
 		if err := a.canceller.Cancel(ctx, op); err != nil {

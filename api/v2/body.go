@@ -8,8 +8,9 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// body reads the request's body as JSON: objects as map[string]any, lists as []any, whole numbers as int64. The error is of
-// kind ErrInvalid if the body is empty or no JSON.
+// body reads the request's body as JSON: objects as map[string]any, lists as
+// []any, whole numbers as int64. The error is of kind ErrInvalid if the body is
+// empty or no JSON.
 func (a *API) body(w http.ResponseWriter, r *http.Request) (any, error) {
 	text, err := web.ReadBody(w, r, a.config.BodyLimit)
 	if err != nil {
@@ -28,7 +29,8 @@ func (a *API) body(w http.ResponseWriter, r *http.Request) (any, error) {
 	return value, err
 }
 
-// object reads the body of a request that takes no arguments. The body must be a JSON object; its members are returned.
+// object reads the body of a request that takes no arguments. The body must be
+// a JSON object; its members are returned.
 func (a *API) object(w http.ResponseWriter, r *http.Request) (map[string]any, error) {
 	if q := readArguments(r); q.err != nil {
 		return nil, q.err
@@ -47,7 +49,8 @@ func (a *API) object(w http.ResponseWriter, r *http.Request) (map[string]any, er
 	return members, nil
 }
 
-// ignoredBody reads and discards the body of a request that needs none. As in upstream, a body that is there must be JSON.
+// ignoredBody reads and discards the body of a request that needs none. As in
+// upstream, a body that is there must be JSON.
 func (a *API) ignoredBody(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil

@@ -11,7 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// deployableWriter writes deployables as JSON. See text for why they are not marshalled.
+// deployableWriter writes deployables as JSON. See text for why they are not
+// marshalled.
 type deployableWriter struct {
 	list
 
@@ -63,8 +64,10 @@ func (w *deployableWriter) deployable(d *db.ListedDeployable) {
 	w.raw("}")
 }
 
-// attributesList returns the attributes as upstream lists them: a JSON list with one object for each attribute, itself encoded
-// as a JSON text. Many deployables have the same attributes, so results are kept for the rest of the list.
+// attributesList returns the attributes as upstream lists them: a JSON list
+// with one object for each attribute, itself encoded as a JSON text. Many
+// deployables have the same attributes, so results are kept for the rest of the
+// list.
 func (w *deployableWriter) attributesList(attributes []byte) string {
 	if known, ok := w.attributes[string(attributes)]; ok {
 		return known
@@ -78,7 +81,8 @@ func (w *deployableWriter) attributesList(attributes []byte) string {
 
 	var inner, out text
 
-	// inner is the list; out is the list as a JSON text. The spaces are those of Python's json.dumps.
+	// inner is the list; out is the list as a JSON text. The spaces are those of
+	// Python's json.dumps.
 	inner.raw("[")
 	for i, a := range parsed {
 		if i > 0 {
@@ -175,7 +179,8 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// chooseDeployable reads the UUID or the number of a deployable. place says in an error where the text was found.
+// chooseDeployable reads the UUID or the number of a deployable. place says in
+// an error where the text was found.
 func chooseDeployable(place, text string) (db.DeployableFilter, error) {
 	if id, ok := parseUUID(text); ok {
 		return db.DeployableFilter{UUIDs: []uuid.UUID{id}}, nil
@@ -186,7 +191,8 @@ func chooseDeployable(place, text string) (db.DeployableFilter, error) {
 	return db.DeployableFilter{}, cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in %s", web.Shorten(text), place)
 }
 
-// noDeployable is the error for a deployable that does not exist, in upstream's words.
+// noDeployable is the error for a deployable that does not exist, in upstream's
+// words.
 func noDeployable(filter db.DeployableFilter) error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "Deployable not found with uuid=%s", filter)
 }

@@ -14,19 +14,23 @@ import (
 )
 
 const (
-	// longestName is the largest number of characters of a name; upstream's columns have as many.
+	// longestName is the largest number of characters of a name; upstream's columns
+	// have as many.
 	longestName = 255
-	// mostRequests is the largest number of accelerator requests that one use of a profile may create.
+	// mostRequests is the largest number of accelerator requests that one use of a
+	// profile may create.
 	mostRequests = 1000
 )
 
 var (
 	profileNamePattern = regexp.MustCompile(`^[a-zA-Z0-9-_]+$`)
-	// customPattern matches what Placement accepts as the name of a custom trait or resource class.
+	// customPattern matches what Placement accepts as the name of a custom trait or
+	// resource class.
 	customPattern = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]{1,248}$`)
 )
 
-// standardClassTable has the standard resource classes of Placement that a profile may ask for.
+// standardClassTable has the standard resource classes of Placement that a
+// profile may ask for.
 var standardClassTable = map[string]bool{"FPGA": true, "GPU": true, "VGPU": true, "PGPU": true}
 
 // deviceProfileView is a device profile as upstream shows it in a list.
@@ -40,7 +44,8 @@ type deviceProfileView struct {
 	Links       []linkView          `json:"links"`
 }
 
-// oneDeviceProfileView has the same members in the order in which upstream shows a single profile.
+// oneDeviceProfileView has the same members in the order in which upstream
+// shows a single profile.
 type oneDeviceProfileView struct {
 	Name        string              `json:"name"`
 	Description *string             `json:"description"`
@@ -86,7 +91,8 @@ func (a *API) listDeviceProfiles(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// showDeviceProfile answers with one device profile, by its UUID or, since microversion 2.2, by its name.
+// showDeviceProfile answers with one device profile, by its UUID or, since
+// microversion 2.2, by its name.
 func (a *API) showDeviceProfile(w http.ResponseWriter, r *http.Request) error {
 	text := pathText(r, "profile")
 
@@ -119,7 +125,8 @@ func (a *API) showDeviceProfile(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// chooseProfile returns the filter for what a caller names: a UUID if the text is one, otherwise a name.
+// chooseProfile returns the filter for what a caller names: a UUID if the text
+// is one, otherwise a name.
 func chooseProfile(text string) db.DeviceProfileFilter {
 	if id, ok := parseUUID(text); ok {
 		return db.DeviceProfileFilter{UUIDs: []uuid.UUID{id}}
@@ -127,8 +134,8 @@ func chooseProfile(text string) db.DeviceProfileFilter {
 	return db.DeviceProfileFilter{Names: []string{text}}
 }
 
-// deleteDeviceProfiles deletes the profiles that the path or the argument value names, by UUID or name, separated by commas.
-// It deletes all of them or none.
+// deleteDeviceProfiles deletes the profiles that the path or the argument value
+// names, by UUID or name, separated by commas. It deletes all of them or none.
 func (a *API) deleteDeviceProfiles(w http.ResponseWriter, r *http.Request) error {
 	q := readArguments(r, "value")
 	text := q.text("value")
@@ -161,8 +168,8 @@ func (a *API) deleteDeviceProfiles(w http.ResponseWriter, r *http.Request) error
 	return writeEmpty(w, http.StatusNoContent)
 }
 
-// createDeviceProfile creates a device profile and answers with it. The body is a list, as in upstream, with exactly one
-// profile in it.
+// createDeviceProfile creates a device profile and answers with it. The body is
+// a list, as in upstream, with exactly one profile in it.
 func (a *API) createDeviceProfile(w http.ResponseWriter, r *http.Request) error {
 	if q := readArguments(r); q.err != nil {
 		return q.err
@@ -192,7 +199,8 @@ func (a *API) createDeviceProfile(w http.ResponseWriter, r *http.Request) error 
 	return web.WriteJSON(w, http.StatusCreated, a.viewDeviceProfile(r, made))
 }
 
-// readProfile reads a device profile. Like upstream, it ignores members that it does not know.
+// readProfile reads a device profile. Like upstream, it ignores members that it
+// does not know.
 func readProfile(value any) (cyborg.DeviceProfile, error) {
 	var p cyborg.DeviceProfile
 	members, ok := value.(map[string]any)
@@ -233,8 +241,8 @@ func readProfile(value any) (cyborg.DeviceProfile, error) {
 	return p, err
 }
 
-// readGroups reads the groups of a device profile. It bounds the resources that they ask for together, because each of them
-// becomes an accelerator request.
+// readGroups reads the groups of a device profile. It bounds the resources that
+// they ask for together, because each of them becomes an accelerator request.
 func readGroups(value any) ([]map[string]string, error) {
 	list, ok := value.([]any)
 	if value != nil && !ok {
@@ -284,8 +292,9 @@ func readGroups(value any) ([]map[string]string, error) {
 	return groups, nil
 }
 
-// readGroupMember reads one member of a group. It returns the form in which it is stored: the name without spaces around it,
-// and an amount as a text. Nova reads both from the profile.
+// readGroupMember reads one member of a group. It returns the form in which it
+// is stored: the name without spaces around it, and an amount as a text. Nova
+// reads both from the profile.
 func readGroupMember(key string, value any) (clean, text string, err error) {
 	kind, name, ok := strings.Cut(key, ":")
 	name = strings.TrimSpace(name)
@@ -314,7 +323,8 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 	return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported group key %q; it begins with none of resources:, trait:, accel:", web.Shorten(key))
 }
 
-// readTrait checks the name and value of a trait that a profile requires or forbids.
+// readTrait checks the name and value of a trait that a profile requires or
+// forbids.
 func readTrait(name, text string) (clean, value string, err error) {
 	switch {
 	case !customPattern.MatchString(name):
@@ -325,7 +335,8 @@ func readTrait(name, text string) (clean, value string, err error) {
 	return "trait:" + name, text, nil
 }
 
-// readResources checks the resource class and the amount that a profile asks for.
+// readResources checks the resource class and the amount that a profile asks
+// for.
 func readResources(name, text string) (clean, value string, err error) {
 	if !standardClassTable[name] && !customPattern.MatchString(name) {
 		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported resource class %q; it is FPGA, GPU, VGPU, PGPU, or CUSTOM_ and then A-Z, 0-9 and _", web.Shorten(name))

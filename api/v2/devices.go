@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// deviceWriter writes devices as JSON. See text for why they are not marshalled.
+// deviceWriter writes devices as JSON. See text for why they are not
+// marshalled.
 type deviceWriter struct {
 	list
 
@@ -64,8 +65,9 @@ func (w *deviceWriter) device(d *db.ListedDevice) {
 	w.raw("}")
 }
 
-// board returns what is known about the board: a JSON object that is itself encoded as a JSON text. There are few kinds of
-// boards, so results are kept for the rest of the list.
+// board returns what is known about the board: a JSON object that is itself
+// encoded as a JSON text. There are few kinds of boards, so results are kept
+// for the rest of the list.
 func (w *deviceWriter) board(d *db.ListedDevice) string {
 	key := d.ProductID + "\x00" + string(d.BoardInfo)
 	if known, ok := w.boards[key]; ok {
@@ -173,7 +175,8 @@ func noDevice(text string) error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "Device not found with uuid=%s", web.Shorten(text))
 }
 
-// disableDevice puts all accelerators of the device into maintenance, as /v1 does.
+// disableDevice puts all accelerators of the device into maintenance, as /v1
+// does.
 func (a *API) disableDevice(w http.ResponseWriter, r *http.Request) error {
 	return a.administer(w, r, func(id uuid.UUID) (cyborg.Device, error) {
 		return a.store.MaintainDevice(r.Context(), id, cyborg.Maintenance{
@@ -187,8 +190,9 @@ func (a *API) enableDevice(w http.ResponseWriter, r *http.Request) error {
 	return a.administer(w, r, func(id uuid.UUID) (cyborg.Device, error) { return a.store.EnableDevice(r.Context(), id, actor(r)) })
 }
 
-// administer enables or disables the device in the path, with the given change. A device without accelerators cannot be
-// administered; the error is then of kind ErrChanged.
+// administer enables or disables the device in the path, with the given change.
+// A device without accelerators cannot be administered; the error is then of
+// kind ErrChanged.
 func (a *API) administer(w http.ResponseWriter, r *http.Request, change func(id uuid.UUID) (cyborg.Device, error)) error {
 	filter, err := a.chooseDevice(r)
 	if err != nil {
@@ -212,7 +216,8 @@ func (a *API) administer(w http.ResponseWriter, r *http.Request, change func(id 
 		return noDevice(pathText(r, "device"))
 	}
 
-	// The store changes what can be changed and returns the device, so a device without deployables shows only here.
+	// The store changes what can be changed and returns the device, so a device
+	// without deployables shows only here.
 	device, err := change(id)
 	switch {
 	case err != nil:

@@ -10,13 +10,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// Long lists are written straight into the text of the answer, row by row as the database returns them. Ten thousand rows then
-// need neither ten thousand values in memory nor reflection.
+// Long lists are written straight into the text of the answer, row by row as
+// the database returns them. Ten thousand rows then need neither ten thousand
+// values in memory nor reflection.
 
 // text is the JSON of an answer while it is being written.
 type text []byte
 
-// list is the text of a long list. Neighbouring rows often have the same time, so the last formatted time is kept.
+// list is the text of a long list. Neighbouring rows often have the same time,
+// so the last formatted time is kept.
 type list struct {
 	text
 
@@ -24,7 +26,8 @@ type list struct {
 	shown []byte
 }
 
-// newList begins a list in memory that an earlier list has left, if there is any.
+// newList begins a list in memory that an earlier list has left, if there is
+// any.
 func (a *API) newList() list {
 	if place, ok := a.places.Get().(*[]byte); ok {
 		return list{text: (*place)[:0]}
@@ -40,7 +43,8 @@ func (l *list) instant(at time.Time) {
 	l.text = append(l.text, l.shown...)
 }
 
-// since appends the time of the last change, or null if nothing has changed since the row was made.
+// since appends the time of the last change, or null if nothing has changed
+// since the row was made.
 func (l *list) since(made, changed time.Time) {
 	if changed.Equal(made) {
 		l.raw("null")
@@ -52,8 +56,8 @@ func (l *list) since(made, changed time.Time) {
 // raw appends text that is JSON already.
 func (t *text) raw(json string) { *t = append(*t, json...) }
 
-// string appends a text as JSON. Almost all texts are plain ASCII and need at most an escaped quote or backslash; any other
-// text is left to json.Marshal.
+// string appends a text as JSON. Almost all texts are plain ASCII and need at
+// most an escaped quote or backslash; any other text is left to json.Marshal.
 func (t *text) string(value string) {
 	begin := len(*t)
 	*t = append(*t, '"')
@@ -121,7 +125,8 @@ func (t *text) id(id *id) {
 	*t = append(*t, '"')
 }
 
-// link appends a link to the member with that UUID. before is the part of the address in front of the UUID, already escaped.
+// link appends a link to the member with that UUID. before is the part of the
+// address in front of the UUID, already escaped.
 func (t *text) link(before string, id *id, rel string) {
 	t.raw(`{"href":"`)
 	t.raw(before)
@@ -138,7 +143,8 @@ func escaped(value string) string {
 	return string(t[1 : len(t)-1])
 }
 
-// write answers with the list. Afterwards it puts the list's memory back for a later one; the caller must not use it again.
+// write answers with the list. Afterwards it puts the list's memory back for a
+// later one; the caller must not use it again.
 func (a *API) write(w http.ResponseWriter, list text) error {
 	list.raw("\n")
 

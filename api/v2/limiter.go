@@ -11,8 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// limitedStore is the store behind the limiter: each class of requests gets no more than its share of the connections,
-// together with the requests to /v1.
+// limitedStore is the store behind the limiter: each class of requests gets no
+// more than its share of the connections, together with the requests to /v1.
 type limitedStore struct {
 	store   Store
 	limiter *limiter.Limiter

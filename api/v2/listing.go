@@ -7,11 +7,13 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// listingArguments returns the arguments that every list accepts. They are an addition: upstream's lists are always whole.
+// listingArguments returns the arguments that every list accepts. They are an
+// addition: upstream's lists are always whole.
 func listingArguments() []string { return []string{"limit", "marker", "sort_key", "sort_dir"} }
 
-// listing reads the paging and sorting arguments. Without them, a filtered list begins with the newest row and any other list
-// with the oldest, as in upstream.
+// listing reads the paging and sorting arguments. Without them, a filtered list
+// begins with the newest row and any other list with the oldest, as in
+// upstream.
 func (q *arguments) listing(filtered bool) db.Listing {
 	l := db.Listing{Limit: q.whole("limit"), Marker: q.uuid("marker"), SortKey: q.text("sort_key")}
 
@@ -40,18 +42,21 @@ func (q *arguments) listing(filtered bool) db.Listing {
 	return l
 }
 
-// WSME, upstream's framework, writes a list of filters as filters.field=name&filters.value=x, repeated for each filter.
+// WSME, upstream's framework, writes a list of filters as
+// filters.field=name&filters.value=x, repeated for each filter.
 const (
 	filterFields = "filters.field"
 	filterValues = "filters.value"
 )
 
-// knownFilterTable lists the filter fields that upstream accepts. Those that no list reads have no effect, as in upstream.
+// knownFilterTable lists the filter fields that upstream accepts. Those that no
+// list reads have no effect, as in upstream.
 var knownFilterTable = []string{
 	"parent_uuid", "root_uuid", "board", "availability", "interface_type", "instance_uuid", "limit", "marker", "sort_key", "sort_dir", "name",
 }
 
-// filters copies the filters into the arguments, as if each were an argument of its own name. It reports whether there are any.
+// filters copies the filters into the arguments, as if each were an argument of
+// its own name. It reports whether there are any.
 func (q *arguments) filters() bool {
 	fields, values := q.fields[filterFields], q.fields[filterValues]
 	if len(fields) != len(values) {

@@ -20,13 +20,14 @@ type patch struct {
 	holder   cyborg.Holder
 	project  string
 
-	// namesProject is true if the patch mentions /project_id at all, even to remove it. That needs a newer microversion and
-	// an administrator.
+	// namesProject is true if the patch mentions /project_id at all, even to remove
+	// it. That needs a newer microversion and an administrator.
 	namesProject bool
 }
 
-// readPatches reads the body of a PATCH: an object with a list of changes under the UUID of each accelerator request. All
-// must ask for the same thing, for the same holder on the same host.
+// readPatches reads the body of a PATCH: an object with a list of changes under
+// the UUID of each accelerator request. All must ask for the same thing, for
+// the same holder on the same host.
 func readPatches(body any) (map[uuid.UUID]patch, error) {
 	members, ok := body.(map[string]any)
 	if !ok || len(members) == 0 {
@@ -68,11 +69,13 @@ func readPatches(body any) (map[uuid.UUID]patch, error) {
 	return out, nil
 }
 
-// longestProject is the largest number of characters that a value in a patch may have, such as the id of a project.
+// longestProject is the largest number of characters that a value in a patch
+// may have, such as the id of a project.
 const longestProject = 255
 
-// readPatch reads the changes of one accelerator request. All of them must add, which is a bind, or all must remove, which is
-// an unbind. An unbind may name any of the known fields; as in upstream, it makes no difference which.
+// readPatch reads the changes of one accelerator request. All of them must add,
+// which is a bind, or all must remove, which is an unbind. An unbind may name
+// any of the known fields; as in upstream, it makes no difference which.
 func readPatch(key string, value any) (patch, error) {
 	var p patch
 	changes, ok := value.([]any)
@@ -135,8 +138,8 @@ func readPatch(key string, value any) (patch, error) {
 	return p, p.readBind(given)
 }
 
-// readBind checks that the fields of a bind are complete, and reads them into the patch. The holder is an instance, or a service
-// of the infrastructure.
+// readBind checks that the fields of a bind are complete, and reads them into
+// the patch. The holder is an instance, or a service of the infrastructure.
 func (p *patch) readBind(given map[string]string) error {
 	var absent []string
 	for _, path := range []string{"/hostname", "/device_rp_uuid"} {

@@ -10,13 +10,16 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// errorMessage is the body of an error. Upstream has two forms: the message of an error that a handler raised is itself JSON;
-// the message of an error that the router raised is plain text (openstack/cyborg api/middleware/parsable_error.py).
+// errorMessage is the body of an error. Upstream has two forms: the message of
+// an error that a handler raised is itself JSON; the message of an error that
+// the router raised is plain text (openstack/cyborg
+// api/middleware/parsable_error.py).
 type errorMessage struct {
 	Message string `json:"error_message"`
 }
 
-// routerError is an error whose message is a plain text, as upstream's router writes it.
+// routerError is an error whose message is a plain text, as upstream's router
+// writes it.
 type routerError struct {
 	error
 
@@ -43,15 +46,16 @@ func wrongMethod(method string) error {
 		fmt.Sprintf("405 Method Not Allowed\n\nThe method %s is not allowed for this resource. \n\n ", web.Shorten(method)))
 }
 
-// notAcceptable is the error for a version or a content type that is not supported.
+// notAcceptable is the error for a version or a content type that is not
+// supported.
 func notAcceptable(format string, args ...any) error {
 	reason := fmt.Sprintf(format, args...)
 	return withText(cyborg.Errorf(cyborg.ErrInvalid, "%s", reason), http.StatusNotAcceptable,
 		"406 Not Acceptable\n\n"+reason+"\n\n ")
 }
 
-// WithErrors makes all errors of the handler have the bodies that clients of upstream expect, including errors that are raised
-// outside of this package.
+// WithErrors makes all errors of the handler have the bodies that clients of
+// upstream expect, including errors that are raised outside of this package.
 func WithErrors(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		web.SetErrorBody(r.Context(), errorBody)
@@ -59,8 +63,9 @@ func WithErrors(next http.Handler) http.Handler {
 	})
 }
 
-// errorBody returns the body of an error in upstream's form. A 401 has a form of its own, because upstream leaves it to
-// Keystone's middleware in front of the service.
+// errorBody returns the body of an error in upstream's form. A 401 has a form
+// of its own, because upstream leaves it to Keystone's middleware in front of
+// the service.
 func errorBody(given error, problem web.Problem) any {
 	if problem.Status == http.StatusUnauthorized {
 		return map[string]any{"error": map[string]any{"code": problem.Status, "title": "Unauthorized", "message": sentence(problem)}}
@@ -70,7 +75,8 @@ func errorBody(given error, problem web.Problem) any {
 		return errorMessage{plain.text}
 	}
 
-	// WSME, upstream's framework, calls a caller's mistake Client and everything else Server.
+	// WSME, upstream's framework, calls a caller's mistake Client and everything
+	// else Server.
 	code := "Client"
 	if problem.Status >= http.StatusInternalServerError {
 		code = "Server"

@@ -12,8 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// A patch may not change these members of a deployable, nor anything inside them (openstack/cyborg
-// api/controllers/v2/deployables.py).
+// A patch may not change these members of a deployable, nor anything inside
+// them (openstack/cyborg api/controllers/v2/deployables.py).
 var (
 	patchPathPattern = regexp.MustCompile(`^(/[\w-]+)+$`)
 	ownPathTable     = map[string]bool{
@@ -21,8 +21,9 @@ var (
 	}
 )
 
-// programDeployable loads an image of Glance into a deployable. It answers with the deployable when the operation has ended, or
-// with 202 when that takes longer than SyncWait.
+// programDeployable loads an image of Glance into a deployable. It answers with
+// the deployable when the operation has ended, or with 202 when that takes
+// longer than SyncWait.
 func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 	filter, err := chooseDeployable("the deployable in the path", pathText(r, "deployable"))
 	if err != nil {
@@ -60,7 +61,8 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	// The operation goes on when SyncWait is over; 202 tells the client to look again.
+	// The operation goes on when SyncWait is over; 202 tells the client to look
+	// again.
 	if !done.Operation.State.Ended() {
 		return writeEmpty(w, http.StatusAccepted)
 	}
@@ -68,8 +70,9 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 	return a.writeDeployable(w, r, filter)
 }
 
-// readImagePatch reads the UUID of the image from a patch. As in upstream, only the first value of the first change counts;
-// the other changes must be well-formed.
+// readImagePatch reads the UUID of the image from a patch. As in upstream, only
+// the first value of the first change counts; the other changes must be
+// well-formed.
 func readImagePatch(body any) (uuid.UUID, error) {
 	changes, ok := body.([]any)
 	if !ok || len(changes) == 0 {
@@ -103,7 +106,8 @@ func readImagePatch(body any) (uuid.UUID, error) {
 	return image, nil
 }
 
-// checkChange returns an error unless change number i of a patch is well-formed and allowed.
+// checkChange returns an error unless change number i of a patch is well-formed
+// and allowed.
 func checkChange(i int, change any) error {
 	members, ok := change.(map[string]any)
 	if !ok {

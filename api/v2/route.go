@@ -14,15 +14,17 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// Prefix is the path that the routes are below. Upstream's links lead below linkPrefix, whatever path the service itself is
-// at, so the same routes are served there too.
+// Prefix is the path that the routes are below. Upstream's links lead below
+// linkPrefix, whatever path the service itself is at, so the same routes are
+// served there too.
 const (
 	Prefix     = "/v2"
 	linkPrefix = "/accelerator/v2"
 )
 
-// bareTable lists the collections that upstream also serves without /v2 in front. Upstream's fifth, devices, is missing here:
-// /devices without a prefix is a list of /v1.
+// bareTable lists the collections that upstream also serves without /v2 in
+// front. Upstream's fifth, devices, is missing here: /devices without a prefix
+// is a list of /v1.
 var bareTable = []string{"accelerator_requests", "attributes", "deployables", "device_profiles"}
 
 // Route is one kind of request that the API serves.
@@ -33,8 +35,9 @@ type Route struct {
 	Handle  web.Handler // called for authenticated callers whom the rule allows
 }
 
-// Within reports whether this API serves the path, and returns the part below Prefix. A slash at the end is removed, and so is
-// ".json", which upstream takes for a choice of the content type.
+// Within reports whether this API serves the path, and returns the part below
+// Prefix. A slash at the end is removed, and so is ".json", which upstream
+// takes for a choice of the content type.
 func Within(path string) (string, bool) {
 	rest, below := strings.CutPrefix(path, linkPrefix)
 	if !below {
@@ -56,8 +59,9 @@ func Within(path string) (string, bool) {
 	return rest, below && (rest == "" || rest[0] == '/')
 }
 
-// ServeHTTP serves the paths that Within accepts. It checks in upstream's order, so that a wrong request gets the same error:
-// authentication, microversion, permission, and then the request itself.
+// ServeHTTP serves the paths that Within accepts. It checks in upstream's
+// order, so that a wrong request gets the same error: authentication,
+// microversion, permission, and then the request itself.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 		path, _ := Within(r.URL.Path)
@@ -72,7 +76,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			web.SetIdentity(r.Context(), caller.Identity())
 			ctx := limiter.WithClass(auth.WithCaller(r.Context(), caller), limiter.ClassOf(r.Method))
 
-			// Nova gives up an instance at any refusal, so requests of services wait for admission instead.
+			// Nova gives up an instance at any refusal, so requests of services wait for
+			// admission instead.
 			if caller.Service() && r.Header.Get(serviceTokenHeader) != "" {
 				var cancel context.CancelFunc
 				ctx, cancel = a.neverRefuse(ctx, r.Method)
@@ -87,7 +92,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 
-		// The router sees the path below Prefix. The URL is copied, because a handler must not change the one it was given.
+		// The router sees the path below Prefix. The URL is copied, because a handler
+		// must not change the one it was given.
 		inner := *r.URL
 		inner.Path, inner.RawPath = path+"/", "" // chi needs a path that is not empty
 		if path != "" {
@@ -101,12 +107,14 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}).ServeHTTP(w, r)
 }
 
-// serviceTokenHeader carries the token of a service that asks on behalf of a user.
+// serviceTokenHeader carries the token of a service that asks on behalf of a
+// user.
 const serviceTokenHeader = "X-Service-Token"
 
-// neverRefuse makes the requests of services such as Nova wait for admission instead of being refused when the server is busy,
-// but no longer than a bind may take. A PATCH gets no deadline here: bind and unbind watch the time themselves, because a bind
-// that ran out of time must be recorded as failed.
+// neverRefuse makes the requests of services such as Nova wait for admission
+// instead of being refused when the server is busy, but no longer than a bind
+// may take. A PATCH gets no deadline here: bind and unbind watch the time
+// themselves, because a bind that ran out of time must be recorded as failed.
 func (a *API) neverRefuse(ctx context.Context, method string) (context.Context, context.CancelFunc) {
 	ctx = limiter.NeverRefuse(ctx)
 	if method == http.MethodPatch {
@@ -116,7 +124,8 @@ func (a *API) neverRefuse(ctx context.Context, method string) (context.Context, 
 	return context.WithTimeout(ctx, a.config.BindTimeout)
 }
 
-// newRouter makes the router from Routes, so that no route is without a policy rule.
+// newRouter makes the router from Routes, so that no route is without a policy
+// rule.
 func (a *API) newRouter() *chi.Mux {
 	router := chi.NewRouter()
 	router.Method(http.MethodGet, "/", named(Prefix, a.showVersion))
@@ -129,7 +138,8 @@ func (a *API) newRouter() *chi.Mux {
 	router.NotFound(func(w http.ResponseWriter, r *http.Request) { web.WriteError(w, r, noSuchPath()) })
 
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
-		// Upstream has no GET for the actions below a member, such as /devices/ID/enable, and answers them with 404, not 405.
+		// Upstream has no GET for the actions below a member, such as
+		// /devices/ID/enable, and answers them with 404, not 405.
 		const ofOne = 2 // slashes in the path of one member
 		if r.Method == http.MethodGet && strings.Count(r.URL.Path, "/") > ofOne {
 			web.WriteError(w, r, noSuchPath())
@@ -142,7 +152,8 @@ func (a *API) newRouter() *chi.Mux {
 	return router
 }
 
-// named sets the route's pattern, for metrics and logs, before the handler runs.
+// named sets the route's pattern, for metrics and logs, before the handler
+// runs.
 func named(pattern string, handle web.Handler) http.Handler {
 	return web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 		web.SetRoute(r.Context(), pattern)
@@ -150,7 +161,8 @@ func named(pattern string, handle web.Handler) http.Handler {
 	})
 }
 
-// permitted checks the Accept header, the policy rule and the Content-Type, in this order, before it calls the handler.
+// permitted checks the Accept header, the policy rule and the Content-Type, in
+// this order, before it calls the handler.
 func (a *API) permitted(route Route) web.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if err := acceptsJSON(r); err != nil {
@@ -167,7 +179,8 @@ func (a *API) permitted(route Route) web.Handler {
 	}
 }
 
-// acceptsJSON rejects a request that does not accept JSON. As in upstream, weights in the Accept header are not considered.
+// acceptsJSON rejects a request that does not accept JSON. As in upstream,
+// weights in the Accept header are not considered.
 func acceptsJSON(r *http.Request) error {
 	ranges := r.Header.Values("Accept")
 	if len(ranges) == 0 {

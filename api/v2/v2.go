@@ -1,9 +1,11 @@
-// Package v2 is OpenStack Cyborg's REST interface, so that Nova and every other client work with this server unchanged. It has
-// no records of its own: it shows and changes the same records as /v1. docs/differences.md lists where its answers differ from
-// upstream's, and why.
+// Package v2 is OpenStack Cyborg's REST interface, so that Nova and every other
+// client work with this server unchanged. It has no records of its own: it
+// shows and changes the same records as /v1. docs/differences.md lists where
+// its answers differ from upstream's, and why.
 //
-// The package reaches the records and Temporal only through the interfaces that it declares. It must not import a driver, an
-// activity or a worker, nor open the store itself.
+// The package reaches the records and Temporal only through the interfaces that
+// it declares. It must not import a driver, an activity or a worker, nor open
+// the store itself.
 package v2
 
 import (
@@ -27,14 +29,18 @@ import (
 // documentPath is where the OpenAPI document is served, below Prefix.
 const documentPath = "/openapi.json"
 
-// Config bounds what requests may use. The zero value of a field means its default.
+// Config bounds what requests may use. The zero value of a field means its
+// default.
 type Config struct {
-	// PublicEndpoint is the address that links begin with, such as https://cloud.example.org. By default, links begin with the
-	// address that the request was sent to.
+	// PublicEndpoint is the address that links begin with, such as
+	// https://cloud.example.org. By default, links begin with the address that the
+	// request was sent to.
 	PublicEndpoint string
-	// SyncWait is how long a request waits for its operation to end before it answers 202; default 30 s.
+	// SyncWait is how long a request waits for its operation to end before it
+	// answers 202; default 30 s.
 	SyncWait time.Duration
-	// BindTimeout is how long a bind may take, including the time it waits for other operations; default 60 s.
+	// BindTimeout is how long a bind may take, including the time it waits for
+	// other operations; default 60 s.
 	BindTimeout time.Duration
 	// BodyLimit is the largest body, in bytes; default 1 MiB.
 	BodyLimit int64
@@ -48,7 +54,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Store is what this interface needs of the records; *db.Store implements it. Method comments are there.
+// Store is what this interface needs of the records; *db.Store implements it.
+// Method comments are there.
 type Store interface {
 	DeviceProfiles(ctx context.Context, filter db.DeviceProfileFilter, listing db.Listing) ([]cyborg.DeviceProfile, error)
 	CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error)
@@ -68,25 +75,29 @@ type Store interface {
 	ARQStore
 }
 
-// Policy decides whether the caller in ctx (auth.CallerOf) may do what a rule covers. The error is of kind ErrForbidden.
+// Policy decides whether the caller in ctx (auth.CallerOf) may do what a rule
+// covers. The error is of kind ErrForbidden.
 type Policy interface {
 	Check(ctx context.Context, rule string) error
 }
 
-// Authenticator determines who makes a request. The error is of kind ErrUnauthenticated, or ErrUnavailable if the identity
-// service cannot be asked.
+// Authenticator determines who makes a request. The error is of kind
+// ErrUnauthenticated, or ErrUnavailable if the identity service cannot be
+// asked.
 type Authenticator interface {
 	Authenticate(r *http.Request) (auth.Caller, error)
 }
 
 // Operator runs operations; *v1.API implements it.
 type Operator interface {
-	// Operate admits an operation, starts it, and waits at most that long for its end. The returned operation may still be
-	// running. It is set even beside an error if the operation was admitted.
+	// Operate admits an operation, starts it, and waits at most that long for its
+	// end. The returned operation may still be running. It is set even beside an
+	// error if the operation was admitted.
 	Operate(w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind, admission db.Admission, wait time.Duration) (db.Admitted, error)
 }
 
-// Deps are the parts that an API is made of. All are needed unless the field says otherwise.
+// Deps are the parts that an API is made of. All are needed unless the field
+// says otherwise.
 type Deps struct {
 	Store         Store
 	Limiter       *limiter.Limiter
@@ -116,7 +127,8 @@ type API struct {
 	places        sync.Pool // of *[]byte: the memory of long lists, used again by later ones
 }
 
-// New returns the API. It limits its use of the store to what deps.Limiter grants.
+// New returns the API. It limits its use of the store to what deps.Limiter
+// grants.
 func New(config Config, deps Deps) *API {
 	a := &API{
 		config: config.withDefaults(), store: &limitedStore{store: deps.Store, limiter: deps.Limiter}, operator: deps.Operator, policy: deps.Policy,
@@ -128,8 +140,9 @@ func New(config Config, deps Deps) *API {
 	return a
 }
 
-// Routes lists every route with the policy rule that guards it. The router is made from this list, so no route can be without
-// a rule. Only the version document and the OpenAPI document need no rule; everybody may read them.
+// Routes lists every route with the policy rule that guards it. The router is
+// made from this list, so no route can be without a rule. Only the version
+// document and the OpenAPI document need no rule; everybody may read them.
 func (a *API) Routes() []Route {
 	const (
 		profile    = "/device_profiles"
@@ -177,7 +190,8 @@ func (a *API) showDocument(w http.ResponseWriter, _ *http.Request) error {
 	return err
 }
 
-// actor returns the actor that changes are recorded under: the caller, with the id of the request.
+// actor returns the actor that changes are recorded under: the caller, with the
+// id of the request.
 func actor(r *http.Request) cyborg.Actor {
 	return auth.CallerOf(r.Context()).Actor(web.RequestID(r.Context()))
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// The supported microversions are 2.lowestMinor to 2.highestMinor. A request without the version header gets the lowest.
+// The supported microversions are 2.lowestMinor to 2.highestMinor. A request
+// without the version header gets the lowest.
 const (
 	major        = 2
 	lowestMinor  = 0
@@ -26,7 +27,8 @@ const (
 	minorStatus  = 3 // devices have a status
 )
 
-// serviceType is upstream's type in the service catalog; the version header names it too.
+// serviceType is upstream's type in the service catalog; the version header
+// names it too.
 const serviceType = "accelerator"
 
 // The version headers, in Go's canonical spelling.
@@ -36,7 +38,8 @@ const (
 	highestHeader = "Openstack-Api-Maximum-Version"
 )
 
-// versionPattern matches a microversion. Nine digits are more than any version has and always fit into an int.
+// versionPattern matches a microversion. Nine digits are more than any version
+// has and always fit into an int.
 var versionPattern = regexp.MustCompile(`^([0-9]{1,9})\.([0-9]{1,9})$`)
 
 // minorKey is the context key of the negotiated minor version.
@@ -48,7 +51,8 @@ func minorOf(ctx context.Context) int {
 	return minor
 }
 
-// needs returns an error with status 406 if a feature is newer than the request's microversion.
+// needs returns an error with status 406 if a feature is newer than the
+// request's microversion.
 func needs(ctx context.Context, minor int) error {
 	if minorOf(ctx) >= minor {
 		return nil
@@ -61,8 +65,8 @@ func needs(ctx context.Context, minor int) error {
 // versionText returns the text of a version, such as "2.3".
 func versionText(minor int) string { return fmt.Sprintf("%d.%d", major, minor) }
 
-// negotiate determines the microversion of a request, puts it into the request's context, and sets the version headers of the
-// answer.
+// negotiate determines the microversion of a request, puts it into the
+// request's context, and sets the version headers of the answer.
 func negotiate(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	header := w.Header()
 	header.Set("Vary", "OpenStack-API-Version") // spelt as in upstream, not in Go's canonical form
@@ -76,7 +80,8 @@ func negotiate(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	header.Set(lowestHeader, versionText(lowestMinor))
 	header.Set(highestHeader, versionText(highestMinor))
 
-	// The headers above belong to refusals, too, so that clients can choose another version.
+	// The headers above belong to refusals, too, so that clients can choose another
+	// version.
 	supported := fmt.Sprintf("[%s, %s]", versionText(lowestMinor), versionText(highestMinor))
 	switch {
 	case asked.major != major:
@@ -95,8 +100,9 @@ func negotiate(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 // askedFor is the version that a request asks for.
 type askedFor struct{ major, minor int }
 
-// askedVersion reads the values of the version header: a list with an entry for each service, such as "accelerator 2.3". As in
-// upstream, an entry without a service counts too. It returns false if no entry is meant for this service.
+// askedVersion reads the values of the version header: a list with an entry for
+// each service, such as "accelerator 2.3". As in upstream, an entry without a
+// service counts too. It returns false if no entry is meant for this service.
 func askedVersion(values []string) (askedFor, bool) {
 	if len(values) == 0 {
 		return askedFor{major, lowestMinor}, true
@@ -144,7 +150,8 @@ type DiscoveryView struct {
 	Default     VersionView   `json:"default_version"`
 }
 
-// Discovery returns the document of all versions. Its links lead to the host that the request was sent to.
+// Discovery returns the document of all versions. Its links lead to the host
+// that the request was sent to.
 func Discovery(r *http.Request) DiscoveryView {
 	version := viewVersion("v2", requestHost(r)+linkPrefix)
 	return DiscoveryView{
@@ -155,7 +162,8 @@ func Discovery(r *http.Request) DiscoveryView {
 	}
 }
 
-// viewVersion returns the view of the only version, under the id and address that the document needs.
+// viewVersion returns the view of the only version, under the id and address
+// that the document needs.
 func viewVersion(id, href string) VersionView {
 	return VersionView{
 		ID: id, Status: "CURRENT", Highest: versionText(highestMinor), Lowest: versionText(lowestMinor),
@@ -163,7 +171,8 @@ func viewVersion(id, href string) VersionView {
 	}
 }
 
-// showVersion answers with the version document of /v2. The members are declared here in the order of upstream's document.
+// showVersion answers with the version document of /v2. The members are
+// declared here in the order of upstream's document.
 func (a *API) showVersion(w http.ResponseWriter, r *http.Request) error {
 	view := viewVersion("v2.0", a.base(r)+linkPrefix+"/")
 	return web.WriteJSON(w, http.StatusOK, struct {

@@ -15,7 +15,8 @@ type linkView struct {
 	Rel  string `json:"rel"`
 }
 
-// base returns the address that links begin with: the configured one, or that of the request.
+// base returns the address that links begin with: the configured one, or that
+// of the request.
 func (a *API) base(r *http.Request) string {
 	if a.config.PublicEndpoint != "" {
 		return strings.TrimSuffix(a.config.PublicEndpoint, "/")
@@ -36,7 +37,8 @@ func (a *API) selfLink(r *http.Request, collection, id string) linkView {
 	return linkView{Href: a.base(r) + linkPrefix + "/" + collection + "/" + id, Rel: "self"}
 }
 
-// viewTime formats a time; it returns nil for the zero time, so that it becomes null in JSON.
+// viewTime formats a time; it returns nil for the zero time, so that it becomes
+// null in JSON.
 func viewTime(at time.Time) *string {
 	if at.IsZero() {
 		return nil
@@ -53,7 +55,8 @@ func orNull(text string) *string {
 	return &text
 }
 
-// each converts every value of a list. The result is never nil, so that an empty list becomes [] and not null.
+// each converts every value of a list. The result is never nil, so that an
+// empty list becomes [] and not null.
 func each[T, V any](values []T, view func(T) V) []V {
 	out := make([]V, len(values))
 	for i, value := range values {

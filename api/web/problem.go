@@ -18,7 +18,8 @@ import (
 // left before the answer. It is nginx's convention; no caller receives it.
 const statusClientGone = 499
 
-// Problem is the body of every error answer (RFC 9457, application/problem+json).
+// Problem is the body of every error answer (RFC 9457,
+// application/problem+json).
 type Problem struct {
 	Type      string           `json:"type"`
 	Title     string           `json:"title"`

@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/configcmd"
 )
 
-// rootCommand is cyborg-agent with its subcommands. Without one it runs the agent.
+// rootCommand is cyborg-agent with its subcommands. Without one it runs the
+// agent.
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "cyborg-agent",

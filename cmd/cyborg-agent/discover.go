@@ -15,13 +15,17 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// discovery is the output of discover: the part of an agent's report that drivers know.
+// discovery is the output of discover: the part of an agent's report that
+// drivers know.
 type discovery struct {
 	Host     string                 `json:"host"`
 	Backends []cyborg.BackendReport `json:"backends"`
 }
 
-// discover looks once with each configured backend and prints what it sees as JSON, also where some backends fail. It does not disturb an agent that runs on this host: the drivers get empty state directories for the time of the look.
+// discover looks once with each configured backend and prints what it sees as
+// JSON, also where some backends fail. It does not disturb an agent that runs
+// on this host: the drivers get empty state directories for the time of the
+// look.
 func discover(cmd *cobra.Command, _ []string) (err error) {
 	c, err := load(cmd)
 	if err != nil {
@@ -32,7 +36,8 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 			WithHint("Set agent.backends, or try one with --backends '[{driver: generic, options: {device_spec: [{vendor_id: \"10de\"}]}}]'.")
 	}
 
-	// What was seen is printed even where a backend fails: the others' results are of use.
+	// What was seen is printed even where a backend fails: the others' results are
+	// of use.
 	seen := discovery{Host: c.Agent.Host}
 	failure := eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		report, err := look(cmd.Context(), c, backend, newDriver)
@@ -49,7 +54,8 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 	return failure
 }
 
-// checkBackends returns what is wrong with the backends of a configuration: unknown drivers, or options that a driver refuses.
+// checkBackends returns what is wrong with the backends of a configuration:
+// unknown drivers, or options that a driver refuses.
 func checkBackends(cmd *cobra.Command, c *config.Config) error {
 	return eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		if _, err := newDriver(); err != nil {
@@ -59,7 +65,9 @@ func checkBackends(cmd *cobra.Command, c *config.Config) error {
 	})
 }
 
-// eachBackend calls do for each configured backend, with a function that makes the backend's driver, and joins the errors. The drivers' state is in a temporary directory that is removed afterwards.
+// eachBackend calls do for each configured backend, with a function that makes
+// the backend's driver, and joins the errors. The drivers' state is in a
+// temporary directory that is removed afterwards.
 func eachBackend(
 	cmd *cobra.Command, c *config.Config, do func(backend config.Backend, newDriver func() (drivers.Driver, error)) error,
 ) (err error) {
@@ -91,7 +99,8 @@ func eachBackend(
 	return errors.Join(failures...)
 }
 
-// look makes the driver of one backend and has it discover. The report is also filled where that fails.
+// look makes the driver of one backend and has it discover. The report is also
+// filled where that fails.
 func look(
 	ctx context.Context, c *config.Config, backend config.Backend, newDriver func() (drivers.Driver, error),
 ) (cyborg.BackendReport, error) {
@@ -102,7 +111,8 @@ func look(
 	if !backend.Enabled {
 		return report, nil
 	}
-	// A failed backend is a part of the output as well, so the report says what went wrong.
+	// A failed backend is a part of the output as well, so the report says what
+	// went wrong.
 	fail := func(err error) (cyborg.BackendReport, error) {
 		report.State, report.Error = cyborg.BackendFailed, err.Error()
 		return report, cyborg.Errorf(cyborg.ErrorKindOf(err), "backend %s: %w", backend.Name, err)

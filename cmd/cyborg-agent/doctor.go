@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// healthPath is the path that an agent endpoint answers to every client that it lets in.
+	// healthPath is the path that an agent endpoint answers to every client that it
+	// lets in.
 	healthPath = "/healthz"
 	// hostsPath, followed by a host's name, is the path of that host's record.
 	hostsPath = "/agent/v1/hosts/"
@@ -35,7 +36,8 @@ const (
 	endpointLimit = 5 * time.Second
 )
 
-// doctorCommand is the doctor's command, which makes all checks, also after one has failed.
+// doctorCommand is the doctor's command, which makes all checks, also after one
+// has failed.
 func doctorCommand() *cobra.Command {
 	return doctor.Command("Check the agent's set-up on this host, and say what to do",
 		"Looks, with the agent's configuration, at what an agent stands on, whether one runs or not: the configuration, the\n"+
@@ -63,7 +65,8 @@ func doctorCommand() *cobra.Command {
 		})
 }
 
-// examineStateDir checks that the agent can keep its journal. The agent makes a missing directory, so then its nearest existing parent is checked.
+// examineStateDir checks that the agent can keep its journal. The agent makes a
+// missing directory, so then its nearest existing parent is checked.
 func examineStateDir(f *doctor.Findings, dir string) {
 	// place ends as the directory itself, or as its nearest parent that exists.
 	place := dir
@@ -117,7 +120,8 @@ func examineKernel(f *doctor.Findings, root string) {
 		f.OKf("sysfs", "%s shows %d functions", devices, len(entries))
 	}
 
-	// Binding a PCI function to a driver is a write to sysfs, which only root may make.
+	// Binding a PCI function to a driver is a write to sysfs, which only root may
+	// make.
 	if os.Geteuid() != 0 {
 		f.Warn("rights", "this user is not root", "Discovery works; binding a function to a driver needs root. Run the agent as root.")
 		return
@@ -125,7 +129,8 @@ func examineKernel(f *doctor.Findings, root string) {
 	f.OKf("rights", "this user is root")
 }
 
-// examineWhitelist checks that the agent can tell its Nova which PCI devices to give out, and that nothing else tells Nova so.
+// examineWhitelist checks that the agent can tell its Nova which PCI devices to
+// give out, and that nothing else tells Nova so.
 func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 	const check = "whitelist of Nova"
 	if file.Dir == "" {
@@ -165,7 +170,8 @@ func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 	}
 }
 
-// examineBackends checks that each backend's driver can be made and discovers its devices.
+// examineBackends checks that each backend's driver can be made and discovers
+// its devices.
 func examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
 	if len(c.Agent.Backends) == 0 {
 		f.Warn("backends", "none is configured", "Set agent.backends, or install drivers with: cyborg driver install")
@@ -190,7 +196,8 @@ func examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
 	}
 }
 
-// examineEndpoints checks each server's endpoint. One that answers is enough for the agent to work, so the others are then only a warning.
+// examineEndpoints checks each server's endpoint. One that answers is enough
+// for the agent to work, so the others are then only a warning.
 func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config) {
 	trust, err := c.Agent.TLS.Client()
 	if err != nil {
@@ -256,7 +263,8 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 // serverClient sends requests to the servers' endpoints.
 type serverClient struct{ trust *tls.Config }
 
-// get requests a URL within endpointLimit and calls read with the answer. It uses no connection twice, so that each check connects anew.
+// get requests a URL within endpointLimit and calls read with the answer. It
+// uses no connection twice, so that each check connects anew.
 func (a serverClient) get(ctx context.Context, url string, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, endpointLimit)
 	defer cancel()
@@ -277,7 +285,8 @@ func (a serverClient) get(ctx context.Context, url string, read func(*http.Respo
 	return read(response)
 }
 
-// health returns the time on the server's clock. HTTP sends whole seconds, so half a second is added.
+// health returns the time on the server's clock. HTTP sends whole seconds, so
+// half a second is added.
 func (a serverClient) health(ctx context.Context, endpoint string) (then time.Time, err error) {
 	err = a.get(ctx, endpoint+healthPath, func(response *http.Response) error {
 		if response.StatusCode != http.StatusOK {
@@ -290,7 +299,8 @@ func (a serverClient) health(ctx context.Context, endpoint string) (then time.Ti
 	return then, err
 }
 
-// host returns the record of a host. The error is of kind ErrNotFound where there is none.
+// host returns the record of a host. The error is of kind ErrNotFound where
+// there is none.
 func (a serverClient) host(ctx context.Context, endpoint, name string) (host cyborg.Host, err error) {
 	err = a.get(ctx, endpoint+hostsPath+name, func(response *http.Response) error {
 		switch response.StatusCode {

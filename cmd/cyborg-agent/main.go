@@ -1,4 +1,5 @@
-// Command cyborg-agent is the agent of one host, which manages the accelerators there. It must never import the database, the API or the conductor.
+// Command cyborg-agent is the agent of one host, which manages the accelerators
+// there. It must never import the database, the API or the conductor.
 package main
 
 import (
@@ -13,7 +14,8 @@ import (
 func main() {
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 
-	// A second Ctrl-C ends the process at once. A second SIGTERM does not, because supervisors send SIGTERM both to a process and to its group.
+	// A second Ctrl-C ends the process at once. A second SIGTERM does not, because
+	// supervisors send SIGTERM both to a process and to its group.
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
 
 	os.Exit(commandline.Execute(ctx, rootCommand(), os.Args[1:], os.Stdout, os.Stderr))

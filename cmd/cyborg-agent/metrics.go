@@ -17,7 +17,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// listenForMetrics opens the agent's port for metrics; nil where none is configured. Beyond loopback the port speaks TLS with the agent's certificate, and serves only clients whose certificate is from the same authorities.
+// listenForMetrics opens the agent's port for metrics; nil where none is
+// configured. Beyond loopback the port speaks TLS with the agent's certificate,
+// and serves only clients whose certificate is from the same authorities.
 func listenForMetrics(ctx context.Context, c config.Agent) (net.Listener, error) {
 	if c.MetricsListen == "" {
 		return nil, nil //nolint:nilnil // no port is a configuration, too
@@ -41,13 +43,15 @@ func listenForMetrics(ctx context.Context, c config.Agent) (net.Listener, error)
 	return tls.NewListener(listener, secure), nil
 }
 
-// serveMetrics serves GET /metrics and GET /healthz until ctx ends. It returns an error only where the listener failed by itself.
+// serveMetrics serves GET /metrics and GET /healthz until ctx ends. It returns
+// an error only where the listener failed by itself.
 func serveMetrics(ctx context.Context, listener net.Listener, metrics prometheus.Gatherer, log *slog.Logger) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 
-	// The timeouts keep a slow client from holding a connection of the agent for long.
+	// The timeouts keep a slow client from holding a connection of the agent for
+	// long.
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),

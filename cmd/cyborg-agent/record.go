@@ -15,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// recordCommand is the command that records this machine's PCI devices into a file.
+// recordCommand is the command that records this machine's PCI devices into a
+// file.
 func recordCommand() *cobra.Command {
 	var output string
 	command := &cobra.Command{
@@ -50,7 +51,9 @@ func recordCommand() *cobra.Command {
 	return command
 }
 
-// recordTo writes the recording into a temporary file next to path, and links it to path when it is complete. Link, unlike rename, never replaces an existing file.
+// recordTo writes the recording into a temporary file next to path, and links
+// it to path when it is complete. Link, unlike rename, never replaces an
+// existing file.
 func recordTo(ctx context.Context, cmd *cobra.Command, root, path string) (err error) {
 	part, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

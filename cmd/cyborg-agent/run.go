@@ -43,7 +43,8 @@ func run(cmd *cobra.Command, _ []string) error {
 		defer listener.Close()
 	}
 
-	// The client is lazy: the agent starts, and keeps its journal, while Temporal is away.
+	// The client is lazy: the agent starts, and keeps its journal, while Temporal
+	// is away.
 	temporal, err := temporalclient.Lazy(c.Temporal, log, "agent@"+c.Agent.Host)
 	if err != nil {
 		return err
@@ -60,7 +61,8 @@ func run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 
-	// Where the agent or the listener fails, the group ends the other one, and the process with an error.
+	// Where the agent or the listener fails, the group ends the other one, and the
+	// process with an error.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Run(ctx) })
 	if listener != nil {

@@ -1,4 +1,5 @@
-// Command cyborg is the command line of the accelerator manager, and its server.
+// Command cyborg is the command line of the accelerator manager, and its
+// server.
 package main
 
 import (
@@ -14,7 +15,8 @@ import (
 func main() {
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 
-	// A second Ctrl-C ends the process at once. A second SIGTERM does not, because supervisors send SIGTERM both to a process and to its group.
+	// A second Ctrl-C ends the process at once. A second SIGTERM does not, because
+	// supervisors send SIGTERM both to a process and to its group.
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt) })
 
 	os.Exit(cli.Execute(ctx, os.Args[1:], cli.System(), server.Commands()...))

@@ -115,7 +115,8 @@ func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 	})
 }
 
-// Discover reports the cards that are on the bus, in the order of their addresses.
+// Discover reports the cards that are on the bus, in the order of their
+// addresses.
 func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	reports := make([]cyborg.DeviceReport, 0, len(d.slots))
 	for _, s := range d.slots {

@@ -112,8 +112,7 @@ func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, netwo
 }
 
 // capability returns what a request can match besides the ids: the class and
-// the
-// physical function.
+// the physical function.
 func capability(f sysfs.Function) cyborg.JSONObject {
 	capability := cyborg.JSONObject{"pci_class": f.Class.String()}
 	if f.PF != nil {

@@ -2,8 +2,9 @@ package sysfs
 
 import "fmt"
 
-// Class is a PCI class code: base class, sub-class and programming interface, eight bits each, as PCI-SIG's "PCI Code
-// and ID Assignment Specification" lists them.
+// Class is a PCI class code: base class, sub-class and programming interface,
+// eight bits each, as PCI-SIG's "PCI Code and ID Assignment Specification"
+// lists them.
 type Class uint32
 
 // The classes that decide on a device type or on the protection of a function.

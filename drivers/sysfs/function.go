@@ -18,7 +18,8 @@ import (
 // left out: reading them blocks as long as an unbind of the device hangs.
 type Function struct {
 	Address cyborg.PCIAddress
-	// Path is the function's own directory below the root, such as sys/devices/pci0000:00/0000:00:02.0.
+	// Path is the function's own directory below the root, such as
+	// sys/devices/pci0000:00/0000:00:02.0.
 	Path string
 
 	// Vendor, Product, SubsystemVendor and SubsystemProduct are ids of four
@@ -142,7 +143,8 @@ func (v *view) functions(ctx context.Context) ([]Function, error) {
 	return functions, nil
 }
 
-// Function reads one function. The error is of kind ErrNotFound where it is not on the bus.
+// Function reads one function. The error is of kind ErrNotFound where it is not
+// on the bus.
 func (t *Tree) Function(ctx context.Context, address cyborg.PCIAddress) (Function, error) {
 	v, err := t.open()
 	if err != nil {

@@ -1,6 +1,7 @@
-// Package adopt takes over the records of an OpenStack Cyborg: it reads that service's database and copies its devices,
-// deployables, attach handles, device profiles and accelerator requests into ours, with their UUIDs. It writes only through
-// the store, and must not import the API or a workflow.
+// Package adopt takes over the records of an OpenStack Cyborg: it reads that
+// service's database and copies its devices, deployables, attach handles,
+// device profiles and accelerator requests into ours, with their UUIDs. It
+// writes only through the store, and must not import the API or a workflow.
 package adopt
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// adopter is the actor in the history of adopted rows. It also stands for the driver of devices that no report has shown yet.
+// adopter is the actor in the history of adopted rows. It also stands for the
+// driver of devices that no report has shown yet.
 const adopter = "openstack"
 
 // Report is what an adoption did, or would do.
@@ -25,14 +27,17 @@ type Report struct {
 	Applied bool // false if nothing was written
 }
 
-// Store is what writes the adoption; *db.Store implements it. Without apply it only compares.
+// Store is what writes the adoption; *db.Store implements it. Without apply it
+// only compares.
 type Store interface {
 	Adopt(ctx context.Context, in db.Adoption, actor cyborg.Actor, apply bool) (db.Adopted, error)
 }
 
-// Run reads the records of the OpenStack Cyborg whose database has that URL. It adopts them if apply is true and if no row is
-// refused or in conflict with ours: all rows or none. It changes nothing in that database. Errors: ErrInvalid for the URL,
-// ErrUnavailable for a database that does not answer, ErrUnsupported for a schema that is not known.
+// Run reads the records of the OpenStack Cyborg whose database has that URL. It
+// adopts them if apply is true and if no row is refused or in conflict with
+// ours: all rows or none. It changes nothing in that database. Errors:
+// ErrInvalid for the URL, ErrUnavailable for a database that does not answer,
+// ErrUnsupported for a schema that is not known.
 func Run(ctx context.Context, from string, store Store, apply bool, log *slog.Logger) (Report, error) {
 	source, err := open(from)
 	if err != nil {
@@ -45,7 +50,8 @@ func Run(ctx context.Context, from string, store Store, apply bool, log *slog.Lo
 		return Report{}, err
 	}
 
-	// A refused row ends the adoption before the store is asked: what is left of the records would be incomplete.
+	// A refused row ends the adoption before the store is asked: what is left of
+	// the records would be incomplete.
 	converted := convert(records)
 	report := Report{Refused: converted.refused, Notes: converted.notes}
 	if len(report.Refused) > 0 {

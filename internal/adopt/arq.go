@@ -10,7 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// arq converts an accelerator request. holders collects the requests that hold a handle, by upstream's id of the handle.
+// arq converts an accelerator request. holders collects the requests that hold
+// a handle, by upstream's id of the handle.
 func (c *converter) arq(a arq, holders map[int64]arq) {
 	refuse := func(format string, args ...any) {
 		c.refuse("extended_accelerator_requests", a.id, a.uuid, format, args...)
@@ -54,7 +55,8 @@ func (c *converter) arq(a arq, holders map[int64]arq) {
 	case cyborg.ARQBindFailed:
 		out.Reason = "its bind failed in OpenStack Cyborg"
 
-	// These states belong to work in progress. Nobody will finish it after the adoption, so the bind has failed.
+	// These states belong to work in progress. Nobody will finish it after the
+	// adoption, so the bind has failed.
 	case cyborg.ARQBindStarted, cyborg.ARQDeleting:
 		c.note("extended_accelerator_requests", a.id, a.uuid, "it is %s, and nobody works on it any more; it is adopted as BindFailed", a.state)
 		out.State, out.Reason = cyborg.ARQBindFailed, "OpenStack Cyborg was stopped while it was "+a.state
@@ -63,7 +65,8 @@ func (c *converter) arq(a arq, holders map[int64]arq) {
 		return
 	}
 
-	// A failed bind keeps its host, provider and instance. A bound request has read them already.
+	// A failed bind keeps its host, provider and instance. A bound request has read
+	// them already.
 	if out.State == cyborg.ARQBindFailed && !c.place(a, &out, refuse) {
 		return
 	}
@@ -71,7 +74,8 @@ func (c *converter) arq(a arq, holders map[int64]arq) {
 	c.adoption.ARQs = append(c.adoption.ARQs, out)
 }
 
-// place reads where a request was to be bound: host, resource provider and instance. It returns false after a refusal.
+// place reads where a request was to be bound: host, resource provider and
+// instance. It returns false after a refusal.
 func (c *converter) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)) bool {
 	if a.host.Valid {
 		out.Host = &a.host.String
@@ -98,8 +102,9 @@ func (c *converter) place(a arq, out *db.AdoptedARQ, refuse func(string, ...any)
 	return true
 }
 
-// bound converts a request that is bound, and makes its instance the holder of the handle. It returns false after a refusal. In
-// upstream's database two requests may refer to one handle, which must not happen here.
+// bound converts a request that is bound, and makes its instance the holder of
+// the handle. It returns false after a refusal. In upstream's database two
+// requests may refer to one handle, which must not happen here.
 func (c *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refuse func(string, ...any)) bool {
 	at, ok := c.handles[a.handle.Int64]
 	other, taken := holders[a.handle.Int64]
@@ -119,7 +124,8 @@ func (c *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refu
 		return false
 	}
 
-	// The request counts as the holder even if it is refused below, so that a second one with the same handle is refused, too.
+	// The request counts as the holder even if it is refused below, so that a
+	// second one with the same handle is refused, too.
 	holders[a.handle.Int64] = a
 
 	if !c.place(a, out, refuse) {
@@ -138,7 +144,8 @@ func (c *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refu
 		return false
 	}
 
-	// Upstream does not record when the bind succeeded; the last change of the request is closest to it.
+	// Upstream does not record when the bind succeeded; the last change of the
+	// request is closest to it.
 	since := when(a.stamps)
 	if out.UpdatedAt != nil {
 		since = *out.UpdatedAt

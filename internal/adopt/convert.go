@@ -27,15 +27,17 @@ type Remark struct {
 // String returns the remark as a line of the report.
 func (r Remark) String() string { return fmt.Sprintf("%s %d (%s): %s", r.Table, r.Row, r.UUID, r.Text) }
 
-// converter converts the upstream records to ours. Its methods must be called in convert's order, because each kind of row
-// refers to kinds that were converted before it.
+// converter converts the upstream records to ours. Its methods must be called
+// in convert's order, because each kind of row refers to kinds that were
+// converted before it.
 type converter struct {
 	from     *upstream
 	adoption db.Adoption
 	refused  []Remark // rows that cannot be converted; a single one prevents the whole adoption
 	notes    []Remark // rows that are adopted with a change
 
-	// What was converted so far, by upstream's ids. A row that was refused is missing.
+	// What was converted so far, by upstream's ids. A row that was refused is
+	// missing.
 	devices     map[int64]*db.AdoptedDevice
 	statuses    map[int64]string // of devices
 	deployables map[int64]int    // index in adoption.Deployables
@@ -44,15 +46,17 @@ type converter struct {
 	profiles    map[int64]*cyborg.DeviceProfile
 }
 
-// convert converts the upstream records. Rows that it refuses are in the remarks and not in the adoption.
+// convert converts the upstream records. Rows that it refuses are in the
+// remarks and not in the adoption.
 func convert(from *upstream) *converter {
 	c := &converter{
 		from: from, devices: map[int64]*db.AdoptedDevice{}, statuses: map[int64]string{}, deployables: map[int64]int{},
 		handles: map[int64]int{}, paths: map[int64]controlPath{}, profiles: map[int64]*cyborg.DeviceProfile{},
 	}
 
-	// Each kind of row comes after the kinds that it refers to. A row that was refused is missing afterwards, so that rows
-	// that refer to it are refused, too.
+	// Each kind of row comes after the kinds that it refers to. A row that was
+	// refused is missing afterwards, so that rows that refer to it are refused,
+	// too.
 	for _, p := range from.profiles {
 		c.profile(p)
 	}
@@ -71,13 +75,15 @@ func convert(from *upstream) *converter {
 		c.handle(h)
 	}
 
-	// holders has the bound request of each handle, by the handle's id. It shows handles that were given out twice.
+	// holders has the bound request of each handle, by the handle's id. It shows
+	// handles that were given out twice.
 	holders := map[int64]arq{}
 	for _, a := range from.arqs {
 		c.arq(a, holders)
 	}
 
-	// The last two look at rows together: handles against requests, and names against each other.
+	// The last two look at rows together: handles against requests, and names
+	// against each other.
 	c.noteLeaks(holders)
 	c.checkUnique()
 
@@ -94,7 +100,8 @@ func (c *converter) note(table string, row int64, id, format string, args ...any
 	c.notes = append(c.notes, Remark{table, row, id, fmt.Sprintf(format, args...)})
 }
 
-// when returns the creation time of a row in UTC, or now if upstream has left it out.
+// when returns the creation time of a row in UTC, or now if upstream has left
+// it out.
 func when(s stamps) time.Time {
 	if s.created.Valid {
 		return s.created.Time.UTC()
@@ -116,7 +123,8 @@ func (c *converter) profile(p profile) {
 		Groups []map[string]string `json:"groups"`
 	}
 
-	// An unknown member could change the meaning of the profile, so it is refused rather than ignored.
+	// An unknown member could change the meaning of the profile, so it is refused
+	// rather than ignored.
 	decoder := json.NewDecoder(strings.NewReader(p.json))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&content); err != nil || len(content.Groups) == 0 {
@@ -141,8 +149,9 @@ func (c *converter) profile(p profile) {
 // typesTable lists the device types of upstream.
 var typesTable = []cyborg.DeviceType{cyborg.DeviceTypeGPU, cyborg.DeviceTypeFPGA, cyborg.DeviceTypeAIChip, cyborg.DeviceTypeQAT, cyborg.DeviceTypeNIC, cyborg.DeviceTypeSSD}
 
-// convertDevices converts the devices, each with its control path. Two devices at the same address of a host are refused, because
-// our records know a device by host and address.
+// convertDevices converts the devices, each with its control path. Two devices
+// at the same address of a host are refused, because our records know a device
+// by host and address.
 func (c *converter) convertDevices() {
 	paths := map[int64][]controlPath{}
 	for _, path := range c.from.controlPaths {
@@ -168,8 +177,8 @@ func (c *converter) convertDevices() {
 	}
 }
 
-// device converts a device; it returns nil after a refusal. A device needs exactly one control path, its PCI address, because
-// that becomes its identity.
+// device converts a device; it returns nil after a refusal. A device needs
+// exactly one control path, its PCI address, because that becomes its identity.
 func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 	refuse := func(format string, args ...any) *db.AdoptedDevice {
 		c.refuse("devices", d.id, d.uuid, format, args...)
@@ -192,7 +201,8 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 		return refuse("its control path is of cpid_type %q, not PCI", paths[0].kind)
 	}
 
-	// The address becomes the identity until a report of the agent, which is matched by the same address, brings the real one.
+	// The address becomes the identity until a report of the agent, which is
+	// matched by the same address, brings the real one.
 	address, _, err := pciInfo(paths[0].info)
 	if err != nil {
 		return refuse("its control path is %.200q: %v", paths[0].info, err)
@@ -204,8 +214,8 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 		ControlPathKind: "PCI", ControlPathInfo: address.HandleInfo(), CreatedAt: when(d.stamps),
 	}
 
-	// Upstream has two texts about the board. Ours is one object: the members of std_board_info, with vendor_board_info as
-	// one more member.
+	// Upstream has two texts about the board. Ours is one object: the members of
+	// std_board_info, with vendor_board_info as one more member.
 	if d.vendorBoardInfo.Valid {
 		out.BoardInfo["vendor_board_info"] = d.vendorBoardInfo.String
 	}
@@ -232,8 +242,9 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 	return out
 }
 
-// pciInfo reads a PCI address as upstream stores it: a JSON object of hexadecimal texts that may lack leading zeros. It returns
-// the address and all members of the object.
+// pciInfo reads a PCI address as upstream stores it: a JSON object of
+// hexadecimal texts that may lack leading zeros. It returns the address and all
+// members of the object.
 func pciInfo(text string) (cyborg.PCIAddress, map[string]string, error) {
 	var info map[string]string
 	if err := json.Unmarshal([]byte(text), &info); err != nil {
@@ -246,7 +257,8 @@ func pciInfo(text string) (cyborg.PCIAddress, map[string]string, error) {
 		bits int
 		most uint64
 	}{{"domain", 32, 1<<32 - 1}, {"bus", 8, 0xff}, {"device", 8, 0x1f}, {"function", 8, 7}} {
-		// device and function have fewer bits than ParseUint checks, so the value has a bound of its own.
+		// device and function have fewer bits than ParseUint checks, so the value has a
+		// bound of its own.
 		number, err := strconv.ParseUint(info[part.key], 16, part.bits)
 		if err != nil || number > part.most {
 			return cyborg.PCIAddress{}, nil, fmt.Errorf("%s is %q", part.key, info[part.key])
@@ -259,7 +271,8 @@ func pciInfo(text string) (cyborg.PCIAddress, map[string]string, error) {
 	}, info, nil
 }
 
-// addressPattern matches the end of a deployable's name in upstream: the address of the card or of one of its functions.
+// addressPattern matches the end of a deployable's name in upstream: the
+// address of the card or of one of its functions.
 var addressPattern = regexp.MustCompile(`[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
 // deployable converts a deployable. Its device must have been converted before.
@@ -287,7 +300,8 @@ func (c *converter) deployable(d deployable) {
 		return
 	}
 
-	// The UUID of the resource provider is derived from the name, as in upstream, unless the row has one.
+	// The UUID of the resource provider is derived from the name, as in upstream,
+	// unless the row has one.
 	provider := cyborg.ProviderUUID(d.name)
 	if d.provider.Valid {
 		if provider, err = uuid.Parse(d.provider.String); err != nil {
@@ -307,8 +321,8 @@ func (c *converter) deployable(d deployable) {
 		CreatedAt: when(d.stamps),
 	}
 
-	// The local name is the PCI address if the name ends with one. A report with another local name finds the deployable by its
-	// handles.
+	// The local name is the PCI address if the name ends with one. A report with
+	// another local name finds the deployable by its handles.
 	if out.LocalName == "" {
 		out.LocalName = d.name
 	}
@@ -321,7 +335,8 @@ func (c *converter) deployable(d deployable) {
 	c.adoption.Deployables = append(c.adoption.Deployables, out)
 }
 
-// attribute converts an attribute. Attributes that drivers report and those that an operator has set are kept apart.
+// attribute converts an attribute. Attributes that drivers report and those
+// that an operator has set are kept apart.
 func (c *converter) attribute(a attribute) {
 	at, known := c.deployables[a.deployable]
 	id, err := uuid.Parse(a.uuid)
@@ -335,7 +350,8 @@ func (c *converter) attribute(a attribute) {
 		return
 	}
 
-	// Resource classes and traits come from drivers in upstream. All other attributes were set by an operator.
+	// Resource classes and traits come from drivers in upstream. All other
+	// attributes were set by an operator.
 	deployable := &c.adoption.Deployables[at]
 	one := cyborg.Attribute{Key: a.key, Value: a.value}
 	if a.key == "rc" || strings.HasPrefix(a.key, "trait") {
@@ -346,7 +362,8 @@ func (c *converter) attribute(a attribute) {
 	deployable.Set = append(deployable.Set, db.AdoptedAttribute{Attribute: one, UUID: id, CreatedAt: when(a.stamps)})
 }
 
-// handle converts an attach handle. Its control path and its deployable must belong to the same device.
+// handle converts an attach handle. Its control path and its deployable must
+// belong to the same device.
 func (c *converter) handle(h handle) {
 	refuse := func(format string, args ...any) { c.refuse("attach_handles", h.id, h.uuid, format, args...) }
 
@@ -376,7 +393,8 @@ func (c *converter) handle(h handle) {
 		return
 	}
 
-	// The address is written again in our own form; other members of attach_info stay as they are.
+	// The address is written again in our own form; other members of attach_info
+	// stay as they are.
 	maps.Copy(info, address.HandleInfo())
 	c.handles[h.id] = len(c.adoption.Handles)
 	c.adoption.Handles = append(c.adoption.Handles, db.AdoptedHandle{
@@ -385,8 +403,9 @@ func (c *converter) handle(h handle) {
 	})
 }
 
-// noteLeaks notes the handles whose in_use contradicts the accelerator requests. The requests decide: a handle is adopted as held
-// only if a bound request has it.
+// noteLeaks notes the handles whose in_use contradicts the accelerator
+// requests. The requests decide: a handle is adopted as held only if a bound
+// request has it.
 func (c *converter) noteLeaks(holders map[int64]arq) {
 	for _, h := range c.from.handles {
 		_, held := holders[h.id]
@@ -403,8 +422,9 @@ func (c *converter) noteLeaks(holders map[int64]arq) {
 	}
 }
 
-// checkUnique refuses rows that share what must be unique in our records: names, resource providers and places of deployables, and
-// the identities of handles. Upstream's schema does not ensure that.
+// checkUnique refuses rows that share what must be unique in our records:
+// names, resource providers and places of deployables, and the identities of
+// handles. Upstream's schema does not ensure that.
 func (c *converter) checkUnique() {
 	deployables, providers, locals := map[string]uuid.UUID{}, map[uuid.UUID]uuid.UUID{}, map[string]uuid.UUID{}
 

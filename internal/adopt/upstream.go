@@ -23,11 +23,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// head is the newest revision (alembic) of OpenStack Cyborg's schema, and the only one that is supported.
+// head is the newest revision (alembic) of OpenStack Cyborg's schema, and the
+// only one that is supported.
 const head = "6c77bd6afea5"
 
-// columnsTable has the tables that are read, with all columns of that revision. A column more or less means another schema,
-// whatever its revision says, so that a patched database is refused instead of being misread.
+// columnsTable has the tables that are read, with all columns of that revision.
+// A column more or less means another schema, whatever its revision says, so
+// that a patched database is refused instead of being misread.
 var columnsTable = map[string]string{
 	"devices":         "created_at updated_at id uuid type vendor model std_board_info vendor_board_info hostname status",
 	"deployables":     "created_at updated_at id uuid parent_id root_id name num_accelerators device_id rp_uuid driver_name bitstream_id",
@@ -39,7 +41,8 @@ var columnsTable = map[string]string{
 		"device_rp_uuid instance_uuid attach_handle_id substate deployable_id",
 }
 
-// upstream holds the records of an OpenStack Cyborg. Its rows refer to each other by their numeric ids.
+// upstream holds the records of an OpenStack Cyborg. Its rows refer to each
+// other by their numeric ids.
 type upstream struct {
 	devices      []device
 	deployables  []deployable
@@ -61,7 +64,8 @@ type device struct {
 	stdBoardInfo, vendorBoardInfo               sql.NullString
 }
 
-// deployable is a row of deployables. parent and root are always null in practice, and refused if not.
+// deployable is a row of deployables. parent and root are always null in
+// practice, and refused if not.
 type deployable struct {
 	stamps
 	id, accelerators, device    int64
@@ -77,14 +81,16 @@ type attribute struct {
 	uuid, key, value string
 }
 
-// controlPath is a row of controlpath_ids: the address of a device. kind and info are cpid_type and cpid_info; info is JSON.
+// controlPath is a row of controlpath_ids: the address of a device. kind and
+// info are cpid_type and cpid_info; info is JSON.
 type controlPath struct {
 	stamps
 	id, device       int64
 	uuid, kind, info string
 }
 
-// handle is a row of attach_handles. kind and info are attach_type and attach_info; info is JSON.
+// handle is a row of attach_handles. kind and info are attach_type and
+// attach_info; info is JSON.
 type handle struct {
 	stamps
 	id, deployable, controlPath int64
@@ -100,7 +106,8 @@ type profile struct {
 	description      sql.NullString
 }
 
-// arq is a row of extended_accelerator_requests. group is the index of the profile's group that the request was made for.
+// arq is a row of extended_accelerator_requests. group is the index of the
+// profile's group that the request was made for.
 type arq struct {
 	stamps
 	id, profile, group                int64
@@ -112,14 +119,18 @@ type arq struct {
 // source is the database to read from.
 type source struct {
 	db *sql.DB
-	// quote quotes an identifier in the database's dialect; "key" is a reserved word of MySQL.
+	// quote quotes an identifier in the database's dialect; "key" is a reserved
+	// word of MySQL.
 	quote func(string) string
-	// schema is a condition on information_schema.columns that selects the database's own tables.
+	// schema is a condition on information_schema.columns that selects the
+	// database's own tables.
 	schema string
 }
 
-// open opens the database of a URL. It accepts the schemes that SQLAlchemy uses: mysql, mysql+pymysql, mariadb, postgresql and
-// postgresql+psycopg2. It does not connect yet. The error is of kind ErrInvalid and never contains the password.
+// open opens the database of a URL. It accepts the schemes that SQLAlchemy
+// uses: mysql, mysql+pymysql, mariadb, postgresql and postgresql+psycopg2. It
+// does not connect yet. The error is of kind ErrInvalid and never contains the
+// password.
 func open(text string) (*source, error) {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Host == "" && parsed.Query().Get("unix_socket") == "" && parsed.Query().Get("host") == "" || len(parsed.Path) < 2 {
@@ -195,7 +206,8 @@ func authorities(file string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// openPostgreSQL opens a PostgreSQL database. pgx reads the parameters of the URL itself.
+// openPostgreSQL opens a PostgreSQL database. pgx reads the parameters of the
+// URL itself.
 func openPostgreSQL(from *url.URL) (*source, error) {
 	// SQLAlchemy's schemes, such as postgresql+psycopg2, mean nothing to pgx.
 	plain := *from
@@ -215,8 +227,9 @@ func openPostgreSQL(from *url.URL) (*source, error) {
 // connectWithin bounds connecting to the database.
 const connectWithin = 10 * time.Second
 
-// unopened explains why no transaction could be begun. It is ErrInvalid if the server refuses the database, the user or the
-// password of the URL, otherwise ErrUnavailable.
+// unopened explains why no transaction could be begun. It is ErrInvalid if the
+// server refuses the database, the user or the password of the URL, otherwise
+// ErrUnavailable.
 func unopened(err error) error {
 	const (
 		// SQLSTATE codes, from Appendix A of PostgreSQL's manual.
@@ -244,8 +257,10 @@ func unopened(err error) error {
 		WithHint("Correct the URL: [database] connection of that Cyborg's cyborg.conf has it.")
 }
 
-// read reads all tables in one transaction with REPEATABLE READ, so that rows and what they refer to are of the same moment even
-// if upstream is still running. Errors: ErrUnavailable; ErrInvalid if the URL is wrong; ErrUnsupported for another schema.
+// read reads all tables in one transaction with REPEATABLE READ, so that rows
+// and what they refer to are of the same moment even if upstream is still
+// running. Errors: ErrUnavailable; ErrInvalid if the URL is wrong;
+// ErrUnsupported for another schema.
 func (s *source) read(ctx context.Context) (*upstream, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
@@ -309,7 +324,8 @@ func (s *source) read(ctx context.Context) (*upstream, error) {
 	return u, nil
 }
 
-// each reads the columns of a table into a list, in the order of the rows' ids. places returns where the columns of a row go.
+// each reads the columns of a table into a list, in the order of the rows' ids.
+// places returns where the columns of a row go.
 func each[T any](ctx context.Context, s *source, tx *sql.Tx, table, columns string, into *[]T, places func(*T) []any) error {
 	rows, err := tx.QueryContext(ctx, "SELECT "+columns+" FROM "+s.quote(table)+" ORDER BY id") //nolint:gosec // names of ours
 	if err != nil {
@@ -333,7 +349,8 @@ func each[T any](ctx context.Context, s *source, tx *sql.Tx, table, columns stri
 	return nil
 }
 
-// checkSchema returns an error of kind ErrUnsupported that names the difference, unless the schema is the supported one.
+// checkSchema returns an error of kind ErrUnsupported that names the
+// difference, unless the schema is the supported one.
 func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 	rows, err := tx.QueryContext(ctx, "SELECT table_name, column_name FROM information_schema.columns WHERE "+s.schema) //nolint:gosec // words of ours
 	if err != nil {
@@ -355,7 +372,8 @@ func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the schema of --from cannot be read: %w", err)
 	}
 
-	// Check the kind of database first, then the revision, then the columns, so that the error is about the first cause.
+	// Check the kind of database first, then the revision, then the columns, so
+	// that the error is about the first cause.
 	if len(found["alembic_version"]) == 0 {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "the database of --from is none of OpenStack Cyborg: it has no table alembic_version")
 	}

@@ -1,4 +1,7 @@
-// Package clock tells the time of day. The clock can be set off, so that tests of whole processes can make a machine's clock jump. Durations are not its concern: they are measured by Go's monotonic clock, which no jump affects. It imports only the standard library.
+// Package clock tells the time of day. The clock can be set off, so that tests
+// of whole processes can make a machine's clock jump. Durations are not its
+// concern: they are measured by Go's monotonic clock, which no jump affects. It
+// imports only the standard library.
 package clock
 
 import (
@@ -7,13 +10,18 @@ import (
 	"time"
 )
 
-// FileVariable is the environment variable with the path of a file that holds the clock's offset, as Go writes durations. The file is read each time somebody asks for the time. It exists for tests: nothing in production sets it.
+// FileVariable is the environment variable with the path of a file that holds
+// the clock's offset, as Go writes durations. The file is read each time
+// somebody asks for the time. It exists for tests: nothing in production sets
+// it.
 const FileVariable = "CYBORG_CLOCK_OFFSET_FILE"
 
 // Clock tells the time of day.
 type Clock func() time.Time
 
-// System returns the machine's clock, or the clock with the offset that the environment demands. Round drops the monotonic reading, which would not follow a jump of the offset.
+// System returns the machine's clock, or the clock with the offset that the
+// environment demands. Round drops the monotonic reading, which would not
+// follow a jump of the offset.
 func System() Clock {
 	path := os.Getenv(FileVariable) //nolint:forbidigo // no option: it is for tests, and none of their configuration's business
 	if path == "" {

@@ -1,4 +1,7 @@
-// Package imagesource opens images on http(s) servers that the operator has allowed, and on no others: a caller of the API names the source, and must not gain access to the server's network that way. It must not import the API or the store.
+// Package imagesource opens images on http(s) servers that the operator has
+// allowed, and on no others: a caller of the API names the source, and must not
+// gain access to the server's network that way. It must not import the API or
+// the store.
 package imagesource
 
 import (
@@ -18,9 +21,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Options configure a source. The zero value of an optional field means its default.
+// Options configure a source. The zero value of an optional field means its
+// default.
 type Options struct {
-	// Allow lists the http and https URLs below which images may be fetched; an empty list allows none. A host name in it that resolves to a loopback or link-local address is refused nevertheless: otherwise whoever controls that name's DNS could point it at services of this machine. Only localhost and literal addresses may be local.
+	// Allow lists the http and https URLs below which images may be fetched; an
+	// empty list allows none. A host name in it that resolves to a loopback or
+	// link-local address is refused nevertheless: otherwise whoever controls that
+	// name's DNS could point it at services of this machine. Only localhost and
+	// literal addresses may be local.
 	Allow []string
 	// Max is the size of the largest image in bytes; default 4 GiB.
 	Max int64
@@ -32,7 +40,8 @@ type Options struct {
 	Silence time.Duration
 }
 
-// maxRedirects is how many redirects are followed. Each must lead below an allowed URL.
+// maxRedirects is how many redirects are followed. Each must lead below an
+// allowed URL.
 const maxRedirects = 3
 
 // HTTP opens images on http and https servers.
@@ -43,7 +52,8 @@ type HTTP struct {
 	client  *http.Client
 }
 
-// New makes a source. The error is of kind ErrInvalid and quotes the URL that cannot be allowed.
+// New makes a source. The error is of kind ErrInvalid and quotes the URL that
+// cannot be allowed.
 func New(options Options) (*HTTP, error) {
 	h := &HTTP{
 		max:     cmp.Or(options.Max, 4<<30),
@@ -87,7 +97,8 @@ func New(options Options) (*HTTP, error) {
 // Close closes idle connections.
 func (h *HTTP) Close() { h.client.CloseIdleConnections() }
 
-// check returns an error of kind ErrForbidden unless the URL is below an allowed URL.
+// check returns an error of kind ErrForbidden unless the URL is below an
+// allowed URL.
 func (h *HTTP) check(source *url.URL) error {
 	for _, allowed := range h.allow {
 		if below(source, allowed) {
@@ -98,7 +109,8 @@ func (h *HTTP) check(source *url.URL) error {
 		WithHint("The operator lists in images.allow the URLs below which they may.")
 }
 
-// below reports whether the source has the scheme, host and port of the allowed URL, and a path below its path.
+// below reports whether the source has the scheme, host and port of the allowed
+// URL, and a path below its path.
 func below(source, allowed *url.URL) bool {
 	if source.Scheme != allowed.Scheme || !strings.EqualFold(source.Hostname(), allowed.Hostname()) || port(source) != port(allowed) {
 		return false
@@ -122,7 +134,10 @@ func port(u *url.URL) string {
 	return "80"
 }
 
-// guardedDial returns a dial function that refuses loopback and link-local addresses, unless the URL itself names one. The check is made on the resolved address right before the connection, so that DNS cannot answer differently in between.
+// guardedDial returns a dial function that refuses loopback and link-local
+// addresses, unless the URL itself names one. The check is made on the resolved
+// address right before the connection, so that DNS cannot answer differently in
+// between.
 func guardedDial(limit time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
@@ -138,7 +153,11 @@ func guardedDial(limit time.Duration) func(ctx context.Context, network, address
 	}
 }
 
-// Open returns the image from offset (in bytes) on, and the size of the whole image, or -1 where the server does not say. The caller closes the reader. Errors: ErrForbidden for a source that is not allowed, ErrNotFound where the server does not have it, ErrTooLarge, ErrInvalid for an offset beyond the end, ErrUnavailable for what may succeed later.
+// Open returns the image from offset (in bytes) on, and the size of the whole
+// image, or -1 where the server does not say. The caller closes the reader.
+// Errors: ErrForbidden for a source that is not allowed, ErrNotFound where the
+// server does not have it, ErrTooLarge, ErrInvalid for an offset beyond the
+// end, ErrUnavailable for what may succeed later.
 func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.ReadCloser, int64, error) {
 	source, err := url.Parse(image.Source)
 	if err != nil {
@@ -197,7 +216,10 @@ func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Re
 	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
 }
 
-// Content checks the head of a server's answer to a request for an image from offset (in bytes) on. It makes sure that the returned content begins at offset, and returns the size of the whole image, or -1 where the server does not say. Errors are those of Open; ErrTooLarge means more than limit bytes.
+// Content checks the head of a server's answer to a request for an image from
+// offset (in bytes) on. It makes sure that the returned content begins at
+// offset, and returns the size of the whole image, or -1 where the server does
+// not say. Errors are those of Open; ErrTooLarge means more than limit bytes.
 func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, error) {
 	source := answer.Request.URL.Redacted() // without a password, as it appears in errors
 
@@ -248,7 +270,8 @@ func tooLarge(source string, limit int64) error {
 		WithHint("The operator sets the limit with images.max.")
 }
 
-// contentRange parses "bytes start-end/total" (RFC 9110 §14.4); total is -1 where it is "*".
+// contentRange parses "bytes start-end/total" (RFC 9110 §14.4); total is -1
+// where it is "*".
 func contentRange(header string) (start, total int64, err error) {
 	text, ok := strings.CutPrefix(header, "bytes ")
 	span, totalText, hasTotal := strings.Cut(text, "/")

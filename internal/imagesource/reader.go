@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// reader reads an image of at most remaining bytes, and gives up when the transfer stands still.
+// reader reads an image of at most remaining bytes, and gives up when the
+// transfer stands still.
 type reader struct {
 	content io.Reader
 	closer  io.Closer
@@ -27,7 +28,8 @@ type reader struct {
 
 // Read reads the next part. Errors are those of Open.
 func (r *reader) Read(into []byte) (int, error) {
-	// One byte more than allowed is read, to tell an image that is too large from one that just fits.
+	// One byte more than allowed is read, to tell an image that is too large from
+	// one that just fits.
 	if int64(len(into)) > r.remaining+1 {
 		into = into[:r.remaining+1]
 	}
@@ -58,7 +60,8 @@ func (r *reader) Close() error {
 	return r.closer.Close()
 }
 
-// refuseLocal returns the check of the address that a name resolved to, which the dialer calls right before it connects. The error is of kind ErrForbidden.
+// refuseLocal returns the check of the address that a name resolved to, which
+// the dialer calls right before it connects. The error is of kind ErrForbidden.
 func refuseLocal(name string) func(ctx context.Context, network, address string, conn syscall.RawConn) error {
 	return func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		host, _, err := net.SplitHostPort(address)
@@ -79,16 +82,22 @@ func refuseLocal(name string) func(ctx context.Context, network, address string,
 	}
 }
 
-// metadataTable lists the metadata services of clouds that are not at a link-local address: AWS over IPv6, Alibaba and Oracle. They hand out credentials to whoever asks from the machine.
+// metadataTable lists the metadata services of clouds that are not at a
+// link-local address: AWS over IPv6, Alibaba and Oracle. They hand out
+// credentials to whoever asks from the machine.
 var metadataTable = []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("192.0.0.192")}
 
-// isLocal reports whether the address belongs to this machine, to its link, or to a cloud's metadata service.
+// isLocal reports whether the address belongs to this machine, to its link, or
+// to a cloud's metadata service.
 func isLocal(ip netip.Addr) bool {
 	return ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() ||
 		ip.Is4() && ip.As4()[0] == 0 || slices.Contains(metadataTable, ip.WithZone(""))
 }
 
-// embeddedIPv4 returns the IPv4 address to which an IPv6 address leads: mapped (RFC 4291), translated (64:ff9b::/96, RFC 6052), 6to4 (2002::/16, RFC 3056), or in the deprecated compatible form. Any other address is returned as it is. Without this an IPv6 notation would circumvent the check of the IPv4 address.
+// embeddedIPv4 returns the IPv4 address to which an IPv6 address leads: mapped
+// (RFC 4291), translated (64:ff9b::/96, RFC 6052), 6to4 (2002::/16, RFC 3056),
+// or in the deprecated compatible form. Any other address is returned as it is.
+// Without this an IPv6 notation would circumvent the check of the IPv4 address.
 func embeddedIPv4(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap()
 	if ip.Is4() || ip.IsLoopback() || ip.IsUnspecified() {

@@ -8,7 +8,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// The types below are the file format. They change only by fields that may be absent, so that old journals stay readable, and they use no type of another package that could change under them.
+// The types below are the file format. They change only by fields that may be
+// absent, so that old journals stay readable, and they use no type of another
+// package that could change under them.
 
 // StepState is how far a step is.
 type StepState string
@@ -36,7 +38,8 @@ type Step struct {
 	Note json.RawMessage `json:"note,omitempty"`
 	// Result is what the step returned; set where State is Done.
 	Result json.RawMessage `json:"result,omitempty"`
-	// Images are the checksums of images that undoing the step needs, which the image cache must keep.
+	// Images are the checksums of images that undoing the step needs, which the
+	// image cache must keep.
 	Images []string `json:"images,omitempty"`
 }
 
@@ -49,7 +52,8 @@ const (
 	InDoubt  AttachmentState = "in_doubt" // an attach or detach began, or the hardware no longer shows the attachment
 )
 
-// AttachmentKey identifies an attachment. A handle is attached at most once, so the handle is enough.
+// AttachmentKey identifies an attachment. A handle is attached at most once, so
+// the handle is enough.
 type AttachmentKey struct {
 	Backend string `json:"backend"`
 	Handle  string `json:"handle"`
@@ -60,7 +64,8 @@ func (k AttachmentKey) compare(other AttachmentKey) int {
 	return cmp.Or(cmp.Compare(k.Backend, other.Backend), cmp.Compare(k.Handle, other.Handle))
 }
 
-// Attachment is a handle that is attached to the host, or is being attached or detached.
+// Attachment is a handle that is attached to the host, or is being attached or
+// detached.
 type Attachment struct {
 	Backend    string `json:"backend"`
 	Handle     string `json:"handle"`
@@ -73,7 +78,8 @@ type Attachment struct {
 	State      AttachmentState `json:"state"`
 	BootID     string          `json:"boot_id"`
 	At         time.Time       `json:"at"`
-	// HandedOut is true where the driver has nothing to do for an attachment, so that a boot of the machine does not undo it.
+	// HandedOut is true where the driver has nothing to do for an attachment, so
+	// that a boot of the machine does not undo it.
 	HandedOut bool `json:"handed_out,omitempty"`
 	// Note belongs to the driver, which needs it to detach.
 	Note json.RawMessage `json:"note,omitempty"`
@@ -82,7 +88,8 @@ type Attachment struct {
 // Key returns the attachment's key.
 func (a Attachment) Key() AttachmentKey { return AttachmentKey{Backend: a.Backend, Handle: a.Handle} }
 
-// RegionKey identifies what one image goes into: the deployables of a device with the same program set, or one deployable alone.
+// RegionKey identifies what one image goes into: the deployables of a device
+// with the same program set, or one deployable alone.
 type RegionKey struct {
 	Backend string `json:"backend"`
 	Device  string `json:"device"`
@@ -115,7 +122,8 @@ type Staged struct {
 	At        time.Time `json:"at"`
 }
 
-// Change is one write. It first drops the entries that it names, then puts those that it lists, each replacing the entry with the same key.
+// Change is one write. It first drops the entries that it names, then puts
+// those that it lists, each replacing the entry with the same key.
 type Change struct {
 	// Sequence reserves the sequence numbers below it.
 	Sequence        int64           `json:"sequence,omitempty"`
@@ -129,7 +137,8 @@ type Change struct {
 	Staged          []Staged        `json:"staged,omitempty"`
 }
 
-// stamp sets the boot id and the time where they are not set. It copies the lists first, since they belong to the caller.
+// stamp sets the boot id and the time where they are not set. It copies the
+// lists first, since they belong to the caller.
 func (c *Change) stamp(bootID string, now time.Time) {
 	now = now.UTC()
 

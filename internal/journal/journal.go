@@ -1,6 +1,11 @@
-// Package journal is an agent's record of what it has done, or was about to do, to its host's hardware. It is written before the hardware is touched, and a change is on disk when Write returns: a step that is repeated after a crash finds out what the first try did.
+// Package journal is an agent's record of what it has done, or was about to do,
+// to its host's hardware. It is written before the hardware is touched, and a
+// change is on disk when Write returns: a step that is repeated after a crash
+// finds out what the first try did.
 //
-// The journal is one append-only file of changes, each with a checksum. From time to time it is rewritten as the shortest list of changes that leads to the same state. It imports the root package and the standard library.
+// The journal is one append-only file of changes, each with a checksum. From
+// time to time it is rewritten as the shortest list of changes that leads to
+// the same state. It imports the root package and the standard library.
 package journal
 
 import (
@@ -22,17 +27,20 @@ import (
 const (
 	fileName = "journal"
 
-	// sequenceBlock is how many sequence numbers one write reserves, so that most of them cost no write to the disk.
+	// sequenceBlock is how many sequence numbers one write reserves, so that most
+	// of them cost no write to the disk.
 	sequenceBlock = 4096
 	// compactFrom is the file size in bytes below which rewriting saves too little.
 	compactFrom = 256 << 10
-	// compactFactor is how many times its size after the last rewrite the file may reach.
+	// compactFactor is how many times its size after the last rewrite the file may
+	// reach.
 	compactFactor = 4
 )
 
 // Options configure a journal. Every field but BootID may be left zero.
 type Options struct {
-	// BootID identifies this boot of the machine. It is stored with every step and attachment, since a boot undoes attachments.
+	// BootID identifies this boot of the machine. It is stored with every step and
+	// attachment, since a boot undoes attachments.
 	BootID string
 	// Log receives warnings; nil discards them.
 	Log *slog.Logger
@@ -40,28 +48,34 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Journal is an open journal. Its methods may be called from several goroutines.
+// Journal is an open journal. Its methods may be called from several
+// goroutines.
 type Journal struct {
 	path   string
 	bootID string
 	log    *slog.Logger
 	now    func() time.Time
 
-	// mu guards everything below. It is held while the disk is written: changes reach the file in the order in which they take effect.
+	// mu guards everything below. It is held while the disk is written: changes
+	// reach the file in the order in which they take effect.
 	mu   sync.Mutex
 	file *os.File
 	// size is how many bytes of the file are known to be good.
 	size int64
 	// compactedSize is the size of the file after it was last rewritten.
 	compactedSize int64
-	// damaged is set when a write has failed. The content of the disk is unknown then, so the file is rewritten before the next write.
+	// damaged is set when a write has failed. The content of the disk is unknown
+	// then, so the file is rewritten before the next write.
 	damaged bool
 	state   state
 	// next is the sequence number to return next.
 	next int64
 }
 
-// Open opens the journal in a directory, or begins a new one. It drops a record that a kill or a power cut has cut off at the end of the file: Write never returned for it, so nobody relies on it. Damage anywhere else is an error of kind ErrInvalid that says what to do; so is the journal of a newer release.
+// Open opens the journal in a directory, or begins a new one. It drops a record
+// that a kill or a power cut has cut off at the end of the file: Write never
+// returned for it, so nobody relies on it. Damage anywhere else is an error of
+// kind ErrInvalid that says what to do; so is the journal of a newer release.
 func Open(dir string, options Options) (*Journal, error) {
 	j := &Journal{
 		path: filepath.Join(dir, fileName), bootID: options.BootID, log: options.Log, now: options.Now, state: newState(),
@@ -88,7 +102,8 @@ func Open(dir string, options Options) (*Journal, error) {
 		return nil, err
 	}
 
-	// All reserved numbers may have been given out. The clock keeps the numbers growing even where the journal was lost.
+	// All reserved numbers may have been given out. The clock keeps the numbers
+	// growing even where the journal was lost.
 	j.next = max(j.state.sequence, j.now().UnixMilli())
 	return j, nil
 }
@@ -137,7 +152,10 @@ func (j *Journal) Close() error {
 // BootID returns the boot in which the journal was opened.
 func (j *Journal) BootID() string { return j.bootID }
 
-// Write makes a change, all of it or none. The change is on disk when Write returns nil. An error is of kind ErrUnavailable and means that the change has not been made. Steps, attachments and images without a boot id or a time get the present ones.
+// Write makes a change, all of it or none. The change is on disk when Write
+// returns nil. An error is of kind ErrUnavailable and means that the change has
+// not been made. Steps, attachments and images without a boot id or a time get
+// the present ones.
 func (j *Journal) Write(change Change) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -166,7 +184,8 @@ func (j *Journal) write(change Change) error {
 		}
 	}
 
-	// After a failed write, a new write behind it would follow a damaged record, which counts as damage of the whole file.
+	// After a failed write, a new write behind it would follow a damaged record,
+	// which counts as damage of the whole file.
 	if err := j.append(record); err != nil {
 		j.damaged = true
 		return unwritable(j.path, err)
@@ -185,14 +204,17 @@ func (j *Journal) append(record []byte) error {
 	return j.file.Sync()
 }
 
-// tryRewrite rewrites the file to save space. Where that fails, the old file is still good and only goes on growing.
+// tryRewrite rewrites the file to save space. Where that fails, the old file is
+// still good and only goes on growing.
 func (j *Journal) tryRewrite() {
 	if err := j.rewrite(); err != nil {
 		j.log.Warn("the journal could not be rewritten; it goes on growing", "journal", j.path, "error", err)
 	}
 }
 
-// rewrite replaces the file by the shortest one that leads to the present state. It writes a new file and renames it, so that a crash leaves the old journal or the new one.
+// rewrite replaces the file by the shortest one that leads to the present
+// state. It writes a new file and renames it, so that a crash leaves the old
+// journal or the new one.
 func (j *Journal) rewrite() error {
 	j.state.prune(j.now())
 
@@ -229,7 +251,8 @@ func (j *Journal) rewrite() error {
 
 	j.file, j.size, j.compactedSize, j.damaged = file, int64(len(text)), int64(len(text)), false
 
-	// Until the directory is synced, a power cut may bring the old file back, so nothing may be written to the new one alone.
+	// Until the directory is synced, a power cut may bring the old file back, so
+	// nothing may be written to the new one alone.
 	if err := syncDir(filepath.Dir(j.path)); err != nil {
 		j.damaged = true
 		return unwritable(j.path, err)
@@ -238,7 +261,8 @@ func (j *Journal) rewrite() error {
 	return nil
 }
 
-// Exceed makes all further sequence numbers greater than the given one. It returns false where they were already.
+// Exceed makes all further sequence numbers greater than the given one. It
+// returns false where they were already.
 func (j *Journal) Exceed(sequence int64) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -250,11 +274,15 @@ func (j *Journal) Exceed(sequence int64) bool {
 	return true
 }
 
-// NextSequence returns a number that is greater than every earlier one, those of earlier processes included. That also holds where the journal was lost, unless the clock went back; Exceed covers that case. The error is of kind ErrUnavailable.
+// NextSequence returns a number that is greater than every earlier one, those
+// of earlier processes included. That also holds where the journal was lost,
+// unless the clock went back; Exceed covers that case. The error is of kind
+// ErrUnavailable.
 func (j *Journal) NextSequence() (int64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	// The reservation is on disk before the first of its numbers is used: a later process begins behind it.
+	// The reservation is on disk before the first of its numbers is used: a later
+	// process begins behind it.
 	if j.next >= j.state.sequence {
 		if err := j.write(Change{Sequence: j.next + sequenceBlock}); err != nil {
 			return 0, err
@@ -305,14 +333,16 @@ func (j *Journal) Staged(operation uuid.UUID) (Staged, bool) {
 	return staged, ok
 }
 
-// Images returns the checksums of the images that may be needed again: loaded ones, those that undoing a step needs, and those staged since the given time.
+// Images returns the checksums of the images that may be needed again: loaded
+// ones, those that undoing a step needs, and those staged since the given time.
 func (j *Journal) Images(stagedSince time.Time) map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.state.images(stagedSince)
 }
 
-// Lost reports whether the attachment was made before the machine's last boot, which undid it.
+// Lost reports whether the attachment was made before the machine's last boot,
+// which undid it.
 func (j *Journal) Lost(attachment Attachment) bool {
 	return attachment.State == Attached && !attachment.HandedOut && attachment.BootID != j.bootID
 }

@@ -11,7 +11,9 @@ import (
 	"strings"
 )
 
-// The file is text, so that a person can read it: a header line, then one line for each change. A line is the CRC-32C of the JSON in hexadecimal, a space, and the JSON.
+// The file is text, so that a person can read it: a header line, then one line
+// for each change. A line is the CRC-32C of the JSON in hexadecimal, a space,
+// and the JSON.
 const (
 	headerPrefix = "cyborg-journal "
 	version      = 1
@@ -19,7 +21,8 @@ const (
 	checksumSize = 8 // hexadecimal digits
 )
 
-// checksum is the CRC-32C of a record's JSON. It finds torn writes and disk errors, not tampering.
+// checksum is the CRC-32C of a record's JSON. It finds torn writes and disk
+// errors, not tampering.
 func checksum(text []byte) uint32 { return crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)) }
 
 // encode returns the line of a change, with its line feed.
@@ -35,7 +38,8 @@ func encode(change Change) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// decode reads one line, without its line feed. The error says what is wrong with the line, and continues a sentence.
+// decode reads one line, without its line feed. The error says what is wrong
+// with the line, and continues a sentence.
 func decode(line []byte) (Change, error) {
 	var sum [checksumSize / 2]byte
 	if len(line) < checksumSize+1 || line[checksumSize] != ' ' {
@@ -58,7 +62,10 @@ func decode(line []byte) (Change, error) {
 	return change, nil
 }
 
-// replay applies every change of the file in order, and returns how many bytes of the file are good. A bad line without a good one after it is a write that was cut off. A bad line with a good one after it means that the file was damaged, which is an error: later changes may rely on the lost one.
+// replay applies every change of the file in order, and returns how many bytes
+// of the file are good. A bad line without a good one after it is a write that
+// was cut off. A bad line with a good one after it means that the file was
+// damaged, which is an error: later changes may rely on the lost one.
 func replay(text []byte, apply func(Change)) (int64, error) {
 	first, rest, ok := bytes.Cut(text, []byte("\n"))
 	number, isHeader := strings.CutPrefix(string(first), headerPrefix)

@@ -9,7 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// These limits say what a rewrite keeps of steps. Ended steps are kept long enough for the latest retry of any of them. Steps that began and neither ended nor were undone are kept longer, because their operation may wait for an operator.
+// These limits say what a rewrite keeps of steps. Ended steps are kept long
+// enough for the latest retry of any of them. Steps that began and neither
+// ended nor were undone are kept longer, because their operation may wait for
+// an operator.
 const (
 	keepEnded      = 7 * 24 * time.Hour
 	keepStarted    = 90 * 24 * time.Hour
@@ -34,7 +37,8 @@ func newState() state {
 	}
 }
 
-// apply makes a change. Drops come before puts, so that a change can replace what it drops.
+// apply makes a change. Drops come before puts, so that a change can replace
+// what it drops.
 func (s *state) apply(c Change) {
 	s.sequence = max(s.sequence, c.Sequence)
 
@@ -67,7 +71,9 @@ func (s *state) apply(c Change) {
 	}
 }
 
-// changes returns the changes that lead from nothing to this state. The last one is the sequence, which is always there: a bad record before it has a good one after it, so replay tells damage from a write that was cut off.
+// changes returns the changes that lead from nothing to this state. The last
+// one is the sequence, which is always there: a bad record before it has a good
+// one after it, so replay tells damage from a write that was cut off.
 func (s *state) changes() iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		for _, a := range slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) }) {
@@ -103,7 +109,8 @@ func (s *state) stepsByTime() []Step {
 	return slices.SortedFunc(maps.Values(s.steps), func(a, b Step) int { return a.At.Compare(b.At) })
 }
 
-// prune forgets steps that no retry can come back to any more, the oldest ended ones first.
+// prune forgets steps that no retry can come back to any more, the oldest ended
+// ones first.
 func (s *state) prune(now time.Time) {
 	ended, size := 0, 0
 	for _, step := range slices.Backward(s.stepsByTime()) {

@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// credentials is the identity of our own user in the cloud, and the address of Keystone.
+// credentials is the identity of our own user in the cloud, and the address of
+// Keystone.
 type credentials struct {
 	authURL string
 	region  string // empty: any
@@ -21,8 +22,8 @@ type credentials struct {
 	tls     *tls.Config
 }
 
-// credentialsOf reads the credentials from the configuration, or from the clouds.yaml that it names. The error is of kind
-// ErrInvalid.
+// credentialsOf reads the credentials from the configuration, or from the
+// clouds.yaml that it names. The error is of kind ErrInvalid.
 func credentialsOf(c config.OpenStack) (credentials, error) {
 	if c.Cloud != "" {
 		return fromClouds(c)
@@ -56,8 +57,9 @@ func credentialsOf(c config.OpenStack) (credentials, error) {
 	return out, nil
 }
 
-// fromClouds reads an entry of clouds.yaml, and of secure.yaml beside it, as OpenStack's own clients do. CAFile and Insecure of
-// the configuration take precedence over the entry. The error is of kind ErrInvalid.
+// fromClouds reads an entry of clouds.yaml, and of secure.yaml beside it, as
+// OpenStack's own clients do. CAFile and Insecure of the configuration take
+// precedence over the entry. The error is of kind ErrInvalid.
 func fromClouds(c config.OpenStack) (credentials, error) {
 	options := []clouds.ParseOption{clouds.WithCloudName(c.Cloud)}
 	if c.CloudsFile != "" {
@@ -85,7 +87,8 @@ func fromClouds(c config.OpenStack) (credentials, error) {
 
 	who := "user " + cmp.Or(login.Username, login.UserID)
 
-	// An application credential already implies its project; Keystone rejects a login that also names one.
+	// An application credential already implies its project; Keystone rejects a
+	// login that also names one.
 	if login.ApplicationCredentialSecret != "" {
 		login.Password, login.Scope, login.TenantID, login.TenantName = "", nil, "", ""
 		who = "application credential " + cmp.Or(login.ApplicationCredentialID, login.ApplicationCredentialName)

@@ -13,13 +13,16 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// longestReason is how much of a service's own error text is repeated, in characters.
+// longestReason is how much of a service's own error text is repeated, in
+// characters.
 const longestReason = 300
 
-// Explain turns the error of a call to the service into a *cyborg.Error with a kind. It is ErrUnavailable if the service is
-// away, overloaded, broken, or does not accept our own user. ErrNotFound, ErrChanged (409, 412), ErrInvalid and ErrTooLarge
-// follow the status. An error that is explained already and an error of ctx stay as they are; nil stays nil. The cause is
-// kept, so that gophercloud.ResponseCodeIs still finds the status.
+// Explain turns the error of a call to the service into a *cyborg.Error with a
+// kind. It is ErrUnavailable if the service is away, overloaded, broken, or
+// does not accept our own user. ErrNotFound, ErrChanged (409, 412), ErrInvalid
+// and ErrTooLarge follow the status. An error that is explained already and an
+// error of ctx stay as they are; nil stays nil. The cause is kept, so that
+// gophercloud.ResponseCodeIs still finds the status.
 func Explain(service string, err error) error {
 	if err == nil {
 		return nil
@@ -54,7 +57,8 @@ func Explain(service string, err error) error {
 	return explained
 }
 
-// requestIDText returns the service's own id of the request, as a part of a sentence, so that its log can be searched.
+// requestIDText returns the service's own id of the request, as a part of a
+// sentence, so that its log can be searched.
 func requestIDText(header http.Header) string {
 	if id := requestIDIn(header); id != "" {
 		return " (its request " + cyborg.Sanitize(id, 100) + ")"
@@ -62,8 +66,9 @@ func requestIDText(header http.Header) string {
 	return ""
 }
 
-// kindOf maps the status of a service's answer to the kind of error that our caller sees. A refusal of our own user (401, 403)
-// is not the caller's fault, so it becomes ErrUnavailable like a failure of the service.
+// kindOf maps the status of a service's answer to the kind of error that our
+// caller sees. A refusal of our own user (401, 403) is not the caller's fault,
+// so it becomes ErrUnavailable like a failure of the service.
 func kindOf(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusNotFound:
@@ -78,7 +83,8 @@ func kindOf(status int) cyborg.ErrorKind {
 	return cyborg.ErrUnavailable
 }
 
-// cause is an error with a text of ours. It keeps the original error for errors.As.
+// cause is an error with a text of ours. It keeps the original error for
+// errors.As.
 type cause struct {
 	text string
 	err  error
@@ -95,7 +101,8 @@ func newError(kind cyborg.ErrorKind, err error, format string, args ...any) *cyb
 	return cyborg.Errorf(kind, "%w", &cause{fmt.Sprintf(format, args...), err})
 }
 
-// innermost returns the root cause, without what each layer adds to the error of a failed connection.
+// innermost returns the root cause, without what each layer adds to the error
+// of a failed connection.
 func innermost(err error) error {
 	for {
 		next := errors.Unwrap(err)
@@ -106,8 +113,9 @@ func innermost(err error) error {
 	}
 }
 
-// reason returns the service's own explanation of a refusal, in one line and with ": " in front. Keystone, Placement, Nova and
-// Glance each use another shape of JSON; an unknown shape has no reason.
+// reason returns the service's own explanation of a refusal, in one line and
+// with ": " in front. Keystone, Placement, Nova and Glance each use another
+// shape of JSON; an unknown shape has no reason.
 func reason(body []byte) string {
 	var shapes struct {
 		Error  struct{ Message string }  `json:"error"`

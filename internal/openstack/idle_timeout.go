@@ -13,14 +13,17 @@ import (
 // largestRefusal is how much of the body of an error answer is read, in bytes.
 const largestRefusal = 64 << 10
 
-// idleTimeout is a transport that bounds how long a service may stay silent before its answer begins, and between any two parts
-// of the answer. It does not bound the whole answer, since the download of a large image may take long.
+// idleTimeout is a transport that bounds how long a service may stay silent
+// before its answer begins, and between any two parts of the answer. It does
+// not bound the whole answer, since the download of a large image may take
+// long.
 type idleTimeout struct {
 	limit time.Duration
 	next  http.RoundTripper
 }
 
-// RoundTrip sends the request. The error is of kind ErrUnavailable if the service was silent for too long.
+// RoundTrip sends the request. The error is of kind ErrUnavailable if the
+// service was silent for too long.
 func (p *idleTimeout) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	timer := time.AfterFunc(p.limit, func() {
@@ -48,16 +51,19 @@ func (p *idleTimeout) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// CloseIdleConnections is what http.Client.CloseIdleConnections looks for in its transport.
+// CloseIdleConnections is what http.Client.CloseIdleConnections looks for in
+// its transport.
 func (p *idleTimeout) CloseIdleConnections() {
 	if c, ok := p.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// idleError returns the error of a request as the caller should see it: ErrUnavailable if the idle timeout has ended the request.
-// An error that says "context deadline exceeded" may remain so only if the caller's own context has ended. Package net uses
-// the same error for a connection that cannot be made in time, so such an error keeps only its text.
+// idleError returns the error of a request as the caller should see it:
+// ErrUnavailable if the idle timeout has ended the request. An error that says
+// "context deadline exceeded" may remain so only if the caller's own context
+// has ended. Package net uses the same error for a connection that cannot be
+// made in time, so such an error keeps only its text.
 func idleError(ctx, callerCtx context.Context, err error) error {
 	if callerCtx.Err() != nil {
 		return err
@@ -85,8 +91,9 @@ type idleTimeoutBody struct {
 	cancel      context.CancelCauseFunc
 }
 
-// Read allows the service the whole idle timeout for each part. The timer stands still between two reads, because the time that
-// the reader needs is not the service's silence.
+// Read allows the service the whole idle timeout for each part. The timer
+// stands still between two reads, because the time that the reader needs is not
+// the service's silence.
 func (b *idleTimeoutBody) Read(part []byte) (int, error) {
 	b.timer.Reset(b.idleTimeout.limit)
 	n, err := b.ReadCloser.Read(part)

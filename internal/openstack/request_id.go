@@ -9,12 +9,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// requestIDHeader carries the id of our own request in requests (oslo.middleware's global request id), and the service's id in
-// answers. Nova sends its id in computeRequestIDHeader as well; its older releases send only that one.
+// requestIDHeader carries the id of our own request in requests
+// (oslo.middleware's global request id), and the service's id in answers. Nova
+// sends its id in computeRequestIDHeader as well; its older releases send only
+// that one.
 const requestIDHeader, computeRequestIDHeader = "X-Openstack-Request-Id", "X-Compute-Request-Id"
 
-// traced sends the id of our own request to each service, and logs the service's id, so that the logs of all services can be
-// searched for the same piece of work.
+// traced sends the id of our own request to each service, and logs the
+// service's id, so that the logs of all services can be searched for the same
+// piece of work.
 type traced struct {
 	next http.RoundTripper
 	log  *slog.Logger
@@ -40,7 +43,8 @@ func (t *traced) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// CloseIdleConnections is what http.Client.CloseIdleConnections looks for in its transport.
+// CloseIdleConnections is what http.Client.CloseIdleConnections looks for in
+// its transport.
 func (t *traced) CloseIdleConnections() {
 	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

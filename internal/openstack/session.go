@@ -1,6 +1,7 @@
-// Package openstack is the server's session with a cloud: the login of its own user at Keystone, the catalog, and clients of
-// the services in the catalog. The packages below this one hold what is specific to one service. None of them may import the
-// API, the store or a workflow.
+// Package openstack is the server's session with a cloud: the login of its own
+// user at Keystone, the catalog, and clients of the services in the catalog.
+// The packages below this one hold what is specific to one service. None of
+// them may import the API, the store or a workflow.
 package openstack
 
 import (
@@ -24,20 +25,23 @@ import (
 )
 
 const (
-	// renewBefore is how long before its end our own token is replaced. It is longer than any request takes, so that a token
-	// does not end during a request.
+	// renewBefore is how long before its end our own token is replaced. It is
+	// longer than any request takes, so that a token does not end during a request.
 	renewBefore = 2 * time.Minute
-	// retryAfter is how long Keystone is left alone after a failed renewal, while the old token is still good.
+	// retryAfter is how long Keystone is left alone after a failed renewal, while
+	// the old token is still good.
 	retryAfter = 10 * time.Second
 	// connections is how many idle connections to one service are kept.
 	connections = 16
-	// noToken stands for our own token until the first login. It is not empty, because gophercloud logs in again on an empty
-	// token even if another goroutine has just done so.
+	// noToken stands for our own token until the first login. It is not empty,
+	// because gophercloud logs in again on an empty token even if another goroutine
+	// has just done so.
 	noToken = "none"
 )
 
-// Session is our own user's session with the cloud. It logs in when it is first used, and again before its token ends. Its
-// methods are safe for concurrent use.
+// Session is our own user's session with the cloud. It logs in when it is first
+// used, and again before its token ends. Its methods are safe for concurrent
+// use.
 type Session struct {
 	config   config.OpenStack
 	own      credentials
@@ -52,8 +56,9 @@ type Session struct {
 	retryFrom time.Time // earliest time of the next renewal while the token is still good
 }
 
-// New prepares a session; it sends nothing yet. The error is of kind ErrInvalid: the URL of Keystone, the file of certificate
-// authorities, or the entry of clouds.yaml cannot be used.
+// New prepares a session; it sends nothing yet. The error is of kind
+// ErrInvalid: the URL of Keystone, the file of certificate authorities, or the
+// entry of clouds.yaml cannot be used.
 func New(c config.OpenStack, log *slog.Logger) (*Session, error) {
 	own, err := credentialsOf(c)
 	if err != nil {
@@ -102,8 +107,10 @@ func New(c config.OpenStack, log *slog.Logger) (*Session, error) {
 // maxRedirects is how many redirections of one request are followed.
 const maxRedirects = 5
 
-// checkRedirect allows a redirection only to the host that the request was sent to, or to the same host with https. Elsewhere, our own
-// token, or during a login our password, would be disclosed to a host that neither the operator nor the catalog has named.
+// checkRedirect allows a redirection only to the host that the request was sent
+// to, or to the same host with https. Elsewhere, our own token, or during a
+// login our password, would be disclosed to a host that neither the operator
+// nor the catalog has named.
 func checkRedirect(r *http.Request, previous []*http.Request) error {
 	first := previous[0].URL
 	safer := first.Scheme == "http" && r.URL.Scheme == "https" && r.URL.Hostname() == first.Hostname()
@@ -119,7 +126,8 @@ func checkRedirect(r *http.Request, previous []*http.Request) error {
 	return nil
 }
 
-// Who returns our own user in words, or the application credential with which it logs in.
+// Who returns our own user in words, or the application credential with which
+// it logs in.
 func (s *Session) Who() string { return s.own.who }
 
 // AuthURL returns the configured address of Keystone.
@@ -128,9 +136,11 @@ func (s *Session) AuthURL() string { return s.own.authURL }
 // Close closes idle connections.
 func (s *Session) Close() { s.provider.HTTPClient.CloseIdleConnections() }
 
-// Service returns a client of the service of that type (placement, compute, image) that sends our own token. It has no
-// microversion; the caller sets it. Get a new client for each piece of work, because the catalog may change. The error is of
-// kind ErrUnavailable if Keystone does not answer, if it refuses our login, or if the catalog lists no such service.
+// Service returns a client of the service of that type (placement, compute,
+// image) that sends our own token. It has no microversion; the caller sets it.
+// Get a new client for each piece of work, because the catalog may change. The
+// error is of kind ErrUnavailable if Keystone does not answer, if it refuses
+// our login, or if the catalog lists no such service.
 func (s *Session) Service(ctx context.Context, serviceType string) (*gophercloud.ServiceClient, error) {
 	if err := s.ensure(ctx); err != nil {
 		return nil, err
@@ -147,7 +157,8 @@ func (s *Session) Service(ctx context.Context, serviceType string) (*gophercloud
 	return &gophercloud.ServiceClient{ProviderClient: s.provider, Endpoint: endpoint, Type: serviceType}, nil
 }
 
-// Identity returns a client of Keystone at openstack.auth_url, whatever the catalog lists. Errors are those of Service.
+// Identity returns a client of Keystone at openstack.auth_url, whatever the
+// catalog lists. Errors are those of Service.
 func (s *Session) Identity(ctx context.Context) (*gophercloud.ServiceClient, error) {
 	if err := s.ensure(ctx); err != nil {
 		return nil, err
@@ -167,7 +178,8 @@ func (s *Session) User(ctx context.Context) (string, error) {
 	return s.user, nil
 }
 
-// Ping returns nil if Keystone accepts our login, otherwise an error of kind ErrUnavailable.
+// Ping returns nil if Keystone accepts our login, otherwise an error of kind
+// ErrUnavailable.
 func (s *Session) Ping(ctx context.Context) error { return s.ensure(ctx) }
 
 // keystone returns a client of Keystone that uses the given provider's token.
@@ -175,8 +187,8 @@ func (s *Session) keystone(provider *gophercloud.ProviderClient) *gophercloud.Se
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: s.identity, Type: "identity"}
 }
 
-// ensure makes sure that we have a token that stays good for a while. While Keystone is away, a token that is not over yet is
-// used to its end.
+// ensure makes sure that we have a token that stays good for a while. While
+// Keystone is away, a token that is not over yet is used to its end.
 func (s *Session) ensure(ctx context.Context) error {
 	s.mu.RLock()
 	expires, retryFrom, token := s.expires, s.retryFrom, s.provider.Token()
@@ -190,7 +202,8 @@ func (s *Session) ensure(ctx context.Context) error {
 
 	err := s.renew(ctx, token)
 	if err != nil && good && ctx.Err() == nil {
-		// The old token still works. Requests go on with it, and after retryAfter the next one tries to renew it again.
+		// The old token still works. Requests go on with it, and after retryAfter the
+		// next one tries to renew it again.
 		s.mu.Lock()
 		s.retryFrom = time.Now().Add(retryAfter)
 		s.mu.Unlock()
@@ -200,9 +213,10 @@ func (s *Session) ensure(ctx context.Context) error {
 	return err
 }
 
-// renew replaces the given token, unless another goroutine has replaced it or is about to. It waits as long as ctx allows; the
-// login itself goes on without ctx, because other goroutines may wait for it. done has room for the result, so that the
-// goroutine ends even if nobody waits any more.
+// renew replaces the given token, unless another goroutine has replaced it or
+// is about to. It waits as long as ctx allows; the login itself goes on without
+// ctx, because other goroutines may wait for it. done has room for the result,
+// so that the goroutine ends even if nobody waits any more.
 func (s *Session) renew(ctx context.Context, token string) error {
 	done := make(chan error, 1)
 	go func() { done <- s.provider.Reauthenticate(context.WithoutCancel(ctx), token) }()
@@ -215,13 +229,16 @@ func (s *Session) renew(ctx context.Context, token string) error {
 	}
 }
 
-// login gets a new token and the catalog. gophercloud calls it from one goroutine at a time, also after a service answered 401.
+// login gets a new token and the catalog. gophercloud calls it from one
+// goroutine at a time, also after a service answered 401.
 func (s *Session) login(ctx context.Context) error {
-	// Several requests may wait for this login, so it must not end with the context of the one that happened to come first.
+	// Several requests may wait for this login, so it must not end with the context
+	// of the one that happened to come first.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.Connect+s.config.Answer)
 	defer cancel()
 
-	// A provider of its own: a 401 from Keystone during the login must not start another login.
+	// A provider of its own: a 401 from Keystone during the login must not start
+	// another login.
 	alone := &gophercloud.ProviderClient{HTTPClient: s.provider.HTTPClient, UserAgent: s.provider.UserAgent}
 	options := s.own.login
 
@@ -258,8 +275,9 @@ func (s *Session) login(ctx context.Context) error {
 	return nil
 }
 
-// loginError explains a failed login. The error is always of kind ErrUnavailable or explained as such: the caller, who asked for
-// something else, is not at fault.
+// loginError explains a failed login. The error is always of kind
+// ErrUnavailable or explained as such: the caller, who asked for something
+// else, is not at fault.
 func (s *Session) loginError(err error) error {
 	answer, _ := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	switch {
@@ -276,8 +294,9 @@ func (s *Session) loginError(err error) error {
 	return Explain("identity", err)
 }
 
-// endpoint returns the base URL of a service, with a slash at its end: the configured one, otherwise the catalog's. A service
-// may be listed under several types (aliases); any of them will do.
+// endpoint returns the base URL of a service, with a slash at its end: the
+// configured one, otherwise the catalog's. A service may be listed under
+// several types (aliases); any of them will do.
 func (s *Session) endpoint(options gophercloud.EndpointOpts) (string, error) {
 	for _, configured := range s.config.Endpoints {
 		if slices.Contains(options.Types(), configured.Service) {
@@ -313,7 +332,8 @@ func (s *Session) endpoint(options gophercloud.EndpointOpts) (string, error) {
 		WithHint("Correct openstack.interface or openstack.region, or name its URL in openstack.endpoints.")
 }
 
-// inRegion reports whether an endpoint is in our region. Without a configured region, every endpoint is.
+// inRegion reports whether an endpoint is in our region. Without a configured
+// region, every endpoint is.
 func (s *Session) inRegion(endpoint tokens.Endpoint) bool {
 	return s.own.region == "" || endpoint.Region == s.own.region || endpoint.RegionID == s.own.region
 }
@@ -326,7 +346,8 @@ func (s *Session) regionText() string {
 	return " in the region " + s.own.region
 }
 
-// identityURL returns the base URL of Keystone's version 3 for an address with or without the version.
+// identityURL returns the base URL of Keystone's version 3 for an address with
+// or without the version.
 func identityURL(text string) (string, error) {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Host == "" {

@@ -1,4 +1,6 @@
-// Package profile stores how the command line reaches the APIs that a person works with: one file for each person, with a named profile for each API. It imports nothing of ours but the root package.
+// Package profile stores how the command line reaches the APIs that a person
+// works with: one file for each person, with a named profile for each API. It
+// imports nothing of ours but the root package.
 package profile
 
 import (
@@ -17,7 +19,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Profile says how to reach one API, and how to authenticate there. Empty fields are not set.
+// Profile says how to reach one API, and how to authenticate there. Empty
+// fields are not set.
 type Profile struct {
 	URL       string `yaml:"url,omitempty"`
 	Token     string `yaml:"token,omitempty"`
@@ -29,7 +32,8 @@ type Profile struct {
 
 // Book is the content of a person's profile file.
 type Book struct {
-	// Current is the name of the profile that is used where none is named; empty for none.
+	// Current is the name of the profile that is used where none is named; empty
+	// for none.
 	Current  string             `yaml:"current,omitempty"`
 	Profiles map[string]Profile `yaml:"profiles,omitempty"`
 
@@ -39,7 +43,9 @@ type Book struct {
 // namePattern is the format of a profile's name.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
-// Path returns the path of a person's profile file, by the XDG Base Directory Specification. Env looks up an environment variable. The error is of kind ErrInvalid where there is no home directory.
+// Path returns the path of a person's profile file, by the XDG Base Directory
+// Specification. Env looks up an environment variable. The error is of kind
+// ErrInvalid where there is no home directory.
 func Path(env func(string) string) (string, error) {
 	if home := env("XDG_CONFIG_HOME"); filepath.IsAbs(home) { // the specification demands that a relative path is ignored
 		return filepath.Join(home, "cyborg", "profiles.yaml"), nil
@@ -52,7 +58,8 @@ func Path(env func(string) string) (string, error) {
 	return "", cyborg.Errorf(cyborg.ErrInvalid, "there is no place for profiles: neither XDG_CONFIG_HOME nor HOME is set")
 }
 
-// Open reads the file at path; a missing file has no profiles. The error is of kind ErrInvalid, also for a file that others can access: it may hold tokens.
+// Open reads the file at path; a missing file has no profiles. The error is of
+// kind ErrInvalid, also for a file that others can access: it may hold tokens.
 func Open(path string) (*Book, error) {
 	book := &Book{path: path}
 	file, err := os.Open(path)
@@ -103,7 +110,9 @@ func (b *Book) Get(name string) (Profile, error) {
 	return found, nil
 }
 
-// Change reads the file, applies the change and writes the file, under a lock on its directory, so that two commands at the same time lose nothing. Where change returns an error, the file stays as it is.
+// Change reads the file, applies the change and writes the file, under a lock
+// on its directory, so that two commands at the same time lose nothing. Where
+// change returns an error, the file stays as it is.
 func Change(path string, change func(*Book) error) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -116,12 +125,14 @@ func Change(path string, change func(*Book) error) (err error) {
 	}
 	defer lock.Close() // which releases the lock
 
-	// The directory is locked instead of the file, because the file is replaced by each write.
+	// The directory is locked instead of the file, because the file is replaced by
+	// each write.
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the profiles cannot be locked: %w", err)
 	}
 
-	// The file is read under the lock: another command may have changed it since the caller looked.
+	// The file is read under the lock: another command may have changed it since
+	// the caller looked.
 	book, err := Open(path)
 	if err != nil {
 		return err
@@ -134,7 +145,8 @@ func Change(path string, change func(*Book) error) (err error) {
 	return book.write(lock)
 }
 
-// Set adds or replaces a profile. The first profile becomes the current one. The error is of kind ErrInvalid.
+// Set adds or replaces a profile. The first profile becomes the current one.
+// The error is of kind ErrInvalid.
 func (b *Book) Set(name string, p Profile) error {
 	if !namePattern.MatchString(name) {
 		return cyborg.Errorf(cyborg.ErrInvalid, "%q is no name for a profile: use letters, digits, dots, hyphens and underscores", name)
@@ -162,7 +174,8 @@ func (b *Book) Delete(name string) error {
 	return nil
 }
 
-// write replaces the file, as a whole or not at all. Dir is the open directory of the file: syncing it makes the rename durable.
+// write replaces the file, as a whole or not at all. Dir is the open directory
+// of the file: syncing it makes the rename durable.
 func (b *Book) write(dir *os.File) (err error) {
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)

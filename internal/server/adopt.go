@@ -13,11 +13,14 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// adoptConnections is how many connections the store of an adoption may keep; the adoption works in one transaction.
+// adoptConnections is how many connections the store of an adoption may keep;
+// the adoption works in one transaction.
 const adoptConnections = 2
 
-// adoptCommand returns the command that takes over the records of an OpenStack Cyborg. Like migrate, it works on the database
-// itself with the server's configuration, and needs no running server: it is used before the first server is started.
+// adoptCommand returns the command that takes over the records of an OpenStack
+// Cyborg. Like migrate, it works on the database itself with the server's
+// configuration, and needs no running server: it is used before the first
+// server is started.
 func adoptCommand() *cobra.Command {
 	var (
 		from, file    string

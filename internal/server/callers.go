@@ -10,8 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/keystone"
 )
 
-// callers returns the ways in which callers of the API may prove who they are: static tokens, client certificates, and tokens
-// of Keystone, as far as they are configured.
+// callers returns the ways in which callers of the API may prove who they are:
+// static tokens, client certificates, and tokens of Keystone, as far as they
+// are configured.
 func (s *server) callers() (auth.Config, error) {
 	c := s.config
 	config := auth.Config{Certificates: c.API.TLS.ClientCA != ""}
@@ -40,7 +41,8 @@ type auditTrail struct {
 	run     func(ctx context.Context) error // waits until ctx ends and closes the file
 }
 
-// audit opens the audit's file. Without an audit, the result has nowhere to write and nothing to close.
+// audit opens the audit's file. Without an audit, the result has nowhere to
+// write and nothing to close.
 func (s *server) audit() (auditTrail, error) {
 	if !s.config.Audit.Enabled {
 		return auditTrail{run: func(ctx context.Context) error {

@@ -19,7 +19,8 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// Commands returns the commands of the server side: server, migrate, adopt and config.
+// Commands returns the commands of the server side: server, migrate, adopt and
+// config.
 func Commands() []*cobra.Command {
 	serve := &cobra.Command{
 		Use:   "server",
@@ -76,7 +77,8 @@ func Commands() []*cobra.Command {
 	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy)}
 }
 
-// Serve runs a server process over an external PostgreSQL and Temporal until ctx ends.
+// Serve runs a server process over an external PostgreSQL and Temporal until
+// ctx ends.
 func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	listeners, err := Listen(ctx, c)
 	if err != nil {
@@ -108,7 +110,8 @@ func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	return err
 }
 
-// NewRegistry returns a registry with the metrics of the Go runtime and the process.
+// NewRegistry returns a registry with the metrics of the Go runtime and the
+// process.
 func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

@@ -27,7 +27,8 @@ import (
 // databaseLimit bounds the examination of the database.
 const databaseLimit = 10 * time.Second
 
-// doctorCommand returns the command that examines what a server needs, whether a server runs or not. It changes nothing.
+// doctorCommand returns the command that examines what a server needs, whether
+// a server runs or not. It changes nothing.
 func doctorCommand() *cobra.Command {
 	return doctor.Command("Check a server's set-up on its own machine, and say what to do",
 		"Looks, with the server's configuration, at what a server stands on, whether one runs or not: the configuration, the\n"+
@@ -55,8 +56,9 @@ func doctorCommand() *cobra.Command {
 		})
 }
 
-// examineCloud logs in to Keystone as the server does, looks up the services that the server uses in the catalog, and asks
-// Placement where it is configured.
+// examineCloud logs in to Keystone as the server does, looks up the services
+// that the server uses in the catalog, and asks Placement where it is
+// configured.
 func examineCloud(ctx context.Context, f *doctor.Findings, c *config.Config) {
 	if !c.OpenStack.Enabled() {
 		return
@@ -88,7 +90,8 @@ func examineCloud(ctx context.Context, f *doctor.Findings, c *config.Config) {
 	}
 }
 
-// examinePlacement asks Placement for a host that does not exist. That needs the same rights as asking for a real one.
+// examinePlacement asks Placement for a host that does not exist. That needs
+// the same rights as asking for a real one.
 func examinePlacement(ctx context.Context, f *doctor.Findings, client *placement.Client) {
 	version, err := client.Negotiate(ctx)
 	if err == nil {
@@ -103,8 +106,10 @@ func examinePlacement(ctx context.Context, f *doctor.Findings, client *placement
 	f.OKf("placement", "answers our own user, in version %s", version)
 }
 
-// examineDatabase examines the database, its schema, the rights of the role, and duplicate agents. The result says whether
-// the process whose worker has the identity is alive, as the records know; it is nil where the records cannot be read.
+// examineDatabase examines the database, its schema, the rights of the role,
+// and duplicate agents. The result says whether the process whose worker has
+// the identity is alive, as the records know; it is nil where the records
+// cannot be read.
 func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) (alive func(identity string) bool) {
 	ctx, cancel := context.WithTimeout(ctx, databaseLimit)
 	defer cancel()
@@ -153,7 +158,8 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 
 }
 
-// examineListeners examines ports and certificates. A port that is in use is no failure, because the server itself may run.
+// examineListeners examines ports and certificates. A port that is in use is no
+// failure, because the server itself may run.
 func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config) {
 	examine := func(setting, address string, given config.ServerTLS) {
 		if _, err := given.Listener(tls.NoClientCert); err != nil {

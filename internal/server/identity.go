@@ -7,7 +7,8 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// hostname returns this machine's name, as the list of services and Temporal's UI show it; "unknown" where it has none.
+// hostname returns this machine's name, as the list of services and Temporal's
+// UI show it; "unknown" where it has none.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -16,7 +17,8 @@ func hostname() string {
 	return name
 }
 
-// workerIdentity returns the name of a process's worker in Temporal. Each process has one worker, whatever its roles.
+// workerIdentity returns the name of a process's worker in Temporal. Each
+// process has one worker, whatever its roles.
 func workerIdentity(host, version, instance string) string {
 	return conductor.Identity("conductor", host, version, instance)
 }

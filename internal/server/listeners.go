@@ -11,15 +11,17 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// Listeners are the open ports of a server process. They are opened before the process does anything else, so that a port in
-// use leaves everything as it was.
+// Listeners are the open ports of a server process. They are opened before the
+// process does anything else, so that a port in use leaves everything as it
+// was.
 type Listeners struct {
 	api    net.Listener // nil without the role api
 	agents net.Listener // nil without the role conductor
 	pprof  net.Listener // nil unless server.pprof_listen is set
 }
 
-// Listen opens the ports that the roles need. The error is one sentence that names the option, and no port stays open then.
+// Listen opens the ports that the roles need. The error is one sentence that
+// names the option, and no port stays open then.
 func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	var l Listeners
 	open := func(setting, address string, given config.ServerTLS, auth tls.ClientAuthType, authenticated bool) (net.Listener, error) {

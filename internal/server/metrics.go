@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics count the load on the records: the statements, and the batches in which reports and heartbeats are written. It is a
-// tracer of pgx.
+// metrics count the load on the records: the statements, and the batches in
+// which reports and heartbeats are written. It is a tracer of pgx.
 type metrics struct {
 	statements prometheus.Counter
 	batches    *prometheus.HistogramVec
@@ -61,7 +61,8 @@ func (m *metrics) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 // TraceQueryEnd does nothing.
 func (*metrics) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TraceBatchStart does nothing: the statements of a batch are counted one by one.
+// TraceBatchStart does nothing: the statements of a batch are counted one by
+// one.
 func (*metrics) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return ctx
 }

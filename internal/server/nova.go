@@ -13,8 +13,8 @@ import (
 // countInterval is how often the gauges of drift are updated from the records.
 const countInterval = 15 * time.Second
 
-// novaParts returns the part that keeps the gauges of drift up to date: of the files of Nova's whitelists, and of Nova's
-// instances where Nova is configured.
+// novaParts returns the part that keeps the gauges of drift up to date: of the
+// files of Nova's whitelists, and of Nova's instances where Nova is configured.
 func (s *server) novaParts() ([]Part, error) {
 	files := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "cyborg_whitelist_drift", Help: "Hosts on which the file of Nova's whitelist is not as it was written last.",

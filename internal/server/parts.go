@@ -11,14 +11,17 @@ import (
 // Part is a piece of a process that runs until its context ends.
 type Part struct {
 	Name string
-	// Run returns nil when its context ends, or an error that wraps context.Canceled where that interrupted its start. If it
-	// returns before, it has failed.
+	// Run returns nil when its context ends, or an error that wraps
+	// context.Canceled where that interrupted its start. If it returns before, it
+	// has failed.
 	Run func(ctx context.Context) error
 }
 
-// RunParts starts the parts in order and runs them until ctx ends or one of them fails. Then it stops them one by one in the
-// reverse order, because a part may need those that were started before it. The error is the first failure, with the part's
-// name; later failures, and those while stopping, are logged.
+// RunParts starts the parts in order and runs them until ctx ends or one of
+// them fails. Then it stops them one by one in the reverse order, because a
+// part may need those that were started before it. The error is the first
+// failure, with the part's name; later failures, and those while stopping, are
+// logged.
 func RunParts(ctx context.Context, log *slog.Logger, parts ...Part) error {
 	type running struct {
 		Part

@@ -15,11 +15,13 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// comparedPerRound is how many hosts a round of Reconcile compares with Placement at most: enough for 10,000 in an hour.
+// comparedPerRound is how many hosts a round of Reconcile compares with
+// Placement at most: enough for 10,000 in an hour.
 const comparedPerRound = 200
 
-// followPlacement prepares the activities and the metrics about Placement, where it is configured. Otherwise it switches off
-// what the records track for Placement, which costs writes.
+// followPlacement prepares the activities and the metrics about Placement,
+// where it is configured. Otherwise it switches off what the records track for
+// Placement, which costs writes.
 func (s *server) followPlacement(ctx context.Context) error {
 	if !s.config.Placement.Enabled {
 		if s.config.Server.Has(config.RoleConductor) {
@@ -64,8 +66,9 @@ func (s *server) followPlacement(ctx context.Context) error {
 	return nil
 }
 
-// placementParts returns the parts that keep Placement as the records say: the worker that writes to it, and the follower
-// that starts the runs. There are none without Placement.
+// placementParts returns the parts that keep Placement as the records say: the
+// worker that writes to it, and the follower that starts the runs. There are
+// none without Placement.
 func (s *server) placementParts() []Part {
 	if s.placement == nil {
 		return nil

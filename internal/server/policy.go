@@ -13,12 +13,14 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// newPolicy reads the rules of /v2: the built-in ones, and those of policy.file.
+// newPolicy reads the rules of /v2: the built-in ones, and those of
+// policy.file.
 func newPolicy(c *config.Config, log *slog.Logger) (*policy.Policy, error) {
 	return policy.New(policy.Config{File: c.Policy.File, EnforceNewDefaults: c.Policy.EnforceNewDefaults, Log: log})
 }
 
-// checkPolicy returns what is wrong with the policy file; `cyborg config check` calls it.
+// checkPolicy returns what is wrong with the policy file; `cyborg config check`
+// calls it.
 func checkPolicy(cmd *cobra.Command, c *config.Config) error {
 	_, err := newPolicy(c, c.Log.Logger(cmd.ErrOrStderr()))
 	return err
@@ -48,7 +50,8 @@ func policyCommand() *cobra.Command {
 	}
 }
 
-// printRules writes the rules as YAML, with a comment that says what each rule is for, and whether policy.file sets it.
+// printRules writes the rules as YAML, with a comment that says what each rule
+// is for, and whether policy.file sets it.
 func printRules(w io.Writer, rules []policy.Rule) error {
 	mapping := &yaml.Node{Kind: yaml.MappingNode}
 	for i, rule := range rules {

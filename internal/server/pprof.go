@@ -9,7 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg/api"
 )
 
-// profileLimit bounds the time for one answer, and with it the length of a profile.
+// profileLimit bounds the time for one answer, and with it the length of a
+// profile.
 const profileLimit = 10 * time.Minute
 
 // profiles returns the part that serves go tool pprof on server.pprof_listen.

@@ -25,7 +25,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// touchInterval is how often a process records that it is alive; well below conductor.silent_after.
+// touchInterval is how often a process records that it is alive; well below
+// conductor.silent_after.
 const touchInterval = 5 * time.Second
 
 // Deps is what a server process needs from outside.
@@ -40,8 +41,9 @@ type Deps struct {
 	Log         *slog.Logger
 }
 
-// Run serves the configured roles until ctx ends. Then it stops in order: it takes no more requests, lets running activities
-// end, writes the reports that agents have sent, and closes the database.
+// Run serves the configured roles until ctx ends. Then it stops in order: it
+// takes no more requests, lets running activities end, writes the reports that
+// agents have sent, and closes the database.
 func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	metrics, err := newMetrics(deps.Registry)
 	if err != nil {
@@ -77,7 +79,8 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	}
 
 	s.activities = s.newActivities()
-	// Parts are stopped in reverse order: those that take requests come after those that do the work.
+	// Parts are stopped in reverse order: those that take requests come after those
+	// that do the work.
 	parts := []Part{s.worker()}
 
 	if c.Server.Has(config.RoleConductor) {
@@ -123,7 +126,8 @@ type server struct {
 	placementCounted func(db.PlacementState)
 }
 
-// newActivities returns the conductor's activities with the configured services and policy.
+// newActivities returns the conductor's activities with the configured services
+// and policy.
 func (s *server) newActivities() *activities.Activities {
 	// The fields are interfaces: a nil pointer in one of them would not be nil.
 	cloud := activities.Cloud{Placement: s.placement}
@@ -155,11 +159,13 @@ func (s *server) newActivities() *activities.Activities {
 	}, cloud, s.Log)
 }
 
-// servicesKept is for how long a process that was killed stays in the list of services, as silent.
+// servicesKept is for how long a process that was killed stays in the list of
+// services, as silent.
 const servicesKept = 24 * time.Hour
 
-// worker returns the part that serves the conductor's queue. A process with only the role api runs it, too, on the client
-// with which it starts operations, so that they run in the process that waits for them.
+// worker returns the part that serves the conductor's queue. A process with
+// only the role api runs it, too, on the client with which it starts
+// operations, so that they run in the process that waits for them.
 func (s *server) worker() Part {
 	identity := workerIdentity(hostname(), cyborg.Version, instance())
 	return Part{Name: "worker", Run: func(ctx context.Context) error {
@@ -167,8 +173,9 @@ func (s *server) worker() Part {
 	}}
 }
 
-// conductor returns the parts of the role conductor: the agents' endpoint with the ingester of what they send, the schedules,
-// and what keeps Nova's and Placement's state known.
+// conductor returns the parts of the role conductor: the agents' endpoint with
+// the ingester of what they send, the schedules, and what keeps Nova's and
+// Placement's state known.
 func (s *server) conductor() ([]Part, error) {
 	ingester := db.NewIngester(s.store, db.IngesterOptions{
 		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize, Flushed: s.metrics.flushed,
@@ -214,8 +221,9 @@ func (s *server) conductor() ([]Part, error) {
 	return slices.Concat(novaParts, parts, s.placementParts()), nil
 }
 
-// admission returns the part that takes new hardware into service at once. It begins when Temporal is prepared: before that,
-// runs could not be started, and the admitted operations would be orphans.
+// admission returns the part that takes new hardware into service at once. It
+// begins when Temporal is prepared: before that, runs could not be started, and
+// the admitted operations would be orphans.
 func (s *server) admission(prepared <-chan struct{}) Part {
 	admitter := conductor.Admitter{
 		Notify: s.store.Notify,
@@ -233,7 +241,8 @@ func (s *server) admission(prepared <-chan struct{}) Part {
 	}}
 }
 
-// api returns the parts of the role api: the HTTP server, its audit and its policy.
+// api returns the parts of the role api: the HTTP server, its audit and its
+// policy.
 func (s *server) api() ([]Part, error) {
 	c := s.config.API
 	callers, err := s.callers()
@@ -292,8 +301,9 @@ func (s *server) api() ([]Part, error) {
 	}, nil
 }
 
-// schedules registers the search attributes and the schedule with Temporal as soon as Temporal answers, and then closes
-// prepared. After that it only waits for ctx to end, because a part that returns has failed.
+// schedules registers the search attributes and the schedule with Temporal as
+// soon as Temporal answers, and then closes prepared. After that it only waits
+// for ctx to end, because a part that returns has failed.
 func (s *server) schedules(ctx context.Context, prepared chan<- struct{}) error {
 	in := workflows.ReconcileInput{
 		Limits: s.limits, OrphanAfter: s.config.Conductor.OrphanAfter, AgentWait: s.limits.AgentWait,
@@ -332,8 +342,8 @@ func (s *server) schedules(ctx context.Context, prepared chan<- struct{}) error 
 	return nil
 }
 
-// presence returns the part that keeps this process in the list of services, and removes it at a clean stop. It is started
-// last and stopped first.
+// presence returns the part that keeps this process in the list of services,
+// and removes it at a clean stop. It is started last and stopped first.
 func (s *server) presence() Part {
 	started := time.Now()
 	services := make([]cyborg.Service, 0, len(s.config.Server.Roles))

@@ -1,6 +1,10 @@
-// Package statedir opens the one directory in which a process keeps its state. It makes the directory, marks it as Cyborg's, refuses a directory that belongs to something else, and locks it, so that two processes never work on the same state.
+// Package statedir opens the one directory in which a process keeps its state.
+// It makes the directory, marks it as Cyborg's, refuses a directory that
+// belongs to something else, and locks it, so that two processes never work on
+// the same state.
 //
-// It knows nothing of what is stored in there, and imports only the root package besides the standard library.
+// It knows nothing of what is stored in there, and imports only the root
+// package besides the standard library.
 package statedir
 
 import (
@@ -17,24 +21,31 @@ import (
 )
 
 const (
-	// markerName is the file that marks a directory as Cyborg's, and holds the version of its layout.
+	// markerName is the file that marks a directory as Cyborg's, and holds the
+	// version of its layout.
 	markerName = "cyborg-state"
-	// lockName is the file that the process which uses the directory holds locked; its content is the id of that process.
+	// lockName is the file that the process which uses the directory holds locked;
+	// its content is the id of that process.
 	lockName = "lock"
-	// Format is the version of the directory's layout that this release writes, and the newest that it can read.
+	// Format is the version of the directory's layout that this release writes, and
+	// the newest that it can read.
 	Format = 1
 
 	// markerPrefix begins the marker's content, before the version.
 	markerPrefix = "cyborg-state "
 )
 
-// Dir is an open state directory. It stays locked until Close, or until the process dies.
+// Dir is an open state directory. It stays locked until Close, or until the
+// process dies.
 type Dir struct {
 	path string
 	lock *os.File
 }
 
-// Default returns the state directory for when none is configured: /var/lib/cyborg for root, else $XDG_STATE_HOME/cyborg, else ~/.local/state/cyborg (XDG Base Directory Specification 0.8). The error is of kind ErrInvalid where there is no home directory.
+// Default returns the state directory for when none is configured:
+// /var/lib/cyborg for root, else $XDG_STATE_HOME/cyborg, else
+// ~/.local/state/cyborg (XDG Base Directory Specification 0.8). The error is of
+// kind ErrInvalid where there is no home directory.
 func Default() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/cyborg", nil
@@ -54,9 +65,13 @@ func Default() (string, error) {
 	return filepath.Join(home, ".local", "state", "cyborg"), nil
 }
 
-// Open opens and locks the state directory at path. It makes the directory and its parents where they are missing. An empty directory is taken into use.
+// Open opens and locks the state directory at path. It makes the directory and
+// its parents where they are missing. An empty directory is taken into use.
 //
-// The error is of kind ErrInvalid for a directory that holds something else, that a newer release wrote, that others may write to or that cannot be used, and of kind ErrClaimed for one that another process uses. A refused directory is left unchanged.
+// The error is of kind ErrInvalid for a directory that holds something else,
+// that a newer release wrote, that others may write to or that cannot be used,
+// and of kind ErrClaimed for one that another process uses. A refused directory
+// is left unchanged.
 func Open(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -94,10 +109,14 @@ func (d *Dir) Join(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// ID identifies the directory among all that are in use at the same time on this machine, until the machine boots again. It is made from the device and inode of the lock file, so a copy of the directory has another ID, and so, as a rule, has a directory that was lost and made anew.
+// ID identifies the directory among all that are in use at the same time on
+// this machine, until the machine boots again. It is made from the device and
+// inode of the lock file, so a copy of the directory has another ID, and so, as
+// a rule, has a directory that was lost and made anew.
 func (d *Dir) ID() string { return lockID(d.lock.Stat()) }
 
-// ID returns the ID of the directory at path, whether a process uses it or not; empty where no process ever did.
+// ID returns the ID of the directory at path, whether a process uses it or not;
+// empty where no process ever did.
 func ID(path string) string { return lockID(os.Lstat(filepath.Join(path, lockName))) }
 
 // lockID makes an ID from the result of a stat of the lock file.
@@ -112,12 +131,17 @@ func lockID(info fs.FileInfo, err error) string {
 	return fmt.Sprintf("%x:%x", known.Dev, known.Ino)
 }
 
-// Close lets another process use the directory. It unlocks explicitly, because closing the file is not enough while a child process that is just being started still has it open.
+// Close lets another process use the directory. It unlocks explicitly, because
+// closing the file is not enough while a child process that is just being
+// started still has it open.
 func (d *Dir) Close() error {
 	return errors.Join(syscall.Flock(int(d.lock.Fd()), syscall.LOCK_UN), d.lock.Close())
 }
 
-// create makes the directory. Root makes it passable for others (0711), because the database below it runs as another user; what is in it protects itself. Everyone else makes it private (0700), new parents included, as the XDG specification demands.
+// create makes the directory. Root makes it passable for others (0711), because
+// the database below it runs as another user; what is in it protects itself.
+// Everyone else makes it private (0700), new parents included, as the XDG
+// specification demands.
 func create(path string) error {
 	mode, parents := fs.FileMode(0o700), fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
@@ -139,7 +163,9 @@ func create(path string) error {
 	return os.Chmod(path, mode) // Mkdir's mode is reduced by the umask
 }
 
-// refuseOpen refuses a directory in which another user could replace our files, perhaps by links to somewhere else: one that belongs neither to us nor to root, or that others may write to.
+// refuseOpen refuses a directory in which another user could replace our files,
+// perhaps by links to somewhere else: one that belongs neither to us nor to
+// root, or that others may write to.
 func refuseOpen(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -165,7 +191,10 @@ func refuseOpen(path string) error {
 	return nil
 }
 
-// refuseForeign refuses a directory that has entries but no marker. Another process that takes the directory into use writes the marker before anything but the lock file. The marker is looked for after the entries were listed, so a directory that is just being taken into use is not refused.
+// refuseForeign refuses a directory that has entries but no marker. Another
+// process that takes the directory into use writes the marker before anything
+// but the lock file. The marker is looked for after the entries were listed, so
+// a directory that is just being taken into use is not refused.
 func refuseForeign(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -186,7 +215,8 @@ func refuseForeign(path string) error {
 	return nil
 }
 
-// acquire locks the directory. The kernel releases the lock when the last process that has the file open ends, so no stale lock remains after a crash.
+// acquire locks the directory. The kernel releases the lock when the last
+// process that has the file open ends, so no stale lock remains after a crash.
 func acquire(path string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -220,7 +250,8 @@ func acquire(path string) (*os.File, error) {
 	return lock, nil
 }
 
-// flock takes the lock without waiting, and repeats the call when a signal interrupts it.
+// flock takes the lock without waiting, and repeats the call when a signal
+// interrupts it.
 func flock(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -230,7 +261,10 @@ func flock(f *os.File) error {
 	}
 }
 
-// checkMarker writes the marker into a new directory, and checks the marker of an old one. The caller holds the lock. A marker of length zero remains where the disk was full or the machine died while it was written; nothing else was written then, so it counts as a new directory.
+// checkMarker writes the marker into a new directory, and checks the marker of
+// an old one. The caller holds the lock. A marker of length zero remains where
+// the disk was full or the machine died while it was written; nothing else was
+// written then, so it counts as a new directory.
 func checkMarker(path string) error {
 	marker := filepath.Join(path, markerName)
 	content, err := os.ReadFile(marker)

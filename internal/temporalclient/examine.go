@@ -25,20 +25,26 @@ const examineLimit = 10 * time.Second
 type Examination struct {
 	// Histories is how long histories should be kept; 0 for any time.
 	Histories time.Duration
-	// Attributes are search attributes that the namespace must have; nil for no check.
+	// Attributes are search attributes that the namespace must have; nil for no
+	// check.
 	Attributes map[string]enumspb.IndexedValueType
 	// Queue is a task queue that somebody should serve; empty for no check.
 	Queue string
 	// Serves says what to do where nobody serves the queue.
 	Serves string
-	// Lives reports whether the worker with this identity is alive, since Temporal goes on listing a worker for some minutes after its end. Nil where nobody knows; then only the time of the last poll counts.
+	// Lives reports whether the worker with this identity is alive, since Temporal
+	// goes on listing a worker for some minutes after its end. Nil where nobody
+	// knows; then only the time of the last poll counts.
 	Lives func(identity string) bool
 }
 
-// pollLimit is how long ago the last poll of a live worker may be: a poll lasts at most two and a half minutes, and some time is added.
+// pollLimit is how long ago the last poll of a live worker may be: a poll lasts
+// at most two and a half minutes, and some time is added.
 const pollLimit = 3 * time.Minute
 
-// Examine checks the configured Temporal, and adds what it finds to f. It changes nothing. Where Temporal does not answer, it leaves out the checks that would only fail for the same reason.
+// Examine checks the configured Temporal, and adds what it finds to f. It
+// changes nothing. Where Temporal does not answer, it leaves out the checks
+// that would only fail for the same reason.
 func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Examination) {
 	options, err := Options(c, slog.New(slog.DiscardHandler), "doctor")
 	if err != nil {
@@ -85,7 +91,8 @@ type examiner struct {
 	namespace string
 }
 
-// ask sends one request within examineLimit. It adds a finding where there is no answer, and reports whether there was one.
+// ask sends one request within examineLimit. It adds a finding where there is
+// no answer, and reports whether there was one.
 func (e *examiner) ask(ctx context.Context, check string, question func(context.Context) error, do string) bool {
 	ctx, cancel := context.WithTimeout(ctx, examineLimit)
 	defer cancel()
@@ -97,7 +104,8 @@ func (e *examiner) ask(ctx context.Context, check string, question func(context.
 	return err == nil
 }
 
-// namespaceIsThere checks that the namespace exists and keeps histories for long enough. It returns false where nothing else can be checked without it.
+// namespaceIsThere checks that the namespace exists and keeps histories for
+// long enough. It returns false where nothing else can be checked without it.
 func (e *examiner) namespaceIsThere(ctx context.Context, histories time.Duration) bool {
 	var described *workflowservice.DescribeNamespaceResponse
 	keep := max(histories, 24*time.Hour)
@@ -130,7 +138,8 @@ func createNamespace(namespace string, retention time.Duration) string {
 		namespace, retention.Hours())
 }
 
-// attributes checks that the namespace has the search attributes with their types. A missing one is a warning: a server adds it when it starts.
+// attributes checks that the namespace has the search attributes with their
+// types. A missing one is a warning: a server adds it when it starts.
 func (e *examiner) attributes(ctx context.Context, want map[string]enumspb.IndexedValueType) {
 	var known *operatorservice.ListSearchAttributesResponse
 	if !e.ask(ctx, "search attributes", func(ctx context.Context) (err error) {
@@ -155,7 +164,8 @@ func (e *examiner) attributes(ctx context.Context, want map[string]enumspb.Index
 	e.OKf("search attributes", "all %d are there", len(want))
 }
 
-// pollers checks that somebody serves the queue. Temporal lists workers for some minutes after their end, so being listed is not enough.
+// pollers checks that somebody serves the queue. Temporal lists workers for
+// some minutes after their end, so being listed is not enough.
 func (e *examiner) pollers(ctx context.Context, want Examination) {
 	var described *workflowservice.DescribeTaskQueueResponse
 

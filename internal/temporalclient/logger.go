@@ -11,7 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// NewLogger returns the logger for Temporal's SDK, which writes to log. An agent logs the failure of a step itself, with its kind and at the level of that kind. The SDK's own line about the same failure is always an error, so it is lowered to debug.
+// NewLogger returns the logger for Temporal's SDK, which writes to log. An
+// agent logs the failure of a step itself, with its kind and at the level of
+// that kind. The SDK's own line about the same failure is always an error, so
+// it is lowered to debug.
 func NewLogger(log *slog.Logger) temporallog.Logger {
 	return temporallog.NewStructuredLogger(slog.New(&handler{Handler: log.Handler()}))
 }
@@ -24,13 +27,15 @@ type handler struct {
 	agent bool
 }
 
-// The SDK's message, and the attribute with a worker's task queue; the SDK has no constants for them.
+// The SDK's message, and the attribute with a worker's task queue; the SDK has
+// no constants for them.
 const (
 	activityFailed = "Activity error."
 	queueAttribute = "TaskQueue"
 )
 
-// Handle writes a record, the SDK's line about a failed step at the level debug.
+// Handle writes a record, the SDK's line about a failed step at the level
+// debug.
 func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	if h.agent && record.Message == activityFailed {
 		record.Level = slog.LevelDebug
@@ -41,7 +46,8 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// WithAttrs returns a handler that adds attributes. The SDK's worker adds its task queue this way, which identifies an agent's worker.
+// WithAttrs returns a handler that adds attributes. The SDK's worker adds its
+// task queue this way, which identifies an agent's worker.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	agent := slices.ContainsFunc(attrs, func(a slog.Attr) bool {
 		return a.Key == queueAttribute && strings.HasPrefix(a.Value.String(), workflows.AgentQueue(""))

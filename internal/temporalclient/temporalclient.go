@@ -1,4 +1,7 @@
-// Package temporalclient connects a process to Temporal: our configuration on top of Temporal's own environment profile, the SDK's messages in our log, and the doctor's checks of the cluster. Of workflows it knows only the agents' queues, and it must not import a worker, the store or the API.
+// Package temporalclient connects a process to Temporal: our configuration on
+// top of Temporal's own environment profile, the SDK's messages in our log, and
+// the doctor's checks of the cluster. Of workflows it knows only the agents'
+// queues, and it must not import a worker, the store or the API.
 package temporalclient
 
 import (
@@ -19,12 +22,16 @@ const (
 	DefaultNamespace = "cyborg"
 )
 
-// Options returns the options of a client of the configured cluster. The identity names the worker or starter in Temporal's UI. The error is of kind ErrInvalid and says what in the configuration or the environment profile cannot be used.
+// Options returns the options of a client of the configured cluster. The
+// identity names the worker or starter in Temporal's UI. The error is of kind
+// ErrInvalid and says what in the configuration or the environment profile
+// cannot be used.
 func Options(c config.Temporal, log *slog.Logger, identity string) (client.Options, error) {
 	return options(c, log, identity, nil)
 }
 
-// options is Options with the environment from lookup; nil means the process's own.
+// options is Options with the environment from lookup; nil means the process's
+// own.
 func options(c config.Temporal, log *slog.Logger, identity string, lookup envconfig.EnvLookup) (client.Options, error) {
 	var profile envconfig.ClientConfigProfile
 	if c.Environment {
@@ -52,10 +59,13 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 	return options, nil
 }
 
-// NoCompression is the compression of messages to Temporal: none. They are small, and compressing them costs both sides more than it saves.
+// NoCompression is the compression of messages to Temporal: none. They are
+// small, and compressing them costs both sides more than it saves.
 func NoCompression() client.GrpcCompression { return &client.GrpcCompressionNone{} }
 
-// override lays our options over the profile. The two halves of a client certificate come from one of the two places, never one from each; and so do a path and a content for the same thing.
+// override lays our options over the profile. The two halves of a client
+// certificate come from one of the two places, never one from each; and so do a
+// path and a content for the same thing.
 func override(profile *envconfig.ClientConfigProfile, c config.Temporal) {
 	profile.Address = cmp.Or(c.Address, profile.Address, DefaultAddress)
 	profile.Namespace = cmp.Or(c.Namespace, profile.Namespace, DefaultNamespace)
@@ -84,7 +94,8 @@ func override(profile *envconfig.ClientConfigProfile, c config.Temporal) {
 	profile.TLS = &tls
 }
 
-// Lazy returns a client that connects when it is first used, for processes that must start and work while Temporal is away.
+// Lazy returns a client that connects when it is first used, for processes that
+// must start and work while Temporal is away.
 func Lazy(c config.Temporal, log *slog.Logger, identity string) (client.Client, error) {
 	options, err := Options(c, log, identity)
 	if err != nil {

@@ -1,4 +1,7 @@
-// Package uevent receives the kernel's messages about devices that come, go and change: kobject uevents over netlink (Documentation/core-api/kobject.rst and lib/kobject_uevent.c of the kernel). It imports golang.org/x/sys/unix and the standard library.
+// Package uevent receives the kernel's messages about devices that come, go and
+// change: kobject uevents over netlink (Documentation/core-api/kobject.rst and
+// lib/kobject_uevent.c of the kernel). It imports golang.org/x/sys/unix and the
+// standard library.
 package uevent
 
 import (
@@ -18,7 +21,8 @@ const (
 
 // Event is one message of the kernel.
 type Event struct {
-	// Action is add, remove, change, move, online, offline, bind or unbind; empty for an event that stands for lost messages.
+	// Action is add, remove, change, move, online, offline, bind or unbind; empty
+	// for an event that stands for lost messages.
 	Action string
 	// Path is the path of the device below /sys.
 	Path string
@@ -26,7 +30,8 @@ type Event struct {
 	Subsystem string
 }
 
-// Lost reports that the kernel dropped messages because they were not read in time. Anything may have changed.
+// Lost reports that the kernel dropped messages because they were not read in
+// time. Anything may have changed.
 func (e Event) Lost() bool { return e.Action == "" }
 
 // Listener receives events from the moment when it was made.
@@ -34,14 +39,16 @@ type Listener struct {
 	file *os.File
 }
 
-// Listen starts to receive events. It fails where the process may not, which is usual in a container.
+// Listen starts to receive events. It fails where the process may not, which is
+// usual in a container.
 func Listen() (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
 		return nil, fmt.Errorf("a socket for kernel uevents cannot be made: %w", err)
 	}
 
-	// Exceeding net.core.rmem_max needs CAP_NET_ADMIN. With the smaller buffer a burst is more often reported as lost.
+	// Exceeding net.core.rmem_max needs CAP_NET_ADMIN. With the smaller buffer a
+	// burst is more often reported as lost.
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bufferSize) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferSize)
 	}
@@ -53,7 +60,8 @@ func Listen() (*Listener, error) {
 	return &Listener{file: os.NewFile(uintptr(fd), "uevents")}, nil
 }
 
-// Next waits for the next event. After Close it returns an error that wraps os.ErrClosed.
+// Next waits for the next event. After Close it returns an error that wraps
+// os.ErrClosed.
 func (l *Listener) Next() (Event, error) {
 	conn, err := l.file.SyscallConn()
 	if err != nil {
@@ -68,7 +76,8 @@ func (l *Listener) Next() (Event, error) {
 			recvErr error
 		)
 
-		// Read waits for the descriptor through the runtime's poller, so that Close can end it; a blocking Recvfrom could not be interrupted.
+		// Read waits for the descriptor through the runtime's poller, so that Close can
+		// end it; a blocking Recvfrom could not be interrupted.
 		err := conn.Read(func(fd uintptr) bool {
 			n, from, recvErr = unix.Recvfrom(int(fd), buffer, 0)
 			return !errors.Is(recvErr, unix.EAGAIN)
@@ -98,7 +107,9 @@ func (l *Listener) Next() (Event, error) {
 // Close ends the listener. A Next that is waiting returns.
 func (l *Listener) Close() error { return l.file.Close() }
 
-// Parse reads a message of the kernel: "action@path", then variables as NAME=value, each ended by a zero byte. It returns false for anything else, such as udev's messages.
+// Parse reads a message of the kernel: "action@path", then variables as
+// NAME=value, each ended by a zero byte. It returns false for anything else,
+// such as udev's messages.
 func Parse(message []byte) (Event, bool) {
 	head, rest, ok := bytes.Cut(message, []byte{0})
 	action, path, isHead := bytes.Cut(head, []byte("@"))

@@ -26,7 +26,8 @@ type Agent struct {
 	ready  chan struct{}
 }
 
-// New makes an agent and touches nothing yet. The error is of kind ErrInvalid and lists everything that is wrong with the configuration.
+// New makes an agent and touches nothing yet. The error is of kind ErrInvalid
+// and lists everything that is wrong with the configuration.
 func New(config Config, deps Deps) (*Agent, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -44,10 +45,14 @@ func New(config Config, deps Deps) (*Agent, error) {
 	}, nil
 }
 
-// Ready returns a channel that is closed when the agent has looked at its hardware once, the conductor has heard it, and it takes steps from Temporal.
+// Ready returns a channel that is closed when the agent has looked at its
+// hardware once, the conductor has heard it, and it takes steps from Temporal.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
-// Run is the agent's life. It also begins while Temporal and the conductor are away, and keeps trying to reach them. It returns nil after the context has ended and the running steps have ended or StopTimeout is over; otherwise an error that says why the state directory cannot be used. It is called once.
+// Run is the agent's life. It also begins while Temporal and the conductor are
+// away, and keeps trying to reach them. It returns nil after the context has
+// ended and the running steps have ended or StopTimeout is over; otherwise an
+// error that says why the state directory cannot be used. It is called once.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	dir, err := statedir.Open(a.config.StateDir)
 	if err != nil {
@@ -78,7 +83,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.log.InfoContext(ctx, "agent started", "version", a.deps.Version, "boot_id", bootID, "instance", parts.reporter.instance,
 		"state_dir", dir.Path())
 
-	// Inventory and reporter serve the steps, so their context goes on until the last step has ended; Run's own context only ends the taking of new steps.
+	// Inventory and reporter serve the steps, so their context goes on until the
+	// last step has ended; Run's own context only ends the taking of new steps.
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 
@@ -104,7 +110,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		close(a.ready)
 		a.log.InfoContext(ctx, "agent ready")
 	})
-	// Where a thousand hosts start at the same time, they must not all connect to Temporal at once as well. The conductor limits how many reports it takes, so waiting for the first report spreads the connections, too.
+	// Where a thousand hosts start at the same time, they must not all connect to
+	// Temporal at once as well. The conductor limits how many reports it takes, so
+	// waiting for the first report spreads the connections, too.
 	select {
 	case <-parts.reporter.introduced:
 	case <-ctx.Done():
@@ -182,13 +190,16 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 		UsageTimeout: a.config.UsageTimeout, Ended: measured.stepEnded, Now: a.deps.Clock,
 	}
 
-	// A reporter needs to know the activities, which need the reporter: so this is set last.
+	// A reporter needs to know the activities, which need the reporter: so this is
+	// set last.
 	sender.busy = func() bool { return activities.Running() >= a.config.Slots }
 
 	return parts{inventory: known, endpoint: conductors, reporter: sender, metrics: measured, activities: activities}, nil
 }
 
-// Instance returns the identity of the agent with these directories in the machine's present boot; empty where no agent ever used the state directory. See Config for root and stateDir.
+// Instance returns the identity of the agent with these directories in the
+// machine's present boot; empty where no agent ever used the state directory.
+// See Config for root and stateDir.
 func Instance(root, stateDir string) (string, error) {
 	id := statedir.ID(stateDir)
 	if id == "" {
@@ -198,7 +209,9 @@ func Instance(root, stateDir string) (string, error) {
 	return instanceOf(bootID, id), err
 }
 
-// instanceOf identifies an agent among all that run at the same time. A copy of a machine has a boot id of its own, and on one machine no two processes share a state directory; a restarted process keeps both.
+// instanceOf identifies an agent among all that run at the same time. A copy of
+// a machine has a boot id of its own, and on one machine no two processes share
+// a state directory; a restarted process keeps both.
 func instanceOf(bootID, stateDir string) string {
 	sum := sha256.Sum256([]byte(bootID + " " + stateDir))
 	return hex.EncodeToString(sum[:8])

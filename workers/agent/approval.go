@@ -11,7 +11,8 @@ const (
 	refused                  // the host has another agent
 )
 
-// approval holds the conductor's last verdict. The agent takes steps only while it is granted: the steps of a host that has another agent belong to that one.
+// approval holds the conductor's last verdict. The agent takes steps only while
+// it is granted: the steps of a host that has another agent belong to that one.
 type approval struct {
 	mu   sync.Mutex
 	last verdict

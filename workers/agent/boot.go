@@ -14,13 +14,16 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// These files are looked for below the root: the id of the present boot (Linux, random(4)), and the seconds since that boot (proc(5)).
+// These files are looked for below the root: the id of the present boot (Linux,
+// random(4)), and the seconds since that boot (proc(5)).
 const (
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 	uptimeFile = "/proc/uptime"
 )
 
-// readBootID returns the boot id of the machine with that root; drivers take it from there, too. A root without one, such as a container in which only sysfs is mounted, boots with this machine.
+// readBootID returns the boot id of the machine with that root; drivers take it
+// from there, too. A root without one, such as a container in which only sysfs
+// is mounted, boots with this machine.
 func readBootID(root string) (string, error) {
 	path := filepath.Join(root, bootIDFile)
 	text, err := os.ReadFile(path)
@@ -40,7 +43,9 @@ func readBootID(root string) (string, error) {
 	return id.String(), nil
 }
 
-// readUptime returns how long the machine with that root has been running since the boot of readBootID; 0 where that is unknown. It takes both files from the same machine, and ignores what cannot be true.
+// readUptime returns how long the machine with that root has been running since
+// the boot of readBootID; 0 where that is unknown. It takes both files from the
+// same machine, and ignores what cannot be true.
 func readUptime(root string) time.Duration {
 	path := filepath.Join(root, uptimeFile)
 	if _, err := os.Stat(filepath.Join(root, bootIDFile)); errors.Is(err, fs.ErrNotExist) {

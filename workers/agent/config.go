@@ -1,4 +1,6 @@
-// Package agent is the worker of one host: it looks at the hardware, reports it to the conductor, and serves the queue agent.<host> with the activities of activities/agent. It never touches the database, Placement or a cloud's API.
+// Package agent is the worker of one host: it looks at the hardware, reports it
+// to the conductor, and serves the queue agent.<host> with the activities of
+// activities/agent. It never touches the database, Placement or a cloud's API.
 package agent
 
 import (
@@ -20,43 +22,57 @@ import (
 	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
-// Config is the operator's configuration of an agent. The zero value of an optional field means its default.
+// Config is the operator's configuration of an agent. The zero value of an
+// optional field means its default.
 type Config struct {
-	// Host is the machine's name as Placement and Nova know it (hypervisor_hostname). Required.
+	// Host is the machine's name as Placement and Nova know it
+	// (hypervisor_hostname). Required.
 	Host string
-	// StateDir holds the journal, the staged images and the last inventory. One agent uses it at a time. Required.
+	// StateDir holds the journal, the staged images and the last inventory. One
+	// agent uses it at a time. Required.
 	StateDir string
 	// Root is the directory that stands for "/": sysfs is Root/sys. Default "/".
 	Root string
 
-	// ImageDir is the directory with the images whose source has no scheme, or the scheme "file:". Where it is empty, such images are refused.
+	// ImageDir is the directory with the images whose source has no scheme, or the
+	// scheme "file:". Where it is empty, such images are refused.
 	ImageDir string
-	// NovaConfDir is the directory for Nova's whitelist (see novaconf); empty where the agent writes none.
+	// NovaConfDir is the directory for Nova's whitelist (see novaconf); empty where
+	// the agent writes none.
 	NovaConfDir string
-	// ImageMaxBytes is the size of the largest image that is accepted. Default 1 GiB.
+	// ImageMaxBytes is the size of the largest image that is accepted. Default 1
+	// GiB.
 	ImageMaxBytes int64
-	// ImageCacheBytes limits the size of the stored images; needed ones are kept even above it. Default 4 GiB.
+	// ImageCacheBytes limits the size of the stored images; needed ones are kept
+	// even above it. Default 4 GiB.
 	ImageCacheBytes int64
 
-	// Endpoints are the URLs of the conductors' agent endpoints. Where one does not answer, the next is tried. Required.
+	// Endpoints are the URLs of the conductors' agent endpoints. Where one does not
+	// answer, the next is tried. Required.
 	Endpoints []string
 	// TLS is used with https endpoints. Its client certificate names this host.
 	TLS *tls.Config
 
-	// HeartbeatInterval is the time between two heartbeats; each is up to a tenth earlier or later. Default 10 s.
+	// HeartbeatInterval is the time between two heartbeats; each is up to a tenth
+	// earlier or later. Default 10 s.
 	HeartbeatInterval time.Duration
-	// FullScanInterval is the time between two looks at all hardware that nothing else has asked for. Default 5 min.
+	// FullScanInterval is the time between two looks at all hardware that nothing
+	// else has asked for. Default 5 min.
 	FullScanInterval time.Duration
 	// ScanTimeout limits one look of one backend. Default 30 s.
 	ScanTimeout time.Duration
-	// UsageTimeout limits the answer to a census; deployables that did not answer by then are marked. Default 5 s.
+	// UsageTimeout limits the answer to a census; deployables that did not answer
+	// by then are marked. Default 5 s.
 	UsageTimeout time.Duration
-	// StopTimeout is how long running steps may go on after the agent was told to stop. Default 30 s.
+	// StopTimeout is how long running steps may go on after the agent was told to
+	// stop. Default 30 s.
 	StopTimeout time.Duration
 
-	// Backends are the configured drivers of this host. Changes that an operator made through the API are in StateDir/backends.json and override these.
+	// Backends are the configured drivers of this host. Changes that an operator
+	// made through the API are in StateDir/backends.json and override these.
 	Backends []BackendConfig
-	// Slots is how many activities run at the same time. Default 64. Steps on one device never overlap, whatever this is.
+	// Slots is how many activities run at the same time. Default 64. Steps on one
+	// device never overlap, whatever this is.
 	Slots int
 }
 
@@ -82,7 +98,8 @@ type Deps struct {
 	Log *slog.Logger
 	// Version is the version of this binary, which the agent reports.
 	Version string
-	// BootID identifies this boot of the machine. Where it is empty, it is read below Root, else from the running kernel.
+	// BootID identifies this boot of the machine. Where it is empty, it is read
+	// below Root, else from the running kernel.
 	BootID string
 	// Clock returns the time of day; nil means the machine's clock.
 	Clock clock.Clock
@@ -110,7 +127,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns everything that is wrong with the configuration, each as an error of kind ErrInvalid.
+// Validate returns everything that is wrong with the configuration, each as an
+// error of kind ErrInvalid.
 func (c Config) Validate() error {
 	var all []error
 	bad := func(format string, args ...any) { all = append(all, cyborg.Errorf(cyborg.ErrInvalid, format, args...)) }
@@ -161,7 +179,8 @@ func (c Config) Validate() error {
 	return errors.Join(all...)
 }
 
-// validateBackends checks the names of the backends and their drivers. The drivers check their options themselves, when they are made.
+// validateBackends checks the names of the backends and their drivers. The
+// drivers check their options themselves, when they are made.
 func (c Config) validateBackends() []error {
 	var all []error
 	seen := map[string]bool{}

@@ -24,9 +24,11 @@ import (
 const (
 	// answerTimeout limits the exchange of one message.
 	answerTimeout = 15 * time.Second
-	// imageStallTimeout is how long the transfer of an image may stand still before its connection is given up.
+	// imageStallTimeout is how long the transfer of an image may stand still before
+	// its connection is given up.
 	imageStallTimeout = 60 * time.Second
-	// maxAnswerSize is how many bytes of an answer are read at most: the conductor's are far smaller.
+	// maxAnswerSize is how many bytes of an answer are read at most: the
+	// conductor's are far smaller.
 	maxAnswerSize = 1 << 20
 
 	reportPath     = "/agent/v1/reports"
@@ -34,7 +36,8 @@ const (
 	heartbeatPath  = "/agent/v1/heartbeats"
 )
 
-// endpoint is the client of the conductors' agent endpoints. Where a conductor does not answer, it asks the next, and from then on that one first.
+// endpoint is the client of the conductors' agent endpoints. Where a conductor
+// does not answer, it asks the next, and from then on that one first.
 type endpoint struct {
 	urls []string
 	// first is the index in urls of the conductor to ask first.
@@ -42,7 +45,8 @@ type endpoint struct {
 	client *http.Client
 }
 
-// newEndpoint makes the client. It follows no redirects, so that only a configured conductor ever answers.
+// newEndpoint makes the client. It follows no redirects, so that only a
+// configured conductor ever answers.
 func newEndpoint(urls []string, config *tls.Config) *endpoint {
 	trimmed := make([]string, len(urls))
 	for n, one := range urls {
@@ -65,7 +69,8 @@ func newEndpoint(urls []string, config *tls.Config) *endpoint {
 
 func (e *endpoint) close() { e.client.CloseIdleConnections() }
 
-// post sends a message and reads the answer. The error has the kind that the conductor gave it, or is of kind ErrUnavailable where no conductor answered.
+// post sends a message and reads the answer. The error has the kind that the
+// conductor gave it, or is of kind ErrUnavailable where no conductor answered.
 func (e *endpoint) post(ctx context.Context, path string, message, answer any) error {
 	text, err := json.Marshal(message)
 	if err != nil {
@@ -79,7 +84,9 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, bytes.NewReader(text))
 		if err == nil {
 			request.Header.Set("Content-Type", "application/json")
-			// A message may be repeated: net/http then sends it again where the server closes the connection at that moment. An empty Idempotency-Key tells net/http so, and is not sent.
+			// A message may be repeated: net/http then sends it again where the server
+			// closes the connection at that moment. An empty Idempotency-Key tells net/http
+			// so, and is not sent.
 			request.Header["Idempotency-Key"] = nil
 		}
 		return request, err
@@ -96,7 +103,8 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 	return nil
 }
 
-// Image begins to fetch the image that conductors serve at the path, from the given byte where they can.
+// Image begins to fetch the image that conductors serve at the path, from the
+// given byte where they can.
 func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images.Download, error) {
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(parent)
@@ -150,7 +158,8 @@ func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 	return response.Body.Close()
 }
 
-// parseContentRange parses "bytes 5-9/10"; all is -1 where the size is "*" (RFC 9110 §14.4).
+// parseContentRange parses "bytes 5-9/10"; all is -1 where the size is "*" (RFC
+// 9110 §14.4).
 func parseContentRange(text string) (begin, all int64, ok bool) {
 	span, size, ok1 := strings.Cut(strings.TrimPrefix(text, "bytes "), "/")
 	first, _, ok2 := strings.Cut(span, "-")
@@ -168,7 +177,9 @@ func parseContentRange(text string) (begin, all int64, ok bool) {
 	return begin, all, err == nil && all >= begin
 }
 
-// ask asks one conductor after the other until one answers with success, or with a refusal of its own. Only a conductor that does not answer, or fails with a status of 500 or above, makes it ask the next.
+// ask asks one conductor after the other until one answers with success, or
+// with a refusal of its own. Only a conductor that does not answer, or fails
+// with a status of 500 or above, makes it ask the next.
 func (e *endpoint) ask(ctx context.Context, request func(context.Context, string) (*http.Request, error)) (*http.Response, error) {
 	var failures []error
 
@@ -209,7 +220,8 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no conductor could answer: %w", errors.Join(failures...))
 }
 
-// withoutQuery removes the query from the URL in an error: it may hold the secret of a one-time URL, which must not reach a log.
+// withoutQuery removes the query from the URL in an error: it may hold the
+// secret of a one-time URL, which must not reach a log.
 func withoutQuery(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		address, _, _ := strings.Cut(failed.URL, "?")
@@ -218,7 +230,8 @@ func withoutQuery(err error) error {
 	return err
 }
 
-// rangeNotSatisfiable is the error for an answer that the requested part of an image does not exist.
+// rangeNotSatisfiable is the error for an answer that the requested part of an
+// image does not exist.
 type rangeNotSatisfiable struct{ error }
 
 func (e rangeNotSatisfiable) Unwrap() error { return e.error }
@@ -234,7 +247,8 @@ type retryAfter struct {
 
 func (e retryAfter) Unwrap() error { return e.error }
 
-// withRetryAfter adds the wait that an answer demands, if it has one, to its error. The wait is limited: a conductor must not silence an agent for long.
+// withRetryAfter adds the wait that an answer demands, if it has one, to its
+// error. The wait is limited: a conductor must not silence an agent for long.
 func withRetryAfter(response *http.Response, err error) error {
 	seconds, bad := strconv.Atoi(response.Header.Get("Retry-After"))
 	if bad != nil || seconds <= 0 {
@@ -244,7 +258,9 @@ func withRetryAfter(response *http.Response, err error) error {
 	return retryAfter{err, min(time.Duration(seconds)*time.Second, lastRetry)}
 }
 
-// readProblem turns an answer that is no success into an error, with the kind that the conductor sent or else the kind that fits the status. The texts are sanitised, as they end up in logs and on terminals.
+// readProblem turns an answer that is no success into an error, with the kind
+// that the conductor sent or else the kind that fits the status. The texts are
+// sanitised, as they end up in logs and on terminals.
 func readProblem(response *http.Response) error {
 	defer func() { _ = response.Body.Close() }() // it was only read
 	var problem struct {
@@ -280,7 +296,8 @@ func readProblem(response *http.Response) error {
 	return failure
 }
 
-// kindOfStatus is the kind of error for a status without a known kind in the body, such as one from a proxy.
+// kindOfStatus is the kind of error for a status without a known kind in the
+// body, such as one from a proxy.
 func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusRequestedRangeNotSatisfiable:
@@ -303,7 +320,8 @@ func kindOfStatus(status int) cyborg.ErrorKind {
 	return cyborg.ErrUnavailable
 }
 
-// stallingBody is the body of an image that cancels its connection when nothing arrives for imageStallTimeout.
+// stallingBody is the body of an image that cancels its connection when nothing
+// arrives for imageStallTimeout.
 type stallingBody struct {
 	body   io.ReadCloser
 	timer  *time.Timer

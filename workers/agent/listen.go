@@ -7,7 +7,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/uevent"
 )
 
-// listen makes the inventory look whenever the kernel reports that hardware came, went or changed. It returns when the context ends, or when the kernel's messages are not available: then only the full scan at intervals remains.
+// listen makes the inventory look whenever the kernel reports that hardware
+// came, went or changed. It returns when the context ends, or when the kernel's
+// messages are not available: then only the full scan at intervals remains.
 func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
 	listener, err := uevent.Listen()
 	if err != nil {
@@ -35,7 +37,8 @@ func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
 	}
 }
 
-// interesting reports whether a kernel subsystem has to do with accelerators. Containers and disks cause events all day, which are not worth a look.
+// interesting reports whether a kernel subsystem has to do with accelerators.
+// Containers and disks cause events all day, which are not worth a look.
 func interesting(subsystem string) bool {
 	switch subsystem {
 	case "pci", "mdev", "vfio", "vfio-dev", "drm", "accel", "nvme", "dfl", "fpga_manager", "fpga_bridge", "fpga_region":

@@ -16,7 +16,8 @@ type metrics struct {
 	reports  *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics and registers them, where there is a registry. Their label host lets several agents of one process share it.
+// newMetrics makes the metrics and registers them, where there is a registry.
+// Their label host lets several agents of one process share it.
 func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 	m := &metrics{
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -45,7 +46,8 @@ func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 	return m, nil
 }
 
-// unregister lets a later agent in the same process register metrics for the same host.
+// unregister lets a later agent in the same process register metrics for the
+// same host.
 func (m *metrics) unregister() {
 	if m.registry != nil {
 		m.registry.Unregister(m.steps)

@@ -15,22 +15,31 @@ import (
 )
 
 const (
-	// batchDelay is how long a change waits for others, so that they share a report.
+	// batchDelay is how long a change waits for others, so that they share a
+	// report.
 	batchDelay = 100 * time.Millisecond
-	// firstRetry and lastRetry limit the pause before an unacknowledged report is sent again.
+	// firstRetry and lastRetry limit the pause before an unacknowledged report is
+	// sent again.
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
 	// heartbeatTimeout limits a heartbeat: a late one is worth nothing.
 	heartbeatTimeout = 5 * time.Second
-	// saveInterval is the shortest time between two writes of the inventory for the next process. A process that finds an older inventory only sends one report too many.
+	// saveInterval is the shortest time between two writes of the inventory for the
+	// next process. A process that finds an older inventory only sends one report
+	// too many.
 	saveInterval = 10 * time.Second
-	// wholeReportsFor is how long an agent sends whole reports after a conductor did not understand differences. The conductor may be upgraded meanwhile.
+	// wholeReportsFor is how long an agent sends whole reports after a conductor
+	// did not understand differences. The conductor may be upgraded meanwhile.
 	wholeReportsFor = 10 * time.Minute
-	// lostHeartbeatFraction is the fraction of the interval after which a heartbeat is repeated when the first one was not acknowledgement.
+	// lostHeartbeatFraction is the fraction of the interval after which a heartbeat
+	// is repeated when the first one was not acknowledgement.
 	lostHeartbeatFraction = 10
 )
 
-// reporter tells the conductor what the host has. It sends a report whenever that has changed, until it is acknowledged, and heartbeats at intervals. Two goroutines use it, run and heartbeat: the fields that change belong to run, unless mu guards them.
+// reporter tells the conductor what the host has. It sends a report whenever
+// that has changed, until it is acknowledged, and heartbeats at intervals. Two
+// goroutines use it, run and heartbeat: the fields that change belong to run,
+// unless mu guards them.
 type reporter struct {
 	// These fields are set before the goroutines start.
 	endpoint  *endpoint
@@ -48,19 +57,24 @@ type reporter struct {
 	// busy reports whether all slots for steps are in use.
 	busy  func() bool
 	clock clock.Clock
-	// exceed makes the numbers of further reports greater than the given one, and returns false where they already were.
+	// exceed makes the numbers of further reports greater than the given one, and
+	// returns false where they already were.
 	exceed func(sequence int64) bool
 
-	// acknowledged is true once the conductor has acknowledged a report of this process, and until it refuses one.
+	// acknowledged is true once the conductor has acknowledged a report of this
+	// process, and until it refuses one.
 	acknowledged bool
 
-	// requests are the callers of Report. It is unbuffered, so that a caller is received only by a report that begins afterwards.
+	// requests are the callers of Report. It is unbuffered, so that a caller is
+	// received only by a report that begins afterwards.
 	requests chan reportRequest
 	// forced receives an item when the conductor wants a whole report.
 	forced   chan struct{}
 	approval *approval
 
-	// introduced is closed by introduce, once the conductor has received the first report or cannot be reached. It stays open while the conductor is overloaded, so that the host does not go on to Temporal yet.
+	// introduced is closed by introduce, once the conductor has received the first
+	// report or cannot be reached. It stays open while the conductor is overloaded,
+	// so that the host does not go on to Temporal yet.
 	introduced chan struct{}
 	introduce  func()
 
@@ -68,7 +82,8 @@ type reporter struct {
 	savedAt time.Time
 	// saveTimer runs while the inventory has to be written.
 	saveTimer *time.Timer
-	// wholeUntil is until when whole reports are sent, because a conductor did not understand differences.
+	// wholeUntil is until when whole reports are sent, because a conductor did not
+	// understand differences.
 	wholeUntil time.Time
 
 	// mu guards failure, which Report's callers read.
@@ -77,7 +92,8 @@ type reporter struct {
 	failure error
 }
 
-// reportRequest is a caller that waits for a report which begins after the call.
+// reportRequest is a caller that waits for a report which begins after the
+// call.
 type reportRequest struct {
 	answer chan<- acknowledgement
 }
@@ -88,9 +104,12 @@ type acknowledgement struct {
 	reply  cyborg.ReportReply
 }
 
-// Report sends what is known now, and returns when the conductor has acknowledged it. The error is of kind ErrUnavailable and says what prevents that.
+// Report sends what is known now, and returns when the conductor has
+// acknowledged it. The error is of kind ErrUnavailable and says what prevents
+// that.
 func (r *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
-	// The channel has room for the answer, so that run never waits for a caller that has given up.
+	// The channel has room for the answer, so that run never waits for a caller
+	// that has given up.
 	answer := make(chan acknowledgement, 1)
 	select {
 	case r.requests <- reportRequest{answer: answer}:
@@ -106,7 +125,8 @@ func (r *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportRepl
 	}
 }
 
-// notAcknowledged is the error of a Report whose context ended, with the reason why the last report was not acknowledged.
+// notAcknowledged is the error of a Report whose context ended, with the reason
+// why the last report was not acknowledged.
 func (r *reporter) notAcknowledged() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +137,10 @@ func (r *reporter) notAcknowledged() error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor has not acknowledged a report in time")
 }
 
-// run sends reports until the context ends. It reports at the start where the conductor does not know yet what was seen, or knows another boot or version; then whenever the inventory changes, somebody asks, or the conductor wants it.
+// run sends reports until the context ends. It reports at the start where the
+// conductor does not know yet what was seen, or knows another boot or version;
+// then whenever the inventory changes, somebody asks, or the conductor wants
+// it.
 func (r *reporter) run(ctx context.Context) {
 	select {
 	case <-r.inventory.Ready():
@@ -171,7 +194,9 @@ func (r *reporter) run(ctx context.Context) {
 	}
 }
 
-// report sends what is known until it is acknowledged; each try sends what is known then. The first try sends only what changed, unless whole is set. It returns false where the context has ended.
+// report sends what is known until it is acknowledged; each try sends what is
+// known then. The first try sends only what changed, unless whole is set. It
+// returns false where the context has ended.
 func (r *reporter) report(ctx context.Context, waiting []reportRequest, whole bool) bool {
 	retry := firstRetry
 
@@ -183,7 +208,8 @@ func (r *reporter) report(ctx context.Context, waiting []reportRequest, whole bo
 			return false
 		}
 
-		// An overloaded conductor is up but cannot take the report: the host stays unintroduced, and does not burden Temporal yet.
+		// An overloaded conductor is up but cannot take the report: the host stays
+		// unintroduced, and does not burden Temporal yet.
 		r.noteOutcome(err, tries)
 		if cyborg.ErrorKindOf(err) != cyborg.ErrOverloaded {
 			r.introduce()
@@ -202,12 +228,15 @@ func (r *reporter) report(ctx context.Context, waiting []reportRequest, whole bo
 			return true
 		}
 
-		// The acknowledged state is written once even if the conductor stays away: what was seen must survive a restart.
+		// The acknowledged state is written once even if the conductor stays away: what
+		// was seen must survive a restart.
 		if tries == 0 {
 			r.save()
 		}
 
-		// After any failure nobody knows what the conductor has recorded, so the next try sends everything. An overloaded one has recorded nothing, and has no time for a whole report either.
+		// After any failure nobody knows what the conductor has recorded, so the next
+		// try sends everything. An overloaded one has recorded nothing, and has no time
+		// for a whole report either.
 		whole = whole || cyborg.ErrorKindOf(err) != cyborg.ErrOverloaded
 
 		pause := retry
@@ -233,7 +262,8 @@ func (r *reporter) takeWaiting() []reportRequest {
 	}
 }
 
-// waitForRetry pauses before the next try. A caller of Report, or the conductor itself, ends the pause: then a try is worth it at once.
+// waitForRetry pauses before the next try. A caller of Report, or the conductor
+// itself, ends the pause: then a try is worth it at once.
 func (r *reporter) waitForRetry(ctx context.Context, pause time.Duration) []reportRequest {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -260,7 +290,12 @@ func (r *reporter) pause(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// send sends one report. Where the conductor knows a higher report number than this agent begins with, the agent has lost its state directory and its clock is behind the one it had before: then its numbers go on after the known one, or the conductor would take every report for an old one. That happens only before the first acknowledged report, or after a refusal: later, a higher number means that a second agent reports.
+// send sends one report. Where the conductor knows a higher report number than
+// this agent begins with, the agent has lost its state directory and its clock
+// is behind the one it had before: then its numbers go on after the known one,
+// or the conductor would take every report for an old one. That happens only
+// before the first acknowledged report, or after a refusal: later, a higher
+// number means that a second agent reports.
 func (r *reporter) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.ReportReply, error) {
 	report, reply, err := r.post(ctx, whole)
 	if err == nil && !r.acknowledged && reply.Exceed < cyborg.MaxSequence && r.exceed(reply.Exceed) {
@@ -279,14 +314,16 @@ func (r *reporter) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.
 	return report, reply, err
 }
 
-// takeVerdict takes the verdict on this agent from an answer. An answer that did not arrive, or an error about something else, holds none.
+// takeVerdict takes the verdict on this agent from an answer. An answer that
+// did not arrive, or an error about something else, holds none.
 func (r *reporter) takeVerdict(ctx context.Context, err error) {
 	switch {
 	case isRefusal(err):
 		if r.approval.set(refused) != refused {
 			r.log.ErrorContext(ctx, "this agent takes no steps, because the conductor refuses it", "error", err, "hint", hintOf(err))
 		}
-	// The log tells of a change only: heartbeats bring the same verdict every few seconds.
+	// The log tells of a change only: heartbeats bring the same verdict every few
+	// seconds.
 	case err == nil:
 		if r.approval.set(granted) == refused {
 			r.log.InfoContext(ctx, "the conductor takes this agent for the host's now")
@@ -294,7 +331,8 @@ func (r *reporter) takeVerdict(ctx context.Context, err error) {
 	}
 }
 
-// isRefusal reports whether the conductor refused because the host has another agent.
+// isRefusal reports whether the conductor refused because the host has another
+// agent.
 func isRefusal(err error) bool { return cyborg.ErrorKindOf(err) == cyborg.ErrClaimed }
 
 // hintOf returns what an error says is to be done; empty where it says nothing.
@@ -305,7 +343,8 @@ func hintOf(err error) string {
 	return ""
 }
 
-// post sends the difference to the acknowledged report, where there is one and whole is not wanted; else the whole report.
+// post sends the difference to the acknowledged report, where there is one and
+// whole is not wanted; else the whole report.
 func (r *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
 	report, err = r.inventory.Report(ctx)
 	if err != nil {
@@ -333,7 +372,8 @@ func (r *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, 
 	return report, reply, err
 }
 
-// noteOutcome logs when acknowledgements stop and when they come again, and keeps the reason for the callers of Report.
+// noteOutcome logs when acknowledgements stop and when they come again, and
+// keeps the reason for the callers of Report.
 func (r *reporter) noteOutcome(err error, tries int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -357,7 +397,8 @@ func (r *reporter) saveSoon() {
 	r.save()
 }
 
-// save writes the inventory to disk. A failure is only logged: without the file the next process sends one report too many.
+// save writes the inventory to disk. A failure is only logged: without the file
+// the next process sends one report too many.
 func (r *reporter) save() {
 	r.saveTimer.Stop()
 
@@ -367,7 +408,9 @@ func (r *reporter) save() {
 	}
 }
 
-// heartbeat sends heartbeats until the context ends, and asks for a report where the conductor wants one. It logs silence and duplicate agents when they begin and end, not with each heartbeat.
+// heartbeat sends heartbeats until the context ends, and asks for a report
+// where the conductor wants one. It logs silence and duplicate agents when they
+// begin and end, not with each heartbeat.
 func (r *reporter) heartbeat(ctx context.Context) {
 	silent := false
 	var duplicates []string
@@ -413,7 +456,8 @@ func (r *reporter) heartbeat(ctx context.Context) {
 	}
 }
 
-// sendHeartbeat sends one heartbeat. It carries the acknowledged digest and generation, by which the conductor notices that it needs a report.
+// sendHeartbeat sends one heartbeat. It carries the acknowledged digest and
+// generation, by which the conductor notices that it needs a report.
 func (r *reporter) sendHeartbeat(ctx context.Context) (cyborg.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
@@ -430,7 +474,8 @@ func (r *reporter) sendHeartbeat(ctx context.Context) (cyborg.HeartbeatReply, er
 	return reply, err
 }
 
-// spread returns a duration up to a tenth shorter or longer, so that many hosts do not come at the same moment.
+// spread returns a duration up to a tenth shorter or longer, so that many hosts
+// do not come at the same moment.
 func spread(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64())) //nolint:gosec // it spreads load, it protects nothing
 }

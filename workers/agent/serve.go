@@ -15,14 +15,19 @@ import (
 const (
 	// pingTimeout limits one try to reach Temporal.
 	pingTimeout = 5 * time.Second
-	// leaveTimeout is how long a stopping worker may take to say goodbye to Temporal while no step runs.
+	// leaveTimeout is how long a stopping worker may take to say goodbye to
+	// Temporal while no step runs.
 	leaveTimeout = time.Second
-	// firstRetryPause and lastRetryPause limit the pause between two tries to reach Temporal.
+	// firstRetryPause and lastRetryPause limit the pause between two tries to reach
+	// Temporal.
 	firstRetryPause = 500 * time.Millisecond
 	lastRetryPause  = 15 * time.Second
 )
 
-// serve takes steps from Temporal until the context ends, however often Temporal is away, and returns when the steps that run then have ended. It takes steps only while the conductor approves this agent. Serving is closed when the first worker runs.
+// serve takes steps from Temporal until the context ends, however often
+// Temporal is away, and returns when the steps that run then have ended. It
+// takes steps only while the conductor approves this agent. Serving is closed
+// when the first worker runs.
 func (a *Agent) serve(
 	ctx context.Context, activities *activity.Activities, approval *approval, bootID string, serving chan<- struct{},
 ) {
@@ -88,7 +93,9 @@ func (a *Agent) serve(
 	}
 }
 
-// stopWorker stops taking steps and waits for those that run. A worker says goodbye to Temporal first, and tries that for ten seconds where Temporal is away; nobody waits for that once no step runs.
+// stopWorker stops taking steps and waits for those that run. A worker says
+// goodbye to Temporal first, and tries that for ten seconds where Temporal is
+// away; nobody waits for that once no step runs.
 func stopWorker(w worker.Worker, activities *activity.Activities) {
 	stopped := make(chan struct{})
 	go func() {
@@ -112,7 +119,8 @@ func stopWorker(w worker.Worker, activities *activity.Activities) {
 	}
 }
 
-// pingTemporal returns nil where Temporal answers. Starting a worker asks the same, but cannot be interrupted.
+// pingTemporal returns nil where Temporal answers. Starting a worker asks the
+// same, but cannot be interrupted.
 func (a *Agent) pingTemporal(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
@@ -120,7 +128,9 @@ func (a *Agent) pingTemporal(ctx context.Context) error {
 	return err
 }
 
-// newWorker makes a worker for the host's queue, and the channel of its fatal errors. The worker runs no workflows; one poller is enough for the steps of one host.
+// newWorker makes a worker for the host's queue, and the channel of its fatal
+// errors. The worker runs no workflows; one poller is enough for the steps of
+// one host.
 func (a *Agent) newWorker(activities *activity.Activities, bootID string) (worker.Worker, <-chan error) {
 	fatal := make(chan error, 1)
 

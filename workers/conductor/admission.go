@@ -6,26 +6,29 @@ import (
 	"time"
 )
 
-// Admitter takes new hardware into service as soon as it is recorded, where inventory.admission is auto. Any number of
-// processes may run one. Reconcile does the same at its slower pace, for what an Admitter misses.
+// Admitter takes new hardware into service as soon as it is recorded, where
+// inventory.admission is auto. Any number of processes may run one. Reconcile
+// does the same at its slower pace, for what an Admitter misses.
 type Admitter struct {
-	// Notify returns a channel that ticks when something was recorded, and at least each second, until ctx ends.
-	// db.Store.Notify is meant for it.
+	// Notify returns a channel that ticks when something was recorded, and at least
+	// each second, until ctx ends. db.Store.Notify is meant for it.
 	Notify func(ctx context.Context) <-chan struct{}
-	// Admit takes new hardware into service and returns how many accelerators that was. Activities.AdmitNew is meant for it.
+	// Admit takes new hardware into service and returns how many accelerators that
+	// was. Activities.AdmitNew is meant for it.
 	Admit func(ctx context.Context) (int, error)
 	Log   *slog.Logger
 }
 
 const (
-	// admitPause is the least time between two calls of Admit, however much is recorded: each call is a query.
+	// admitPause is the least time between two calls of Admit, however much is
+	// recorded: each call is a query.
 	admitPause = 200 * time.Millisecond
 	// The pauses after failed calls double from the shortest to the longest.
 	shortestBackoff, longestBackoff = time.Second, 30 * time.Second
 )
 
-// Run calls Admit after each notification until ctx ends, and then returns nil. A failure is logged once, until a call
-// succeeds again.
+// Run calls Admit after each notification until ctx ends, and then returns nil.
+// A failure is logged once, until a call succeeds again.
 func (a *Admitter) Run(ctx context.Context) error {
 	var (
 		notified = a.Notify(ctx)

@@ -17,24 +17,27 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Engine is the API's access to Temporal: it starts, watches and cancels the runs of operations, and asks hosts.
+// Engine is the API's access to Temporal: it starts, watches and cancels the
+// runs of operations, and asks hosts.
 type Engine struct {
 	client client.Client
 	runs   *activities.Runs
 	limits workflows.Limits
 }
 
-// NewEngine returns an engine. The runs must be those of the conductor worker that this process serves on the same client:
-// then most operations run in this process, and Wait need not ask Temporal.
+// NewEngine returns an engine. The runs must be those of the conductor worker
+// that this process serves on the same client: then most operations run in this
+// process, and Wait need not ask Temporal.
 func NewEngine(c client.Client, runs *activities.Runs, limits workflows.Limits) *Engine {
 	return &Engine{client: c, runs: runs, limits: limits}
 }
 
 const (
-	// localBeginWait is how long a run may take to begin in this process before Temporal is asked as well.
+	// localBeginWait is how long a run may take to begin in this process before
+	// Temporal is asked as well.
 	localBeginWait = 100 * time.Millisecond
-	// localEndWait is how long a run that has begun here may take to end here before Temporal is asked as well: another
-	// process may have taken it over.
+	// localEndWait is how long a run that has begun here may take to end here
+	// before Temporal is asked as well: another process may have taken it over.
 	localEndWait = 2 * time.Second
 )
 
@@ -45,16 +48,18 @@ type run struct {
 	forget   func()            // ends the watch
 }
 
-// Wait returns nil when the operation's end is recorded, and an error of kind ErrTimeout when ctx ends first. It may be
-// called only once. Where this process works on the run, it learns of the end without a request to Temporal.
+// Wait returns nil when the operation's end is recorded, and an error of kind
+// ErrTimeout when ctx ends first. It may be called only once. Where this
+// process works on the run, it learns of the end without a request to Temporal.
 func (r run) Wait(ctx context.Context) error {
 	defer r.forget()
 	if within(ctx, localBeginWait, r.watch.Begun) && within(ctx, localEndWait, r.watch.Ended) {
 		return nil
 	}
 
-	// Ask Temporal, and go on watching: either may be first. The channel has room for the answer, so that the goroutine ends
-	// even where nobody waits for it any more.
+	// Ask Temporal, and go on watching: either may be first. The channel has room
+	// for the answer, so that the goroutine ends even where nobody waits for it any
+	// more.
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	answer := make(chan error, 1)
@@ -75,7 +80,8 @@ func (r run) Wait(ctx context.Context) error {
 	}
 }
 
-// within says whether the channel is closed before the limit is over and before ctx ends.
+// within says whether the channel is closed before the limit is over and before
+// ctx ends.
 func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -89,8 +95,9 @@ func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bo
 	return false
 }
 
-// Start starts the run of an admitted operation; see workflows.StartOperation for its errors. The watch begins before the
-// run, because a run that starts eagerly may be over when StartOperation returns.
+// Start starts the run of an admitted operation; see workflows.StartOperation
+// for its errors. The watch begins before the run, because a run that starts
+// eagerly may be over when StartOperation returns.
 func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error) {
 	watch, forget := e.runs.Watch(op.ID)
 	started, err := workflows.StartOperation(ctx, e.client, op, e.limits, false)
@@ -102,9 +109,10 @@ func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	return run{workflow: started, watch: watch, forget: forget}, nil
 }
 
-// Cancel asks the run to undo what it has done and to end. Where the operation has no open run, Cancel starts one, as
-// Reconcile would: the run of an operation that never began finds in Begin that it is cancelled, and the run of one that had
-// begun only undoes.
+// Cancel asks the run to undo what it has done and to end. Where the operation
+// has no open run, Cancel starts one, as Reconcile would: the run of an
+// operation that never began finds in Begin that it is cancelled, and the run
+// of one that had begun only undoes.
 func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	err := e.client.CancelWorkflow(ctx, op.WorkflowID(), "")
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
@@ -118,7 +126,8 @@ func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	return nil
 }
 
-// Progress returns how far the operation's present step is, as its agent's last heartbeat says; nil where no step runs.
+// Progress returns how far the operation's present step is, as its agent's last
+// heartbeat says; nil where no step runs.
 func (e *Engine) Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error) {
 	answer, err := e.client.DescribeWorkflowExecution(ctx, op.WorkflowID(), "")
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {

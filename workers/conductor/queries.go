@@ -14,15 +14,17 @@ import (
 )
 
 const (
-	// hostsPerCensusRun is how many hosts one run of a census asks. Temporal takes no result of more than 2 MiB
-	// (limit.blobSize.error), and the answer of a host with 512 devices takes some 150 KiB.
+	// hostsPerCensusRun is how many hosts one run of a census asks. Temporal takes
+	// no result of more than 2 MiB (limit.blobSize.error), and the answer of a host
+	// with 512 devices takes some 150 KiB.
 	hostsPerCensusRun = 10
 	// censusRuns is how many such runs are open at the same time.
 	censusRuns = 16
 )
 
-// Census asks the hosts how their accelerators are used now. Hosts that could not be asked before the deadline are marked
-// like those that did not answer. The error is that of a run that failed; hosts that fail are no error.
+// Census asks the hosts how their accelerators are used now. Hosts that could
+// not be asked before the deadline are marked like those that did not answer.
+// The error is that of a run that failed; hosts that fail are no error.
 func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error) {
 	ends := time.Now().Add(deadline)
 	parts := slices.Collect(slices.Chunk(hosts, hostsPerCensusRun))
@@ -56,23 +58,27 @@ func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadli
 	return out, nil
 }
 
-// Discover makes a host look at its hardware and report. The report is recorded when Discover returns. The error is of kind
-// ErrHostSilent where the host's agent takes the request neither within wait nor within Limits.AgentWait.
+// Discover makes a host look at its hardware and report. The report is recorded
+// when Discover returns. The error is of kind ErrHostSilent where the host's
+// agent takes the request neither within wait nor within Limits.AgentWait.
 func (e *Engine) Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error) {
 	var out workflows.DiscoverResult
 	in := workflows.DiscoverHostInput{Host: host, AgentWait: min(wait, e.limits.AgentWait), Limit: e.limits.Step}
 	return out, e.ask(ctx, "discover/"+host+"/", workflows.DiscoverWorkflow, in, &out)
 }
 
-// PreviewWhitelist returns what a whitelist would change on its host, and changes nothing. Its errors are those of Discover.
+// PreviewWhitelist returns what a whitelist would change on its host, and
+// changes nothing. Its errors are those of Discover.
 func (e *Engine) PreviewWhitelist(ctx context.Context, host string, work cyborg.WhitelistWork, wait time.Duration) (cyborg.WhitelistPreview, error) {
 	var out cyborg.WhitelistPreview
 	in := workflows.PreviewWhitelistInput{Host: host, Work: work, AgentWait: min(wait, e.limits.AgentWait), Limit: e.limits.Step}
 	return out, e.ask(ctx, "preview-whitelist/"+host+"/", workflows.PreviewWhitelistWorkflow, in, &out)
 }
 
-// ask runs a workflow that changes no accelerator and waits for its answer. The workflow id is the prefix and a new UUID. The
-// error is of kind ErrUnavailable where Temporal does not answer, of kind ErrTimeout where ctx ends first, or the workflow's.
+// ask runs a workflow that changes no accelerator and waits for its answer. The
+// workflow id is the prefix and a new UUID. The error is of kind ErrUnavailable
+// where Temporal does not answer, of kind ErrTimeout where ctx ends first, or
+// the workflow's.
 func (e *Engine) ask(ctx context.Context, prefix, name string, in, out any) error {
 	run, err := e.client.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID: prefix + uuid.NewString(), TaskQueue: workflows.ConductorQueue, EnableEagerStart: true,

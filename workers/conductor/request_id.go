@@ -11,8 +11,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// requestIDInterceptor puts into each activity's context the request id that its requests to other services carry, so that
-// the logs of OpenStack's services can be searched by it.
+// requestIDInterceptor puts into each activity's context the request id that
+// its requests to other services carry, so that the logs of OpenStack's
+// services can be searched by it.
 type requestIDInterceptor struct {
 	interceptor.WorkerInterceptorBase
 }
@@ -37,8 +38,8 @@ func (n *requestIDInbound) ExecuteActivity(ctx context.Context, in *interceptor.
 	return n.Next.ExecuteActivity(cyborg.WithRequestID(ctx, requestIDOf(activity.GetInfo(ctx))), in)
 }
 
-// requestIDOf returns "req-" and a UUID: the operation's id, with which the workflow id of an operation ends, or the run id of
-// any other workflow.
+// requestIDOf returns "req-" and a UUID: the operation's id, with which the
+// workflow id of an operation ends, or the run id of any other workflow.
 func requestIDOf(info activity.Info) string {
 	id := info.WorkflowExecution.ID
 	if operation, err := uuid.Parse(id[strings.LastIndex(id, "/")+1:]); err == nil {

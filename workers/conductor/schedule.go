@@ -13,12 +13,14 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// reconcileSchedule is the id of the schedule and the prefix of its runs' workflow ids.
+// reconcileSchedule is the id of the schedule and the prefix of its runs'
+// workflow ids.
 const reconcileSchedule = "reconcile"
 
-// EnsureSchedules creates the schedule of Reconcile, or updates it to the given values. No round begins while another runs,
-// and rounds that were missed while Temporal was down are not made up for: one round sees the same. The error is of kind
-// ErrUnavailable.
+// EnsureSchedules creates the schedule of Reconcile, or updates it to the given
+// values. No round begins while another runs, and rounds that were missed while
+// Temporal was down are not made up for: one round sees the same. The error is
+// of kind ErrUnavailable.
 func EnsureSchedules(ctx context.Context, c client.Client, every time.Duration, in workflows.ReconcileInput) error {
 	spec := client.ScheduleSpec{
 		Intervals: []client.ScheduleIntervalSpec{{Every: every}},

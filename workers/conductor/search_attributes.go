@@ -12,8 +12,9 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// EnsureSearchAttributes registers the search attributes that the namespace lacks. The error is of kind ErrUnavailable. Where
-// the process may not register them, an operator can: the hint lists them.
+// EnsureSearchAttributes registers the search attributes that the namespace
+// lacks. The error is of kind ErrUnavailable. Where the process may not
+// register them, an operator can: the hint lists them.
 func EnsureSearchAttributes(ctx context.Context, c client.Client, namespace string) error {
 	fail := func(err error) error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "search attributes cannot be registered in namespace %s: %w", namespace, err).

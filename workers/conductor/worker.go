@@ -1,5 +1,6 @@
-// Package conductor serves the conductor's queue: the workflows, and the activities that touch the records. It also keeps the
-// schedules and is the API's access to Temporal. It never imports a driver or an agent's package.
+// Package conductor serves the conductor's queue: the workflows, and the
+// activities that touch the records. It also keeps the schedules and is the
+// API's access to Temporal. It never imports a driver or an agent's package.
 package conductor
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// registry is where workflows are registered: a worker, or a test's environment or replayer.
+// registry is where workflows are registered: a worker, or a test's environment
+// or replayer.
 type registry interface {
 	RegisterWorkflowWithOptions(w any, options workflow.RegisterOptions)
 }
@@ -47,7 +49,8 @@ func RegisterWorkflows(r registry) {
 	}
 }
 
-// newWorker returns a worker of the conductor's queue, and the channel of its fatal error as workerOf does.
+// newWorker returns a worker of the conductor's queue, and the channel of its
+// fatal error as workerOf does.
 func newWorker(c client.Client, acts *activities.Activities, identity string) (worker.Worker, <-chan error) {
 	w, fatal := workerOf(c, workflows.ConductorQueue, acts.All(), worker.Options{
 		Identity:                   identity,
@@ -59,8 +62,9 @@ func newWorker(c client.Client, acts *activities.Activities, identity string) (w
 	return w, fatal
 }
 
-// workerOf returns a worker of a queue that serves these activities. The channel gets the first error after which the worker
-// cannot go on; the worker must then be stopped.
+// workerOf returns a worker of a queue that serves these activities. The
+// channel gets the first error after which the worker cannot go on; the worker
+// must then be stopped.
 func workerOf(c client.Client, queue string, acts map[string]any, options worker.Options) (worker.Worker, <-chan error) {
 	fatal := make(chan error, 1)
 	options.OnFatalError = func(err error) {
@@ -80,17 +84,21 @@ func workerOf(c client.Client, queue string, acts map[string]any, options worker
 	return w, fatal
 }
 
-// The pauses between two attempts to start a worker double from the first to the last.
+// The pauses between two attempts to start a worker double from the first to
+// the last.
 const (
 	firstPause = 500 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
 
-// Serve runs a worker of the conductor's queue until ctx ends, and then gives running activities 20 s to end. Temporal may be
-// away at the start, or not know the namespace yet, so Serve keeps trying. It does so with a new worker each time, because
-// Temporal's SDK cannot start a worker again whose start failed.
+// Serve runs a worker of the conductor's queue until ctx ends, and then gives
+// running activities 20 s to end. Temporal may be away at the start, or not
+// know the namespace yet, so Serve keeps trying. It does so with a new worker
+// each time, because Temporal's SDK cannot start a worker again whose start
+// failed.
 //
-// The API runs a worker, too, on the client with which it starts operations: their runs can then start in the same process.
+// The API runs a worker, too, on the client with which it starts operations:
+// their runs can then start in the same process.
 func Serve(ctx context.Context, c client.Client, acts *activities.Activities, identity string, log *slog.Logger) error {
 	return serve(ctx, func() (worker.Worker, <-chan error) { return newWorker(c, acts, identity) }, log)
 }

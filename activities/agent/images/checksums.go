@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// checksums are what an image must hash to. The zero value is for an image without any known checksum.
+// checksums are what an image must hash to. The zero value is for an image
+// without any known checksum.
 type checksums struct {
 	sha256 string
 	other  cyborg.Checksum // by the algorithm that the image's registry uses
@@ -20,7 +21,8 @@ type checksums struct {
 
 var sumFormat = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// wantedChecksums returns the checksums that an image must have. The error is of kind ErrInvalid.
+// wantedChecksums returns the checksums that an image must have. The error is
+// of kind ErrInvalid.
 func wantedChecksums(image cyborg.Image) (checksums, error) {
 	want := checksums{sha256: strings.ToLower(image.SHA256), other: image.Checksum}
 	if want.sha256 != "" && !sumFormat.MatchString(want.sha256) {
@@ -36,7 +38,8 @@ func wantedChecksums(image cyborg.Image) (checksums, error) {
 	return want, nil
 }
 
-// name is the file name of an image with these checksums; empty where there are none.
+// name is the file name of an image with these checksums; empty where there are
+// none.
 func (c checksums) name() string {
 	if c.sha256 != "" || c.other == "" {
 		return c.sha256
@@ -44,7 +47,8 @@ func (c checksums) name() string {
 	return c.other.Algorithm() + "-" + c.other.Value()
 }
 
-// sums computes the hashes of an image as it is written. The SHA-256 is always among them, because images are stored under it.
+// sums computes the hashes of an image as it is written. The SHA-256 is always
+// among them, because images are stored under it.
 type sums struct{ sha256, other hash.Hash }
 
 // begin returns the hashes to compute for these checksums.
@@ -67,7 +71,8 @@ func (s *sums) Write(part []byte) (int, error) {
 	return s.sha256.Write(part)
 }
 
-// reset begins the hashes anew, for an image that is fetched from its first byte again.
+// reset begins the hashes anew, for an image that is fetched from its first
+// byte again.
 func (s *sums) reset() {
 	s.sha256.Reset()
 	if s.other != nil {
@@ -75,7 +80,8 @@ func (s *sums) reset() {
 	}
 }
 
-// check compares the computed hashes with the wanted ones. The error is of kind ErrImageRejected.
+// check compares the computed hashes with the wanted ones. The error is of kind
+// ErrImageRejected.
 func (s *sums) check(what string, want checksums) error {
 	if got := hexOf(s.sha256); want.sha256 != "" && got != want.sha256 {
 		return mismatch(what, "SHA-256", want.sha256, got)
@@ -92,7 +98,9 @@ func (s *sums) check(what string, want checksums) error {
 	return nil
 }
 
-// known returns an image that is already on this host. An image that is named by another checksum than its SHA-256 is found through a symbolic link, which alias made when both checksums were verified.
+// known returns an image that is already on this host. An image that is named
+// by another checksum than its SHA-256 is found through a symbolic link, which
+// alias made when both checksums were verified.
 func (s *Store) known(ctx context.Context, want checksums) (Image, error) {
 	sum := want.sha256
 	if sum == "" && want.other != "" {
@@ -109,7 +117,8 @@ func (s *Store) known(ctx context.Context, want checksums) (Image, error) {
 	return s.Get(ctx, sum)
 }
 
-// alias makes the symbolic link from an image's other checksum to its SHA-256. A failure is only logged: without the link the image is fetched again.
+// alias makes the symbolic link from an image's other checksum to its SHA-256.
+// A failure is only logged: without the link the image is fetched again.
 func (s *Store) alias(ctx context.Context, want checksums, image Image) {
 	link := filepath.Join(s.config.Dir, checksums{other: want.other}.name())
 	if want.other == "" {

@@ -1,4 +1,7 @@
-// Package images stores the images (bitstreams, firmware) that were brought to a host. An image is kept under its checksum after it was verified, and old images are dropped when the space is needed. It imports the root package and the standard library.
+// Package images stores the images (bitstreams, firmware) that were brought to
+// a host. An image is kept under its checksum after it was verified, and old
+// images are dropped when the space is needed. It imports the root package and
+// the standard library.
 package images
 
 import (
@@ -21,16 +24,19 @@ import (
 )
 
 const (
-	// partialPrefix begins the file name of an image that is being fetched. A later process may go on fetching it.
+	// partialPrefix begins the file name of an image that is being fetched. A later
+	// process may go on fetching it.
 	partialPrefix = ".partial-"
-	// copyPrefix begins the file name of an image that is being copied from the image directory. Open removes what is left of one.
+	// copyPrefix begins the file name of an image that is being copied from the
+	// image directory. Open removes what is left of one.
 	copyPrefix = ".copy-"
 )
 
 // Download is the body of an image that is being fetched.
 type Download struct {
 	io.ReadCloser
-	// Offset is the byte at which the body begins: the requested one, or 0 where the source cannot begin there.
+	// Offset is the byte at which the body begins: the requested one, or 0 where
+	// the source cannot begin there.
 	Offset int64
 	// Size is the size of the whole image in bytes; -1 where it is unknown.
 	Size int64
@@ -38,30 +44,37 @@ type Download struct {
 
 // Source fetches the images that are not on this host.
 type Source interface {
-	// Image begins to fetch the image that conductors serve at the path, from the given byte if the conductor can.
+	// Image begins to fetch the image that conductors serve at the path, from the
+	// given byte if the conductor can.
 	Image(ctx context.Context, path string, offset int64) (Download, error)
-	// GiveBack tells a conductor that the one-time URL at the path is no longer needed.
+	// GiveBack tells a conductor that the one-time URL at the path is no longer
+	// needed.
 	GiveBack(ctx context.Context, path string) error
 }
 
 // Request is an image to bring to the host.
 type Request struct {
 	Image cyborg.Image
-	// Fetch is the path and query at which conductors serve the image, where it does not come from the image directory.
+	// Fetch is the path and query at which conductors serve the image, where it
+	// does not come from the image directory.
 	Fetch string
-	// Once is true where Fetch is a one-time URL, to be given back when the image is here.
+	// Once is true where Fetch is a one-time URL, to be given back when the image
+	// is here.
 	Once bool
 }
 
-// Config is what a store is made with. Every field but ImageDir and Now is required.
+// Config is what a store is made with. Every field but ImageDir and Now is
+// required.
 type Config struct {
 	// Dir is the directory in which the images are stored.
 	Dir string
-	// ImageDir is the operator's directory, from which images with a local source are taken. Where it is empty, such images are refused.
+	// ImageDir is the operator's directory, from which images with a local source
+	// are taken. Where it is empty, such images are refused.
 	ImageDir string
 	// MaxBytes is the largest image that is accepted.
 	MaxBytes int64
-	// CacheBytes limits the size of all stored images. Needed images are kept even above it.
+	// CacheBytes limits the size of all stored images. Needed images are kept even
+	// above it.
 	CacheBytes int64
 	Source     Source
 	// Needed returns the checksums of images that must not be dropped.
@@ -70,14 +83,16 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Store is a directory of images. Its methods may be called from several goroutines.
+// Store is a directory of images. Its methods may be called from several
+// goroutines.
 type Store struct {
 	config Config
 	log    *slog.Logger
 
 	// mu guards locks, and is never held while an image is read or written.
 	mu sync.Mutex
-	// locks are the images that are being staged, by checksum or local path. Each channel is closed when that image is done.
+	// locks are the images that are being staged, by checksum or local path. Each
+	// channel is closed when that image is done.
 	locks map[string]chan struct{}
 }
 
@@ -88,7 +103,8 @@ type Image struct {
 	Path   string
 }
 
-// Open makes the directory of a store and removes what a killed process left of its copies. Partial downloads stay: they are resumed.
+// Open makes the directory of a store and removes what a killed process left of
+// its copies. Partial downloads stay: they are resumed.
 func Open(config Config, log *slog.Logger) (*Store, error) {
 	if config.Now == nil {
 		config.Now = time.Now
@@ -111,9 +127,13 @@ func Open(config Config, log *slog.Logger) (*Store, error) {
 	return &Store{config: config, log: log, locks: map[string]chan struct{}{}}, nil
 }
 
-// Stage brings an image to the host and verifies it. An interrupted download is resumed from where it stopped. Progress is called now and then with the bytes so far and in all (-1 where the total is unknown).
+// Stage brings an image to the host and verifies it. An interrupted download is
+// resumed from where it stopped. Progress is called now and then with the bytes
+// so far and in all (-1 where the total is unknown).
 //
-// Errors: ErrInvalid for an impossible source or checksum; ErrNotFound; ErrTooLarge; ErrImageRejected where the checksum does not match; ErrUnavailable for a full disk or a source that does not answer.
+// Errors: ErrInvalid for an impossible source or checksum; ErrNotFound;
+// ErrTooLarge; ErrImageRejected where the checksum does not match;
+// ErrUnavailable for a full disk or a source that does not answer.
 func (s *Store) Stage(ctx context.Context, request Request, progress func(done, all int64)) (Image, error) {
 	image := request.Image
 	want, err := wantedChecksums(image)
@@ -155,7 +175,8 @@ func (s *Store) Stage(ctx context.Context, request Request, progress func(done, 
 	return staged, err
 }
 
-// localPath returns the path below the image directory, where the source is a local one.
+// localPath returns the path below the image directory, where the source is a
+// local one.
 func localPath(source string) (string, bool) {
 	if path, ok := strings.CutPrefix(source, "file:"); ok {
 		return path, true
@@ -168,7 +189,9 @@ func localPath(source string) (string, bool) {
 	return source, true
 }
 
-// stageLocal copies an image from the image directory. The hardware is loaded from the copy, so that nobody can change the image between its check and its use.
+// stageLocal copies an image from the image directory. The hardware is loaded
+// from the copy, so that nobody can change the image between its check and its
+// use.
 func (s *Store) stageLocal(ctx context.Context, path, want string, progress func(done, all int64)) (Image, error) {
 	if s.config.ImageDir == "" {
 		return Image{}, cyborg.Errorf(cyborg.ErrInvalid, "this host has no image directory, so %.200q cannot be used", path).
@@ -219,10 +242,14 @@ func (s *Store) stageLocal(ctx context.Context, path, want string, progress func
 	return s.keep(partial, hexOf(sum), done)
 }
 
-// errNotRegular is the error of openRegular for a directory, device, pipe or socket.
+// errNotRegular is the error of openRegular for a directory, device, pipe or
+// socket.
 var errNotRegular = errors.New("not a regular file")
 
-// openRegular opens a regular file below the root. It looks before it opens, because merely opening a device may make the device do something; and it looks again afterwards, because the file may have been exchanged in between. O_NONBLOCK keeps the open from waiting where a pipe took the file's place.
+// openRegular opens a regular file below the root. It looks before it opens,
+// because merely opening a device may make the device do something; and it
+// looks again afterwards, because the file may have been exchanged in between.
+// O_NONBLOCK keeps the open from waiting where a pipe took the file's place.
 func openRegular(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 	path = filepath.Clean(path)
 	info, err := root.Stat(path)
@@ -249,7 +276,8 @@ func openRegular(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
 	return file, info, nil
 }
 
-// withoutPath returns the reason without the path, which may be of any length and is in the message already.
+// withoutPath returns the reason without the path, which may be of any length
+// and is in the message already.
 func withoutPath(err error) error {
 	if failed, ok := errors.AsType[*fs.PathError](err); ok {
 		return failed.Err
@@ -257,7 +285,9 @@ func withoutPath(err error) error {
 	return err
 }
 
-// stageRemote fetches an image, beginning where an earlier try stopped. Where the result has a wrong checksum, the part from the earlier try may be to blame, so it fetches once more from the first byte.
+// stageRemote fetches an image, beginning where an earlier try stopped. Where
+// the result has a wrong checksum, the part from the earlier try may be to
+// blame, so it fetches once more from the first byte.
 func (s *Store) stageRemote(ctx context.Context, fetch string, want checksums, progress func(done, all int64)) (Image, error) {
 	path := filepath.Join(s.config.Dir, partialPrefix+want.name())
 
@@ -270,7 +300,9 @@ func (s *Store) stageRemote(ctx context.Context, fetch string, want checksums, p
 	return image, err
 }
 
-// fetch downloads an image into the file at path, behind what that file already has, and reports whether it resumed an earlier download. On failure it keeps the partial file for a later try, unless the content itself is wrong.
+// fetch downloads an image into the file at path, behind what that file already
+// has, and reports whether it resumed an earlier download. On failure it keeps
+// the partial file for a later try, unless the content itself is wrong.
 func (s *Store) fetch(ctx context.Context, from, path string, want checksums, progress func(done, all int64)) (Image, bool, error) {
 	partial, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -290,7 +322,8 @@ func (s *Store) fetch(ctx context.Context, from, path string, want checksums, pr
 		return Image{}, false, err
 	}
 
-	// The hashes must cover the whole image, so the part that is already there is read first.
+	// The hashes must cover the whole image, so the part that is already there is
+	// read first.
 	offset, err := io.Copy(sums, &reader{ctx: ctx, from: partial})
 	if err != nil {
 		keep = ctx.Err() != nil
@@ -304,7 +337,8 @@ func (s *Store) fetch(ctx context.Context, from, path string, want checksums, pr
 	}
 	defer func() { _ = download.Close() }() // it was only read
 
-	// The source cannot begin at that byte: the image comes from its first byte, and replaces the partial file.
+	// The source cannot begin at that byte: the image comes from its first byte,
+	// and replaces the partial file.
 	if download.Offset != offset {
 		offset = 0
 		sums.reset()
@@ -348,7 +382,9 @@ func (s *Store) fetch(ctx context.Context, from, path string, want checksums, pr
 	return image, resumed, err
 }
 
-// fill appends what it reads from the source to the file, which has offset bytes already, and returns how many it has then. It reads one byte more than the limit, to notice an image that is too large without reading all of it.
+// fill appends what it reads from the source to the file, which has offset
+// bytes already, and returns how many it has then. It reads one byte more than
+// the limit, to notice an image that is too large without reading all of it.
 func (s *Store) fill(
 	ctx context.Context, to *os.File, sum io.Writer, from io.Reader, offset, all int64, progress func(done, all int64),
 ) (int64, error) {
@@ -373,7 +409,8 @@ func (s *Store) fill(
 	return done, nil
 }
 
-// keep moves a complete image to its final name. File and directory are synced, so that a power cut cannot leave a damaged image under that name.
+// keep moves a complete image to its final name. File and directory are synced,
+// so that a power cut cannot leave a damaged image under that name.
 func (s *Store) keep(partial *os.File, sum string, size int64) (Image, error) {
 	path := s.path(sum)
 	err := partial.Sync()
@@ -391,7 +428,9 @@ func (s *Store) keep(partial *os.File, sum string, size int64) (Image, error) {
 	return Image{SHA256: sum, Size: size, Path: path}, nil
 }
 
-// Get returns a stored image after verifying it again: the disk may have damaged it since. The error is of kind ErrNotFound where the image is not there; a damaged image is removed, and counts as not there.
+// Get returns a stored image after verifying it again: the disk may have
+// damaged it since. The error is of kind ErrNotFound where the image is not
+// there; a damaged image is removed, and counts as not there.
 func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
 	file, err := os.Open(s.path(sum))
 	if err != nil {
@@ -421,10 +460,12 @@ func (s *Store) Get(ctx context.Context, sum string) (Image, error) {
 	return Image{SHA256: sum, Size: size, Path: s.path(sum)}, nil
 }
 
-// path is where the image with that checksum is stored. Base keeps a malformed checksum from leading out of the directory.
+// path is where the image with that checksum is stored. Base keeps a malformed
+// checksum from leading out of the directory.
 func (s *Store) path(sum string) string { return filepath.Join(s.config.Dir, filepath.Base(sum)) }
 
-// lock lets one caller at a time stage an image. It waits until the image is free or the context ends.
+// lock lets one caller at a time stage an image. It waits until the image is
+// free or the context ends.
 func (s *Store) lock(ctx context.Context, key string) (unlock func(), err error) {
 	for {
 		s.mu.Lock()
@@ -462,7 +503,8 @@ func mismatch(what, algorithm, want, got string) error {
 
 func hexOf(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
 
-// orCause returns the cause of the context's end where it has ended, since the error is then only a consequence.
+// orCause returns the cause of the context's end where it has ended, since the
+// error is then only a consequence.
 func orCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

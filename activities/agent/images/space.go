@@ -16,17 +16,24 @@ import (
 )
 
 const (
-	// diskReserve is how many bytes an image must leave free on the disk: the journal is on the same disk, and without it no step can be taken.
+	// diskReserve is how many bytes an image must leave free on the disk: the
+	// journal is on the same disk, and without it no step can be taken.
 	diskReserve = 16 << 20
-	// partialKept is how long a partial download is kept for a repeat of its operation.
+	// partialKept is how long a partial download is kept for a repeat of its
+	// operation.
 	partialKept = 24 * time.Hour
-	// recentlyUsed is how long after its last use an image is kept even if nobody lists it as needed: a step that has just staged it may not have written the journal yet.
+	// recentlyUsed is how long after its last use an image is kept even if nobody
+	// lists it as needed: a step that has just staged it may not have written the
+	// journal yet.
 	recentlyUsed = 10 * time.Minute
 	// progressEvery is how many bytes are copied between two calls of progress.
 	progressEvery = 1 << 20
 )
 
-// freeSpace drops images that nobody needs, the least recently used first, until size more bytes fit into the cache and onto the disk. Needed images stay, even where the cache is too small for them; only a full disk is an error.
+// freeSpace drops images that nobody needs, the least recently used first,
+// until size more bytes fit into the cache and onto the disk. Needed images
+// stay, even where the cache is too small for them; only a full disk is an
+// error.
 func (s *Store) freeSpace(size int64) error {
 	entries, err := os.ReadDir(s.config.Dir)
 	if err != nil {
@@ -96,7 +103,8 @@ func (s *Store) freeSpace(size int64) error {
 	}
 }
 
-// diskFree returns how many bytes the disk has left, and whether the kernel knows.
+// diskFree returns how many bytes the disk has left, and whether the kernel
+// knows.
 func (s *Store) diskFree() (int64, bool) {
 	var stat syscall.Statfs_t
 	if err := syscall.Statfs(s.config.Dir, &stat); err != nil {
@@ -105,7 +113,8 @@ func (s *Store) diskFree() (int64, bool) {
 	return int64(stat.Bavail) * stat.Bsize, true
 }
 
-// unwritable returns the error of kind ErrUnavailable for a failed write, which names a full disk as such.
+// unwritable returns the error of kind ErrUnavailable for a failed write, which
+// names a full disk as such.
 func (s *Store) unwritable(err error) error {
 	if diskFull(err) {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "no space is left for the image on the disk of %s: %w", s.config.Dir, err).
@@ -131,7 +140,8 @@ func (r *reader) Read(buffer []byte) (int, error) {
 	return r.from.Read(buffer)
 }
 
-// writer marks its errors as writeError, so that a failed io.Copy shows whether reading or writing failed.
+// writer marks its errors as writeError, so that a failed io.Copy shows whether
+// reading or writing failed.
 type writer struct{ to io.Writer }
 
 // writeError is an error of a writer.
@@ -147,7 +157,8 @@ func (w writer) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// counter calls report as the copy proceeds, at most once for each progressEvery bytes.
+// counter calls report as the copy proceeds, at most once for each
+// progressEvery bytes.
 type counter struct {
 	done, reported int64
 	report         func(done int64)

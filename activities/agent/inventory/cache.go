@@ -9,7 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Acknowledged describes the newest report that the conductor has acknowledged; the zero value means none.
+// Acknowledged describes the newest report that the conductor has acknowledged;
+// the zero value means none.
 type Acknowledged struct {
 	Digest       string `json:"digest"`
 	Generation   int64  `json:"generation"`
@@ -19,14 +20,16 @@ type Acknowledged struct {
 	Sequence int64 `json:"sequence,omitempty"`
 }
 
-// cacheFile is inventory.json. Losing it costs nothing but one report that the conductor does not need.
+// cacheFile is inventory.json. Losing it costs nothing but one report that the
+// conductor does not need.
 type cacheFile struct {
 	Format       int            `json:"format"`
 	Acknowledged Acknowledged   `json:"acknowledged"`
 	Backends     []cacheBackend `json:"backends"`
 }
 
-// cacheBackend is one backend in inventory.json: the devices that were seen under that setting.
+// cacheBackend is one backend in inventory.json: the devices that were seen
+// under that setting.
 type cacheBackend struct {
 	Setting Setting               `json:"setting"`
 	Devices []cyborg.DeviceReport `json:"devices"`
@@ -34,7 +37,9 @@ type cacheBackend struct {
 
 func (i *Inventory) cachePath() string { return filepath.Join(i.config.StateDir, "inventory.json") }
 
-// readCache fills the backends with what an earlier process saw, for callers who ask before the first look has ended. A backend that is configured differently now starts empty, since its options decide what it sees.
+// readCache fills the backends with what an earlier process saw, for callers
+// who ask before the first look has ended. A backend that is configured
+// differently now starts empty, since its options decide what it sees.
 func (i *Inventory) readCache() {
 	text, err := os.ReadFile(i.cachePath())
 	if errors.Is(err, os.ErrNotExist) {
@@ -63,14 +68,18 @@ func (i *Inventory) readCache() {
 	}
 }
 
-// Acknowledged returns what the conductor has acknowledged last, also to an earlier process.
+// Acknowledged returns what the conductor has acknowledged last, also to an
+// earlier process.
 func (i *Inventory) Acknowledged() Acknowledged {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.acked
 }
 
-// Acknowledge records what the conductor has acknowledged. It stays in memory until Save writes it. The acknowledged report becomes the base of the next difference, unless a newer report was made meanwhile: nobody knows any more what the acknowledged one said.
+// Acknowledge records what the conductor has acknowledged. It stays in memory
+// until Save writes it. The acknowledged report becomes the base of the next
+// difference, unless a newer report was made meanwhile: nobody knows any more
+// what the acknowledged one said.
 func (i *Inventory) Acknowledge(acked Acknowledged) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -82,7 +91,9 @@ func (i *Inventory) Acknowledge(acked Acknowledged) {
 	}
 }
 
-// Save writes what is known now, and what the conductor has acknowledged, to disk for the next process. The file is written without mu: a slow disk must not hold up the drivers' looks.
+// Save writes what is known now, and what the conductor has acknowledged, to
+// disk for the next process. The file is written without mu: a slow disk must
+// not hold up the drivers' looks.
 func (i *Inventory) Save() error {
 	i.mu.Lock()
 	file := cacheFile{Format: 1, Acknowledged: i.acked}

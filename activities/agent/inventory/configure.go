@@ -17,10 +17,12 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// nameFormat is the format of a backend's name, which is also the name of a directory.
+// nameFormat is the format of a backend's name, which is also the name of a
+// directory.
 var nameFormat = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// CheckName returns an error of kind ErrInvalid for what cannot be the name of a backend.
+// CheckName returns an error of kind ErrInvalid for what cannot be the name of
+// a backend.
 func CheckName(name string) error {
 	if !nameFormat.MatchString(name) {
 		return cyborg.Errorf(cyborg.ErrInvalid,
@@ -36,11 +38,15 @@ type Configured struct {
 	Devices  int
 }
 
-// Configure installs, updates or uninstalls a backend, and keeps that over restarts. A new driver is made, and must discover its devices, before it replaces the old one; where that fails, nothing changes.
+// Configure installs, updates or uninstalls a backend, and keeps that over
+// restarts. A new driver is made, and must discover its devices, before it
+// replaces the old one; where that fails, nothing changes.
 //
-// Errors: ErrInvalid, ErrNotFound, ErrChanged, ErrInUse for a backend of which something is attached or in use, and those of the driver.
+// Errors: ErrInvalid, ErrNotFound, ErrChanged, ErrInUse for a backend of which
+// something is attached or in use, and those of the driver.
 func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureRequest) (Configured, error) {
-	// One change at a time: each is computed from the settings that the one before has left.
+	// One change at a time: each is computed from the settings that the one before
+	// has left.
 	select {
 	case i.configuring <- struct{}{}:
 		defer func() { <-i.configuring }()
@@ -53,7 +59,8 @@ func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureReque
 		return Configured{}, err
 	}
 
-	// The locks keep operations off the backend's devices while its driver is exchanged under them.
+	// The locks keep operations off the backend's devices while its driver is
+	// exchanged under them.
 	unlock, err := i.locks.lockAll(ctx, i.devicesOf(want.Name), string(request.Action)+" of backend "+want.Name)
 	if err != nil {
 		return Configured{}, err
@@ -67,7 +74,8 @@ func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureReque
 	return i.replace(ctx, want)
 }
 
-// plan returns the setting that the request leads to. It changes nothing. An install without a driver enables a backend that is already known.
+// plan returns the setting that the request leads to. It changes nothing. An
+// install without a driver enables a backend that is already known.
 func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	if err := CheckName(request.Backend); err != nil {
 		return Setting{}, err
@@ -119,7 +127,8 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	return want, nil
 }
 
-// devicesOf returns the identities of the devices that a backend has shown last.
+// devicesOf returns the identities of the devices that a backend has shown
+// last.
 func (i *Inventory) devicesOf(name string) []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -129,13 +138,15 @@ func (i *Inventory) devicesOf(name string) []string {
 	return nil
 }
 
-// disable takes a backend out of use. Its setting stays, so that it can be installed again under the same name.
+// disable takes a backend out of use. Its setting stays, so that it can be
+// installed again under the same name.
 func (i *Inventory) disable(ctx context.Context, want Setting) (Configured, error) {
 	if err := i.checkUnused(ctx, want.Name); err != nil {
 		return Configured{}, err
 	}
 
-	// The file is written first: after a crash in between, the backend is disabled on the next start.
+	// The file is written first: after a crash in between, the backend is disabled
+	// on the next start.
 	if err := i.persist(want); err != nil {
 		return Configured{}, err
 	}
@@ -144,7 +155,9 @@ func (i *Inventory) disable(ctx context.Context, want Setting) (Configured, erro
 	return Configured{State: cyborg.BackendDisabled, Services: []string{}}, nil
 }
 
-// checkUnused refuses, with kind ErrInUse, to disable a backend of which something is attached or in use. A failed backend is not asked: it must be possible to remove a driver that does not work.
+// checkUnused refuses, with kind ErrInUse, to disable a backend of which
+// something is attached or in use. A failed backend is not asked: it must be
+// possible to remove a driver that does not work.
 func (i *Inventory) checkUnused(ctx context.Context, name string) error {
 	for _, entry := range i.journal.Attachments() {
 		if entry.Backend == name && !i.journal.Lost(entry) {
@@ -194,7 +207,8 @@ func (i *Inventory) replace(ctx context.Context, want Setting) (Configured, erro
 		return Configured{}, err
 	}
 
-	// The number is taken before the look, so that a change during the look is observed under a later number.
+	// The number is taken before the look, so that a change during the look is
+	// observed under a later number.
 	sequence, err := i.journal.NextSequence()
 	if err != nil {
 		return Configured{}, err
@@ -217,7 +231,9 @@ func (i *Inventory) replace(ctx context.Context, want Setting) (Configured, erro
 	return Configured{State: cyborg.BackendOK, Services: drivers.Services(made.driver), Devices: len(devices)}, nil
 }
 
-// checkReplacement refuses devices that another backend already has, and a setting under which the backend would no longer show something that is attached.
+// checkReplacement refuses devices that another backend already has, and a
+// setting under which the backend would no longer show something that is
+// attached.
 func (i *Inventory) checkReplacement(name string, devices []cyborg.DeviceReport) error {
 	attachments := i.journal.Attachments() // before mu is taken, so that it never nests with the journal's lock
 	i.mu.Lock()
@@ -252,7 +268,8 @@ func (i *Inventory) checkReplacement(name string, devices []cyborg.DeviceReport)
 	return nil
 }
 
-// hasHandle reports whether the backend's last look saw the handle. A nil backend shows nothing.
+// hasHandle reports whether the backend's last look saw the handle. A nil
+// backend shows nothing.
 func (b *backend) hasHandle(handle string) bool {
 	if b == nil {
 		return false
@@ -268,7 +285,8 @@ func (b *backend) hasHandle(handle string) bool {
 	return false
 }
 
-// swap replaces the state of a backend; made is nil for a disabled one. The old driver is closed outside the lock, because closing may take long.
+// swap replaces the state of a backend; made is nil for a disabled one. The old
+// driver is closed outside the lock, because closing may take long.
 func (i *Inventory) swap(want Setting, made *instance, sequence int64, devices []cyborg.DeviceReport) {
 	fresh := &backend{
 		setting: want, instance: made, making: &watchdog{}, look: sequence, lookedAt: time.Now(), devices: map[string]seen{},
@@ -304,7 +322,8 @@ type overrideFile struct {
 
 func (i *Inventory) overridesPath() string { return filepath.Join(i.config.StateDir, "backends.json") }
 
-// readOverrides reads backends.json; a missing file has no overrides. Unknown fields are an error, because a person may have edited the file.
+// readOverrides reads backends.json; a missing file has no overrides. Unknown
+// fields are an error, because a person may have edited the file.
 func readOverrides(path string) (map[string]Setting, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -335,7 +354,8 @@ func readOverrides(path string) (map[string]Setting, error) {
 
 // persist writes the setting into backends.json.
 func (i *Inventory) persist(want Setting) error {
-	// The map is replaced only after the file is written, so that memory and disk agree also after a failure.
+	// The map is replaced only after the file is written, so that memory and disk
+	// agree also after a failure.
 	overrides := maps.Clone(i.overrides)
 	overrides[want.Name] = want
 	file := overrideFile{Format: 1}
@@ -378,7 +398,8 @@ func writeFile(path string, text []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// sameSetting compares two settings as they are written: a number from a file and one from JSON have different types.
+// sameSetting compares two settings as they are written: a number from a file
+// and one from JSON have different types.
 func sameSetting(a, b Setting) bool {
 	left, errLeft := json.Marshal(a)
 	right, errRight := json.Marshal(b)

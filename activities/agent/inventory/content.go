@@ -11,7 +11,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// Report returns everything that is known of the host now, under a new sequence number. It contains what operations have observed under earlier numbers: it waits for observations that have begun.
+// Report returns everything that is known of the host now, under a new sequence
+// number. It contains what operations have observed under earlier numbers: it
+// waits for observations that have begun.
 func (i *Inventory) Report(ctx context.Context) (cyborg.Report, error) {
 	sequence, err := i.observations.after(ctx, i.journal)
 	if err != nil {
@@ -40,7 +42,9 @@ type view struct {
 	devices map[string]string
 }
 
-// Difference reduces a report to what has changed since the last acknowledged one. It returns false where it cannot: this process has no acknowledged report yet, or the backends themselves have changed.
+// Difference reduces a report to what has changed since the last acknowledged
+// one. It returns false where it cannot: this process has no acknowledged
+// report yet, or the backends themselves have changed.
 func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -55,7 +59,8 @@ func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
 		changed := cyborg.BackendReport{Name: b.Name, Driver: b.Driver, State: b.State}
 		for _, device := range b.Devices {
 			known := i.backends[b.Name].devices[device.Identity]
-			// A device that an operation observed since is sent as well: the conductor has recorded the observation, so its state differs from the base.
+			// A device that an operation observed since is sent as well: the conductor has
+			// recorded the observation, so its state differs from the base.
 			if i.reported.devices[device.Identity] != i.base.devices[device.Identity] || known.observed > i.base.sequence {
 				changed.Devices = append(changed.Devices, device)
 			}
@@ -92,7 +97,8 @@ func (i *Inventory) known() (cyborg.Content, view) {
 	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: i.attachments()}
 	now := view{devices: map[string]string{}}
 
-	// The attachments were read before mu is taken, so that it never nests with the journal's lock.
+	// The attachments were read before mu is taken, so that it never nests with the
+	// journal's lock.
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	content.Whitelist = i.whitelist
@@ -133,7 +139,8 @@ func withoutDevices(backends []cyborg.BackendReport) []cyborg.BackendReport {
 	return out
 }
 
-// services lists what the backend's driver can do; nothing where there is no driver.
+// services lists what the backend's driver can do; nothing where there is no
+// driver.
 func (b *backend) services() []string {
 	if b.instance == nil {
 		return []string{}
@@ -161,7 +168,9 @@ func (i *Inventory) attachments() []cyborg.Attachment {
 	return all
 }
 
-// failureOf returns why a backend cannot be used now; empty where it can. The caller holds mu. Where two backends show the same device, the first by name keeps it and the other has failed.
+// failureOf returns why a backend cannot be used now; empty where it can. The
+// caller holds mu. Where two backends show the same device, the first by name
+// keeps it and the other has failed.
 func (i *Inventory) failureOf(b *backend) string {
 	if b.failure != "" {
 		return b.failure
@@ -186,12 +195,15 @@ func (i *Inventory) failureOf(b *backend) string {
 	return ""
 }
 
-// seenTwice is the failure of a backend that sees something which another backend sees as well.
+// seenTwice is the failure of a backend that sees something which another
+// backend sees as well.
 func seenTwice(what, backend string) string {
 	return what + " is also seen by backend " + backend + "; leave it out in the options of one of them"
 }
 
-// overlap returns something that both backends see; empty where there is none. Each thing on a host must have one name and one driver, or two operations could change it under different claims.
+// overlap returns something that both backends see; empty where there is none.
+// Each thing on a host must have one name and one driver, or two operations
+// could change it under different claims.
 func overlap(a, b map[string]seen) string {
 	things := map[string]bool{}
 	for _, device := range a {
@@ -211,7 +223,8 @@ func overlap(a, b map[string]seen) string {
 	return ""
 }
 
-// uniqueNames yields the names in a device report that must be unique on a host: of the device, its deployables and their handles.
+// uniqueNames yields the names in a device report that must be unique on a
+// host: of the device, its deployables and their handles.
 func uniqueNames(report cyborg.DeviceReport) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		if !yield("device " + report.Identity) {
@@ -231,7 +244,10 @@ func uniqueNames(report cyborg.DeviceReport) func(yield func(string) bool) {
 	}
 }
 
-// normalise returns a driver's reports in a fixed order and without nil lists, so that equal hardware has an equal digest. The lists are copies. Reports that contradict themselves are an error of kind ErrInternal: the driver is wrong.
+// normalise returns a driver's reports in a fixed order and without nil lists,
+// so that equal hardware has an equal digest. The lists are copies. Reports
+// that contradict themselves are an error of kind ErrInternal: the driver is
+// wrong.
 func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 	devices := make([]cyborg.DeviceReport, 0, len(reports))
 	taken := map[string]bool{}
@@ -291,13 +307,15 @@ func sorted[T any](items []T, compare func(a, b T) int) []T {
 	return out
 }
 
-// Known is a deployable as it was seen last. Failure says why its backend cannot be asked now; it is empty where it can.
+// Known is a deployable as it was seen last. Failure says why its backend
+// cannot be asked now; it is empty where it can.
 type Known struct {
 	Found
 	Failure string
 }
 
-// Deployables lists the deployables of all enabled backends. Those of a failed backend are listed as they were seen last.
+// Deployables lists the deployables of all enabled backends. Those of a failed
+// backend are listed as they were seen last.
 func (i *Inventory) Deployables() []Known {
 	i.mu.Lock()
 	defer i.mu.Unlock()

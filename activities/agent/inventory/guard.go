@@ -15,7 +15,10 @@ import (
 // grace is how long a driver may take to return after its time is over.
 const grace = 2 * time.Second
 
-// Guard calls a driver. A panic becomes an error of kind ErrInternal and is logged with its stack, because one driver must not end the agent of all others. An error without a kind becomes one of kind ErrHardware, unless it is the end of a context.
+// Guard calls a driver. A panic becomes an error of kind ErrInternal and is
+// logged with its stack, because one driver must not end the agent of all
+// others. An error without a kind becomes one of kind ErrHardware, unless it is
+// the end of a context.
 func Guard(log *slog.Logger, what string, call func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -37,13 +40,19 @@ func Guard(log *slog.Logger, what string, call func() error) (err error) {
 	return err
 }
 
-// watchdog limits calls that may hang, such as a read from a broken device in the kernel. The caller gets an error instead of hanging too; and while the hanging call has not returned, no second one is made, so that hanging goroutines do not pile up.
+// watchdog limits calls that may hang, such as a read from a broken device in
+// the kernel. The caller gets an error instead of hanging too; and while the
+// hanging call has not returned, no second one is made, so that hanging
+// goroutines do not pile up.
 type watchdog struct {
-	// hangs is closed when the call that hung has returned; nil where none has hung.
+	// hangs is closed when the call that hung has returned; nil where none has
+	// hung.
 	hangs atomic.Pointer[chan struct{}]
 }
 
-// withWatchdog calls f and returns soon after the limit, even if f does not. The error is then of kind ErrTimeout. Where ctx has ended, the error is its cause.
+// withWatchdog calls f and returns soon after the limit, even if f does not.
+// The error is then of kind ErrTimeout. Where ctx has ended, the error is its
+// cause.
 func withWatchdog[T any](ctx context.Context, w *watchdog, limit time.Duration, what string, f func(context.Context) (T, error)) (T, error) {
 	var nothing T
 	if ended := w.hangs.Load(); ended != nil {
@@ -63,7 +72,8 @@ func withWatchdog[T any](ctx context.Context, w *watchdog, limit time.Duration, 
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 
-	// The channel has room for the answer, so that the goroutine of a hanging call can end when nobody waits any more.
+	// The channel has room for the answer, so that the goroutine of a hanging call
+	// can end when nobody waits any more.
 	answers, ended := make(chan answer, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -75,7 +85,8 @@ func withWatchdog[T any](ctx context.Context, w *watchdog, limit time.Duration, 
 	select {
 	case a = <-answers:
 	case <-limited.Done():
-		// Most drivers notice the end of their context, and their own error says more than a timeout.
+		// Most drivers notice the end of their context, and their own error says more
+		// than a timeout.
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
@@ -103,12 +114,14 @@ type instance struct {
 	backend string
 	driver  drivers.Driver
 	log     *slog.Logger
-	// discovery limits looks at the hardware, and asking limits questions about attachments. They are apart, so that one can hang without the other.
+	// discovery limits looks at the hardware, and asking limits questions about
+	// attachments. They are apart, so that one can hang without the other.
 	discovery watchdog
 	asking    watchdog
 }
 
-// inspect asks the driver for one device as it is now. It returns false where the driver can only look at all devices, or where looking at this one failed.
+// inspect asks the driver for one device as it is now. It returns false where
+// the driver can only look at all devices, or where looking at this one failed.
 func (n *instance) inspect(ctx context.Context, limit time.Duration, identity string) (cyborg.DeviceReport, bool) {
 	inspector, ok := n.driver.(drivers.Inspector)
 	if !ok {
@@ -133,7 +146,8 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 	return devices[0], true
 }
 
-// discover asks the driver for all its devices, and returns them in a fixed order.
+// discover asks the driver for all its devices, and returns them in a fixed
+// order.
 func (n *instance) discover(ctx context.Context, limit time.Duration) ([]cyborg.DeviceReport, error) {
 	return withWatchdog(ctx, &n.discovery, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
 		err = Guard(n.log, "discovery", func() error {

@@ -1,4 +1,6 @@
-// Package inventory knows a host's hardware: the drivers' backends, what each of them saw last, and who may change a device now. It imports the root package, drivers and the journal; never Temporal, the database or HTTP.
+// Package inventory knows a host's hardware: the drivers' backends, what each
+// of them saw last, and who may change a device now. It imports the root
+// package, drivers and the journal; never Temporal, the database or HTTP.
 package inventory
 
 import (
@@ -17,7 +19,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// Journal is the part of the agent's journal that the inventory uses. It is implemented by journal.Journal and documented there.
+// Journal is the part of the agent's journal that the inventory uses. It is
+// implemented by journal.Journal and documented there.
 type Journal interface {
 	BootID() string
 	NextSequence() (int64, error)
@@ -27,21 +30,26 @@ type Journal interface {
 	Lost(attachment journal.Attachment) bool
 }
 
-// Config is what an inventory is made with. Every field but Backends and Whitelist is required.
+// Config is what an inventory is made with. Every field but Backends and
+// Whitelist is required.
 type Config struct {
 	Host    string
 	Version string
-	// Root is the directory that stands for "/", below which the drivers find sysfs.
+	// Root is the directory that stands for "/", below which the drivers find
+	// sysfs.
 	Root string
 	// StateDir is the agent's state directory.
 	StateDir string
-	// Backends are the configured backends. What was changed through Configure overrides them.
+	// Backends are the configured backends. What was changed through Configure
+	// overrides them.
 	Backends []Setting
 	// ScanTimeout limits one look of one backend.
 	ScanTimeout time.Duration
-	// FullScanInterval is the time between two looks at all backends that nothing else has asked for.
+	// FullScanInterval is the time between two looks at all backends that nothing
+	// else has asked for.
 	FullScanInterval time.Duration
-	// Whitelist reads the state of Nova's whitelist file; nil where this host has none.
+	// Whitelist reads the state of Nova's whitelist file; nil where this host has
+	// none.
 	Whitelist func() cyborg.WhitelistFile
 }
 
@@ -53,7 +61,8 @@ type Setting struct {
 	Enabled bool           `json:"enabled"`
 }
 
-// Inventory holds the backends of one host. Its methods may be called from several goroutines. No driver is called while mu is held: a driver may hang.
+// Inventory holds the backends of one host. Its methods may be called from
+// several goroutines. No driver is called while mu is held: a driver may hang.
 type Inventory struct {
 	config   Config
 	registry *drivers.Registry
@@ -62,27 +71,33 @@ type Inventory struct {
 	locks    deviceLocks
 
 	observations observations
-	// configuring holds an item while the backends are changed, so that one change happens at a time.
+	// configuring holds an item while the backends are changed, so that one change
+	// happens at a time.
 	configuring chan struct{}
 
 	// mu guards everything below that is no channel.
 	mu       sync.Mutex
 	backends map[string]*backend
-	// overrides are the settings that were made through Configure. They are guarded by configuring.
+	// overrides are the settings that were made through Configure. They are guarded
+	// by configuring.
 	overrides map[string]Setting
-	// whitelist is the state of Nova's whitelist when it was read last; nil where it was not.
+	// whitelist is the state of Nova's whitelist when it was read last; nil where
+	// it was not.
 	whitelist *cyborg.WhitelistFile
 
-	// acked is what the conductor has acknowledged last, at first to an earlier process.
+	// acked is what the conductor has acknowledged last, at first to an earlier
+	// process.
 	acked Acknowledged
 	// reported is the newest report that was made.
 	reported view
-	// base is the newest report that was acknowledged to this process; its digest is empty where there is none.
+	// base is the newest report that was acknowledged to this process; its digest
+	// is empty where there is none.
 	base view
 
 	// changed receives an item when something that is reported has changed.
 	changed chan struct{}
-	// backendsChanged receives an item when a backend got another driver, whose watcher must be started.
+	// backendsChanged receives an item when a backend got another driver, whose
+	// watcher must be started.
 	backendsChanged chan struct{}
 	// scanRequests receives the names of backends that are to be looked at.
 	scanRequests chan string
@@ -93,7 +108,8 @@ type Inventory struct {
 // backend is one named driver. Its fields are guarded by Inventory.mu.
 type backend struct {
 	setting Setting
-	// instance is nil where the backend is disabled or its driver could not be made.
+	// instance is nil where the backend is disabled or its driver could not be
+	// made.
 	instance *instance
 	// making limits the creation of the driver.
 	making *watchdog
@@ -112,7 +128,8 @@ type seen struct {
 	sequence int64
 	report   cyborg.DeviceReport
 	digest   string // digest of the report
-	// observed is the sequence number of the last look that an operation took at the device.
+	// observed is the sequence number of the last look that an operation took at
+	// the device.
 	observed int64
 }
 
@@ -121,7 +138,9 @@ func newSeen(sequence int64, report cyborg.DeviceReport) seen {
 	return seen{sequence: sequence, report: report, digest: report.Digest()}
 }
 
-// Open makes the inventory of a host. It makes no driver yet: that happens at the first look, and a driver that cannot be made fails its own backend and nothing else.
+// Open makes the inventory of a host. It makes no driver yet: that happens at
+// the first look, and a driver that cannot be made fails its own backend and
+// nothing else.
 func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger) (*Inventory, error) {
 	i := &Inventory{
 		config: config, registry: registry, journal: j, log: log,
@@ -139,7 +158,8 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 		i.backends[setting.Name] = &backend{setting: setting, making: &watchdog{}}
 	}
 
-	// What an operator changed through the API goes before the configuration file, or a restart would undo it.
+	// What an operator changed through the API goes before the configuration file,
+	// or a restart would undo it.
 	for name, setting := range overrides {
 		if b, ok := i.backends[name]; ok && !sameSetting(b.setting, setting) {
 			log.Warn("a backend is set as an operator changed it through the API, not as it is configured", "backend", name)
@@ -154,7 +174,8 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 // Host returns the host's name.
 func (i *Inventory) Host() string { return i.config.Host }
 
-// Enabled reports whether the host has a backend of that name that is not disabled.
+// Enabled reports whether the host has a backend of that name that is not
+// disabled.
 func (i *Inventory) Enabled(backendName string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -162,7 +183,8 @@ func (i *Inventory) Enabled(backendName string) bool {
 	return ok && b.setting.Enabled
 }
 
-// make makes a backend's driver, and the directory for its state. A driver that hangs in its creation is limited by w.
+// make makes a backend's driver, and the directory for its state. A driver that
+// hangs in its creation is limited by w.
 func (i *Inventory) make(ctx context.Context, w *watchdog, setting Setting) (*instance, error) {
 	dir := filepath.Join(i.config.StateDir, "backends", setting.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -189,7 +211,8 @@ type Found struct {
 	drivers.Target
 }
 
-// Handle returns the deployable's handle of that identity. The error is of kind ErrNotFound and lists the handles that exist.
+// Handle returns the deployable's handle of that identity. The error is of kind
+// ErrNotFound and lists the handles that exist.
 func (f Found) Handle(identity string) (cyborg.HandleReport, error) {
 	for _, handle := range f.Deployable.Handles {
 		if handle.Identity == identity {
@@ -200,7 +223,10 @@ func (f Found) Handle(identity string) (cyborg.HandleReport, error) {
 		listed(f.Deployable.Handles, func(h cyborg.HandleReport) string { return h.Identity }))
 }
 
-// Find returns a deployable as it was seen last. It looks again first where that is longer ago than fresh, or where the deployable was not seen. Errors: ErrNotFound, listing what exists; ErrChanged for a disabled backend; ErrUnavailable for a failed one.
+// Find returns a deployable as it was seen last. It looks again first where
+// that is longer ago than fresh, or where the deployable was not seen. Errors:
+// ErrNotFound, listing what exists; ErrChanged for a disabled backend;
+// ErrUnavailable for a failed one.
 func (i *Inventory) Find(ctx context.Context, backendName, deployable string, fresh time.Duration) (Found, error) {
 	found, err := i.find(backendName, deployable, fresh)
 	if err == nil || !found.lookAgain {
@@ -218,7 +244,8 @@ func (i *Inventory) Find(ctx context.Context, backendName, deployable string, fr
 	return found.Found, err
 }
 
-// finding is the result of find. lookAgain is true where a new look may turn the error into a success.
+// finding is the result of find. lookAgain is true where a new look may turn
+// the error into a success.
 type finding struct {
 	Found
 	lookAgain bool
@@ -271,7 +298,8 @@ func (b *backend) sorted() []cyborg.DeviceReport {
 	return reports
 }
 
-// listed returns the names of items for a message, cut off where there are too many to read.
+// listed returns the names of items for a message, cut off where there are too
+// many to read.
 func listed[T any](items []T, name func(T) string) string {
 	const most = 20
 	if len(items) == 0 {

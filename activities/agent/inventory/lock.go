@@ -9,18 +9,23 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// lockWait is how long a change waits for another one on the same device. Operations claim what they work on, so only a try that Temporal has given up and that still runs can be in the way.
+// lockWait is how long a change waits for another one on the same device.
+// Operations claim what they work on, so only a try that Temporal has given up
+// and that still runs can be in the way.
 const lockWait = 30 * time.Second
 
-// deviceLocks serialise the changes of each device. The zero value is ready to use.
+// deviceLocks serialise the changes of each device. The zero value is ready to
+// use.
 type deviceLocks struct {
 	mu    sync.Mutex
 	locks map[string]*deviceLock
 }
 
-// deviceLock is the lock of one device. It exists while somebody holds it or waits for it.
+// deviceLock is the lock of one device. It exists while somebody holds it or
+// waits for it.
 type deviceLock struct {
-	// users counts who holds the lock or waits for it. It is guarded by deviceLocks.mu.
+	// users counts who holds the lock or waits for it. It is guarded by
+	// deviceLocks.mu.
 	users int
 	// token is full while somebody holds the lock.
 	token chan struct{}
@@ -29,7 +34,9 @@ type deviceLock struct {
 	since time.Time
 }
 
-// Lock keeps every other change off a device until unlock is called. By describes the holder. The error is the cause of the context's end, or of kind ErrBusy with the present holder.
+// Lock keeps every other change off a device until unlock is called. By
+// describes the holder. The error is the cause of the context's end, or of kind
+// ErrBusy with the present holder.
 func (i *Inventory) Lock(ctx context.Context, device, by string) (unlock func(), err error) {
 	return i.locks.lock(ctx, device, by, lockWait)
 }
@@ -78,7 +85,8 @@ func (l *deviceLocks) lock(ctx context.Context, device, by string, wait time.Dur
 	}
 }
 
-// tryLock locks a device that nobody holds or waits for. A look at the hardware uses it: it must not hold up an operation.
+// tryLock locks a device that nobody holds or waits for. A look at the hardware
+// uses it: it must not hold up an operation.
 func (l *deviceLocks) tryLock(device, by string) (unlock func(), free bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +108,8 @@ func (l *deviceLocks) tryLock(device, by string) (unlock func(), free bool) {
 	}, true
 }
 
-// lockAll locks several devices. It takes them in the order of their identities, so that two callers cannot wait for each other.
+// lockAll locks several devices. It takes them in the order of their
+// identities, so that two callers cannot wait for each other.
 func (l *deviceLocks) lockAll(ctx context.Context, devices []string, by string) (unlock func(), err error) {
 	var unlocks []func()
 	unlock = func() {

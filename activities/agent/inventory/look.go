@@ -19,7 +19,8 @@ type Look struct {
 	Err error
 }
 
-// Scan looks at all enabled backends at the same time and keeps what they see. It returns when the last of them has answered or timed out.
+// Scan looks at all enabled backends at the same time and keeps what they see.
+// It returns when the last of them has answered or timed out.
 func (i *Inventory) Scan(ctx context.Context) []Look {
 	i.mu.Lock()
 	var names []string
@@ -34,7 +35,8 @@ func (i *Inventory) Scan(ctx context.Context) []Look {
 	return i.scan(ctx, names)
 }
 
-// LookAtWhitelist reads the file of Nova's whitelist, where the host has one, for the next report.
+// LookAtWhitelist reads the file of Nova's whitelist, where the host has one,
+// for the next report.
 func (i *Inventory) LookAtWhitelist() {
 	if i.config.Whitelist == nil {
 		return
@@ -60,7 +62,8 @@ func (i *Inventory) scan(ctx context.Context, names []string) []Look {
 	return looks
 }
 
-// look looks at one backend and keeps what it sees, unless the context ends first: then the outcome says nothing about the backend.
+// look looks at one backend and keeps what it sees, unless the context ends
+// first: then the outcome says nothing about the backend.
 func (i *Inventory) look(ctx context.Context, name string) Look {
 	in, err := i.instanceOf(ctx, name)
 	if err != nil {
@@ -70,7 +73,8 @@ func (i *Inventory) look(ctx context.Context, name string) Look {
 		return Look{Backend: name, Err: err}
 	}
 
-	// The number is taken before the look, so that a change during the look is observed under a later number.
+	// The number is taken before the look, so that a change during the look is
+	// observed under a later number.
 	sequence, err := i.journal.NextSequence()
 	if err != nil {
 		return Look{Backend: name, Err: err}
@@ -89,7 +93,8 @@ func (i *Inventory) look(ctx context.Context, name string) Look {
 	return Look{Backend: name, Devices: len(devices), Err: err}
 }
 
-// instanceOf returns a backend's driver. It makes the driver where that has not happened yet or has failed before.
+// instanceOf returns a backend's driver. It makes the driver where that has not
+// happened yet or has failed before.
 func (i *Inventory) instanceOf(ctx context.Context, name string) (*instance, error) {
 	i.mu.Lock()
 	b, ok := i.backends[name]
@@ -106,7 +111,8 @@ func (i *Inventory) instanceOf(ctx context.Context, name string) (*instance, err
 		return in, nil
 	}
 
-	// Making a driver may take long, so mu is not held. Two callers may make one each; the first to finish wins below.
+	// Making a driver may take long, so mu is not held. Two callers may make one
+	// each; the first to finish wins below.
 	made, err := i.make(ctx, b.making, b.setting)
 	if err != nil {
 		return nil, err
@@ -122,7 +128,8 @@ func (i *Inventory) instanceOf(ctx context.Context, name string) (*instance, err
 	return b.instance, nil
 }
 
-// failed records why a backend's driver could not be made, and logs it when the reason is a new one.
+// failed records why a backend's driver could not be made, and logs it when the
+// reason is a new one.
 func (i *Inventory) failed(name string, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -138,7 +145,9 @@ func (i *Inventory) failed(name string, err error) {
 	}
 }
 
-// merge keeps what a look saw, for each device the newest look: operations look at single devices at the same time, and what they saw under a later number stays.
+// merge keeps what a look saw, for each device the newest look: operations look
+// at single devices at the same time, and what they saw under a later number
+// stays.
 func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceReport, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -188,7 +197,11 @@ func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceR
 	b.devices = fresh
 }
 
-// Observe looks at a device after it was changed, and returns what it saw under a sequence number that is later than the change. Where keep is not nil, it is called with the observation to write down what came of the change, before there can be a report with a later number. The error is of kind ErrHardware where the device is gone.
+// Observe looks at a device after it was changed, and returns what it saw under
+// a sequence number that is later than the change. Where keep is not nil, it is
+// called with the observation to write down what came of the change, before
+// there can be a report with a later number. The error is of kind ErrHardware
+// where the device is gone.
 func (i *Inventory) Observe(
 	ctx context.Context, backendName, device string, keep func(cyborg.Observation) error,
 ) (cyborg.Observation, error) {
@@ -216,7 +229,9 @@ func (i *Inventory) Observe(
 	return observation, keep(observation)
 }
 
-// lookAt looks at a device and keeps what it sees. It looks at that device alone where the driver can and the result contradicts nothing that is known; else at all devices of the backend.
+// lookAt looks at a device and keeps what it sees. It looks at that device
+// alone where the driver can and the result contradicts nothing that is known;
+// else at all devices of the backend.
 func (i *Inventory) lookAt(ctx context.Context, in *instance, sequence int64, device string) (cyborg.DeviceReport, error) {
 	if report, ok := in.inspect(ctx, i.config.ScanTimeout, device); ok && i.mergeOne(in, sequence, report) {
 		return report, nil
@@ -241,7 +256,9 @@ func (i *Inventory) lookAt(ctx context.Context, in *instance, sequence int64, de
 	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrHardware, "device %s is gone from host %s", device, i.config.Host)
 }
 
-// mergeOne keeps what was seen of one known device. It returns false where the backend does not work, or where the device shares a name with another device: then only a look at all devices tells what is right.
+// mergeOne keeps what was seen of one known device. It returns false where the
+// backend does not work, or where the device shares a name with another device:
+// then only a look at all devices tells what is right.
 func (i *Inventory) mergeOne(in *instance, sequence int64, report cyborg.DeviceReport) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -270,7 +287,9 @@ func (i *Inventory) mergeOne(in *instance, sequence int64, report cyborg.DeviceR
 	return true
 }
 
-// markObserved records that an operation looked at the device. The conductor records what the operation saw, so the next difference must include the device even where it is again as the last report had it.
+// markObserved records that an operation looked at the device. The conductor
+// records what the operation saw, so the next difference must include the
+// device even where it is again as the last report had it.
 func (i *Inventory) markObserved(backendName, device string, sequence int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -282,13 +301,16 @@ func (i *Inventory) markObserved(backendName, device string, sequence int64) {
 	}
 }
 
-// Touch announces that something else that is reported has changed, such as the journal.
+// Touch announces that something else that is reported has changed, such as the
+// journal.
 func (i *Inventory) Touch() { notify(i.changed) }
 
-// Changes receives an item after changes of what is reported. Several changes may share one item.
+// Changes receives an item after changes of what is reported. Several changes
+// may share one item.
 func (i *Inventory) Changes() <-chan struct{} { return i.changed }
 
-// notify sends a signal without waiting. A signal that was not yet received covers this one.
+// notify sends a signal without waiting. A signal that was not yet received
+// covers this one.
 func notify(signal chan<- struct{}) {
 	select {
 	case signal <- struct{}{}:
@@ -296,7 +318,9 @@ func notify(signal chan<- struct{}) {
 	}
 }
 
-// failureText is the failure of a backend as it is reported: never empty, and the same text for the same failure, so that a repeated failure is no change of the report.
+// failureText is the failure of a backend as it is reported: never empty, and
+// the same text for the same failure, so that a repeated failure is no change
+// of the report.
 func failureText(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*cyborg.Error](err); ok && e.Hint != "" {

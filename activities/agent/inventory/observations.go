@@ -5,14 +5,19 @@ import (
 	"sync"
 )
 
-// observations keep the order between the agent's reports and what operations observe. A report may have a later number than an observation only if it contains what that observation saw; else the conductor would overwrite the newer state by an older one. The zero value is ready to use.
+// observations keep the order between the agent's reports and what operations
+// observe. A report may have a later number than an observation only if it
+// contains what that observation saw; else the conductor would overwrite the
+// newer state by an older one. The zero value is ready to use.
 type observations struct {
 	mu sync.Mutex
-	// pending are the observations that have begun, by number. Each channel is closed when the observation has been kept.
+	// pending are the observations that have begun, by number. Each channel is
+	// closed when the observation has been kept.
 	pending map[int64]chan struct{}
 }
 
-// begin gives an observation its number. The observation counts as under way until end is called.
+// begin gives an observation its number. The observation counts as under way
+// until end is called.
 func (o *observations) begin(j Journal) (sequence int64, end func(), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -35,7 +40,9 @@ func (o *observations) begin(j Journal) (sequence int64, end func(), err error) 
 	}, nil
 }
 
-// after gives a report its number and waits for the observations with earlier numbers to end. It does not wait for those that begin meanwhile: they have later numbers.
+// after gives a report its number and waits for the observations with earlier
+// numbers to end. It does not wait for those that begin meanwhile: they have
+// later numbers.
 func (o *observations) after(ctx context.Context, j Journal) (int64, error) {
 	o.mu.Lock()
 	sequence, err := j.NextSequence()

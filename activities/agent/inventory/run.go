@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// quietPeriod is how long no further request must come before a look begins: plugging in one card causes many kernel events.
+	// quietPeriod is how long no further request must come before a look begins:
+	// plugging in one card causes many kernel events.
 	quietPeriod = 300 * time.Millisecond
 	// longestDelay is how long a look may be put off by further requests.
 	longestDelay = 3 * time.Second
@@ -25,7 +26,8 @@ const (
 // Trigger requests a look at all backends soon.
 func (i *Inventory) Trigger() { i.trigger(everything) }
 
-// trigger requests a look at one backend. Where the queue is full, the request is dropped: looks are overdue anyway.
+// trigger requests a look at one backend. Where the queue is full, the request
+// is dropped: looks are overdue anyway.
 func (i *Inventory) trigger(backend string) {
 	select {
 	case i.scanRequests <- backend:
@@ -33,10 +35,13 @@ func (i *Inventory) trigger(backend string) {
 	}
 }
 
-// Ready returns a channel that is closed when all backends have been looked at once.
+// Ready returns a channel that is closed when all backends have been looked at
+// once.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
-// Run looks at the hardware at once, then whenever something requests a look, and at intervals. It also runs the drivers' watchers. It returns when the context ends, and is called once.
+// Run looks at the hardware at once, then whenever something requests a look,
+// and at intervals. It also runs the drivers' watchers. It returns when the
+// context ends, and is called once.
 func (i *Inventory) Run(ctx context.Context) {
 	watchers := watchers{inventory: i, running: map[*instance]context.CancelFunc{}}
 	defer watchers.stop()
@@ -70,7 +75,8 @@ func (i *Inventory) Run(ctx context.Context) {
 	}
 }
 
-// collectRequests collects requests until no further one comes for a while, and returns the names of the backends to look at.
+// collectRequests collects requests until no further one comes for a while, and
+// returns the names of the backends to look at.
 func (i *Inventory) collectRequests(ctx context.Context, first string) []string {
 	names := []string{first}
 	end := time.NewTimer(longestDelay)
@@ -95,7 +101,8 @@ func (i *Inventory) collectRequests(ctx context.Context, first string) []string 
 	}
 }
 
-// watchers are the drivers that report changes of their devices by themselves. Only the goroutine of Run uses them.
+// watchers are the drivers that report changes of their devices by themselves.
+// Only the goroutine of Run uses them.
 type watchers struct {
 	inventory *Inventory
 	running   map[*instance]context.CancelFunc
@@ -103,7 +110,8 @@ type watchers struct {
 	all sync.WaitGroup
 }
 
-// follow starts the watchers of new drivers and ends those of replaced ones. Its goroutines end with ctx or with their driver's replacement.
+// follow starts the watchers of new drivers and ends those of replaced ones.
+// Its goroutines end with ctx or with their driver's replacement.
 func (w *watchers) follow(ctx context.Context) {
 	w.inventory.mu.Lock()
 	defer w.inventory.mu.Unlock()
@@ -134,7 +142,8 @@ func (w *watchers) follow(ctx context.Context) {
 	}
 }
 
-// stop ends all watchers and waits for them. One that does not end in time is left running: the process is about to end.
+// stop ends all watchers and waits for them. One that does not end in time is
+// left running: the process is about to end.
 func (w *watchers) stop() {
 	for _, stop := range w.running {
 		stop()
@@ -152,7 +161,8 @@ func (w *watchers) stop() {
 	}
 }
 
-// watch runs a driver's watcher until the context ends, and starts it again where it fails.
+// watch runs a driver's watcher until the context ends, and starts it again
+// where it fails.
 func (i *Inventory) watch(ctx context.Context, in *instance, watcher drivers.Watcher) {
 	for {
 		err := Guard(in.log, "watching", func() error {
@@ -173,7 +183,8 @@ func (i *Inventory) watch(ctx context.Context, in *instance, watcher drivers.Wat
 	}
 }
 
-// spread returns an interval up to a tenth shorter or longer, so that many hosts do not look, and report, at the same moment.
+// spread returns an interval up to a tenth shorter or longer, so that many
+// hosts do not look, and report, at the same moment.
 func spread(interval time.Duration) time.Duration {
 	return time.Duration(float64(interval) * (0.9 + 0.2*rand.Float64())) //nolint:gosec // it spreads load, it protects nothing
 }

@@ -8,7 +8,11 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// verify asks the driver, for each attachment of these devices, whether the handle is still attached. An attachment that is gone, because the card was pulled and put back or somebody unbound it by hand, becomes in doubt in the journal. The conductor sees that in the next report and has the attachment brought into the state that the records decided.
+// verify asks the driver, for each attachment of these devices, whether the
+// handle is still attached. An attachment that is gone, because the card was
+// pulled and put back or somebody unbound it by hand, becomes in doubt in the
+// journal. The conductor sees that in the next report and has the attachment
+// brought into the state that the records decided.
 func (i *Inventory) verify(ctx context.Context, in *instance, devices []cyborg.DeviceReport) {
 	attacher, ok := in.driver.(drivers.Attacher)
 	if !ok {
@@ -26,12 +30,14 @@ func (i *Inventory) verify(ctx context.Context, in *instance, devices []cyborg.D
 	}
 }
 
-// standsAttached reports whether, by the journal, the hardware is in the state that an attach leaves.
+// standsAttached reports whether, by the journal, the hardware is in the state
+// that an attach leaves.
 func (i *Inventory) standsAttached(entry journal.Attachment) bool {
 	return entry.State == journal.Attached && !entry.HandedOut && !i.journal.Lost(entry)
 }
 
-// verifyOne verifies one attachment. It holds the device's lock meanwhile, so that it cannot mistake a detach that is under way for a lost attachment.
+// verifyOne verifies one attachment. It holds the device's lock meanwhile, so
+// that it cannot mistake a detach that is under way for a lost attachment.
 func (i *Inventory) verifyOne(
 	ctx context.Context, in *instance, attacher drivers.Attacher, entry journal.Attachment, target drivers.Target, handle cyborg.HandleReport,
 ) {
@@ -74,7 +80,8 @@ func (i *Inventory) verifyOne(
 	notify(i.changed)
 }
 
-// findHandle returns the handle of that identity, with its device and deployable.
+// findHandle returns the handle of that identity, with its device and
+// deployable.
 func findHandle(devices []cyborg.DeviceReport, identity string) (drivers.Target, cyborg.HandleReport, bool) {
 	for _, device := range devices {
 		for _, deployable := range device.Deployables {

@@ -1,4 +1,7 @@
-// Package novaconf reads and writes the file in which an agent tells its host's Nova which PCI devices Nova may give out: a drop-in of nova.conf that holds nothing but [pci] device_spec. It imports the root package and the standard library.
+// Package novaconf reads and writes the file in which an agent tells its host's
+// Nova which PCI devices Nova may give out: a drop-in of nova.conf that holds
+// nothing but [pci] device_spec. It imports the root package and the standard
+// library.
 package novaconf
 
 import (
@@ -21,10 +24,13 @@ type Device struct {
 	Spec      cyborg.NovaSpec
 }
 
-// largestDomain is the largest PCI domain that nova-compute accepts in its configuration (nova/pci/devspec.py, MAX_DOMAIN). The kernel numbers the domains behind Intel's VMD from 0x10000 on, so those are out of Nova's reach.
+// largestDomain is the largest PCI domain that nova-compute accepts in its
+// configuration (nova/pci/devspec.py, MAX_DOMAIN). The kernel numbers the
+// domains behind Intel's VMD from 0x10000 on, so those are out of Nova's reach.
 const largestDomain = 0xffff
 
-// Check refuses a device that would keep nova-compute from starting, or whose entry Nova would match with another device.
+// Check refuses a device that would keep nova-compute from starting, or whose
+// entry Nova would match with another device.
 func (d Device) Check() error {
 	if d.Address.Domain > largestDomain {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "%s has a PCI domain above %x, which Nova does not know", d.Address, largestDomain)
@@ -39,16 +45,21 @@ func (d Device) Check() error {
 	return d.Spec.Check()
 }
 
-// The file begins with two comment lines. The first names the host; the second has a checksum, by which an edit by hand is noticed.
+// The file begins with two comment lines. The first names the host; the second
+// has a checksum, by which an edit by hand is noticed.
 const (
 	writtenFor = "# Written by cyborg-agent for host "
 	manual     = ". Change it with `cyborg host whitelist`, not by hand."
 	sumOfRest  = "# sha256 of the other lines: "
 )
 
-// Content returns the content of a host's file; nil where there is to be no file. The devices have passed Check. Each has a line of its own, sorted by address, because oslo.config concatenates the values of all files and Nova applies the first that matches.
+// Content returns the content of a host's file; nil where there is to be no
+// file. The devices have passed Check. Each has a line of its own, sorted by
+// address, because oslo.config concatenates the values of all files and Nova
+// applies the first that matches.
 //
-// The address of a physical function also matches its virtual functions; the vendor and product id next to it match the physical function alone.
+// The address of a physical function also matches its virtual functions; the
+// vendor and product id next to it match the physical function alone.
 func Content(host string, devices []Device) []byte {
 	if len(devices) == 0 {
 		return nil
@@ -66,7 +77,8 @@ func Content(host string, devices []Device) []byte {
 	return []byte(first + sumOfRest + Sum([]byte(first+lines.String())) + "\n" + lines.String())
 }
 
-// value returns one device_spec as Nova parses it: a JSON object in which every value is a string.
+// value returns one device_spec as Nova parses it: a JSON object in which every
+// value is a string.
 func value(d Device) string {
 	text, err := json.Marshal(struct {
 		VendorID        string `json:"vendor_id"`
@@ -103,7 +115,8 @@ func word(flag *bool, yes, no string) string {
 	return no
 }
 
-// Sum returns the SHA-256 of a content in hexadecimal; empty for an empty content.
+// Sum returns the SHA-256 of a content in hexadecimal; empty for an empty
+// content.
 func Sum(content []byte) string {
 	if len(content) == 0 {
 		return ""
@@ -112,10 +125,13 @@ func Sum(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// longestName limits how much of a foreign host name is quoted; it is longer than any valid host name.
+// longestName limits how much of a foreign host name is quoted; it is longer
+// than any valid host name.
 const longestName = 300
 
-// Foreign says why a file is not as an agent of this host wrote it; empty where it is, or where there is no file. The checksum is inside the file, so that an agent that lost its journal still recognises its own file.
+// Foreign says why a file is not as an agent of this host wrote it; empty where
+// it is, or where there is no file. The checksum is inside the file, so that an
+// agent that lost its journal still recognises its own file.
 func Foreign(host string, content []byte) string {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	second, lines, _ := bytes.Cut(rest, []byte("\n"))

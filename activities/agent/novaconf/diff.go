@@ -7,16 +7,20 @@ import (
 	"unicode"
 )
 
-// around is how many unchanged lines a diff shows before and after a change, as diff -u does.
+// around is how many unchanged lines a diff shows before and after a change, as
+// diff -u does.
 const around = 3
 
-// edit is one line of a diff. Its sign is '-' for a removed line, '+' for an added one and ' ' for one that stays.
+// edit is one line of a diff. Its sign is '-' for a removed line, '+' for an
+// added one and ' ' for one that stays.
 type edit struct {
 	sign byte
 	line string
 }
 
-// Diff returns the unified diff between two contents of the file at path; empty where they are equal. An empty content appears as /dev/null, as diff does it for a missing file.
+// Diff returns the unified diff between two contents of the file at path; empty
+// where they are equal. An empty content appears as /dev/null, as diff does it
+// for a missing file.
 func Diff(path string, before, after []byte) string {
 	if string(before) == string(after) {
 		return ""
@@ -63,7 +67,8 @@ func nameIn(path string, content []byte) string {
 	return path
 }
 
-// writeHunk writes the edits from begin up to end, under a header with their line numbers in both contents.
+// writeHunk writes the edits from begin up to end, under a header with their
+// line numbers in both contents.
 func writeHunk(out *strings.Builder, edits []edit, begin, end int) {
 	place := func(sign byte) string {
 		is := func(e edit) bool { return e.sign == ' ' || e.sign == sign }
@@ -93,7 +98,8 @@ func tally(edits []edit, is func(edit) bool) int {
 	return n
 }
 
-// linesOf splits a content into lines. It replaces control characters and invalid UTF-8, because a diff is shown on terminals.
+// linesOf splits a content into lines. It replaces control characters and
+// invalid UTF-8, because a diff is shown on terminals.
 func linesOf(content []byte) []string {
 	text := strings.TrimSuffix(strings.ToValidUTF8(string(content), "�"), "\n")
 	if text == "" {
@@ -108,10 +114,13 @@ func linesOf(content []byte) []string {
 	}, text), "\n")
 }
 
-// mostCompared limits the table of align: the number of pairs of lines for which a common subsequence is searched. Above it everything counts as replaced.
+// mostCompared limits the table of align: the number of pairs of lines for
+// which a common subsequence is searched. Above it everything counts as
+// replaced.
 const mostCompared = 4 << 20
 
-// compare lists the edits that lead from one content to the other. Equal lines at both ends stay; between them align keeps the longest common subsequence.
+// compare lists the edits that lead from one content to the other. Equal lines
+// at both ends stay; between them align keeps the longest common subsequence.
 func compare(before, after []string) []edit {
 	var head, tail []edit
 	for len(before) > 0 && len(after) > 0 && before[0] == after[0] {
@@ -134,7 +143,8 @@ func align(before, after []string) []edit {
 		return slices.Concat(signed('-', before), signed('+', after))
 	}
 
-	// common[i][j] is the number of lines that before[i:] and after[j:] can have in common.
+	// common[i][j] is the number of lines that before[i:] and after[j:] can have in
+	// common.
 	common := make([][]int32, len(before)+1)
 	for i := range common {
 		common[i] = make([]int32, len(after)+1)

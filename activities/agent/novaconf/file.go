@@ -12,17 +12,21 @@ import (
 )
 
 const (
-	// Name is the file's name. oslo.config reads the *.conf files of a directory, in the order of their names.
+	// Name is the file's name. oslo.config reads the *.conf files of a directory,
+	// in the order of their names.
 	Name = "cyborg-pci.conf"
-	// unfinished is the name under which the file is written, before it is renamed. oslo.config ignores it.
+	// unfinished is the name under which the file is written, before it is renamed.
+	// oslo.config ignores it.
 	unfinished = "." + Name + ".new"
-	// largest is the size in bytes up to which the file is read; one with every function of a host is far smaller.
+	// largest is the size in bytes up to which the file is read; one with every
+	// function of a host is far smaller.
 	largest = 1 << 20
 	// mode lets root write and Nova's group read.
 	mode = 0o640
 )
 
-// File is the whitelist file in one host's directory of drop-ins. Whoever installs Nova makes that directory.
+// File is the whitelist file in one host's directory of drop-ins. Whoever
+// installs Nova makes that directory.
 type File struct {
 	Host string
 	// Dir is the directory of the drop-ins; empty where this host has none.
@@ -32,7 +36,9 @@ type File struct {
 // Path is the path of the file.
 func (f File) Path() string { return filepath.Join(f.Dir, Name) }
 
-// open opens the directory. Nothing outside it can be reached through the returned root, even if somebody replaces the file by a link. The error is of kind ErrUnsupported where the host has no usable directory.
+// open opens the directory. Nothing outside it can be reached through the
+// returned root, even if somebody replaces the file by a link. The error is of
+// kind ErrUnsupported where the host has no usable directory.
 func (f File) open() (*os.Root, error) {
 	if f.Dir == "" {
 		return nil, cyborg.Errorf(cyborg.ErrUnsupported, "the agent of host %s does not write Nova's whitelist", f.Host).
@@ -64,7 +70,8 @@ func unavailable(err error) error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "Nova's whitelist cannot be read or written: %w", err)
 }
 
-// Read returns the content of the file; nil where it does not exist. It refuses, with kind ErrChanged, what is no regular file.
+// Read returns the content of the file; nil where it does not exist. It
+// refuses, with kind ErrChanged, what is no regular file.
 func (f File) Read() (content []byte, err error) {
 	root, err := f.open()
 	if err != nil {
@@ -75,7 +82,8 @@ func (f File) Read() (content []byte, err error) {
 	return f.read(root)
 }
 
-// Look returns the state of the file for the host's reports. A file that cannot be read counts as foreign.
+// Look returns the state of the file for the host's reports. A file that cannot
+// be read counts as foreign.
 func (f File) Look() cyborg.WhitelistFile {
 	content, err := f.Read()
 	if err != nil {
@@ -85,7 +93,9 @@ func (f File) Look() cyborg.WhitelistFile {
 	return cyborg.WhitelistFile{SHA256: Sum(content), Foreign: Foreign(f.Host, content)}
 }
 
-// read reads the file below the root. It checks the type twice, as before opening it is not known what opening does, and afterwards the file may have been exchanged.
+// read reads the file below the root. It checks the type twice, as before
+// opening it is not known what opening does, and afterwards the file may have
+// been exchanged.
 func (f File) read(root *os.Root) (content []byte, err error) {
 	info, err := root.Lstat(Name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,12 +136,15 @@ func (f File) read(root *os.Root) (content []byte, err error) {
 	return content, nil
 }
 
-// irregular is the error for something else than a regular file in the file's place.
+// irregular is the error for something else than a regular file in the file's
+// place.
 func (f File) irregular(mode fs.FileMode) error {
 	return cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is no plain file (%s)", f.Path(), f.Host, mode.Type()).WithHint("Move it away.")
 }
 
-// Write replaces the content of the file, all of it or nothing; an empty content removes the file. The change is durable when Write returns. Nova reads the file through the directory's group.
+// Write replaces the content of the file, all of it or nothing; an empty
+// content removes the file. The change is durable when Write returns. Nova
+// reads the file through the directory's group.
 func (f File) Write(content []byte) (err error) {
 	root, err := f.open()
 	if err != nil {
@@ -165,7 +178,8 @@ func (f File) Write(content []byte) (err error) {
 	return nil
 }
 
-// prepare writes the content into a hidden file next to the real one, with its final mode and group.
+// prepare writes the content into a hidden file next to the real one, with its
+// final mode and group.
 func (f File) prepare(root *os.Root, content []byte) (err error) {
 	if err := root.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by an agent that was killed
 		return err
@@ -195,7 +209,8 @@ func (f File) prepare(root *os.Root, content []byte) (err error) {
 	return errors.Join(err, file.Close())
 }
 
-// takeGroup gives a file the group of its directory, which is how the group of nova-compute can read it.
+// takeGroup gives a file the group of its directory, which is how the group of
+// nova-compute can read it.
 func takeGroup(root *os.Root, file *os.File) error {
 	dir, err := root.Stat(".")
 	if err != nil {

@@ -11,7 +11,12 @@ import (
 	"strings"
 )
 
-// Neighbours lists where else on the host Nova is told of PCI devices, each as "path:line". It looks into nova.conf and nova-compute.conf in the directory above (Debian's nova-compute reads both) and into the other drop-ins. oslo.config concatenates the values of all these files, the drop-ins' last, and Nova applies the first value that matches a function, so a neighbour's entry may override ours.
+// Neighbours lists where else on the host Nova is told of PCI devices, each as
+// "path:line". It looks into nova.conf and nova-compute.conf in the directory
+// above (Debian's nova-compute reads both) and into the other drop-ins.
+// oslo.config concatenates the values of all these files, the drop-ins' last,
+// and Nova applies the first value that matches a function, so a neighbour's
+// entry may override ours.
 func (f File) Neighbours() ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(f.Dir, "*.conf"))
 	if err != nil {
@@ -42,7 +47,8 @@ func (f File) Neighbours() ([]string, error) {
 	return places, nil
 }
 
-// deviceSpecs returns the numbers of the lines that set [pci] device_spec, or passthrough_whitelist, its name before Nova 26.
+// deviceSpecs returns the numbers of the lines that set [pci] device_spec, or
+// passthrough_whitelist, its name before Nova 26.
 func deviceSpecs(text []byte) []int {
 	var (
 		found []int

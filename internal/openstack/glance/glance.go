@@ -1,5 +1,6 @@
-// Package glance finds and opens images in OpenStack's Glance with the server's own credentials, because hosts have none. It
-// must not import the API, the store or a workflow.
+// Package glance finds and opens images in OpenStack's Glance with the server's
+// own credentials, because hosts have none. It must not import the API, the
+// store or a workflow.
 package glance
 
 import (
@@ -21,7 +22,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack"
 )
 
-// Session makes clients of the cloud's services; *openstack.Session implements it.
+// Session makes clients of the cloud's services; *openstack.Session implements
+// it.
 type Session interface {
 	Service(ctx context.Context, serviceType string) (*gophercloud.ServiceClient, error)
 }
@@ -49,14 +51,17 @@ type Image struct {
 	Checksum cyborg.Checksum
 	Size     int64 // bytes
 
-	// Function is what the image turns an accelerator into, and Region the region it must be loaded into; empty if not set.
+	// Function is what the image turns an accelerator into, and Region the region
+	// it must be loaded into; empty if not set.
 	Function, Region string
-	// VendorID and ProductID are those of the cards that the image is for; empty if not set.
+	// VendorID and ProductID are those of the cards that the image is for; empty if
+	// not set.
 	VendorID, ProductID string
 }
 
-// The properties of an image. regionUUID means the same as regionProperty; it is the name in upstream's specification of
-// bitstream metadata (cyborg-fpga-bitstream-spec).
+// The properties of an image. regionUUID means the same as regionProperty; it
+// is the name in upstream's specification of bitstream metadata
+// (cyborg-fpga-bitstream-spec).
 const (
 	bitstreamProperty = "accel:bitstream_id"
 	functionProperty  = "accel:function_id"
@@ -69,7 +74,8 @@ const (
 // service is Glance's type in the catalog.
 const service = "image"
 
-// client returns a client of version 2 of the Image API. The endpoint in the catalog may or may not have the version in it.
+// client returns a client of version 2 of the Image API. The endpoint in the
+// catalog may or may not have the version in it.
 func (g *Images) client(ctx context.Context) (*gophercloud.ServiceClient, error) {
 	client, err := g.session.Service(ctx, service)
 	if err != nil {
@@ -80,9 +86,11 @@ func (g *Images) client(ctx context.Context) (*gophercloud.ServiceClient, error)
 	return client, nil
 }
 
-// Find finds an image by its id, or by its property accel:bitstream_id, or by its accel:function_id. Errors: ErrNotFound;
-// ErrInvalid if there are several; ErrImageRejected for an image without content or without a checksum to verify;
-// ErrTooLarge; ErrUnavailable if Glance or Keystone do not answer, refuse our user, or are busy with the image.
+// Find finds an image by its id, or by its property accel:bitstream_id, or by
+// its accel:function_id. Errors: ErrNotFound; ErrInvalid if there are several;
+// ErrImageRejected for an image without content or without a checksum to
+// verify; ErrTooLarge; ErrUnavailable if Glance or Keystone do not answer,
+// refuse our user, or are busy with the image.
 func (g *Images) Find(ctx context.Context, query cyborg.GlanceQuery) (Image, error) {
 	client, err := g.client(ctx)
 	if err != nil {
@@ -106,9 +114,11 @@ func (g *Images) Find(ctx context.Context, query cyborg.GlanceQuery) (Image, err
 	return g.read(found)
 }
 
-// explain explains the error of a request. A read can neither conflict with anything of ours nor be too large. If Glance, or a
-// proxy in front of it, answers so, it is busy with something else, such as saving, moving or replacing the image. That
-// passes, so the error becomes ErrUnavailable, which callers retry.
+// explain explains the error of a request. A read can neither conflict with
+// anything of ours nor be too large. If Glance, or a proxy in front of it,
+// answers so, it is busy with something else, such as saving, moving or
+// replacing the image. That passes, so the error becomes ErrUnavailable, which
+// callers retry.
 func explain(err error) error {
 	explained := openstack.Explain(service, err)
 	if kind := cyborg.ErrorKindOf(explained); kind == cyborg.ErrChanged || kind == cyborg.ErrTooLarge {
@@ -117,7 +127,8 @@ func explain(err error) error {
 	return explained
 }
 
-// only returns the one image that has the property. Two are enough to know that it is not the only one.
+// only returns the one image that has the property. Two are enough to know that
+// it is not the only one.
 func only(ctx context.Context, client *gophercloud.ServiceClient, property, value string) (*images.Image, error) {
 	var found []images.Image
 	err := images.List(client, having{property, value}).EachPage(ctx, func(_ context.Context, page pagination.Page) (bool, error) {
@@ -140,7 +151,8 @@ func only(ctx context.Context, client *gophercloud.ServiceClient, property, valu
 	return &found[0], nil
 }
 
-// alsoID completes the error for a bitstream id, which was looked up as an image id before.
+// alsoID completes the error for a bitstream id, which was looked up as an
+// image id before.
 func alsoID(property string) string {
 	if property == bitstreamProperty {
 		return ", and none with that id"
@@ -148,7 +160,8 @@ func alsoID(property string) string {
 	return ""
 }
 
-// having is the query for active images with a property. It implements images.ListOptsBuilder.
+// having is the query for active images with a property. It implements
+// images.ListOptsBuilder.
 type having struct{ property, value string }
 
 // ToImageListQuery returns the query.
@@ -156,7 +169,8 @@ func (h having) ToImageListQuery() (string, error) {
 	return "?" + url.Values{h.property: {h.value}, "status": {string(images.ImageStatusActive)}, "limit": {"2"}}.Encode(), nil
 }
 
-// read converts Glance's image, and rejects one that could not be loaded into an accelerator.
+// read converts Glance's image, and rejects one that could not be loaded into
+// an accelerator.
 func (g *Images) read(found *images.Image) (Image, error) {
 	id, err := uuid.Parse(found.ID)
 	if err != nil {
@@ -192,7 +206,8 @@ func (g *Images) read(found *images.Image) (Image, error) {
 	return image, err
 }
 
-// checksum returns the best checksum that Glance has. An MD5 is accepted only if the operator has allowed it.
+// checksum returns the best checksum that Glance has. An MD5 is accepted only
+// if the operator has allowed it.
 func (g *Images) checksum(found *images.Image, algorithm, value string) (cyborg.Checksum, error) {
 	sum := cyborg.MakeChecksum(algorithm, value)
 	if algorithm == "" || value == "" {
@@ -211,10 +226,12 @@ func (g *Images) checksum(found *images.Image, algorithm, value string) (cyborg.
 	return sum, nil
 }
 
-// Open returns the content of an image from offset (bytes) on. size is the size that the image is known to have. The caller
-// closes the reader, and must not trust the content before its checksum is verified. Errors: ErrNotFound; ErrInvalid for an
-// offset beyond the end, and for an image that is not in Glance; ErrImageRejected if Glance has another size now;
-// ErrUnavailable for what may pass.
+// Open returns the content of an image from offset (bytes) on. size is the size
+// that the image is known to have. The caller closes the reader, and must not
+// trust the content before its checksum is verified. Errors: ErrNotFound;
+// ErrInvalid for an offset beyond the end, and for an image that is not in
+// Glance; ErrImageRejected if Glance has another size now; ErrUnavailable for
+// what may pass.
 func (g *Images) Open(ctx context.Context, image cyborg.Image, size, offset int64) (io.ReadCloser, error) {
 	query, err := image.GlanceQuery()
 	if err != nil {

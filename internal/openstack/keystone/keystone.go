@@ -1,5 +1,5 @@
-// Package keystone asks Keystone whether the tokens of callers are valid, and caches its answers. It must not import the API,
-// the store or a workflow.
+// Package keystone asks Keystone whether the tokens of callers are valid, and
+// caches its answers. It must not import the API, the store or a workflow.
 package keystone
 
 import (
@@ -22,20 +22,24 @@ import (
 )
 
 const (
-	// refusalWindow is how long a token that Keystone has refused is refused without asking again.
+	// refusalWindow is how long a token that Keystone has refused is refused
+	// without asking again.
 	refusalWindow = 10 * time.Second
-	// awayWindow is how long Keystone is left alone after it did not answer. Meanwhile, tokens in the cache are accepted at
-	// once, and for all others the answer is that Keystone is not available.
+	// awayWindow is how long Keystone is left alone after it did not answer.
+	// Meanwhile, tokens in the cache are accepted at once, and for all others the
+	// answer is that Keystone is not available.
 	awayWindow = 2 * time.Second
 	// askLimit bounds one request to Keystone, including a login of ours.
 	askLimit = 8 * time.Second
-	// ownLimit bounds the validation of our own token after that of a caller's token has failed.
+	// ownLimit bounds the validation of our own token after that of a caller's
+	// token has failed.
 	ownLimit = 2 * time.Second
-	// confirmTimeout is how long a caller with a token in the cache waits for Keystone to confirm it. After that, the cached answer
-	// counts.
+	// confirmTimeout is how long a caller with a token in the cache waits for
+	// Keystone to confirm it. After that, the cached answer counts.
 	confirmTimeout = 2 * time.Second
-	// expiredWindow is how long a cached answer about an expired token counts while Keystone is away. Expired tokens are
-	// accepted only together with a service token.
+	// expiredWindow is how long a cached answer about an expired token counts while
+	// Keystone is away. Expired tokens are accepted only together with a service
+	// token.
 	expiredWindow = 15 * time.Minute
 	// defaultDomain is the id of the domain that every Keystone begins with.
 	defaultDomain = "default"
@@ -48,18 +52,21 @@ const (
 // Token is what Keystone returns about a valid token.
 type Token struct {
 	UserID string
-	// User is the user's name. Names are unique within a domain only, so "@" and the domain's name follow unless it is the
-	// default domain.
+	// User is the user's name. Names are unique within a domain only, so "@" and
+	// the domain's name follow unless it is the default domain.
 	User string
 
-	// ProjectID, DomainID and System are the token's scope: at most one of them is set.
+	// ProjectID, DomainID and System are the token's scope: at most one of them is
+	// set.
 	ProjectID, DomainID string
 	System              bool
 
-	// UserDomainID and ProjectDomainID are the domains of the user and of the project.
+	// UserDomainID and ProjectDomainID are the domains of the user and of the
+	// project.
 	UserDomainID, ProjectDomainID string
 
-	// AdminProject is false if Keystone has an admin project configured and the token is for another project.
+	// AdminProject is false if Keystone has an admin project configured and the
+	// token is for another project.
 	AdminProject bool
 	Roles        []string
 	Expires      time.Time
@@ -67,8 +74,8 @@ type Token struct {
 
 // Options configure a validator.
 type Options struct {
-	// Revocation is how long an answer counts before Keystone is asked again. While Keystone answers, a revoked token is
-	// accepted for at most as long.
+	// Revocation is how long an answer counts before Keystone is asked again. While
+	// Keystone answers, a revoked token is accepted for at most as long.
 	Revocation time.Duration
 	// Tokens is the largest number of answers in the cache.
 	Tokens   int
@@ -78,7 +85,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Validator finds out whose a token is. Its methods are safe for concurrent use.
+// Validator finds out whose a token is. Its methods are safe for concurrent
+// use.
 type Validator struct {
 	session    *openstack.Session
 	revocation time.Duration
@@ -95,7 +103,8 @@ type Validator struct {
 	away    atomic.Int64        // until when Keystone is left alone, in nanoseconds since 1970
 }
 
-// key identifies a token in the caches, together with the way it was asked about. The token itself is never kept.
+// key identifies a token in the caches, together with the way it was asked
+// about. The token itself is never kept.
 type key struct {
 	hash    [sha256.Size]byte
 	expired bool // whether an expired token was to be accepted
@@ -115,8 +124,8 @@ type answer struct {
 	at    time.Time // when Keystone was asked
 }
 
-// New returns a validator that asks through the session. An error means that its metrics are registered already, or that
-// Options.Tokens is not positive.
+// New returns a validator that asks through the session. An error means that
+// its metrics are registered already, or that Options.Tokens is not positive.
 func New(session *openstack.Session, o Options) (*Validator, error) {
 	v := &Validator{
 		session: session, revocation: o.Revocation, now: o.Now, log: o.Log, known: semaphore.NewWeighted(maxRequests), others: newLimiter(),
@@ -141,9 +150,11 @@ func New(session *openstack.Session, o Options) (*Validator, error) {
 	return v, o.Registry.Register(v.answers)
 }
 
-// Validate returns what the token is. client identifies the sender, an address or a service, for the limits on unknown tokens.
-// mayBeExpired accepts an expired token for as long as Keystone allows it: for requests that a service makes on behalf of a
-// user whose token has ended while the service was working. Errors: ErrUnauthenticated if Keystone does not know the token;
+// Validate returns what the token is. client identifies the sender, an address
+// or a service, for the limits on unknown tokens. mayBeExpired accepts an
+// expired token for as long as Keystone allows it: for requests that a service
+// makes on behalf of a user whose token has ended while the service was
+// working. Errors: ErrUnauthenticated if Keystone does not know the token;
 // ErrUnavailable if Keystone does not answer and the token is not in the cache.
 func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExpired bool) (Token, error) {
 	if !wellFormed(token) {
@@ -169,13 +180,15 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 		return v.fallback(known, usable, nil)
 	}
 
-	// Tokens in the cache have a limit of their own, so that a flood of unknown tokens does not delay known callers.
+	// Tokens in the cache have a limit of their own, so that a flood of unknown
+	// tokens does not delay known callers.
 	acquire := func(ctx context.Context) (func(), error) { return v.others.acquire(ctx, client) }
 	if ok {
 		acquire = v.acquireKnown
 	}
 
-	// The request goes on without this caller's context, because other callers may wait for the same answer.
+	// The request goes on without this caller's context, because other callers may
+	// wait for the same answer.
 	found := v.flights.DoChan(k.flight(), func() (any, error) { return v.ask(context.WithoutCancel(ctx), k, token, acquire) })
 
 	var timeout <-chan time.Time
@@ -203,7 +216,8 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 	}
 }
 
-// fallback returns the answer for the time that Keystone gives none, because of err: the cached one if it is usable.
+// fallback returns the answer for the time that Keystone gives none, because of
+// err: the cached one if it is usable.
 func (v *Validator) fallback(known answer, usable bool, err error) (Token, error) {
 	if usable {
 		v.answers.WithLabelValues("stale").Inc()
@@ -226,7 +240,8 @@ func (v *Validator) refuse() error {
 		WithHint("Get another from Keystone.")
 }
 
-// ask asks Keystone, on behalf of all callers that wait for the same token, and caches the answer.
+// ask asks Keystone, on behalf of all callers that wait for the same token, and
+// caches the answer.
 func (v *Validator) ask(ctx context.Context, k key, token string, acquire func(context.Context) (func(), error)) (Token, error) {
 	waiting, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
@@ -255,7 +270,8 @@ func (v *Validator) ask(ctx context.Context, k key, token string, acquire func(c
 	return Token{}, v.recordFailure(ctx, err)
 }
 
-// acquireKnown acquires a place for a request about a token that is in the cache.
+// acquireKnown acquires a place for a request about a token that is in the
+// cache.
 func (v *Validator) acquireKnown(ctx context.Context) (func(), error) {
 	if v.known.Acquire(ctx, 1) != nil {
 		return nil, overloaded()
@@ -263,15 +279,17 @@ func (v *Validator) acquireKnown(ctx context.Context) (func(), error) {
 	return func() { v.known.Release(1) }, nil
 }
 
-// cacheRefusal drops the cached answer and caches that Keystone has refused the token.
+// cacheRefusal drops the cached answer and caches that Keystone has refused the
+// token.
 func (v *Validator) cacheRefusal(k key) {
 	v.good.Remove(k)
 	v.refused.Add(k, v.now().Add(refusalWindow))
 }
 
-// recordFailure logs that Keystone did not answer, and checks with our own token whether it is away altogether. Only then is it left
-// alone for a while: otherwise anybody could cut off all callers with a made-up token that makes Keystone, or a proxy in front
-// of it, fail.
+// recordFailure logs that Keystone did not answer, and checks with our own
+// token whether it is away altogether. Only then is it left alone for a while:
+// otherwise anybody could cut off all callers with a made-up token that makes
+// Keystone, or a proxy in front of it, fail.
 func (v *Validator) recordFailure(ctx context.Context, err error) error {
 	_, own, _ := v.flights.Do("own", func() (any, error) {
 		_, err := v.fetch(ctx, ownLimit, "", false)
@@ -290,8 +308,8 @@ func (v *Validator) recordFailure(ctx context.Context, err error) error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", err)
 }
 
-// fetch asks Keystone about a token (GET /v3/auth/tokens, "Validate and show information for token"). An empty token stands for
-// our own.
+// fetch asks Keystone about a token (GET /v3/auth/tokens, "Validate and show
+// information for token"). An empty token stands for our own.
 func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string, mayBeExpired bool) (Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -357,7 +375,8 @@ func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string
 	return valid, nil
 }
 
-// wellFormed reports whether Keystone can have issued the token: it is printable ASCII and no longer than a header may be.
+// wellFormed reports whether Keystone can have issued the token: it is
+// printable ASCII and no longer than a header may be.
 func wellFormed(token string) bool {
 	if token == "" || len(token) > longestToken {
 		return false

@@ -12,18 +12,22 @@ import (
 )
 
 const (
-	// maxRequests is the number of concurrent requests to Keystone: as many for tokens in the cache, and as many for others.
+	// maxRequests is the number of concurrent requests to Keystone: as many for
+	// tokens in the cache, and as many for others.
 	maxRequests = 32
-	// maxRequestsOfClient is how many of the requests for other tokens one client may cause at once.
+	// maxRequestsOfClient is how many of the requests for other tokens one client
+	// may cause at once.
 	maxRequestsOfClient = maxRequests / 4
-	// maxWaitingOfClient is how many requests of one client may be waiting or in flight; the next is rejected.
+	// maxWaitingOfClient is how many requests of one client may be waiting or in
+	// flight; the next is rejected.
 	maxWaitingOfClient = 256
 	// acquireTimeout is how long a request waits for its turn.
 	acquireTimeout = 5 * time.Second
 )
 
-// limiter limits the requests to Keystone about unknown tokens, of each client and of all together. A client that makes up
-// tokens waits for its own requests and hardly delays other clients.
+// limiter limits the requests to Keystone about unknown tokens, of each client
+// and of all together. A client that makes up tokens waits for its own requests
+// and hardly delays other clients.
 type limiter struct {
 	all *semaphore.Weighted
 
@@ -42,8 +46,10 @@ func newLimiter() *limiter {
 	return &limiter{all: semaphore.NewWeighted(maxRequests), clients: map[string]*clientLimit{}}
 }
 
-// acquire waits for a place of the client's, and returns the function that gives it back. The client's own limit comes first, so
-// that a client that has reached it holds none of the common places. The error is of kind ErrUnavailable.
+// acquire waits for a place of the client's, and returns the function that
+// gives it back. The client's own limit comes first, so that a client that has
+// reached it holds none of the common places. The error is of kind
+// ErrUnavailable.
 func (p *limiter) acquire(ctx context.Context, client string) (func(), error) {
 	own, ok := p.enter(client)
 	if !ok {
@@ -68,7 +74,8 @@ func (p *limiter) acquire(ctx context.Context, client string) (func(), error) {
 	}, nil
 }
 
-// enter counts a request of the client, and returns the client's limit. It returns false if too many are waiting.
+// enter counts a request of the client, and returns the client's limit. It
+// returns false if too many are waiting.
 func (p *limiter) enter(client string) (*clientLimit, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +94,8 @@ func (p *limiter) enter(client string) (*clientLimit, bool) {
 	return own, true
 }
 
-// release ends a request of the client. A client without requests is forgotten, so that the map does not grow forever.
+// release ends a request of the client. A client without requests is forgotten,
+// so that the map does not grow forever.
 func (p *limiter) release(client string, own *clientLimit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

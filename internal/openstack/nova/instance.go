@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Instance is what Nova returns about an instance. Fields that Nova does not show to our user are empty.
+// Instance is what Nova returns about an instance. Fields that Nova does not
+// show to our user are empty.
 type Instance struct {
 	ID      string `json:"id"`
 	Project string `json:"tenant_id"`
@@ -22,8 +23,8 @@ type Instance struct {
 	// Task is the task in progress, such as "scheduling"; empty if there is none.
 	Task string `json:"OS-EXT-STS:task_state"`
 
-	// Node and Compute are the names of the instance's host and of the nova-compute there; both are empty if the instance is
-	// on no host.
+	// Node and Compute are the names of the instance's host and of the nova-compute
+	// there; both are empty if the instance is on no host.
 	Node    string  `json:"OS-EXT-SRV-ATTR:hypervisor_hostname"`
 	Compute Compute `json:"OS-EXT-SRV-ATTR:host"`
 
@@ -31,10 +32,12 @@ type Instance struct {
 	HostStatus string `json:"host_status"`
 }
 
-// Compute is the name of a nova-compute; an empty name means that the instance is on no host.
+// Compute is the name of a nova-compute; an empty name means that the instance
+// is on no host.
 type Compute struct {
 	Name string
-	// Shown is true if Nova's answer has the member at all. Without it, an empty name means nothing.
+	// Shown is true if Nova's answer has the member at all. Without it, an empty
+	// name means nothing.
 	Shown bool
 }
 
@@ -44,53 +47,61 @@ func (c *Compute) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &c.Name)
 }
 
-// On reports whether the instance is on the host, as far as is known: an instance on no host is not on another one either, so
-// the result is then true.
+// On reports whether the instance is on the host, as far as is known: an
+// instance on no host is not on another one either, so the result is then true.
 func (i *Instance) On(host string) bool {
 	return i.Node == "" && i.Compute.Name == "" || slices.Contains([]string{i.Node, i.Compute.Name}, host)
 }
 
-// onNone reports whether the instance is certainly on no host, so that no guest can be using an accelerator. It is not certain
-// when Nova shows no host at all, as for an instance of a cell that is down.
+// onNone reports whether the instance is certainly on no host, so that no guest
+// can be using an accelerator. It is not certain when Nova shows no host at
+// all, as for an instance of a cell that is down.
 func (i *Instance) onNone() bool { return i.Compute.Shown && i.Compute.Name == "" && i.Node == "" }
 
-// Scheduled reports whether the instance is on no host while Nova is looking for one: it is being built, built again after a
-// failure, or unshelved. Requests that it had before are useless then, because Nova has just created new ones
-// (nova/conductor/manager.py, build_instances, unshelve_instance).
+// Scheduled reports whether the instance is on no host while Nova is looking
+// for one: it is being built, built again after a failure, or unshelved.
+// Requests that it had before are useless then, because Nova has just created
+// new ones (nova/conductor/manager.py, build_instances, unshelve_instance).
 func (i *Instance) Scheduled() bool {
 	return i.onNone() && (i.Task == "scheduling" || i.Task == "unshelving")
 }
 
-// Stranded reports whether the instance is on no host and has no task in progress: building or unshelving it has failed. If
-// Nova ever puts it on a host, it creates new requests for that.
+// Stranded reports whether the instance is on no host and has no task in
+// progress: building or unshelving it has failed. If Nova ever puts it on a
+// host, it creates new requests for that.
 func (i *Instance) Stranded() bool {
 	return i.onNone() && i.Task == "" && (i.Status == "ERROR" || i.Status == "SHELVED_OFFLOADED")
 }
 
-// Project returns the id of the project that an instance belongs to. Errors are those of Instance.
+// Project returns the id of the project that an instance belongs to. Errors are
+// those of Instance.
 func (n *Nova) Project(ctx context.Context, instance uuid.UUID) (string, error) {
 	found, err := n.Instance(ctx, instance)
 	return found.Project, err
 }
 
-// Scheduled reports whether an instance is on no host while Nova is looking for one. Errors are those of Instance.
+// Scheduled reports whether an instance is on no host while Nova is looking for
+// one. Errors are those of Instance.
 func (n *Nova) Scheduled(ctx context.Context, instance uuid.UUID) (bool, error) {
 	found, err := n.Instance(ctx, instance)
 	return found.Scheduled(), err
 }
 
-// Stranded reports whether an instance is on no host and has no task in progress. Errors are those of Instance.
+// Stranded reports whether an instance is on no host and has no task in
+// progress. Errors are those of Instance.
 func (n *Nova) Stranded(ctx context.Context, instance uuid.UUID) (bool, error) {
 	found, err := n.Instance(ctx, instance)
 	return found.Stranded(), err
 }
 
-// Instance reads an instance. The error is of kind ErrNotFound if the instance certainly does not exist, and of kind
-// ErrUnavailable if that cannot be determined.
+// Instance reads an instance. The error is of kind ErrNotFound if the instance
+// certainly does not exist, and of kind ErrUnavailable if that cannot be
+// determined.
 //
-// Nova answers 404 to a user who may not see an instance. The list of all projects comes first because Nova refuses it to such
-// users, so that their 404 is never mistaken for a deleted instance. The instance itself is asked for next, because lists
-// leave out the instances of a cell that is down.
+// Nova answers 404 to a user who may not see an instance. The list of all
+// projects comes first because Nova refuses it to such users, so that their 404
+// is never mistaken for a deleted instance. The instance itself is asked for
+// next, because lists leave out the instances of a cell that is down.
 func (n *Nova) Instance(ctx context.Context, instance uuid.UUID) (Instance, error) {
 	client, err := n.client(ctx)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package nova notifies OpenStack's Nova of the outcome of accelerator requests, and reads instances from it, with the server's
-// own credentials. It must not import the API, the store or a workflow.
+// Package nova notifies OpenStack's Nova of the outcome of accelerator
+// requests, and reads instances from it, with the server's own credentials. It
+// must not import the API, the store or a workflow.
 package nova
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack"
 )
 
-// Session makes clients of the cloud's services; *openstack.Session implements it.
+// Session makes clients of the cloud's services; *openstack.Session implements
+// it.
 type Session interface {
 	Service(ctx context.Context, serviceType string) (*gophercloud.ServiceClient, error)
 	// User returns the id of our own user.
@@ -55,15 +57,18 @@ type event struct {
 type Delivered struct {
 	// Taken events were passed on to the instance's nova-compute.
 	Taken int
-	// Early events are for instances that are not on a host yet. They need no repetition: whoever builds the instance on a
-	// host lists its requests before it waits for events.
+	// Early events are for instances that are not on a host yet. They need no
+	// repetition: whoever builds the instance on a host lists its requests before
+	// it waits for events.
 	Early int
 	// Gone events are for instances that do not exist.
 	Gone int
 }
 
-// Notify sends events to Nova, all of them in one request. The error is of kind ErrUnavailable if Nova does not answer or did
-// not take one of the events; the caller then has to send them again. Nova accepts the same event any number of times.
+// Notify sends events to Nova, all of them in one request. The error is of kind
+// ErrUnavailable if Nova does not answer or did not take one of the events; the
+// caller then has to send them again. Nova accepts the same event any number of
+// times.
 func (n *Nova) Notify(ctx context.Context, events []Event) (Delivered, error) {
 	var (
 		delivered Delivered
@@ -85,7 +90,8 @@ func (n *Nova) Notify(ctx context.Context, events []Event) (Delivered, error) {
 		return delivered, err
 	}
 
-	// Nova answers 404 as a whole if none of the instances exists. A wrong address is a 404, too, but not with itemNotFound.
+	// Nova answers 404 as a whole if none of the instances exists. A wrong address
+	// is a 404, too, but not with itemNotFound.
 	response, err := client.Post(ctx, client.ServiceURL("os-server-external-events"), map[string][]event{"events": list}, &answer, //nolint:bodyclose // gophercloud closes what it decodes
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultiStatus}})
 	if gophercloud.ResponseCodeIs(err, http.StatusNotFound) && strings.Contains(err.Error(), "itemNotFound") {
@@ -119,8 +125,9 @@ func (n *Nova) Notify(ctx context.Context, events []Event) (Delivered, error) {
 	return delivered, nil
 }
 
-// unavailable turns any refusal into an error of kind ErrUnavailable, which callers retry: what Nova refuses today for a wrong
-// role or configuration, an operator may repair tomorrow.
+// unavailable turns any refusal into an error of kind ErrUnavailable, which
+// callers retry: what Nova refuses today for a wrong role or configuration, an
+// operator may repair tomorrow.
 func unavailable(err error) error {
 	explained := openstack.Explain(service, err)
 	e := cyborg.AsError(explained)
@@ -132,7 +139,8 @@ func unavailable(err error) error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", explained).WithHint("%s", e.Hint)
 }
 
-// client returns a client of the Compute API with the microversion that this package needs.
+// client returns a client of the Compute API with the microversion that this
+// package needs.
 func (n *Nova) client(ctx context.Context) (*gophercloud.ServiceClient, error) {
 	client, err := n.session.Service(ctx, service)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// action is an entry of an instance's action log: something that a user had Nova do with the instance.
+// action is an entry of an instance's action log: something that a user had
+// Nova do with the instance.
 type action struct {
 	Action  string `json:"action"`
 	Request string `json:"request_id"`
@@ -25,7 +26,8 @@ type action struct {
 	} `json:"events"`
 }
 
-// moment is a time in Nova's format: UTC without a zone, or null for a time that has not come yet.
+// moment is a time in Nova's format: UTC without a zone, or null for a time
+// that has not come yet.
 type moment struct{ time.Time }
 
 // UnmarshalJSON reads a time, or null.
@@ -37,9 +39,11 @@ func (m *moment) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// recreatingActions lists the actions in which nova-compute creates the guest again and asks for its accelerators first, so that it has
-// them afterwards whatever was lost before. A reboot is not among them: a soft reboot starts the guest as it was, and the log
-// does not tell soft from hard reboots once they are over. HardReboot can tell while one is in progress.
+// recreatingActions lists the actions in which nova-compute creates the guest
+// again and asks for its accelerators first, so that it has them afterwards
+// whatever was lost before. A reboot is not among them: a soft reboot starts
+// the guest as it was, and the log does not tell soft from hard reboots once
+// they are over. HardReboot can tell while one is in progress.
 func recreatingActions() []string {
 	return []string{"create", "start", "rebuild", "evacuate", "unshelve"}
 }
@@ -50,8 +54,8 @@ const (
 	succeeded = "Success"
 )
 
-// RecreatedSince reports whether the instance's guest has been created again since that moment, by Nova's clock. Errors are
-// those of Instance.
+// RecreatedSince reports whether the instance's guest has been created again
+// since that moment, by Nova's clock. Errors are those of Instance.
 func (n *Nova) RecreatedSince(ctx context.Context, instance uuid.UUID, since time.Time) (bool, error) {
 	actions, err := n.actions(ctx, instance)
 	if err != nil {
@@ -79,13 +83,16 @@ func (n *Nova) RecreatedSince(ctx context.Context, instance uuid.UUID, since tim
 	return false, nil
 }
 
-// hardRebootTasks lists the task states of a hard reboot (nova/compute/task_states.py, hard_reboot_states).
+// hardRebootTasks lists the task states of a hard reboot
+// (nova/compute/task_states.py, hard_reboot_states).
 func hardRebootTasks() []string {
 	return []string{"rebooting_hard", "reboot_pending_hard", "reboot_started_hard"}
 }
 
-// HardReboot returns the request id of the hard reboot that is in progress for the instance, or an empty text. The newest reboot
-// in the action log is the right one, because Nova accepts no soft reboot during a hard one. Errors are those of Instance.
+// HardReboot returns the request id of the hard reboot that is in progress for
+// the instance, or an empty text. The newest reboot in the action log is the
+// right one, because Nova accepts no soft reboot during a hard one. Errors are
+// those of Instance.
 func (n *Nova) HardReboot(ctx context.Context, instance uuid.UUID) (string, error) {
 	found, err := n.Instance(ctx, instance)
 	if err != nil || !slices.Contains(hardRebootTasks(), found.Task) {
@@ -102,8 +109,8 @@ func (n *Nova) HardReboot(ctx context.Context, instance uuid.UUID) (string, erro
 	return "", err
 }
 
-// OwnReboots returns the request ids of the reboots that our own user has asked for. All of them are hard reboots, because this
-// service asks for no others.
+// OwnReboots returns the request ids of the reboots that our own user has asked
+// for. All of them are hard reboots, because this service asks for no others.
 func (n *Nova) OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, error) {
 	user, err := n.session.User(ctx)
 	if err != nil {
@@ -125,9 +132,10 @@ func (n *Nova) OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, er
 	return requests, nil
 }
 
-// RebootHard has Nova create the instance's guest again, with its accelerators. It returns once Nova has accepted that. Errors:
-// ErrNotFound; ErrBusy while Nova has another task for the instance; ErrUnavailable, after which Nova may have accepted the
-// reboot nevertheless.
+// RebootHard has Nova create the instance's guest again, with its accelerators.
+// It returns once Nova has accepted that. Errors: ErrNotFound; ErrBusy while
+// Nova has another task for the instance; ErrUnavailable, after which Nova may
+// have accepted the reboot nevertheless.
 func (n *Nova) RebootHard(ctx context.Context, instance uuid.UUID) error {
 	client, err := n.client(ctx)
 	if err != nil {
@@ -150,7 +158,8 @@ func (n *Nova) RebootHard(ctx context.Context, instance uuid.UUID) error {
 	return unavailable(err)
 }
 
-// Rebooted reports whether the reboot of that request is over, and, if it has failed, how.
+// Rebooted reports whether the reboot of that request is over, and, if it has
+// failed, how.
 func (n *Nova) Rebooted(ctx context.Context, instance uuid.UUID, request string) (over bool, failure string, _ error) {
 	a, err := n.action(ctx, instance, request)
 	if err != nil {
@@ -171,7 +180,8 @@ func (n *Nova) Rebooted(ctx context.Context, instance uuid.UUID, request string)
 	return false, "", nil
 }
 
-// actions returns the instance's action log without events, the newest action first.
+// actions returns the instance's action log without events, the newest action
+// first.
 func (n *Nova) actions(ctx context.Context, instance uuid.UUID) ([]action, error) {
 	var list struct {
 		Actions []action `json:"instanceActions"`
@@ -189,8 +199,8 @@ func (n *Nova) action(ctx context.Context, instance uuid.UUID, request string) (
 	return one.Action, err
 }
 
-// read reads something that belongs to an instance. Errors are those of Instance, so a 404 is ErrNotFound only if the instance
-// itself does not exist.
+// read reads something that belongs to an instance. Errors are those of
+// Instance, so a 404 is ErrNotFound only if the instance itself does not exist.
 func (n *Nova) read(ctx context.Context, instance uuid.UUID, into any, path ...string) error {
 	client, err := n.client(ctx)
 	if err != nil {

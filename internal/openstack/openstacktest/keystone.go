@@ -1,5 +1,6 @@
-// Package openstacktest is a Keystone for tests. It issues, validates and revokes tokens over HTTP as Keystone's version 3 does,
-// and can be away, slow or broken. Only tests import it.
+// Package openstacktest is a Keystone for tests. It issues, validates and
+// revokes tokens over HTTP as Keystone's version 3 does, and can be away, slow
+// or broken. Only tests import it.
 package openstacktest
 
 import (
@@ -38,7 +39,8 @@ type Token struct {
 	Expires              time.Time // zero: an hour from now
 }
 
-// Keystone is a Keystone that one test uses. Its methods are safe for concurrent use.
+// Keystone is a Keystone that one test uses. Its methods are safe for
+// concurrent use.
 type Keystone struct {
 	URL    string
 	server *httptest.Server
@@ -54,7 +56,8 @@ type Keystone struct {
 	passwords map[string]string
 }
 
-// NewKeystone starts a server with our own user and an empty catalog. It ends with the test.
+// NewKeystone starts a server with our own user and an empty catalog. It ends
+// with the test.
 func NewKeystone(t testing.TB) *Keystone {
 	t.Helper()
 	k := &Keystone{
@@ -78,7 +81,8 @@ func (k *Keystone) Config() config.OpenStack {
 	return c
 }
 
-// Serve adds a service to the catalog, in the region RegionOne, with the URL for all interfaces.
+// Serve adds a service to the catalog, in the region RegionOne, with the URL
+// for all interfaces.
 func (k *Keystone) Serve(serviceType, url string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -177,7 +181,8 @@ func (k *Keystone) IsOwn(id string) bool {
 	return k.own[id]
 }
 
-// ServeHTTP answers with Disturb's handler if there is one, otherwise as Keystone does.
+// ServeHTTP answers with Disturb's handler if there is one, otherwise as
+// Keystone does.
 func (k *Keystone) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	k.mu.Lock()
 	disturb := k.disturb
@@ -203,7 +208,8 @@ func (k *Keystone) ServeUndisturbed(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// login issues a token for our own user, by password or by application credential.
+// login issues a token for our own user, by password or by application
+// credential.
 func (k *Keystone) login(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Auth struct {
@@ -238,7 +244,8 @@ func (k *Keystone) login(w http.ResponseWriter, r *http.Request) {
 		scope != nil && scope.Project.Name == "service" && scope.Project.Domain.Name == "Default"
 	byCredential := credential.ID == OwnCredential && credential.Secret == OwnSecret && scope == nil // a credential implies its project
 
-	// Keystone answers 404, not 401, for an application credential that was deleted.
+	// Keystone answers 404, not 401, for an application credential that was
+	// deleted.
 	if credential.ID != "" && credential.ID != OwnCredential {
 		refuse(w, http.StatusNotFound, "Could not find Application Credential: "+credential.ID+".")
 		return

@@ -11,9 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Usable prepares the traits of the wanted providers: it creates custom traits in Placement, and drops standard ones that
-// Placement does not know, because Placement would refuse a provider's traits as a whole. It returns the dropped traits as
-// differences.
+// Usable prepares the traits of the wanted providers: it creates custom traits
+// in Placement, and drops standard ones that Placement does not know, because
+// Placement would refuse a provider's traits as a whole. It returns the dropped
+// traits as differences.
 func (c *Client) Usable(ctx context.Context, wanted []Provider) ([]Difference, error) {
 	var all []string
 	for i := range wanted {
@@ -44,11 +45,14 @@ func (c *Client) Usable(ctx context.Context, wanted []Provider) ([]Difference, e
 	return out, nil
 }
 
-// Apply makes the calls of the plan. The error is of kind ErrChanged if somebody else has changed the same provider meanwhile:
-// the tree then has to be read and planned again. Calls made until then stay, and each of them is correct by itself.
+// Apply makes the calls of the plan. The error is of kind ErrChanged if
+// somebody else has changed the same provider meanwhile: the tree then has to
+// be read and planned again. Calls made until then stay, and each of them is
+// correct by itself.
 func (c *Client) Apply(ctx context.Context, p *Plan) error {
-	// Each write carries the generation that was read, or that the write before it returned. Placement refuses a write with an
-	// old generation, which is how changes by others are noticed.
+	// Each write carries the generation that was read, or that the write before it
+	// returned. Placement refuses a write with an old generation, which is how
+	// changes by others are noticed.
 	generations := map[uuid.UUID]int64{}
 	for id, node := range p.tree.Nodes {
 		generations[id] = node.Generation
@@ -56,7 +60,8 @@ func (c *Client) Apply(ctx context.Context, p *Plan) error {
 
 	for i := range p.calls {
 		if err := c.apply(ctx, &p.calls[i], generations); err != nil {
-			// Placement may not know a class or trait any more that we remember; look again next time.
+			// Placement may not know a class or trait any more that we remember; look again
+			// next time.
 			if cyborg.ErrorKindOf(err) == cyborg.ErrInvalid {
 				c.forget()
 			}
@@ -118,7 +123,8 @@ func (c *Client) apply(ctx context.Context, call *call, generations map[uuid.UUI
 	return cyborg.Errorf(cyborg.ErrInternal, "a plan cannot %q", call.verb)
 }
 
-// write replaces the inventories or the traits of a provider, guarded by its generation, and keeps the new generation.
+// write replaces the inventories or the traits of a provider, guarded by its
+// generation, and keeps the new generation.
 func (c *Client) write(ctx context.Context, path string, body map[string]any, provider uuid.UUID, generations map[uuid.UUID]int64) error {
 	var written struct {
 		Generation int64 `json:"resource_provider_generation"`

@@ -22,25 +22,31 @@ import (
 const (
 	// serviceType is Placement's type in the catalog.
 	serviceType = "placement"
-	// leastMinor and mostMinor are the microversions that this client can use, 1.26 to 1.39. 1.26 is the first in which all
-	// of an inventory can be reserved; 1.37 and later can move a provider below another parent.
+	// leastMinor and mostMinor are the microversions that this client can use, 1.26
+	// to 1.39. 1.26 is the first in which all of an inventory can be reserved; 1.37
+	// and later can move a provider below another parent.
 	leastMinor, mostMinor = 26, 39
-	// largestAnswer is how much of an answer is read, in bytes; the tree of one host is far smaller.
+	// largestAnswer is how much of an answer is read, in bytes; the tree of one
+	// host is far smaller.
 	largestAnswer = 16 << 20
 )
 
-// Session makes a client of a service that sends our own token; *openstack.Session implements it.
+// Session makes a client of a service that sends our own token;
+// *openstack.Session implements it.
 type Session interface {
 	Service(ctx context.Context, serviceType string) (*gophercloud.ServiceClient, error)
 }
 
 // Client is a client of Placement. Its methods are safe for concurrent use.
 //
-// Errors: ErrUnavailable and ErrTimeout if Placement does not answer or is broken; ErrChanged if somebody else has changed the
-// same provider at the same time, so that it has to be read again; ErrInvalid, ErrNotFound and ErrUnsupported for refusals.
+// Errors: ErrUnavailable and ErrTimeout if Placement does not answer or is
+// broken; ErrChanged if somebody else has changed the same provider at the same
+// time, so that it has to be read again; ErrInvalid, ErrNotFound and
+// ErrUnsupported for refusals.
 type Client struct {
 	session Session
-	// Answered, unless nil, is called after each request with its method and the status of the answer, or 0 without one.
+	// Answered, unless nil, is called after each request with its method and the
+	// status of the answer, or 0 without one.
 	Answered func(method string, status int)
 
 	mu      sync.Mutex      // guards the fields below; it is never held during a request
@@ -54,8 +60,9 @@ func New(session Session) *Client {
 	return &Client{session: session, traits: map[string]bool{}, classes: map[string]bool{}}
 }
 
-// Negotiate returns the microversion in use: the highest that both sides know. Placement is asked once, at the first call. The
-// error is of kind ErrUnsupported if Placement is too old.
+// Negotiate returns the microversion in use: the highest that both sides know.
+// Placement is asked once, at the first call. The error is of kind
+// ErrUnsupported if Placement is too old.
 func (c *Client) Negotiate(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	version := c.version
@@ -111,8 +118,8 @@ func minor(version string) int {
 	return n
 }
 
-// do sends a request with the negotiated microversion, and returns the status of the answer. A status that is not among ok is
-// an error.
+// do sends a request with the negotiated microversion, and returns the status
+// of the answer. A status that is not among ok is an error.
 func (c *Client) do(ctx context.Context, method, path string, in, out any, ok ...int) (int, error) {
 	version, err := c.Negotiate(ctx)
 	if err != nil {
@@ -121,8 +128,8 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any, ok ..
 	return c.send(ctx, version, method, path, in, out, ok...)
 }
 
-// send sends a request with that microversion, or without one if it is empty, and decodes the answer into out. A 404 that is
-// among ok leaves out as it is.
+// send sends a request with that microversion, or without one if it is empty,
+// and decodes the answer into out. A 404 that is among ok leaves out as it is.
 func (c *Client) send(ctx context.Context, version, method, path string, in, out any, ok ...int) (status int, err error) {
 	if c.Answered != nil {
 		defer func() { c.Answered(method, status) }()
@@ -164,8 +171,9 @@ func (c *Client) send(ctx context.Context, version, method, path string, in, out
 	return status, nil
 }
 
-// ensureTraits makes sure that Placement has the traits. It creates custom ones, and returns the standard ones that Placement
-// does not know. What Placement has is remembered, so that each trait is asked about once.
+// ensureTraits makes sure that Placement has the traits. It creates custom
+// ones, and returns the standard ones that Placement does not know. What
+// Placement has is remembered, so that each trait is asked about once.
 func (c *Client) ensureTraits(ctx context.Context, traits []string) (unknown []string, err error) {
 	c.mu.Lock()
 	asked := slices.DeleteFunc(slices.Clone(traits), func(trait string) bool { return c.traits[trait] })
@@ -201,7 +209,8 @@ func (c *Client) ensureTraits(ctx context.Context, traits []string) (unknown []s
 	return unknown, nil
 }
 
-// ensureClass creates a custom resource class unless it exists. Standard classes always exist.
+// ensureClass creates a custom resource class unless it exists. Standard
+// classes always exist.
 func (c *Client) ensureClass(ctx context.Context, class string) error {
 	c.mu.Lock()
 	known := c.classes[class]
@@ -222,8 +231,9 @@ func (c *Client) ensureClass(ctx context.Context, class string) error {
 	return nil
 }
 
-// forget drops what is remembered of Placement's traits and classes. After a refusal they are asked about again, because
-// Placement's operator may have deleted some that nobody used.
+// forget drops what is remembered of Placement's traits and classes. After a
+// refusal they are asked about again, because Placement's operator may have
+// deleted some that nobody used.
 func (c *Client) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

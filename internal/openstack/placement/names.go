@@ -7,14 +7,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// longestName is the largest length of the name of a trait or resource class (placement, schemas/common.py).
+// longestName is the largest length of the name of a trait or resource class
+// (placement, schemas/common.py).
 const longestName = 255
 
 // custom is the prefix of names that are not standard.
 const custom = "CUSTOM_"
 
-// name turns any text into a name that Placement accepts: upper case, with an underscore for every character other than a
-// letter, a digit or an underscore.
+// name turns any text into a name that Placement accepts: upper case, with an
+// underscore for every character other than a letter, a digit or an underscore.
 func name(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {
@@ -27,7 +28,8 @@ func name(text string) string {
 	return text[:min(len(text), longestName)]
 }
 
-// standardTrait reports whether a name is from os-traits. Its names begin with the names of its modules.
+// standardTrait reports whether a name is from os-traits. Its names begin with
+// the names of its modules.
 func standardTrait(trait string) bool {
 	for _, prefix := range []string{"COMPUTE_", "HW_", "MISC_", "OWNER_", "STORAGE_"} {
 		if strings.HasPrefix(trait, prefix) {
@@ -37,7 +39,8 @@ func standardTrait(trait string) bool {
 	return false
 }
 
-// Trait turns what a driver calls a trait into a well-formed name, with CUSTOM_ in front unless it is from os-traits.
+// Trait turns what a driver calls a trait into a well-formed name, with CUSTOM_
+// in front unless it is from os-traits.
 func Trait(text string) string {
 	trait := name(text)
 	if trait == "" || strings.HasPrefix(trait, custom) || standardTrait(trait) {
@@ -46,12 +49,14 @@ func Trait(text string) string {
 	return name(custom + trait)
 }
 
-// standardClasses lists the classes of os-resource-classes that an accelerator can have.
+// standardClasses lists the classes of os-resource-classes that an accelerator
+// can have.
 func standardClasses() []string {
 	return []string{"FPGA", "PGPU", "VGPU", "VGPU_DISPLAY_HEAD", "PCI_DEVICE", "SRIOV_NET_VF"}
 }
 
-// Class turns what a driver calls a resource class into a well-formed name, with CUSTOM_ in front unless it is standard.
+// Class turns what a driver calls a resource class into a well-formed name,
+// with CUSTOM_ in front unless it is standard.
 func Class(text string) string {
 	class := name(text)
 	if class == "" || strings.HasPrefix(class, custom) || slices.Contains(standardClasses(), class) {

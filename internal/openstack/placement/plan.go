@@ -43,8 +43,9 @@ type Difference struct {
 	Repaired bool
 }
 
-// Plan is the list of changes that make a host's tree as it should be, with the reasons for them. A plan without calls is that
-// of a tree that is right already, or that cannot be repaired.
+// Plan is the list of changes that make a host's tree as it should be, with the
+// reasons for them. A plan without calls is that of a tree that is right
+// already, or that cannot be repaired.
 type Plan struct {
 	Differences []Difference
 	// Marks are to be recorded when the plan has been applied.
@@ -57,9 +58,10 @@ type Plan struct {
 // Empty reports whether there is nothing to change.
 func (p *Plan) Empty() bool { return len(p.calls) == 0 }
 
-// NewPlan compares a host's tree with the wanted providers. In each of our providers it changes only what the marks or the
-// wanted provider say is ours, and leaves everything else as it is. It never takes away what is in use: it reserves all of it,
-// so that nothing more is scheduled there.
+// NewPlan compares a host's tree with the wanted providers. In each of our
+// providers it changes only what the marks or the wanted provider say is ours,
+// and leaves everything else as it is. It never takes away what is in use: it
+// reserves all of it, so that nothing more is scheduled there.
 func NewPlan(wanted []Provider, tree Tree, marks Marks) *Plan {
 	p := &Plan{Marks: Marks{}, tree: tree}
 
@@ -91,8 +93,9 @@ func NewPlan(wanted []Provider, tree Tree, marks Marks) *Plan {
 		}
 	}
 
-	// Children come before their parents, so that deleted already knows which children go with this plan. It begins with the
-	// wanted providers: this plan puts them below the root, so they keep no orphan either.
+	// Children come before their parents, so that deleted already knows which
+	// children go with this plan. It begins with the wanted providers: this plan
+	// puts them below the root, so they keep no orphan either.
 	slices.SortFunc(orphans, p.deepestFirst)
 	deleted := known
 	for _, node := range orphans {
@@ -102,9 +105,10 @@ func NewPlan(wanted []Provider, tree Tree, marks Marks) *Plan {
 	return p
 }
 
-// Confirm adds a write of these providers' inventories even if they are right already. The write raises the provider's
-// generation, so that any plan that was made before and is not applied yet will fail. Once Confirm's plan is applied, what it
-// reserves therefore stays reserved.
+// Confirm adds a write of these providers' inventories even if they are right
+// already. The write raises the provider's generation, so that any plan that
+// was made before and is not applied yet will fail. Once Confirm's plan is
+// applied, what it reserves therefore stays reserved.
 func (p *Plan) Confirm(wanted []Provider, providers []uuid.UUID) {
 	for i := range wanted {
 		w := &wanted[i]
@@ -124,7 +128,8 @@ func (p *Plan) addDifference(repaired bool, class cyborg.DriftClass, id uuid.UUI
 	})
 }
 
-// reconcile plans what makes one provider as wanted: its existence, its place and name, its traits and its inventories.
+// reconcile plans what makes one provider as wanted: its existence, its place
+// and name, its traits and its inventories.
 func (p *Plan) reconcile(w *Provider, node *Node, previous Mark) {
 	root, before := p.tree.Root.UUID, len(p.calls)
 
@@ -158,15 +163,17 @@ func (p *Plan) reconcile(w *Provider, node *Node, previous Mark) {
 	inventories, kept := p.inventories(w, node, previous)
 	newMark.Classes = union(newMark.Classes, kept)
 
-	// What was seen is trusted next time only if this plan changes nothing: any change moves the generation on.
+	// What was seen is trusted next time only if this plan changes nothing: any
+	// change moves the generation on.
 	if untouched := len(p.calls) == before && len(traits)+len(inventories) == 0; untouched {
 		newMark.Seen = node.seen()
 	}
 
 	p.Marks[w.UUID] = newMark
 
-	// A provider that is being closed loses its free inventory first, so that nothing is scheduled by a trait that is about to
-	// change. One that is open gets its traits before its inventory for the same reason.
+	// A provider that is being closed loses its free inventory first, so that
+	// nothing is scheduled by a trait that is about to change. One that is open
+	// gets its traits before its inventory for the same reason.
 	if w.Reserved == w.Total {
 		traits, inventories = inventories, traits
 	}
@@ -174,7 +181,8 @@ func (p *Plan) reconcile(w *Provider, node *Node, previous Mark) {
 	p.calls = append(p.calls, append(traits, inventories...)...)
 }
 
-// traits plans the traits of a provider: the missing ones are added, and stale ones of ours are removed.
+// traits plans the traits of a provider: the missing ones are added, and stale
+// ones of ours are removed.
 func (p *Plan) traits(w *Provider, node *Node, previous Mark) []call {
 	var missing, gone []string
 	for _, trait := range w.Traits {
@@ -202,7 +210,8 @@ func (p *Plan) traits(w *Provider, node *Node, previous Mark) []call {
 	return []call{{verb: setTraits, provider: w.UUID, traits: all}}
 }
 
-// listed joins names behind a word, as a part of a difference's text; it is empty without names.
+// listed joins names behind a word, as a part of a difference's text; it is
+// empty without names.
 func listed(what string, names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -210,8 +219,9 @@ func listed(what string, names []string) string {
 	return what + strings.Join(names, ", ") + "; "
 }
 
-// inventories plans the inventories of a provider. It also returns the classes that are no longer wanted but stay, closed,
-// because some of them is allocated: they remain ours and are removed later.
+// inventories plans the inventories of a provider. It also returns the classes
+// that are no longer wanted but stay, closed, because some of them is
+// allocated: they remain ours and are removed later.
 func (p *Plan) inventories(w *Provider, node *Node, previous Mark) ([]call, []string) {
 	all := maps.Clone(node.Inventories)
 	if all == nil {
@@ -278,9 +288,11 @@ func describe(inventories map[string]Inventory) string {
 	return strings.Join(parts, ", ")
 }
 
-// removeOrphan plans the end of an orphan, a provider of ours without a recorded deployable, and reports whether the plan deletes
-// it. While some of what is ours is allocated, or providers below it remain, the orphan is only closed; a later plan deletes
-// it. An orphan in which others have inventories stays and is left to them.
+// removeOrphan plans the end of an orphan, a provider of ours without a
+// recorded deployable, and reports whether the plan deletes it. While some of
+// what is ours is allocated, or providers below it remain, the orphan is only
+// closed; a later plan deletes it. An orphan in which others have inventories
+// stays and is left to them.
 func (p *Plan) removeOrphan(node *Node, previous Mark, deleted map[uuid.UUID]bool) bool {
 	theirs := maps.Clone(node.Inventories)
 	maps.DeleteFunc(theirs, func(class string, _ Inventory) bool { return previous.owns(class) })
@@ -325,7 +337,8 @@ func (p *Plan) removeOrphan(node *Node, previous Mark, deleted map[uuid.UUID]boo
 	return false
 }
 
-// release removes our inventories, our traits and the owner trait from a provider, and leaves the rest to its other users.
+// release removes our inventories, our traits and the owner trait from a
+// provider, and leaves the rest to its other users.
 func (p *Plan) release(node *Node, previous Mark, theirs map[string]Inventory) {
 	if !maps.Equal(theirs, node.Inventories) {
 		p.calls = append(p.calls, call{verb: setInventories, provider: node.UUID, inventories: theirs})
@@ -338,14 +351,15 @@ func (p *Plan) release(node *Node, previous Mark, theirs map[string]Inventory) {
 	}
 }
 
-// deepestFirst orders children before their parents, because Placement refuses to delete a provider with children. Names and
-// UUIDs make the order definite.
+// deepestFirst orders children before their parents, because Placement refuses
+// to delete a provider with children. Names and UUIDs make the order definite.
 func (p *Plan) deepestFirst(a, b *Node) int {
 	return cmp.Or(cmp.Compare(p.depth(b), p.depth(a)), strings.Compare(a.Name, b.Name), strings.Compare(a.UUID.String(), b.UUID.String()))
 }
 
-// depth returns the number of known ancestors of a provider. The bound ends the loop if the parents form a circle, which a tree
-// that was read while it changed might do.
+// depth returns the number of known ancestors of a provider. The bound ends the
+// loop if the parents form a circle, which a tree that was read while it
+// changed might do.
 func (p *Plan) depth(node *Node) int {
 	depth := 0
 

@@ -17,11 +17,13 @@ type Request struct {
 	Wanted []Provider
 	Marks  Marks
 
-	// Allocations reads those of every provider. By default, they are read only where something may have to be removed.
+	// Allocations reads those of every provider. By default, they are read only
+	// where something may have to be removed.
 	Allocations bool
 
-	// Trusting assumes that wanted providers without a mark do not exist unless they are in the tree, which saves requests.
-	// If their names or UUIDs do exist elsewhere, Apply fails with an error of kind ErrChanged.
+	// Trusting assumes that wanted providers without a mark do not exist unless
+	// they are in the tree, which saves requests. If their names or UUIDs do exist
+	// elsewhere, Apply fails with an error of kind ErrChanged.
 	Trusting bool
 }
 
@@ -34,7 +36,8 @@ type listedProvider struct {
 	Root       uuid.UUID  `json:"root_provider_uuid"`
 }
 
-// node returns the provider as a node whose inventories and traits are not read yet.
+// node returns the provider as a node whose inventories and traits are not read
+// yet.
 func (l *listedProvider) node() *Node {
 	node := &Node{UUID: l.UUID, Name: l.Name, Generation: l.Generation, Root: l.Root}
 	if l.Parent != nil {
@@ -52,12 +55,14 @@ func (c *Client) list(ctx context.Context, query url.Values) ([]listedProvider, 
 	return answer.Providers, err
 }
 
-// Read reads the part of a host's tree that concerns us. Generations are read before everything else, so that a write that is
-// based on the result is refused if anything has changed since.
+// Read reads the part of a host's tree that concerns us. Generations are read
+// before everything else, so that a write that is based on the result is
+// refused if anything has changed since.
 func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
 	tree := Tree{Nodes: map[uuid.UUID]*Node{}, nameOwners: map[string]uuid.UUID{}, children: map[uuid.UUID][]uuid.UUID{}}
 
-	// The compute node's provider has the name of the host. Without it there is nothing to put our providers below.
+	// The compute node's provider has the name of the host. Without it there is
+	// nothing to put our providers below.
 	found, err := c.list(ctx, url.Values{"name": {r.Host}})
 	if err != nil {
 		return tree, err
@@ -79,7 +84,8 @@ func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
 		return tree, err
 	}
 
-	// Ours are all providers with the owner trait, with a mark, or with the UUID of a wanted one.
+	// Ours are all providers with the owner trait, with a mark, or with the UUID of
+	// a wanted one.
 	ours, marked := map[uuid.UUID]bool{}, map[uuid.UUID]bool{}
 	for i := range owned {
 		ours[owned[i].UUID], marked[owned[i].UUID] = true, true
@@ -124,16 +130,18 @@ func (c *Client) Read(ctx context.Context, r Request) (Tree, error) {
 	return tree, nil
 }
 
-// listedAs reports whether a provider is as wanted as far as lists show it; marked is whether it has our owner trait. If not,
-// somebody has changed it, or has deleted it and made another with the same UUID. The new one may have reached the same
-// generation, so what was seen of the old one must not be used for it.
+// listedAs reports whether a provider is as wanted as far as lists show it;
+// marked is whether it has our owner trait. If not, somebody has changed it, or
+// has deleted it and made another with the same UUID. The new one may have
+// reached the same generation, so what was seen of the old one must not be used
+// for it.
 func (n *Node) listedAs(wanted []Provider, root uuid.UUID, marked bool) bool {
 	i := slices.IndexFunc(wanted, func(w Provider) bool { return w.UUID == n.UUID })
 	return i >= 0 && n.Name == wanted[i].Name && n.Parent == root && marked == slices.Contains(wanted[i].Traits, Owner)
 }
 
-// sameClasses reports whether nothing would have to be removed from a provider that may be allocated. Its allocations need not
-// be read then.
+// sameClasses reports whether nothing would have to be removed from a provider
+// that may be allocated. Its allocations need not be read then.
 func sameClasses(r Request, id uuid.UUID, node *Node) bool {
 	i := slices.IndexFunc(r.Wanted, func(w Provider) bool { return w.UUID == id })
 	if i < 0 {
@@ -146,8 +154,9 @@ func sameClasses(r Request, id uuid.UUID, node *Node) bool {
 	})
 }
 
-// readElsewhere looks for our providers that are not in the host's tree: they may be in another tree, or their names may belong to
-// providers with other UUIDs.
+// readElsewhere looks for our providers that are not in the host's tree: they
+// may be in another tree, or their names may belong to providers with other
+// UUIDs.
 func (c *Client) readElsewhere(ctx context.Context, r Request, tree *Tree) error {
 	ours := map[uuid.UUID]bool{}
 	for id := range r.Marks {
@@ -196,8 +205,8 @@ func (c *Client) readElsewhere(ctx context.Context, r Request, tree *Tree) error
 	return nil
 }
 
-// detail reads a provider's inventories and traits. The error is of kind ErrChanged if they are not of the generation that was
-// listed.
+// detail reads a provider's inventories and traits. The error is of kind
+// ErrChanged if they are not of the generation that was listed.
 func (c *Client) detail(ctx context.Context, node *Node) error {
 	base := "resource_providers/" + node.UUID.String()
 
@@ -226,7 +235,8 @@ func (c *Client) detail(ctx context.Context, node *Node) error {
 	return nil
 }
 
-// vanished turns the 404 for a provider that existed a moment ago into an error of kind ErrChanged.
+// vanished turns the 404 for a provider that existed a moment ago into an error
+// of kind ErrChanged.
 func vanished(err error) error {
 	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 		return cyborg.Errorf(cyborg.ErrChanged, "a resource provider was deleted by somebody else: %w", err)
@@ -234,7 +244,8 @@ func vanished(err error) error {
 	return err
 }
 
-// Allocations returns how much of a provider is allocated, by consumer and class; nothing if the provider does not exist.
+// Allocations returns how much of a provider is allocated, by consumer and
+// class; nothing if the provider does not exist.
 func (c *Client) Allocations(ctx context.Context, provider uuid.UUID) (map[string]map[string]int, error) {
 	found, err := c.allocations(ctx, provider)
 	if cyborg.ErrorKindOf(err) == cyborg.ErrChanged {
@@ -243,7 +254,8 @@ func (c *Client) Allocations(ctx context.Context, provider uuid.UUID) (map[strin
 	return found, err
 }
 
-// allocations returns how much of a provider is allocated. The error is of kind ErrChanged if the provider does not exist.
+// allocations returns how much of a provider is allocated. The error is of kind
+// ErrChanged if the provider does not exist.
 func (c *Client) allocations(ctx context.Context, provider uuid.UUID) (map[string]map[string]int, error) {
 	var answer struct {
 		Allocations map[string]struct {

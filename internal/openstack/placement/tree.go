@@ -1,6 +1,8 @@
-// Package placement keeps the resource providers of accelerators in OpenStack Placement as the records want them. It computes
-// what a host's tree should be (Wanted), reads what it is (Client.Read), plans the changes (NewPlan) and applies them
-// (Client.Apply). It decides nothing about accelerators, and must not import the store, the API or a workflow.
+// Package placement keeps the resource providers of accelerators in OpenStack
+// Placement as the records want them. It computes what a host's tree should be
+// (Wanted), reads what it is (Client.Read), plans the changes (NewPlan) and
+// applies them (Client.Apply). It decides nothing about accelerators, and must
+// not import the store, the API or a workflow.
 package placement
 
 import (
@@ -21,15 +23,18 @@ type Provider struct {
 
 	// Class is its resource class; empty if it has nothing to offer.
 	Class string
-	// Total is how many units there are. Reserved is how many of them must not be scheduled; all of them if it is closed.
+	// Total is how many units there are. Reserved is how many of them must not be
+	// scheduled; all of them if it is closed.
 	Total, Reserved int
 	Traits          []string // sorted
 
-	// Optional is true if the provider need not exist. If it does, it must be as described here.
+	// Optional is true if the provider need not exist. If it does, it must be as
+	// described here.
 	Optional bool
 }
 
-// Inventory is how much of one resource class a provider offers, in Placement's terms.
+// Inventory is how much of one resource class a provider offers, in Placement's
+// terms.
 type Inventory struct {
 	Total           int     `json:"total"`
 	Reserved        int     `json:"reserved"`
@@ -44,24 +49,27 @@ func (p *Provider) inventory() Inventory {
 	return Inventory{Total: p.Total, Reserved: p.Reserved, MinUnit: 1, MaxUnit: p.Total, StepSize: 1, AllocationRatio: 1}
 }
 
-// closed returns the inventory with all of it reserved, so that nothing more is scheduled.
+// closed returns the inventory with all of it reserved, so that nothing more is
+// scheduled.
 func (i Inventory) closed() Inventory {
 	i.Reserved = i.Total
 	return i
 }
 
-// Mark is what we have last written into a provider. It tells which classes and traits are ours, and therefore have to go when
-// they are no longer wanted.
+// Mark is what we have last written into a provider. It tells which classes and
+// traits are ours, and therefore have to go when they are no longer wanted.
 type Mark struct {
 	Classes []string `json:"classes,omitempty"`
 	Traits  []string `json:"traits,omitempty"`
-	// Seen is what the provider had when it was last read and needed no change; nil if it has to be read again.
+	// Seen is what the provider had when it was last read and needed no change; nil
+	// if it has to be read again.
 	Seen *Seen `json:"seen,omitempty"`
 }
 
-// Seen is what a provider had at a generation. Placement raises the generation with each change of inventories or traits and
-// with each new allocation. As long as it is the same, the provider need not be read again. The end of an allocation does not
-// raise it.
+// Seen is what a provider had at a generation. Placement raises the generation
+// with each change of inventories or traits and with each new allocation. As
+// long as it is the same, the provider need not be read again. The end of an
+// allocation does not raise it.
 type Seen struct {
 	Generation  int64                `json:"generation"`
 	Inventories map[string]Inventory `json:"inventories,omitempty"`
@@ -72,11 +80,14 @@ type Seen struct {
 	Times int `json:"times,omitempty"`
 }
 
-// maxReuses is how often a Seen is used before the provider is read again. With one comparison an hour, everything is read once
-// a day. That also finds what somebody has changed in Placement's database by hand, which does not raise the generation.
+// maxReuses is how often a Seen is used before the provider is read again. With
+// one comparison an hour, everything is read once a day. That also finds what
+// somebody has changed in Placement's database by hand, which does not raise
+// the generation.
 const maxReuses = 24
 
-// reuse fills the node from what was seen, and reports whether that is still valid.
+// reuse fills the node from what was seen, and reports whether that is still
+// valid.
 func (n *Node) reuse(seen *Seen) bool {
 	if seen == nil || seen.Generation != n.Generation || seen.Times >= maxReuses {
 		return false
@@ -100,8 +111,9 @@ func (n *Node) seen() *Seen {
 // Marks are the marks of one host's providers, by the providers' UUIDs.
 type Marks map[uuid.UUID]Mark
 
-// With returns the marks extended by what is about to be written. The result is recorded before anything is written: if the
-// process dies in between, nothing of ours is taken for somebody else's.
+// With returns the marks extended by what is about to be written. The result is
+// recorded before anything is written: if the process dies in between, nothing
+// of ours is taken for somebody else's.
 func (m Marks) With(wanted []Provider) Marks {
 	out := Marks{}
 	maps.Copy(out, m)
@@ -131,14 +143,18 @@ func union(a, b []string) []string {
 
 // Tree is the part of a host's tree that concerns us, as Placement has it.
 type Tree struct {
-	// Root is the provider of the compute node; nil if Placement has none with the host's name.
+	// Root is the provider of the compute node; nil if Placement has none with the
+	// host's name.
 	Root *Node
-	// Nodes are our providers, and those with the UUIDs of wanted ones, wherever they are.
+	// Nodes are our providers, and those with the UUIDs of wanted ones, wherever
+	// they are.
 	Nodes map[uuid.UUID]*Node
 
-	// nameOwners has the names of wanted providers that other providers have, with the UUIDs of those.
+	// nameOwners has the names of wanted providers that other providers have, with
+	// the UUIDs of those.
 	nameOwners map[string]uuid.UUID
-	// children has all providers of the tree, including those of others, by the UUIDs of their parents.
+	// children has all providers of the tree, including those of others, by the
+	// UUIDs of their parents.
 	children map[uuid.UUID][]uuid.UUID
 }
 
@@ -151,7 +167,8 @@ type Node struct {
 	Generation  int64
 	Inventories map[string]Inventory
 	Traits      []string // sorted
-	// Allocations are the allocated amounts, by consumer and class; nil if they were not read.
+	// Allocations are the allocated amounts, by consumer and class; nil if they
+	// were not read.
 	Allocations map[string]map[string]int
 
 	known int // how often the same Seen has been used; 0 if the provider has just been read
@@ -172,12 +189,14 @@ func (n *Node) allocated(class string) int {
 	return sum
 }
 
-// Consumers returns the consumers that have an allocation of the provider, sorted.
+// Consumers returns the consumers that have an allocation of the provider,
+// sorted.
 func (n *Node) Consumers() []string {
 	return n.consumersOf(func(string) bool { return true })
 }
 
-// consumersOf returns the consumers that have an allocation of a class that counts, sorted.
+// consumersOf returns the consumers that have an allocation of a class that
+// counts, sorted.
 func (n *Node) consumersOf(counts func(class string) bool) []string {
 	out := make([]string, 0, len(n.Allocations))
 	for consumer, resources := range n.Allocations {
@@ -190,7 +209,8 @@ func (n *Node) consumersOf(counts func(class string) bool) []string {
 	return out
 }
 
-// Has returns how much of the provider is allocated to a consumer, all classes together.
+// Has returns how much of the provider is allocated to a consumer, all classes
+// together.
 func (n *Node) Has(consumer string) int {
 	sum := 0
 	for _, amount := range n.Allocations[consumer] {
@@ -199,12 +219,13 @@ func (n *Node) Has(consumer string) int {
 	return sum
 }
 
-// functionTrait is the prefix of the traits that name the image an FPGA has loaded. A provider has at most one such trait, and
-// it is always ours.
+// functionTrait is the prefix of the traits that name the image an FPGA has
+// loaded. A provider has at most one such trait, and it is always ours.
 const functionTrait = "CUSTOM_FPGA_FUNCTION_ID_"
 
-// owns reports whether what a provider has of a class is ours. Without a mark, only the owner trait says that the provider is
-// ours, and then all of its inventory is.
+// owns reports whether what a provider has of a class is ours. Without a mark,
+// only the owner trait says that the provider is ours, and then all of its
+// inventory is.
 func (m Mark) owns(class string) bool {
 	return m.Traits == nil || slices.Contains(m.Classes, class)
 }

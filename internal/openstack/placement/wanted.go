@@ -14,16 +14,18 @@ type Deployable struct {
 
 	// Untouched is true if nobody has ever taken the deployable into service.
 	Untouched bool
-	// Outside is how many of its handles are held by somebody who got them without Placement.
+	// Outside is how many of its handles are held by somebody who got them without
+	// Placement.
 	Outside int
 }
 
-// Wanted returns the providers that a host should have, sorted by name. silent is true if the host's agent has not been heard
-// for long; everything is closed then. This is the only place that decides it, and every write of a provider comes from here:
-// otherwise one writer could undo what another has reserved.
+// Wanted returns the providers that a host should have, sorted by name. silent
+// is true if the host's agent has not been heard for long; everything is closed
+// then. This is the only place that decides it, and every write of a provider
+// comes from here: otherwise one writer could undo what another has reserved.
 //
-// The provider of a deployable that was never taken into service is optional, because a host may show many functions that
-// nobody will ever schedule.
+// The provider of a deployable that was never taken into service is optional,
+// because a host may show many functions that nobody will ever schedule.
 func Wanted(deployables []Deployable, silent bool) []Provider {
 	out := make([]Provider, 0, len(deployables))
 	for i := range deployables {
@@ -61,15 +63,17 @@ func Wanted(deployables []Deployable, silent bool) []Provider {
 	return out
 }
 
-// closed reports whether nothing of the deployable may be scheduled. An operation that changes the deployable closes it from
-// its beginning on; an operation that depends on this waits until Placement has it.
+// closed reports whether nothing of the deployable may be scheduled. An
+// operation that changes the deployable closes it from its beginning on; an
+// operation that depends on this waits until Placement has it.
 func closed(d *Deployable) bool {
 	working := d.Claim != nil && (d.Claim.Kind == cyborg.OperationProgram || d.Claim.Kind == cyborg.OperationRetire)
 	return working || d.Presence == cyborg.PresenceMissing || d.Lifecycle != cyborg.LifecycleReady || d.Admin == cyborg.AdministrationMaintaining ||
 		d.Fence != nil || d.Protected != ""
 }
 
-// reserved returns how many units Placement must not give away, because no free handle would be left for them.
+// reserved returns how many units Placement must not give away, because no free
+// handle would be left for them.
 func reserved(d *Deployable, total int) int {
 	present := 0
 	for i := range d.Handles {

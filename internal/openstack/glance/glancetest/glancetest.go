@@ -1,5 +1,6 @@
-// Package glancetest is a Glance for tests. It answers as the real one does (version 2 of the Image API, Zed) and can be made to
-// fail. Only tests import it.
+// Package glancetest is a Glance for tests. It answers as the real one does
+// (version 2 of the Image API, Zed) and can be made to fail. Only tests import
+// it.
 package glancetest
 
 import (
@@ -22,8 +23,8 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 )
 
-// Glance is the service with its images, together with the session of a user who may see them. Its methods are safe for
-// concurrent use.
+// Glance is the service with its images, together with the session of a user
+// who may see them. Its methods are safe for concurrent use.
 type Glance struct {
 	URL string
 
@@ -49,11 +50,14 @@ type Image struct {
 type Failure struct {
 	// Status is the status of the answer; 0 is none.
 	Status int
-	// Cut closes the connection after that many bytes of an image's content; 0 does not.
+	// Cut closes the connection after that many bytes of an image's content; 0 does
+	// not.
 	Cut int
-	// Stall is the time before the first byte of the answer. It ends early when the client gives up.
+	// Stall is the time before the first byte of the answer. It ends early when the
+	// client gives up.
 	Stall time.Duration
-	// NoRange ignores Range and answers with the whole image, as some stores behind Glance do.
+	// NoRange ignores Range and answers with the whole image, as some stores behind
+	// Glance do.
 	NoRange bool
 }
 
@@ -94,7 +98,8 @@ func (g *Glance) Add(content []byte, properties map[string]any) uuid.UUID {
 	return id
 }
 
-// Replace replaces an image's content and properties. Checksums among the properties need not fit the new content.
+// Replace replaces an image's content and properties. Checksums among the
+// properties need not fit the new content.
 func (g *Glance) Replace(id uuid.UUID, content []byte, properties map[string]any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,7 +107,8 @@ func (g *Glance) Replace(id uuid.UUID, content []byte, properties map[string]any
 	g.images[id.String()] = &Image{Content: content, Properties: properties}
 }
 
-// Trust also accepts tokens for which good returns true, such as those of a test's Keystone.
+// Trust also accepts tokens for which good returns true, such as those of a
+// test's Keystone.
 func (g *Glance) Trust(good func(token string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -135,7 +141,8 @@ func (g *Glance) Expire() {
 	g.token++
 }
 
-// Ranges returns the Range headers of the downloads so far; an empty one is a download of the whole image.
+// Ranges returns the Range headers of the downloads so far; an empty one is a
+// download of the whole image.
 func (g *Glance) Ranges() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -151,7 +158,8 @@ func (g *Glance) Logins() int {
 	return g.logins
 }
 
-// Service returns a client of the session, which logs in again when its token has become invalid.
+// Service returns a client of the session, which logs in again when its token
+// has become invalid.
 func (g *Glance) Service(ctx context.Context, _ string) (*gophercloud.ServiceClient, error) {
 	provider := &gophercloud.ProviderClient{}
 	provider.UseTokenLock()
@@ -169,7 +177,8 @@ func (g *Glance) Service(ctx context.Context, _ string) (*gophercloud.ServiceCli
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: g.URL + "/"}, login(ctx)
 }
 
-// guarded checks the token and applies the next failure before it calls the handler.
+// guarded checks the token and applies the next failure before it calls the
+// handler.
 func (g *Glance) guarded(next func(http.ResponseWriter, *http.Request, Failure)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()

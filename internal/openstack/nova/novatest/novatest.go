@@ -1,5 +1,6 @@
-// Package novatest is a Nova for tests. It has instances, receives external events for them, and reboots them as the real one
-// does (version 2.1 of the Compute API, Zed). Only tests import it.
+// Package novatest is a Nova for tests. It has instances, receives external
+// events for them, and reboots them as the real one does (version 2.1 of the
+// Compute API, Zed). Only tests import it.
 package novatest
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Nova is the service with its instances. It serves paths below /v2.1. Its methods are safe for concurrent use.
+// Nova is the service with its instances. It serves paths below /v2.1. Its
+// methods are safe for concurrent use.
 type Nova struct {
 	routes  *http.ServeMux
 	trusted func(token string) bool
@@ -40,7 +42,8 @@ type Instance struct {
 	Task       string
 	Host       string // empty: on no host
 	HostStatus string // empty: UP
-	// Partial hides everything but the status, as Nova does while the instance's cell is down.
+	// Partial hides everything but the status, as Nova does while the instance's
+	// cell is down.
 	Partial bool
 }
 
@@ -53,7 +56,8 @@ type Event struct {
 	Code     int       `json:"code"` // code of the answer
 }
 
-// New returns a Nova without instances. It answers requests whose token is trusted.
+// New returns a Nova without instances. It answers requests whose token is
+// trusted.
 func New(trusted func(token string) bool) *Nova {
 	n := &Nova{routes: http.NewServeMux(), trusted: trusted, instances: map[uuid.UUID]*Instance{}, outcome: succeeded}
 	n.routes.HandleFunc("POST /v2.1/os-server-external-events", n.take)
@@ -95,7 +99,8 @@ func (n *Nova) Events() []Event {
 	return slices.Clone(n.events)
 }
 
-// Disturb sets a function that may answer requests instead: where it returns true, it has answered. nil removes it.
+// Disturb sets a function that may answer requests instead: where it returns
+// true, it has answered. nil removes it.
 func (n *Nova) Disturb(with func(w http.ResponseWriter, r *http.Request) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -121,7 +126,8 @@ func (n *Nova) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n.routes.ServeHTTP(w, r)
 }
 
-// take answers each event with a code of its own: 404 if its instance does not exist.
+// take answers each event with a code of its own: 404 if its instance does not
+// exist.
 func (n *Nova) take(w http.ResponseWriter, r *http.Request) {
 	var sent struct {
 		Events []Event `json:"events"`
@@ -171,7 +177,8 @@ func (n *Nova) list(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, map[string]any{"servers": servers})
 }
 
-// of finds the instance in the path and calls the handler with the model locked.
+// of finds the instance in the path and calls the handler with the model
+// locked.
 func (n *Nova) of(handle func(w http.ResponseWriter, r *http.Request, i *Instance)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()

@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
-// action is an entry of an instance's action log. Its end is zero while it is in progress.
+// action is an entry of an instance's action log. Its end is zero while it is
+// in progress.
 type action struct {
 	instance       uuid.UUID
 	name, event    string
@@ -54,7 +55,8 @@ func (n *Nova) Hold() {
 	n.held = true
 }
 
-// Release ends the reboots in progress with that result, Success or Error. Later reboots end at once with the same result.
+// Release ends the reboots in progress with that result, Success or Error.
+// Later reboots end at once with the same result.
 func (n *Nova) Release(result string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,7 +86,8 @@ func (n *Nova) Reboots(id uuid.UUID) int {
 	return count
 }
 
-// finish ends a reboot. A failed one leaves the instance in ERROR. The caller holds the lock.
+// finish ends a reboot. A failed one leaves the instance in ERROR. The caller
+// holds the lock.
 func (n *Nova) finish(a *action) {
 	a.ended, a.result = time.Now(), n.outcome
 	if i := n.instances[a.instance]; i != nil {
@@ -95,7 +98,8 @@ func (n *Nova) finish(a *action) {
 	}
 }
 
-// RebootHard has a user ask for a hard reboot, and returns the id of that request.
+// RebootHard has a user ask for a hard reboot, and returns the id of that
+// request.
 func (n *Nova) RebootHard(id uuid.UUID, user string) (request string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -103,7 +107,8 @@ func (n *Nova) RebootHard(id uuid.UUID, user string) (request string) {
 	return n.begin(n.instances[id], user)
 }
 
-// begin starts a hard reboot, which ends at once unless reboots are held. The caller holds the lock.
+// begin starts a hard reboot, which ends at once unless reboots are held. The
+// caller holds the lock.
 func (n *Nova) begin(i *Instance, user string) (request string) {
 	a := &action{
 		instance: i.ID, name: "reboot", event: "compute_reboot_instance", request: "req-" + uuid.NewString(), user: user, started: time.Now(),
@@ -118,7 +123,8 @@ func (n *Nova) begin(i *Instance, user string) (request string) {
 	return a.request
 }
 
-// reboot starts a hard reboot for our own user. It rejects soft ones, because the server asks for none.
+// reboot starts a hard reboot for our own user. It rejects soft ones, because
+// the server asks for none.
 func (n *Nova) reboot(w http.ResponseWriter, r *http.Request, i *Instance) {
 	var body struct {
 		Reboot struct{ Type string }
@@ -133,7 +139,8 @@ func (n *Nova) reboot(w http.ResponseWriter, r *http.Request, i *Instance) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// listActions answers with the instance's actions, newest first, without their events.
+// listActions answers with the instance's actions, newest first, without their
+// events.
 func (n *Nova) listActions(w http.ResponseWriter, _ *http.Request, i *Instance) {
 	list := []any{}
 	for _, a := range slices.Backward(n.actions) {

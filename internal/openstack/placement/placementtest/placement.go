@@ -1,5 +1,6 @@
-// Package placementtest is a Placement in memory for tests. It has the same rules as the real one (placement 8.0.0, its handlers
-// and schemas), and can be made to fail. Only tests import it.
+// Package placementtest is a Placement in memory for tests. It has the same
+// rules as the real one (placement 8.0.0, its handlers and schemas), and can be
+// made to fail. Only tests import it.
 package placementtest
 
 import (
@@ -46,9 +47,11 @@ type Fault struct {
 	After bool
 }
 
-// Placement is the service; New returns one. Its methods are safe for concurrent use.
+// Placement is the service; New returns one. Its methods are safe for
+// concurrent use.
 type Placement struct {
-	// Fail, unless nil, is called before each request and returns how it goes wrong; nil if it does not.
+	// Fail, unless nil, is called before each request and returns how it goes
+	// wrong; nil if it does not.
 	Fail func(r *http.Request) *Fault
 	// Max is the highest microversion, minor of 1; 0 means 39.
 	Max int
@@ -64,7 +67,8 @@ type Placement struct {
 	reads       int
 }
 
-// New returns a Placement with the parts of os-traits and os-resource-classes that tests need.
+// New returns a Placement with the parts of os-traits and os-resource-classes
+// that tests need.
 func New() *Placement {
 	p := &Placement{
 		providers: map[uuid.UUID]*Provider{}, names: map[string]uuid.UUID{}, children: map[uuid.UUID]map[uuid.UUID]bool{}, allocations: map[string]map[uuid.UUID]map[string]int{},
@@ -82,7 +86,8 @@ func New() *Placement {
 	return p
 }
 
-// Service makes a client that calls the handler without a network, so that this type can be the session of package placement.
+// Service makes a client that calls the handler without a network, so that this
+// type can be the session of package placement.
 func (p *Placement) Service(context.Context, string) (*gophercloud.ServiceClient, error) {
 	provider := &gophercloud.ProviderClient{TokenID: "token"}
 	provider.HTTPClient = http.Client{Transport: direct{p}}
@@ -117,7 +122,8 @@ func (d direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 	return recorder.Result(), nil
 }
 
-// AddHost creates the provider of a compute node with an inventory, a child and traits, as Nova does.
+// AddHost creates the provider of a compute node with an inventory, a child and
+// traits, as Nova does.
 func (p *Placement) AddHost(name string) *Provider {
 	root := p.Put(Provider{
 		UUID: uuid.New(), Name: name, Traits: []string{"COMPUTE_ACCELERATORS"},
@@ -213,8 +219,9 @@ func (p *Placement) Remove(name string) {
 	}
 }
 
-// Allocate allocates some of a provider to a consumer, as the scheduler does. A negative amount ends the allocation. As in the
-// real one, only a new allocation raises the generation.
+// Allocate allocates some of a provider to a consumer, as the scheduler does. A
+// negative amount ends the allocation. As in the real one, only a new
+// allocation raises the generation.
 func (p *Placement) Allocate(consumer, provider, class string, amount int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,7 +246,8 @@ func (p *Placement) Allocate(consumer, provider, class string, amount int) {
 	}
 }
 
-// Writes returns the writing requests since the last call, and the number of reading ones.
+// Writes returns the writing requests since the last call, and the number of
+// reading ones.
 func (p *Placement) Writes() (writes []string, reads int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

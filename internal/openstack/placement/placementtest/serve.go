@@ -105,7 +105,8 @@ func (p *Placement) serve(w http.ResponseWriter, r *http.Request) {
 	write(w, status, out)
 }
 
-// route calls the handler of a request. It returns the status, which a *problem overrides, and the document.
+// route calls the handler of a request. It returns the status, which a *problem
+// overrides, and the document.
 func (p *Placement) route(r *http.Request, path []string, body map[string]json.RawMessage) (status int, out any) {
 	key := r.Method + " " + path[0]
 
@@ -161,7 +162,8 @@ func orEmpty(m map[string]Inventory) map[string]Inventory {
 
 var customPattern = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]+$`)
 
-// made handles the PUT of a trait or a resource class. Only custom ones can be created.
+// made handles the PUT of a trait or a resource class. Only custom ones can be
+// created.
 func made(known map[string]bool, name string) (int, any) {
 	switch {
 	case known[name]:
@@ -221,7 +223,8 @@ func (p *Placement) list(r *http.Request) any {
 	return map[string]any{"resource_providers": found}
 }
 
-// among returns the providers with the query's name, or in the query's tree, or all.
+// among returns the providers with the query's name, or in the query's tree, or
+// all.
 func (p *Placement) among(query url.Values) []*Provider {
 	switch {
 	case query.Has("name"):
@@ -250,7 +253,8 @@ func (p *Placement) below(provider *Provider) []*Provider {
 	return found
 }
 
-// into decodes a member of a body, and reports whether it is there and well-formed.
+// into decodes a member of a body, and reports whether it is there and
+// well-formed.
 func into(body map[string]json.RawMessage, member string, to any) bool {
 	text, ok := body[member]
 	return ok && json.Unmarshal(text, to) == nil
@@ -318,7 +322,8 @@ func (p *Placement) rename(provider *Provider, body map[string]json.RawMessage) 
 	return http.StatusOK, p.view(provider)
 }
 
-// destroy handles the DELETE of a provider. A provider with allocations or children cannot be deleted.
+// destroy handles the DELETE of a provider. A provider with allocations or
+// children cannot be deleted.
 func (p *Placement) destroy(provider *Provider) (int, any) {
 	if len(p.allocationsOf(provider.UUID)) > 0 {
 		return 0, refuse(http.StatusConflict, "placement.resource_provider.inuse", "Unable to delete resource provider %s: allocations", provider.UUID)
@@ -345,7 +350,8 @@ func (p *Placement) current(provider *Provider, body map[string]json.RawMessage)
 	return nil
 }
 
-// supply handles the PUT of a provider's inventories, which replaces all of them. An allocated class cannot be removed.
+// supply handles the PUT of a provider's inventories, which replaces all of
+// them. An allocated class cannot be removed.
 func (p *Placement) supply(provider *Provider, body map[string]json.RawMessage) (int, any) {
 	if failed := p.current(provider, body); failed != nil {
 		return 0, failed
