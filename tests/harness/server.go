@@ -27,7 +27,7 @@ func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
 	t.Helper()
 	database, err := s.DatabaseURL()
 	require.NoError(t, err)
-	ports := freePorts(t, 2)
+	ports := Ports(t, 2)
 	server := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), process: newProcess("cyborg")}
 	server.API, err = apiclient.New(apiclient.Options{URL: server.URL})
 	require.NoError(t, err)

@@ -19,7 +19,7 @@ import (
 func TestExistingPostgres(t *testing.T) {
 	t.Parallel()
 	pg, err := postgres.Start(t.Context(), postgres.Config{
-		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, FsyncOff: true, DieWithParent: true,
+		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, Port: harness.Ports(t, 1)[0], FsyncOff: true, DieWithParent: true,
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pg.Stop(context.WithoutCancel(t.Context()))) })
