@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/environtest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(helperEnv); config != "" {
 		os.Exit(help(config))
 	}
-	os.Exit(m.Run())
+	environtest.Main(m)
 }
 
 func help(config string) int {

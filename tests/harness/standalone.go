@@ -23,7 +23,7 @@ import (
 )
 
 // startLimit is how long a standalone may take to be ready on a busy machine of two cores.
-const startLimit = 5 * time.Minute
+const startLimit = 15 * time.Minute
 
 // Options says what standalone to run. The zero value is one fake host.
 type Options struct {
