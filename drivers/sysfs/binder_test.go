@@ -19,7 +19,7 @@ import (
 )
 
 // deadline is that of binders whose accesses do not hang.
-const deadline = 30 * time.Second
+const deadline = 5 * time.Minute
 
 const vfio = "vfio-pci"
 

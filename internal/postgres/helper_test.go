@@ -109,7 +109,7 @@ func place(t *testing.T) string {
 	require.NoError(t, os.Chmod(parent, 0o711))
 	t.Cleanup(func() {
 		// A server that was killed may still be writing.
-		require.Eventually(t, func() bool { return os.RemoveAll(parent) == nil }, time.Minute, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return os.RemoveAll(parent) == nil }, 5*time.Minute, 50*time.Millisecond)
 	})
 	return filepath.Join(parent, "postgres")
 }

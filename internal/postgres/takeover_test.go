@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	waitLimit = time.Minute
+	waitLimit = 5 * time.Minute
 	waitStep  = 20 * time.Millisecond
 )
 

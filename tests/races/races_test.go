@@ -25,7 +25,7 @@ var (
 )
 
 // decideLimit bounds the search for an order of a history that explains it. It takes a second where there is one.
-const decideLimit = 2 * time.Minute
+const decideLimit = 10 * time.Minute
 
 // holderOf takes a holder's text apart.
 func holderOf(text string) (kind, id string) {

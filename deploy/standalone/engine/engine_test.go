@@ -85,7 +85,7 @@ func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
 
 func stop(t *testing.T, e *engine.Engine) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	defer cancel()
 	began := time.Now()
 	require.NoError(t, e.Stop(ctx))
@@ -131,7 +131,7 @@ func requireFound(t *testing.T, e *engine.Engine, query string, want int) {
 		found, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{Query: query})
 		require.NoError(t, err)
 		return len(found.GetExecutions()) == want
-	}, time.Minute, 20*time.Millisecond)
+	}, 5*time.Minute, 20*time.Millisecond)
 }
 
 func get(t *testing.T, url string) (status int, body string) {

@@ -40,8 +40,8 @@ const URLEnv = "CYBORG_TEST_DATABASE_URL"
 
 const (
 	dirPrefix  = "cyborg-postgrestest-"
-	startLimit = 5 * time.Minute // what takes a moment takes that on a machine that has much else to do
-	stopLimit  = 2 * time.Minute
+	startLimit = 15 * time.Minute // what takes a moment takes that on a machine that has much else to do
+	stopLimit  = 10 * time.Minute
 	poll       = 50 * time.Millisecond
 
 	objectInUse = "55006" // SQLSTATE: others are connected to the database, or to the template
