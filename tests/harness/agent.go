@@ -14,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // Agent is an agent in a process of its own, on a host of fake cards, that reports to a standalone. Its state lies where
@@ -61,7 +62,7 @@ func (a *Agent) prepare(t testing.TB, backends ...string) {
 	a.Reboot(t)
 	a.args = append(slices.Clone(backends), "--host", a.Host, "--root", a.root, "--image-dir", images, "--state-dir", a.state,
 		"--endpoints", "http://"+a.of.agents, "--temporal-address", a.of.Temporal,
-		"--metrics-listen", fmt.Sprintf("127.0.0.1:%d", Ports(t, 1)[0]))
+		"--metrics-listen", porttest.Address(t))
 	t.Cleanup(func() {
 		if a.Running() {
 			_ = a.cmd.Process.Kill() // it may just have ended

@@ -21,6 +21,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
@@ -163,7 +164,7 @@ func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 	disk := c.disk(t, "postgres", filepath.Join(c.dir, "postgres"), 512<<20)
 	require.NoError(t, os.Chmod(disk, 0o711))
 	config := postgres.Config{
-		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: Ports(t, 1)[0], DieWithParent: true,
+		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], DieWithParent: true,
 		Settings: map[string]string{"max_wal_size": "128MB", "min_wal_size": "32MB"},
 	}
 	node := newNode("postgres", NodePostgres, c.logs(), nil)
@@ -221,7 +222,7 @@ func (c *Cluster) program(t testing.TB, name string, kind NodeKind, binary strin
 
 func (c *Cluster) startTemporal(ctx context.Context, t testing.TB) {
 	t.Helper()
-	ports := Ports(t, 2)
+	ports := porttest.Ports(t, 2)
 	c.temporal = fmt.Sprintf("127.0.0.1:%d", ports[0])
 	c.add(ctx, c.program(t, "temporal", NodeTemporal, "cyborg-standalone",
 		[]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, "temporal")}, "temporal",
@@ -236,13 +237,13 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 	<-run.done
 	code, _ := run.exit()
 	require.Zero(t, code, migrate.Said(1000))
-	for i, port := range Ports(t, 2) {
+	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("conductor%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
 		c.add(ctx, c.program(t, name, NodeConductor, "cyborg", c.serverEnv(t, name),
 			"server", "--roles", "conductor", "--agent-listen", address, "--temporal-address", c.link(t, name, "temporal", c.temporal)))
 		c.metrics[name] = address
 	}
-	for i, port := range Ports(t, 2) {
+	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("api%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
 		c.add(ctx, c.program(t, name, NodeAPI, "cyborg", c.serverEnv(t, name),
 			"server", "--roles", "api", "--listen", address, "--temporal-address", c.link(t, name, "temporal", c.temporal)))
@@ -285,7 +286,7 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	if len(c.Links)%2 == 0 {
 		slices.Reverse(endpoints) // not all to the same
 	}
-	c.metrics[host] = fmt.Sprintf("127.0.0.1:%d", Ports(t, 1)[0])
+	c.metrics[host] = porttest.Address(t)
 	c.add(ctx, c.program(t, host, NodeAgent, "cyborg-agent", []string{"CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)},
 		"--host", host, "--root", c.root(host), "--image-dir", images, "--state-dir", filepath.Join(state, "agent"),
 		"--backends", fmt.Sprintf("[{driver: fake, options: {park: %q, handles: 2, park_dir: %q}}]", c.options.Park, park),

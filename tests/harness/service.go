@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // Service is a stub of one of OpenStack's services, always at the same address, that can be away, slow or wrong. What it
@@ -42,7 +44,7 @@ type Trouble struct {
 func StartService(t testing.TB, name string, handler http.Handler) *Service {
 	t.Helper()
 	s := &Service{
-		Name: name, Address: fmt.Sprintf("127.0.0.1:%d", Ports(t, 1)[0]), handler: handler, changed: make(chan struct{}),
+		Name: name, Address: porttest.Address(t), handler: handler, changed: make(chan struct{}),
 	}
 	require.NoError(t, s.Up())
 	t.Cleanup(s.Down)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // startLimit is how long a standalone may take to be ready on a busy machine of two cores.
@@ -107,7 +108,7 @@ func New(t testing.TB, options Options) *Standalone {
 	if dir == "" {
 		dir = Place(t)
 	}
-	ports := Ports(t, 4)
+	ports := porttest.Ports(t, 4)
 	s := &Standalone{
 		System:   System{StateDir: filepath.Join(dir, "state")},
 		URL:      fmt.Sprintf("http://127.0.0.1:%d", ports[0]),

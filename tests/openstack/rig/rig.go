@@ -19,7 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/cyborg-project/cyborg/tests/harness"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // Variable says which rig the tests use: "new" for one of their own, or the state directory of one that runs already.
@@ -106,7 +106,7 @@ func (o *own) start(t testing.TB, r *Rig) {
 	require.NoError(t, err)
 	if os.Getenv("RIG_PORT") == "" {
 		// They are held for as long as this process lives: Nova's are not used before a test asks for it.
-		first, _, err := harness.PortRow(portCount)
+		first, _, err := porttest.Row(portCount)
 		require.NoError(t, err)
 		r.ports = strconv.Itoa(first)
 	}

@@ -1,9 +1,8 @@
-package harness
+package porttest
 
 import (
 	"fmt"
 	"net"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +11,7 @@ import (
 // Nobody gets a port that another holds, though nobody listens on it.
 func TestPortsAreHeld(t *testing.T) {
 	t.Parallel()
-	first, release, err := PortRow(8)
+	first, release, err := Row(8)
 	require.NoError(t, err)
 	t.Cleanup(release)
 	for port := first; port < first+8; port++ {
@@ -27,23 +26,4 @@ func TestPortsAreHeld(t *testing.T) {
 		require.NoError(t, err, "it is free for whoever holds it")
 		require.NoError(t, listener.Close())
 	}
-}
-
-// A service can be away and back at once, any number of times.
-func TestServiceComesBackAtOnce(t *testing.T) {
-	t.Parallel()
-	s := StartService(t, "stub", nil)
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			for range 100 {
-				s.Down()
-				if err := s.Up(); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
 }

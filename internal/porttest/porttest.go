@@ -1,4 +1,9 @@
-package harness
+// Package porttest gives tests ports of loopback that they may listen on later, or after a pause, and that no other test of the
+// machine gets meanwhile: not one of another process, of another clone, or of another user.
+//
+// To listen on port 0, close and listen again is no way to have a port, because anybody may get it in between. Only tests import
+// this package.
+package porttest
 
 import (
 	"fmt"
@@ -17,13 +22,19 @@ const (
 	portTries = 1000
 )
 
+// Address is an address of loopback with such a port.
+func Address(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", Ports(t, 1)[0])
+}
+
 // Ports returns ports of loopback on which nobody listens, and which no other test of this machine gets until this one has
 // ended: a process may be about to start again on one.
 func Ports(t testing.TB, n int) []int {
 	t.Helper()
 	ports := make([]int, n)
 	for i := range ports {
-		first, release, err := PortRow(1)
+		first, release, err := Row(1)
 		require.NoError(t, err)
 		t.Cleanup(release)
 		ports[i] = first
@@ -31,9 +42,9 @@ func Ports(t testing.TB, n int) []int {
 	return ports
 }
 
-// PortRow returns the first of n ports in a row, on which nobody listens and which no other test of this machine gets before
+// Row returns the first of n ports in a row, on which nobody listens and which no other test of this machine gets before
 // they are released, or before this process has ended.
-func PortRow(n int) (first int, release func(), err error) {
+func Row(n int) (first int, release func(), err error) {
 	for range portTries {
 		first := firstPort + rand.IntN(lastPort-firstPort-n+2) //nolint:gosec // no secret
 		if release, ok := holdPorts(first, n); ok {
