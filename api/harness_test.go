@@ -315,7 +315,7 @@ func path(accelerator cyborg.Accelerator, rest ...string) string {
 
 // How long to wait for what must happen, and how often to look.
 const (
-	waitLimit = time.Minute
+	waitLimit = 5 * time.Minute
 	poll      = 10 * time.Millisecond
 )
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 func TestListenRefuses(t *testing.T) {
@@ -57,7 +58,7 @@ func TestListenRefuses(t *testing.T) {
 // served serves the handler until stop is called, which returns what Serve returned.
 func served(t *testing.T, handler http.Handler, endpoint api.Endpoint, options api.ServeOptions) (address string, stop func() error) {
 	t.Helper()
-	endpoint.Address = "127.0.0.1:0"
+	endpoint.Address = porttest.Address(t) // that nobody else gets when it is closed
 	listener, err := endpoint.Listen(t.Context())
 	require.NoError(t, err)
 	options.Log = quiet()

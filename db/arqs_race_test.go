@@ -273,7 +273,7 @@ func TestBindsShareTheirHost(t *testing.T) {
 		return scalar[int](t, r, `
 			SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == len(waiting)+1
-	}, time.Minute, 10*time.Millisecond)
+	}, 5*time.Minute, 10*time.Millisecond)
 	require.Empty(t, ended)
 	require.NoError(t, tx.Rollback(t.Context()))
 	for range len(waiting) + 1 {
@@ -308,7 +308,7 @@ func TestABindKeepsItsRequests(t *testing.T) {
 		return len(ended) > 0 || scalar[int](t, r, `
 			SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
-	}, time.Minute, time.Millisecond)
+	}, 5*time.Minute, time.Millisecond)
 	require.Empty(t, ended, "it did not wait")
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.NoError(t, <-ended)

@@ -52,7 +52,7 @@ func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, er
 func TestFeedIsCompleteAndInOrder(t *testing.T) {
 	t.Parallel()
 	const hosts, each, rounds, readers = 4, 3, 12, 4
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	r := newRecords(t)
 	second := openStore(t, r.url, defaults())
@@ -224,7 +224,7 @@ func (r *records) endOfFeed(t *testing.T) cyborg.Cursor {
 	require.Eventually(t, func() bool {
 		last, err := r.LastCursor(t.Context())
 		return err == nil && last == end
-	}, time.Minute, time.Millisecond)
+	}, 5*time.Minute, time.Millisecond)
 	return end
 }
 
@@ -267,7 +267,7 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 			for len(kinds) < len(want) { // transactions of other databases may keep the second back for a moment
 				select {
 				case <-wake:
-				case <-time.After(time.Minute):
+				case <-time.After(5 * time.Minute):
 					t.Fatal("nobody woke us")
 				}
 				events, err := r.Events(t.Context(), db.EventFilter{}, cursor, 0)
@@ -335,9 +335,9 @@ func TestWakeAfterLostConnection(t *testing.T) {
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
 	wake := r.Notify(t.Context())
 	listeners := "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%NOT transaction <%' AND pid <> pg_backend_pid()"
-	require.Eventually(t, func() bool { return scalar[int](t, r, "SELECT count(*) "+listeners) == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return scalar[int](t, r, "SELECT count(*) "+listeners) == 1 }, 5*time.Minute, 10*time.Millisecond)
 	r.exec(t, "SELECT pg_terminate_backend(pid) "+listeners)
-	require.Eventually(t, func() bool { return scalar[int](t, r, "SELECT count(*) "+listeners) == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return scalar[int](t, r, "SELECT count(*) "+listeners) == 1 }, 5*time.Minute, 10*time.Millisecond)
 	for len(wake) > 0 {
 		<-wake
 	}
@@ -348,7 +348,7 @@ func TestWakeAfterLostConnection(t *testing.T) {
 		<-wake
 		events, err := r.Events(t.Context(), db.EventFilter{}, cursor, 0)
 		return err == nil && len(events) > 0
-	}, time.Minute, time.Millisecond)
+	}, 5*time.Minute, time.Millisecond)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NotNil(t, r.Notify(gone))

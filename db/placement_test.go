@@ -128,7 +128,7 @@ func TestPlacementKnowsTheHostThatIsBeingRecorded(t *testing.T) {
 	go func() { switched <- r.SwitchPlacement(context.WithoutCancel(t.Context()), true, aWhile) }()
 	require.Eventually(t, func() bool {
 		return scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'hosts'::regclass AND NOT granted)") || len(switched) > 0
-	}, time.Minute, 5*time.Millisecond)
+	}, 5*time.Minute, 5*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-switched)
 	require.Equal(t, []string{"h1"}, r.due(t))
@@ -157,7 +157,7 @@ func TestPlacementKnowsTheAcceleratorThatIsBeingChanged(t *testing.T) {
 			require.Eventually(t, func() bool {
 				early = append(early, r.due(t)...)
 				return len(early) > 0 || scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted)", table)
-			}, time.Minute, 5*time.Millisecond)
+			}, 5*time.Minute, 5*time.Millisecond)
 			require.NoError(t, tx.Commit(t.Context()))
 			require.NoError(t, <-switched)
 			require.Empty(t, early)

@@ -67,7 +67,7 @@ func TestDeadlockIsTriedAgain(t *testing.T) {
 	go func() { _, err := r.Admit(t.Context(), toProgram(a.UUID)); admitted <- err }()
 	require.Eventually(t, func() bool {
 		return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
-	}, time.Minute, time.Millisecond)
+	}, 5*time.Minute, time.Millisecond)
 	require.NoError(t, lock(t.Context(), other, ids[0]))
 	require.NoError(t, other.Commit(t.Context()))
 	require.NoError(t, <-admitted)

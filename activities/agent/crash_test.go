@@ -206,7 +206,7 @@ func TestTwoTriesDoNotOverlap(t *testing.T) {
 	op := uuid.New()
 	first := make(chan *cyborg.Error, 1)
 	go func() { first <- h.do(workflows.AttachActivity, attach(op, handle), nil) }()
-	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, 60e9, 1e6)
+	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, 300e9, 1e6)
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.Nil(t, <-first, "it ended before the undo began")
 	require.False(t, h.attachedNow(handle))

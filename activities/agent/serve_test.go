@@ -99,7 +99,7 @@ func TestACancelledStepIsACancellation(t *testing.T) {
 		_, err := env.ExecuteActivity(workflows.AttachActivity, attach(op, handle))
 		ended <- err
 	}()
-	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, 5*time.Minute, time.Millisecond)
 	cancel()
 	err := <-ended
 	require.True(t, temporal.IsCanceledError(err), "%v", err)

@@ -317,7 +317,7 @@ func TestL14FailuresAreNoticedAndMended(t *testing.T) {
 					require.True(t, workflows.FromFailure(err).Kind.Retryable(), "%v", err)
 				}
 				return err == nil
-			}, time.Minute, time.Millisecond)
+			}, 5*time.Minute, time.Millisecond)
 			c.model.Fail = nil
 			c.sync("h1")
 			c.requireReserved(map[string]int{"h1_a.0": 0})

@@ -104,7 +104,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	require.Eventually(t, func() bool {
 		response, _ := g.send(http.MethodGet, short, nil)
 		return response.StatusCode == http.StatusConflict
-	}, time.Minute, 5*time.Millisecond, "each use makes it good for another moment only")
+	}, 5*time.Minute, 5*time.Millisecond, "each use makes it good for another moment only")
 
 	path := g.grant(t, "last-secret", time.Minute)
 	g.glance.Fail(glancetest.Failure{Status: http.StatusServiceUnavailable})

@@ -311,12 +311,12 @@ func TestAFileThatChangesIsReadAgain(t *testing.T) {
 	}
 	require.False(t, allowed(t, p, reader, "cyborg:arq:create"))
 	replace("cyborg:arq:create: role:reader\n")
-	require.Eventually(t, func() bool { return allowed(t, p, reader, "cyborg:arq:create") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return allowed(t, p, reader, "cyborg:arq:create") }, 5*time.Minute, time.Millisecond)
 	replace("cyborg:arq:create: role:\n")
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "is not taken") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "is not taken") }, 5*time.Minute, time.Millisecond)
 	require.True(t, allowed(t, p, reader, "cyborg:arq:create"), "what was in force stays")
 	replace("cyborg:arq:create: '!'\n")
-	require.Eventually(t, func() bool { return !allowed(t, p, admin, "cyborg:arq:create") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return !allowed(t, p, admin, "cyborg:arq:create") }, 5*time.Minute, time.Millisecond)
 	require.Equal(t, 1, strings.Count(log.String(), "is not taken"), "a mistake is told once")
 }
 

@@ -129,7 +129,7 @@ func (s *standalone) suggestions(where string, accelerators []cyborg.Accelerator
 		}
 		// Only pretended hardware: a suggestion must not take what somebody may need.
 		pretended := a.Driver == "fake" && a.Status() == cyborg.StatusInactive
-		if pretended && (free == nil || a.DeviceType == cyborg.FPGA && free.DeviceType != cyborg.FPGA) {
+		if pretended && (free == nil || a.DeviceType == cyborg.DeviceTypeFPGA && free.DeviceType != cyborg.DeviceTypeFPGA) {
 			free = a
 		}
 	}

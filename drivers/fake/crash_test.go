@@ -84,7 +84,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 		card.Latency[fake.StepProgram] = fake.Duration(time.Hour)
 	}))
 	kill := p.victim(t, "")
-	require.Eventually(t, func() bool { return p.bitstreams(t)[0] == "" }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return p.bitstreams(t)[0] == "" }, 5*time.Minute, 10*time.Millisecond)
 	kill()
 	require.Equal(t, []string{""}, p.bitstreams(t))
 	require.True(t, p.card(t).Deployables["r0"].Installed)

@@ -19,7 +19,7 @@ import (
 )
 
 // deadline is the deadline of binders in tests where no access hangs.
-const deadline = 30 * time.Second
+const deadline = 5 * time.Minute
 
 const vfio = "vfio-pci"
 

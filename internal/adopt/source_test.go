@@ -111,7 +111,7 @@ func (m *mariadb) start(t *testing.T) *mysql.Config {
 }
 
 func (m *mariadb) launch() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	var err error
 	if m.dir, err = os.MkdirTemp("", "cyborg-maria-"); err != nil {

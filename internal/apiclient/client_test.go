@@ -23,6 +23,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
@@ -72,12 +73,11 @@ func TestForeignErrorPagesAreNotTakenForTheAPI(t *testing.T) {
 
 func TestNothingListens(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close()
-	client := newClient(t, apiclient.Options{URL: server.URL})
+	nowhere := "http://" + porttest.Address(t)
+	client := newClient(t, apiclient.Options{URL: nowhere})
 	_, err := client.Host(t.Context(), "h1")
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
-	require.ErrorContains(t, err, "nothing listens at "+server.URL)
+	require.ErrorContains(t, err, "nothing listens at "+nowhere)
 	require.Contains(t, cyborg.AsError(err).Hint, "make run")
 }
 

@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/cli"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -138,11 +138,10 @@ func TestWhatIsEmptyIsRefused(t *testing.T) {
 
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close()
-	got := run(t.Context(), cli.Streams{Env: environment()}, "accelerator", "list", "--url", server.URL)
+	nowhere := "http://" + porttest.Address(t)
+	got := run(t.Context(), cli.Streams{Env: environment()}, "accelerator", "list", "--url", nowhere)
 	require.Equal(t, 6, got.code)
-	require.Contains(t, got.err, "Error: nothing listens at "+server.URL)
+	require.Contains(t, got.err, "Error: nothing listens at "+nowhere)
 	require.Contains(t, got.err, "\nStart one with `make run` or `cyborg-standalone`, or say where yours is with --url or CYBORG_URL.\n")
 }
 

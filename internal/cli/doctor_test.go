@@ -12,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // healthy is an API on which the doctor finds nothing.
@@ -160,7 +161,7 @@ func TestTheDoctorFinds(t *testing.T) {
 		state  doctor.State
 		found  string
 	}{
-		"no API": {func(f *fakeAPI) { f.server.Close() }, "api", doctor.Failed, "nothing listens at "},
+		"no API": {func(f *fakeAPI) { f.server.URL = "http://" + porttest.Address(f.t) }, "api", doctor.Failed, "nothing listens at "},
 		"another release": {func(f *fakeAPI) {
 			f.answers("GET /v1", http.StatusOK, map[string]any{"id": "v1", "status": "CURRENT", "product": "cyborg", "release": "9.9", "authentication": "none", "links": []any{}})
 		}, "release of client and server", doctor.Warning, "the server has 9.9, not " + cyborg.Version},

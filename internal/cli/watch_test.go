@@ -23,7 +23,7 @@ type screen struct{ transcript.Text }
 // awaits waits until the text is on the screen.
 func (s *screen) awaits(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, time.Minute, 5*time.Millisecond, "%q never came", text)
+	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, 5*time.Minute, 5*time.Millisecond, "%q never came", text)
 }
 
 // watched is a command that watches, and how it ends.

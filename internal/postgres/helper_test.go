@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/environtest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(helperEnv); config != "" {
 		os.Exit(help(config))
 	}
-	os.Exit(m.Run())
+	environtest.Main(m)
 }
 
 func help(config string) int {
@@ -108,7 +109,7 @@ func place(t *testing.T) string {
 	require.NoError(t, os.Chmod(parent, 0o711))
 	t.Cleanup(func() {
 		// A server that was killed may still be writing.
-		require.Eventually(t, func() bool { return os.RemoveAll(parent) == nil }, time.Minute, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return os.RemoveAll(parent) == nil }, 5*time.Minute, 50*time.Millisecond)
 	})
 	return filepath.Join(parent, "postgres")
 }

@@ -32,7 +32,7 @@ func TestWithoutRoot(t *testing.T) {
 	needRoot(t)
 	home := filepath.Dir(place(t))
 	require.NoError(t, os.Chown(home, nobody, nobody))
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.count=1", "-test.timeout=5m")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.count=1", "-test.timeout=1h")
 	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home, "XDG_RUNTIME_DIR="+home)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	output, err := cmd.CombinedOutput()

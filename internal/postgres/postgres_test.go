@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
@@ -83,7 +84,7 @@ func TestDataIsSafeByDefault(t *testing.T) {
 func TestServerOnTCPWantsThePassword(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
-	cfg.TCP = true
+	cfg.TCP, cfg.Port = true, porttest.Ports(t, 1)[0]
 	server := start(t, cfg)
 	url := server.TCPURL("postgres")
 	require.True(t, ask[bool](t, url, "SELECT inet_server_addr() IS NOT NULL"))
@@ -98,13 +99,14 @@ func TestServerOnTCPWantsThePassword(t *testing.T) {
 	require.ErrorContains(t, err, "password authentication failed")
 
 	stop(t, server)
+	cfg.Port = 0
 	require.Equal(t, url, start(t, cfg).TCPURL("postgres"), "a restart changes neither port nor password")
 }
 
 func TestServerOnABusyPort(t *testing.T) {
 	t.Parallel()
 	first := config(t)
-	first.TCP = true
+	first.TCP, first.Port = true, porttest.Ports(t, 1)[0]
 	server := start(t, first)
 	parsed, err := pgx.ParseConfig(server.TCPURL("postgres"))
 	require.NoError(t, err)

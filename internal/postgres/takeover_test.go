@@ -13,11 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
 const (
-	waitLimit = time.Minute
+	waitLimit = 5 * time.Minute
 	waitStep  = 20 * time.Millisecond
 )
 
@@ -27,7 +28,9 @@ func TestOrphanIsTakenOverAndStopped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := config(t)
-			cfg.TCP = tcp
+			if tcp {
+				cfg.TCP, cfg.Port = true, porttest.Ports(t, 1)[0]
+			}
 			pid := orphan(t, cfg)
 			require.True(t, ours(pid, cfg.Dir), "it outlives its parent")
 

@@ -5,12 +5,12 @@ package chaos_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -36,7 +36,7 @@ var (
 const token = "the-token-of-the-chaos-tests"
 
 // roundLimit is how long a round may take before it is taken for stuck.
-const roundLimit = 6 * time.Minute
+const roundLimit = 30 * time.Minute
 
 // shortWaits makes the system notice a death soon, and give up soon on what stays away.
 func shortWaits() []string {
@@ -222,7 +222,7 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.checker.answers(ctx, r.driver.remembered(), events); err != nil {
 		return err
 	}
-	if err := r.reader.compare(events, time.Minute); err != nil {
+	if err := r.reader.compare(events, restLimit); err != nil {
 		return err
 	}
 	if err := r.checker.connections(ctx); err != nil {
@@ -331,12 +331,14 @@ func (r *trial) summary() string {
 	return fmt.Sprint(counts, " and of accelerator requests ", r.driver.ledger.tally)
 }
 
-// keepSchedule writes the schedule to a file.
+// keepSchedule writes the schedule to a file of its own, which stays: other runs may have the same seed.
 func (r *trial) keepSchedule() {
-	path := filepath.Join(os.TempDir(), fmt.Sprintf("cyborg-chaos-%d.txt", r.plan.seed))
-	if err := os.WriteFile(path, []byte(r.plan.String()), 0o600); err != nil {
+	file, err := os.CreateTemp("", fmt.Sprintf("cyborg-chaos-%d-*.txt", r.plan.seed))
+	if err != nil {
 		r.t.Logf("the schedule cannot be kept: %v", err)
 		return
 	}
-	r.t.Logf("the schedule is in %s", path)
+
+	_, err = file.WriteString(r.plan.String())
+	r.t.Logf("the schedule is in %s (%v)", file.Name(), errors.Join(err, file.Close()))
 }

@@ -21,7 +21,7 @@ import (
 
 const (
 	// restLimit is how long the system may take to come to rest once everything is healed.
-	restLimit = 2 * time.Minute
+	restLimit = 10 * time.Minute
 	// mostConnections is what the processes together may keep to PostgreSQL: four servers of 16 and one that listens, and Temporal
 	// with 31.
 	mostConnections = 4*(16+1) + 31
@@ -236,8 +236,28 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 	return nil
 }
 
-// connections finds too many connections to PostgreSQL, and such as have been forgotten in a transaction.
+// connections finds too many connections to PostgreSQL, and such as have been forgotten in a transaction. PostgreSQL may need a
+// while to notice that the other end of some is gone.
 func (k *checker) connections(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, restLimit)
+	defer cancel()
+	var last error
+	for {
+		err := k.connected(ctx)
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil { // the end of ctx is no news
+			last = err
+		}
+		if pause(ctx, 300*time.Millisecond) != nil {
+			return last
+		}
+	}
+}
+
+// connected says what is wrong with the connections of this moment.
+func (k *checker) connected(ctx context.Context) error {
 	return k.records(ctx, func(conn *pgx.Conn) error {
 		var all, idle int
 		err := conn.QueryRow(ctx, `

@@ -29,7 +29,7 @@ const (
 	held = fake.Duration(10 * time.Minute)
 
 	tryLimit    = 12 * time.Second // of one request
-	answerLimit = 90 * time.Second // until a request is answered, whatever is away meanwhile
+	answerLimit = 10 * time.Minute // until a request is answered, whatever is away meanwhile
 	reachLimit  = 15 * time.Second // until a step is under way
 )
 
@@ -350,7 +350,7 @@ func (d *driver) free(ctx context.Context, a apiclient.Accelerator) error {
 // mustDo asks while nothing is wrong, and waits for the end. On a busy machine an agent may take its time: what can pass
 // is tried again.
 func (d *driver) mustDo(ctx context.Context, r request) (err error) {
-	for range 3 {
+	for range 10 {
 		if err = d.doOnce(ctx, r); err == nil {
 			return nil
 		}

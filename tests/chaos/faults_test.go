@@ -54,12 +54,14 @@ func (s *saboteur) strike(f fault) (heal func() error, err error) {
 	nothing := func() error { return nil }
 	switch f.manner {
 	case kill, reboot:
-		node := s.c.Node(f.target)
-		if node.Kill() {
-			s.kills.Add(1)
+		node, ran := s.c.Node(f.target), false
+		if f.manner == kill {
+			ran = node.Kill()
+		} else {
+			ran, err = s.d.reboot(f.target)
 		}
-		if f.manner == reboot {
-			err = s.d.reboot(f.target)
+		if ran {
+			s.kills.Add(1)
 		}
 		return func() error { node.Up(); return nil }, err
 	case freeze:

@@ -133,6 +133,20 @@ func (l *ledger) rebooted(host string) {
 	}
 }
 
+// strike notes that the host of the binding boots when its requests are bound for certain.
+func (l *ledger) strike(b *binding) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b.struck = true
+}
+
+// copyOf is a binding as it is now; a boot of its host may change it at any moment.
+func (l *ledger) copyOf(b *binding) binding {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return *b
+}
+
 // unrescued finds an instance that lost its accelerators at a boot of its host and was not rebooted for that, or more often than
 // that.
 func (l *ledger) unrescued(reboots func(instance uuid.UUID) int) error {
@@ -256,8 +270,8 @@ func (d *driver) runRequests(ctx context.Context, j *job) error {
 	}
 	var (
 		both    sync.WaitGroup
-		bound   = *b
-		deleted = *b
+		bound   = d.ledger.copyOf(b)
+		deleted = d.ledger.copyOf(b)
 		errs    [2]error
 		certain bool
 	)
@@ -277,15 +291,14 @@ func (d *driver) runRequests(ctx context.Context, j *job) error {
 
 // strikeHost has the host of bound requests boot: what follows nobody has to ask for.
 func (d *driver) strikeHost(j *job) error {
-	node := d.c.Node(j.host)
-	node.Kill()
-	defer node.Up()
-	j.binding.struck = true
-	return d.reboot(j.host)
+	defer d.c.Node(j.host).Up()
+	d.ledger.strike(j.binding)
+	_, err := d.reboot(j.host)
+	return err
 }
 
-// reboot has a host that has no agent at the moment boot.
-func (d *driver) reboot(host string) error {
+// reboot has a host boot, and says whether its agent ran until then.
+func (d *driver) reboot(host string) (ran bool, err error) {
 	d.ledger.rebooted(host)
 	return d.c.Reboot(host)
 }

@@ -9,12 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // Agent is an agent in a process of its own, on a host of fake cards, that reports to a standalone. Its state lies where
@@ -62,7 +62,7 @@ func (a *Agent) prepare(t testing.TB, backends ...string) {
 	a.Reboot(t)
 	a.args = append(slices.Clone(backends), "--host", a.Host, "--root", a.root, "--image-dir", images, "--state-dir", a.state,
 		"--endpoints", "http://"+a.of.agents, "--temporal-address", a.of.Temporal,
-		"--metrics-listen", fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0]))
+		"--metrics-listen", porttest.Address(t))
 	t.Cleanup(func() {
 		if a.Running() {
 			_ = a.cmd.Process.Kill() // it may just have ended
@@ -77,15 +77,13 @@ func (a *Agent) prepare(t testing.TB, backends ...string) {
 // Reboot gives the machine a new boot id, which the next process finds.
 func (a *Agent) Reboot(t testing.TB) {
 	t.Helper()
-	path := filepath.Join(a.root, "proc/sys/kernel/random/boot_id")
-	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	require.NoError(t, os.WriteFile(path, []byte(uuid.NewString()+"\n"), 0o600))
+	require.NoError(t, writeBootID(a.root))
 }
 
 // SetClock sets the machine's clock off.
 func (a *Agent) SetClock(t testing.TB, off time.Duration) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(a.clock(), []byte(off.String()), 0o600))
+	require.NoError(t, replaceFile(a.clock(), off.String()))
 }
 
 func (a *Agent) clock() string { return filepath.Join(a.root, "clock") }

@@ -21,6 +21,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
@@ -73,10 +74,8 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Cluster{
 		Hosts: options.Hosts, options: options, dir: Place(t), cancel: cancel, metrics: map[string]string{},
-		env: append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-			return strings.HasPrefix(v, "CYBORG_") || strings.HasPrefix(v, "TEMPORAL_")
-		}), options.Env...),
 	}
+	c.env = Environ(c.dir, options.Env...)
 	c.StateDir, c.parks = filepath.Join(c.dir, "state"), filepath.Join(c.dir, "parks")
 	c.database = func() (string, error) { return c.records, nil }
 	t.Cleanup(func() { c.close(t) })
@@ -165,7 +164,7 @@ func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 	disk := c.disk(t, "postgres", filepath.Join(c.dir, "postgres"), 512<<20)
 	require.NoError(t, os.Chmod(disk, 0o711))
 	config := postgres.Config{
-		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: freePorts(t, 1)[0], DieWithParent: true,
+		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], DieWithParent: true,
 		Settings: map[string]string{"max_wal_size": "128MB", "min_wal_size": "32MB"},
 	}
 	node := newNode("postgres", NodePostgres, c.logs(), nil)
@@ -223,7 +222,7 @@ func (c *Cluster) program(t testing.TB, name string, kind NodeKind, binary strin
 
 func (c *Cluster) startTemporal(ctx context.Context, t testing.TB) {
 	t.Helper()
-	ports := freePorts(t, 2)
+	ports := porttest.Ports(t, 2)
 	c.temporal = fmt.Sprintf("127.0.0.1:%d", ports[0])
 	c.add(ctx, c.program(t, "temporal", NodeTemporal, "cyborg-standalone",
 		[]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, "temporal")}, "temporal",
@@ -238,13 +237,13 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 	<-run.done
 	code, _ := run.exit()
 	require.Zero(t, code, migrate.Said(1000))
-	for i, port := range freePorts(t, 2) {
+	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("conductor%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
 		c.add(ctx, c.program(t, name, NodeConductor, "cyborg", c.serverEnv(t, name),
 			"server", "--roles", "conductor", "--agent-listen", address, "--temporal-address", c.link(t, name, "temporal", c.temporal)))
 		c.metrics[name] = address
 	}
-	for i, port := range freePorts(t, 2) {
+	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("api%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
 		c.add(ctx, c.program(t, name, NodeAPI, "cyborg", c.serverEnv(t, name),
 			"server", "--roles", "api", "--listen", address, "--temporal-address", c.link(t, name, "temporal", c.temporal)))
@@ -279,7 +278,7 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	for _, dir := range []string{images, park, c.NovaConfDir(host)} {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 	}
-	require.NoError(t, c.Reboot(host))
+	require.NoError(t, writeBootID(c.root(host)))
 	var endpoints []string
 	for _, conductor := range []string{"conductor1", "conductor2"} {
 		endpoints = append(endpoints, "http://"+c.link(t, host, conductor, c.metrics[conductor]))
@@ -287,7 +286,7 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	if len(c.Links)%2 == 0 {
 		slices.Reverse(endpoints) // not all to the same
 	}
-	c.metrics[host] = fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	c.metrics[host] = porttest.Address(t)
 	c.add(ctx, c.program(t, host, NodeAgent, "cyborg-agent", []string{"CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)},
 		"--host", host, "--root", c.root(host), "--image-dir", images, "--state-dir", filepath.Join(state, "agent"),
 		"--backends", fmt.Sprintf("[{driver: fake, options: {park: %q, handles: 2, park_dir: %q}}]", c.options.Park, park),
@@ -306,17 +305,15 @@ func (c *Cluster) Image(host, name string, content []byte) (string, error) {
 
 func (c *Cluster) root(host string) string { return filepath.Join(c.dir, "roots", host) }
 
-// Reboot gives a host a new boot id, which the next process finds.
-func (c *Cluster) Reboot(host string) error {
-	path := filepath.Join(c.root(host), "proc/sys/kernel/random/boot_id")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, []byte(uuid.NewString()+"\n"), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
+// Reboot cuts a host's power and gives it a new boot id, which the next process of its agent finds: whoever else lets the agent
+// run or boots the host meanwhile, no process sees two boots. It says whether the agent ran. Node.Up lets it run again.
+func (c *Cluster) Reboot(host string) (ran bool, err error) {
+	return c.Node(host).PowerCut(func() error { return writeBootID(c.root(host)) })
+}
+
+// writeBootID gives a machine a new boot id, where a program finds it that takes this directory for its root.
+func writeBootID(root string) error {
+	return replaceFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"), uuid.NewString()+"\n")
 }
 
 // Unready says what does not run as it should.

@@ -41,14 +41,18 @@ type Node struct {
 	launch func(ctx context.Context) (*instance, error)
 	clock  string // the file with how far its clock is off
 
-	mu      sync.Mutex
-	now     *instance // nil while it does not run
-	down    bool      // it is not to run
-	closing bool
-	changed chan struct{} // closed, and replaced, whenever one of these changes
-	exits   []Exit
-	frozen  []int         // processes that were stopped with it: those of PostgreSQL outlive the first
-	over    chan struct{} // closed when it is supervised no more
+	power sync.Mutex // held by whoever cuts its power
+
+	mu       sync.Mutex
+	now      *instance // nil while it does not run
+	starting bool      // it is about to run
+	down     bool      // it is not to run
+	dark     bool      // it has no power, and cannot run whoever wants it to
+	closing  bool
+	changed  chan struct{} // closed, and replaced, whenever one of these changes
+	exits    []Exit
+	frozen   []int         // processes that were stopped with it: those of PostgreSQL outlive the first
+	over     chan struct{} // closed when it is supervised no more
 }
 
 // Exit is one end of a process.
@@ -94,8 +98,8 @@ func (n *Node) supervise(ctx context.Context) {
 			continue
 		}
 		n.mu.Lock()
-		n.now = run
-		if n.down || n.closing { // somebody wanted it gone meanwhile
+		n.now, n.starting = run, false
+		if n.down || n.dark || n.closing { // somebody wanted it gone meanwhile
 			_ = syscall.Kill(run.pid, syscall.SIGKILL)
 		}
 		n.notify()
@@ -111,12 +115,13 @@ func (n *Node) supervise(ctx context.Context) {
 func (n *Node) awaitWanted() bool {
 	for {
 		n.mu.Lock()
-		down, closing, changed := n.down, n.closing, n.changed
+		closing, wanted, changed := n.closing, !n.down && !n.dark, n.changed
+		n.starting = wanted && !closing
 		n.mu.Unlock()
 		switch {
 		case closing:
 			return false
-		case !down:
+		case wanted:
 			return true
 		}
 		<-changed
@@ -126,9 +131,9 @@ func (n *Node) awaitWanted() bool {
 func (n *Node) noteExit(exit Exit) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	exit.Asked = n.down || n.closing
+	exit.Asked = n.down || n.dark || n.closing
 	n.exits = append(n.exits, exit)
-	n.now = nil
+	n.now, n.starting = nil, false
 	n.notify()
 }
 
@@ -163,6 +168,39 @@ func (n *Node) Kill() bool {
 	n.Thaw() // those of its processes that stand still could not notice
 	<-run.done
 	return killed
+}
+
+// PowerCut kills it, has a change made while it does not run, and then holds it down. It returns false where it did not run.
+// Nothing else makes it run before the change is made, and of several cuts one begins when the one before it is over.
+func (n *Node) PowerCut(change func() error) (ran bool, err error) {
+	n.power.Lock()
+	defer n.power.Unlock()
+	n.setDark(true)
+	defer n.setDark(false)
+
+	ran = n.Kill()
+	n.awaitGone()
+	return ran, change()
+}
+
+func (n *Node) setDark(dark bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dark = dark
+	n.notify()
+}
+
+// awaitGone returns when it neither runs nor is about to.
+func (n *Node) awaitGone() {
+	for {
+		n.mu.Lock()
+		gone, changed := n.now == nil && !n.starting, n.changed
+		n.mu.Unlock()
+		if gone {
+			return
+		}
+		<-changed
+	}
 }
 
 // Stop asks it to stop, waits until it has, holds it down, and returns its exit code.
@@ -257,11 +295,7 @@ func (n *Node) Exits() []Exit {
 
 // SetClock puts its clock forward, or back.
 func (n *Node) SetClock(offset time.Duration) error {
-	temporary := n.clock + ".new"
-	if err := os.WriteFile(temporary, []byte(offset.String()), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, n.clock)
+	return replaceFile(n.clock, offset.String())
 }
 
 // Said is the end of what it has said.

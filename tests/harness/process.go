@@ -16,7 +16,7 @@ import (
 )
 
 // stopLimit is how long a process may take to stop in order.
-const stopLimit = 3 * time.Minute
+const stopLimit = 10 * time.Minute
 
 // process is a program that a test runs, kills and runs again. Its methods fail the test where something goes wrong.
 type process struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // Server is a `cyborg server` in a process of its own, beside that of a standalone and over the same records and Temporal.
@@ -27,7 +28,7 @@ func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
 	t.Helper()
 	database, err := s.DatabaseURL()
 	require.NoError(t, err)
-	ports := freePorts(t, 2)
+	ports := porttest.Ports(t, 2)
 	server := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), process: newProcess("cyborg")}
 	server.API, err = apiclient.New(apiclient.Options{URL: server.URL})
 	require.NoError(t, err)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // Service is a stub of one of OpenStack's services, always at the same address, that can be away, slow or wrong. What it
@@ -21,10 +23,11 @@ type Service struct {
 
 	handler http.Handler
 
-	mu      sync.Mutex
-	server  *http.Server // nil while it is away
-	trouble Trouble
-	changed chan struct{} // closed, and replaced, whenever the trouble changes
+	mu       sync.Mutex
+	server   *http.Server // nil while it is away
+	listener net.Listener // of the server
+	trouble  Trouble
+	changed  chan struct{} // closed, and replaced, whenever the trouble changes
 }
 
 // Trouble is how the requests of a service go wrong.
@@ -41,7 +44,7 @@ type Trouble struct {
 func StartService(t testing.TB, name string, handler http.Handler) *Service {
 	t.Helper()
 	s := &Service{
-		Name: name, Address: fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0]), handler: handler, changed: make(chan struct{}),
+		Name: name, Address: porttest.Address(t), handler: handler, changed: make(chan struct{}),
 	}
 	require.NoError(t, s.Up())
 	t.Cleanup(s.Down)
@@ -53,7 +56,8 @@ func (s *Service) Down() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
-		_ = s.server.Close() // it is gone in any case
+		_ = s.server.Close()   // it is gone in any case
+		_ = s.listener.Close() // the server may not have got it yet, and then its address stays taken for a moment
 		s.server = nil
 	}
 }
@@ -70,6 +74,7 @@ func (s *Service) Up() error {
 		return err
 	}
 	s.server = &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}
+	s.listener = listener
 	go s.server.Serve(listener) //nolint:errcheck // Down ends it
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // settleLimit is how long the system may take to come to rest after a kill: a heartbeat timeout, the agent's absence, a
-// reconcile round, and a busy machine.
-const settleLimit = 3 * time.Minute
+// reconcile round, and a busy machine. Like every limit here it ends what hangs, and says nothing about speed.
+const settleLimit = 15 * time.Minute
 
 // ParkDir is where the fake cards of a host are.
 func (s *System) ParkDir(host string) string { return s.parkDir(host, "fake") }

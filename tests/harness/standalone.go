@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -22,10 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // startLimit is how long a standalone may take to be ready on a busy machine of two cores.
-const startLimit = 5 * time.Minute
+const startLimit = 15 * time.Minute
 
 // Options says what standalone to run. The zero value is one fake host.
 type Options struct {
@@ -109,7 +108,7 @@ func New(t testing.TB, options Options) *Standalone {
 	if dir == "" {
 		dir = Place(t)
 	}
-	ports := freePorts(t, 4)
+	ports := porttest.Ports(t, 4)
 	s := &Standalone{
 		System:   System{StateDir: filepath.Join(dir, "state")},
 		URL:      fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
@@ -118,7 +117,7 @@ func New(t testing.TB, options Options) *Standalone {
 		options:  options,
 		agents:   fmt.Sprintf("127.0.0.1:%d", ports[1]),
 	}
-	s.env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return len(v) > 7 && v[:7] == "CYBORG_" }),
+	s.env = Environ(dir,
 		fmt.Sprintf("CYBORG_API_LISTEN=127.0.0.1:%d", ports[0]),
 		"CYBORG_AGENT_ENDPOINT_LISTEN="+s.agents,
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_LISTEN=127.0.0.1:%d", ports[2]),
@@ -231,33 +230,6 @@ func Until(t testing.TB, ctx context.Context, what string, check func() error) {
 		case <-ticker.C:
 		}
 	}
-}
-
-// freePorts returns ports of loopback on which nobody listens, and which no other test of this machine gets until this one has
-// ended: a process may be about to start again on one. They lie below those that the kernel gives to outgoing connections.
-func freePorts(t testing.TB, n int) []int {
-	t.Helper()
-	const from, to, tries = 10000, 20000, 1000 // the embedded Temporal looks for its own above
-	var ports []int
-	for range tries {
-		if len(ports) == n {
-			return ports
-		}
-		port := from + rand.IntN(to-from) //nolint:gosec // no secret
-		// An abstract name (unix(7)) is one process's on the whole machine, and is free when that has ended, however it did.
-		taken, err := net.Listen("unix", fmt.Sprintf("@cyborg-test-port-%d", port)) //nolint:noctx // nobody connects
-		if err != nil {
-			continue
-		}
-		t.Cleanup(func() { _ = taken.Close() })
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)) //nolint:noctx // only to find a free port
-		if err == nil {
-			defer listener.Close()
-			ports = append(ports, port)
-		}
-	}
-	require.Len(t, ports, n, "free ports")
-	return ports
 }
 
 // CLI runs the cyborg client against the standalone and returns what it printed and its exit code.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
@@ -26,7 +27,7 @@ type moving struct {
 func newMoving(t *testing.T) *moving {
 	t.Helper()
 	server, err := postgres.Start(t.Context(), postgres.Config{
-		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, FsyncOff: true, DieWithParent: true,
+		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], FsyncOff: true, DieWithParent: true,
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Stop(context.WithoutCancel(t.Context()))) })
@@ -56,7 +57,9 @@ func connect(t *testing.T, url string) *pgx.Conn {
 
 func (m *moving) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	return exec.Command(harness.Binary(t, "cyborg"), append(args, "--database-url", m.to)...)
+	cmd := exec.Command(harness.Binary(t, "cyborg"), append(args, "--database-url", m.to)...)
+	cmd.Env = harness.Environ(t.TempDir())
+	return cmd
 }
 
 func (m *moving) adopt(t *testing.T) *exec.Cmd {

@@ -64,7 +64,7 @@ func TestAgentAway(t *testing.T) {
 		require.Contains(t, op.Error.Message, "host "+rack+" has been silent since 20")
 		require.Contains(t, op.Error.Hint, rack)
 		require.GreaterOrEqual(t, op.EndedAt.Sub(op.CreatedAt), 8*time.Second, "it waits for the agent")
-		require.Less(t, op.EndedAt.Sub(op.CreatedAt), 29*time.Second, "but not as long as without the option")
+		require.Contains(t, op.Error.Message, " within 8s", "as long as the option says")
 		c.requireUndone(t, s, cyborg.OperationFailed)
 	}
 	requireSilent(t, s, a, killed)

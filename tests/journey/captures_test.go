@@ -81,8 +81,9 @@ func recordVirtualFunctions(t *testing.T) string {
 	host.SetVFs("0000:17:00.0", "5")
 	host.SetVFs("0000:3b:00.0", "2")
 	archive := filepath.Join(t.TempDir(), "recorded.tar.gz")
-	out, err := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg-agent"),
-		"record", "--root", host.Root(), "--output", archive).CombinedOutput()
+	record := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg-agent"), "record", "--root", host.Root(), "--output", archive)
+	record.Env = harness.Environ(t.TempDir())
+	out, err := record.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return archive
 }

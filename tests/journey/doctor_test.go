@@ -1,7 +1,6 @@
 package journey_test
 
 import (
-	"os"
 	"os/exec"
 	"regexp"
 	"testing"
@@ -21,7 +20,7 @@ func TestTheDoctorSeesThatNobodyServesTheQueue(t *testing.T) {
 	look := func() (said string, healthy bool) {
 		doctor := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg"), "server", "doctor",
 			"--temporal-address", c.Temporal(), "--listen", "127.0.0.1:0", "--agent-listen", "127.0.0.1:0")
-		doctor.Env = append(os.Environ(), "CYBORG_DATABASE_URL="+database)
+		doctor.Env = harness.Environ(t.TempDir(), "CYBORG_DATABASE_URL="+database)
 		output, err := doctor.CombinedOutput()
 		return string(output), err == nil // a warning is no failure
 	}

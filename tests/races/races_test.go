@@ -25,7 +25,7 @@ var (
 )
 
 // decideLimit bounds the search for an order of a history that explains it. It takes a second where there is one.
-const decideLimit = 2 * time.Minute
+const decideLimit = 10 * time.Minute
 
 // holderOf takes a holder's text apart.
 func holderOf(text string) (kind, id string) {
@@ -42,7 +42,8 @@ type system struct {
 func start(t *testing.T, hosts ...string) *system {
 	t.Helper()
 	s := &system{Standalone: harness.Start(t, harness.Options{Hosts: hosts, Env: []string{
-		"CYBORG_API_MAX_IN_FLIGHT=500", "CYBORG_API_QUEUE_WAIT=2m", "CYBORG_OPERATIONS_AGENT_WAIT=2m", "CYBORG_LOG_LEVEL=warn",
+		"CYBORG_API_MAX_IN_FLIGHT=500", "CYBORG_API_QUEUE_WAIT=10m", "CYBORG_API_SYNC_WAIT=10m", "CYBORG_OPERATIONS_AGENT_WAIT=10m", "CYBORG_ARQS_BIND_TIMEOUT=10m",
+		"CYBORG_LOG_LEVEL=warn",
 	}})}
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
 	t.Cleanup(transport.CloseIdleConnections)

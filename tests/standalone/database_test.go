@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/internal/commandline"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
@@ -19,7 +20,7 @@ import (
 func TestExistingPostgres(t *testing.T) {
 	t.Parallel()
 	pg, err := postgres.Start(t.Context(), postgres.Config{
-		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, FsyncOff: true, DieWithParent: true,
+		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], FsyncOff: true, DieWithParent: true,
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pg.Stop(context.WithoutCancel(t.Context()))) })

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	patience = time.Minute
+	patience = 5 * time.Minute
 	tick     = 5 * time.Millisecond
 	card     = "00fa:01:00.0"
 	region   = "fake_fpga_00fa_01_00_0_r0"

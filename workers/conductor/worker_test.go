@@ -138,7 +138,7 @@ func TestServeWaitsForTemporal(t *testing.T) {
 	s.mu.Lock()
 	s.known = true
 	s.mu.Unlock()
-	for limit, queue := time.After(time.Minute), ""; queue != workflows.ConductorQueue; { // it has one of its own as well
+	for limit, queue := time.After(5*time.Minute), ""; queue != workflows.ConductorQueue; { // it has one of its own as well
 		select {
 		case queue = <-s.polled:
 		case <-limit:

@@ -168,7 +168,7 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 	<-ended
 	switch {
 	case err != nil:
-		return cyborg.Errorf(cyborg.Unavailable, "Temporal does not start: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not start: %w", err)
 	case e.server == nil:
 		return e.Err()
 	}
@@ -203,7 +203,7 @@ func (e *Engine) Err() error {
 // fail is what happens where Temporal would end the process: it tells the engine's user, and ends the goroutine.
 func (e *Engine) fail(message string) {
 	e.failOnce.Do(func() {
-		e.err = cyborg.Errorf(cyborg.Unavailable, "Temporal gave up: %s", message)
+		e.err = cyborg.Errorf(cyborg.ErrUnavailable, "Temporal gave up: %s", message)
 		close(e.done)
 	})
 	runtime.Goexit()
@@ -232,10 +232,10 @@ func (e *Engine) stop(ctx context.Context) error {
 	select {
 	case err = <-stopped:
 		if err != nil {
-			err = cyborg.Errorf(cyborg.Internal, "Temporal did not stop as it should: %w", err)
+			err = cyborg.Errorf(cyborg.ErrInternal, "Temporal did not stop as it should: %w", err)
 		}
 	case <-ctx.Done():
-		err = cyborg.Errorf(cyborg.Timeout, "Temporal did not stop in time: %w", context.Cause(ctx))
+		err = cyborg.Errorf(cyborg.ErrTimeout, "Temporal did not stop in time: %w", context.Cause(ctx))
 	}
 	e.lock.release(ctx)
 	return err

@@ -36,7 +36,7 @@ func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 		ConnectionOptions: client.ConnectionOptions{TLS: e.ClientTLS()},
 	})
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to the embedded Temporal at %s: %w", e.frontend, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to the embedded Temporal at %s: %w", e.frontend, err)
 	}
 	defer conn.Close()
 	n := namespace{name: cfg.Namespace, workflows: conn.WorkflowService(), operator: conn.OperatorService()}
@@ -48,14 +48,14 @@ func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-func kindOf(ctx context.Context, err error) cyborg.Kind {
+func kindOf(ctx context.Context, err error) cyborg.ErrorKind {
 	if _, ok := errors.AsType[*cyborg.Error](err); ok {
-		return cyborg.KindOf(err)
+		return cyborg.ErrorKindOf(err)
 	}
 	if ctx.Err() != nil {
-		return cyborg.Timeout
+		return cyborg.ErrTimeout
 	}
-	return cyborg.Unavailable
+	return cyborg.ErrUnavailable
 }
 
 type namespace struct {
@@ -104,7 +104,7 @@ func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 		case !ok:
 			missing[name] = want
 		case is != want:
-			return cyborg.Errorf(cyborg.Invalid, "its search attribute %s is a %s and should be a %s: remove it, or use another namespace", name, is, want)
+			return cyborg.Errorf(cyborg.ErrInvalid, "its search attribute %s is a %s and should be a %s: remove it, or use another namespace", name, is, want)
 		}
 	}
 	if len(missing) == 0 {

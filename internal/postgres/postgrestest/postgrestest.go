@@ -31,6 +31,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cyborg-project/cyborg/internal/environtest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
@@ -39,8 +40,8 @@ const URLEnv = "CYBORG_TEST_DATABASE_URL"
 
 const (
 	dirPrefix  = "cyborg-postgrestest-"
-	startLimit = 5 * time.Minute // what takes a moment takes that on a machine that has much else to do
-	stopLimit  = 2 * time.Minute
+	startLimit = 15 * time.Minute // what takes a moment takes that on a machine that has much else to do
+	stopLimit  = 10 * time.Minute
 	poll       = 50 * time.Millisecond
 
 	objectInUse = "55006" // SQLSTATE: others are connected to the database, or to the template
@@ -56,6 +57,11 @@ func Runner(m *testing.M) interface{ Run() int } { return runner{m} }
 type runner struct{ tests *testing.M }
 
 func (r runner) Run() int {
+	if err := environtest.Clear(); err != nil { // PGOPTIONS and the like would be heeded by every connection
+		fmt.Fprintln(os.Stderr, "postgrestest:", err)
+		return 1
+	}
+
 	code := r.tests.Run()
 	if err := process.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "postgrestest:", err)
@@ -203,19 +209,11 @@ func (s *server) startPrivate(ctx context.Context) error {
 	if err := sweep(); err != nil {
 		return err
 	}
-	path, err := os.MkdirTemp("", dirPrefix)
-	if err != nil {
+	var err error
+	if s.dir, err = newDir(); err != nil {
 		return err
 	}
-	if err := os.Chmod(path, 0o711); err != nil {
-		return err
-	}
-	if s.dir, err = os.Open(path); err != nil {
-		return err
-	}
-	if err := syscall.Flock(int(s.dir.Fd()), syscall.LOCK_EX); err != nil { // waits at most for another's sweep
-		return err
-	}
+	path := s.dir.Name()
 	s.private, err = postgres.Start(ctx, postgres.Config{
 		Dir: filepath.Join(path, "postgres"), FsyncOff: true, DieWithParent: true,
 		Settings: map[string]string{"shared_buffers": "64MB", "autovacuum": "off", "max_connections": "300"},
@@ -225,6 +223,45 @@ func (s *server) startPrivate(ctx context.Context) error {
 	}
 	s.base = s.private.URL("postgres")
 	return nil
+}
+
+// newDir makes a directory that is locked. The sweep of another process may have come between, on a machine that stood still in
+// that moment, and then there is another try.
+func newDir() (*os.File, error) {
+	for {
+		path, err := os.MkdirTemp("", dirPrefix)
+		if err != nil {
+			return nil, err
+		}
+		dir, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+
+		err = lock(dir) // waits at most for another's sweep
+		if err == nil {
+			err = os.Chmod(path, 0o711)
+		}
+		if err == nil {
+			return dir, nil
+		}
+		_ = dir.Close() // it was only opened to lock it
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+}
+
+// lock takes the lock of a directory, also where signals arrive meanwhile.
+func lock(dir *os.File) error {
+	for {
+		if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
 }
 
 // close stops the server and removes its directory, or drops the templates from a server that is not ours.

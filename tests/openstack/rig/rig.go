@@ -11,17 +11,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // Variable says which rig the tests use: "new" for one of their own, or the state directory of one that runs already.
 // Without it, tests that need a rig are skipped.
 const Variable = "OPENSTACK_RIG"
+
+// portCount is how many ports in a row a rig has.
+const portCount = 8
 
 // Part is how much of OpenStack a test needs. Each part contains the one before.
 type Part string
@@ -44,6 +50,7 @@ type Rig struct {
 	Image string
 
 	state string
+	ports string // the first of its own; empty where the script chooses them
 	alone sync.Mutex
 }
 
@@ -97,6 +104,12 @@ func (o *own) start(t testing.TB, r *Rig) {
 	var err error
 	r.state, err = os.MkdirTemp("", "cyborg-rig-") //nolint:usetesting // it serves more than one test
 	require.NoError(t, err)
+	if os.Getenv("RIG_PORT") == "" {
+		// They are held for as long as this process lives: Nova's are not used before a test asks for it.
+		first, _, err := porttest.Row(portCount)
+		require.NoError(t, err)
+		r.ports = strconv.Itoa(first)
+	}
 	o.guard = exec.Command(script(), "--state", r.state, "guard") //nolint:noctx // it outlives this process
 	o.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}     // Ctrl-C is not for it
 	o.hold, err = o.guard.StdinPipe()
@@ -135,6 +148,9 @@ func (r *Rig) command(t testing.TB, env []string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), script(), append([]string{"--state", r.state}, args...)...)
 	cmd.Env = append(os.Environ(), env...)
+	if r.ports != "" {
+		cmd.Env = append(cmd.Env, "RIG_PORT="+r.ports)
+	}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Run(), "rig %s: %s", strings.Join(args, " "), &stderr)

@@ -1,0 +1,28 @@
+package environtest
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestStrip(t *testing.T) {
+	t.Parallel()
+	given := []string{
+		"PATH=/bin", "HOME=/home/me", "CYBORG_URL=http://prod", "CYBORG_BIN=/bin", "TEMPORAL_ADDRESS=prod:7233", "OS_CLOUD=prod", "PGHOST=prod",
+		"https_proxy=http://proxy", "XDG_CONFIG_HOME=/home/me/c", "OSTYPE=linux", "LANG=C",
+	}
+	require.Equal(t, []string{"PATH=/bin", "HOME=/home/me", "OSTYPE=linux", "LANG=C"}, Strip(given))
+	require.Len(t, given, 11, "it stays as it was given")
+}
+
+//nolint:paralleltest // the environment is the process's
+func TestOwnEnvironmentIsCleared(t *testing.T) {
+	t.Setenv("CYBORG_URL", "http://prod")
+	t.Setenv("CYBORG_TEST_DATABASE_URL", "postgres:///test")
+	require.NoError(t, Clear())
+	_, there := os.LookupEnv("CYBORG_URL")
+	require.False(t, there)
+	require.Equal(t, "postgres:///test", os.Getenv("CYBORG_TEST_DATABASE_URL"), "it is meant for the tests")
+}

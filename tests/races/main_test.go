@@ -1,0 +1,9 @@
+package races_test
+
+import (
+	"testing"
+
+	"github.com/cyborg-project/cyborg/internal/environtest"
+)
+
+func TestMain(m *testing.M) { environtest.Main(m) }

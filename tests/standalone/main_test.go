@@ -1,0 +1,9 @@
+package standalone_test
+
+import (
+	"testing"
+
+	"github.com/cyborg-project/cyborg/internal/environtest"
+)
+
+func TestMain(m *testing.M) { environtest.Main(m) }
