@@ -62,10 +62,10 @@ type BindRequest struct {
 	// Within is how long after its admission the bind may succeed. After that it
 	// fails and is undone.
 	Within time.Duration `json:"within"`
-	// LookFirst makes the admission fail with ErrNoFit, and record nothing, where
+	// RefuseIfHeld makes the admission fail with ErrNoFit, and record nothing, where
 	// all handles are held: the caller then first checks whether the holders still
 	// exist.
-	LookFirst bool `json:"-"`
+	RefuseIfHeld bool `json:"-"`
 }
 
 // BindARQ says which resource provider serves a request, as Placement chose it.

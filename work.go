@@ -29,9 +29,9 @@ type WorkHandle struct {
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 }
 
-// Load is an image that a bind loads into an accelerator before the handle is
+// ImageLoad is an image that a bind loads into an accelerator before the handle is
 // given out.
-type Load struct {
+type ImageLoad struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Image       Image     `json:"image"`
 }
@@ -61,7 +61,7 @@ type Work struct {
 	// empty for a detach that asks it.
 	Forced string `json:"forced,omitempty"`
 	// Loads are the images that a bind loads before the handles are given out.
-	Loads []Load `json:"loads,omitempty"`
+	Loads []ImageLoad `json:"loads,omitempty"`
 	// Within is how much of its time a bind or a rescue has left.
 	Within time.Duration `json:"within,omitempty"`
 	// Notify are the accelerator requests of whose outcome Nova has to be notified

@@ -67,7 +67,7 @@ type Deps struct {
 	Instances v2.Instances
 
 	// Account is called after every request, for the audit trail; nil for none.
-	Account web.Account
+	Account web.ExchangeRecorder
 
 	Registry Registry
 	Log      *slog.Logger

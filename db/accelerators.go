@@ -311,7 +311,7 @@ func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerat
 func (f *AcceleratorFilter) clause() *clause {
 	c := &clause{}
 	andAny(c, "d.uuid", f.UUIDs)
-	andAmong(c, "d.uuid", f.Among)
+	andAmong(c, "d.uuid", f.UUIDRange)
 	andAny(c, "d.accelerator", f.Names)
 	andAny(c, "d.host", f.Hosts)
 	andAny(c, "v.driver", f.Drivers)

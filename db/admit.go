@@ -81,7 +81,7 @@ type before struct {
 	// Stuck is why a Detach by force was needed.
 	Stuck string `json:"stuck,omitempty"`
 	// Loads are the images that a Bind has to load.
-	Loads []cyborg.Load `json:"loads,omitempty"`
+	Loads []cyborg.ImageLoad `json:"loads,omitempty"`
 	// Handles are the handles that an Unbind assignments back.
 	Handles []uuid.UUID `json:"handles,omitempty"`
 	// Whitelist is what Nova's whitelist had of the targets before a Whitelist
@@ -221,8 +221,8 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 
 		chosen.operation = a.ID
 
-		out.Nothing = chosen.nothing
-		if out.Nothing {
+		out.NothingToDo = chosen.nothing
+		if out.NothingToDo {
 			return nil
 		}
 
@@ -242,7 +242,7 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 			Operation: a.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(refused),
 		})
 	})
-	if err != nil || out.Nothing {
+	if err != nil || out.NothingToDo {
 		// The same request may run twice at the same moment. The other one may be what
 		// was in the way, or may have left nothing to do.
 		if first, readErr := s.admittedBefore(ctx, &a); readErr != nil || first.Repeated {

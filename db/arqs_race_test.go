@@ -164,7 +164,7 @@ func (l life) run() bool {
 	if bound && rand.N(3) == 0 {
 		l.unbind(arqs)
 	}
-	d := db.ARQDeletion{Held: true}
+	d := db.ARQDeletion{AllowBound: true}
 	for _, a := range arqs {
 		d.UUIDs = append(d.UUIDs, a.UUID)
 	}
@@ -186,7 +186,7 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 	}
 	deleted := rand.N(4) == 0
 	if deleted {
-		if _, err := l.store.DeleteARQs(l.t.Context(), db.ARQDeletion{Instance: l.instance, Held: true}, alice()); err != nil {
+		if _, err := l.store.DeleteARQs(l.t.Context(), db.ARQDeletion{Instance: l.instance, AllowBound: true}, alice()); err != nil {
 			l.t.Error(err)
 		}
 	}
@@ -248,7 +248,7 @@ func TestBindsShareTheirHost(t *testing.T) {
 	op := r.admit(t, toBind("h1", instance(who.String()), other.ProviderUUID, arq))
 	_, err = r.Complete(t.Context(), op.ID)
 	require.NoError(t, err)
-	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 
 	service := cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}
@@ -266,7 +266,7 @@ func TestBindsShareTheirHost(t *testing.T) {
 		}()
 	}
 	go func() {
-		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{bound.UUID}, Held: true}, alice())
+		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{bound.UUID}, AllowBound: true}, alice())
 		ended <- err
 	}()
 	require.Eventually(t, func() bool {

@@ -147,7 +147,7 @@ func TestBind(t *testing.T) {
 
 	again, err := r.Admit(t.Context(), toBind("h1", who, a.ProviderUUID, arqs...))
 	require.NoError(t, err)
-	require.True(t, again.Nothing, "the same request again finds it done")
+	require.True(t, again.NothingToDo, "the same request again finds it done")
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, arqs...))
 	requireKind(t, cyborg.ErrChanged, err, "is Bound")
 	_, err = r.Admit(t.Context(), toDetach(a.UUID, nil))
@@ -244,7 +244,7 @@ func TestBindWaitsForAHandle(t *testing.T) {
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, held...), cyborg.OperationSucceeded)
 	arq := r.request(t, "one")[0]
 	looks := toBind("h1", vm(), a.ProviderUUID, arq)
-	looks.Bind.LookFirst = true
+	looks.Bind.RefuseIfHeld = true
 	_, err := r.Admit(t.Context(), looks)
 	requireKind(t, cyborg.ErrNoFit, err)
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, arq.UUID).State)
@@ -352,7 +352,7 @@ func TestCompleteCancelledBind(t *testing.T) {
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
 	op := r.admit(t, toBind("h1", vm(), a.ProviderUUID, arq))
-	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, Held: true}, alice())
+	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 	require.NoError(t, err)
 	_, err = r.Complete(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err)
@@ -404,7 +404,7 @@ func TestBindWithImage(t *testing.T) {
 
 	arq := r.request(t, "image")[0]
 	work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arq))
-	require.Equal(t, []cyborg.Load{{Accelerator: a.UUID, Image: cyborg.GlanceImage(uuid.MustParse(image))}}, work.Loads)
+	require.Equal(t, []cyborg.ImageLoad{{Accelerator: a.UUID, Image: cyborg.GlanceImage(uuid.MustParse(image))}}, work.Loads)
 	require.Len(t, work.Targets, 2)
 	for _, id := range []uuid.UUID{a.UUID, sibling.UUID} {
 		require.NotNil(t, r.accelerator(t, id).Fence)
@@ -427,13 +427,13 @@ func TestBindWithImage(t *testing.T) {
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), sibling.ProviderUUID, third))
 	requireKind(t, cyborg.ErrInUse, err) // L24: somebody uses what the image would disturb
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, third.UUID).State)
-	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID, second.UUID, third.UUID}, Held: true}, alice())
+	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID, second.UUID, third.UUID}, AllowBound: true}, alice())
 	require.NoError(t, err)
 
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0]))
 	requireKind(t, cyborg.ErrInvalid, err, "accel:bitstream_id and accel:function_id")
 	work = r.begin(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, "function")[0]))
-	require.Equal(t, []cyborg.Load{{Accelerator: a.UUID, Image: cyborg.GlanceFunction("crypto")}}, work.Loads)
+	require.Equal(t, []cyborg.ImageLoad{{Accelerator: a.UUID, Image: cyborg.GlanceFunction("crypto")}}, work.Loads)
 	r.end(t, work, cyborg.OperationNeedsOperator)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 	require.NotNil(t, r.accelerator(t, a.UUID).Fence)
@@ -466,7 +466,7 @@ func TestBindWithImageBesideOthers(t *testing.T) {
 		name := string(rune('a' + i))
 		r.profile(t, name, groups...)
 		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, name)...))
-		require.Equal(t, []cyborg.Load{{Accelerator: a.UUID, Image: cyborg.GlanceImage(uuid.MustParse(image))}}, work.Loads)
+		require.Equal(t, []cyborg.ImageLoad{{Accelerator: a.UUID, Image: cyborg.GlanceImage(uuid.MustParse(image))}}, work.Loads)
 		r.end(t, work, cyborg.OperationFailed)
 	}
 	for i, test := range []struct {
@@ -509,7 +509,7 @@ func TestVanishedDuringABind(t *testing.T) {
 		} else {
 			require.Nil(t, now.Fence)
 		}
-		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, Held: true}, alice())
+		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 		require.NoError(t, err)
 		require.Nil(t, r.accelerator(t, a.UUID).Fence)
 	}
@@ -552,7 +552,7 @@ func TestL10Unbind(t *testing.T) {
 	r.requireAgreed(t)
 	nothing, err := r.Admit(t.Context(), toUnbind(arqs...))
 	require.NoError(t, err)
-	require.True(t, nothing.Nothing)
+	require.True(t, nothing.NothingToDo)
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, arqs...), cyborg.OperationSucceeded)
 	r.requireAgreed(t)
 }
@@ -574,7 +574,7 @@ func TestL37Delete(t *testing.T) {
 	_, err := r.DeleteARQs(t.Context(), all, alice())
 	requireKind(t, cyborg.ErrForbidden, err, "requires a service token", bound.UUID.String())
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, initial.UUID).State, "nothing is half-done")
-	all.Held = true
+	all.AllowBound = true
 	all.Projects = []string{"another"}
 	gone, err := r.DeleteARQs(t.Context(), all, alice())
 	require.NoError(t, err)
@@ -589,7 +589,7 @@ func TestL37Delete(t *testing.T) {
 	again := r.request(t, "one")[0]
 	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, again), cyborg.OperationSucceeded)
 	for range 2 {
-		gone, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+		gone, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 		require.NoError(t, err)
 		require.Empty(t, gone.Missing)
 	}
@@ -606,7 +606,7 @@ func TestL9DeleteDuringBind(t *testing.T) {
 		r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 		arqs := r.request(t, "two")
 		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arqs...))
-		gone, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arqs[0].UUID}, Held: true}, alice())
+		gone, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arqs[0].UUID}, AllowBound: true}, alice())
 		require.NoError(t, err)
 		require.Len(t, gone.Pending, 1)
 		require.Equal(t, work.Operation, gone.Pending[0].ID)
@@ -722,7 +722,7 @@ func TestL46StaleARQs(t *testing.T) {
 	r.arq(t, fresh.UUID)
 
 	unseen := func() []uuid.UUID {
-		found, err := r.UnseenInstances(t.Context(), time.Hour, 100)
+		found, err := r.StaleInstances(t.Context(), time.Hour, 100)
 		require.NoError(t, err)
 		var ids []uuid.UUID
 		for _, held := range found {
@@ -739,7 +739,7 @@ func TestL46StaleARQs(t *testing.T) {
 	require.Empty(t, unseen())
 	r.exec(t, "UPDATE arqs SET seen_at = now() - interval '2 hours', updated_at = now() - interval '2 hours'")
 	require.Equal(t, []uuid.UUID{who}, unseen())
-	require.NoError(t, r.SawInstances(t.Context(), []db.SeenInstance{{UUID: who, Host: "h1"}}, 0))
+	require.NoError(t, r.RecordSeenInstances(t.Context(), []db.SeenInstance{{UUID: who, Host: "h1"}}, 0))
 	require.Empty(t, unseen())
 }
 
@@ -766,7 +766,7 @@ func TestARQPlans(t *testing.T) {
 	require.NoError(t, err)
 	past.do(t, toUnbind(arq), cyborg.OperationSucceeded)
 	past.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, arq), cyborg.OperationSucceeded)
-	_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+	_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 	_, err = store.CollectUnbound(t.Context(), time.Hour, 100)
 	require.NoError(t, err)

@@ -223,7 +223,7 @@ func (b bind) checkProviders(uses []accelerator) error {
 // caller may try again later; any other obstacle makes the bind fail.
 func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[uuid.UUID]*cyborg.ARQ) (choice, error) {
 	used := map[uuid.UUID]bool{}
-	loads, wishes := map[uuid.UUID]cyborg.Load{}, map[uuid.UUID]string{}
+	loads, wishes := map[uuid.UUID]cyborg.ImageLoad{}, map[uuid.UUID]string{}
 
 	for _, want := range b.request.ARQs {
 		i := slices.IndexFunc(out.uses, func(a accelerator) bool { return a.ProviderUUID == want.Provider })
@@ -268,7 +268,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 
 	// The loads are in the order of the accelerators, the same for every try.
 	for _, a := range out.uses {
-		if load := loads[a.UUID]; load != (cyborg.Load{}) {
+		if load := loads[a.UUID]; load != (cyborg.ImageLoad{}) {
 			out.before.Loads = append(out.before.Loads, load)
 		}
 	}
@@ -296,7 +296,7 @@ func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *accele
 			WithOperation(freeing))
 	case !errors.Is(err, pgx.ErrNoRows):
 		return out, err
-	case b.request.LookFirst:
+	case b.request.RefuseIfHeld:
 		// The caller first checks whether the holders still exist, and then asks again.
 		return out, cyborg.Errorf(cyborg.ErrNoFit, "all attach handles of accelerator %q are held", a.Name)
 	}
@@ -328,14 +328,14 @@ const (
 // loadOf returns what must be loaded into accelerator a for a group of a device
 // profile; the zero Load means nothing, because the image is there already.
 // wish is the image that the group asks for, or empty where any image will do.
-func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish string, err error) {
+func loadOf(a *accelerator, group map[string]string) (load cyborg.ImageLoad, wish string, err error) {
 	bitstream, function := group[bitstreamProperty], group[functionProperty]
 
 	switch {
 	case bitstream != "" && function != "":
 		return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile asks for %s and %s; one of them says which image", bitstreamProperty, functionProperty)
 	case function != "":
-		load = cyborg.Load{Accelerator: a.UUID, Image: cyborg.GlanceFunction(function)}
+		load = cyborg.ImageLoad{Accelerator: a.UUID, Image: cyborg.GlanceFunction(function)}
 	case bitstream == "":
 		return load, "", nil
 	case bitstream == a.BitstreamID:
@@ -350,7 +350,7 @@ func loadOf(a *accelerator, group map[string]string) (load cyborg.Load, wish str
 		if id.String() == a.BitstreamID {
 			return load, a.BitstreamID, nil
 		}
-		load = cyborg.Load{Accelerator: a.UUID, Image: cyborg.GlanceImage(id)}
+		load = cyborg.ImageLoad{Accelerator: a.UUID, Image: cyborg.GlanceImage(id)}
 	}
 
 	_, err = load.Image.GlanceQuery()

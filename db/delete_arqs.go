@@ -21,8 +21,8 @@ type ARQDeletion struct {
 	// see. Other requests do not exist for the caller.
 	Projects []string
 
-	// Held allows the deletion of requests that are bound to somebody.
-	Held bool
+	// AllowBound allows the deletion of requests that are bound to somebody.
+	AllowBound bool
 }
 
 // DeletedARQs is the result of a deletion.
@@ -68,7 +68,7 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 		working := map[uuid.UUID][]uuid.UUID{}
 		for i := range found {
 			a := &found[i]
-			if holder := a.Holder(); !d.Held && holder.ID != "" {
+			if holder := a.Holder(); !d.AllowBound && holder.ID != "" {
 				return cyborg.Errorf(cyborg.ErrForbidden, "ARQ %s is bound to %s %s. This operation requires a service token. "+
 					"Use the Compute API to manage instance accelerators.", a.UUID, holder.Kind, holder.ID)
 			}

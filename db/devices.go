@@ -51,7 +51,7 @@ func (f *DeviceFilter) clause(alias string) *clause {
 	c := &clause{}
 	andAny(c, alias+"uuid", f.UUIDs)
 	andAny(c, alias+"id", f.IDs)
-	andAmong(c, alias+"uuid", f.Among)
+	andAmong(c, alias+"uuid", f.UUIDRange)
 	andAny(c, alias+"host", f.Hosts)
 	andAny(c, alias+"type", texts(f.Types))
 	andAny(c, alias+"vendor_id", f.Vendors)

@@ -110,7 +110,7 @@ func TestASecondAgentIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, services[1:], page, "no page leaves one out")
 
-	health, err := db.Examine(t.Context(), r.url)
+	health, err := db.CheckHealth(t.Context(), r.url)
 	require.NoError(t, err)
 	require.Len(t, health.DuplicateAgents, 1)
 	require.Equal(t, "h1", health.DuplicateAgents[0].Host)

@@ -106,7 +106,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		case cyborg.ErrClaimed, cyborg.ErrInUse, cyborg.ErrChanged:
 			return nil
 		}
-		if err != nil || out.Nothing {
+		if err != nil || out.NothingToDo {
 			return err
 		}
 		outcome := cyborg.Outcome{

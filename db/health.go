@@ -43,10 +43,10 @@ type RefusedAgent struct {
 // Server is a server process in one of its roles.
 type Server struct{ Host, Instance, Version string }
 
-// Examine looks at a database and changes nothing. The error is of kind
+// CheckHealth looks at a database and changes nothing. The error is of kind
 // ErrUnavailable where the database does not answer, and of kind ErrInvalid
 // where the URL cannot be used or PostgreSQL is too old.
-func Examine(ctx context.Context, url string) (Health, error) {
+func CheckHealth(ctx context.Context, url string) (Health, error) {
 	var h Health
 	config, err := pgx.ParseConfig(url)
 	if err != nil {

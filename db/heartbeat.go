@@ -182,18 +182,18 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 	return refusals, nil
 }
 
-// Heard says when an agent was last heard, and whether it could take more work.
-type Heard struct {
+// LastSeen says when an agent was last heard, and whether it could take more work.
+type LastSeen struct {
 	At time.Time // time of its last message; zero where there was none
 	// Busy is set where the agent is not silent and had no free slot for another
 	// step when it was last heard.
 	Busy bool
 }
 
-// Heard returns when a host's agent was last heard. The error is of kind
+// LastSeen returns when a host's agent was last heard. The error is of kind
 // ErrNotFound where there is no such host.
-func (s *Store) Heard(ctx context.Context, host string) (Heard, error) {
-	var h Heard
+func (s *Store) LastSeen(ctx context.Context, host string) (LastSeen, error) {
+	var h LastSeen
 	err := s.pool.QueryRow(ctx, `
 		SELECT nullif(last_seen, 'epoch'), busy AND last_seen >= clock_timestamp() - $2::interval FROM hosts WHERE name = $1`,
 		host, s.opts.SilentAfter).Scan((*zeronull.Timestamptz)(&h.At), &h.Busy)

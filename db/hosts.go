@@ -143,8 +143,8 @@ func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cy
 	return found, s.failure(ctx, s.pool.SendBatch(ctx, batch).Close())
 }
 
-// OverdueHosts lists the hosts that are silent, the longest silent first.
-func (s *Store) OverdueHosts(ctx context.Context, limit int) ([]cyborg.Host, error) {
+// SilentHosts lists the hosts that are silent, the longest silent first.
+func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, error) {
 	found, err := s.readHosts(ctx, " WHERE h.last_seen < clock_timestamp() - $1::interval ORDER BY h.last_seen, h.name LIMIT $2", clamp(limit))
 	return found, s.failure(ctx, err)
 }

@@ -31,9 +31,9 @@ type HeldInstance struct {
 	Lost *cyborg.Rescue
 }
 
-// UnseenInstances lists instances with accelerator requests whose existence was
+// StaleInstances lists instances with accelerator requests whose existence was
 // not confirmed for that long, the longest first.
-func (s *Store) UnseenInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]HeldInstance, error) {
+func (s *Store) StaleInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]HeldInstance, error) {
 	// Each half of the UNION uses an index of its own: one has the bound requests
 	// by seen_at, the other one those that are not bound, by state.
 	rows, err := s.pool.Query(ctx, `
@@ -72,14 +72,14 @@ type SeenInstance struct {
 
 	// Drift lists the differences between the instance and its requests.
 	Drift []InstanceDrift
-	// Unclear is set where it cannot be known at present whether the instance
+	// Undetermined is set where it cannot be known at present whether the instance
 	// differs from its requests. Recorded differences then stay open.
-	Unclear bool
+	Undetermined bool
 
-	// Well, where it is set, is the loss of accelerators that is over.
-	Well *cyborg.Rescue
-	// Again asks for another look at the instance soon.
-	Again bool
+	// Recovered, where it is set, is the loss of accelerators that is over.
+	Recovered *cyborg.Rescue
+	// RecheckSoon asks for another look at the instance soon.
+	RecheckSoon bool
 }
 
 // InstanceDrift is a difference between an instance and its requests.
@@ -88,10 +88,10 @@ type InstanceDrift struct {
 	Detail string
 }
 
-// SawInstances records what Nova has said about instances that exist: new
+// RecordSeenInstances records what Nova has said about instances that exist: new
 // differences, and the end of differences and losses that are over. An instance
 // with Again becomes unseen that much sooner than the others.
-func (s *Store) SawInstances(ctx context.Context, seen []SeenInstance, sooner time.Duration) error {
+func (s *Store) RecordSeenInstances(ctx context.Context, seen []SeenInstance, sooner time.Duration) error {
 	var (
 		confirmed, again, instances, differing []uuid.UUID
 		hosts, classes, details                []string
@@ -99,13 +99,13 @@ func (s *Store) SawInstances(ctx context.Context, seen []SeenInstance, sooner ti
 	)
 
 	for _, i := range seen {
-		if i.Again {
+		if i.RecheckSoon {
 			again = append(again, i.UUID)
 		} else {
 			confirmed = append(confirmed, i.UUID)
 		}
 
-		if !i.Unclear {
+		if !i.Undetermined {
 			instances = append(instances, i.UUID)
 		}
 
@@ -114,8 +114,8 @@ func (s *Store) SawInstances(ctx context.Context, seen []SeenInstance, sooner ti
 			classes, details = append(classes, string(d.Class)), append(details, d.Detail)
 		}
 
-		if i.Well != nil {
-			recovered = append(recovered, *i.Well)
+		if i.Recovered != nil {
+			recovered = append(recovered, *i.Recovered)
 		}
 	}
 
@@ -155,7 +155,7 @@ func (s *Store) SawInstances(ctx context.Context, seen []SeenInstance, sooner ti
 func lostHosts(seen []SeenInstance) []string {
 	var hosts []string
 	for _, i := range seen {
-		if i.Well != nil {
+		if i.Recovered != nil {
 			hosts = append(hosts, i.Host)
 		}
 	}

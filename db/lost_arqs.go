@@ -61,14 +61,14 @@ func clearLost(ctx context.Context, tx pgx.Tx, well []cyborg.Rescue) error {
 	return err
 }
 
-// NoteHardReboot records that Nova is hard rebooting an instance that may be
+// RecordHardReboot records that Nova is hard rebooting an instance that may be
 // without its accelerators; request is Nova's id of the request. If the reboot
 // succeeds, the instance has them again.
 //
 // lostAt is when the last request of the instance was lost, as far as the
 // caller knows. Requests that a later boot of the host has lost are left out,
 // because the reboot may have come before that.
-func (s *Store) NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error {
+func (s *Store) RecordHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error {
 	_, err := s.pool.Exec(ctx, "UPDATE arqs SET hard_reboot = $3 WHERE instance_uuid = $1 AND lost_at <= $2 AND hard_reboot IS DISTINCT FROM $3",
 		instance, lostAt, request)
 	return s.failure(ctx, err)

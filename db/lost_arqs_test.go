@@ -90,7 +90,7 @@ func TestLostAtBoot(t *testing.T) {
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, counted)
 
 	// It ends with the request, of which then nothing is left behind.
-	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM arqs WHERE lost_at IS NOT NULL"))
 	handle := h.accelerator(t, "card0").Handles[0].UUID
@@ -149,7 +149,7 @@ func TestSawInstances(t *testing.T) {
 	who := uuid.New()
 	r.bound(t, h.ready(t, "card0"), who)
 	h.reboot(t, 0)
-	held, err := r.UnseenInstances(t.Context(), time.Hour, 10)
+	held, err := r.StaleInstances(t.Context(), time.Hour, 10)
 	require.NoError(t, err)
 	require.Len(t, held, 1, "it is to be asked about at once")
 	require.NotNil(t, held[0].Lost)
@@ -157,7 +157,7 @@ func TestSawInstances(t *testing.T) {
 
 	saw := func(i db.SeenInstance) {
 		i.UUID, i.Host = who, "h1"
-		require.NoError(t, r.SawInstances(t.Context(), []db.SeenInstance{i}, time.Hour))
+		require.NoError(t, r.RecordSeenInstances(t.Context(), []db.SeenInstance{i}, time.Hour))
 	}
 	open := func() map[cyborg.DriftClass]int {
 		counted, err := r.DriftOfInstances(t.Context())
@@ -165,22 +165,22 @@ func TestSawInstances(t *testing.T) {
 		return counted
 	}
 	unseen := func() int {
-		held, err := r.UnseenInstances(t.Context(), time.Hour-time.Minute, 10)
+		held, err := r.StaleInstances(t.Context(), time.Hour-time.Minute, 10)
 		require.NoError(t, err)
 		return len(held)
 	}
 	elsewhere := []db.InstanceDrift{{Class: cyborg.DriftInstanceElsewhere, Detail: "it is on h9"}, {Class: cyborg.DriftInstanceError, Detail: "it is in ERROR"}}
-	saw(db.SeenInstance{Drift: elsewhere, Again: true})
+	saw(db.SeenInstance{Drift: elsewhere, RecheckSoon: true})
 	require.Equal(t, 1, unseen(), "it is asked about again before its time")
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1}, open())
-	saw(db.SeenInstance{Drift: elsewhere, Again: true})
+	saw(db.SeenInstance{Drift: elsewhere, RecheckSoon: true})
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1}, open())
-	saw(db.SeenInstance{Unclear: true, Again: true})
+	saw(db.SeenInstance{Undetermined: true, RecheckSoon: true})
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1}, open())
-	saw(db.SeenInstance{Drift: elsewhere[:1], Well: held[0].Lost})
+	saw(db.SeenInstance{Drift: elsewhere[:1], Recovered: held[0].Lost})
 	require.Zero(t, unseen())
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftInstanceElsewhere: 1}, open())
-	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 	require.NoError(t, r.EndInstanceDrift(t.Context()))
 	require.Empty(t, open())
@@ -221,7 +221,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 	}
 	saw := func(drift ...db.InstanceDrift) []string {
 		t.Helper()
-		require.NoError(t, r.SawInstances(t.Context(), []db.SeenInstance{
+		require.NoError(t, r.RecordSeenInstances(t.Context(), []db.SeenInstance{
 			{UUID: who, Host: "h1", Drift: drift}, {UUID: other, Host: "h1"},
 		}, time.Hour))
 		return history()
@@ -237,7 +237,7 @@ func TestInstanceDriftIsTold(t *testing.T) {
 		`accelerator card0 drift_instance_elsewhere "it is on h9" "it is on h8" <nil>`,
 		`accelerator card0 drift_instance_error "it is in ERROR" "" false`,
 	}, saw(moved))
-	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, cyborg.Actor{Name: "cyborg"})
+	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, cyborg.Actor{Name: "cyborg"})
 	require.NoError(t, err)
 	require.Empty(t, history())
 	require.NoError(t, r.EndInstanceDrift(t.Context()))

@@ -218,7 +218,7 @@ func (r *records) admit(t testing.TB, a db.Admission) cyborg.Operation {
 	t.Helper()
 	out, err := r.Admit(t.Context(), a)
 	require.NoError(t, err)
-	require.False(t, out.Nothing)
+	require.False(t, out.NothingToDo)
 	return out.Operation
 }
 

@@ -28,7 +28,7 @@ func TestL3FailedBeforeTheEnd(t *testing.T) {
 		},
 		"deleted meanwhile": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
 			t.Helper()
-			gone, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq}, Held: true}, alice())
+			gone, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq}, AllowBound: true}, alice())
 			require.NoError(t, err)
 			require.Len(t, gone.Pending, 1)
 			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)

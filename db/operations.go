@@ -55,7 +55,7 @@ func readOperation(ctx context.Context, q querier, id uuid.UUID) (cyborg.Operati
 func (s *Store) Operations(ctx context.Context, filter OperationFilter, page Page) ([]cyborg.Operation, error) {
 	var c clause
 	andAny(&c, "o.id", filter.IDs)
-	andAmong(&c, "o.id", filter.Among)
+	andAmong(&c, "o.id", filter.UUIDRange)
 	andAny(&c, "o.kind", texts(filter.Kinds))
 	andStates(&c, filter.States)
 	andAny(&c, "o.host", filter.Hosts)

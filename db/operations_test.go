@@ -58,7 +58,7 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	require.Empty(t, h.accelerator(t, "card0").Holders())
 	out, err := r.Admit(t.Context(), toDetach(a.UUID, nil))
 	require.NoError(t, err)
-	require.True(t, out.Nothing)
+	require.True(t, out.NothingToDo)
 
 	work = r.begin(t, toProgram(a.UUID))
 	require.Equal(t, "image.bin", work.Program.Image.Source)

@@ -40,22 +40,22 @@ type PlacementDeployable struct {
 	cyborg.Accelerator
 	Untouched bool // it was never taken into service
 
-	// Outside is the number of handles that are held without Nova having given them
+	// HeldOutsideNova is the number of handles that are held without Nova having given them
 	// out, that is, by an accelerator request of an instance.
-	Outside int
+	HeldOutsideNova int
 
 	// Instances are the instances that use it, as far as the records know, each
 	// with the number of its accelerator requests that are bound to it.
 	Instances map[string]int
 }
 
-// SwitchPlacement turns on or off that Placement follows the records.
+// SetPlacementFollowing turns on or off that Placement follows the records.
 //
 // Turned on, it records every host that is not recorded yet as out of step, so
 // that it is written to Placement at once, and sets the times of their next
 // comparison at random within the interval, so that they are not all compared
 // at the same time. Later hosts are recorded with their first report.
-func (s *Store) SwitchPlacement(ctx context.Context, on bool, every time.Duration) error {
+func (s *Store) SetPlacementFollowing(ctx context.Context, on bool, every time.Duration) error {
 	return s.change(ctx, repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		if !on {
 			_, err := tx.Exec(ctx, "DELETE FROM placement_following")
@@ -94,10 +94,10 @@ func (s *Store) SwitchPlacement(ctx context.Context, on bool, every time.Duratio
 	})
 }
 
-// PlacementSilence records which hosts have fallen silent, and which are heard
+// RecordSilentHosts records which hosts have fallen silent, and which are heard
 // again, and returns how many those were. It skips hosts that another
 // transaction is changing; the next call finds them.
-func (s *Store) PlacementSilence(ctx context.Context, silentFor time.Duration) (int, error) {
+func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) (int, error) {
 	tag, err := s.pool.Exec(ctx, `
 		UPDATE placement_sync p
 		SET silent = NOT p.silent, wanted = p.wanted + 1, compare = false, try_at = NULL, since = coalesce(p.since, clock_timestamp())
@@ -114,11 +114,11 @@ func (s *Store) PlacementSilence(ctx context.Context, silentFor time.Duration) (
 	return int(tag.RowsAffected()), s.failure(ctx, err)
 }
 
-// DuePlacement takes up to limit hosts that are out of step. The caller has
-// them for the lease, and for longer once it has called StartedPlacement; after
+// TakeDuePlacement takes up to limit hosts that are out of step. The caller has
+// them for the lease, and for longer once it has called MarkPlacementStarted; after
 // that, or when the records change again, another caller may take them. It
 // skips hosts that another caller is taking at this moment.
-func (s *Store) DuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
+func (s *Store) TakeDuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
 	return s.hostNames(ctx, `
 		UPDATE placement_sync p SET asked = p.wanted, asked_at = due.now, try_at = due.now + $2::interval
 		FROM (SELECT host, clock_timestamp() AS now FROM placement_sync
@@ -127,16 +127,16 @@ func (s *Store) DuePlacement(ctx context.Context, limit int, lease time.Duration
 		WHERE p.host = due.host RETURNING p.host`, clamp(limit), lease)
 }
 
-// StartedPlacement records that work on hosts that were taken for the lease has
+// MarkPlacementStarted records that work on hosts that were taken for the lease has
 // begun: nobody else takes them for the time of patience. Hosts that have been
 // recorded or taken again meanwhile stay as they are.
-func (s *Store) StartedPlacement(ctx context.Context, hosts []string, lease, patience time.Duration) error {
+func (s *Store) MarkPlacementStarted(ctx context.Context, hosts []string, lease, patience time.Duration) error {
 	return s.bookPlacement(ctx, `
 		UPDATE placement_sync SET try_at = asked_at + $3::interval
 		WHERE host = ANY($1) AND done < wanted AND try_at = asked_at + $2::interval`, hosts, lease, patience)
 }
 
-// ReturnPlacement gives back hosts that DuePlacement has taken and that the
+// ReturnPlacement gives back hosts that TakeDuePlacement has taken and that the
 // caller could not bring into step.
 func (s *Store) ReturnPlacement(ctx context.Context, hosts []string) error {
 	return s.bookPlacement(ctx, "UPDATE placement_sync SET asked = done WHERE host = ANY($1) AND done < wanted", hosts)
@@ -152,12 +152,12 @@ func (s *Store) bookPlacement(ctx context.Context, sql string, values ...any) er
 	})
 }
 
-// ComparePlacement takes the host in step whose comparison is longest ago, if
+// TakePlacementComparison takes the host in step whose comparison is longest ago, if
 // that is at least the interval and the host is not among those that were taken
 // before; it returns "" where there is none. The caller has a minute to bring
-// the host into step again. After that DuePlacement gives it to another caller,
+// the host into step again. After that TakeDuePlacement gives it to another caller,
 // who compares it as well; comparing twice does no harm.
-func (s *Store) ComparePlacement(ctx context.Context, every time.Duration, before []string) (string, error) {
+func (s *Store) TakePlacementComparison(ctx context.Context, every time.Duration, before []string) (string, error) {
 	hosts, err := s.hostNames(ctx, `
 		UPDATE placement_sync p SET wanted = p.wanted + 1, asked = p.wanted + 1, asked_at = clock_timestamp(),
 		    try_at = clock_timestamp() + interval '1 minute', compare = true, since = clock_timestamp()
@@ -173,10 +173,10 @@ func (s *Store) ComparePlacement(ctx context.Context, every time.Duration, befor
 	return hosts[0], nil
 }
 
-// UncomparePlacement gives back a host that ComparePlacement has taken and that
+// ReturnPlacementComparison gives back a host that ComparePlacement has taken and that
 // could not be compared: it counts as in step again, unless the records have
 // changed since.
-func (s *Store) UncomparePlacement(ctx context.Context, host string) error {
+func (s *Store) ReturnPlacementComparison(ctx context.Context, host string) error {
 	_, err := s.pool.Exec(ctx, `
 		UPDATE placement_sync SET done = wanted, compare = false, since = NULL
 		WHERE host = $1 AND compare AND done = wanted - 1`, host)
@@ -238,7 +238,7 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 		one PlacementDeployable
 		set parsed[[]cyborg.Attribute]
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &one.Untouched, &set, &one.Outside}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&id, &one.Untouched, &set, &one.HeldOutsideNova}, func() error {
 		one.Attributes = set.value
 		more[id] = one
 		return nil

@@ -20,7 +20,7 @@ const aWhile = time.Hour
 // due takes the hosts that are due.
 func (r *records) due(t testing.TB) []string {
 	t.Helper()
-	hosts, err := r.DuePlacement(t.Context(), 100, aWhile)
+	hosts, err := r.TakeDuePlacement(t.Context(), 100, aWhile)
 	require.NoError(t, err)
 	return hosts
 }
@@ -37,19 +37,19 @@ func (r *records) inStep(t testing.TB, host string) {
 func TestPlacementIsGivenBackAmidChanges(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, time.Hour))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
 	r.addHost(t, "h1", 1)
 	r.addHost(t, "h2", 1)
 	const change = "UPDATE placement_sync SET wanted = wanted + 1 WHERE host = $1"
 	for name, write := range map[string]func() error{
 		"return": func() error { return r.ReturnPlacement(t.Context(), []string{"h1", "h2"}) },
 		"start": func() error {
-			return r.StartedPlacement(t.Context(), []string{"h1", "h2"}, time.Microsecond, time.Minute)
+			return r.MarkPlacementStarted(t.Context(), []string{"h1", "h2"}, time.Microsecond, time.Minute)
 		},
 	} {
 		for collided := false; !collided; {
 			r.exec(t, "UPDATE placement_sync SET asked = done, try_at = NULL")
-			_, err := r.DuePlacement(t.Context(), 10, time.Microsecond)
+			_, err := r.TakeDuePlacement(t.Context(), 10, time.Microsecond)
 			require.NoError(t, err)
 			tx, err := r.sql.Begin(t.Context())
 			require.NoError(t, err)
@@ -75,15 +75,15 @@ func TestPlacementIsTakenUntilItIsStarted(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 1)
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	take := func(lease time.Duration) []string {
-		hosts, err := r.DuePlacement(t.Context(), 100, lease)
+		hosts, err := r.TakeDuePlacement(t.Context(), 100, lease)
 		require.NoError(t, err)
 		return hosts
 	}
 	require.Equal(t, []string{"h1"}, take(time.Microsecond))
 	require.Equal(t, []string{"h1"}, take(time.Microsecond), "who had taken it died")
-	require.NoError(t, r.StartedPlacement(t.Context(), []string{"h1"}, time.Microsecond, aWhile))
+	require.NoError(t, r.MarkPlacementStarted(t.Context(), []string{"h1"}, time.Microsecond, aWhile))
 	require.Empty(t, take(time.Microsecond), "it is being done")
 	r.exec(t, "UPDATE placement_sync SET asked_at = asked_at - interval '1 hour', try_at = try_at - interval '1 hour'")
 	require.Equal(t, []string{"h1"}, take(aWhile), "that took too long")
@@ -91,7 +91,7 @@ func TestPlacementIsTakenUntilItIsStarted(t *testing.T) {
 	refused := db.PlacementOutcome{Host: "h1", Error: "refused", TryIn: time.Microsecond}
 	require.NoError(t, r.RecordPlacement(t.Context(), refused))
 	r.exec(t, "UPDATE placement_sync SET try_at = now()")
-	require.NoError(t, r.StartedPlacement(t.Context(), []string{"h1"}, aWhile, aWhile))
+	require.NoError(t, r.MarkPlacementStarted(t.Context(), []string{"h1"}, aWhile, aWhile))
 	require.Equal(t, []string{"h1"}, take(aWhile), "it was tried before that was noted")
 }
 
@@ -100,11 +100,11 @@ func TestPlacementComparisonOfTheDead(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 1)
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, 0))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, 0))
 	for _, host := range r.due(t) {
 		r.inStep(t, host)
 	}
-	host, err := r.ComparePlacement(t.Context(), time.Microsecond, nil)
+	host, err := r.TakePlacementComparison(t.Context(), time.Microsecond, nil)
 	require.NoError(t, err)
 	require.Equal(t, "h1", host)
 	require.Empty(t, r.due(t), "it is being compared")
@@ -125,7 +125,7 @@ func TestPlacementKnowsTheHostThatIsBeingRecorded(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest) VALUES ('h1', 'b', '1', 1, 'd')")
 	require.NoError(t, err)
 	switched := make(chan error, 1)
-	go func() { switched <- r.SwitchPlacement(context.WithoutCancel(t.Context()), true, aWhile) }()
+	go func() { switched <- r.SetPlacementFollowing(context.WithoutCancel(t.Context()), true, aWhile) }()
 	require.Eventually(t, func() bool {
 		return scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'hosts'::regclass AND NOT granted)") || len(switched) > 0
 	}, 5*time.Minute, 5*time.Millisecond)
@@ -152,7 +152,7 @@ func TestPlacementKnowsTheAcceleratorThatIsBeingChanged(t *testing.T) {
 			_, err = tx.Exec(t.Context(), sql)
 			require.NoError(t, err)
 			switched := make(chan error, 1)
-			go func() { switched <- r.SwitchPlacement(context.WithoutCancel(t.Context()), true, aWhile) }()
+			go func() { switched <- r.SetPlacementFollowing(context.WithoutCancel(t.Context()), true, aWhile) }()
 			var early []string // due before the change is committed
 			require.Eventually(t, func() bool {
 				early = append(early, r.due(t)...)
@@ -174,7 +174,7 @@ func TestPlacementIsToldOfWhatMatters(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	r.addHost(t, "h2", 1)
 	require.Empty(t, r.due(t), "nothing is kept where there is no Placement")
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	require.ElementsMatch(t, []string{"h1", "h2"}, r.due(t))
 	require.Empty(t, r.due(t), "somebody has them")
 	require.NoError(t, r.ReturnPlacement(t.Context(), []string{"h2"}))
@@ -228,7 +228,7 @@ func TestPlacementIsToldOfWhatMatters(t *testing.T) {
 	r.addHost(t, "h3", 1)
 	require.Equal(t, []string{"h3"}, r.due(t), "from its first report on")
 	require.True(t, scalar[bool](t, r, "SELECT compared_at BETWEEN now() - interval '1 hour' AND now() FROM placement_sync WHERE host = 'h3'"))
-	require.NoError(t, r.SwitchPlacement(t.Context(), false, 0))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), false, 0))
 	r.addHost(t, "h4", 1)
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM placement_sync"))
 }
@@ -244,7 +244,7 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 	got, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Len(t, got.Deployables, 1)
-	require.Equal(t, 1, got.Deployables[0].Outside)
+	require.Equal(t, 1, got.Deployables[0].HeldOutsideNova)
 	require.False(t, got.Deployables[0].Untouched)
 	require.Equal(t, map[string]int{vm.ID: 0}, got.Deployables[0].Instances)
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
@@ -252,7 +252,7 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 	r.profile(t, "one", one())
 
 	// What Nova gives away, Placement knows; what a service gets in the same way, it does not.
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	r.inStep(t, "h1")
 	for _, test := range []struct {
@@ -263,7 +263,7 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 		r.do(t, toBind("h1", test.holder, a.ProviderUUID, arqs...), cyborg.OperationSucceeded)
 		got, err := r.Placement(t.Context(), "h1")
 		require.NoError(t, err)
-		require.Equal(t, test.outside, got.Deployables[0].Outside)
+		require.Equal(t, test.outside, got.Deployables[0].HeldOutsideNova)
 		require.Len(t, r.due(t), test.outside)
 		r.inStep(t, "h1")
 		r.do(t, toUnbind(arqs...), cyborg.OperationSucceeded)
@@ -278,7 +278,7 @@ func TestPlacementOldNews(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	before, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
@@ -303,7 +303,7 @@ func TestPlacementTriesAgain(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	require.Equal(t, []string{"h1"}, r.due(t))
 	got, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
@@ -334,10 +334,10 @@ func TestPlacementSilence(t *testing.T) {
 	r := newRecords(t)
 	r.addHost(t, "h1", 1)
 	h := r.addHost(t, "h2", 1)
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	r.exec(t, "UPDATE hosts SET last_seen = now() - interval '5 minutes' WHERE name = 'h2'")
-	changed, err := r.PlacementSilence(t.Context(), time.Minute)
+	changed, err := r.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, 1, changed)
 	require.Equal(t, []string{"h2"}, r.due(t))
@@ -346,10 +346,10 @@ func TestPlacementSilence(t *testing.T) {
 	require.True(t, got.Silent)
 	_, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
 	require.NoError(t, err)
-	changed, err = r.PlacementSilence(t.Context(), time.Minute)
+	changed, err = r.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, 1, changed)
-	changed, err = r.PlacementSilence(t.Context(), time.Minute)
+	changed, err = r.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)
 	require.Zero(t, changed)
 }
@@ -361,18 +361,18 @@ func TestPlacementCompares(t *testing.T) {
 	for _, name := range []string{"h1", "h2", "h3"} {
 		r.addHost(t, name, 1)
 	}
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, 0))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, 0))
 	for _, host := range r.due(t) {
 		r.inStep(t, host)
 	}
 	r.exec(t, "UPDATE placement_sync SET compared_at = now() - interval '1 minute' WHERE host = 'h2'")
 	take := func(before ...string) string {
-		host, err := r.ComparePlacement(t.Context(), time.Microsecond, before)
+		host, err := r.TakePlacementComparison(t.Context(), time.Microsecond, before)
 		require.NoError(t, err)
 		return host
 	}
 	require.Equal(t, "h2", take())
-	require.NoError(t, r.UncomparePlacement(t.Context(), "h2"))
+	require.NoError(t, r.ReturnPlacementComparison(t.Context(), "h2"))
 	require.Empty(t, r.due(t), "it is as much in step as it was")
 	require.Empty(t, take("h1", "h2", "h3"))
 	require.Equal(t, "h2", take("h1"))
@@ -421,7 +421,7 @@ func TestPlacementDriftIsTold(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	nobodys, at := uuid.New(), r.endOfFeed(t)
 	driftEvents := func(drift ...cyborg.Drift) []string {
@@ -480,7 +480,7 @@ func TestPlacementForgetsHosts(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	h.ready(t, "card0")
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	r.inStep(t, "h1")
 	h.fall(t)

@@ -50,7 +50,7 @@ func TestPlans(t *testing.T) {
 			_, err := store.AcceleratorNames(t.Context(), []string{"h00500"})
 			require.NoError(t, err)
 		}},
-		{"begins so", filtered(db.AcceleratorFilter{Among: &db.UUIDRange{First: id, Last: id}}, db.Page{Limit: 2})},
+		{"begins so", filtered(db.AcceleratorFilter{UUIDRange: &db.UUIDRange{First: id, Last: id}}, db.Page{Limit: 2})},
 		{"holder", filtered(db.AcceleratorFilter{Holder: &cyborg.Holder{Kind: "instance", ID: "vm"}}, page)},
 		{"error", filtered(status(cyborg.StatusError), page)},
 		{"missing", filtered(status(cyborg.StatusMissing), page)},
@@ -90,7 +90,7 @@ func TestPlans(t *testing.T) {
 			require.NoError(t, err)
 			_, err = store.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
 			require.NoError(t, err)
-			_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, Held: true}, alice())
+			_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 			require.NoError(t, err)
 		}},
 		{"report", func(t *testing.T) {
@@ -121,18 +121,18 @@ func TestPlans(t *testing.T) {
 		}},
 		{"placement, what is due", func(t *testing.T) {
 			t.Helper()
-			due, err := store.DuePlacement(t.Context(), 100, time.Minute)
+			due, err := store.TakeDuePlacement(t.Context(), 100, time.Minute)
 			require.NoError(t, err)
 			require.NotEmpty(t, due)
 			require.NoError(t, store.ReturnPlacement(t.Context(), due))
-			_, err = store.PlacementSilence(t.Context(), time.Hour)
+			_, err = store.RecordSilentHosts(t.Context(), time.Hour)
 			require.NoError(t, err)
 			_, err = store.PlacementState(t.Context())
 			require.NoError(t, err)
 		}},
 		{"placement, a comparison", func(t *testing.T) {
 			t.Helper()
-			host, err := store.ComparePlacement(t.Context(), time.Minute, []string{"h00001"})
+			host, err := store.TakePlacementComparison(t.Context(), time.Minute, []string{"h00001"})
 			require.NoError(t, err)
 			require.NotEmpty(t, host)
 			found, err := store.Placement(t.Context(), host)
@@ -211,7 +211,7 @@ func TestOperationPlans(t *testing.T) {
 // and each accelerator was once asked for.
 func (r *records) follow(t *testing.T) {
 	t.Helper()
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, time.Hour))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
 	r.exec(t, `
 		UPDATE placement_sync p SET done = wanted, asked = wanted, since = NULL, marks = (
 			SELECT jsonb_object_agg(d.provider_uuid, '{"classes": ["FPGA"], "traits": ["OWNER_CYBORG"]}'::jsonb)

@@ -233,7 +233,7 @@ func TestGuardsAgreeWithTheTables(t *testing.T) {
 					toProvision(cyborg.ProvisionRequest{Accelerator: id}), toAttach(id, holder), toDetach(id, nil), toProgram(id),
 				}[rapid.IntRange(0, 3).Draw(rt, "request")]
 				out, err := r.Admit(t.Context(), a)
-				if err == nil && !out.Nothing {
+				if err == nil && !out.NothingToDo {
 					ops, now[a.ID] = append(ops, a.ID), cyborg.OperationAdmitted
 				}
 				require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)

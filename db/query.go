@@ -24,7 +24,7 @@ type UUIDRange struct{ First, Last uuid.UUID }
 // ANDed, values of one field ORed.
 type AcceleratorFilter struct {
 	UUIDs       []uuid.UUID
-	Among       *UUIDRange
+	UUIDRange   *UUIDRange
 	Names       []string
 	Hosts       []string
 	Drivers     []string
@@ -37,23 +37,23 @@ type AcceleratorFilter struct {
 
 // DeviceFilter chooses devices in the same way.
 type DeviceFilter struct {
-	UUIDs   []uuid.UUID
-	IDs     []int64
-	Among   *UUIDRange
-	Hosts   []string
-	Types   []cyborg.DeviceType
-	Vendors []string // vendor ids
+	UUIDs     []uuid.UUID
+	IDs       []int64
+	UUIDRange *UUIDRange
+	Hosts     []string
+	Types     []cyborg.DeviceType
+	Vendors   []string // vendor ids
 }
 
 // OperationFilter chooses operations in the same way.
 type OperationFilter struct {
-	IDs     []uuid.UUID
-	Among   *UUIDRange
-	Kinds   []cyborg.OperationKind
-	States  []cyborg.OperationState
-	Hosts   []string
-	Subject *cyborg.Subject
-	Open    *bool // true chooses operations that have not ended, false those that have
+	IDs       []uuid.UUID
+	UUIDRange *UUIDRange
+	Kinds     []cyborg.OperationKind
+	States    []cyborg.OperationState
+	Hosts     []string
+	Subject   *cyborg.Subject
+	Open      *bool // true chooses operations that have not ended, false those that have
 }
 
 // EventFilter chooses events that are about one of Subjects or about Operation,
@@ -96,9 +96,9 @@ type Admitted struct {
 	// Repeated is true where the operation had been admitted before with the same
 	// idempotency key.
 	Repeated bool
-	// Nothing is true where there was nothing to do and no operation was admitted,
+	// NothingToDo is true where there was nothing to do and no operation was admitted,
 	// for example for a detach of an accelerator that nobody holds.
-	Nothing bool
+	NothingToDo bool
 }
 
 // Orphan is an operation that no workflow runs, as far as the records can tell.

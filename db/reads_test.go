@@ -45,7 +45,7 @@ func TestPages(t *testing.T) {
 		{Role: "api", Host: "m", Instance: "1"}, {Role: "api", Host: "m", Instance: "2"}, {Role: "conductor", Host: "m", Instance: "1"},
 	} {
 		service.StartedAt = time.Now()
-		require.NoError(t, r.Touch(t.Context(), service))
+		require.NoError(t, r.RecordService(t.Context(), service))
 	}
 	for _, limit := range []int{1, 4, 7, 21, 1000} {
 		accelerators := pages(t, limit, func(p db.Page) ([]cyborg.Accelerator, error) {
@@ -407,7 +407,7 @@ func TestAProcessKeepsItsStart(t *testing.T) {
 	r := newRecords(t)
 	process := cyborg.Service{Role: "api", Host: "m", Instance: "1", StartedAt: time.Now().Add(-time.Hour)}
 	touched := func() time.Time {
-		require.NoError(t, r.Touch(t.Context(), process))
+		require.NoError(t, r.RecordService(t.Context(), process))
 		all, err := r.Services(t.Context(), db.Page{})
 		require.NoError(t, err)
 		require.Len(t, all, 1)

@@ -346,7 +346,7 @@ func TestPrune(t *testing.T) {
 	retry := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID})
 	retry.RetryOf = old.Operation
 	open := r.begin(t, retry)
-	require.NoError(t, r.Touch(t.Context(), cyborg.Service{Role: "api", Host: "c", Instance: "1", StartedAt: time.Now()}))
+	require.NoError(t, r.RecordService(t.Context(), cyborg.Service{Role: "api", Host: "c", Instance: "1", StartedAt: time.Now()}))
 	r.exec(t, "UPDATE events SET at = at - interval '1 day'")
 	r.exec(t, "UPDATE operations SET admitted_at = admitted_at - interval '1 day', ended_at = ended_at - interval '1 day'")
 	r.exec(t, "UPDATE services SET last_seen = last_seen - interval '1 day'")

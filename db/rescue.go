@@ -109,7 +109,7 @@ func (r rescue) describe(o *running, work *cyborg.Work) {
 func (rescue) end(ctx context.Context, tx pgx.Tx, _ *running, outcome *cyborg.Outcome) error {
 	var well []cyborg.Rescue
 	for _, i := range outcome.Rescued {
-		if i.Outcome.Well() {
+		if i.Outcome.HasAccelerators() {
 			well = append(well, i.Rescue)
 		}
 	}

@@ -50,7 +50,7 @@ func TestRescue(t *testing.T) {
 	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	again, err := r.Admit(t.Context(), toRescue("h1", true))
 	require.NoError(t, err)
-	require.True(t, again.Nothing)
+	require.True(t, again.NothingToDo)
 
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "one is left"),
@@ -74,7 +74,7 @@ func TestRescue(t *testing.T) {
 	}))
 	nothing, err := r.Admit(t.Context(), toRescue("h1", false))
 	require.NoError(t, err)
-	require.True(t, nothing.Nothing)
+	require.True(t, nothing.NothingToDo)
 	_, err = r.Admit(t.Context(), toRescue("h9", false))
 	requireKind(t, cyborg.ErrNotFound, err, "h9")
 }
@@ -105,7 +105,7 @@ func TestRescueOnce(t *testing.T) {
 			done, err := r.Admit(t.Context(), toRescue("h1", true))
 			mu.Lock()
 			defer mu.Unlock()
-			if err == nil && !done.Nothing {
+			if err == nil && !done.NothingToDo {
 				admitted++
 			}
 			if err != nil {

@@ -46,7 +46,7 @@ func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
 	}
 	out, err := r.Admit(t.Context(), toForce(id, nil))
 	require.NoError(t, err)
-	require.True(t, out.Nothing, "there is nothing to force a second time")
+	require.True(t, out.NothingToDo, "there is nothing to force a second time")
 }
 
 // TestForceWhereItIsNotNeeded: force is refused as long as the host can detach the handle itself.
@@ -57,7 +57,7 @@ func TestForceWhereItIsNotNeeded(t *testing.T) {
 	a := h.ready(t, "card0")
 	out, err := r.Admit(t.Context(), toForce(a.UUID, nil))
 	require.NoError(t, err)
-	require.True(t, out.Nothing)
+	require.True(t, out.NothingToDo)
 	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	_, err = r.Admit(t.Context(), toForce(a.UUID, nil))
 	requireKind(t, cyborg.ErrChanged, err, "can be detached without force", "h1 was heard at")

@@ -130,7 +130,7 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 		}
 	}
 
-	return cyborg.Unlisted(refusals, len(wanted))
+	return cyborg.WhitelistError(refusals, len(wanted))
 }
 
 // whitelistable refuses what Nova must not give out: missing devices, those
@@ -313,9 +313,9 @@ func (s *Store) CompareWhitelists(ctx context.Context) error {
 	})
 }
 
-// DriftOfWhitelists counts the hosts on which the file of Nova's whitelist
+// CountWhitelistDrift counts the hosts on which the file of Nova's whitelist
 // differs from the one that was written last.
-func (s *Store) DriftOfWhitelists(ctx context.Context) (int, error) {
+func (s *Store) CountWhitelistDrift(ctx context.Context) (int, error) {
 	var open int
 	err := s.pool.QueryRow(ctx, "SELECT count(*) FROM whitelist_drift WHERE repaired_at IS NULL AND counts").Scan(&open)
 	return open, s.failure(ctx, err)

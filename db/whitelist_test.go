@@ -127,7 +127,7 @@ func TestWhitelistDrift(t *testing.T) {
 		yes := true
 		found, err := r.Drift(t.Context(), db.DriftFilter{Open: &yes, Classes: []cyborg.DriftClass{cyborg.DriftNovaWhitelist}}, db.Page{})
 		require.NoError(t, err)
-		counted, err := r.DriftOfWhitelists(t.Context())
+		counted, err := r.CountWhitelistDrift(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, len(found), counted)
 		return found
@@ -382,7 +382,7 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 func TestPlacementOfWhatIsNovas(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	require.NoError(t, r.SwitchPlacement(t.Context(), true, aWhile))
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	h := r.addPCIHost(t, "h1", 1)
 	a := h.ready(t, "card0")
 	r.do(t, toRetire(a), cyborg.OperationSucceeded)

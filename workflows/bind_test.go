@@ -125,7 +125,7 @@ func boundLate() *world {
 	second := w.work.Targets[0]
 	second.Accelerator, second.Deployable = uuid.New(), "d1"
 	w.work.Targets = append(w.work.Targets, second)
-	w.work.Loads = append(w.work.Loads, cyborg.Load{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+	w.work.Loads = append(w.work.Loads, cyborg.ImageLoad{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
 	w.work.Within, w.work.Notify = 30*time.Second, []uuid.UUID{uuid.New()}
 	return w
 }
@@ -229,7 +229,7 @@ func TestBindWithTwoImages(t *testing.T) {
 	second := w.work.Targets[0]
 	second.Accelerator, second.Deployable = uuid.New(), "d1"
 	w.work.Targets = append(w.work.Targets, second)
-	w.work.Loads = append(w.work.Loads, cyborg.Load{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+	w.work.Loads = append(w.work.Loads, cyborg.ImageLoad{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
 	var attempts []uuid.UUID
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
@@ -258,12 +258,12 @@ func TestBindRestoresAllThatAnImageDisturbs(t *testing.T) {
 	second.Accelerator, second.Deployable, second.ProgramSet = uuid.New(), "d2", "right"
 	elsewhere.Accelerator, elsewhere.Deployable, elsewhere.Device = uuid.New(), "d3", "another"
 	w.work.Targets = append(w.work.Targets, sibling, second, elsewhere)
-	w.work.Loads = append(w.work.Loads, cyborg.Load{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+	w.work.Loads = append(w.work.Loads, cyborg.ImageLoad{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
 	w.failAt, w.failure = len([]string{"Begin", "Stage", "Record", "Program", "Stage", "Record"}), cyborg.Errorf(cyborg.ErrHardware, "it broke")
 	restored := map[string][]cyborg.Target{}
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.RestoreActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {
-			restored[in.Target.Deployable] = in.Others
+			restored[in.Target.Deployable] = in.Disturbed
 			return workflows.ChangeResult{}, nil
 		})
 	})

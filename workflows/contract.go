@@ -251,8 +251,8 @@ type ProgramResult struct {
 type RestoreInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
-	// Others are the deployables that the image for the target disturbs as well.
-	Others []cyborg.Target `json:"others,omitempty"`
+	// Disturbed are the deployables that the image for the target disturbs as well.
+	Disturbed []cyborg.Target `json:"others,omitempty"`
 }
 
 // ConfigureInput asks to change a backend.
@@ -307,13 +307,13 @@ type UsageInput struct {
 	Deployables []string `json:"deployables,omitempty"`
 }
 
-// Want is the state into which an attachment should be brought.
-type Want string
+// AttachmentGoal is the state into which an attachment should be brought.
+type AttachmentGoal string
 
 // The states that SettleEntry.Want can ask for.
 const (
-	WantAttached Want = "attached"
-	WantDetached Want = "detached"
+	GoalAttached AttachmentGoal = "attached"
+	GoalDetached AttachmentGoal = "detached"
 )
 
 // SettleEntry is one attachment that the host has to bring into the state Want.
@@ -322,7 +322,7 @@ type SettleEntry struct {
 	Deployable string            `json:"deployable"`
 	Handle     cyborg.WorkHandle `json:"handle"`
 	Operation  uuid.UUID         `json:"operation"`
-	Want       Want              `json:"want"`
+	Want       AttachmentGoal    `json:"want"`
 }
 
 // SettleInput lists the attachments of one host to settle.

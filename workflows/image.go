@@ -36,7 +36,7 @@ type load struct {
 func (l *load) undo() func(ctx workflow.Context) error {
 	putBack := l.undoCall(call{
 		activity: RestoreActivity, summary: "bring back the image before",
-		input: RestoreInput{Operation: l.journalID, Target: l.target, Others: l.disturbed}, result: &l.restored, limit: l.in.Limits.Program,
+		input: RestoreInput{Operation: l.journalID, Target: l.target, Disturbed: l.disturbed}, result: &l.restored, limit: l.in.Limits.Program,
 	})
 
 	return func(ctx workflow.Context) error {

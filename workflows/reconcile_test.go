@@ -73,7 +73,7 @@ func asIs(*testsuite.TestWorkflowEnvironment) {}
 func disagreement(host, handle string) workflows.Disagreement {
 	return workflows.Disagreement{
 		Host: host, Accelerator: uuid.New(), Journal: cyborg.AttachmentInDoubt,
-		Entry: workflows.SettleEntry{Handle: cyborg.WorkHandle{Identity: handle}, Want: workflows.WantDetached},
+		Entry: workflows.SettleEntry{Handle: cyborg.WorkHandle{Identity: handle}, Want: workflows.GoalDetached},
 	}
 }
 

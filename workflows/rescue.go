@@ -133,7 +133,7 @@ func rescueError(rescued []cyborg.RescuedInstance) error {
 	)
 
 	for _, i := range rescued {
-		if i.Outcome.Well() || i.Outcome == cyborg.RescueGone {
+		if i.Outcome.HasAccelerators() || i.Outcome == cyborg.RescueGone {
 			continue
 		}
 		if failed == 0 {

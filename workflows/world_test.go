@@ -76,7 +76,7 @@ func newWorld(kind cyborg.OperationKind) *world {
 	case cyborg.OperationProgram:
 		w.work.Program = &cyborg.ProgramRequest{Image: cyborg.Image{Source: "new.img"}}
 	case cyborg.OperationBind:
-		w.work.Loads, w.work.Within = []cyborg.Load{{Accelerator: w.work.Targets[0].Accelerator, Image: cyborg.Image{Source: "new.img"}}}, time.Hour
+		w.work.Loads, w.work.Within = []cyborg.ImageLoad{{Accelerator: w.work.Targets[0].Accelerator, Image: cyborg.Image{Source: "new.img"}}}, time.Hour
 	case cyborg.OperationUnbind:
 		w.work.Handles[0].Accelerator = w.work.Targets[0].Accelerator
 		w.work.Handles[0].Holder.Kind = cyborg.HolderInstance

@@ -62,7 +62,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	}); err != nil {
 		return result, err
 	}
-	a.Inventory.Touch()
+	a.Inventory.MarkChanged()
 
 	// The workflow undoes nothing after a refusal. So a refusal may only be
 	// returned once it is certain that nothing changed.
@@ -230,7 +230,7 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 		return uncertain(cause)
 	}
 
-	a.Inventory.Touch()
+	a.Inventory.MarkChanged()
 	return cause
 }
 

@@ -172,7 +172,7 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 	if err := a.Journal.Write(change); err != nil {
 		return err
 	}
-	a.Inventory.Touch()
+	a.Inventory.MarkChanged()
 	return nil
 }
 
@@ -224,7 +224,7 @@ func (a *Activities) failedDetach(
 		untouched = false
 	}
 
-	a.Inventory.Touch()
+	a.Inventory.MarkChanged()
 	if untouched {
 		return cause
 	}
@@ -246,7 +246,7 @@ func (a *Activities) forget(in workflows.DetachInput) error {
 		return nil
 	}
 
-	defer a.Inventory.Touch()
+	defer a.Inventory.MarkChanged()
 	return a.Journal.Write(change)
 }
 
@@ -290,7 +290,7 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		return result, nil
 	}
 
-	a.Inventory.Touch()
+	a.Inventory.MarkChanged()
 	found, err := a.find(ctx, in.Target, freshEnough)
 	if err != nil {
 		if a.gone(in.Target, err) {
@@ -322,7 +322,7 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		}
 	}
 
-	a.Inventory.Touch()
+	a.Inventory.MarkChanged()
 	result.Observation, err = a.Inventory.Observe(ctx, found.Backend, found.Device.Identity, nil)
 	return result, err
 }

@@ -174,7 +174,7 @@ func TestALostJournalAndAnImageForTheWholeDevice(t *testing.T) {
 		h.lose()
 		second := target()
 		second.Deployable = other
-		restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "all"), Others: []cyborg.Target{withImage(second, "right")}}
+		restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "all"), Disturbed: []cyborg.Target{withImage(second, "right")}}
 		if !loaded {
 			h.must(workflows.RestoreActivity, restore, nil)
 			continue

@@ -41,7 +41,7 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	program.prior = prior
 	// Without a note of the program step, the records say what was there.
 	note := programNote{BitstreamIDs: map[string]string{}}
-	for _, one := range append([]cyborg.Target{in.Target}, in.Others...) {
+	for _, one := range append([]cyborg.Target{in.Target}, in.Disturbed...) {
 		note.BitstreamIDs[one.Deployable] = one.BitstreamID
 	}
 

@@ -29,14 +29,14 @@ func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInpu
 		result.Settled = append(result.Settled, entry)
 	}
 
-	a.Inventory.Touch() // the attachments of the next report have changed
+	a.Inventory.MarkChanged() // the attachments of the next report have changed
 	return result, nil
 }
 
 // settleOne settles one attachment under the lock of its device. A nil error
 // means that it is in the wanted state.
 func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.SettleEntry) error {
-	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.WantAttached {
+	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.GoalAttached {
 		return nil // the handle was only handed out, and this host has nothing to attach
 	}
 
@@ -54,7 +54,7 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	if device == "" {
 		// Neither the hardware nor the journal knows the handle, and the backend works:
 		// it is detached.
-		if entry.Want == workflows.WantDetached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
+		if entry.Want == workflows.GoalDetached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
 			return nil
 		}
 		return err
@@ -69,15 +69,15 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	// Read again under the lock: an operation may have changed the entry while this
 	// waited.
 	known, isKnown := a.Journal.Attachment(key)
-	if isKnown && known.Operation != entry.Operation && entry.Want == workflows.WantDetached {
+	if isKnown && known.Operation != entry.Operation && entry.Want == workflows.GoalDetached {
 		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
 	}
 
 	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
 	switch entry.Want {
-	case workflows.WantAttached:
+	case workflows.GoalAttached:
 		return a.settleAttached(ctx, t, entry, target)
-	case workflows.WantDetached:
+	case workflows.GoalDetached:
 		return a.settleDetached(ctx, t, entry, target, known, isKnown)
 	default:
 		return cyborg.Errorf(cyborg.ErrInvalid, "an attachment cannot be %q", entry.Want)

@@ -11,7 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-func entry(op uuid.UUID, identity string, want workflows.Want) workflows.SettleEntry {
+func entry(op uuid.UUID, identity string, want workflows.AttachmentGoal) workflows.SettleEntry {
 	return workflows.SettleEntry{Backend: backend, Deployable: region, Handle: workHandle(identity), Operation: op, Want: want}
 }
 
@@ -34,7 +34,7 @@ func TestSettle(t *testing.T) {
 	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(two, second))
 
 	// The records gave the first back and keep the second, which is in doubt.
-	entries := []workflows.SettleEntry{entry(one, handle, workflows.WantDetached), entry(two, second, workflows.WantAttached)}
+	entries := []workflows.SettleEntry{entry(one, handle, workflows.GoalDetached), entry(two, second, workflows.GoalAttached)}
 	result := h.settle(entries...)
 	require.Equal(t, entries, result.Settled)
 	require.Empty(t, result.Errors)
@@ -56,7 +56,7 @@ func TestSettleAfterABoot(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(two, second), nil)
 	h.boot = "boot-2"
 	h.start()
-	result := h.settle(entry(one, handle, workflows.WantDetached), entry(two, second, workflows.WantAttached))
+	result := h.settle(entry(one, handle, workflows.GoalDetached), entry(two, second, workflows.GoalAttached))
 	require.Len(t, result.Settled, 2)
 	require.True(t, h.attachedNow(second))
 	require.Equal(t, map[string]cyborg.AttachmentState{second: cyborg.AttachmentDone}, h.attachments())
@@ -68,12 +68,12 @@ func TestSettleLeavesAlone(t *testing.T) {
 	h.ready()
 	op, newer := uuid.New(), uuid.New()
 	h.must(workflows.AttachActivity, attach(newer, handle), nil)
-	result := h.settle(entry(op, handle, workflows.WantDetached))
+	result := h.settle(entry(op, handle, workflows.GoalDetached))
 	require.Contains(t, result.Errors[handle], "operation "+newer.String()+" has attached it since")
 	require.True(t, h.attachedNow(handle))
 
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
-	result = h.settle(entry(newer, handle, workflows.WantDetached))
+	result = h.settle(entry(newer, handle, workflows.GoalDetached))
 	require.Contains(t, result.Errors[handle], "in use by qemu")
 	require.True(t, h.attachedNow(handle))
 }
@@ -86,13 +86,13 @@ func TestSettleWithoutAJournal(t *testing.T) {
 	op := uuid.New()
 	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[second].Attached = true })
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
-	require.Contains(t, h.settle(entry(op, second, workflows.WantDetached)).Errors[second], "in use by qemu")
+	require.Contains(t, h.settle(entry(op, second, workflows.GoalDetached)).Errors[second], "in use by qemu")
 	require.True(t, h.attachedNow(second))
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
-	require.Empty(t, h.settle(entry(op, second, workflows.WantDetached)).Errors)
+	require.Empty(t, h.settle(entry(op, second, workflows.GoalDetached)).Errors)
 	require.False(t, h.attachedNow(second))
 	require.Empty(t, h.attachments())
-	require.Empty(t, h.settle(entry(op, second, workflows.WantAttached)).Errors)
+	require.Empty(t, h.settle(entry(op, second, workflows.GoalAttached)).Errors)
 	require.True(t, h.attachedNow(second))
 }
 
@@ -105,7 +105,7 @@ func TestSettleOfWhatTheJournalForgot(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	h.lose()
-	require.Empty(t, h.settle(entry(op, handle, workflows.WantAttached)).Errors)
+	require.Empty(t, h.settle(entry(op, handle, workflows.GoalAttached)).Errors)
 	require.Empty(t, h.fate.calls, "nobody touches what is in use")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 	require.Equal(t, op, h.inventory.Content().Attachments[0].Operation)
@@ -122,16 +122,16 @@ func TestSettleOfWhatIsGone(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	h.start()
-	wantBack := entry(op, handle, workflows.WantAttached)
-	instance := entry(op, second, workflows.WantAttached)
+	wantBack := entry(op, handle, workflows.GoalAttached)
+	instance := entry(op, second, workflows.GoalAttached)
 	instance.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
 	result := h.settle(wantBack, instance)
 	require.Contains(t, result.Errors[handle], "has no deployable")
 	require.Equal(t, []workflows.SettleEntry{instance}, result.Settled, "a handle of an instance was only handed out")
-	result = h.settle(entry(op, handle, workflows.WantDetached))
+	result = h.settle(entry(op, handle, workflows.GoalDetached))
 	require.Empty(t, result.Errors)
 	require.Empty(t, h.attachments())
-	require.Empty(t, h.settle(entry(op, handle, workflows.WantDetached)).Errors)
+	require.Empty(t, h.settle(entry(op, handle, workflows.GoalDetached)).Errors)
 }
 
 func TestSettleOfADeviceThatIsInTheWay(t *testing.T) {
@@ -141,7 +141,7 @@ func TestSettleOfADeviceThatIsInTheWay(t *testing.T) {
 	first := uuid.New()
 	h.must(workflows.AttachActivity, attach(first, handle), nil)
 	recorded := uuid.New()
-	result := h.settle(entry(recorded, handle, workflows.WantAttached))
+	result := h.settle(entry(recorded, handle, workflows.GoalAttached))
 	require.Empty(t, result.Errors)
 	require.Equal(t, recorded, h.inventory.Content().Attachments[0].Operation, "the records say whose it is")
 	require.True(t, h.attachedNow(handle))
@@ -153,7 +153,7 @@ func TestSettleOfWhatAnInstanceHad(t *testing.T) {
 	h := newHost(t)
 	h.ready()
 	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[second].Attached = true }) // by its hypervisor
-	had := entry(uuid.New(), second, workflows.WantDetached)
+	had := entry(uuid.New(), second, workflows.GoalDetached)
 	had.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
 	require.Contains(t, h.settle(had).Errors[second], "in use by qemu")

@@ -99,7 +99,7 @@ func finish[Out any](
 		return out, uncertain(err)
 	}
 
-	a.Inventory.Touch()
+	a.Inventory.MarkChanged()
 	return out, nil
 }
 

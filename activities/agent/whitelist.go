@@ -30,7 +30,7 @@ func (a *Activities) previewWhitelist(ctx context.Context, t *try, in workflows.
 	changed := !bytes.Equal(before, after)
 	return cyborg.WhitelistPreview{
 		Host: a.Inventory.Host(), File: a.Nova.Path(), Content: string(after), Diff: novaconf.Diff(a.Nova.Path(), before, after),
-		Changed: changed, Foreign: novaconf.Foreign(a.Inventory.Host(), before), Notes: a.whitelistNotes(devices, in.Work.Removed(), changed),
+		Changed: changed, Foreign: novaconf.ForeignReason(a.Inventory.Host(), before), Notes: a.whitelistNotes(devices, in.Work.Removed(), changed),
 	}, nil
 }
 
@@ -80,7 +80,7 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 		return result, err
 	}
 
-	if why := novaconf.Foreign(a.Inventory.Host(), before); why != "" && !in.Work.Force {
+	if why := novaconf.ForeignReason(a.Inventory.Host(), before); why != "" && !in.Work.Force {
 		return result, cyborg.Errorf(cyborg.ErrChanged, "%s of host %s is not as Cyborg left it: %s", a.Nova.Path(), a.Inventory.Host(), why).
 			WithHint("Look at the difference, move what is needed to another file, then ask with force.")
 	}
@@ -158,7 +158,7 @@ func (a *Activities) restoreJournalledWhitelist(written journal.Step) error {
 		return err
 	}
 
-	if why := novaconf.Foreign(a.Inventory.Host(), now); why != "" {
+	if why := novaconf.ForeignReason(a.Inventory.Host(), now); why != "" {
 		return cyborg.Errorf(cyborg.ErrChanged, "%s of host %s cannot be brought back to what it was: %s", a.Nova.Path(), a.Inventory.Host(), why)
 	}
 
@@ -173,7 +173,7 @@ func (a *Activities) restoreUnknownWhitelist(ctx context.Context, work cyborg.Wh
 		return nil
 	}
 	now, err := a.Nova.Read()
-	if err != nil || novaconf.Foreign(a.Inventory.Host(), now) != "" {
+	if err != nil || novaconf.ForeignReason(a.Inventory.Host(), now) != "" {
 		return err
 	}
 
@@ -258,7 +258,7 @@ func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.Whi
 		}
 	}
 
-	return out, cyborg.Unlisted(refusals, len(in.Work.Entries)+len(removed))
+	return out, cyborg.WhitelistError(refusals, len(in.Work.Entries)+len(removed))
 }
 
 // whitelistEntry returns the functions of one accelerator. One that was in the

@@ -55,7 +55,7 @@ func (h *host) whitelisted() []string {
 	require.Len(h.t, there, 1)
 	content, err := os.ReadFile(h.novaFile())
 	require.NoError(h.t, err)
-	require.Empty(h.t, novaconf.Foreign(hostName, content))
+	require.Empty(h.t, novaconf.ForeignReason(hostName, content))
 	var out []string
 	for _, found := range regexp.MustCompile(`(?m)^device_spec = .*"address":"([^"]*)"`).FindAllSubmatch(content, -1) {
 		out = append(out, string(found[1]))
@@ -291,7 +291,7 @@ func TestWhitelistIsReported(t *testing.T) {
 func TestNamesInAWhitelistAreShowable(t *testing.T) {
 	t.Parallel()
 	content := string(novaconf.Content("a\x1b[31m"+strings.Repeat("x", 1000), []novaconf.Device{{Address: cyborg.PCIAddress{Bus: 1}, VendorID: "10de", ProductID: "20b5"}}))
-	why := novaconf.Foreign(hostName, []byte(content))
+	why := novaconf.ForeignReason(hostName, []byte(content))
 	require.Contains(t, why, "it was written for host a")
 	require.NotContains(t, why, "\x1b")
 	require.Less(t, len(why), 400)

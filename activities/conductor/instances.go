@@ -47,7 +47,7 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 	// Nova may have deleted instances while no conductor ran to hear of it, so a
 	// new process looks at all of them.
 	unseenFor := min(a.policy.CheckInstances, time.Since(a.began))
-	instances, err := a.store.UnseenInstances(ctx, unseenFor, instancesPerRound)
+	instances, err := a.store.StaleInstances(ctx, unseenFor, instancesPerRound)
 	if err != nil {
 		return collected, err
 	}
@@ -77,9 +77,9 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 			if forgotten {
 				collected++
 			}
-			err = a.store.SawInstances(ctx, []db.SeenInstance{seen}, a.policy.CheckInstances-recheckAfter)
+			err = a.store.RecordSeenInstances(ctx, []db.SeenInstance{seen}, a.policy.CheckInstances-recheckAfter)
 		case gone:
-			if _, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: held.UUID, Held: true}, repairer()); err == nil {
+			if _, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: held.UUID, AllowBound: true}, repairer()); err == nil {
 				collected++
 				a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", held.UUID.String()))
 			}
@@ -110,7 +110,7 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 func (a *Activities) compareInstance(
 	ctx context.Context, held db.HeldInstance, current *nova.Instance,
 ) (seen db.SeenInstance, forgotten bool, err error) {
-	seen = db.SeenInstance{UUID: held.UUID, Host: held.Host, Again: held.Lost != nil}
+	seen = db.SeenInstance{UUID: held.UUID, Host: held.Host, RecheckSoon: held.Lost != nil}
 
 	if !held.Bound {
 		return seen, false, nil
@@ -125,12 +125,12 @@ func (a *Activities) compareInstance(
 
 	// While Nova works on an instance, or cannot reach its cell, a difference may
 	// be gone in a moment.
-	seen.Unclear = current.Task != "" || current.Status == statusUnknown
-	if !seen.Unclear {
+	seen.Undetermined = current.Task != "" || current.Status == statusUnknown
+	if !seen.Undetermined {
 		seen.Drift = differences(held, current)
 	}
 
-	seen.Again = seen.Again || seen.Unclear || len(seen.Drift) > 0
+	seen.RecheckSoon = seen.RecheckSoon || seen.Undetermined || len(seen.Drift) > 0
 
 	if held.Lost == nil {
 		return seen, false, nil
@@ -143,8 +143,8 @@ func (a *Activities) compareInstance(
 	}
 
 	found, err := a.lookAt(ctx, *held.Lost, held.Host, current)
-	if err == nil && found.Outcome.Well() {
-		seen.Well = held.Lost
+	if err == nil && found.Outcome.HasAccelerators() {
+		seen.Recovered = held.Lost
 		a.log.InfoContext(ctx, "an instance has its accelerators again since its host booted, or will when it is started",
 			slog.String("instance", held.UUID.String()), slog.String("found", string(found.Outcome)))
 	}
@@ -170,7 +170,7 @@ func (a *Activities) forgetStranded(ctx context.Context, held db.HeldInstance) (
 		}
 	}
 
-	_, err := a.store.DeleteARQs(ctx, db.ARQDeletion{UUIDs: held.ARQs, Held: true}, repairer())
+	_, err := a.store.DeleteARQs(ctx, db.ARQDeletion{UUIDs: held.ARQs, AllowBound: true}, repairer())
 	if err == nil {
 		a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova could put on no host", slog.String("instance", held.UUID.String()))
 	}

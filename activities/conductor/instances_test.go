@@ -205,7 +205,7 @@ func TestDriftWhileUnclear(t *testing.T) {
 		}
 		c.tidy()
 		require.Equal(t, want, c.drift())
-		again, err := c.UnseenInstances(t.Context(), 59*time.Minute, 10)
+		again, err := c.StaleInstances(t.Context(), 59*time.Minute, 10)
 		require.NoError(t, err)
 		require.Len(t, again, 2, "both are looked at again soon")
 	}
@@ -347,7 +347,7 @@ func (c *compute) rebootHard(who uuid.UUID, result string) {
 	c.t.Helper()
 	c.model.Hold()
 	request := c.model.RebootHard(who, "somebody")
-	require.NoError(c.t, c.NoteHardReboot(c.t.Context(), who, time.Now(), request))
+	require.NoError(c.t, c.RecordHardReboot(c.t.Context(), who, time.Now(), request))
 	c.tidy()
 	require.Equal(c.t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it is not over")
 	c.model.Release(result)

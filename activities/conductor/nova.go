@@ -40,8 +40,8 @@ type Requests interface {
 	MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
 	CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error)
-	UnseenInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]db.HeldInstance, error)
-	SawInstances(ctx context.Context, seen []db.SeenInstance, sooner time.Duration) error
+	StaleInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]db.HeldInstance, error)
+	RecordSeenInstances(ctx context.Context, seen []db.SeenInstance, sooner time.Duration) error
 	EndInstanceDrift(ctx context.Context) error
 	HardReboot(ctx context.Context, lost cyborg.Rescue) (string, error)
 	CompareWhitelists(ctx context.Context) error
@@ -123,7 +123,7 @@ func (a *Activities) sendEvents(ctx context.Context, operation uuid.UUID, arqs [
 	}
 
 	a.log.InfoContext(ctx, "Nova was told of a bind", slog.String("operation_id", operation.String()),
-		slog.Int("taken", delivered.Taken), slog.Int("early", delivered.Early), slog.Int("gone", delivered.Gone))
+		slog.Int("taken", delivered.Accepted), slog.Int("early", delivered.NotOnHost), slog.Int("gone", delivered.NotFound))
 
 	return nil
 }

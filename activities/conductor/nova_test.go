@@ -29,7 +29,7 @@ type bound struct {
 	seen, deleted []uuid.UUID
 }
 
-func (b *bound) UnseenInstances(context.Context, time.Duration, int) ([]db.HeldInstance, error) {
+func (b *bound) StaleInstances(context.Context, time.Duration, int) ([]db.HeldInstance, error) {
 	var held []db.HeldInstance
 	for _, id := range b.unseen {
 		held = append(held, db.HeldInstance{UUID: id, Host: "h1", Bound: true})
@@ -37,7 +37,7 @@ func (b *bound) UnseenInstances(context.Context, time.Duration, int) ([]db.HeldI
 	return held, nil
 }
 
-func (b *bound) SawInstances(_ context.Context, seen []db.SeenInstance, _ time.Duration) error {
+func (b *bound) RecordSeenInstances(_ context.Context, seen []db.SeenInstance, _ time.Duration) error {
 	for _, i := range seen {
 		b.seen = append(b.seen, i.UUID)
 	}
@@ -141,7 +141,7 @@ func (n *listeningNova) Notify(ctx context.Context, events []nova.Event) (nova.D
 		return nova.Delivered{}, err
 	}
 	n.notified = append(n.notified, events...)
-	return nova.Delivered{Taken: len(events)}, nil
+	return nova.Delivered{Accepted: len(events)}, nil
 }
 
 // TestBeginTellsNova: of a bind that has ended with its beginning Nova is notified at once, after who waits here for its end; and

@@ -24,12 +24,12 @@ type Store interface {
 	Complete(ctx context.Context, operation uuid.UUID) (cyborg.Work, error)
 	Record(ctx context.Context, operation uuid.UUID, steps []cyborg.Step) error
 	End(ctx context.Context, outcome cyborg.Outcome) error
-	Heard(ctx context.Context, host string) (db.Heard, error)
+	LastSeen(ctx context.Context, host string) (db.LastSeen, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Admit(ctx context.Context, admission db.Admission) (db.Admitted, error)
 
 	// What Reconcile looks at.
-	OverdueHosts(ctx context.Context, limit int) ([]cyborg.Host, error)
+	SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, error)
 	Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	LastOfHosts(ctx context.Context, after string, hosts int) (string, error)
@@ -202,6 +202,6 @@ func (a *Activities) ended(ctx context.Context, outcome cyborg.Outcome) {
 // LastSeen is the activity that returns when the agent of a host was last
 // heard, and whether it has a slot left.
 func (a *Activities) LastSeen(ctx context.Context, in workflows.LastSeenInput) (workflows.LastSeenResult, error) {
-	heard, err := a.store.Heard(ctx, in.Host)
+	heard, err := a.store.LastSeen(ctx, in.Host)
 	return workflows.LastSeenResult{At: heard.At, Busy: heard.Busy}, workflows.ToFailure(err)
 }

@@ -31,11 +31,11 @@ type PlacementStore interface {
 	// returns false where the records of the host no longer have this version.
 	SavePlacementMarks(ctx context.Context, host string, version int64, marks []byte) (bool, error)
 	RecordPlacement(ctx context.Context, outcome db.PlacementOutcome) error
-	// ComparePlacement leases the synchronised host that was compared longest ago,
+	// TakePlacementComparison leases the synchronised host that was compared longest ago,
 	// but not within the interval and none of those before; "" where there is none.
-	ComparePlacement(ctx context.Context, every time.Duration, before []string) (string, error)
-	// UncomparePlacement gives back a host that ComparePlacement has leased.
-	UncomparePlacement(ctx context.Context, host string) error
+	TakePlacementComparison(ctx context.Context, every time.Duration, before []string) (string, error)
+	// ReturnPlacementComparison gives back a host that ComparePlacement has leased.
+	ReturnPlacementComparison(ctx context.Context, host string) error
 	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
 }
 
@@ -169,13 +169,13 @@ func (p *Placement) attempt(ctx context.Context, host string, confirm []uuid.UUI
 	}
 	wanted := wantedOf(records)
 
-	unusable, err := p.client.Usable(ctx, wanted)
+	unusable, err := p.client.PrepareTraits(ctx, wanted)
 	if err != nil {
 		return syncResult{}, err
 	}
 
 	tree, err := p.client.Read(ctx, placement.Request{
-		Host: host, Wanted: wanted, Marks: marks, Allocations: records.Compare, Trusting: trusting,
+		Host: host, Wanted: wanted, Marks: marks, Allocations: records.Compare, AssumeNew: trusting,
 	})
 	if err != nil {
 		return syncResult{}, err
@@ -211,7 +211,7 @@ func wantedOf(records db.PlacementHost) []placement.Provider {
 	deployables := make([]placement.Deployable, len(records.Deployables))
 	for i := range records.Deployables {
 		d := &records.Deployables[i]
-		deployables[i] = placement.Deployable{Accelerator: d.Accelerator, Untouched: d.Untouched, Outside: d.Outside}
+		deployables[i] = placement.Deployable{Accelerator: d.Accelerator, Untouched: d.Untouched, HeldOutsideNova: d.HeldOutsideNova}
 	}
 
 	return placement.Wanted(deployables, records.Silent)
@@ -393,7 +393,7 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 		}
 
 		var host string
-		host, failed = p.store.ComparePlacement(ctx, p.options.CompareEvery, taken)
+		host, failed = p.store.TakePlacementComparison(ctx, p.options.CompareEvery, taken)
 		taken = append(taken, host)
 		return host
 	}
@@ -408,7 +408,7 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 			away = away || cyborg.ErrorKindOf(err) != cyborg.ErrBusy
 			// Give the lease back even after a cancel, or the host would wait for the lease
 			// to end.
-			failed = errors.Join(failed, p.store.UncomparePlacement(context.WithoutCancel(ctx), host))
+			failed = errors.Join(failed, p.store.ReturnPlacementComparison(context.WithoutCancel(ctx), host))
 			return
 		}
 

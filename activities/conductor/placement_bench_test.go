@@ -79,7 +79,7 @@ func BenchmarkPlacement(b *testing.B) {
 		}
 		sync1 := func() (synced int) {
 			for {
-				due, err := c.DuePlacement(b.Context(), 100, time.Hour)
+				due, err := c.TakeDuePlacement(b.Context(), 100, time.Hour)
 				require.NoError(b, err)
 				if len(due) == 0 {
 					return synced

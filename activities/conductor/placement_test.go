@@ -58,7 +58,7 @@ func newCloud(t testing.TB) *cloud {
 	for name, a := range c.acts.Queued() {
 		c.env.RegisterActivityWithOptions(a, registered(name))
 	}
-	require.NoError(t, store.SwitchPlacement(t.Context(), true, time.Microsecond))
+	require.NoError(t, store.SetPlacementFollowing(t.Context(), true, time.Microsecond))
 	return c
 }
 
@@ -385,12 +385,12 @@ func TestPlacementWaitsForTheComputeNode(t *testing.T) {
 	c := newCloud(t)
 	c.report("h1", aCard("a", 1, 1))
 	c.ready("h1")
-	require.NoError(t, c.SwitchPlacement(t.Context(), true, time.Hour))
-	due, err := c.DuePlacement(t.Context(), 10, time.Hour)
+	require.NoError(t, c.SetPlacementFollowing(t.Context(), true, time.Hour))
+	due, err := c.TakeDuePlacement(t.Context(), 10, time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, []string{"h1"}, due)
 	require.NotEmpty(t, c.sync("h1").Waits)
-	due, err = c.DuePlacement(t.Context(), 10, time.Hour)
+	due, err = c.TakeDuePlacement(t.Context(), 10, time.Hour)
 	require.NoError(t, err)
 	require.Empty(t, due)
 	require.Zero(t, c.drift()[cyborg.DriftNoComputeNode].RepairedAt)
@@ -418,12 +418,12 @@ func TestL23SilentHostIsClosed(t *testing.T) {
 	c.ready("h1")
 	c.sync("h1")
 	c.exec("UPDATE hosts SET last_seen = now() - interval '1 hour'")
-	_, err := c.PlacementSilence(t.Context(), time.Minute)
+	_, err := c.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": 2})
 	c.exec("UPDATE hosts SET last_seen = now()")
-	_, err = c.PlacementSilence(t.Context(), time.Minute)
+	_, err = c.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": 0})
@@ -664,7 +664,7 @@ func TestPlacementAwayWhileComparing(t *testing.T) {
 		c.ready(host)
 		c.sync(host)
 	}
-	require.NoError(t, c.SwitchPlacement(t.Context(), true, 0))
+	require.NoError(t, c.SetPlacementFollowing(t.Context(), true, 0))
 	requests := 0
 	c.model.Fail = func(*http.Request) *placementtest.Fault {
 		requests++
@@ -692,7 +692,7 @@ func TestPlacementComparisonTakesFew(t *testing.T) {
 		c.ready(host)
 		c.sync(host)
 	}
-	require.NoError(t, c.SwitchPlacement(t.Context(), true, 0))
+	require.NoError(t, c.SetPlacementFollowing(t.Context(), true, 0))
 	most := 0
 	c.model.Fail = func(*http.Request) *placementtest.Fault {
 		state, err := c.PlacementState(t.Context())
@@ -717,8 +717,8 @@ func TestPlacementForgetsAHost(t *testing.T) {
 	require.NoError(t, c.ForgetHost(t.Context(), "h1", cyborg.Actor{Name: "alice"}))
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": -1, "h1_a.1": -1, "h1_numa0": 0})
-	require.NoError(t, c.SwitchPlacement(t.Context(), true, time.Hour))
-	due, err := c.DuePlacement(t.Context(), 100, time.Hour)
+	require.NoError(t, c.SetPlacementFollowing(t.Context(), true, time.Hour))
+	due, err := c.TakeDuePlacement(t.Context(), 100, time.Hour)
 	require.NoError(t, err)
 	require.Empty(t, due)
 }

@@ -37,7 +37,7 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 	defer heartbeat(ctx)()
 	var out workflows.Findings
 
-	hosts, err := a.store.OverdueHosts(ctx, findingsLimit)
+	hosts, err := a.store.SilentHosts(ctx, findingsLimit)
 	if err != nil {
 		return out, workflows.ToFailure(err)
 	}
@@ -364,9 +364,9 @@ func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettl
 
 // fromRecord converts a disagreement of the store into that of the workflow.
 func fromRecord(d db.Disagreement) workflows.Disagreement {
-	want := workflows.WantDetached
+	want := workflows.GoalDetached
 	if d.Attach {
-		want = workflows.WantAttached
+		want = workflows.GoalAttached
 	}
 
 	return workflows.Disagreement{
@@ -382,6 +382,6 @@ func toRecord(d workflows.Disagreement) db.Disagreement {
 	return db.Disagreement{
 		Host: d.Host, Backend: d.Entry.Backend, Deployable: d.Entry.Deployable, Handle: d.Entry.Handle,
 		Operation: d.Entry.Operation, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded,
-		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.WantAttached,
+		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.GoalAttached,
 	}
 }

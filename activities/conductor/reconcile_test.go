@@ -125,7 +125,7 @@ type doubtful struct {
 	hosts, each, running int
 }
 
-func (doubtful) OverdueHosts(context.Context, int) ([]cyborg.Host, error) { return nil, nil }
+func (doubtful) SilentHosts(context.Context, int) ([]cyborg.Host, error) { return nil, nil }
 
 func (s doubtful) LastOfHosts(_ context.Context, after string, hosts int) (string, error) {
 	if last := s.number(after) + hosts; last < s.hosts {

@@ -35,7 +35,7 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 		})
 
 		switch {
-		case err == nil && answer.Nothing, cyborg.ErrorKindOf(err) == cyborg.ErrNotFound, cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
+		case err == nil && answer.NothingToDo, cyborg.ErrorKindOf(err) == cyborg.ErrNotFound, cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
 			continue // another process or user was faster
 		case err != nil:
 			errs = append(errs, err)

@@ -52,8 +52,8 @@ type Records interface {
 	// valid.
 	UseImage(ctx context.Context, operation uuid.UUID, secret string) (db.ImageURL, error)
 
-	// GiveBackImage invalidates the one-time URL.
-	GiveBackImage(ctx context.Context, operation uuid.UUID, secret string) error
+	// RevokeImage invalidates the one-time URL.
+	RevokeImage(ctx context.Context, operation uuid.UUID, secret string) error
 }
 
 // Config bounds what agents may do. The zero value of a field means its

@@ -179,7 +179,7 @@ func (e *endpoint) releaseImage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	if err := e.deps.Records.GiveBackImage(r.Context(), id, r.URL.Query().Get(workflows.ImageKey)); err != nil {
+	if err := e.deps.Records.RevokeImage(r.Context(), id, r.URL.Query().Get(workflows.ImageKey)); err != nil {
 		return err
 	}
 

@@ -17,14 +17,14 @@ func (a *API) listAccelerators(w http.ResponseWriter, r *http.Request) error {
 	q := readQuery(r, "uuid", "uuid_prefix", "name", "host", "driver", "backend", "device_type", "status", "device",
 		"instance", "holder_host", "holder_service", "limit", "marker")
 	filter := db.AcceleratorFilter{
-		UUIDs:    q.uuids("uuid"),
-		Among:    q.uuidRange("uuid_prefix"),
-		Names:    q.texts("name"),
-		Hosts:    q.texts("host"),
-		Drivers:  q.texts("driver"),
-		Backends: q.texts("backend"),
-		Statuses: enumFilter(q, "status", cyborg.Statuses()),
-		Devices:  q.uuids("device"),
+		UUIDs:     q.uuids("uuid"),
+		UUIDRange: q.uuidRange("uuid_prefix"),
+		Names:     q.texts("name"),
+		Hosts:     q.texts("host"),
+		Drivers:   q.texts("driver"),
+		Backends:  q.texts("backend"),
+		Statuses:  enumFilter(q, "status", cyborg.Statuses()),
+		Devices:   q.uuids("device"),
 		Holder: q.holder(map[string]cyborg.HolderKind{
 			"instance": cyborg.HolderInstance, "holder_host": cyborg.HolderHost, "holder_service": cyborg.HolderService,
 		}),

@@ -11,7 +11,7 @@ import (
 // listDevices lists the devices that match all filters, one page at a time.
 func (a *API) listDevices(w http.ResponseWriter, r *http.Request) error {
 	q := readQuery(r, "uuid_prefix", "host", "type", "vendor_id", "limit", "marker")
-	filter := db.DeviceFilter{Among: q.uuidRange("uuid_prefix"), Hosts: q.texts("host")}
+	filter := db.DeviceFilter{UUIDRange: q.uuidRange("uuid_prefix"), Hosts: q.texts("host")}
 
 	for _, text := range q.texts("vendor_id") {
 		filter.Vendors = append(filter.Vendors, cyborg.PCIID(text))

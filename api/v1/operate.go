@@ -83,7 +83,7 @@ func (a *API) operate(w http.ResponseWriter, r *http.Request, job work) error {
 		return a.refused(job, err)
 	}
 
-	if started.admitted.Nothing {
+	if started.admitted.NothingToDo {
 		release()
 		w.WriteHeader(http.StatusNoContent)
 		return nil
@@ -133,7 +133,7 @@ func (a *API) admitAndStart(r *http.Request, job work) (started, error) {
 	// The operation of a repeated request is started by the first request, so it is
 	// not started again.
 	admitted, err := a.store.Admit(ctx, job.request)
-	if err != nil || admitted.Nothing || admitted.Repeated {
+	if err != nil || admitted.NothingToDo || admitted.Repeated {
 		return started{admitted: admitted}, err
 	}
 

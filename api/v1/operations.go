@@ -32,12 +32,12 @@ func operationStates() []cyborg.OperationState {
 func (a *API) listOperations(w http.ResponseWriter, r *http.Request) error {
 	q := readQuery(r, "id", "id_prefix", "kind", "state", "host", "accelerator", "device", "open", "limit", "marker")
 	filter := db.OperationFilter{
-		IDs:    q.uuids("id"),
-		Among:  q.uuidRange("id_prefix"),
-		Kinds:  enumFilter(q, "kind", cyborg.OperationKinds()),
-		States: enumFilter(q, "state", operationStates()),
-		Hosts:  q.texts("host"),
-		Open:   q.boolean("open"),
+		IDs:       q.uuids("id"),
+		UUIDRange: q.uuidRange("id_prefix"),
+		Kinds:     enumFilter(q, "kind", cyborg.OperationKinds()),
+		States:    enumFilter(q, "state", operationStates()),
+		Hosts:     q.texts("host"),
+		Open:      q.boolean("open"),
 	}
 
 	if id := q.uuid("accelerator"); id != uuid.Nil {

@@ -50,7 +50,7 @@ func (a *API) Operate(
 	switch {
 	case err != nil:
 		return admitted, a.refused(job, err)
-	case admitted.Nothing:
+	case admitted.NothingToDo:
 		return admitted, nil
 	}
 

@@ -22,7 +22,7 @@ import (
 type ARQStore interface {
 	ARQs(ctx context.Context, filter db.ARQFilter, listing db.Listing) ([]cyborg.ARQ, error)
 	CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error)
-	NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error
+	RecordHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Notify(ctx context.Context) <-chan struct{}
@@ -181,7 +181,7 @@ func (a *API) recordHardReboot(ctx context.Context, arqs []cyborg.ARQ) {
 		return
 	}
 
-	// The latest loss is the one that NoteHardReboot must know: it records nothing
+	// The latest loss is the one that RecordHardReboot must know: it records nothing
 	// if the host has booted again since then.
 	lost := slices.MaxFunc(arqs, func(x, y cyborg.ARQ) int { return x.LostAt.Compare(y.LostAt) })
 	if lost.Health != cyborg.HealthLostAtBoot {
@@ -194,7 +194,7 @@ func (a *API) recordHardReboot(ctx context.Context, arqs []cyborg.ARQ) {
 
 	request, err := a.instances.HardReboot(askingCtx, instance)
 	if err == nil && request != "" {
-		err = a.store.NoteHardReboot(ctx, instance, lost.LostAt, request)
+		err = a.store.RecordHardReboot(ctx, instance, lost.LostAt, request)
 	}
 
 	if err != nil {
@@ -314,7 +314,7 @@ func (a *API) createARQs(w http.ResponseWriter, r *http.Request) error {
 // deleted even if others do not exist; the answer is then 404.
 func (a *API) deleteARQs(w http.ResponseWriter, r *http.Request) error {
 	q := readArguments(r, "arqs", "instance")
-	deletion := db.ARQDeletion{Projects: visible(r, true), Held: auth.CallerOf(r.Context()).Service()}
+	deletion := db.ARQDeletion{Projects: visible(r, true), AllowBound: auth.CallerOf(r.Context()).Service()}
 
 	named := q.list("arqs")
 

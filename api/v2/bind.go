@@ -180,7 +180,7 @@ func (a *API) projectOf(r *http.Request, holder cyborg.Holder, deadline time.Tim
 // meanwhile.
 func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRequest, deadline time.Time) error {
 	ctx := r.Context()
-	request.LookFirst = a.instances != nil
+	request.RefuseIfHeld = a.instances != nil
 
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
 		request.Within = left
@@ -201,7 +201,7 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 		// The second admission must not look for stale holders again: if the handles
 		// are still held, the bind has failed and is recorded as failed.
 		a.deleteAbandonedARQs(ctx, request, deadline)
-		request.LookFirst, request.Within = false, max(0, time.Until(deadline))
+		request.RefuseIfHeld, request.Within = false, max(0, time.Until(deadline))
 		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
 	})
 	if err != nil {
@@ -261,7 +261,7 @@ func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest,
 // the instance, and cancels the operations that work on them. It returns these
 // operations. The caller has made sure that the instance is on no host.
 func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ) ([]cyborg.Operation, error) {
-	deletion := db.ARQDeletion{Held: true}
+	deletion := db.ARQDeletion{AllowBound: true}
 	for i := range arqs {
 		if arqs[i].Instance == instance {
 			deletion.UUIDs = append(deletion.UUIDs, arqs[i].UUID)
@@ -306,7 +306,7 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 		stranded, err := a.instances.Stranded(ctx, arq.Instance)
 		switch {
 		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
-			_, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: arq.Instance, Held: true}, cyborg.Actor{Name: "cyborg"})
+			_, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: arq.Instance, AllowBound: true}, cyborg.Actor{Name: "cyborg"})
 			a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", arq.Instance.String()))
 		case stranded:
 			_, err = a.deleteInstanceARQs(ctx, arq.Instance, held)

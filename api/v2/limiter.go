@@ -96,9 +96,9 @@ func (s *limitedStore) CreateARQs(ctx context.Context, profile string, actor cyb
 	return limited(ctx, s, func() ([]cyborg.ARQ, error) { return s.store.CreateARQs(ctx, profile, actor) })
 }
 
-// NoteHardReboot calls the store when the limiter admits it.
-func (s *limitedStore) NoteHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error {
-	_, err := limited(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.NoteHardReboot(ctx, instance, lostAt, request) })
+// RecordHardReboot calls the store when the limiter admits it.
+func (s *limitedStore) RecordHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error {
+	_, err := limited(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.RecordHardReboot(ctx, instance, lostAt, request) })
 	return err
 }
 

@@ -58,14 +58,14 @@ type Exchange struct {
 	Identity      Identity
 }
 
-// Account is called with every exchange after its end.
-type Account func(ctx context.Context, x Exchange)
+// ExchangeRecorder is called with every exchange after its end.
+type ExchangeRecorder func(ctx context.Context, x Exchange)
 
 // Observe returns the middleware of a listener: it gives each request its ID,
 // turns panics of the handler into answers, logs the request, and counts it. A
 // request that went well is logged at debug if it is a GET, or if its handler
 // called SetRoutine. The account may be nil.
-func Observe(log *slog.Logger, metrics *Metrics, account Account) func(http.Handler) http.Handler {
+func Observe(log *slog.Logger, metrics *Metrics, account ExchangeRecorder) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			x := &exchange{requestID: requestIDOf(r), route: "unmatched"}

@@ -58,7 +58,7 @@ func doctorCommand() *cobra.Command {
 			examineBackends(cmd, f, c)
 			examineEndpoints(cmd.Context(), f, c)
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
-				Queue: workflows.AgentQueue(c.Agent.Host), Serves: "Start the agent of this host.",
+				Queue: workflows.AgentQueue(c.Agent.Host), IfUnserved: "Start the agent of this host.",
 			})
 
 			examineCertificates(f, c.Agent.TLS)
@@ -150,7 +150,7 @@ func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 		return
 	}
 
-	if why := novaconf.Foreign(file.Host, content); why != "" {
+	if why := novaconf.ForeignReason(file.Host, content); why != "" {
 		f.Warn(check, file.Path()+" is not as Cyborg left it: "+why,
 			"Look at the difference with `cyborg host whitelist HOST … --dry-run`, move what is needed to another file, then apply it with --force.")
 		return

@@ -34,9 +34,9 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Promptly is how long a call may continue after its context has ended. It is
+// ReturnTimeout is how long a call may continue after its context has ended. It is
 // generous, because the machine that runs the tests may be busy.
-const Promptly = 10 * time.Second
+const ReturnTimeout = 10 * time.Second
 
 // Subject is a driver under test.
 type Subject struct {
@@ -81,7 +81,7 @@ type Rig struct {
 	BadImage func(t *testing.T, target drivers.Target) (path string, image cyborg.Image)
 
 	// Slow makes installing, attaching, detaching and programming take longer than
-	// Promptly until quick is called.
+	// ReturnTimeout until quick is called.
 	Slow func(t *testing.T) (quick func())
 
 	// Vanish takes a card off the bus, as a surprise removal does, until restore is
@@ -259,7 +259,7 @@ func requireStopped(t *testing.T, err error) {
 	require.Truef(t, stopped, "a call under an ended context says so; it said %q of kind %s", err, kind)
 }
 
-// promptly runs the call and requires it to return within Promptly. It is for
+// promptly runs the call and requires it to return within ReturnTimeout. It is for
 // calls whose context has ended or that have nothing to wait for.
 func promptly(t *testing.T, what string, call func() error) error {
 	t.Helper()
@@ -269,8 +269,8 @@ func promptly(t *testing.T, what string, call func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(Promptly):
-		require.Failf(t, "a call hangs", "%s has not returned within %v", what, Promptly)
+	case <-time.After(ReturnTimeout):
+		require.Failf(t, "a call hangs", "%s has not returned within %v", what, ReturnTimeout)
 		return nil
 	}
 }

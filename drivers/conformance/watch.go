@@ -63,7 +63,7 @@ func watchNotices(t *testing.T, b *bench) {
 		t.Helper()
 		select {
 		case <-changed:
-		case <-time.After(Promptly):
+		case <-time.After(ReturnTimeout):
 			require.Failf(t, "the watch tells nothing", "it should tell %s", what)
 		}
 	}

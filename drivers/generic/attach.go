@@ -44,7 +44,7 @@ func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		return nil
 	}
 
-	return d.binder.Give(ctx, f.Address, d.options.vfio)
+	return d.binder.Bind(ctx, f.Address, d.options.vfio)
 }
 
 // note stores the driver that the function has now, and its driver_override.

@@ -40,7 +40,7 @@ func newBench(t *testing.T, host *sysfstest.Host, address string) *bench {
 // restart makes a new driver on this kernel, as a restarted agent does.
 func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
 	t.Helper()
-	driver, err := generic.NewOn(kernel, environment(t, b.Host), map[string]any{"device_spec": "*", "deadline": deadline})
+	driver, err := generic.NewWithKernel(kernel, environment(t, b.Host), map[string]any{"device_spec": "*", "deadline": deadline})
 	require.NoError(t, err)
 	b.driver = driver
 }
@@ -192,7 +192,7 @@ func TestRefusals(t *testing.T) {
 func TestRefusesWhatIsNotChosen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
-	driver, err := generic.NewOn(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
+	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
 	require.NoError(t, err)
 	b.driver = driver
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(b.driver.Install(t.Context(), b.target)))
@@ -207,7 +207,7 @@ func TestDetachOfWhatIsNoLongerChosen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
-	driver, err := generic.NewOn(b.Simulator, environment(t, b.Host), nil)
+	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), nil)
 	require.NoError(t, err)
 	b.driver = driver
 	require.True(t, b.attached(t))
@@ -301,7 +301,7 @@ func TestAnotherVFIODriver(t *testing.T) {
 	host := newHost(t, sysfstest.NIC(t, nic, "ens1"))
 	require.NoError(t, host.Simulator.AddDriver("mlx5-vfio-pci"))
 	b := newBench(t, host, nic)
-	driver, err := generic.NewOn(host.Simulator, environment(t, host), map[string]any{"device_spec": "*", "vfio_driver": "mlx5-vfio-pci"})
+	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": "*", "vfio_driver": "mlx5-vfio-pci"})
 	require.NoError(t, err)
 	b.driver = driver
 	require.NoError(t, b.attach(t))

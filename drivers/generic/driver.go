@@ -67,9 +67,9 @@ func New(env drivers.Environment, given map[string]any) (drivers.Driver, error) 
 	return newDriver(env, options, kernel), nil
 }
 
-// NewOn makes a backend that changes this kernel. Tests use it with a kernel
+// NewWithKernel makes a backend that changes this kernel. Tests use it with a kernel
 // that fails.
-func NewOn(kernel sysfs.Kernel, env drivers.Environment, given map[string]any) (*Driver, error) {
+func NewWithKernel(kernel sysfs.Kernel, env drivers.Environment, given map[string]any) (*Driver, error) {
 	options, err := parseOptions(env.Backend, given)
 	if err != nil {
 		return nil, err

@@ -78,10 +78,10 @@ func (b *Binder) Available(driver string) bool {
 	return b.registered(driver) || b.kernel.Loadable(driver)
 }
 
-// Give takes the function from the driver that it has and gives it to this one,
+// Bind takes the function from the driver that it has and gives it to this one,
 // by writing driver_override, unbind and bind. The caller has checked that
 // nobody uses the function.
-func (b *Binder) Give(ctx context.Context, address cyborg.PCIAddress, driver string) error {
+func (b *Binder) Bind(ctx context.Context, address cyborg.PCIAddress, driver string) error {
 	if err := b.load(ctx, driver); err != nil {
 		return err
 	}

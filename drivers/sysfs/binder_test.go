@@ -52,12 +52,12 @@ func TestBinderGivesAndRestores(t *testing.T) {
 			address := c.function.Address.String()
 			b := binder(t, host, host.Simulator)
 			if c.override != "" {
-				require.NoError(t, b.Give(t.Context(), c.function.Address, c.override))
+				require.NoError(t, b.Bind(t.Context(), c.function.Address, c.override))
 			}
 			require.Equal(t, c.prior, binding(t, host, address))
 
 			for range 2 {
-				require.NoError(t, b.Give(t.Context(), c.function.Address, vfio))
+				require.NoError(t, b.Bind(t.Context(), c.function.Address, vfio))
 				require.Equal(t, sysfs.Binding{Driver: vfio, Override: vfio}, binding(t, host, address))
 			}
 			for range 2 {
@@ -89,7 +89,7 @@ func TestBinderLeavesWhatOthersBound(t *testing.T) {
 	require.NoError(t, host.Simulator.AddDriver("pci-stub"))
 	give(t, host, gpu)
 	b := binder(t, host, host.Simulator)
-	require.NoError(t, b.Give(t.Context(), sysfstest.Address(t, gpu), "pci-stub"))
+	require.NoError(t, b.Bind(t.Context(), sysfstest.Address(t, gpu), "pci-stub"))
 	require.NoError(t, b.Restore(t.Context(), sysfstest.Address(t, gpu), vfio, sysfs.Binding{Driver: "nvidia"}))
 	require.Equal(t, "pci-stub", binding(t, host, gpu).Driver)
 }
@@ -101,10 +101,10 @@ func TestBinderLoadsTheDriver(t *testing.T) {
 	b := binder(t, host, host.Simulator)
 	require.True(t, b.Available(vfio))
 	require.False(t, b.Available("no-such-driver"))
-	require.NoError(t, b.Give(t.Context(), sysfstest.Address(t, gpu), vfio))
+	require.NoError(t, b.Bind(t.Context(), sysfstest.Address(t, gpu), vfio))
 	require.Equal(t, vfio, binding(t, host, gpu).Driver)
 
-	err := b.Give(t.Context(), sysfstest.Address(t, gpu), "no-such-driver")
+	err := b.Bind(t.Context(), sysfstest.Address(t, gpu), "no-such-driver")
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "no-such-driver")
 	require.Contains(t, cyborg.AsError(err).Hint, "modprobe no-such-driver")
@@ -123,7 +123,7 @@ func TestBinderExplains(t *testing.T) {
 			t.Parallel()
 			host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 			host.Fault(simulator.Fault{On: "bind", Error: number})
-			err := binder(t, host, host.Simulator).Give(t.Context(), sysfstest.Address(t, gpu), vfio)
+			err := binder(t, host, host.Simulator).Bind(t.Context(), sysfstest.Address(t, gpu), vfio)
 			require.Equal(t, kind, cyborg.ErrorKindOf(err), err)
 			require.ErrorIs(t, err, number)
 			require.ErrorContains(t, err, "drivers/vfio-pci/bind for "+gpu)
@@ -135,7 +135,7 @@ func TestBinderExplains(t *testing.T) {
 func TestBinderWithoutIOMMU(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.In("", sysfstest.GPU(t, gpu)))
-	err := binder(t, host, host.Simulator).Give(t.Context(), sysfstest.Address(t, gpu), vfio)
+	err := binder(t, host, host.Simulator).Bind(t.Context(), sysfstest.Address(t, gpu), vfio)
 	require.ErrorIs(t, err, syscall.EINVAL)
 }
 
@@ -186,12 +186,12 @@ func TestBinderStopsWithItsContext(t *testing.T) {
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 	host.Fault(simulator.Fault{On: "unbind", Hang: true})
 	ctx, cancel := context.WithCancel(t.Context())
-	err := binder(t, host, slowKernel{host.Simulator, cancel}).Give(ctx, sysfstest.Address(t, gpu), vfio)
+	err := binder(t, host, slowKernel{host.Simulator, cancel}).Bind(ctx, sysfstest.Address(t, gpu), vfio)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "hangs in the kernel")
 	host.ClearFaults()
 
-	require.ErrorIs(t, binder(t, host, host.Simulator).Give(ctx, sysfstest.Address(t, gpu), vfio), context.Canceled)
+	require.ErrorIs(t, binder(t, host, host.Simulator).Bind(ctx, sysfstest.Address(t, gpu), vfio), context.Canceled)
 }
 
 // lyingKernel reports success and does nothing.
@@ -203,10 +203,10 @@ func TestBinderVerifies(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
 	b := binder(t, host, lyingKernel{host.Simulator})
-	err := b.Give(t.Context(), sysfstest.Address(t, gpu), vfio)
+	err := b.Bind(t.Context(), sysfstest.Address(t, gpu), vfio)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "still has it")
-	err = b.Give(t.Context(), sysfstest.Address(t, "0000:5e:00.0"), vfio)
+	err = b.Bind(t.Context(), sysfstest.Address(t, "0000:5e:00.0"), vfio)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "no driver has it")
 }
@@ -218,7 +218,7 @@ func TestBinderDiesAtEachWrite(t *testing.T) {
 	prior := sysfs.Binding{Driver: "nvidia"}
 	given := sysfs.Binding{Driver: vfio, Override: vfio}
 	address := sysfstest.Address(t, gpu)
-	attach := func(b *sysfs.Binder) error { return b.Give(t.Context(), address, vfio) }
+	attach := func(b *sysfs.Binder) error { return b.Bind(t.Context(), address, vfio) }
 	detach := func(b *sysfs.Binder) error { return b.Restore(t.Context(), address, vfio, prior) }
 	for at := 1; at <= 3; at++ {
 		for _, after := range []bool{false, true} {

@@ -153,7 +153,7 @@ func TestUsersOfThisMachine(t *testing.T) {
 // give gives a function to VFIO.
 func give(t *testing.T, host *sysfstest.Host, address string) {
 	t.Helper()
-	require.NoError(t, binder(t, host, host.Simulator).Give(t.Context(), sysfstest.Address(t, address), "vfio-pci"))
+	require.NoError(t, binder(t, host, host.Simulator).Bind(t.Context(), sysfstest.Address(t, address), "vfio-pci"))
 }
 
 func binder(t *testing.T, host *sysfstest.Host, kernel sysfs.Kernel) *sysfs.Binder {

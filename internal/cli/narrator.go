@@ -15,7 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// story tells events as sentences.
+// narrator tells events as sentences.
 type narrator struct {
 	subject    cyborg.Subject // is called "it"
 	names      map[string]string

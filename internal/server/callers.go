@@ -37,7 +37,7 @@ func (s *server) callers() (auth.Config, error) {
 
 // auditTrail is where the lines of the audit go.
 type auditTrail struct {
-	account web.Account                     // nil where there is no audit
+	account web.ExchangeRecorder            // nil where there is no audit
 	run     func(ctx context.Context) error // waits until ctx ends and closes the file
 }
 

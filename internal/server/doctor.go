@@ -44,7 +44,7 @@ func doctorCommand() *cobra.Command {
 			alive := examineDatabase(cmd.Context(), f, c)
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Histories: c.Retention.Histories, Attributes: workflows.SearchAttributes(),
-				Queue: workflows.ConductorQueue, Serves: "Start a server with: cyborg server", Lives: alive,
+				Queue: workflows.ConductorQueue, IfUnserved: "Start a server with: cyborg server", IsAlive: alive,
 			})
 
 			examineListeners(cmd.Context(), f, c)
@@ -114,7 +114,7 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	ctx, cancel := context.WithTimeout(ctx, databaseLimit)
 	defer cancel()
 
-	h, err := db.Examine(ctx, c.Database.URL.Reveal())
+	h, err := db.CheckHealth(ctx, c.Database.URL.Reveal())
 	if err != nil {
 		f.Error("database", err, fmt.Sprintf("Start it, or correct database.url: %s", c.Database.URL))
 		return nil

@@ -25,7 +25,7 @@ func (s *server) novaParts() ([]Part, error) {
 	}
 
 	count := func(ctx context.Context) error {
-		open, err := s.store.DriftOfWhitelists(ctx)
+		open, err := s.store.CountWhitelistDrift(ctx)
 		files.Set(float64(open))
 		return err
 	}

@@ -25,7 +25,7 @@ const comparedPerRound = 200
 func (s *server) followPlacement(ctx context.Context) error {
 	if !s.config.Placement.Enabled {
 		if s.config.Server.Has(config.RoleConductor) {
-			return s.store.SwitchPlacement(ctx, false, 0)
+			return s.store.SetPlacementFollowing(ctx, false, 0)
 		}
 		return nil
 	}
@@ -88,6 +88,6 @@ func (s *server) placementParts() []Part {
 		{Name: "placement worker", Run: func(ctx context.Context) error {
 			return conductor.ServePlacement(ctx, s.Temporal, s.placement, identity, s.config.Placement.HostsAtOnce, s.Log)
 		}},
-		{Name: "placement", Run: follower.Follow},
+		{Name: "placement", Run: follower.Run},
 	}
 }

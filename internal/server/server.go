@@ -367,14 +367,14 @@ func (s *server) presence() Part {
 		defer ticker.Stop()
 
 		for {
-			each(ctx, s.store.Touch)
+			each(ctx, s.store.RecordService)
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():
 				// ctx has ended, and the removal still has to reach the database.
 				leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), touchInterval)
 				defer cancel()
-				each(leaving, s.store.Retire)
+				each(leaving, s.store.DeleteService)
 
 				return nil
 			}

@@ -30,12 +30,12 @@ type Examination struct {
 	Attributes map[string]enumspb.IndexedValueType
 	// Queue is a task queue that somebody should serve; empty for no check.
 	Queue string
-	// Serves says what to do where nobody serves the queue.
-	Serves string
-	// Lives reports whether the worker with this identity is alive, since Temporal
+	// IfUnserved says what to do where nobody serves the queue.
+	IfUnserved string
+	// IsAlive reports whether the worker with this identity is alive, since Temporal
 	// goes on listing a worker for some minutes after its end. Nil where nobody
 	// knows; then only the time of the last poll counts.
-	Lives func(identity string) bool
+	IsAlive func(identity string) bool
 }
 
 // pollLimit is how long ago the last poll of a live worker may be: a poll lasts
@@ -183,15 +183,15 @@ func (e *examiner) pollers(ctx context.Context, want Examination) {
 	for _, poller := range described.GetPollers() {
 		identity, ago := poller.GetIdentity(), time.Since(poller.GetLastAccessTime().AsTime()).Round(time.Second)
 		switch {
-		case want.Lives != nil && want.Lives(identity):
+		case want.IsAlive != nil && want.IsAlive(identity):
 			e.OKf(check, "is served by %s", identity)
 			return
-		case want.Lives == nil && ago < pollLimit:
+		case want.IsAlive == nil && ago < pollLimit:
 			e.OKf(check, "is served by %s, who asked for work %s ago", identity, max(0, ago))
 			return
 		}
 		gone = fmt.Sprintf("; %s, who asked for work %s ago, is gone", identity, ago)
 	}
 
-	e.Warn(check, "nobody serves it"+gone, want.Serves)
+	e.Warn(check, "nobody serves it"+gone, want.IfUnserved)
 }

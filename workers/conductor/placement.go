@@ -34,16 +34,16 @@ type FollowerStore interface {
 	// Notify returns a channel that ticks when something was recorded, and at least
 	// each second.
 	Notify(ctx context.Context) <-chan struct{}
-	// SwitchPlacement makes the records keep track of what Placement has to know,
+	// SetPlacementFollowing makes the records keep track of what Placement has to know,
 	// or stops that.
-	SwitchPlacement(ctx context.Context, on bool, every time.Duration) error
-	// PlacementSilence records which hosts have fallen silent for that long and
+	SetPlacementFollowing(ctx context.Context, on bool, every time.Duration) error
+	// RecordSilentHosts records which hosts have fallen silent for that long and
 	// which are heard again.
-	PlacementSilence(ctx context.Context, silentFor time.Duration) (int, error)
-	// DuePlacement leases at most limit hosts that have to be synchronised.
-	DuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error)
-	// StartedPlacement extends the lease of hosts whose run was started.
-	StartedPlacement(ctx context.Context, hosts []string, lease, patience time.Duration) error
+	RecordSilentHosts(ctx context.Context, silentFor time.Duration) (int, error)
+	// TakeDuePlacement leases at most limit hosts that have to be synchronised.
+	TakeDuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error)
+	// MarkPlacementStarted extends the lease of hosts whose run was started.
+	MarkPlacementStarted(ctx context.Context, hosts []string, lease, patience time.Duration) error
 	// ReturnPlacement gives back hosts whose run could not be started.
 	ReturnPlacement(ctx context.Context, hosts []string) error
 	PlacementState(ctx context.Context) (db.PlacementState, error)
@@ -74,7 +74,7 @@ const (
 	followPause = 100 * time.Millisecond
 	// silencePause is the time between two looks for silent hosts.
 	silencePause = 5 * time.Second
-	// switchPause is the time between two calls of SwitchPlacement.
+	// switchPause is the time between two calls of SetPlacementFollowing.
 	switchPause = time.Minute
 
 	// dueLimit bounds how many hosts are leased at a time, and startWidth how many
@@ -89,9 +89,9 @@ const (
 	runPatience = 10 * time.Minute
 )
 
-// Follow looks for due hosts after each notification, until ctx ends. It always
+// Run looks for due hosts after each notification, until ctx ends. It always
 // returns nil: a failure is logged, and the next look tries again.
-func (f *Follower) Follow(ctx context.Context) error {
+func (f *Follower) Run(ctx context.Context) error {
 	var state followState
 	notified := f.Store.Notify(ctx)
 	for {
@@ -121,7 +121,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 type followState struct {
 	silenceCheckedAt time.Time // when checkSilence last did its work
 	healthySince     time.Time // since when it has done so without a break or an error; zero after an error
-	switchedAt       time.Time // when SwitchPlacement was last called
+	switchedAt       time.Time // when SetPlacementFollowing was last called
 	lastWarning      string    // the last error that was logged; empty while nothing fails
 }
 
@@ -133,7 +133,7 @@ func (f *Follower) look(ctx context.Context, s *followState) (more bool) {
 
 	var hosts []string
 	if err == nil {
-		hosts, err = f.Store.DuePlacement(ctx, dueLimit, startLease)
+		hosts, err = f.Store.TakeDuePlacement(ctx, dueLimit, startLease)
 	}
 
 	if err == nil {
@@ -176,14 +176,14 @@ func (f *Follower) checkSilence(ctx context.Context, s *followState) error {
 	// A server that is configured without Placement switches the tracking off for
 	// all, so it is switched on again regularly.
 	if now.Sub(s.switchedAt) >= switchPause {
-		if err := f.Store.SwitchPlacement(ctx, true, f.CompareEvery); err != nil {
+		if err := f.Store.SetPlacementFollowing(ctx, true, f.CompareEvery); err != nil {
 			return err
 		}
 		s.switchedAt = now
 	}
 
 	if now.Sub(s.healthySince) >= f.SilentAfter {
-		if _, err := f.Store.PlacementSilence(ctx, f.SilentAfter); err != nil {
+		if _, err := f.Store.RecordSilentHosts(ctx, f.SilentAfter); err != nil {
 			return err
 		}
 	}
@@ -240,7 +240,7 @@ func (f *Follower) start(ctx context.Context, hosts []string) error {
 	}
 
 	if len(started) > 0 {
-		if noted := f.Store.StartedPlacement(ctx, started, startLease, runPatience); noted != nil {
+		if noted := f.Store.MarkPlacementStarted(ctx, started, startLease, runPatience); noted != nil {
 			return noted
 		}
 	}

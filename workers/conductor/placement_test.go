@@ -27,7 +27,7 @@ type followed struct {
 	away     error
 }
 
-// Wake ticks each second, as a store does while nothing happens.
+// Notify ticks each second, as a store does while nothing happens.
 func (*followed) Notify(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{})
 	go func() {
@@ -47,20 +47,20 @@ func (*followed) Notify(ctx context.Context) <-chan struct{} {
 	return c
 }
 
-func (f *followed) SwitchPlacement(context.Context, bool, time.Duration) error {
+func (f *followed) SetPlacementFollowing(context.Context, bool, time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.away
 }
 
-func (f *followed) PlacementSilence(context.Context, time.Duration) (int, error) {
+func (f *followed) RecordSilentHosts(context.Context, time.Duration) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.silences = append(f.silences, time.Now())
 	return 0, f.away
 }
 
-func (f *followed) DuePlacement(_ context.Context, limit int, _ time.Duration) ([]string, error) {
+func (f *followed) TakeDuePlacement(_ context.Context, limit int, _ time.Duration) ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.looks++
@@ -76,7 +76,7 @@ func (f *followed) ReturnPlacement(_ context.Context, hosts []string) error {
 	return nil
 }
 
-func (f *followed) StartedPlacement(_ context.Context, hosts []string, _, _ time.Duration) error {
+func (f *followed) MarkPlacementStarted(_ context.Context, hosts []string, _, _ time.Duration) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, hosts...)
@@ -106,7 +106,7 @@ func follow(t *testing.T, f *followed, start func(host string) error, look func(
 			Counted: func(state db.PlacementState) { f.locked(func() { counted = state }) },
 		}
 		done := make(chan error, 1)
-		go func() { done <- follower.Follow(ctx) }()
+		go func() { done <- follower.Run(ctx) }()
 		look(&counted)
 		stop()
 		require.NoError(t, <-done)

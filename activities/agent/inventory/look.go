@@ -301,9 +301,9 @@ func (i *Inventory) markObserved(backendName, device string, sequence int64) {
 	}
 }
 
-// Touch announces that something else that is reported has changed, such as the
+// MarkChanged announces that something else that is reported has changed, such as the
 // journal.
-func (i *Inventory) Touch() { notify(i.changed) }
+func (i *Inventory) MarkChanged() { notify(i.changed) }
 
 // Changes receives an item after changes of what is reported. Several changes
 // may share one item.

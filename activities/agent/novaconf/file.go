@@ -90,7 +90,7 @@ func (f File) Look() cyborg.WhitelistFile {
 		return cyborg.WhitelistFile{Foreign: err.Error()}
 	}
 
-	return cyborg.WhitelistFile{SHA256: Sum(content), Foreign: Foreign(f.Host, content)}
+	return cyborg.WhitelistFile{SHA256: Sum(content), Foreign: ForeignReason(f.Host, content)}
 }
 
 // read reads the file below the root. It checks the type twice, as before

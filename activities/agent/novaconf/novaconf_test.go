@@ -63,7 +63,7 @@ func TestNovaTakesTheFile(t *testing.T) {
 		specs, err := readNova(content)
 		require.NoError(t, err)
 		require.Len(t, specs, len(listed))
-		require.Empty(t, novaconf.Foreign("node-1", []byte(content)))
+		require.Empty(t, novaconf.ForeignReason("node-1", []byte(content)))
 		matching := func(f pciFunction) int {
 			n := 0
 			for _, spec := range specs {
@@ -154,11 +154,11 @@ func TestContent(t *testing.T) {
 		`device_spec = {"vendor_id":"10de","product_id":"1db4","address":"0000:5e:00.0","resource_class":"PGPU","traits":"HW_A,CUSTOM_B","managed":"no"}`+"\n",
 		strings.Replace(string(content), string(content)[strings.Index(string(content), "lines: ")+7:strings.Index(string(content), "\n[pci]")], "54e3", 1))
 	require.Empty(t, novaconf.Content("node-1", nil))
-	require.NotEmpty(t, novaconf.Foreign("node-2", content))
+	require.NotEmpty(t, novaconf.ForeignReason("node-2", content))
 	for i := range content {
 		changed := slices.Clone(content)
 		changed[i] ^= 4
-		require.NotEmpty(t, novaconf.Foreign("node-1", changed), "byte %d", i)
+		require.NotEmpty(t, novaconf.ForeignReason("node-1", changed), "byte %d", i)
 	}
 }
 

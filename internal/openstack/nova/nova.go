@@ -55,14 +55,14 @@ type event struct {
 
 // Delivered counts events by Nova's answer.
 type Delivered struct {
-	// Taken events were passed on to the instance's nova-compute.
-	Taken int
-	// Early events are for instances that are not on a host yet. They need no
+	// Accepted events were passed on to the instance's nova-compute.
+	Accepted int
+	// NotOnHost events are for instances that are not on a host yet. They need no
 	// repetition: whoever builds the instance on a host lists its requests before
 	// it waits for events.
-	Early int
-	// Gone events are for instances that do not exist.
-	Gone int
+	NotOnHost int
+	// NotFound events are for instances that do not exist.
+	NotFound int
 }
 
 // Notify sends events to Nova, all of them in one request. The error is of kind
@@ -95,31 +95,31 @@ func (n *Nova) Notify(ctx context.Context, events []Event) (Delivered, error) {
 	response, err := client.Post(ctx, client.ServiceURL("os-server-external-events"), map[string][]event{"events": list}, &answer, //nolint:bodyclose // gophercloud closes what it decodes
 		&gophercloud.RequestOpts{OkCodes: []int{http.StatusOK, http.StatusMultiStatus}})
 	if gophercloud.ResponseCodeIs(err, http.StatusNotFound) && strings.Contains(err.Error(), "itemNotFound") {
-		return Delivered{Gone: len(events)}, nil
+		return Delivered{NotFound: len(events)}, nil
 	}
 
 	if err != nil {
 		return delivered, unavailable(err)
 	}
 	if response.StatusCode == http.StatusOK {
-		return Delivered{Taken: len(events)}, nil
+		return Delivered{Accepted: len(events)}, nil
 	}
 
 	for _, e := range answer.Events {
 		switch e.Code {
 		case http.StatusOK:
-			delivered.Taken++
+			delivered.Accepted++
 		case http.StatusUnprocessableEntity:
-			delivered.Early++
+			delivered.NotOnHost++
 		case http.StatusNotFound:
-			delivered.Gone++
+			delivered.NotFound++
 		default:
 			return delivered, cyborg.Errorf(cyborg.ErrUnavailable, "Nova answered %d to the event of accelerator request %s for instance %s", e.Code, e.Tag, e.Server)
 		}
 	}
 
-	if delivered.Taken+delivered.Early+delivered.Gone < len(events) {
-		return delivered, cyborg.Errorf(cyborg.ErrUnavailable, "Nova's answer says nothing of %d events", len(events)-delivered.Taken-delivered.Early-delivered.Gone)
+	if delivered.Accepted+delivered.NotOnHost+delivered.NotFound < len(events) {
+		return delivered, cyborg.Errorf(cyborg.ErrUnavailable, "Nova's answer says nothing of %d events", len(events)-delivered.Accepted-delivered.NotOnHost-delivered.NotFound)
 	}
 
 	return delivered, nil

@@ -72,7 +72,7 @@ func TestNotify(t *testing.T) {
 	c.answer = says(http.StatusOK, `{"events": []}`)
 	delivered, err := n.Notify(t.Context(), []nova.Event{{Instance: instance, ARQ: bound, Bound: true}, {Instance: instance, ARQ: failed}})
 	require.NoError(t, err)
-	require.Equal(t, nova.Delivered{Taken: 2}, delivered)
+	require.Equal(t, nova.Delivered{Accepted: 2}, delivered)
 
 	require.Equal(t, "/v2.1/os-server-external-events", c.asked[0].URL.Path)
 	require.Equal(t, "compute 2.82", c.asked[0].Header.Get("Openstack-Api-Version"))
@@ -92,10 +92,10 @@ func TestL13Answers(t *testing.T) {
 		want   nova.Delivered
 		again  bool
 	}{
-		"some early, some gone": {http.StatusMultiStatus, `{"events": [{"code": 422}, {"code": 404}, {"code": 200}]}`, nova.Delivered{Taken: 1, Early: 1, Gone: 1}, false},
+		"some early, some gone": {http.StatusMultiStatus, `{"events": [{"code": 422}, {"code": 404}, {"code": 200}]}`, nova.Delivered{Accepted: 1, NotOnHost: 1, NotFound: 1}, false},
 		"one not taken":         {http.StatusMultiStatus, `{"events": [{"code": 200}, {"code": 400}, {"code": 200}]}`, nova.Delivered{}, true},
 		"one missing":           {http.StatusMultiStatus, `{"events": [{"code": 200}]}`, nova.Delivered{}, true},
-		"all gone":              {http.StatusNotFound, noInstance, nova.Delivered{Gone: 3}, false},
+		"all gone":              {http.StatusNotFound, noInstance, nova.Delivered{NotFound: 3}, false},
 		"a wrong address":       {http.StatusNotFound, `404 page not found`, nova.Delivered{}, true},
 		"not our right":         {http.StatusForbidden, `{"forbidden": {"message": "no"}}`, nova.Delivered{}, true},
 		"broken":                {http.StatusInternalServerError, `{"computeFault": {"message": "oops"}}`, nova.Delivered{}, true},

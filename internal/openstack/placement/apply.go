@@ -11,11 +11,11 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Usable prepares the traits of the wanted providers: it creates custom traits
+// PrepareTraits prepares the traits of the wanted providers: it creates custom traits
 // in Placement, and drops standard ones that Placement does not know, because
 // Placement would refuse a provider's traits as a whole. It returns the dropped
 // traits as differences.
-func (c *Client) Usable(ctx context.Context, wanted []Provider) ([]Difference, error) {
+func (c *Client) PrepareTraits(ctx context.Context, wanted []Provider) ([]Difference, error) {
 	var all []string
 	for i := range wanted {
 		all = union(all, wanted[i].Traits)

@@ -19,7 +19,7 @@ import (
 
 // step reconciles a host's tree once, as the conductor does: it reads, plans and applies.
 func step(t require.TestingT, c *placement.Client, request placement.Request) (*placement.Plan, error) {
-	if _, err := c.Usable(ctx(t), request.Wanted); err != nil {
+	if _, err := c.PrepareTraits(ctx(t), request.Wanted); err != nil {
 		return nil, err
 	}
 
@@ -281,7 +281,7 @@ func TestPlanAsksOnlyWhatChanged(t *testing.T) {
 	model := placementtest.New()
 	model.AddHost("h")
 	client := placement.New(model)
-	request := placement.Request{Host: "h", Marks: placement.Marks{}, Allocations: true, Trusting: true}
+	request := placement.Request{Host: "h", Marks: placement.Marks{}, Allocations: true, AssumeNew: true}
 	for i := range 3 {
 		request.Wanted = append(request.Wanted, placement.Provider{
 			UUID: uuid.New(), Name: fmt.Sprint("h_d", i), Class: "FPGA", Total: 2, Traits: []string{placement.Owner},
@@ -385,11 +385,11 @@ func TestPlanFindsWhatIsNotNew(t *testing.T) {
 	client := placement.New(model)
 
 	model.Put(placementtest.Provider{UUID: wanted()[0].UUID, Name: "somewhere else"})
-	request := placement.Request{Host: "h", Wanted: wanted(), Trusting: true}
+	request := placement.Request{Host: "h", Wanted: wanted(), AssumeNew: true}
 	_, err := step(t, client, request)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
 
-	request.Trusting = false
+	request.AssumeNew = false
 	_, err = step(t, client, request)
 	require.NoError(t, err)
 	requireAs(t, model, root, wanted()[0], nil, nil)
@@ -429,7 +429,7 @@ func TestPlanTellsWhatItCannotDo(t *testing.T) {
 
 	root := model.AddHost("h")
 	model.Put(placementtest.Provider{UUID: uuid.New(), Name: "h_d0", Parent: root.UUID})
-	differences, err := client.Usable(t.Context(), []placement.Provider{w})
+	differences, err := client.PrepareTraits(t.Context(), []placement.Provider{w})
 	require.NoError(t, err)
 	require.EqualValues(t, "unknown_trait", differences[0].Class)
 	plan, err = step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}})

@@ -21,10 +21,10 @@ type Request struct {
 	// where something may have to be removed.
 	Allocations bool
 
-	// Trusting assumes that wanted providers without a mark do not exist unless
+	// AssumeNew assumes that wanted providers without a mark do not exist unless
 	// they are in the tree, which saves requests. If their names or UUIDs do exist
 	// elsewhere, Apply fails with an error of kind ErrChanged.
-	Trusting bool
+	AssumeNew bool
 }
 
 // listedProvider is a provider as Placement lists it.
@@ -163,7 +163,7 @@ func (c *Client) readElsewhere(ctx context.Context, r Request, tree *Tree) error
 		ours[id] = true
 	}
 
-	isNew := func(id uuid.UUID) bool { _, written := r.Marks[id]; return r.Trusting && !written }
+	isNew := func(id uuid.UUID) bool { _, written := r.Marks[id]; return r.AssumeNew && !written }
 	for i := range r.Wanted {
 		if id := r.Wanted[i].UUID; !isNew(id) {
 			ours[id] = true

@@ -14,9 +14,9 @@ type Deployable struct {
 
 	// Untouched is true if nobody has ever taken the deployable into service.
 	Untouched bool
-	// Outside is how many of its handles are held by somebody who got them without
+	// HeldOutsideNova is how many of its handles are held by somebody who got them without
 	// Placement.
-	Outside int
+	HeldOutsideNova int
 }
 
 // Wanted returns the providers that a host should have, sorted by name. silent
@@ -82,6 +82,6 @@ func reserved(d *Deployable, total int) int {
 		}
 	}
 
-	left := max(present-d.Outside, 0)
-	return min(max(total-left, d.Outside, 0), total)
+	left := max(present-d.HeldOutsideNova, 0)
+	return min(max(total-left, d.HeldOutsideNova, 0), total)
 }
