@@ -166,7 +166,6 @@ func (a *Accelerator) Status() Status {
 
 // FreeHandle returns the first free handle, or nil.
 func (a *Accelerator) FreeHandle() *AttachHandle {
-
 	for i := range a.Handles {
 		if h := &a.Handles[i]; h.Free() {
 			return h

@@ -184,5 +184,4 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, opt
 	}
 
 	return <-stopped
-
 }

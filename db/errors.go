@@ -25,15 +25,15 @@ const (
 	readOnly             = "25006" // the server is a standby, or became one by a failover
 )
 
-// transientClasses lists the classes of SQLSTATE that say nothing about the
+// transientClassTable lists the classes of SQLSTATE that say nothing about the
 // statement, only that the server takes no work now: connection exception,
 // insufficient resources (a full disk or memory, too many connections),
 // operator intervention (shutdown, crash, start), system error (an I/O error).
-var transientClasses = []string{"08", "53", "57", "58"}
+var transientClassTable = []string{"08", "53", "57", "58"}
 
 // transient reports whether the server may take the same work later.
 func transient(pg *pgconn.PgError) bool {
-	return pg.Code == readOnly || slices.ContainsFunc(transientClasses, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
+	return pg.Code == readOnly || slices.ContainsFunc(transientClassTable, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
 }
 
 // collided reports whether the same transaction can succeed when it runs again.

@@ -122,8 +122,8 @@ func (v *inventory) localName(deployable uuid.UUID) string {
 	return deployable.String()
 }
 
-// fences fences the deployables whose held handles have gone missing, and lifts
-// that fence from those that have them back. A deployable that is fenced for
+// fences puts a fence around the deployables whose held handles have gone
+// missing, and lifts it from those that have them back. A deployable that is fenced for
 // another reason keeps that fence; see remainingFence.
 func (v *inventory) fences() {
 	lost := map[uuid.UUID]bool{}

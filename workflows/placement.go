@@ -92,7 +92,6 @@ func StartPlacementSync(ctx context.Context, c client.Client, host string) error
 		TypedSearchAttributes: temporal.NewSearchAttributes(hostAttribute.ValueSet(host)),
 		StaticSummary:         "bring Placement into step with " + host,
 	}, PlacementSyncWorkflow, SyncPlacementInput{Host: host})
-
 	if err != nil {
 		return Unavailable(err)
 	}

@@ -268,7 +268,6 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 				// that hangs.
 				RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1},
 			}), SettleActivity, input).Get(ctx, &result)
-
 			if err != nil {
 				errs = append(errs, "host "+host+": "+FromFailure(err).Message)
 				return

@@ -172,7 +172,6 @@ func (a *Activities) Record(ctx context.Context, in workflows.RecordInput) error
 // End is the activity that records the outcome of an operation and releases its
 // claims.
 func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) error {
-
 	err := a.store.End(ctx, outcome)
 	if err == nil {
 		a.ended(ctx, outcome)

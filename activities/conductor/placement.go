@@ -241,7 +241,6 @@ func (p *Placement) write(ctx context.Context, host string, version int64, marks
 // ignoreOtherHosts removes from the tree the providers of accelerators that are
 // recorded on another host: the sync of that host moves them back.
 func (p *Placement) ignoreOtherHosts(ctx context.Context, wanted []placement.Provider, tree *placement.Tree) error {
-
 	var unknown []uuid.UUID
 	for id := range tree.Nodes {
 		if !slices.ContainsFunc(wanted, func(w placement.Provider) bool { return w.UUID == id }) {
@@ -265,7 +264,6 @@ func (p *Placement) ignoreOtherHosts(ctx context.Context, wanted []placement.Pro
 // could be written: then the host is due again after a pause, and the result
 // waits.
 func (p *Placement) record(ctx context.Context, host string, records db.PlacementHost, marks placement.Marks, result *syncResult) error {
-
 	text, err := json.Marshal(marks)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
@@ -321,7 +319,6 @@ func addDrift(to []cyborg.Drift, host string, d placement.Difference) []cyborg.D
 // that have vanished. None of them is repaired, because allocations belong to
 // Nova.
 func allocationDrift(records db.PlacementHost, tree placement.Tree) []placement.Difference {
-
 	var out []placement.Difference
 	if tree.Root == nil {
 		return nil
@@ -486,7 +483,6 @@ func (p *Placement) CheckAllocations(ctx context.Context, in workflows.CheckAllo
 // requireUnallocated returns an error of kind ErrInUse where a consumer that
 // counts has an allocation of the provider.
 func (p *Placement) requireUnallocated(ctx context.Context, name string, provider uuid.UUID, counts func(consumer string) bool) error {
-
 	allocations, err := p.client.Allocations(ctx, provider)
 	if err != nil {
 		return err

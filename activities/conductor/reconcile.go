@@ -150,7 +150,6 @@ func (a *Activities) unnotifiedBinds(ctx context.Context, endedFor time.Duration
 // orphan for each without an open one; closed says that there was a run. It
 // also returns where the next round goes on.
 func (a *Activities) orphansOf(ctx context.Context, listed []db.Orphan, orphan func(o db.Orphan, closed bool) workflows.Orphan) ([]workflows.Orphan, workflows.OperationPlace, error) {
-
 	var next workflows.OperationPlace
 	if len(listed) == findingsLimit {
 		next = workflows.OperationPlace(listed[len(listed)-1].Place)
@@ -202,7 +201,6 @@ func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workfl
 		out.Failed = append(out.Failed, err.Error())
 	}
 	return out, nil
-
 }
 
 // adopt starts a run for one orphan, unless the operation is no longer in the
@@ -303,7 +301,6 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 // many it was. Several processes may do so at once: each accelerator is
 // admitted by one.
 func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int, error) {
-
 	found, err := a.store.Unprovisioned(ctx, findingsLimit)
 	if err != nil {
 		return 0, err
@@ -343,7 +340,6 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 // RecordSettled is the activity that records which attachments the hosts have
 // settled, and logs each.
 func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettledInput) error {
-
 	settled := make([]db.Disagreement, 0, len(in.Disagreements))
 	for _, d := range in.Disagreements {
 		settled = append(settled, toRecord(d))

@@ -163,7 +163,6 @@ func (a *Activities) ownReboot(ctx context.Context, in workflows.RebootInstanceI
 // on the instance for somebody else, because Nova would accept a second reboot
 // during a first.
 func (a *Activities) askReboot(ctx context.Context, instance uuid.UUID) error {
-
 	current, err := a.cloud.Nova.Instance(ctx, instance)
 	if err != nil {
 		return err

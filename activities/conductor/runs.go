@@ -53,7 +53,6 @@ func (r *Runs) Watch(operation uuid.UUID) (watch *Watch, forget func()) {
 
 // notify calls the function with the watch of the operation, if there is one.
 func (r *Runs) notify(operation uuid.UUID, call func(*Watch)) {
-
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if watch, ok := r.watched[operation]; ok {

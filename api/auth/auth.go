@@ -273,7 +273,6 @@ func (a *Authenticator) authenticate(r *http.Request) (Caller, error) {
 
 // static finds the caller of a static token.
 func (a *Authenticator) static(secret string) (Caller, bool) {
-
 	hash := sha256.Sum256([]byte(secret))
 	found := -1
 	// All tokens are compared, in constant time, so that the time of an answer does

@@ -164,7 +164,6 @@ func combine(builtin map[string]check, overrides []override) (map[string]check, 
 
 // references lists the rules that a check refers to.
 func references(c check) []string {
-
 	var names []string
 	switch of := c.(type) {
 	case reference:

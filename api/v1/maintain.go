@@ -31,7 +31,6 @@ func (a *API) maintainDevice(w http.ResponseWriter, r *http.Request) error {
 	id, maintenance, err := a.readMaintenance(w, r)
 	if err != nil {
 		return err
-
 	}
 	device, err := a.store.MaintainDevice(r.Context(), id, maintenance, actor(r))
 	if err != nil {
@@ -95,7 +94,6 @@ func (a *API) enableDevice(w http.ResponseWriter, r *http.Request) error {
 	id, err := a.readEnable(w, r)
 	if err != nil {
 		return err
-
 	}
 	device, err := a.store.EnableDevice(r.Context(), id, actor(r))
 	if err != nil {

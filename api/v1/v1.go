@@ -24,7 +24,6 @@ import (
 // Config bounds what requests may use. The zero value of a field means its
 // default.
 type Config struct {
-
 	// SyncWait is how long a request waits for its operation to end before it
 	// answers 202; default 30 s.
 	SyncWait time.Duration

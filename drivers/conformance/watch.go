@@ -59,7 +59,6 @@ func watchNotices(t *testing.T, b *bench) {
 	})
 
 	waitForChange := func(what string) {
-
 		t.Helper()
 		select {
 		case <-changed:

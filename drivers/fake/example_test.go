@@ -17,7 +17,7 @@ func ExampleBench() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 
 	driver, err := fake.New(drivers.Environment{Host: "node1", StateDir: dir}, map[string]any{"park": "2xfpga"})
 	if err != nil {

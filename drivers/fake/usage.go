@@ -24,7 +24,6 @@ func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 
 // Metrics returns what a real card would measure: it gets warmer with each
 // handle that is attached or in use.
-
 func (d *driver) Metrics(ctx context.Context, target drivers.Target) (map[string]float64, error) {
 	s, part, err := d.find(target)
 	if err != nil {

@@ -17,7 +17,6 @@ func TestStrip(t *testing.T) {
 	require.Len(t, given, 11, "it stays as it was given")
 }
 
-//nolint:paralleltest // the environment is the process's
 func TestOwnEnvironmentIsCleared(t *testing.T) {
 	t.Setenv("CYBORG_URL", "http://prod")
 	t.Setenv("CYBORG_TEST_DATABASE_URL", "postgres:///test")

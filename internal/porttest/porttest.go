@@ -46,7 +46,7 @@ func Ports(t testing.TB, n int) []int {
 // they are released, or before this process has ended.
 func Row(n int) (first int, release func(), err error) {
 	for range portTries {
-		first := firstPort + rand.IntN(lastPort-firstPort-n+2) //nolint:gosec // no secret
+		first := firstPort + rand.IntN(lastPort-firstPort-n+2)
 		if release, ok := holdPorts(first, n); ok {
 			return first, release, nil
 		}

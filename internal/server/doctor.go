@@ -137,7 +137,6 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	if h.ReadOnly {
 		f.Fail("writing", "the database is read-only", "Name the primary in database.url, or set default_transaction_read_only off.")
 	} else if len(h.Denied) > 0 {
-
 		f.Fail("writing", fmt.Sprintf("the role may not read and write %s", strings.Join(h.Denied, ", ")),
 			"Migrate with the role that the server uses, or GRANT SELECT, INSERT, UPDATE, DELETE on all tables to it.")
 	} else {
@@ -146,7 +145,6 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	for _, duplicate := range h.DuplicateAgents {
 		f.Fail("agents", fmt.Sprintf("a second agent speaks for host %s and is refused: one at %s, while the host's is at %s",
 			duplicate.Host, duplicate.Address, duplicate.Known), "Give that machine a name of its own (agent.host), or stop its agent.")
-
 	}
 	if h.Servers == nil {
 		return nil
@@ -155,7 +153,6 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	return func(identity string) bool {
 		return slices.ContainsFunc(h.Servers, func(s db.Server) bool { return workerIdentity(s.Host, s.Version, s.Instance) == identity })
 	}
-
 }
 
 // examineListeners examines ports and certificates. A port that is in use is no

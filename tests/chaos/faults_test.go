@@ -54,7 +54,9 @@ func (s *saboteur) strike(f fault) (heal func() error, err error) {
 	nothing := func() error { return nil }
 	switch f.manner {
 	case kill, reboot:
-		node, ran := s.c.Node(f.target), false
+		node := s.c.Node(f.target)
+
+		var ran bool
 		if f.manner == kill {
 			ran = node.Kill()
 		} else {

@@ -49,7 +49,7 @@ func TestBootsOfOneHostAtOnce(t *testing.T) {
 	t.Parallel()
 	const boots, times = 4, 5
 	dir := t.TempDir()
-	node := newNode("rack", NodeAgent, dir, nil)
+	node := newNode("rack", NodeAgent, dir)
 	c := &Cluster{dir: dir, Nodes: []*Node{node}}
 	bootID := filepath.Join(c.root("rack"), "proc/sys/kernel/random/boot_id")
 	require.NoError(t, writeBootID(c.root("rack")))
@@ -82,7 +82,7 @@ func TestBootsOfOneHostAtOnce(t *testing.T) {
 // Whoever wants a node to run cannot make it run before its power is back.
 func TestPowerCutKeepsTheNodeOff(t *testing.T) {
 	t.Parallel()
-	node := newNode("rack", NodeAgent, t.TempDir(), nil)
+	node := newNode("rack", NodeAgent, t.TempDir())
 	node.launch = func(context.Context) (*instance, error) {
 		return runProgram("/bin/sh", node.Log, nil, "-c", "exec tail -f /dev/null")
 	}

@@ -167,7 +167,7 @@ func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], DieWithParent: true,
 		Settings: map[string]string{"max_wal_size": "128MB", "min_wal_size": "32MB"},
 	}
-	node := newNode("postgres", NodePostgres, c.logs(), nil)
+	node := newNode("postgres", NodePostgres, c.logs())
 	node.launch = func(ctx context.Context) (*instance, error) {
 		server, err := postgres.Start(ctx, config, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -213,7 +213,7 @@ func (c *Cluster) databaseFor(t testing.TB, client string) string {
 func (c *Cluster) program(t testing.TB, name string, kind NodeKind, binary string, env []string, args ...string) *Node {
 	t.Helper()
 	path := Binary(t, binary)
-	node := newNode(name, kind, c.logs(), nil)
+	node := newNode(name, kind, c.logs())
 	require.NoError(t, node.SetClock(0))
 	env = slices.Concat(c.env, []string{clock.FileVariable + "=" + node.clock}, env)
 	node.launch = func(context.Context) (*instance, error) { return runProgram(path, node.Log, env, args...) }

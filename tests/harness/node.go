@@ -73,9 +73,9 @@ type instance struct {
 	exit func() (code int, how string)
 }
 
-func newNode(name string, kind NodeKind, dir string, launch func(ctx context.Context) (*instance, error)) *Node {
+func newNode(name string, kind NodeKind, dir string) *Node {
 	return &Node{
-		Name: name, Kind: kind, launch: launch,
+		Name: name, Kind: kind,
 		Log: filepath.Join(dir, name+".log"), clock: filepath.Join(dir, name+".clock"),
 		changed: make(chan struct{}), over: make(chan struct{}), down: true,
 	}

@@ -55,7 +55,6 @@ func EnsureSchedules(ctx context.Context, c client.Client, every time.Duration, 
 			return &client.ScheduleUpdate{Schedule: &schedule}, nil
 		},
 	})
-
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the reconcile schedule cannot be updated: %w", err)
 	}

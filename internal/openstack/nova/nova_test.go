@@ -137,7 +137,6 @@ func TestL46Project(t *testing.T) {
 		"no list":                {list: says(http.StatusNotFound, `{}`), one: gone, kind: cyborg.ErrUnavailable},
 		"broken":                 {list: none, one: says(http.StatusBadGateway, ``), kind: cyborg.ErrUnavailable},
 	} {
-
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, c := setup(t)

@@ -115,7 +115,6 @@ func (d direct) RoundTrip(r *http.Request) (answer *http.Response, err error) {
 			}
 			answer, err = nil, io.ErrUnexpectedEOF
 		}
-
 	}()
 
 	d.p.ServeHTTP(recorder, r)
