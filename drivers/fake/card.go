@@ -32,7 +32,6 @@ type Card struct {
 	// Script is the fingerprint of the script in the driver's options that was last
 	// applied to the card. It prevents that a restart of the driver applies the
 	// same script again.
-
 	Script string `json:"script,omitempty"`
 }
 

@@ -48,7 +48,6 @@ type options struct {
 
 // defaults returns the options of a backend that is given none: one FPGA with
 // one handle.
-
 func defaults() options {
 	return options{Park: "1xfpga", Domain: "00fa", Deployables: 1, Handles: 1}
 }

@@ -19,7 +19,6 @@ type disks struct {
 	byNumber map[string]string
 	// byMapper holds the directories of the device mapper's volumes by the names of
 	// the volumes.
-
 	byMapper map[string]string
 }
 

@@ -27,7 +27,6 @@ func PCIIDs(t testing.TB) string {
 }
 
 // ghw returns the directory with the test data of ghw.
-
 func ghw(t testing.TB) string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/jaypipes/ghw").Output()
