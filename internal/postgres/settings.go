@@ -85,6 +85,8 @@ func newSettings(cfg Config, l layout, acct account, e endpoint) settings {
 		fmt.Fprintf(&conf, "%s = %s\n", name, quote(values[name], "'"))
 	}
 
+	// Through the socket the kernel says who the client is (peer). The map cyborg, which is
+	// pg_ident.conf, lists the users who may be the database role.
 	hba.WriteString("# Written at each start; what is changed here is lost.\nlocal all all peer map=cyborg\n")
 	if cfg.TCP {
 		hba.WriteString("host all all 127.0.0.1/32 scram-sha-256\n")
