@@ -43,7 +43,7 @@ func checkCaptures(given []hosts.Host) error {
 		if reason, ok := errors.AsType[*os.PathError](err); ok {
 			err = reason.Err
 		}
-		return cyborg.Errorf(cyborg.Invalid, "--hosts: the capture %s cannot be read: %w", h.Arg, err).
+		return cyborg.Errorf(cyborg.ErrInvalid, "--hosts: the capture %s cannot be read: %w", h.Arg, err).
 			WithHint("Make one with: cyborg-agent record --output FILE.tar.gz")
 	}
 
@@ -82,14 +82,14 @@ func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
 	}
 
 	if at.TLS.ClientCA != "" && s.config.Agent.TLS.Cert == "" {
-		return "", nil, cyborg.Errorf(cyborg.Invalid,
+		return "", nil, cyborg.Errorf(cyborg.ErrInvalid,
 			"agent_endpoint.tls asks agents for certificates, and those of this process have none").
 			WithHint("Set agent.tls.cert and agent.tls.key to a certificate that names their hosts, or remove agent_endpoint.tls.client_ca.")
 	}
 
 	trust, err := s.config.Agent.TLS.Client()
 	if err != nil {
-		return "", nil, cyborg.Errorf(cyborg.Invalid, "agent.tls: %w", err)
+		return "", nil, cyborg.Errorf(cyborg.ErrInvalid, "agent.tls: %w", err)
 	}
 
 	return "https://" + advertised(at.Listen, at.TLS.Cert), trust, nil
@@ -100,7 +100,7 @@ func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
 func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 	images := s.state.Join("images", h.Name)
 	if err := os.MkdirAll(images, 0o700); err != nil {
-		return machine{}, cyborg.Errorf(cyborg.Unavailable, "the image directory of host %s cannot be made: %w", h.Name, err)
+		return machine{}, cyborg.Errorf(cyborg.ErrUnavailable, "the image directory of host %s cannot be made: %w", h.Name, err)
 	}
 
 	c := s.config.Agent
@@ -112,7 +112,7 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 	if c.NovaConfDir != "" {
 		nova = filepath.Join(c.NovaConfDir, h.Name)
 		if err := os.MkdirAll(nova, 0o755); err != nil {
-			return machine{}, cyborg.Errorf(cyborg.Unavailable, "the directory of Nova's whitelist of host %s cannot be made: %w", h.Name, err)
+			return machine{}, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of Nova's whitelist of host %s cannot be made: %w", h.Name, err)
 		}
 	}
 

@@ -52,7 +52,7 @@ func (s *standalone) database(ctx context.Context) (records, error) {
 		if err := pg.Err(); err != nil {
 			return err
 		}
-		return cyborg.Errorf(cyborg.Unavailable, "somebody stopped it")
+		return cyborg.Errorf(cyborg.ErrUnavailable, "somebody stopped it")
 	}
 
 	return records{url: pg.URL, done: pg.Done(), err: why}, pg.CreateDatabase(ctx, database)
@@ -79,7 +79,7 @@ func (s *standalone) configuredDatabase(ctx context.Context) (records, error) {
 func urlsBeside(configured string) (func(name string) string, error) {
 	base, err := url.Parse(configured)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "database.url cannot be read") // the error would show the password
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "database.url cannot be read") // the error would show the password
 	}
 
 	return func(name string) string {
@@ -105,7 +105,7 @@ func (s *standalone) reach(ctx context.Context, configured string) error {
 	}
 
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return cyborg.Errorf(cyborg.Invalid, "the PostgreSQL at %s refuses the connection: %s", s.config.Database.URL, refusal.Message).
+		return cyborg.Errorf(cyborg.ErrInvalid, "the PostgreSQL at %s refuses the connection: %s", s.config.Database.URL, refusal.Message).
 			WithHint("Correct --database-url, or leave it out to have a private PostgreSQL.")
 	}
 
@@ -113,5 +113,5 @@ func (s *standalone) reach(ctx context.Context, configured string) error {
 		err = failure.Err
 	}
 
-	return cyborg.Errorf(cyborg.Unavailable, "the PostgreSQL at %s does not answer: %w", s.config.Database.URL, err)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "the PostgreSQL at %s does not answer: %w", s.config.Database.URL, err)
 }

@@ -47,5 +47,5 @@ func (s *standalone) inFlight(ctx context.Context, databaseURL string) ([]cyborg
 	}
 	defer store.Close()
 
-	return store.Operations(ctx, db.OperationFilter{States: []cyborg.OperationState{cyborg.Running}}, db.Page{Limit: farewellMost})
+	return store.Operations(ctx, db.OperationFilter{States: []cyborg.OperationState{cyborg.OperationRunning}}, db.Page{Limit: farewellMost})
 }

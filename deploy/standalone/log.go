@@ -31,7 +31,7 @@ func (s *standalone) openLog(stderr io.Writer) error {
 
 	log, err := openLogFile(s.state.Join(logName), logLimit)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "the log cannot be written: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the log cannot be written: %w", err)
 	}
 
 	s.later(func(context.Context) error { return log.Close() })

@@ -140,7 +140,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 // open parses the hosts, locks the state directory and opens the log.
 func (s *standalone) open(stderr io.Writer) (err error) {
 	if s.machine, err = os.Hostname(); err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "this machine's name cannot be read: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "this machine's name cannot be read: %w", err)
 	}
 
 	if s.hosts, err = hosts.Parse(s.config.Standalone.Hosts, s.machine); err != nil {
@@ -203,7 +203,7 @@ func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (clie
 		ConnectionOptions: client.ConnectionOptions{TLS: temporal.ClientTLS(), GrpcCompression: temporalclient.NoCompression()},
 	})
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "the embedded Temporal does not answer: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the embedded Temporal does not answer: %w", err)
 	}
 
 	s.later(func(context.Context) error { connected.Close(); return nil })

@@ -149,7 +149,7 @@ func (s *standalone) suggestions(where string, accelerators []cyborg.Accelerator
 
 		// Only a fake device is suggested. Somebody may need a real one.
 		pretended := a.Driver == "fake" && a.Status() == cyborg.StatusInactive
-		if pretended && (free == nil || a.DeviceType == cyborg.FPGA && free.DeviceType != cyborg.FPGA) {
+		if pretended && (free == nil || a.DeviceType == cyborg.DeviceTypeFPGA && free.DeviceType != cyborg.DeviceTypeFPGA) {
 			free = a
 		}
 	}

@@ -55,22 +55,22 @@ func TestSuggestions(t *testing.T) {
 	t.Parallel()
 	pretended := func(kind cyborg.DeviceType) cyborg.Accelerator {
 		return cyborg.Accelerator{
-			Name: "x", Host: "fake", Driver: "fake", DeviceType: kind, Lifecycle: cyborg.Inactive, Presence: cyborg.Present,
-			Admin: cyborg.Enabled,
+			Name: "x", Host: "fake", Driver: "fake", DeviceType: kind, Lifecycle: cyborg.LifecycleInactive, Presence: cyborg.PresencePresent,
+			Admin: cyborg.AdministrationEnabled,
 		}
 	}
-	hard, mine := pretended(cyborg.FPGA), pretended(cyborg.GPU)
+	hard, mine := pretended(cyborg.DeviceTypeFPGA), pretended(cyborg.DeviceTypeGPU)
 	hard.Driver, mine.Name = "generic", firstName
 	command := clientCommand()
 	list := command + " accelerator list"
 	s := &standalone{config: &config.Config{}}
 	require.Equal(t, []string{
 		list, command + " accelerator create my-first --device-type FPGA --host fake", command + " accelerator attach my-first",
-	}, s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{pretended(cyborg.GPU), pretended(cyborg.FPGA)}))
+	}, s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{pretended(cyborg.DeviceTypeGPU), pretended(cyborg.DeviceTypeFPGA)}))
 	require.Equal(t, []string{list, command + " host list", command + " service list"},
 		s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{hard}), "real hardware is not handed out for a try")
 	require.Equal(t, []string{list, command + " accelerator history my-first", command + " operation list"},
-		s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{pretended(cyborg.FPGA), mine}), "the name is taken")
+		s.suggestions(apiclient.DefaultURL, []cyborg.Accelerator{pretended(cyborg.DeviceTypeFPGA), mine}), "the name is taken")
 
 	s.config.API.Tokens = []config.Token{{}}
 	require.Equal(t, []string{"export CYBORG_URL=http://127.0.0.1:7777", "export CYBORG_TOKEN=...   # one of api.tokens"},

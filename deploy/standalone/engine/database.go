@@ -62,12 +62,12 @@ func ensureDatabase(ctx context.Context, urlOf func(string) string, database str
 	}
 
 	if sqlState(err) != "3D000" { // invalid_catalog_name
-		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL's database %s, where Temporal keeps its state: %w", database, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to PostgreSQL's database %s, where Temporal keeps its state: %w", database, err)
 	}
 
 	conn, err = pgx.Connect(ctx, urlOf(maintenanceDatabase))
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL to create the database %s: %w", database, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to PostgreSQL to create the database %s: %w", database, err)
 	}
 
 	_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{database}.Sanitize())
@@ -77,7 +77,7 @@ func ensureDatabase(ctx context.Context, urlOf func(string) string, database str
 		return nil
 	}
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "cannot create PostgreSQL's database %s for Temporal: let the role create databases, or create %s and %s for it (%w)",
+		return cyborg.Errorf(cyborg.ErrInvalid, "cannot create PostgreSQL's database %s for Temporal: let the role create databases, or create %s and %s for it (%w)",
 			database, mainDatabase, visibilityDatabase, err)
 	}
 	return nil

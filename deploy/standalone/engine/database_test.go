@@ -61,7 +61,7 @@ func TestEngineOnAnExistingServer(t *testing.T) {
 	stop(t, start(t, cfg, t.Output()))
 	run(t, server.URL("postgres"), "DROP DATABASE temporal_visibility")
 	_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "cannot create PostgreSQL's database temporal_visibility for Temporal: let the role create databases")
 }
 
@@ -89,7 +89,7 @@ func TestSchemaIsMadeWholeOrNotAtAll(t *testing.T) {
 	require.NoError(t, server.CreateDatabase(t.Context(), "temporal"))
 	run(t, server.URL("temporal"), "CREATE TABLE nexus_endpoints ()") // which one of the last versions makes
 	_, err := engine.Start(t.Context(), config(server), slog.New(slog.DiscardHandler))
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, `relation "nexus_endpoints" already exists`)
 	require.Equal(t, 1, ask[int](t, server.URL("temporal"), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"))
 
@@ -103,6 +103,6 @@ func TestSchemaOfANewerRelease(t *testing.T) {
 	stop(t, start(t, config(server), t.Output()))
 	run(t, server.URL("temporal_visibility"), "UPDATE schema_version SET curr_version = '99.0'")
 	_, err := engine.Start(t.Context(), config(server), slog.New(slog.DiscardHandler))
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "PostgreSQL's database temporal_visibility has Temporal's schema 99.0, and this release knows")
 }

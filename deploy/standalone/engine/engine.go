@@ -190,7 +190,7 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 
 	switch {
 	case err != nil:
-		return cyborg.Errorf(cyborg.Unavailable, "Temporal does not start: %w", err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not start: %w", err)
 	case e.server == nil:
 		return e.Err()
 	}
@@ -227,7 +227,7 @@ func (e *Engine) Err() error {
 // the calling goroutine, which must not go on. Only the first message is kept.
 func (e *Engine) fail(message string) {
 	e.failOnce.Do(func() {
-		e.err = cyborg.Errorf(cyborg.Unavailable, "Temporal gave up: %s", message)
+		e.err = cyborg.Errorf(cyborg.ErrUnavailable, "Temporal gave up: %s", message)
 		close(e.done)
 	})
 
@@ -261,10 +261,10 @@ func (e *Engine) stop(ctx context.Context) error {
 	select {
 	case err = <-stopped:
 		if err != nil {
-			err = cyborg.Errorf(cyborg.Internal, "Temporal did not stop as it should: %w", err)
+			err = cyborg.Errorf(cyborg.ErrInternal, "Temporal did not stop as it should: %w", err)
 		}
 	case <-ctx.Done():
-		err = cyborg.Errorf(cyborg.Timeout, "Temporal did not stop in time: %w", context.Cause(ctx))
+		err = cyborg.Errorf(cyborg.ErrTimeout, "Temporal did not stop in time: %w", context.Cause(ctx))
 	}
 
 	// The lock is released last, because the server writes to the databases until it ends.

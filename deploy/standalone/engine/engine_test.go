@@ -169,7 +169,7 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 
 	// A second engine on the same database would take the work from the first.
 	_, err := engine.Start(t.Context(), config(server), slog.New(slog.DiscardHandler))
-	require.Equal(t, cyborg.Claimed, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "is used by the Temporal of another process")
 	stop(t, first)
 
@@ -189,7 +189,7 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	wrong := config(server)
 	wrong.SearchAttributes["TestHost"] = enumspb.INDEXED_VALUE_TYPE_INT
 	_, err = engine.Start(t.Context(), wrong, slog.New(slog.DiscardHandler))
-	require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "its search attribute TestHost is a Keyword and should be a Int")
 
 	for line := range strings.Lines(log.String()) {
@@ -219,7 +219,7 @@ func TestBusyPort(t *testing.T) {
 		"Temporal's Web UI, is in use: stop what uses it, or choose another with --ui":     {Listen: "127.0.0.1:0", UIListen: busy, UIListenFlag: "--ui"},
 	} {
 		_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
-		require.Equal(t, cyborg.Unavailable, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 		require.EqualError(t, err, "port "+port+" of 127.0.0.1, meant for "+name)
 		require.EqualError(t, engine.Check(cfg), err.Error())
 	}
@@ -236,7 +236,7 @@ func TestAddressThatIsRefused(t *testing.T) {
 		"choose another address":              {Listen: "127.0.0.1:0", UIListen: "192.0.2.1:0"},
 	} {
 		_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -52,12 +52,12 @@ func (t TLS) load() (*identity, error) {
 	}
 
 	if t.CertFile == "" || t.KeyFile == "" || t.ClientCAFile == "" {
-		return nil, cyborg.Errorf(cyborg.Invalid, "TLS for Temporal needs all of a certificate, a key and a client CA")
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "TLS for Temporal needs all of a certificate, a key and a client CA")
 	}
 
 	server, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "Temporal's certificate %s and key %s cannot be used: %w", t.CertFile, t.KeyFile, err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's certificate %s and key %s cannot be used: %w", t.CertFile, t.KeyFile, err)
 	}
 	name, err := nameOf(server.Leaf)
 	if err != nil {
@@ -66,16 +66,16 @@ func (t TLS) load() (*identity, error) {
 
 	authorities, err := os.ReadFile(t.ClientCAFile)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Invalid, "Temporal's client CA cannot be read: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's client CA cannot be read: %w", err)
 	}
 	mayConnect := x509.NewCertPool()
 	if !mayConnect.AppendCertsFromPEM(authorities) {
-		return nil, cyborg.Errorf(cyborg.Invalid, "Temporal's client CA %s holds no certificate", t.ClientCAFile)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's client CA %s holds no certificate", t.ClientCAFile)
 	}
 
 	inside, keyPEM, err := ephemeral()
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.Internal, "cannot make a certificate: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot make a certificate: %w", err)
 	}
 	mayConnect.AddCert(inside.Leaf)
 
@@ -116,7 +116,7 @@ func nameOf(cert *x509.Certificate) (string, error) {
 	case len(cert.IPAddresses) > 0:
 		return cert.IPAddresses[0].String(), nil
 	default:
-		return "", cyborg.Errorf(cyborg.Invalid, "Temporal's certificate (%s) names neither a host nor an IP address: make one with a subject alternative name", cert.Subject)
+		return "", cyborg.Errorf(cyborg.ErrInvalid, "Temporal's certificate (%s) names neither a host nor an IP address: make one with a subject alternative name", cert.Subject)
 	}
 }
 

@@ -26,7 +26,7 @@ func settleAddresses(cfg Config) (addresses, error) {
 	}
 
 	if !a.frontend.ip.IsLoopback() && !cfg.TLS.on() {
-		return a, cyborg.Errorf(cyborg.Invalid,
+		return a, cyborg.Errorf(cyborg.ErrInvalid,
 			"Temporal may not listen on %s without TLS, because it is not loopback: set a certificate, a key and a client CA, or listen on 127.0.0.1 (%s)",
 			a.frontend, cfg.ListenFlag)
 	}
@@ -35,13 +35,13 @@ func settleAddresses(cfg Config) (addresses, error) {
 		return a, err
 	}
 	if !a.ui.ip.IsLoopback() {
-		return a, cyborg.Errorf(cyborg.Invalid,
+		return a, cyborg.Errorf(cyborg.ErrInvalid,
 			"Temporal's Web UI may not listen on %s, because it asks nobody who they are: choose an address of loopback with %s, and reach it through a proxy that does",
 			a.ui, cfg.UIListenFlag)
 	}
 
 	if a.ui.port == a.frontend.port {
-		return a, cyborg.Errorf(cyborg.Invalid, "Temporal and its Web UI cannot both have port %d: change one with %s or %s",
+		return a, cyborg.Errorf(cyborg.ErrInvalid, "Temporal and its Web UI cannot both have port %d: change one with %s or %s",
 			a.ui.port, cfg.ListenFlag, cfg.UIListenFlag)
 	}
 
@@ -58,7 +58,7 @@ func settleAddresses(cfg Config) (addresses, error) {
 func settle(listen, flag, what string) (address, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
-		return address{}, cyborg.Errorf(cyborg.Invalid, "%s cannot listen on %q: give an IP address and a port with %s (%w)", what, listen, flag, err)
+		return address{}, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot listen on %q: give an IP address and a port with %s (%w)", what, listen, flag, err)
 	}
 	if host == "localhost" {
 		host = "127.0.0.1"
@@ -67,17 +67,17 @@ func settle(listen, flag, what string) (address, error) {
 	number, err := strconv.ParseUint(port, 10, 16)
 	a := address{ip: net.ParseIP(host), port: int(number)}
 	if err != nil || a.ip == nil {
-		return address{}, cyborg.Errorf(cyborg.Invalid, "%s cannot listen on %q: give an IP address and a port with %s", what, listen, flag)
+		return address{}, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot listen on %q: give an IP address and a port with %s", what, listen, flag)
 	}
 
 	free, err := a.tryListen()
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return address{}, cyborg.Errorf(cyborg.Unavailable, "port %d of %s, meant for %s, is in use: stop what uses it, or choose another with %s",
+		return address{}, cyborg.Errorf(cyborg.ErrUnavailable, "port %d of %s, meant for %s, is in use: stop what uses it, or choose another with %s",
 			a.port, a.ip, what, flag)
 	}
 
 	if err != nil {
-		return address{}, cyborg.Errorf(cyborg.Invalid, "%s cannot listen on %s: choose another address with %s (%w)", what, a, flag, err)
+		return address{}, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot listen on %s: choose another address with %s (%w)", what, a, flag, err)
 	}
 
 	return free, nil
@@ -116,5 +116,5 @@ func (a addresses) spare() (address, error) {
 			return free, nil
 		}
 	}
-	return address{}, cyborg.Errorf(cyborg.Unavailable, "no free port was found on 127.0.0.1 from %d to %d, and Temporal needs three", from, to)
+	return address{}, cyborg.Errorf(cyborg.ErrUnavailable, "no free port was found on 127.0.0.1 from %d to %d, and Temporal needs three", from, to)
 }

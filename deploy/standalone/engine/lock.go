@@ -60,7 +60,7 @@ func (l *lock) connect(ctx context.Context) error {
 
 	config, err := pgx.ParseConfig(l.url)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "the URL of PostgreSQL's database %s cannot be read", mainDatabase)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the URL of PostgreSQL's database %s cannot be read", mainDatabase)
 	}
 
 	maps.Copy(config.RuntimeParams, map[string]string{
@@ -69,7 +69,7 @@ func (l *lock) connect(ctx context.Context) error {
 
 	session, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL's database %s: %w", mainDatabase, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to PostgreSQL's database %s: %w", mainDatabase, err)
 	}
 	l.session = session
 	return nil
@@ -82,13 +82,13 @@ func (l *lock) take(ctx context.Context, patience time.Duration) error {
 	for {
 		var ours bool
 		if err := l.session.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(lockKey)).Scan(&ours); err != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "cannot lock PostgreSQL's database %s: %w", mainDatabase, err)
+			return cyborg.Errorf(cyborg.ErrUnavailable, "cannot lock PostgreSQL's database %s: %w", mainDatabase, err)
 		}
 		if ours {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return cyborg.Errorf(cyborg.Claimed,
+			return cyborg.Errorf(cyborg.ErrClaimed,
 				"PostgreSQL's database %s is used by the Temporal of another process: stop that one, or use another PostgreSQL server", mainDatabase)
 		}
 
@@ -123,7 +123,7 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 				log.InfoContext(ctx, "the lock on PostgreSQL's database is back")
 			}
 
-			if cyborg.KindOf(err) == cyborg.Claimed {
+			if cyborg.ErrorKindOf(err) == cyborg.ErrClaimed {
 				lost(err.Error())
 			}
 		}

@@ -88,7 +88,7 @@ func TestFatalEndsTheGoroutineAndIsTold(t *testing.T) {
 	}
 	require.False(t, survived)
 	<-e.Done()
-	require.Equal(t, cyborg.Unavailable, cyborg.KindOf(e.Err()))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(e.Err()))
 	require.EqualError(t, e.Err(), "Temporal gave up: cannot listen: port taken")
 	require.Panics(t, func() { e.log.Panic("p") })
 }

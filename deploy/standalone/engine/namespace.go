@@ -37,7 +37,7 @@ func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 		ConnectionOptions: client.ConnectionOptions{TLS: e.ClientTLS()},
 	})
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to the embedded Temporal at %s: %w", e.frontend, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to the embedded Temporal at %s: %w", e.frontend, err)
 	}
 	defer conn.Close()
 
@@ -51,14 +51,14 @@ func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 }
 
 // kindOf returns the kind of an error that came from Temporal's API.
-func kindOf(ctx context.Context, err error) cyborg.Kind {
+func kindOf(ctx context.Context, err error) cyborg.ErrorKind {
 	if _, ok := errors.AsType[*cyborg.Error](err); ok {
-		return cyborg.KindOf(err)
+		return cyborg.ErrorKindOf(err)
 	}
 	if ctx.Err() != nil {
-		return cyborg.Timeout
+		return cyborg.ErrTimeout
 	}
-	return cyborg.Unavailable
+	return cyborg.ErrUnavailable
 }
 
 // namespace is the namespace that is being opened, with the clients for it.
@@ -114,7 +114,7 @@ func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 		case !ok:
 			missing[name] = want
 		case is != want:
-			return cyborg.Errorf(cyborg.Invalid, "its search attribute %s is a %s and should be a %s: remove it, or use another namespace", name, is, want)
+			return cyborg.Errorf(cyborg.ErrInvalid, "its search attribute %s is a %s and should be a %s: remove it, or use another namespace", name, is, want)
 		}
 	}
 

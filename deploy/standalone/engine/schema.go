@@ -51,7 +51,7 @@ type schemaOf struct {
 func (s schemaOf) update(ctx context.Context, databaseURL string, log temporallog.Logger) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
-		return cyborg.Errorf(cyborg.Unavailable, "cannot connect to PostgreSQL's database %s: %w", s.database, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to PostgreSQL's database %s: %w", s.database, err)
 	}
 
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -80,11 +80,11 @@ func (s schemaOf) update(ctx context.Context, databaseURL string, log temporallo
 	}
 
 	if strings.Contains(err.Error(), "btree_gin") {
-		return cyborg.Errorf(cyborg.Unavailable,
+		return cyborg.Errorf(cyborg.ErrUnavailable,
 			"PostgreSQL lacks the extension btree_gin, which Temporal needs: install PostgreSQL's additional modules, the package postgresql-contrib in most systems (%w)", err)
 	}
 
-	return cyborg.Errorf(cyborg.Unavailable, "cannot make Temporal's tables in PostgreSQL's database %s: %w", s.database, err)
+	return cyborg.Errorf(cyborg.ErrUnavailable, "cannot make Temporal's tables in PostgreSQL's database %s: %w", s.database, err)
 }
 
 // refuseNewer rejects a database whose schema a newer Temporal has made: this version may not understand it.
@@ -92,11 +92,11 @@ func (s schemaOf) refuseNewer(version string) error {
 	has, errHas := semver.ParseTolerant(version)
 	knows, errKnows := semver.ParseTolerant(s.version)
 	if err := errors.Join(errHas, errKnows); err != nil {
-		return cyborg.Errorf(cyborg.Invalid, "PostgreSQL's database %s has Temporal's schema in version %q, which cannot be read: %w", s.database, version, err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "PostgreSQL's database %s has Temporal's schema in version %q, which cannot be read: %w", s.database, version, err)
 	}
 
 	if has.GT(knows) {
-		return cyborg.Errorf(cyborg.Invalid,
+		return cyborg.Errorf(cyborg.ErrInvalid,
 			"PostgreSQL's database %s has Temporal's schema %s, and this release knows %s: use the newer release that made it", s.database, version, s.version)
 	}
 	return nil

@@ -125,7 +125,7 @@ func TestCertificatesThatAreRefused(t *testing.T) {
 		"holds no certificate":                   files(t, cert, key, key),
 	} {
 		_, err := engine.Start(t.Context(), engine.Config{Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: given}, slog.New(slog.DiscardHandler))
-		require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 		require.ErrorContains(t, err, want)
 	}
 }

@@ -27,7 +27,7 @@ type webUI struct {
 // listen, so startUI tests the port once more immediately before.
 func startUI(ctx context.Context, addr address, frontend, namespace string, id *identity) (*webUI, error) {
 	if _, err := addr.tryListen(); err != nil {
-		return nil, cyborg.Errorf(cyborg.Unavailable, "Temporal's Web UI cannot listen on %s any more: %w", addr, err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI cannot listen on %s any more: %w", addr, err)
 	}
 
 	cfg := &config.Config{
@@ -72,12 +72,12 @@ func (u *webUI) awaitReady(ctx context.Context) error {
 
 		select {
 		case <-u.ended:
-			return cyborg.Errorf(cyborg.Internal, "Temporal's Web UI ended at its start")
+			return cyborg.Errorf(cyborg.ErrInternal, "Temporal's Web UI ended at its start")
 		default:
 		}
 
 		if wait := sleep(ctx, 10*time.Millisecond); wait != nil {
-			return cyborg.Errorf(cyborg.Unavailable, "Temporal's Web UI does not answer at %s: %w", u.url(), err)
+			return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI does not answer at %s: %w", u.url(), err)
 		}
 	}
 }

@@ -19,7 +19,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, first, second string) {
 		found, err := hosts.Parse([]string{first, second}, "me")
 		if err != nil {
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err), "%v", err)
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			return
 		}
 		require.Len(t, found, 2)

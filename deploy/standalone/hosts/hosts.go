@@ -36,7 +36,7 @@ func Parse(values []string, machine string) ([]Host, error) {
 		base := h.Name
 		for n := 2; given[h.Name]; n++ {
 			if named || (h.Kind == "sysfs" && h.Arg == ThisMachine) {
-				return nil, cyborg.Errorf(cyborg.Invalid, "--hosts: %q: there is a host %s already", value, h.Name)
+				return nil, cyborg.Errorf(cyborg.ErrInvalid, "--hosts: %q: there is a host %s already", value, h.Name)
 			}
 			h.Name = fmt.Sprintf("%s-%d", base, n)
 		}
@@ -58,14 +58,14 @@ func parse(value, machine string) (h Host, named bool, err error) {
 
 	kind, arg, ok := strings.Cut(spec, ":")
 	if !ok || arg == "" || (kind != "fake" && kind != "sysfs") {
-		return h, named, cyborg.Errorf(cyborg.Invalid,
+		return h, named, cyborg.Errorf(cyborg.ErrInvalid,
 			"--hosts: %q is not a host; write fake:8xfpga,2xgpu or sysfs:/ or sysfs:CAPTURE.tar.gz, with NAME= before it if you like", value)
 	}
 
 	h.Kind, h.Arg = kind, arg
 	if kind == "fake" {
 		if _, err := fake.ParsePark(arg); err != nil {
-			return h, named, cyborg.Errorf(cyborg.Invalid, "--hosts: %q: %w", value, err)
+			return h, named, cyborg.Errorf(cyborg.ErrInvalid, "--hosts: %q: %w", value, err)
 		}
 	}
 
@@ -74,7 +74,7 @@ func parse(value, machine string) (h Host, named bool, err error) {
 	}
 
 	if err := cyborg.CheckHostName(h.Name); err != nil {
-		return h, named, cyborg.Errorf(cyborg.Invalid, "--hosts: %q: %w", value, err).WithHint("Give it another: NAME=%s", spec)
+		return h, named, cyborg.Errorf(cyborg.ErrInvalid, "--hosts: %q: %w", value, err).WithHint("Give it another: NAME=%s", spec)
 	}
 
 	return h, named, nil

@@ -39,7 +39,7 @@ func TestParseRefuses(t *testing.T) {
 		t.Run(value, func(t *testing.T) {
 			t.Parallel()
 			_, err := hosts.Parse([]string{value}, "me")
-			require.Equal(t, cyborg.Invalid, cyborg.KindOf(err))
+			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, says)
 			require.ErrorContains(t, err, "--hosts")
 		})
