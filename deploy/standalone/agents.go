@@ -17,80 +17,97 @@ import (
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
-// recordedBoot is the boot id of every recording: what was recorded does not boot.
+// recordedBoot is the boot id of every recorded machine. It never changes, because a recording
+// does not boot.
 const recordedBoot = "capture"
 
-// machine is what the agent of a host is told.
+// machine is the configuration of the agent of one host.
 type machine struct {
 	agent.Config
-	bootID string // empty to read it from the host
+	bootID string // empty means that the agent reads it from the host
 }
 
-// checkCaptures refuses captures that are not there before anything is made.
+// checkCaptures rejects captures that cannot be found. It runs before anything is started or
+// written, so that a mistyped path has no effects.
 func checkCaptures(given []hosts.Host) error {
 	for _, h := range given {
 		if h.Kind != "sysfs" || h.Arg == hosts.ThisMachine {
 			continue
 		}
+
 		_, err := os.Stat(h.Arg)
 		if err == nil {
 			continue
 		}
+
 		if reason, ok := errors.AsType[*os.PathError](err); ok {
 			err = reason.Err
 		}
 		return cyborg.Errorf(cyborg.ErrInvalid, "--hosts: the capture %s cannot be read: %w", h.Arg, err).
 			WithHint("Make one with: cyborg-agent record --output FILE.tar.gz")
 	}
+
 	return nil
 }
 
-// agents settles what the agent of each host is told, and unpacks captures.
+// agents returns the configuration of the agent of each host. It unpacks captures.
 func (s *standalone) agents() ([]machine, error) {
 	endpoint, trust, err := s.agentEndpoint()
 	if err != nil {
 		return nil, err
 	}
+
 	machines := make([]machine, 0, len(s.hosts))
 	for _, h := range s.hosts {
 		m, err := s.machineOf(h)
 		if err != nil {
 			return nil, err
 		}
+
 		m.Endpoints, m.TLS = []string{endpoint}, trust
 		machines = append(machines, m)
 	}
+
 	return machines, nil
 }
 
-// agentEndpoint is where the agents of this process report. Where that asks for certificates, they show the one of
-// agent.tls, as agents elsewhere do.
+// agentEndpoint returns the URL that the agents of this process report to, and their TLS
+// configuration. If the endpoint requests certificates, they show the one of agent.tls, as
+// agents on other machines do.
 func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
 	at := s.config.AgentEndpoint
+
 	if at.TLS.Cert == "" {
 		return "http://" + at.Listen, nil, nil
 	}
+
 	if at.TLS.ClientCA != "" && s.config.Agent.TLS.Cert == "" {
 		return "", nil, cyborg.Errorf(cyborg.ErrInvalid,
 			"agent_endpoint.tls asks agents for certificates, and those of this process have none").
 			WithHint("Set agent.tls.cert and agent.tls.key to a certificate that names their hosts, or remove agent_endpoint.tls.client_ca.")
 	}
+
 	trust, err := s.config.Agent.TLS.Client()
 	if err != nil {
 		return "", nil, cyborg.Errorf(cyborg.ErrInvalid, "agent.tls: %w", err)
 	}
+
 	return "https://" + advertised(at.Listen, at.TLS.Cert), trust, nil
 }
 
+// machineOf returns the configuration of the agent of a host, without the endpoint. It makes the
+// directories of the agent, and unpacks a capture.
 func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 	images := s.state.Join("images", h.Name)
 	if err := os.MkdirAll(images, 0o700); err != nil {
 		return machine{}, cyborg.Errorf(cyborg.ErrUnavailable, "the image directory of host %s cannot be made: %w", h.Name, err)
 	}
+
 	c := s.config.Agent
 	if c.ImageDir != "" {
 		images = c.ImageDir
 	}
+
 	nova := ""
 	if c.NovaConfDir != "" {
 		nova = filepath.Join(c.NovaConfDir, h.Name)
@@ -98,12 +115,14 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 			return machine{}, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of Nova's whitelist of host %s cannot be made: %w", h.Name, err)
 		}
 	}
+
 	m := machine{Config: agent.Config{
 		Host: h.Name, StateDir: s.state.Join("agents", h.Name), Root: "/",
 		NovaConfDir: nova, ImageDir: images, ImageMaxBytes: int64(c.ImageMax), ImageCacheBytes: int64(c.ImageCache),
 		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, Slots: c.Slots,
 		ScanTimeout: c.ScanTimeout, UsageTimeout: c.UsageTimeout, StopTimeout: min(c.StopTimeout, stopLimit),
 	}}
+
 	switch {
 	case h.Kind == "fake":
 		m.Backends = []agent.BackendConfig{{
@@ -117,23 +136,30 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 		}
 		m.Root = root
 	}
-	// Everything on PCI is listed, and nothing is touched before somebody takes it into service.
+
+	// The agent lists every PCI device. That is safe: it does not touch a device before somebody
+	// takes it into service.
 	options := map[string]any{"device_spec": []any{map[string]any{"address": "*"}}}
+	// In a directory of the simulator, devices react as on a machine. Any other capture is only
+	// files, and gets a fixed boot id.
 	if _, err := os.Stat(filepath.Join(m.Root, simulator.Marker)); err == nil {
 		options["simulate"] = true
 	} else if h.Arg != hosts.ThisMachine {
 		m.bootID = recordedBoot
 	}
+
 	m.Backends = []agent.BackendConfig{{Name: "pci", Driver: "generic", Enabled: true, Options: options}}
 	return m, nil
 }
 
-// agentParts makes the agents. They share the process's connection to Temporal.
+// agentParts makes an agent for each host. All of them share the process's connection to
+// Temporal.
 func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
 	registry, err := builtin.Registry()
 	if err != nil {
 		return nil, err
 	}
+
 	parts := make([]server.Part, 0, len(s.machines))
 	for _, m := range s.machines {
 		a, err := agent.New(m.Config, agent.Deps{
@@ -145,21 +171,25 @@ func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
 		}
 		parts = append(parts, server.Part{Name: "agent of " + m.Host, Run: a.Run})
 	}
+
 	return parts, nil
 }
 
-// live says how many of the hosts have reported to this process. The clock of a PostgreSQL elsewhere may differ from ours;
-// there it must do that they were heard of late.
+// live returns how many of the process's hosts have reported since the process started. With a
+// PostgreSQL on another machine the time of the start says nothing, because its clock may differ;
+// there a host counts if it is not silent.
 func (s *standalone) live(known []cyborg.Host) int {
 	heard := map[string]bool{}
 	for _, h := range known {
 		heard[h.Name] = h.LastSeen.After(s.began) || s.config.Database.URL != "" && !h.Silent
 	}
+
 	n := 0
 	for _, h := range s.hosts {
 		if heard[h.Name] {
 			n++
 		}
 	}
+
 	return n
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/configcmd"
 )
 
-// command is the tree of all that can be typed. Without a verb, everything is run.
+// command returns the command with its subcommands. Without a subcommand it runs everything.
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "cyborg-standalone",
@@ -18,6 +18,7 @@ func command() *cobra.Command {
 		Version: cyborg.Version,
 		Args:    commandline.NoVerb,
 	}
+
 	config.AddFlags(root.PersistentFlags(),
 		config.Flag{Name: "state-dir", Key: "standalone.state_dir"},
 		config.Flag{Name: "hosts", Key: "standalone.hosts", Usage: "a host to run an agent for, [NAME=]KIND: fake:8xfpga,2xgpu pretends, sysfs:/ is this machine, sysfs:FILE.tar.gz a recorded one; may be given several times"},
@@ -28,6 +29,7 @@ func command() *cobra.Command {
 		config.Flag{Name: "temporal-ui-listen", Key: "standalone.temporal_ui_listen"},
 		config.Flag{Name: "log-level", Key: "log.level"},
 	)
+
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := config.Load(config.LoadOptions{Process: config.ProcessStandalone, Flags: cmd.Flags()})
 		if err != nil {
@@ -35,7 +37,9 @@ func command() *cobra.Command {
 		}
 		return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
+
 	root.AddCommand(temporalCommand(), configcmd.For(config.ProcessStandalone), commandline.Completion(root),
 		commandline.Manual(root, 8, nil), commandline.Version())
+
 	return root
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
-// overridden says which backends do not run as --hosts says, because somebody configured them since: that outlives the
-// process, and goes before what it was told.
+// overridden returns lines that tell the person which backends do not run as --hosts says,
+// with the commands that change that. An operator has configured these backends through the
+// API; the agent keeps such a configuration in its state directory, and it overrides --hosts.
 func (s *standalone) overridden(ctx context.Context, store *db.Store) ([]string, error) {
 	var lines []string
 	for _, m := range s.machines {
@@ -22,6 +23,7 @@ func (s *standalone) overridden(ctx context.Context, store *db.Store) ([]string,
 		if err != nil {
 			return nil, err
 		}
+
 		for _, want := range m.Backends {
 			i := slices.IndexFunc(backends, func(b cyborg.Backend) bool { return b.Name == want.Name })
 			switch {
@@ -35,34 +37,40 @@ func (s *standalone) overridden(ctx context.Context, store *db.Store) ([]string,
 			}
 		}
 	}
+
 	return lines, nil
 }
 
-// sameOptions compares options as they are written: a number from a file and one from JSON have different types.
+// sameOptions compares options by their JSON text, because a number from a configuration file
+// and the same number from the API have different Go types. No options are the same as an empty
+// set.
 func sameOptions(a, b map[string]any) bool {
 	one, errOne := json.Marshal(a)
 	other, errOther := json.Marshal(b)
 	return errOne == nil && errOther == nil && (bytes.Equal(one, other) || len(a)+len(b) == 0)
 }
 
-// reset is the command that gives a backend the options that were wanted.
+// reset returns the command that gives a backend the options of --hosts.
 func reset(verb string, want agent.BackendConfig) string {
 	words := []string{clientCommand(), "driver", verb}
+
 	for _, key := range slices.Sorted(maps.Keys(want.Options)) {
 		value, ok := want.Options[key].(string)
 		if !ok {
 			text, err := json.Marshal(want.Options[key])
 			if err != nil {
-				continue // what was configured can be written
+				continue // cannot happen: machineOf only makes options that JSON can hold
 			}
 			value = string(text)
 		}
+
 		words = append(words, "--option", quote(key+"="+value))
 	}
+
 	return strings.Join(words, " ")
 }
 
-// quote makes one word of a shell's of a text.
+// quote quotes a text so that a shell reads it as one word.
 func quote(text string) string {
 	if !strings.ContainsAny(text, " \t\"'`$&|;<>()*?[]{}\\#~!") {
 		return text

@@ -23,36 +23,42 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// stopLimit is how long each of Temporal and PostgreSQL may take to stop.
+// stopLimit is how long each part of the process may take to stop.
 const stopLimit = 30 * time.Second
 
-// standalone is the one process while it starts, runs and stops.
+// standalone is the state of the process while it starts, runs and stops.
 type standalone struct {
 	config   *config.Config
 	machine  string // this machine's name
 	hosts    []hosts.Host
-	machines []machine // the same, as their agents are told
+	machines []machine // the agents of hosts, in the same order
 	state    *statedir.Dir
-	out      io.Writer // for the person who started it
+
+	out      io.Writer // messages to the person who started the process
 	log      *slog.Logger
 	registry *prometheus.Registry
 	began    time.Time
-	// undo holds what stops the parts that have started, in order.
+
+	// undo holds the functions that stop the parts that have started, in the order of their
+	// start. They are called in the reverse order.
 	undo []func(ctx context.Context) error
 }
 
-// run starts everything, says when it is ready, and returns when ctx has ended and all is stopped, or with what went
-// wrong first. What can be refused is refused before anything is started.
+// run starts everything, and returns when ctx has ended and everything is stopped. If a part fails, run
+// stops the others and returns the first failure. Mistakes in the configuration are found before
+// anything is started, as far as that is possible.
 func run(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	s := &standalone{
 		config: c, out: out, log: slog.New(slog.DiscardHandler), registry: server.NewRegistry(), began: time.Now(),
 	}
+
 	parts, err := s.start(ctx, stderr)
 	switch {
 	case err == nil:
 		err = server.RunParts(ctx, s.log, parts...)
 	case ctx.Err() != nil:
-		// Told to stop meanwhile: whatever could not be started is no failure, however the error calls it.
+		// The process was told to stop during the start. Whatever the error says, it only means
+		// that the start was interrupted.
 		s.log.InfoContext(ctx, "the start was interrupted", slog.String("error", err.Error()))
 		s.say("Stopping before everything has started.")
 		err = nil
@@ -60,37 +66,49 @@ func run(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	return s.stop(ctx, err)
 }
 
-// start starts PostgreSQL and Temporal, and returns the parts that run on them.
+// start starts PostgreSQL and Temporal, and returns the parts that run on top of them.
+//
+// The order matters. Everything that may be refused comes first: the hosts, the listeners and the
+// engine's addresses and certificates. Each part that has started is registered with later before
+// the next one starts, so that a failure in between stops all of them.
 func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part, error) {
 	if err := s.open(stderr); err != nil {
 		return nil, err
 	}
+
 	listeners, err := server.Listen(ctx, s.config)
 	if err != nil {
 		return nil, err
 	}
 	s.later(func(context.Context) error { return listeners.Close() })
+
 	if err := engine.Check(engineConfig(s.config, nil)); err != nil {
 		return nil, err
 	}
+
 	if s.machines, err = s.agents(); err != nil {
 		return nil, err
 	}
+
 	records, err := s.database(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	if err := s.migrate(ctx, records.url(database)); err != nil {
 		return nil, err
 	}
+
 	temporal, err := s.engine(ctx, records.url)
 	if err != nil {
 		return nil, err
 	}
+
 	connected, err := s.connect(ctx, temporal)
 	if err != nil {
 		return nil, err
 	}
+
 	parts := []server.Part{
 		watched("PostgreSQL", records.done, records.err),
 		watched("Temporal", temporal.Done(), temporal.Err),
@@ -101,39 +119,47 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 			})
 		}},
 	}
+
 	running, err := s.agentParts(connected)
 	if err != nil {
 		return nil, err
 	}
+
 	parts = append(parts, running...)
+
 	parts = append(parts, server.Part{Name: "welcome", Run: func(ctx context.Context) error {
 		s.welcome(ctx, records.url(database), temporal.UIURL())
 		<-ctx.Done()
 		s.farewell(ctx, records.url(database))
 		return nil
 	}})
+
 	return parts, nil
 }
 
-// open settles what hosts there are, and takes the state directory.
+// open parses the hosts, locks the state directory and opens the log.
 func (s *standalone) open(stderr io.Writer) (err error) {
 	if s.machine, err = os.Hostname(); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "this machine's name cannot be read: %w", err)
 	}
+
 	if s.hosts, err = hosts.Parse(s.config.Standalone.Hosts, s.machine); err != nil {
 		return err
 	}
 	if err := checkCaptures(s.hosts); err != nil {
 		return err
 	}
+
 	if s.state, err = statedir.Open(s.config.Standalone.StateDir); err != nil {
 		return err
 	}
+
 	s.later(func(context.Context) error { return s.state.Close() })
 	s.say("State is in %s.", s.state.Path())
 	return s.openLog(stderr)
 }
 
+// migrate brings the schema of Cyborg's database to the version of this program.
 func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
 	from, to, err := db.Migrate(ctx, databaseURL)
 	if err == nil && from != to {
@@ -142,7 +168,8 @@ func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
 	return err
 }
 
-// engineConfig is the embedded Temporal as it is configured.
+// engineConfig returns the configuration of the embedded Temporal. The function urls returns the URL
+// of a database by its name; it may be nil for engine.Check.
 func engineConfig(c *config.Config, urls func(string) string) engine.Config {
 	tls := c.Standalone.TemporalTLS
 	return engine.Config{
@@ -154,17 +181,20 @@ func engineConfig(c *config.Config, urls func(string) string) engine.Config {
 	}
 }
 
+// engine starts the embedded Temporal, and has it stopped at the end.
 func (s *standalone) engine(ctx context.Context, urls func(string) string) (*engine.Engine, error) {
 	began := time.Now()
 	e, err := engine.Start(ctx, engineConfig(s.config, urls), s.log)
 	if err != nil {
 		return nil, err
 	}
+
 	s.later(e.Stop)
 	s.say("Temporal is ready (%s).", since(began))
 	return e, nil
 }
 
+// connect opens the connection to the embedded Temporal that all parts of the process share.
 func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (client.Client, error) {
 	connected, err := client.DialContext(ctx, client.Options{
 		HostPort: temporal.FrontendAddress(), Namespace: temporal.Namespace(),
@@ -175,20 +205,23 @@ func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (clie
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the embedded Temporal does not answer: %w", err)
 	}
+
 	s.later(func(context.Context) error { connected.Close(); return nil })
 	return connected, nil
 }
 
-// later keeps what stops a part that has started.
+// later registers the function that stops a part that has started.
 func (s *standalone) later(stop func(ctx context.Context) error) { s.undo = append(s.undo, stop) }
 
-// stop stops what has started, last first, also where ctx has ended. It returns the cause of the stop, or else the first
-// thing that did not stop as it should; the rest is logged.
+// stop stops the parts that have started, the last one first, because later parts use earlier ones.
+// Each gets stopLimit, even though ctx has usually ended. stop returns the cause, or if that is nil the
+// first failure of a part to stop. It logs the other failures.
 func (s *standalone) stop(ctx context.Context, cause error) error {
 	for _, undo := range slices.Backward(s.undo) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		err := undo(limited)
 		cancel()
+
 		switch {
 		case err == nil:
 		case cause == nil:
@@ -197,10 +230,12 @@ func (s *standalone) stop(ctx context.Context, cause error) error {
 			s.log.ErrorContext(ctx, "a part did not stop as it should", slog.String("error", err.Error()))
 		}
 	}
+
 	return cause
 }
 
-// watched is a part that fails when what it stands for ends. A nil channel never does.
+// watched returns a part that fails when done is closed, with the error of why. A nil channel is
+// never closed: the part then runs until the end.
 func watched(name string, done <-chan struct{}, why func() error) server.Part {
 	return server.Part{Name: name, Run: func(ctx context.Context) error {
 		select {
@@ -212,6 +247,8 @@ func watched(name string, done <-chan struct{}, why func() error) server.Part {
 	}}
 }
 
+// say prints a line for the person who started the process.
 func (s *standalone) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
+// since returns the time since began, rounded for a person.
 func since(began time.Time) string { return time.Since(began).Round(10 * time.Millisecond).String() }

@@ -12,8 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// temporalCommand runs the embedded Temporal alone: for servers and agents in processes of their own, where nobody keeps a
-// Temporal cluster.
+// temporalCommand runs only the embedded Temporal. It is for servers and agents that run as
+// processes of their own, where there is no Temporal cluster.
 func temporalCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "temporal",
@@ -31,24 +31,29 @@ func temporalCommand() *cobra.Command {
 	}
 }
 
-// runTemporal runs the engine until ctx ends or the engine cannot go on.
+// runTemporal runs the engine until ctx ends, which is no error, or until the engine cannot go on.
 func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	urls, err := urlsBeside(c.Database.URL.Reveal())
 	if err != nil {
 		return err
 	}
+
 	e, err := engine.Start(ctx, engineConfig(c, urls), c.Log.Logger(stderr))
 	if ctx.Err() != nil && e == nil {
-		return nil // told to stop before it had started
+		return nil // the process was told to stop during the start
 	}
 	if err != nil {
 		return err
 	}
+
 	fmt.Fprintf(out, "Temporal is ready at %s, namespace %s; its UI at %s.\n", e.FrontendAddress(), e.Namespace(), e.UIURL())
+
 	select {
 	case <-ctx.Done():
 	case <-e.Done():
 	}
+
+	// ctx has ended, but the stop needs time.
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if stopErr := e.Stop(stopping); e.Err() == nil {

@@ -17,65 +17,79 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// firstName is what the welcome calls the newcomer's first accelerator.
+// firstName is the name of the accelerator that the suggested commands create.
 const firstName = "my-first"
 
-// welcome waits until every host has reported, and then says where everything is and what to try.
+// welcome waits until every host has reported. Then it prints the addresses of everything, and
+// commands to try.
 func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
-	// The records, not the API: that may want a credential which this process does not have.
+	// It reads the records from the database and not through the API, which may ask for a
+	// credential that this process does not have.
 	store, err := db.Open(ctx, databaseURL, db.Options{MaxConns: 2, SilentAfter: s.config.Conductor.SilentAfter}, s.log)
 	if err == nil {
 		defer store.Close()
 		err = s.awaitHosts(ctx, store)
 	}
+
 	var accelerators []cyborg.Accelerator
 	if err == nil {
 		accelerators, err = allAccelerators(ctx, store)
 	}
+
 	var overridden []string
 	if err == nil {
 		overridden, err = s.overridden(ctx, store)
 	}
+
 	if err != nil {
 		if ctx.Err() == nil {
 			s.log.WarnContext(ctx, "cannot tell whether everything is there", slog.String("error", err.Error()))
 		}
 		return
 	}
+
 	where := "http://" + s.config.API.Listen
 	if cert := s.config.API.TLS.Cert; cert != "" {
 		where = "https://" + advertised(s.config.API.Listen, cert)
 	}
+
 	s.say("Ready after %s: %s, %s.\n", since(s.began), count(len(s.hosts), "host"), count(len(accelerators), "accelerator"))
 	s.say("  API          %s/v1", where)
 	s.say("  API document %s/openapi.json", where)
 	s.say("  Temporal UI  %s", ui)
+
 	if len(overridden) > 0 {
 		s.say("\n%s", strings.Join(overridden, "\n"))
 	}
+
 	s.say("\nTry, in another terminal:\n")
 	for _, line := range s.suggestions(where, accelerators) {
 		s.say("  %s", line)
 	}
+
 	if len(s.config.API.Tokens) == 0 && s.config.API.TLS.ClientCA == "" {
 		s.say("\nEverybody on this machine may do everything: no api.tokens are configured.")
 	}
+
 	s.say("\nCtrl-C stops; the next start goes on where this one was.")
 }
 
-// awaitHosts returns as soon as each host has reported.
+// awaitHosts waits until each host of this process has reported, or until the context ends.
 func (s *standalone) awaitHosts(ctx context.Context, store *db.Store) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
+
 	for {
 		hosts, err := all(func(page db.Page) ([]cyborg.Host, error) { return store.Hosts(ctx, page) },
 			func(h cyborg.Host) string { return h.Name })
 		if err != nil {
 			return err
 		}
+
 		if s.live(hosts) == len(s.hosts) {
 			return nil
 		}
+
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -84,13 +98,15 @@ func (s *standalone) awaitHosts(ctx context.Context, store *db.Store) error {
 	}
 }
 
+// allAccelerators returns the accelerators of all hosts.
 func allAccelerators(ctx context.Context, store *db.Store) ([]cyborg.Accelerator, error) {
 	return all(func(page db.Page) ([]cyborg.Accelerator, error) {
 		return store.Accelerators(ctx, db.AcceleratorFilter{}, page)
 	}, func(a cyborg.Accelerator) string { return a.UUID.String() })
 }
 
-// all reads a list page by page; marker is what a page goes on after.
+// all reads a list page by page. The function marker returns the marker of an item: the next page
+// begins after it.
 func all[T any](read func(db.Page) ([]T, error), marker func(T) string) ([]T, error) {
 	var items []T
 	var page db.Page
@@ -104,7 +120,8 @@ func all[T any](read func(db.Page) ([]T, error), marker func(T) string) ([]T, er
 	}
 }
 
-// suggestions are commands that work as they stand.
+// suggestions returns commands to try. They work as they are printed, apart from credentials, which
+// the person has to fill in.
 func (s *standalone) suggestions(where string, accelerators []cyborg.Accelerator) []string {
 	var lines []string
 	if where != apiclient.DefaultURL {
@@ -119,39 +136,48 @@ func (s *standalone) suggestions(where string, accelerators []cyborg.Accelerator
 			lines = append(lines, "export CYBORG_CERT=... CYBORG_KEY=...   # signed by api.tls.client_ca")
 		}
 	}
+
 	command := clientCommand() + " "
 	lines = append(lines, command+"accelerator list")
+
 	var free *cyborg.Accelerator
 	for i := range accelerators {
 		a := &accelerators[i]
 		if a.Name == firstName {
 			return append(lines, command+"accelerator history "+firstName, command+"operation list")
 		}
-		// Only pretended hardware: a suggestion must not take what somebody may need.
+
+		// Only a fake device is suggested. Somebody may need a real one.
 		pretended := a.Driver == "fake" && a.Status() == cyborg.StatusInactive
 		if pretended && (free == nil || a.DeviceType == cyborg.DeviceTypeFPGA && free.DeviceType != cyborg.DeviceTypeFPGA) {
 			free = a
 		}
 	}
+
 	if free == nil {
 		return append(lines, command+"host list", command+"service list")
 	}
+
 	return append(lines,
 		command+"accelerator create "+firstName+" --device-type "+string(free.DeviceType)+" --host "+free.Host,
 		command+"accelerator attach "+firstName)
 }
 
-// clientCommand is how a person who started this program can type the client's name: it lies beside us, or in the PATH.
+// clientCommand returns the command line client as the person can type it: the path of the binary
+// beside this program, relative to the working directory if it is below that, or else its name,
+// which is then looked up in PATH.
 func clientCommand() string {
 	const name = "cyborg"
 	self, err := os.Executable()
 	if err != nil {
 		return name
 	}
+
 	beside := filepath.Join(filepath.Dir(self), name)
 	if _, err := os.Stat(beside); err != nil {
 		return name
 	}
+
 	if wd, err := os.Getwd(); err == nil {
 		if relative, err := filepath.Rel(wd, beside); err == nil && filepath.IsLocal(relative) && strings.Contains(relative, "/") {
 			return relative
@@ -160,12 +186,16 @@ func clientCommand() string {
 	return beside
 }
 
-// advertised is the host and port of a TLS listener that a client can use: the certificate must name the host.
+// advertised returns the host and port by which a client can reach a TLS listener. The listener's
+// address does not do if the certificate is for another name, because a client would reject it;
+// then the first name of the certificate is used that is not a wildcard, or else its first IP
+// address.
 func advertised(listen, certFile string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
 		return listen
 	}
+
 	text, err := os.ReadFile(certFile)
 	if err != nil {
 		return listen
@@ -174,21 +204,25 @@ func advertised(listen, certFile string) string {
 	if block == nil {
 		return listen
 	}
+
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil || cert.VerifyHostname(host) == nil {
 		return listen
 	}
+
 	for _, name := range cert.DNSNames {
 		if !strings.Contains(name, "*") {
 			return net.JoinHostPort(name, port)
 		}
 	}
+
 	if len(cert.IPAddresses) > 0 {
 		return net.JoinHostPort(cert.IPAddresses[0].String(), port)
 	}
 	return listen
 }
 
+// count returns the number with its noun, in the singular or the plural.
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

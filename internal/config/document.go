@@ -6,17 +6,20 @@ import (
 	"strings"
 )
 
-// Documentation is what a manual says of one option.
+// Documentation is the entry of one option in a manual.
 type Documentation struct {
-	// Key is the option, such as api.listen; those of the items of a list have [] in it.
+	// Key names the option, such as api.listen. The key of an option in the items
+	// of a list has [] in it, such as api.tokens[].name.
 	Key string
-	// Default is its value where nobody gives one: itself, or in words what it becomes; empty for none.
+	// Default is the value that is used if none is given. Where the value depends
+	// on the machine it is described in words. Empty means that there is none.
 	Default string
-	// Text says what it does and what is allowed.
+	// Text says what the option does and which values are allowed.
 	Text string
 }
 
-// Document lists what a manual says of each option, in the order of the file.
+// Document returns the documentation of every option, in the order of the fields
+// of Config. docs/configuration.md is generated from it.
 func Document() []Documentation {
 	var all []Documentation
 	add := func(o option) {
@@ -26,6 +29,7 @@ func Document() []Documentation {
 		}
 		all = append(all, Documentation{Key: o.key, Default: fallback, Text: o.tag("doc") + strings.ReplaceAll(o.boundsText(), "`", "")})
 	}
+
 	for _, o := range options() {
 		add(o)
 		for _, item := range itemOptions() {
@@ -34,6 +38,7 @@ func Document() []Documentation {
 			}
 		}
 	}
+
 	return all
 }
 
@@ -48,7 +53,8 @@ func itemOptions() []option {
 	return all
 }
 
-// boundsText says what values are allowed, where that is not plain.
+// boundsText returns a sentence with the allowed values, or "" if the option has
+// neither bounds nor a list of words.
 func (o option) boundsText() string {
 	low, high := o.tag("min"), o.tag("max")
 	switch words := o.tag("oneof"); {
@@ -61,5 +67,6 @@ func (o option) boundsText() string {
 	case high != "":
 		return fmt.Sprintf(" At most %s.", high)
 	}
+
 	return ""
 }

@@ -13,32 +13,38 @@ import (
 // fileFlag is the name of the flag that names the configuration file.
 const fileFlag = "config"
 
-// Flag is a flag that sets an option.
+// Flag is a command line flag that sets an option.
 type Flag struct {
+	// Name is the name of the flag without the dashes.
 	Name string
 	// Short is a letter, or empty.
 	Short string
-	// Key is the option, such as api.listen.
+	// Key names the option, such as api.listen.
 	Key string
-	// Usage replaces the first sentence of the option's documentation.
+	// Usage is the help text. Empty means the first sentence of the option's
+	// documentation.
 	Usage string
 }
 
-// AddFlags adds --config and the given flags. Load reads them when it is given the same flag set. A key that does not
-// exist is a defect of the caller, and panics.
+// AddFlags adds --config and the given flags to the flag set. Load reads them
+// when it is given the same flag set. AddFlags panics if a key does not exist,
+// because that is a defect of the caller.
 func AddFlags(flags *pflag.FlagSet, list ...Flag) {
 	if flags.Lookup(fileFlag) == nil {
 		flags.String(fileFlag, "", fmt.Sprintf("configuration file (default: $%s, else %s where it exists)", FileVariable, DefaultFile))
 	}
+
 	known := map[string]option{}
 	for _, opt := range options() {
 		known[opt.key] = opt
 	}
+
 	for _, f := range list {
 		opt, ok := known[f.Key]
 		if !ok {
 			panic(fmt.Sprintf("flag --%s is for the option %q, which does not exist", f.Name, f.Key))
 		}
+
 		usage := f.Usage
 		if usage == "" {
 			usage = opt.summary()
@@ -46,58 +52,70 @@ func AddFlags(flags *pflag.FlagSet, list ...Flag) {
 		if auto := opt.tag("auto"); auto != "" {
 			usage += " (default: " + auto + ")"
 		}
+
 		added := flags.VarPF(&flagValue{option: opt}, f.Name, f.Short, usage)
 		added.DefValue = opt.tag("default")
+		// A 0 stands for a value that the documentation describes in words.
 		if added.DefValue == "0" || opt.tag("auto") != "" {
 			added.DefValue = ""
 		}
+
+		// A flag for a yes or no may be given without a value.
 		if opt.field.Type.Kind() == reflect.Bool {
 			added.NoOptDefVal = "true"
 		}
 	}
 }
 
-// summary is the first sentence of the option's documentation, as help texts want it.
+// summary returns the first sentence of the option's documentation in the style
+// of help texts: without the full stop, and in lower case unless the sentence
+// begins with an abbreviation.
 func (o option) summary() string {
 	doc := o.tag("doc")
 	if first, _, ok := strings.Cut(doc, ". "); ok {
 		doc = first
 	}
+
 	doc = strings.TrimSuffix(doc, ".")
 	if len(doc) > 1 && doc[1] >= 'A' && doc[1] <= 'Z' {
-		return doc // it begins with an abbreviation
+		return doc
 	}
 	return strings.ToLower(doc[:1]) + doc[1:]
 }
 
-// flagValue is a flag's value until Load reads it. A flag of a list may be given several times.
+// flagValue holds the value of a flag until Load reads it. The flag of a list may
+// be given several times, and each time adds items.
 type flagValue struct {
 	option option
-	text   string
-	node   *yaml.Node
+	text   string     // all that the user typed, for help texts
+	node   *yaml.Node // the parsed text; nil until the flag is given
 }
 
-// Set takes what the user gave; it is checked by Load, with everything else.
+// Set parses the user's text. It does not check the value: Load does, together
+// with all other values, so that every mistake is reported at once.
 func (f *flagValue) Set(text string) error {
 	node, err := f.option.parseText(text)
 	if err != nil {
 		return err
 	}
+
 	if f.node != nil && f.option.isList() {
 		node.Content = append(f.node.Content, node.Content...)
 		text = f.text + " " + text
 	}
+
 	f.node, f.text = node, text
 	return nil
 }
 
-// String is what the user gave.
+// String returns the user's text.
 func (f *flagValue) String() string { return f.text }
 
-// Words are those that the flag takes, where they are few.
+// Words returns the words that the flag accepts, for shell completion, or none if
+// it accepts other values too.
 func (f *flagValue) Words() []string { return strings.Fields(f.option.tag("oneof")) }
 
-// Type is the word for the value in help texts.
+// Type returns the word for the value in help texts.
 func (f *flagValue) Type() string {
 	switch t := f.option.field.Type; {
 	case t == reflect.TypeFor[time.Duration]():
@@ -114,16 +132,18 @@ func (f *flagValue) Type() string {
 	return "string"
 }
 
-// fromFlags gathers the values of flags that were given, by key.
+// fromFlags collects the values of the flags that the user gave, by key.
 func (d *decoder) fromFlags(flags *pflag.FlagSet) map[string]given {
 	values := map[string]given{}
 	if flags == nil {
 		return values
 	}
+
 	flags.Visit(func(flag *pflag.Flag) {
 		if value, ok := flag.Value.(*flagValue); ok {
 			values[value.option.key] = given{source: "--" + flag.Name, node: value.node}
 		}
 	})
+
 	return values
 }

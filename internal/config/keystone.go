@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// Keystone says how the tokens of callers are validated.
+// Keystone configures how the tokens of callers are validated.
 type Keystone struct {
 	Enabled         bool          `key:"enabled" default:"false" doc:"Accept Keystone's tokens (the header X-Auth-Token), beside static tokens and certificates. It needs openstack.auth_url."`
 	AuthenticateURI string        `key:"www_authenticate_uri" auto:"openstack.auth_url" check:"url" example:"https://keystone.example.org:5000" doc:"The public URL of Keystone, which callers without a good token are sent to."`
@@ -14,13 +14,17 @@ type Keystone struct {
 	ReaderRoles     []string      `key:"reader_roles" example:"accelerator_auditor" doc:"Keystone roles whose bearers are reader on /v1: they see the accelerators of all projects."`
 }
 
+// validateKeystone checks what Keystone needs of other options. An empty list of
+// service roles would turn every service token away.
 func (d *decoder) validateKeystone(c *Config) {
 	if !c.Keystone.Enabled {
 		return
 	}
+
 	if !c.OpenStack.Enabled() && !d.failed("openstack.auth_url") {
 		d.wrongf(c, "keystone.enabled", "true", "expected openstack.auth_url beside it")
 	}
+
 	if len(c.Keystone.ServiceRoles) == 0 {
 		d.wrongf(c, "keystone.service_token_roles", "", "expected one role or more")
 	}

@@ -5,7 +5,8 @@ import (
 	"log/slog"
 )
 
-// Logger makes the logger that a process injects everywhere.
+// Logger returns a logger that writes to w in the configured format. A process
+// makes one and passes it to all of its parts.
 func (l Log) Logger(w io.Writer) *slog.Logger {
 	options := &slog.HandlerOptions{Level: l.Level}
 	if l.Format == "json" {

@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// Placement says how OpenStack Placement follows the records.
+// Placement configures how the records are copied to OpenStack Placement.
 type Placement struct {
 	Enabled      bool          `key:"enabled" default:"false" doc:"Keep the accelerators' resource providers in OpenStack Placement as the records say. It needs openstack.auth_url, and is the same for all servers."`
 	CompareEvery time.Duration `key:"compare_interval" default:"1h" min:"1s" doc:"How often a host's whole tree in Placement is compared with the records, and repaired. Hosts are spread over this time; each costs Placement three requests, one more for each accelerator that is allocated, and three more for each that was changed. Every 24th time everything is asked."`
@@ -10,6 +10,7 @@ type Placement struct {
 	HostsAtOnce  int           `key:"hosts_at_once" default:"8" min:"1" max:"1000" doc:"Of how many hosts one server changes or compares the trees at once."`
 }
 
+// validatePlacement requires an OpenStack cloud where Placement is enabled.
 func (d *decoder) validatePlacement(c *Config) {
 	if c.Placement.Enabled && !c.OpenStack.Enabled() && !d.failed("openstack.auth_url") {
 		d.wrongf(c, "placement.enabled", "true", "expected openstack.auth_url beside it")

@@ -2,7 +2,7 @@ package config
 
 import "time"
 
-// Policy says who may do what on /v2.
+// Policy configures who may do what on /v2.
 type Policy struct {
 	File               string        `key:"file" check:"file" example:"/etc/cyborg/policy.yaml" doc:"YAML file of rules that replace the built-in ones, in the syntax of oslo.policy. cyborg server policy prints all rules that are in force."`
 	EnforceNewDefaults bool          `key:"enforce_new_defaults" default:"true" doc:"Whether the built-in rules are the strict ones. False adds OpenStack Cyborg's old ones, by which every project sees the whole inventory."`

@@ -9,10 +9,12 @@ import (
 	"strings"
 )
 
-// minTokenLength keeps out tokens that can be guessed.
+// minTokenLength is the least number of bytes in a token. Shorter ones can be
+// guessed.
 const minTokenLength = 16
 
-// validate checks what concerns more than one value.
+// validate makes the checks that concern more than one value. They come after all
+// values have been decoded and completed.
 func (d *decoder) validate(c *Config, process Process) {
 	d.validateDatabase(c, process)
 	d.validateTemporal(c)
@@ -22,57 +24,73 @@ func (d *decoder) validate(c *Config, process Process) {
 	d.validateOpenStack(c, process)
 	d.validateKeystone(c)
 	d.validatePlacement(c)
+
+	// A host must not count as silent because a single heartbeat was lost.
 	if !d.failed("agent.heartbeat") && c.Conductor.SilentAfter <= 2*c.Agent.Heartbeat {
 		d.wrongf(c, "conductor.silent_after", durationText(c.Conductor.SilentAfter),
 			"expected more than twice agent.heartbeat, which is %s", durationText(c.Agent.Heartbeat))
 	}
+
+	// A heartbeat timeout as long as the step could never be the first to expire.
 	if !d.failed("operations.step") && c.Operations.Heartbeat >= c.Operations.Step {
 		d.wrongf(c, "operations.heartbeat", durationText(c.Operations.Heartbeat),
 			"expected less than operations.step, which is %s", durationText(c.Operations.Step))
 	}
+
+	// The cache must have space for the largest image that is accepted.
 	if !d.failed("agent.image_max") && c.Agent.ImageCache < c.Agent.ImageMax {
 		d.wrongf(c, "agent.image_cache", c.Agent.ImageCache.String(),
 			"expected at least agent.image_max, which is %s", c.Agent.ImageMax)
 	}
 }
 
-// wrongf adds a problem with a value that is well-formed, at the place where it was given. One that was found
-// ill-formed before is left at that.
+// wrongf records a problem with a well-formed value, at the place where the value
+// was given. It does nothing if a problem with the value is known already: one
+// mistake is reported once.
 func (d *decoder) wrongf(c *Config, key, value, format string, args ...any) {
 	if d.failed(key) {
 		return
 	}
+
 	problem := Problem{Source: "default", Key: key, Value: value, Message: fmt.Sprintf(format, args...)}
 	if g, ok := c.origins[key]; ok {
 		problem = g.problem(g.node, problem)
 	}
+
 	d.problems = append(d.problems, problem)
 }
 
-// item adds a problem with an item of a list.
+// item records a problem with an item of the list at the key. The problem's own
+// key may be below it, such as api.tokens[0].name.
 func (d *decoder) item(c *Config, key string, index int, problem Problem) {
 	if g, ok := c.origins[key]; ok {
 		problem = g.problem(g.node.Content[index], problem)
 	}
+
 	d.problems = append(d.problems, problem)
 }
 
-// missingf adds a problem with a value that nobody gave; the message ends in a verb such as "set".
+// missingf records that a required value was not given. The message must end in a
+// verb such as "set": missingf appends how.
 func (d *decoder) missingf(key, format string, args ...any) {
 	env := option{key: key}.env()
 	d.problems = append(d.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...) + " it in the file, or with " + env})
 }
 
-// failed says whether a problem with the key, or with one below it, is known already.
+// failed reports whether a problem with the key, or with a key below it, is known
+// already.
 func (d *decoder) failed(key string) bool {
 	for _, problem := range d.problems {
 		if problem.Key == key || strings.HasPrefix(problem.Key, key+".") || strings.HasPrefix(problem.Key, key+"[") {
 			return true
 		}
 	}
+
 	return false
 }
 
+// validateDatabase requires a URL from the processes that cannot start a
+// PostgreSQL of their own.
 func (d *decoder) validateDatabase(c *Config, process Process) {
 	const key = "database.url"
 	if c.Database.URL == "" {
@@ -81,16 +99,18 @@ func (d *decoder) validateDatabase(c *Config, process Process) {
 		}
 		return
 	}
+
 	if _, err := parseDatabaseURL(c.Database.URL.Reveal()); err != nil {
 		d.wrongf(c, key, c.Database.URL.String(), "expected a URL such as postgres://cyborg@db.example.org/cyborg")
 	}
 }
 
+// validateTemporal requires that a certificate and its key are set together.
 func (d *decoder) validateTemporal(c *Config) {
 	d.pair(c, "temporal.tls.cert", c.Temporal.TLS.Cert, "temporal.tls.key", c.Temporal.TLS.Key)
 }
 
-// pair complains where only one of two options is set that go together.
+// pair records a problem if only one of two options is set that need each other.
 func (d *decoder) pair(c *Config, firstKey, first, secondKey, second string) {
 	switch {
 	case first != "" && second == "" && !d.failed(secondKey):
@@ -100,24 +120,30 @@ func (d *decoder) pair(c *Config, firstKey, first, secondKey, second string) {
 	}
 }
 
-// listener is an address that a process listens on.
+// listener is an address that a process listens on, with the key of its option.
 type listener struct{ key, address string }
 
+// validateListeners requires protection from listeners that other machines can
+// reach, and different ports from listeners of the same process.
 func (d *decoder) validateListeners(c *Config, process Process) {
 	d.pair(c, "api.tls.cert", c.API.TLS.Cert, "api.tls.key", c.API.TLS.Key)
 	d.pair(c, "agent_endpoint.tls.cert", c.AgentEndpoint.TLS.Cert, "agent_endpoint.tls.key", c.AgentEndpoint.TLS.Key)
+
 	d.guarded(c, listener{"api.listen", c.API.Listen}, lacking(
 		need{"api.tls.cert and api.tls.key", c.API.TLS.Cert != "" && c.API.TLS.Key != ""},
 		need{"api.tokens, api.tls.client_ca or keystone.enabled", len(c.API.Tokens) > 0 || c.API.TLS.ClientCA != "" || c.Keystone.Enabled},
 	))
+
 	d.guarded(c, listener{"agent_endpoint.listen", c.AgentEndpoint.Listen}, lacking(
 		need{"agent_endpoint.tls.cert and agent_endpoint.tls.key", c.AgentEndpoint.TLS.Cert != "" && c.AgentEndpoint.TLS.Key != ""},
 		need{"agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA != ""},
 	))
+
 	d.guarded(c, listener{"agent.metrics_listen", c.Agent.MetricsListen}, lacking(
 		need{"agent.tls.cert and agent.tls.key", c.Agent.TLS.Cert != "" && c.Agent.TLS.Key != ""},
 		need{"agent.tls.ca", c.Agent.TLS.CA != ""},
 	))
+
 	t := c.Standalone.TemporalTLS
 	d.pair(c, "standalone.temporal_tls.cert", t.Cert, "standalone.temporal_tls.key", t.Key)
 	d.pair(c, "standalone.temporal_tls.cert", t.Cert, "standalone.temporal_tls.client_ca", t.ClientCA)
@@ -125,12 +151,15 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 		need{"standalone.temporal_tls.cert and standalone.temporal_tls.key", t.Cert != "" && t.Key != ""},
 		need{"standalone.temporal_tls.client_ca", t.ClientCA != ""},
 	))
+
 	if c.API.TLS.ClientCA != "" && c.API.TLS.Cert == "" {
 		d.wrongf(c, "api.tls.client_ca", c.API.TLS.ClientCA, "expected api.tls.cert beside it")
 	}
 	if c.AgentEndpoint.TLS.ClientCA != "" && c.AgentEndpoint.TLS.Cert == "" {
 		d.wrongf(c, "agent_endpoint.tls.client_ca", c.AgentEndpoint.TLS.ClientCA, "expected agent_endpoint.tls.cert beside it")
 	}
+
+	// Only listeners that the same process opens can be in each other's way.
 	var listeners []listener
 	if process != ProcessTemporal {
 		listeners = []listener{{"api.listen", c.API.Listen}, {"agent_endpoint.listen", c.AgentEndpoint.Listen}}
@@ -139,6 +168,7 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 		listeners = append(listeners, listener{"standalone.temporal_listen", c.Standalone.TemporalListen},
 			listener{"standalone.temporal_ui_listen", c.Standalone.TemporalUIListen})
 	}
+
 	for i, later := range listeners {
 		for _, earlier := range listeners[:i] {
 			if clash(earlier.address, later.address) {
@@ -148,12 +178,13 @@ func (d *decoder) validateListeners(c *Config, process Process) {
 	}
 }
 
-// need is a condition and the options that fulfil it.
+// need is a condition, with the options that fulfil it.
 type need struct {
 	options string
 	met     bool
 }
 
+// lacking returns the options of the needs that are not met.
 func lacking(needs ...need) []string {
 	var missing []string
 	for _, n := range needs {
@@ -164,26 +195,33 @@ func lacking(needs ...need) []string {
 	return missing
 }
 
-// guarded refuses an address beyond loopback while something is missing that would protect it.
+// guarded records a problem if other machines can reach the listener while an
+// option is missing that would protect it.
 func (d *decoder) guarded(c *Config, l listener, missing []string) {
 	host, _, ok := splitAddress(l.address)
 	if !ok || loopback(host) || len(missing) == 0 {
 		return
 	}
+
 	d.wrongf(c, l.key, l.address, "others can reach this address: set %s, or listen on 127.0.0.1", strings.Join(missing, ", and "))
 }
 
-// clash says whether two listeners want the same port of the same address. Port 0 is whichever is free.
+// clash reports whether two listeners want the same port of the same address. Port
+// 0 is never the same, because the kernel picks a free port for each. An empty or
+// unspecified host means all addresses of the machine.
 func clash(a, b string) bool {
 	hostA, portA, okA := splitAddress(a)
 	hostB, portB, okB := splitAddress(b)
 	if !okA || !okB || portA != portB || portA == "0" {
 		return false
 	}
+
 	everywhere := func(host string) bool { ip := net.ParseIP(host); return host == "" || ip != nil && ip.IsUnspecified() }
 	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
 }
 
+// validateTokens checks that the names and the secrets of tokens differ, and reads
+// secrets from their files.
 func (d *decoder) validateTokens(c *Config, process Process) {
 	names, secrets := map[string]int{}, map[Secret]int{}
 	for i := range c.API.Tokens {
@@ -192,23 +230,31 @@ func (d *decoder) validateTokens(c *Config, process Process) {
 		add := func(field, value, format string, args ...any) {
 			d.item(c, "api.tokens", i, Problem{Key: key + field, Value: value, Message: fmt.Sprintf(format, args...)})
 		}
-		illFormed := func(p Problem) bool { // a wrong role hides nothing of the rest
+
+		// After most problems the other fields of the token would only give rise to
+		// further messages about the same mistake. A wrong role does not.
+		illFormed := func(p Problem) bool {
 			return p.Key == key || strings.HasPrefix(p.Key, key+".") && p.Key != key+".role"
 		}
+
 		if slices.ContainsFunc(d.problems, illFormed) {
 			continue
 		}
+
 		if token.Name == "" {
 			add(".name", "", "expected a name, which histories will show")
 		} else if first, ok := names[token.Name]; ok {
 			add(".name", token.Name, "expected another name than that of api.tokens[%d]", first)
 		}
 		names[token.Name] = i
+
 		if (token.Token == "") == (token.TokenFile == "") {
 			add("", "", "expected either token or token_file")
 			continue
 		}
+
 		if token.TokenFile != "" {
+			// Only the API needs the secrets, so only there the file must be readable.
 			if !process.uses("api") {
 				continue
 			}
@@ -219,6 +265,7 @@ func (d *decoder) validateTokens(c *Config, process Process) {
 			}
 			token.Token = Secret(strings.TrimSpace(string(text)))
 		}
+
 		if len(token.Token) < minTokenLength {
 			add(".token", "", "expected %d characters or more", minTokenLength)
 		} else if first, ok := secrets[token.Token]; ok {
@@ -228,12 +275,16 @@ func (d *decoder) validateTokens(c *Config, process Process) {
 	}
 }
 
+// validateAgent checks the agent's endpoints and the names of its backends.
 func (d *decoder) validateAgent(c *Config, process Process) {
 	d.pair(c, "agent.tls.cert", c.Agent.TLS.Cert, "agent.tls.key", c.Agent.TLS.Key)
+
 	if process == ProcessAgent && len(c.Agent.Endpoints) == 0 && !d.failed("agent.endpoints") {
 		d.missingf("agent.endpoints", "expected the URL of an agent endpoint; set")
 	}
+
 	for i, endpoint := range c.Agent.Endpoints {
+		// An endpoint on another machine needs TLS.
 		parsed, err := url.Parse(endpoint)
 		if err == nil && parsed.Scheme == "http" && parsed.Hostname() != "" && !loopback(parsed.Hostname()) {
 			d.item(c, "agent.endpoints", i, Problem{
@@ -241,12 +292,14 @@ func (d *decoder) validateAgent(c *Config, process Process) {
 			})
 		}
 	}
+
 	names := map[string]int{}
 	for i, backend := range c.Agent.Backends {
 		key := fmt.Sprintf("agent.backends[%d]", i)
 		if d.failed(key) {
 			continue
 		}
+
 		switch first, taken := names[backend.Name]; {
 		case backend.Driver == "":
 			d.item(c, "agent.backends", i, Problem{Key: key + ".driver", Message: "expected the name of a driver"})
@@ -256,6 +309,7 @@ func (d *decoder) validateAgent(c *Config, process Process) {
 				Message: fmt.Sprintf("expected another name than that of agent.backends[%d]", first),
 			})
 		}
+
 		names[backend.Name] = i
 	}
 }

@@ -11,16 +11,18 @@ import (
 	"time"
 )
 
-// mask stands for a secret wherever one would be shown.
+// mask replaces a secret wherever it would be shown. Load rejects a secret that
+// contains it.
 const mask = "******"
 
-// Secret is a text that is masked wherever it is printed, logged or marshalled.
+// Secret is a text that is masked when it is printed, logged or marshalled.
 type Secret string
 
-// Reveal returns the secret itself.
+// Reveal returns the secret in clear text.
 func (s Secret) Reveal() string { return string(s) }
 
-// String masks the secret; an empty one stays empty.
+// String masks the secret. An empty secret stays empty, so that it can be seen that
+// none is set.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -40,23 +42,30 @@ func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 // LogValue masks the secret.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// DatabaseURL is the URL of a database. Its passwords are masked wherever it is printed, logged or marshalled.
+// DatabaseURL is the URL of a database. Its passwords are masked when it is
+// printed, logged or marshalled.
 type DatabaseURL string
 
-// Reveal returns the URL itself.
+// Reveal returns the URL with its passwords in clear text.
 func (u DatabaseURL) Reveal() string { return string(u) }
 
-// String is the URL with its passwords masked, those among its parameters too.
+// String returns the URL with its passwords masked, including those among its
+// parameters. It builds the text itself, because url.URL would escape the mask. A
+// URL that cannot be parsed is masked as a whole: nobody knows which part of it is
+// the password.
 func (u DatabaseURL) String() string {
 	if u == "" {
 		return ""
 	}
+
 	parsed, err := parseDatabaseURL(string(u))
 	if err != nil {
-		return mask // what cannot be read cannot be shown
+		return mask
 	}
+
 	var b strings.Builder
 	b.WriteString(parsed.Scheme + "://")
+
 	if parsed.User != nil {
 		b.WriteString(url.User(parsed.User.Username()).String())
 		if _, ok := parsed.User.Password(); ok {
@@ -64,6 +73,7 @@ func (u DatabaseURL) String() string {
 		}
 		b.WriteString("@")
 	}
+
 	b.WriteString(parsed.Host + parsed.EscapedPath())
 	for i, parameter := range strings.FieldsFunc(parsed.RawQuery, func(r rune) bool { return r == '&' }) {
 		b.WriteString(map[bool]string{true: "?", false: "&"}[i == 0])
@@ -73,6 +83,7 @@ func (u DatabaseURL) String() string {
 		}
 		b.WriteString(parameter)
 	}
+
 	return b.String()
 }
 
@@ -88,19 +99,23 @@ func (u DatabaseURL) MarshalYAML() (any, error) { return u.String(), nil }
 // LogValue masks the passwords.
 func (u DatabaseURL) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
-// parseDatabaseURL reads a URL as PostgreSQL clients do (PostgreSQL manual, "Connection URIs").
+// parseDatabaseURL parses a URL of the form that PostgreSQL clients accept
+// (PostgreSQL manual, "Connection URIs").
 func parseDatabaseURL(text string) (*url.URL, error) {
 	parsed, err := url.Parse(text)
 	if err != nil {
 		return nil, err
 	}
+
 	if parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" || parsed.Opaque != "" {
 		return nil, fmt.Errorf("scheme %q is not postgres", parsed.Scheme)
 	}
+
 	return parsed, nil
 }
 
-// Size is a number of bytes, written such as 64MiB or 4GiB.
+// Size is a number of bytes. In a configuration it is written with a unit, such as
+// 64MiB or 4GiB.
 type Size int64
 
 // The units of a size.
@@ -111,7 +126,8 @@ const (
 	TiB Size = 1 << 40
 )
 
-// ParseSize reads a number of bytes with an optional unit: KiB, MiB, GiB or TiB.
+// ParseSize parses a number of bytes with an optional unit: KiB, MiB, GiB or TiB.
+// It rejects negative numbers, and sizes that do not fit into 63 bits.
 func ParseSize(text string) (Size, error) {
 	number, unit := strings.TrimSpace(text), Size(1)
 	for suffix, value := range map[string]Size{"KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB} {
@@ -120,14 +136,16 @@ func ParseSize(text string) (Size, error) {
 			break
 		}
 	}
+
 	count, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || count < 0 || Size(count) > math.MaxInt64/unit {
 		return 0, fmt.Errorf("%q is not a size such as 64MiB", text)
 	}
+
 	return Size(count) * unit, nil
 }
 
-// String writes the size with the largest unit that leaves a whole number.
+// String returns the size in the largest unit that leaves a whole number.
 func (s Size) String() string {
 	for _, unit := range []struct {
 		size Size
@@ -137,13 +155,15 @@ func (s Size) String() string {
 			return strconv.FormatInt(int64(s/unit.size), 10) + unit.name
 		}
 	}
+
 	return strconv.FormatInt(int64(s), 10)
 }
 
-// MarshalYAML writes the size as String does.
+// MarshalYAML returns the text of String.
 func (s Size) MarshalYAML() (any, error) { return s.String(), nil }
 
-// durationText writes a duration without the units that are zero: 5m rather than 5m0s.
+// durationText returns a duration without trailing units that are zero: 5m instead
+// of 5m0s.
 func durationText(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -152,5 +172,6 @@ func durationText(d time.Duration) string {
 	if strings.HasSuffix(text, "h0m") {
 		text = strings.TrimSuffix(text, "0m")
 	}
+
 	return text
 }

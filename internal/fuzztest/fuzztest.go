@@ -1,5 +1,5 @@
-// Package fuzztest is what fuzz targets share: bytes that have brought down parsers before, as seeds, and what every
-// refusal must be like. Only tests import it.
+// Package fuzztest holds what fuzz targets share: seeds that have broken parsers before, and
+// checks of the errors that bad input must cause. Only tests import it.
 package fuzztest
 
 import (
@@ -20,11 +20,12 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// LongestMessage is how many characters a message may have that repeats what somebody sent: it must fit a terminal and a
-// log, whatever that was.
+// LongestMessage is the largest number of characters in a message that repeats input. However
+// long the input is, the message must be readable in a terminal and in a log.
 const LongestMessage = 1000
 
-// Texts returns texts that have brought down parsers before.
+// Texts returns texts that have broken parsers before: control characters, invalid UTF-8, path
+// traversal, format verbs, SQL, numbers at the edge of their range, and separators.
 func Texts() []string {
 	return []string{
 		"", " ", "\x00", "a\x00b", "a\nb", "\r\n", "\x1b[31m", "\u202e", "\xff\xfe", "\ufeff", "ä", strings.Repeat("ä", 300), strings.Repeat("x", 5000),
@@ -33,17 +34,19 @@ func Texts() []string {
 	}
 }
 
-// Noise returns so many letters and digits that no compression makes fewer, the same each time.
+// Noise returns a text of the given length that does not compress to much less than half. It is
+// the same each time: a chain of SHA-256 sums in hexadecimal digits.
 func Noise(length int) string {
 	var out strings.Builder
 	for block := [sha256.Size]byte{}; out.Len() < length; {
 		block = sha256.Sum256(block[:])
 		out.WriteString(hex.EncodeToString(block[:]))
 	}
+
 	return out.String()[:length]
 }
 
-// Values returns JSON texts that have brought down readers of JSON before.
+// Values returns JSON texts that have broken readers of JSON before.
 func Values() []string {
 	return []string{
 		`null`, `true`, `-1`, `0`, `1e308`, `1e-400`, `99999999999999999999999`, `2147483648`, `9223372036854775807`, `9223372036854775808`, `1.5`,
@@ -56,14 +59,20 @@ func Values() []string {
 	}
 }
 
-// ReplaceLeaf returns the value as JSON with the text in the place of one of its parts, counted from the whole in the order
-// of properties' names: as JSON where the text is some, else as a string. So a fuzzer gets past what only checks the form.
+// ReplaceLeaf returns the value as JSON, with the text in the place of one of its parts. The
+// index which counts the parts: 0 is the whole value, and properties are visited in the order of
+// their names. A text that is valid JSON is inserted as it is, any other text as a string. With
+// it a fuzzer makes input that has the right form, and so gets past the checks of the form.
 func ReplaceLeaf(t testing.TB, value any, which int, text string) string {
 	t.Helper()
 	plain, err := json.Marshal(value)
 	require.NoError(t, err)
+
 	var tree any
 	require.NoError(t, json.Unmarshal(plain, &tree))
+
+	// The part is first replaced by a mark and then, in the JSON text, by the given text. The
+	// text may be JSON that Marshal would never write, such as a property given twice.
 	const mark = "the part to be replaced"
 	count := 0
 	var walk func(part any) any
@@ -72,6 +81,7 @@ func ReplaceLeaf(t testing.TB, value any, which int, text string) string {
 		if count-1 == which {
 			return mark
 		}
+
 		switch p := part.(type) {
 		case map[string]any:
 			for _, name := range slices.Sorted(maps.Keys(p)) {
@@ -82,35 +92,41 @@ func ReplaceLeaf(t testing.TB, value any, which int, text string) string {
 				p[i] = walk(p[i])
 			}
 		}
+
 		return part
 	}
+
 	marked, err := json.Marshal(walk(tree))
 	require.NoError(t, err)
+
 	if !json.Valid([]byte(text)) {
 		quoted, err := json.Marshal(text)
 		require.NoError(t, err)
 		text = string(quoted)
 	}
+
 	return string(bytes.Replace(marked, []byte(`"`+mark+`"`), []byte(text), 1))
 }
 
-// RequireRefusal requires the error to be one for whoever sent what is wrong: of kind ErrInvalid, or one of those given
-// instead, and with a message that can be shown.
+// RequireRefusal requires that the error blames the input: that its kind is one of the given
+// kinds, or ErrInvalid if none are given, and that its message and hint are fit for display.
 func RequireRefusal(t testing.TB, err error, kinds ...cyborg.ErrorKind) {
 	t.Helper()
 	if len(kinds) == 0 {
 		kinds = []cyborg.ErrorKind{cyborg.ErrInvalid}
 	}
+
 	known, ok := errors.AsType[*cyborg.Error](err)
 	require.True(t, ok, "%T %v", err, err)
 	require.Contains(t, kinds, known.Kind, "%v", err)
+
 	RequireSanitized(t, known.Message)
 	RequireSanitized(t, known.Hint)
 	require.NotEmpty(t, known.Message)
 }
 
-// RequireSanitized requires a text to be one that can be shown to a person: valid, not long, nothing that garbles a terminal
-// or breaks a log's lines.
+// RequireSanitized requires that a text is fit for display: valid UTF-8, at most LongestMessage
+// characters, and no control characters, which could garble a terminal or break the lines of a log.
 func RequireSanitized(t testing.TB, text string) {
 	t.Helper()
 	require.True(t, utf8.ValidString(text), "%q", text)

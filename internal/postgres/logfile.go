@@ -12,16 +12,19 @@ import (
 )
 
 const (
-	// logLimit is how large the server's log may grow; what is older is kept once in a second file of that size.
+	// logLimit is the size in bytes at which the server's log is moved to a second
+	// file. The second file has at most that size too.
 	logLimit = 8 << 20
-	// tailLength is how much of the log's end is searched for the reason of a failure.
+	// tailLength is how many bytes at the end of the log are searched for the reason
+	// of a failure.
 	tailLength = 64 << 10
 )
 
-// logFile is the path of the file that the server writes its log to. It is opened for appending, so it can be cut while
-// the server writes.
+// logFile is the path of the file that the server writes its log to. The server has
+// it open for appending, so it can be truncated while the server writes.
 type logFile string
 
+// open opens the log for the server's output.
 func (path logFile) open() (*os.File, error) {
 	file, err := os.OpenFile(string(path), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -30,7 +33,8 @@ func (path logFile) open() (*os.File, error) {
 	return file, nil
 }
 
-// size is where the next line will be.
+// size returns the length of the log, which is the position of the next line. It is
+// 0 if there is no log.
 func (path logFile) size() int64 {
 	info, err := os.Stat(string(path))
 	if err != nil {
@@ -39,15 +43,19 @@ func (path logFile) size() int64 {
 	return info.Size()
 }
 
-// trim moves a log that has grown too large to a second file. Lines that the server writes in that moment are lost.
+// trim moves the end of a log that has grown too large to a second file, and
+// truncates the log. It copies, because the server would go on writing to a renamed
+// file. Lines that the server writes during the copy are lost.
 func (path logFile) trim() error {
 	if path.size() <= logLimit {
 		return nil
 	}
+
 	from, err := os.OpenFile(string(path), os.O_RDWR, 0)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "cannot trim PostgreSQL's log: %w", err)
 	}
+
 	err = func() error {
 		if _, err := from.Seek(-logLimit, io.SeekEnd); err != nil {
 			return err
@@ -59,24 +67,28 @@ func (path logFile) trim() error {
 		_, err = io.Copy(to, from)
 		return errors.Join(err, to.Close(), from.Truncate(0))
 	}()
+
 	if err := errors.Join(err, from.Close()); err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "cannot trim PostgreSQL's log: %w", err)
 	}
 	return nil
 }
 
-// since returns what was written after a position, at most the last tailLength bytes.
+// since returns what was written after a position, at most the last tailLength
+// bytes. It returns "" if the log cannot be read.
 func (path logFile) since(position int64) string {
 	file, err := os.Open(string(path))
 	if err != nil {
 		return ""
 	}
 	defer file.Close()
+
 	size := path.size()
-	if position > size { // it was trimmed meanwhile
+	if position > size { // it was trimmed in the meantime
 		position = 0
 	}
 	position = max(position, size-tailLength)
+
 	content, err := io.ReadAll(io.NewSectionReader(file, position, tailLength))
 	if err != nil && !errors.Is(err, fs.ErrClosed) {
 		return ""
@@ -84,10 +96,11 @@ func (path logFile) since(position int64) string {
 	return string(content)
 }
 
-// lastWords finds the line of a log that says why something failed: the last one with a severity that ends a process,
-// else the last line.
+// lastWords returns the line of a log that says why something failed: the last line
+// of the gravest severity that is in the log, else the last line of all.
 func lastWords(output string) string {
 	lines := strings.FieldsFunc(output, func(r rune) bool { return r == '\n' })
+
 	for _, severity := range []string{"PANIC:", "FATAL:", "ERROR:", "error:"} {
 		for _, line := range slices.Backward(lines) {
 			if at := strings.Index(line, severity); at >= 0 {
@@ -95,13 +108,16 @@ func lastWords(output string) string {
 			}
 		}
 	}
+
 	if len(lines) == 0 {
 		return "it said nothing"
 	}
+
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// outOfSpace recognises what the C library says of ENOSPC and EDQUOT.
+// outOfSpace reports whether the output has the C library's message for ENOSPC or
+// EDQUOT.
 func outOfSpace(output string) bool {
 	return strings.Contains(output, "No space left on device") || strings.Contains(output, "Disk quota exceeded")
 }

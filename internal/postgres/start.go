@@ -13,15 +13,18 @@ import (
 )
 
 const (
-	// answerLimit is how long a server that says it is ready may take to answer.
+	// answerLimit is how long a server that is ready may take to answer a query.
 	answerLimit = 10 * time.Second
-	// lingerLimit is how long the processes of a server whose postmaster died may take to notice and to end.
+	// lingerLimit is how long start waits for the processes of a server whose
+	// postmaster died: they notice that and end, but not at once.
 	lingerLimit = 30 * time.Second
-	// statusInterval is how often the server's state is looked up while it starts.
+	// statusInterval is how often the pid file is read while the server starts.
 	statusInterval = 5 * time.Millisecond
 )
 
-// start takes over the server that runs on our data, or starts one.
+// start takes over the server that runs on the data, or starts one. A running server with
+// other settings is stopped first. If processes of an earlier server still use the data,
+// start tries again until lingerLimit.
 func (s *Server) start(ctx context.Context, cfg Config, acct account, inst installation, log *slog.Logger) error {
 	deadline := time.Now().Add(lingerLimit)
 	for {
@@ -29,25 +32,32 @@ func (s *Server) start(ctx context.Context, cfg Config, acct account, inst insta
 		if err != nil {
 			return err
 		}
+
 		want, err := s.configure(cfg, acct, running)
 		if err != nil {
 			return err
 		}
+
 		if running != nil {
 			if s.takeOver(ctx, running, want.fingerprint, log) {
 				return nil
 			}
-			if ctx.Err() != nil { // it may go on; we give up
+
+			// The caller has given up, and knows nothing against the running server. It
+			// is left as it is.
+			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			if err := running.stop(ctx); err != nil {
 				return err
 			}
 		}
+
 		lingering, err := s.launch(ctx, cfg, acct, inst, want, log)
 		if err == nil || !lingering || time.Now().After(deadline) {
 			return err
 		}
+
 		log.InfoContext(ctx, "waiting for the last processes of an earlier PostgreSQL to end")
 		if err := sleep(ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -55,55 +65,72 @@ func (s *Server) start(ctx context.Context, cfg Config, acct account, inst insta
 	}
 }
 
-// launch starts a server of our own. Lingering says that it refused because something still uses the data.
+// launch writes the configuration, starts a server and waits until it answers. The result
+// lingering is true if the server refused to start because processes of an earlier one still
+// use the data.
 func (s *Server) launch(ctx context.Context, cfg Config, acct account, inst installation, want settings, log *slog.Logger) (lingering bool, err error) {
 	if err := want.write(s.layout); err != nil {
 		return false, err
 	}
+
 	proc, err := s.layout.launch(acct, inst, cfg.DieWithParent) //nolint:contextcheck // the server outlives the context
 	if err != nil {
 		return false, err
 	}
 	s.proc = proc
+
 	err = s.awaitReady(ctx, proc, log)
 	if err == nil && s.endpoint.password != "" {
 		err = s.exec(ctx, "ALTER ROLE "+role+" PASSWORD "+quote(s.endpoint.password, "'"))
 	}
+
 	if err == nil {
 		return false, nil
 	}
+
 	if proc.gone() {
 		return stillInUse(s.layout.log().since(proc.logged)), proc.death(s.layout.log())
 	}
+
+	// The caller gets no Server and so could not stop it. The context may have ended,
+	// which must not keep the server from being stopped.
 	if stopErr := proc.stop(context.WithoutCancel(ctx)); stopErr != nil {
 		return false, stopErr
 	}
 	return false, err
 }
 
-// configure settles where the server listens, and its settings.
+// configure sets where the server listens, and returns the settings for it.
 func (s *Server) configure(cfg Config, acct account, running *postmaster) (settings, error) {
 	s.endpoint = endpoint{socketDir: s.layout.socketDir(), port: socketPort}
+
 	if cfg.TCP {
 		var err error
-		if s.endpoint.port, err = s.layout.choosePort(cfg.Port, running); err != nil {
+		s.endpoint.port, err = s.layout.choosePort(cfg.Port, running)
+		if err != nil {
 			return settings{}, err
 		}
-		if s.endpoint.password, err = s.layout.password(); err != nil {
+
+		s.endpoint.password, err = s.layout.password()
+		if err != nil {
 			return settings{}, err
 		}
 	}
+
 	return newSettings(cfg, s.layout, acct, s.endpoint), nil
 }
 
-// takeOver makes a running server ours if it answers, and was started with the settings that we want.
+// takeOver makes the running server the one of s if it answers and was started with the
+// settings that are wanted. It returns whether it did.
 func (s *Server) takeOver(ctx context.Context, running *postmaster, fingerprint string, log *slog.Logger) bool {
 	log = log.With(slog.Int("pid", running.pid))
+
 	var has string
 	err := s.awaitReady(ctx, running, log)
 	if err == nil {
 		has, err = s.ask(ctx, "SELECT coalesce(current_setting('"+fingerprintSetting+"', true), '')")
 	}
+
 	switch {
 	case ctx.Err() != nil:
 		return false
@@ -114,31 +141,40 @@ func (s *Server) takeOver(ctx context.Context, running *postmaster, fingerprint 
 		log.InfoContext(ctx, "an earlier PostgreSQL of ours still runs, with other settings: restarting it")
 		return false
 	}
+
 	s.proc, s.adopted = running, true
 	log.InfoContext(ctx, "took over the PostgreSQL that an earlier process of ours left running")
 	return true
 }
 
-// awaitReady returns when the server answers, with an error when it ends instead or the context does. A recovery after
-// a crash may take long, and is reported meanwhile.
+// awaitReady waits until the server answers. It returns an error if the server or the
+// context ends first. A recovery after a crash may take long, so awaitReady logs every ten
+// seconds what the server does.
 func (s *Server) awaitReady(ctx context.Context, proc *postmaster, log *slog.Logger) error {
 	poll, report := time.NewTicker(statusInterval), time.NewTicker(10*time.Second)
 	defer poll.Stop()
 	defer report.Stop()
+
 	for {
 		info, ok, err := s.layout.readPIDFile()
 		if err != nil {
 			return err
 		}
+
+		// A child that has just started may not have replaced the pid file of an earlier
+		// server yet.
 		if ok && info.pid == proc.pid {
 			switch info.status {
 			case "ready":
+				// PostgreSQL writes that it is ready. Only an answer proves that this
+				// process can connect.
 				_, err := s.ask(ctx, "SELECT 'here'")
 				return err
 			case "stopping":
 				return cyborg.Errorf(cyborg.ErrUnavailable, "PostgreSQL (process %d) is stopping", proc.pid)
 			}
 		}
+
 		select {
 		case <-proc.done:
 			return proc.death(s.layout.log())
@@ -152,7 +188,7 @@ func (s *Server) awaitReady(ctx context.Context, proc *postmaster, log *slog.Log
 	}
 }
 
-// ask runs a query that returns one text, within answerLimit.
+// ask runs a query that returns one text, and waits answerLimit for the answer.
 func (s *Server) ask(ctx context.Context, sql string) (answer string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -162,6 +198,7 @@ func (s *Server) ask(ctx context.Context, sql string) (answer string, err error)
 	return answer, err
 }
 
+// exec runs a statement that returns nothing.
 func (s *Server) exec(ctx context.Context, sql string) error {
 	return s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, sql)
@@ -169,27 +206,31 @@ func (s *Server) exec(ctx context.Context, sql string) error {
 	})
 }
 
-// connected does something with a connection of its own to the server.
+// connected calls do with a new connection to the server, and closes it afterwards.
 func (s *Server) connected(ctx context.Context, do func(context.Context, *pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, s.URL(maintenance))
 	if err == nil {
 		err = do(ctx, conn)
-		_ = conn.Close(context.WithoutCancel(ctx)) // nothing is lost with this connection
+		_ = conn.Close(context.WithoutCancel(ctx)) // the work with it is done
 	}
+
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "PostgreSQL runs, and cannot be asked: %w", err)
 	}
 	return nil
 }
 
-// stillInUse recognises PostgreSQL's refusal to start while another server, or what is left of one, uses the data.
+// stillInUse reports whether the output has PostgreSQL's refusal to start because another
+// server, or a remaining process of one, uses the data.
 func stillInUse(output string) bool {
 	return strings.Contains(output, "is still in use") || strings.Contains(output, `lock file "postmaster.pid" already exists`)
 }
 
+// sleep waits for the duration, or until the context ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -1,10 +1,10 @@
-// Package engine runs a Temporal server with its Web UI inside this process, with its state in PostgreSQL: the engine of
-// the standalone. It makes the databases, keeps their schema current, makes the namespace and its search attributes,
-// and says it is ready when a workflow can start.
+// Package engine runs a Temporal server with its Web UI inside this process, with its state in PostgreSQL. The
+// standalone uses it. The package makes the databases, keeps their schemas current, makes the namespace and its
+// search attributes, and is ready when a workflow can start.
 //
-// It has a Go module around it because Temporal's server is large; nothing that the agent, the server or the CLI link
-// may import it. It knows nothing of accelerators: it imports the root package for its error kinds and nothing else of
-// ours.
+// It is in a Go module of its own, because Temporal's server is large: no package that the agent, the server or the
+// CLI link may import it. It knows nothing about accelerators, and of Cyborg it imports only the root package, for
+// the kinds of errors.
 package engine
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// What Config's zero values mean.
+// The values that replace zero values in Config.
 const (
 	DefaultListen    = "127.0.0.1:7233"
 	DefaultUIListen  = "127.0.0.1:8233"
@@ -33,30 +33,34 @@ const (
 	DefaultRetention = 7 * 24 * time.Hour
 )
 
-// Config says what engine Start runs. Only PostgresURL is needed.
+// Config describes the engine that Start runs. Only PostgresURL is required.
 type Config struct {
-	// PostgresURL returns the connection URL of one of the server's databases. The role must be able to create the
-	// databases temporal and temporal_visibility, where they do not exist.
+	// PostgresURL returns the connection URL of a database by its name. If the databases temporal and
+	// temporal_visibility do not exist, the role must be allowed to create databases.
 	PostgresURL func(database string) string
-	// Listen is the IP address and port of Temporal's frontend, which clients and workers connect to; port 0 is any
-	// free one. Beyond loopback it needs TLS.
+
+	// Listen is the IP address and port of Temporal's frontend, which clients and workers connect to. Port 0 means any
+	// free port. An address other than loopback needs TLS.
 	Listen string
-	// ListenFlag is the flag that sets Listen, for the messages.
+	// ListenFlag is the flag that sets Listen, for error messages.
 	ListenFlag string
-	// UIListen is the IP address and port of the Web UI, on loopback always, because it asks nobody who they are.
+	// UIListen is the IP address and port of the Web UI. It must be on loopback, because the UI has no authentication.
 	UIListen string
-	// UIListenFlag is the flag that sets UIListen, for the messages.
+	// UIListenFlag is the flag that sets UIListen, for error messages.
 	UIListenFlag string
-	// Namespace is made when it is missing.
+
+	// Namespace is the namespace to open. It is made if it is missing.
 	Namespace string
-	// Retention is how long the namespace keeps the histories of closed workflows; at least an hour.
+	// Retention is how long the namespace keeps the histories of closed workflows. It is at least an hour.
 	Retention time.Duration
-	// SearchAttributes are added to the namespace where they are missing, by name.
+	// SearchAttributes are the types of the search attributes by their names. Missing ones are added to the namespace.
 	SearchAttributes map[string]enumspb.IndexedValueType
-	// TLS makes the frontend want a certificate of every client; the zero value is plain text, for loopback.
+
+	// TLS makes the frontend require a certificate of every client. The zero value means no TLS, for loopback.
 	TLS TLS
 }
 
+// withDefaults returns the configuration with the zero values replaced.
 func (c Config) withDefaults() Config {
 	c.Listen = cmp.Or(c.Listen, DefaultListen)
 	c.ListenFlag = cmp.Or(c.ListenFlag, "--temporal-listen")
@@ -71,22 +75,24 @@ func (c Config) withDefaults() Config {
 type Engine struct {
 	frontend  string
 	namespace string
-	ui        *webUI
+	ui        *webUI    // nil until Start has started it
 	identity  *identity // nil without TLS
 	tuning    *tuning
-	server    temporal.Server
+	server    temporal.Server // nil if Temporal did not start
 	lock      *lock
 	log       *logger
 
 	stopOnce sync.Once
 	stopErr  error
-	done     chan struct{}
+
+	done     chan struct{} // closed when the engine cannot go on
 	failOnce sync.Once
-	err      error // set before done is closed
+	err      error // why; set before done is closed
 }
 
-// Check says what Start would refuse before it changes anything: addresses that are busy or not allowed, certificates
-// that cannot be used. Whoever starts other things before the engine may ask first.
+// Check returns the error that Start would return before it changes anything: for addresses that are in use or not
+// allowed, and for certificates that cannot be used. A caller that starts other things before the engine can call it
+// first.
 func Check(cfg Config) error {
 	cfg = cfg.withDefaults()
 	if _, err := settleAddresses(cfg); err != nil {
@@ -99,62 +105,77 @@ func Check(cfg Config) error {
 // Start runs the engine and returns when a workflow can start in the namespace. The context bounds the start, not the
 // engine's life.
 //
-// Nothing is changed before the addresses are known to be free. The errors are single sentences; their kind is
-// Unavailable for what can pass (a busy port, a database that does not answer), Invalid for what cannot.
+// Nothing is changed before the addresses are known to be free. The errors are single sentences. Their kind is
+// ErrUnavailable for problems that can pass (a busy port, a database that does not answer), ErrClaimed if another engine
+// uses the databases, and ErrInvalid for mistakes in the configuration.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 	began := time.Now()
 	cfg = cfg.withDefaults()
+
 	addrs, err := settleAddresses(cfg)
 	if err != nil {
 		return nil, err
 	}
+
 	id, err := cfg.TLS.load()
 	if err != nil {
 		return nil, err
 	}
+
 	held, err := prepareDatabases(ctx, cfg.PostgresURL, log)
 	if err != nil {
 		return nil, err
 	}
+
 	e := &Engine{
 		frontend: addrs.frontend.dial(), namespace: cfg.Namespace, identity: id, tuning: newTuning(), lock: held,
 		log: newLogger(log), done: make(chan struct{}),
 	}
 	e.log.fatal = e.fail
+
+	// If the start fails, Stop releases the lock and ends whatever has started. The context may
+	// be the reason of the failure, so Stop gets one of its own.
 	if err := e.start(ctx, cfg, addrs); err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startStopLimit)
 		defer cancel()
 		return nil, errors.Join(err, e.Stop(stopCtx))
 	}
+
 	e.log.ready()
 	held.keep(e.fail, log) //nolint:contextcheck // it outlives the context, until Stop
+
 	log.InfoContext(ctx, "Temporal is ready", slog.String("address", e.FrontendAddress()), slog.String("ui", e.UIURL()),
 		slog.String("namespace", cfg.Namespace), slog.Duration("took", time.Since(began)))
+
 	return e, nil
 }
 
-// startStopLimit is how long the stop of an engine may take that did not start.
+// startStopLimit is how long it may take to stop an engine whose start has failed.
 const startStopLimit = 10 * time.Second
 
+// start starts Temporal, opens the namespace and starts the Web UI. On an error the caller stops what has started.
 func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
 	if err := e.startServer(cfg, addrs); err != nil { //nolint:contextcheck // its connections outlive the context
 		return err
 	}
+
 	if err := e.openNamespace(ctx, cfg); err != nil {
 		return err
 	}
+
 	e.tuning.open.Store(true)
 	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg.Namespace, e.identity)
 	e.ui = ui
 	return err
 }
 
-// startServer starts Temporal. Where Temporal gives up it wants to end the process, and our logger ends the goroutine
-// instead; so this is one of its own.
+// startServer starts Temporal in a goroutine of its own. If Temporal gives up, it calls Fatal of its logger, which here
+// ends the calling goroutine and not the process. The goroutine of the caller must survive that.
 func (e *Engine) startServer(cfg Config, addrs addresses) error {
-	ended := make(chan struct{})
+	ended := make(chan struct{}) // closed also if the goroutine is ended by Fatal
 	var server temporal.Server
 	var err error
+
 	go func() {
 		defer close(ended)
 		server, err = temporal.NewServer(serverOptions(cfg, addrs, e.identity, e.tuning, e.log)...)
@@ -166,6 +187,7 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 		}
 	}()
 	<-ended
+
 	switch {
 	case err != nil:
 		return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not start: %w", err)
@@ -175,22 +197,23 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 	return nil
 }
 
-// FrontendAddress returns the host and port that clients on this machine connect to.
+// FrontendAddress returns the host and port of Temporal's frontend for clients on this machine.
 func (e *Engine) FrontendAddress() string { return e.frontend }
 
-// Namespace returns the namespace for everything of ours.
+// Namespace returns the name of the namespace that was opened.
 func (e *Engine) Namespace() string { return e.namespace }
 
-// ClientTLS returns what clients in this process connect with, which may do everything; nil without TLS.
+// ClientTLS returns the TLS configuration for clients in this process, or nil without TLS. Such clients may do
+// everything in Temporal.
 func (e *Engine) ClientTLS() *tls.Config { return e.identity.clientConfig() }
 
 // UIURL returns the address of the Web UI.
 func (e *Engine) UIURL() string { return e.ui.url() }
 
-// Done is closed when the engine cannot go on. It stays open when Stop ends it.
+// Done returns a channel that is closed when the engine cannot go on. Stop does not close it.
 func (e *Engine) Done() <-chan struct{} { return e.done }
 
-// Err says why the engine cannot go on; nil while it can.
+// Err returns why the engine cannot go on. It is nil as long as the engine can, and Stop does not set it.
 func (e *Engine) Err() error {
 	select {
 	case <-e.done:
@@ -200,26 +223,31 @@ func (e *Engine) Err() error {
 	}
 }
 
-// fail is what happens where Temporal would end the process: it tells the engine's user, and ends the goroutine.
+// fail is called when Temporal wants to end the process. It closes done, so that the user of the engine can stop, and ends
+// the calling goroutine, which must not go on. Only the first message is kept.
 func (e *Engine) fail(message string) {
 	e.failOnce.Do(func() {
 		e.err = cyborg.Errorf(cyborg.ErrUnavailable, "Temporal gave up: %s", message)
 		close(e.done)
 	})
+
 	runtime.Goexit()
 }
 
-// Stop ends the Web UI and the server. Workers must have been stopped before: what they still ask is refused. When the
-// context ends before the server has, Stop returns, and what the server still had to do is left to the next start; its
-// state is safe at any moment.
+// Stop ends the Web UI and the server, and gives up the lock on the databases. Workers must have been stopped before,
+// because their requests are refused from now on. If the context ends before the server has, Stop returns and leaves the
+// rest of the server's work to the next start. Nothing is lost: Temporal's state in PostgreSQL is consistent at any moment.
 func (e *Engine) Stop(ctx context.Context) error {
 	e.stopOnce.Do(func() { e.stopErr = e.stop(ctx) })
 	return e.stopErr
 }
 
+// stop does the work of Stop. It also stops an engine that has started only in part.
 func (e *Engine) stop(ctx context.Context) error {
 	e.log.stopping()
 	e.ui.stop()
+
+	// The channel has a buffer, so that the goroutine can end after stop has returned.
 	stopped := make(chan error, 1)
 	go func() {
 		if e.server == nil {
@@ -228,6 +256,7 @@ func (e *Engine) stop(ctx context.Context) error {
 		}
 		stopped <- e.server.Stop()
 	}()
+
 	var err error
 	select {
 	case err = <-stopped:
@@ -237,19 +266,22 @@ func (e *Engine) stop(ctx context.Context) error {
 	case <-ctx.Done():
 		err = cyborg.Errorf(cyborg.ErrTimeout, "Temporal did not stop in time: %w", context.Cause(ctx))
 	}
+
+	// The lock is released last, because the server writes to the databases until it ends.
 	e.lock.release(ctx)
 	return err
 }
 
-// address is where something listens.
+// address is an IP address and a port to listen on.
 type address struct {
 	ip   net.IP
 	port int
 }
 
+// String returns the address in the form host:port.
 func (a address) String() string { return net.JoinHostPort(a.ip.String(), strconv.Itoa(a.port)) }
 
-// dial is the address for clients on this machine.
+// dial returns the address for clients on this machine. A listener on all addresses is reached through loopback.
 func (a address) dial() string {
 	if a.ip.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port))

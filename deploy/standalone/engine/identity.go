@@ -20,36 +20,41 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TLS is mutual TLS on the frontend. All three files are PEM, and are needed together.
+// TLS configures mutual TLS on the frontend. All three files are PEM, and all are needed.
 type TLS struct {
-	CertFile string // the server's certificate, followed by what it was signed with
-	KeyFile  string // its key
-	// ClientCAFile is whom clients' certificates must have been signed by. Whoever has such a certificate may do
-	// everything in Temporal.
+	CertFile string // the server's certificate, followed by its intermediates
+	KeyFile  string // the private key of the certificate
+	// ClientCAFile holds the authorities that sign the certificates of clients. A client with such a
+	// certificate may do everything in Temporal.
 	ClientCAFile string
 }
 
+// on reports whether TLS is configured.
 func (t TLS) on() bool { return t != TLS{} }
 
-// identity is what the engine proves itself with. Temporal's own services, the Web UI and the clients in this process
-// show a certificate that is made at each start and never leaves the process, so nobody has to provide one.
+// identity holds the TLS configurations of everything in the engine. Temporal's own services, the Web UI
+// and the clients in this process show a certificate that is made at each start and whose key never leaves
+// the process. So operators do not have to provide a client certificate.
 type identity struct {
-	server    *tls.Config // of the frontend
-	internode *tls.Config // of Temporal's other services, for this process only
-	client    *tls.Config
-	ui        config.TLS
+	server    *tls.Config // for the frontend
+	internode *tls.Config // for Temporal's other services, which accept only this process
+	client    *tls.Config // for clients in this process
+	ui        config.TLS  // for the Web UI, which is a client too
 }
 
 var _ encryption.TLSConfigProvider = (*identity)(nil)
 
-// load reads the files. Without any it returns nil, which is plain text.
+// load reads the files. It returns nil if TLS is not configured. The error is of kind ErrInvalid if a file
+// is missing or cannot be used.
 func (t TLS) load() (*identity, error) {
 	if !t.on() {
-		return nil, nil //nolint:nilnil // as the comment says
+		return nil, nil //nolint:nilnil // no TLS is a configuration, too
 	}
+
 	if t.CertFile == "" || t.KeyFile == "" || t.ClientCAFile == "" {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "TLS for Temporal needs all of a certificate, a key and a client CA")
 	}
+
 	server, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's certificate %s and key %s cannot be used: %w", t.CertFile, t.KeyFile, err)
@@ -58,6 +63,7 @@ func (t TLS) load() (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	authorities, err := os.ReadFile(t.ClientCAFile)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's client CA cannot be read: %w", err)
@@ -66,15 +72,18 @@ func (t TLS) load() (*identity, error) {
 	if !mayConnect.AppendCertsFromPEM(authorities) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's client CA %s holds no certificate", t.ClientCAFile)
 	}
+
 	inside, keyPEM, err := ephemeral()
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot make a certificate: %w", err)
 	}
 	mayConnect.AddCert(inside.Leaf)
+
 	onlyUs := x509.NewCertPool()
 	onlyUs.AddCert(inside.Leaf)
 	onlyServer := x509.NewCertPool()
 	onlyServer.AddCert(server.Leaf)
+
 	encode := base64.StdEncoding.EncodeToString
 	return &identity{
 		server:    serverConfigTLS(server, mayConnect),
@@ -89,6 +98,8 @@ func (t TLS) load() (*identity, error) {
 	}, nil
 }
 
+// serverConfigTLS returns the configuration of a listener that requires a certificate of the authorities
+// in clients.
 func serverConfigTLS(cert tls.Certificate, clients *x509.CertPool) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
@@ -96,7 +107,8 @@ func serverConfigTLS(cert tls.Certificate, clients *x509.CertPool) *tls.Config {
 	}
 }
 
-// nameOf returns a name that the certificate is valid for.
+// nameOf returns a name that the certificate is valid for. Clients in this process connect to an IP
+// address and need to know which name to expect.
 func nameOf(cert *x509.Certificate) (string, error) {
 	switch {
 	case len(cert.DNSNames) > 0:
@@ -108,12 +120,14 @@ func nameOf(cert *x509.Certificate) (string, error) {
 	}
 }
 
-// ephemeral makes the certificate for clients inside this process.
+// ephemeral makes the certificate for clients in this process, and also returns its key in PEM. The
+// certificate is valid for 20 years, which is longer than the process runs.
 func ephemeral() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	now := time.Now()
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "cyborg-standalone"},
@@ -123,23 +137,27 @@ func ephemeral() (tls.Certificate, []byte, error) {
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	encoded, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	cert := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil
 }
 
+// certificatePEM returns the certificate in PEM.
 func certificatePEM(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
 
-// clientConfig is for clients in this process; nil without TLS.
+// clientConfig returns the configuration for clients in this process, or nil without TLS.
 func (id *identity) clientConfig() *tls.Config {
 	if id == nil {
 		return nil
@@ -147,22 +165,24 @@ func (id *identity) clientConfig() *tls.Config {
 	return id.client.Clone()
 }
 
-// GetInternodeServerConfig is for Temporal's services that only talk to each other.
+// GetInternodeServerConfig returns the configuration of services that only other services connect to.
 func (id *identity) GetInternodeServerConfig() (*tls.Config, error) { return id.internode, nil }
 
-// GetInternodeClientConfig is what they connect to each other with.
+// GetInternodeClientConfig returns the configuration that services use to connect to each other.
 func (id *identity) GetInternodeClientConfig() (*tls.Config, error) { return id.client, nil }
 
-// GetFrontendServerConfig is for the frontend.
+// GetFrontendServerConfig returns the configuration of the frontend.
 func (id *identity) GetFrontendServerConfig() (*tls.Config, error) { return id.server, nil }
 
-// GetFrontendClientConfig is what Temporal's own workers connect to the frontend with.
+// GetFrontendClientConfig returns the configuration that Temporal's own workers use to connect to the
+// frontend.
 func (id *identity) GetFrontendClientConfig() (*tls.Config, error) { return id.client, nil }
 
-// GetRemoteClusterClientConfig is what the cluster would connect to others with; it connects to itself by that way.
+// GetRemoteClusterClientConfig returns the configuration for connections to other clusters. There are none,
+// but Temporal also connects to its own cluster with it.
 func (id *identity) GetRemoteClusterClientConfig(string) (*tls.Config, error) { return id.client, nil }
 
-// GetExpiringCerts is for metrics that nobody reads here.
+// GetExpiringCerts returns nothing: it only serves metrics that are not collected here.
 func (id *identity) GetExpiringCerts(time.Duration) (expiring, expired encryption.CertExpirationMap, err error) {
 	return nil, nil, nil
 }

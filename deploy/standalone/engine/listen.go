@@ -10,25 +10,27 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// addresses are all that the engine listens on.
+// addresses holds all addresses that the engine listens on.
 type addresses struct {
 	frontend, ui              address
 	history, matching, worker address // for Temporal's own use, on loopback
 }
 
-// settleAddresses makes sure that the addresses are allowed and free. It looks before anything starts, because
-// Temporal and its UI end the process where they find a port taken.
+// settleAddresses returns the addresses to listen on, after it has made sure that they are allowed and free. It is
+// called before anything starts, because Temporal and its UI end the whole process if a port is in use.
 func settleAddresses(cfg Config) (addresses, error) {
 	var a addresses
 	var err error
 	if a.frontend, err = settle(cfg.Listen, cfg.ListenFlag, "Temporal"); err != nil {
 		return a, err
 	}
+
 	if !a.frontend.ip.IsLoopback() && !cfg.TLS.on() {
 		return a, cyborg.Errorf(cyborg.ErrInvalid,
 			"Temporal may not listen on %s without TLS, because it is not loopback: set a certificate, a key and a client CA, or listen on 127.0.0.1 (%s)",
 			a.frontend, cfg.ListenFlag)
 	}
+
 	if a.ui, err = settle(cfg.UIListen, cfg.UIListenFlag, "Temporal's Web UI"); err != nil {
 		return a, err
 	}
@@ -37,10 +39,12 @@ func settleAddresses(cfg Config) (addresses, error) {
 			"Temporal's Web UI may not listen on %s, because it asks nobody who they are: choose an address of loopback with %s, and reach it through a proxy that does",
 			a.ui, cfg.UIListenFlag)
 	}
+
 	if a.ui.port == a.frontend.port {
 		return a, cyborg.Errorf(cyborg.ErrInvalid, "Temporal and its Web UI cannot both have port %d: change one with %s or %s",
 			a.ui.port, cfg.ListenFlag, cfg.UIListenFlag)
 	}
+
 	for _, internal := range []*address{&a.history, &a.matching, &a.worker} {
 		if *internal, err = a.spare(); err != nil {
 			return a, err
@@ -49,7 +53,8 @@ func settleAddresses(cfg Config) (addresses, error) {
 	return a, nil
 }
 
-// settle parses an address, makes sure that nobody listens there, and turns port 0 into a free one.
+// settle parses an address, makes sure that nobody listens there, and replaces port 0 by a free one. The name of the
+// listener and the flag are for the error.
 func settle(listen, flag, what string) (address, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -58,23 +63,28 @@ func settle(listen, flag, what string) (address, error) {
 	if host == "localhost" {
 		host = "127.0.0.1"
 	}
+
 	number, err := strconv.ParseUint(port, 10, 16)
 	a := address{ip: net.ParseIP(host), port: int(number)}
 	if err != nil || a.ip == nil {
 		return address{}, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot listen on %q: give an IP address and a port with %s", what, listen, flag)
 	}
+
 	free, err := a.tryListen()
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return address{}, cyborg.Errorf(cyborg.ErrUnavailable, "port %d of %s, meant for %s, is in use: stop what uses it, or choose another with %s",
 			a.port, a.ip, what, flag)
 	}
+
 	if err != nil {
 		return address{}, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot listen on %s: choose another address with %s (%w)", what, a, flag, err)
 	}
+
 	return free, nil
 }
 
-// tryListen listens for a moment.
+// tryListen listens for a moment to find out whether the address is free. It returns the address with the port that
+// was used.
 func (a address) tryListen() (address, error) {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: a.ip, Port: a.port})
 	if err != nil {
@@ -86,12 +96,14 @@ func (a address) tryListen() (address, error) {
 	return a, listener.Close()
 }
 
-// spare finds a free port on loopback. It stays below those that the kernel gives to outgoing connections, of which
-// this process is about to make many.
+// spare returns a free port on loopback that is none of the engine's others. It stays below the ports that the kernel
+// gives to outgoing connections (32768 and above on Linux): this process is about to make many of those, and one could
+// take the port before Temporal listens on it.
 func (a addresses) spare() (address, error) {
 	const from, to, tries = 20000, 32000, 200
 	for range tries {
 		candidate := address{ip: net.IPv4(127, 0, 0, 1), port: from + rand.IntN(to-from)} //nolint:gosec // no secret
+
 		taken := false
 		for _, other := range []address{a.frontend, a.ui, a.history, a.matching, a.worker} {
 			taken = taken || other.port == candidate.port
@@ -99,6 +111,7 @@ func (a addresses) spare() (address, error) {
 		if taken {
 			continue
 		}
+
 		if free, err := candidate.tryListen(); err == nil {
 			return free, nil
 		}

@@ -13,31 +13,38 @@ import (
 )
 
 const (
-	// lockKey is the advisory lock that says that an engine uses a database ("cybtempo" in ASCII).
+	// lockKey is the key of the advisory lock of an engine that uses a database ("cybtempo" in
+	// ASCII).
 	lockKey = 0x63796274656d706f
-	// lockWait is how long the session of an engine that was killed may take to vanish.
+	// lockWait is how long a start waits for the lock: PostgreSQL needs a moment to notice that
+	// the session of an engine that was killed has ended.
 	lockWait = 5 * time.Second
-	// lockLook is how often a running engine looks whether it still has the lock.
+	// lockLook is how often a running engine checks whether it still has the lock.
 	lockLook = 2 * time.Second
-	// lockPatience is how long it tries to get a lost lock back: PostgreSQL may take that long to miss the old session.
+	// lockPatience is how long a running engine tries to get a lost lock back. PostgreSQL may
+	// take that long to notice that the engine's own old session is gone.
 	lockPatience = time.Minute
 )
 
-// lock keeps a second engine away from the databases, from another state directory or another machine: both would take
-// themselves for the only one, and take Temporal's shards from each other for ever. It is PostgreSQL's, and ends with
-// its session; keep takes it again.
+// lock keeps a second engine away from the databases, for example one with another state directory or
+// on another machine. Two engines would each believe to be the only one, and take Temporal's shards from
+// each other forever. The lock is an advisory lock of PostgreSQL, which ends with its session. After
+// that, keep takes it again.
 type lock struct {
 	url     string
-	session *pgx.Conn
-	stop    context.CancelFunc
-	kept    sync.WaitGroup
+	session *pgx.Conn          // used only by the goroutine of keep while that runs
+	stop    context.CancelFunc // ends the goroutine of keep
+	kept    sync.WaitGroup     // the goroutine of keep
 }
 
+// acquire takes the lock. The error is of kind ErrClaimed if another engine has it. The caller releases
+// the lock.
 func acquire(ctx context.Context, databaseURL string) (*lock, error) {
 	l := &lock{url: databaseURL, stop: func() {}}
 	if err := l.connect(ctx); err != nil {
 		return nil, err
 	}
+
 	if err := l.take(ctx, lockWait); err != nil {
 		l.release(ctx)
 		return nil, err
@@ -45,18 +52,21 @@ func acquire(ctx context.Context, databaseURL string) (*lock, error) {
 	return l, nil
 }
 
-// connect opens the session. PostgreSQL is to miss it soon where its network is gone, because nobody else gets the lock
-// before.
+// connect opens the session. TCP keepalives make PostgreSQL notice within half a minute that the network
+// to this process is gone. Until it does, nobody else can get the lock.
 func (l *lock) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
+
 	config, err := pgx.ParseConfig(l.url)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the URL of PostgreSQL's database %s cannot be read", mainDatabase)
 	}
+
 	maps.Copy(config.RuntimeParams, map[string]string{
 		"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3",
 	})
+
 	session, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to PostgreSQL's database %s: %w", mainDatabase, err)
@@ -65,8 +75,10 @@ func (l *lock) connect(ctx context.Context) error {
 	return nil
 }
 
+// take tries to get the lock until it succeeds or patience has passed.
 func (l *lock) take(ctx context.Context, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
+
 	for {
 		var ours bool
 		if err := l.session.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", int64(lockKey)).Scan(&ours); err != nil {
@@ -79,19 +91,21 @@ func (l *lock) take(ctx context.Context, patience time.Duration) error {
 			return cyborg.Errorf(cyborg.ErrClaimed,
 				"PostgreSQL's database %s is used by the Temporal of another process: stop that one, or use another PostgreSQL server", mainDatabase)
 		}
+
 		if err := sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
-// keep takes the lock again whenever it is lost, as with a restart of PostgreSQL, until release. It calls lost where another
-// engine was faster.
+// keep starts a goroutine that takes the lock again when it is lost, for example by a restart of
+// PostgreSQL. The goroutine ends with release. It calls lost if another engine has taken the lock.
 func (l *lock) keep(lost func(message string), log *slog.Logger) {
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
+
 	l.kept.Go(func() {
-		away := false
+		away := false // whether the loss has been logged
 		for sleep(ctx, lockLook) == nil {
 			limited, cancel := context.WithTimeout(ctx, connectLimit)
 			err := l.session.Ping(limited)
@@ -99,13 +113,16 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 			if err == nil {
 				continue
 			}
+
 			if !away && ctx.Err() == nil {
 				log.WarnContext(ctx, "the lock on PostgreSQL's database is lost; it is taken again", slog.String("error", err.Error()))
 			}
+
 			err = l.regain(ctx)
 			if away = err != nil; !away {
 				log.InfoContext(ctx, "the lock on PostgreSQL's database is back")
 			}
+
 			if cyborg.ErrorKindOf(err) == cyborg.ErrClaimed {
 				lost(err.Error())
 			}
@@ -113,7 +130,8 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 	})
 }
 
-// regain opens a new session and takes the lock. While PostgreSQL is away it is an error, and keep comes again.
+// regain opens a new session and takes the lock. It fails while PostgreSQL cannot be reached; keep then
+// tries again.
 func (l *lock) regain(ctx context.Context) error {
 	l.close(ctx)
 	if err := l.connect(ctx); err != nil {
@@ -122,12 +140,14 @@ func (l *lock) regain(ctx context.Context) error {
 	return l.take(ctx, lockPatience)
 }
 
+// close closes the session, and with it gives up the lock.
 func (l *lock) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = l.session.Close(ctx) // where it fails the session has ended already
+	_ = l.session.Close(ctx) // if it fails, the session has ended already
 }
 
+// release stops keep and gives up the lock.
 func (l *lock) release(ctx context.Context) {
 	l.stop()
 	l.kept.Wait()

@@ -12,11 +12,11 @@ import (
 	"go.temporal.io/server/common/log/tag"
 )
 
-// levelTrace is below debug: Temporal's own debug messages are for those who write Temporal.
+// levelTrace is below debug. Temporal's own debug messages get it: they are for developers of Temporal.
 const levelTrace = slog.LevelDebug - 4
 
-// phase is what the engine is doing. While it starts and stops, Temporal warns of much that is as it should be (shards
-// that nobody owns yet, connections that end).
+// phase is the phase of the engine's life. While the engine starts and stops, Temporal warns about many things
+// that are normal then, such as shards without an owner and connections that end.
 type phase = int32
 
 const (
@@ -25,13 +25,13 @@ const (
 	stopping
 )
 
-// logger brings Temporal's messages into our log: its information as debug, its warnings and errors as they are once it
-// runs.
+// logger writes Temporal's messages to the log of the process. Temporal's information becomes debug. Its warnings
+// and errors keep their level while the engine runs, and become debug in other phases.
 type logger struct {
 	out   *slog.Logger
-	tags  []tag.Tag // turned into attributes only for what is logged
-	phase *atomic.Int32
-	// fatal is called where Temporal wants to end the process, and must not return.
+	tags  []tag.Tag     // converted to attributes only for messages that are logged
+	phase *atomic.Int32 // shared with the loggers that With returns
+	// fatal is called when Temporal wants to end the process. It must not return.
 	fatal func(message string)
 }
 
@@ -41,6 +41,7 @@ var (
 	_ log.SLogWrapper = (*logger)(nil)
 )
 
+// newLogger returns a logger in the phase starting. The caller sets fatal.
 func newLogger(out *slog.Logger) *logger {
 	return &logger{out: out.With(slog.String("component", "temporal")), phase: &atomic.Int32{}}
 }
@@ -48,7 +49,7 @@ func newLogger(out *slog.Logger) *logger {
 func (l *logger) ready()    { l.phase.Store(running) }
 func (l *logger) stopping() { l.phase.Store(stopping) }
 
-// level is where one of Temporal's levels goes.
+// level converts one of Temporal's levels to the level in the log.
 func (l *logger) level(theirs slog.Level) slog.Level {
 	switch {
 	case theirs < slog.LevelInfo:
@@ -62,26 +63,31 @@ func (l *logger) level(theirs slog.Level) slog.Level {
 	}
 }
 
+// log logs a message of Temporal.
 func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
 	level := l.level(theirs)
 	if level > slog.LevelDebug && givenUp(tags) {
 		level = slog.LevelDebug
 	}
+
 	if !l.out.Enabled(context.Background(), level) {
 		return
 	}
+
 	//nolint:sloglint // the message is Temporal's
 	l.out.LogAttrs(context.Background(), level, msg, append(attributes(l.tags), attributes(tags)...)...)
 }
 
-// givenUp says that the caller did not wait for the end of its request, as a worker of ours that stops does with its polls. Temporal's
-// stores tell it as an error of theirs, of which but the text is left.
+// givenUp reports whether the message is about a request whose caller has cancelled it, as a worker does with
+// its polls when it stops. That is no failure. Temporal's stores wrap the cancellation in an error of their own
+// that keeps only the text, so the text is what can be compared.
 func givenUp(tags []tag.Tag) bool {
 	return slices.ContainsFunc(tags, func(t tag.Tag) bool {
 		return t.Key() == "error" && strings.HasSuffix(fmt.Sprint(t.Value()), context.Canceled.Error())
 	})
 }
 
+// attributes converts tags to attributes, with underscores in their keys as in the rest of the log.
 func attributes(tags []tag.Tag) []slog.Attr {
 	attrs := make([]slog.Attr, 0, len(tags))
 	for _, t := range tags {
@@ -90,73 +96,75 @@ func attributes(tags []tag.Tag) []slog.Attr {
 	return attrs
 }
 
-// Debug is for those who write Temporal.
+// Debug logs a message for developers of Temporal.
 func (l *logger) Debug(msg string, tags ...tag.Tag) { l.log(slog.LevelDebug, msg, tags) }
 
-// Info is for those who operate Temporal.
+// Info logs a message for operators of Temporal.
 func (l *logger) Info(msg string, tags ...tag.Tag) { l.log(slog.LevelInfo, msg, tags) }
 
-// Warn is for what Temporal copes with.
+// Warn logs a problem that Temporal copes with.
 func (l *logger) Warn(msg string, tags ...tag.Tag) { l.log(slog.LevelWarn, msg, tags) }
 
-// Error is for what it may not.
+// Error logs a problem that Temporal may not cope with.
 func (l *logger) Error(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
 
-// DPanic is for what panics in development only.
+// DPanic logs a defect of Temporal that causes a panic only in development.
 func (l *logger) DPanic(msg string, tags ...tag.Tag) { l.log(slog.LevelError, msg, tags) }
 
-// Panic is for defects of Temporal.
+// Panic logs a defect of Temporal and panics.
 func (l *logger) Panic(msg string, tags ...tag.Tag) {
 	l.log(slog.LevelError, msg, tags)
 	panic(msg)
 }
 
-// Fatal is for what Temporal cannot go on after. It does not return.
+// Fatal logs a problem after which Temporal cannot continue, and passes it to fatal. It does not return.
 func (l *logger) Fatal(msg string, tags ...tag.Tag) {
 	l.log(slog.LevelError, msg, tags)
+
 	for _, t := range tags {
 		if t.Key() == "error" {
 			msg = fmt.Sprintf("%s: %v", msg, t.Value())
 		}
 	}
+
 	l.fatal(msg)
 }
 
-// With returns a logger that adds tags.
+// With returns a logger that adds the tags to each message.
 func (l *logger) With(tags ...tag.Tag) log.Logger {
 	added := *l
 	added.tags = slices.Concat(l.tags, tags)
 	return &added
 }
 
-// SLog is for the parts of Temporal that log to slog themselves.
+// SLog returns a logger for the parts of Temporal that use log/slog.
 func (l *logger) SLog() *slog.Logger {
 	return slog.New(&levelHandler{Handler: l.out.Handler(), logger: l})
 }
 
-// levelHandler changes the level of records as the logger does.
+// levelHandler changes the level of records in the way that the logger does.
 type levelHandler struct {
 	slog.Handler
 	logger *logger
 }
 
-// Enabled says whether a record of one of Temporal's levels is logged.
+// Enabled reports whether a record at one of Temporal's levels is logged.
 func (h *levelHandler) Enabled(ctx context.Context, theirs slog.Level) bool {
 	return h.Handler.Enabled(ctx, h.logger.level(theirs))
 }
 
-// Handle logs a record at the level that it gets.
+// Handle logs a record at its new level.
 func (h *levelHandler) Handle(ctx context.Context, record slog.Record) error {
 	record.Level = h.logger.level(record.Level)
 	return h.Handler.Handle(ctx, record)
 }
 
-// WithAttrs returns a handler that adds attributes.
+// WithAttrs returns a handler that adds the attributes to each record.
 func (h *levelHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &levelHandler{Handler: h.Handler.WithAttrs(attrs), logger: h.logger}
 }
 
-// WithGroup returns a handler that puts attributes into a group.
+// WithGroup returns a handler that puts the attributes of each record into a group.
 func (h *levelHandler) WithGroup(name string) slog.Handler {
 	return &levelHandler{Handler: h.Handler.WithGroup(name), logger: h.logger}
 }

@@ -26,11 +26,12 @@ import (
 // openLimit is how long the namespace may take to become usable.
 const openLimit = time.Minute
 
-// openNamespace makes the namespace as the configuration says, and returns when a workflow with any of the search
-// attributes can start in it.
+// openNamespace makes the namespace with its retention and search attributes, and returns when workflows
+// with any of the search attributes can start in it.
 func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, errors.New("it took too long"))
 	defer cancel()
+
 	conn, err := client.DialContext(ctx, client.Options{
 		HostPort: e.frontend, Namespace: cfg.Namespace, Logger: sdklog.NewStructuredLogger(e.log.SLog()),
 		ConnectionOptions: client.ConnectionOptions{TLS: e.ClientTLS()},
@@ -39,6 +40,7 @@ func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to the embedded Temporal at %s: %w", e.frontend, err)
 	}
 	defer conn.Close()
+
 	n := namespace{name: cfg.Namespace, workflows: conn.WorkflowService(), operator: conn.OperatorService()}
 	for _, step := range []func(context.Context, Config) error{n.ensure, n.ensureAttributes, n.awaitUsable} {
 		if err := step(ctx, cfg); err != nil {
@@ -48,6 +50,7 @@ func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 	return nil
 }
 
+// kindOf returns the kind of an error that came from Temporal's API.
 func kindOf(ctx context.Context, err error) cyborg.ErrorKind {
 	if _, ok := errors.AsType[*cyborg.Error](err); ok {
 		return cyborg.ErrorKindOf(err)
@@ -58,14 +61,15 @@ func kindOf(ctx context.Context, err error) cyborg.ErrorKind {
 	return cyborg.ErrUnavailable
 }
 
+// namespace is the namespace that is being opened, with the clients for it.
 type namespace struct {
 	name      string
-	id        string
+	id        string // known after ensure
 	workflows workflowservice.WorkflowServiceClient
 	operator  operatorservice.OperatorServiceClient
 }
 
-// ensure makes the namespace, or sets the retention of an existing one.
+// ensure makes the namespace, or sets the retention of the existing one.
 func (n *namespace) ensure(ctx context.Context, cfg Config) error {
 	retention := durationpb.New(cfg.Retention)
 	_, err := n.workflows.RegisterNamespace(ctx, &workflowservice.RegisterNamespaceRequest{
@@ -74,29 +78,35 @@ func (n *namespace) ensure(ctx context.Context, cfg Config) error {
 	if _, exists := errors.AsType[*serviceerror.NamespaceAlreadyExists](err); err != nil && !exists {
 		return err
 	}
+
 	found, err := n.workflows.DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: n.name})
 	if err != nil {
 		return err
 	}
 	n.id = found.GetNamespaceInfo().GetId()
+
 	if found.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration() == cfg.Retention {
 		return nil
 	}
+
 	_, err = n.workflows.UpdateNamespace(ctx, &workflowservice.UpdateNamespaceRequest{
 		Namespace: n.name, Config: &namespacepb.NamespaceConfig{WorkflowExecutionRetentionTtl: retention},
 	})
 	return err
 }
 
-// ensureAttributes adds the search attributes that the namespace lacks.
+// ensureAttributes adds the search attributes that are missing. The error is of kind ErrInvalid if the
+// namespace has one of them with another type, which cannot be changed.
 func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 	if len(cfg.SearchAttributes) == 0 {
 		return nil
 	}
+
 	has, err := n.operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: n.name})
 	if err != nil {
 		return err
 	}
+
 	missing := map[string]enumspb.IndexedValueType{}
 	for name, want := range cfg.SearchAttributes {
 		is, ok := has.GetCustomAttributes()[name]
@@ -107,28 +117,34 @@ func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 			return cyborg.Errorf(cyborg.ErrInvalid, "its search attribute %s is a %s and should be a %s: remove it, or use another namespace", name, is, want)
 		}
 	}
+
 	if len(missing) == 0 {
 		return nil
 	}
+
 	_, err = n.operator.AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: n.name, SearchAttributes: missing})
 	return err
 }
 
-// awaitUsable returns when each of Temporal's shards answers for the namespace, and the search attributes can be
-// searched for. Temporal's services learn of a change one after the other, within namespaceRefresh each.
+// awaitUsable waits until each of Temporal's shards answers for the namespace, and until queries can use
+// the search attributes. Temporal's services notice a change of a namespace independently of each other,
+// each within namespaceRefresh, so one answer proves nothing about the others.
 func (n *namespace) awaitUsable(ctx context.Context, cfg Config) error {
 	if err := n.retry(ctx, func() error { return n.searchAttributesWork(ctx, cfg) }); err != nil {
 		return err
 	}
+
 	for _, id := range n.onePerShard() {
 		err := n.retry(ctx, func() error { return n.lookFor(ctx, id) })
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
+// searchAttributesWork runs a query that uses every search attribute.
 func (n *namespace) searchAttributesWork(ctx context.Context, cfg Config) error {
 	var terms []string
 	for _, name := range slices.Sorted(maps.Keys(cfg.SearchAttributes)) {
@@ -140,7 +156,8 @@ func (n *namespace) searchAttributesWork(ctx context.Context, cfg Config) error 
 	return err
 }
 
-// onePerShard returns ids of workflows that do not exist, one for each shard.
+// onePerShard returns workflow ids that do not exist, one for each shard. Temporal chooses the shard by a
+// hash of the id, so it tries ids until every shard has one.
 func (n *namespace) onePerShard() []string {
 	found := map[int32]string{}
 	for i := 0; len(found) < shards; i++ {
@@ -150,7 +167,8 @@ func (n *namespace) onePerShard() []string {
 	return slices.Sorted(maps.Values(found))
 }
 
-// lookFor asks for a workflow that does not exist: the answer comes from the shard that would run it.
+// lookFor asks for a workflow that does not exist. The answer "not found" comes from the shard that would
+// run the workflow, and so proves that this shard knows the namespace.
 func (n *namespace) lookFor(ctx context.Context, id string) error {
 	_, err := n.workflows.DescribeWorkflowExecution(ctx, &workflowservice.DescribeWorkflowExecutionRequest{
 		Namespace: n.name, Execution: &commonpb.WorkflowExecution{WorkflowId: id},
@@ -161,6 +179,8 @@ func (n *namespace) lookFor(ctx context.Context, id string) error {
 	return err
 }
 
+// retry calls try until it succeeds or the context ends. It retries after every error, because errors are
+// expected until the services know the namespace.
 func (n *namespace) retry(ctx context.Context, try func() error) error {
 	for {
 		err := try()

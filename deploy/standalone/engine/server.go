@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	clusterName = "active" // Temporal's name for a cluster that is alone
-	mainStore   = "main"
-	// shards is how many parts Temporal divides its work into. It is fixed when the database is made. More run more at
-	// once and cost more while idle; four suit a small machine.
+	clusterName = "active" // Temporal's usual name for a single cluster
+	mainStore   = "main"   // the name of the store in this configuration
+
+	// shards is the number of parts that Temporal divides its work into. It cannot be changed after the database has
+	// been made. With more shards more work runs at once, but an idle engine costs more. Four suit a small machine.
 	shards = 4
-	// namespaceRefresh is how soon Temporal's services see a new or changed namespace while the engine starts.
+	// namespaceRefresh is how often Temporal's services look for new and changed namespaces while the engine starts.
 	namespaceRefresh = 200 * time.Millisecond
 )
 
-// serverOptions is everything that Temporal is told.
+// serverOptions returns the options that Temporal is started with.
 func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log *logger) []temporal.ServerOption {
 	options := []temporal.ServerOption{
 		temporal.WithConfig(serverConfig(cfg, addrs)),
@@ -37,16 +38,20 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 		temporal.WithLogger(log),
 		temporal.WithNamespaceLogger(log),
 		temporal.WithDynamicConfigClient(tuned),
-		// Whoever can connect may do everything: on loopback this machine's users, else those with a certificate.
+		// Every client that can connect may do everything. On loopback those are the users of this machine, elsewhere
+		// those with a certificate.
 		temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
 	}
+
 	if id != nil {
 		options = append(options, temporal.WithTLSConfigFactory(id))
 	}
+
 	return options
 }
 
+// serverConfig returns Temporal's static configuration: one cluster with all four services in this process.
 func serverConfig(cfg Config, addrs addresses) *config.Config {
 	const archival = "disabled"
 	return &config.Config{
@@ -60,6 +65,7 @@ func serverConfig(cfg Config, addrs addresses) *config.Config {
 				visibilityDatabase: {SQL: sqlConfig(cfg.PostgresURL, visibilityDatabase, 10)},
 			},
 		},
+
 		ClusterMetadata: &cluster.Config{
 			FailoverVersionIncrement: 10,
 			MasterClusterName:        clusterName,
@@ -69,12 +75,14 @@ func serverConfig(cfg Config, addrs addresses) *config.Config {
 			},
 		},
 		DCRedirectionPolicy: config.DCRedirectionPolicy{Policy: "noop"},
+
 		Services: map[string]config.Service{
 			string(primitives.FrontendService): service(addrs.frontend),
 			string(primitives.HistoryService):  service(addrs.history),
 			string(primitives.MatchingService): service(addrs.matching),
 			string(primitives.WorkerService):   service(addrs.worker),
 		},
+
 		Archival: config.Archival{
 			History:    config.HistoryArchival{State: archival},
 			Visibility: config.VisibilityArchival{State: archival},
@@ -83,24 +91,26 @@ func serverConfig(cfg Config, addrs addresses) *config.Config {
 			History:    config.HistoryArchivalNamespaceDefaults{State: archival},
 			Visibility: config.VisibilityArchivalNamespaceDefaults{State: archival},
 		}},
+
 		PublicClient: config.PublicClient{HostPort: addrs.frontend.dial()},
 	}
 }
 
+// service returns the configuration of a service that listens on the address.
 func service(a address) config.Service {
 	return config.Service{RPC: config.RPC{GRPCPort: a.port, BindOnIP: a.ip.String()}}
 }
 
-// tuning is Temporal's dynamic configuration.
+// tuning is Temporal's dynamic configuration. It never changes, except for what open turns off.
 type tuning struct {
 	settings dynamicconfig.StaticClient
-	open     atomic.Bool
+	open     atomic.Bool // the namespace is open, so the fast refresh of namespaces can end
 }
 
 var _ dynamicconfig.Client = (*tuning)(nil)
 
-// GetValue returns a setting; none where Temporal's default is right. Once the namespace is open, that is so of how often
-// Temporal's four services look for changed namespaces.
+// GetValue returns the value of a setting, or none where Temporal's default is right. Once the namespace is open, the
+// default is also right for how often Temporal's four services look for changed namespaces.
 func (t *tuning) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedValue {
 	if key == dynamicconfig.NamespaceCacheRefreshInterval.Key() && t.open.Load() {
 		return nil
@@ -108,32 +118,42 @@ func (t *tuning) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedValu
 	return t.settings.GetValue(key)
 }
 
-// newTuning makes Temporal fast in one process with few shards, and lets ten thousand agents wait on queues of their own.
+// newTuning returns the settings that make Temporal fast in one process with few shards, and that let ten thousand
+// agents wait on queues of their own.
 func newTuning() *tuning {
 	const plenty = 20000
 	return &tuning{settings: dynamicconfig.StaticClient{
-		// At the default of 20 each shard looks for new work 20 times a second at most, and every step of a workflow waits
-		// up to 50 ms for that; it is meant for hundreds of shards.
+		// With the default of 20, each shard looks for new work at most 20 times a second, so every step of a workflow
+		// waits up to 50 ms. The default is meant for hundreds of shards.
 		dynamicconfig.TransferProcessorMaxPollRPS.Key(): 1000,
 		dynamicconfig.TimerProcessorMaxPollRPS.Key():    1000,
-		// A caller that waits for a result may miss its announcement, and looks again only then.
+
+		// A caller that waits for a result may miss its announcement. It looks again only after this time.
 		dynamicconfig.HistoryLongPollExpirationInterval.Key(): 2 * time.Second,
+
 		// Each host has a queue of its own, and each partition of a queue costs memory.
 		dynamicconfig.MatchingNumTaskqueueReadPartitions.Key():  1,
 		dynamicconfig.MatchingNumTaskqueueWritePartitions.Key(): 1,
-		// So does what each queue does every few seconds to compare its partitions and the versions of its workers. The
-		// first of the two must not be 0: a queue without it does not stop in v1.32, and keeps a core busy instead
+
+		// Each queue also compares its partitions and the versions of its workers every few seconds, which costs CPU. The
+		// first of the two intervals must not be 0: in v1.32 a queue without it does not stop, and keeps a core busy
 		// (task_queue_partition_manager.go, updateEphemeralData).
 		dynamicconfig.MatchingEphemeralDataUpdateInterval.Key(): 24 * time.Hour,
 		dynamicconfig.MatchingBacklogMetricsEmitInterval.Key():  time.Duration(0),
-		// And to look whether another process has taken it, or changed what is kept of its workers: nobody can.
+
+		// Each queue also checks whether another process has taken it over or changed its data about workers. Here there
+		// is no other process.
 		dynamicconfig.MatchingUpdateAckInterval.Key():  10 * time.Minute,
 		dynamicconfig.MatchingGetUserDataRefresh.Key(): time.Hour,
-		// A poll that found nothing is asked again. Workers wait for two and a half minutes.
+
+		// A longer poll means fewer polls that find nothing. It must stay below the two and a half minutes that workers
+		// wait for an answer.
 		dynamicconfig.MatchingLongPollExpirationInterval.Key(): 2 * time.Minute,
-		// The default lets 1200 long polls wait; each agent keeps one.
+
+		// The default allows 1200 long polls at once, and each agent keeps one open.
 		dynamicconfig.FrontendMaxConcurrentLongRunningRequestsPerInstance.Key(): plenty,
-		// Limits are for clusters that serve strangers; admission is bounded before it comes here.
+
+		// Rate limits are for clusters that serve strangers. Cyborg limits its work before it reaches Temporal.
 		dynamicconfig.FrontendRPS.Key():                                  plenty,
 		dynamicconfig.FrontendMaxNamespaceRPSPerInstance.Key():           plenty,
 		dynamicconfig.FrontendMaxNamespaceVisibilityRPSPerInstance.Key(): 1000,
@@ -144,7 +164,8 @@ func newTuning() *tuning {
 		dynamicconfig.HistoryPersistenceMaxQPS.Key():                     plenty,
 		dynamicconfig.HistoryCacheHostLevelMaxSize.Key():                 8096,
 		dynamicconfig.NamespaceCacheRefreshInterval.Key():                namespaceRefresh,
-		// Asks Temporal's maker for news of releases otherwise.
+
+		// The check would ask Temporal's maker for new releases.
 		dynamicconfig.EnableServerVersionCheck.Key(): false,
 	}}
 }

@@ -1,4 +1,4 @@
-// Package hosts reads what machines the standalone shall run agents for.
+// Package hosts parses the option --hosts: the machines that the standalone runs agents for.
 package hosts
 
 import (
@@ -14,15 +14,16 @@ import (
 type Host struct {
 	Name string
 	Kind string // fake or sysfs
-	Arg  string // a park, or a path
+	Arg  string // for fake the devices, such as 8xfpga,2xgpu; for sysfs a path
 }
 
 // ThisMachine is the argument of a sysfs host that is the machine itself.
 const ThisMachine = "/"
 
-// Parse reads --hosts values: [NAME=]fake:PARK or [NAME=]sysfs:PATH. Without a name, this machine has its own, a
-// fake host is called fake, and a capture is called as its file; a second of the same name gets a number. The error is
-// of kind ErrInvalid and quotes the value.
+// Parse parses the values of --hosts: [NAME=]fake:PARK or [NAME=]sysfs:PATH. Without a name, this
+// machine gets the name in machine, a fake host gets the name fake, and a capture gets the name of
+// its file. If such a name is taken, a number is appended; a name that was given twice is an
+// error. The error is of kind ErrInvalid and quotes the value.
 func Parse(values []string, machine string) ([]Host, error) {
 	var hosts []Host
 	given := map[string]bool{}
@@ -31,6 +32,7 @@ func Parse(values []string, machine string) ([]Host, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		base := h.Name
 		for n := 2; given[h.Name]; n++ {
 			if named || (h.Kind == "sysfs" && h.Arg == ThisMachine) {
@@ -38,37 +40,47 @@ func Parse(values []string, machine string) ([]Host, error) {
 			}
 			h.Name = fmt.Sprintf("%s-%d", base, n)
 		}
+
 		given[h.Name] = true
 		hosts = append(hosts, h)
 	}
+
 	return hosts, nil
 }
 
+// parse parses one value. The result named is true if the value has a name.
 func parse(value, machine string) (h Host, named bool, err error) {
 	spec := value
+	// An = after a colon belongs to the path of a capture.
 	if name, rest, ok := strings.Cut(value, "="); ok && !strings.Contains(name, ":") {
 		h.Name, spec, named = name, rest, true
 	}
+
 	kind, arg, ok := strings.Cut(spec, ":")
 	if !ok || arg == "" || (kind != "fake" && kind != "sysfs") {
 		return h, named, cyborg.Errorf(cyborg.ErrInvalid,
 			"--hosts: %q is not a host; write fake:8xfpga,2xgpu or sysfs:/ or sysfs:CAPTURE.tar.gz, with NAME= before it if you like", value)
 	}
+
 	h.Kind, h.Arg = kind, arg
 	if kind == "fake" {
 		if _, err := fake.ParsePark(arg); err != nil {
 			return h, named, cyborg.Errorf(cyborg.ErrInvalid, "--hosts: %q: %w", value, err)
 		}
 	}
+
 	if !named {
 		h.Name = defaultName(h, machine)
 	}
+
 	if err := cyborg.CheckHostName(h.Name); err != nil {
 		return h, named, cyborg.Errorf(cyborg.ErrInvalid, "--hosts: %q: %w", value, err).WithHint("Give it another: NAME=%s", spec)
 	}
+
 	return h, named, nil
 }
 
+// defaultName returns the name of a host whose value has none.
 func defaultName(h Host, machine string) string {
 	switch {
 	case h.Kind == "fake":
@@ -76,6 +88,7 @@ func defaultName(h Host, machine string) string {
 	case h.Arg == ThisMachine:
 		return machine
 	}
+
 	base := filepath.Base(strings.TrimRight(h.Arg, "/"))
 	for _, suffix := range []string{".tar.gz", ".tgz"} {
 		base = strings.TrimSuffix(base, suffix)

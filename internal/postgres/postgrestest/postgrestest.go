@@ -1,15 +1,16 @@
-// Package postgrestest gives tests PostgreSQL databases of their own: one private server per test process, which is
-// started at the first need, and one database per test.
+// Package postgrestest gives tests PostgreSQL databases of their own: one private server
+// per test process, which is started when a test first needs it, and one database per test.
 //
 // A package whose tests use it has
 //
 //	func TestMain(m *testing.M) { postgrestest.Main(m) }
 //
-// Without, everything works and ends, too, but leaves a directory to be removed by the next test process that starts
-// a server. A test process that is killed takes its server with it.
+// Without it everything works and ends as well, but a directory stays behind, which the next
+// test process that starts a server removes. The kernel ends the server of a test process that
+// is killed.
 //
-// Where CYBORG_TEST_DATABASE_URL names a database of an existing server, whose role may create databases, that server
-// is used. Only tests import this package.
+// If CYBORG_TEST_DATABASE_URL names a database of an existing server, that server is used. The
+// role in the URL must be allowed to create databases. Only tests import this package.
 package postgrestest
 
 import (
@@ -40,22 +41,24 @@ const URLEnv = "CYBORG_TEST_DATABASE_URL"
 
 const (
 	dirPrefix  = "cyborg-postgrestest-"
-	startLimit = 15 * time.Minute // what takes a moment takes that on a machine that has much else to do
+	startLimit = 15 * time.Minute // a start takes moments, but minutes on a busy machine
 	stopLimit  = 10 * time.Minute
-	poll       = 50 * time.Millisecond
+	poll       = 50 * time.Millisecond // between attempts while a database is in use
 
-	objectInUse = "55006" // SQLSTATE: others are connected to the database, or to the template
+	objectInUse = "55006" // SQLSTATE object_in_use: somebody is connected to the database or the template
 )
 
 // Main runs a package's tests, stops the server and exits.
 func Main(m *testing.M) { os.Exit(Runner(m).Run()) }
 
-// Runner returns something that runs a package's tests and stops the server afterwards, for those who wrap the tests in
-// something else (goleak.VerifyTestMain, say).
+// Runner returns a runner of the package's tests that stops the server afterwards. It is for
+// packages that wrap their tests in something else, such as goleak.VerifyTestMain.
 func Runner(m *testing.M) interface{ Run() int } { return runner{m} }
 
+// runner runs the tests and then stops the server.
 type runner struct{ tests *testing.M }
 
+// Run returns the exit code of the tests, or 1 if only the stop of the server failed.
 func (r runner) Run() int {
 	if err := environtest.Clear(); err != nil { // PGOPTIONS and the like would be heeded by every connection
 		fmt.Fprintln(os.Stderr, "postgrestest:", err)
@@ -67,46 +70,55 @@ func (r runner) Run() int {
 		fmt.Fprintln(os.Stderr, "postgrestest:", err)
 		return max(code, 1)
 	}
+
 	return code
 }
 
-// New returns the connection URL of an empty database, which is dropped at the end of the test.
+// New returns the connection URL of an empty database, which is dropped when the test ends.
 func New(t testing.TB) string {
 	t.Helper()
 	return process.database(t, "", nil)
 }
 
-// NewFrom is New for a database that starts as a copy of a template. The template is made by build, once in this
-// process for each key; the migrations of a package are the usual one. Build must leave no connection open.
+// NewFrom is New for a database that starts as a copy of a template. The function build makes
+// the template, once per key in this process; usually it runs the migrations of a package. It
+// must not leave a connection open, because PostgreSQL does not copy a database that is in use.
 func NewFrom(t testing.TB, key string, build func(ctx context.Context, url string) error) string {
 	t.Helper()
 	return process.database(t, key, build)
 }
 
-// process is the server of this test process; a global, because the process is what it belongs to.
+// process is the server of this test process. It is a global variable because all tests of the
+// process share it.
 var process = server{templates: map[string]*template{}} //nolint:gochecknoglobals // see above
 
+// server is the PostgreSQL that the tests of this process use.
 type server struct {
-	mu        sync.Mutex
+	mu        sync.Mutex // guards the other fields; held during the start, which all tests need
 	started   bool
-	err       error
-	base      string // the URL of a database to connect to for making others
+	err       error  // why the start failed
+	base      string // the URL of the database from which others are created
 	private   *postgres.Server
 	dir       *os.File // the directory of the private server, locked
 	templates map[string]*template
 }
 
+// template is a database that others are copied from. It is built once, by the first test that
+// needs it.
 type template struct {
 	once sync.Once
 	name string
 	err  error
 }
 
+// database makes a database for the test and returns its URL. It is a copy of the template with
+// the key, or empty without build.
 func (s *server) database(t testing.TB, key string, build func(context.Context, string) error) string {
 	t.Helper()
 	if err := s.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	from := "template0"
 	if build != nil {
 		made := s.template(key)
@@ -116,40 +128,51 @@ func (s *server) database(t testing.TB, key string, build func(context.Context, 
 		}
 		from = made.name
 	}
+
 	name := newName()
 	if err := s.exec(t.Context(), createSQL(name, from)); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
+		// The test's own context has ended when cleanups run.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), stopLimit)
 		defer cancel()
 		if err := s.exec(ctx, dropSQL(name)); err != nil {
 			t.Error(err)
 		}
 	})
+
 	return s.url(name)
 }
 
-// createSQL copies files rather than logging pages: with fsync off that is much the faster way.
+// createSQL returns the statement that copies a database. It copies files instead of writing
+// every page to the log, which is much faster with fsync off.
 func createSQL(name, from string) string {
 	return "CREATE DATABASE " + pgx.Identifier{name}.Sanitize() + " TEMPLATE " + pgx.Identifier{from}.Sanitize() + " STRATEGY file_copy"
 }
 
+// dropSQL returns the statement that drops a database and ends the connections to it.
 func dropSQL(name string) string {
 	return "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
 }
 
+// newName returns a random name, so that test processes can share an existing server.
 func newName() string { return "test_" + strings.ToLower(rand.Text()[:16]) }
 
+// template returns the template with the key, which may not be built yet.
 func (s *server) template(key string) *template {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.templates[key] == nil {
 		s.templates[key] = &template{name: newName()}
 	}
+
 	return s.templates[key]
 }
 
+// build makes an empty database and has the caller's function fill it.
 func (s *server) build(ctx context.Context, name string, build func(context.Context, string) error) error {
 	if err := s.exec(ctx, createSQL(name, "template0")); err != nil {
 		return err
@@ -157,28 +180,33 @@ func (s *server) build(ctx context.Context, name string, build func(context.Cont
 	return build(ctx, s.url(name))
 }
 
+// url returns the URL of another database of the server.
 func (s *server) url(database string) string {
 	u, err := url.Parse(s.base)
 	if err != nil {
-		return "" // it was parsed at the start
+		return "" // cannot happen: start has parsed it
 	}
+
 	u.Path = "/" + database
 	return u.String()
 }
 
-// exec makes or drops a database. PostgreSQL waits five seconds for those that use it to end, which closed connections need
-// time for, too; on a busy machine that is not enough.
+// exec makes or drops a database. PostgreSQL itself waits five seconds for the other users of
+// the database to end. Even closed connections need time to end, and on a busy machine five
+// seconds are not enough, so exec tries again until the context ends.
 func (s *server) exec(ctx context.Context, sql string) error {
 	conn, err := pgx.Connect(ctx, s.base)
 	if err != nil {
 		return fmt.Errorf("connect to the test server: %w", err)
 	}
+
 	for {
 		_, err = conn.Exec(ctx, sql)
 		refused, ok := errors.AsType[*pgconn.PgError](err)
 		if !ok || refused.Code != objectInUse {
 			return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 		}
+
 		select {
 		case <-time.After(poll):
 		case <-ctx.Done():
@@ -186,25 +214,30 @@ func (s *server) exec(ctx context.Context, sql string) error {
 	}
 }
 
-// start starts the server, once.
+// start starts the server once. Later calls return the result of the first.
 func (s *server) start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.started {
 		return s.err
 	}
 	s.started = true
-	if s.base = os.Getenv(URLEnv); s.base != "" {
+
+	s.base = os.Getenv(URLEnv)
+	if s.base != "" {
 		_, s.err = url.Parse(s.base)
 		return s.err
 	}
-	// The first test's context ends with that test.
+
+	// The context ends with the first test, but the server is for all tests.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startLimit)
 	defer cancel()
 	s.err = s.startPrivate(ctx)
 	return s.err
 }
 
+// startPrivate starts a server in a temporary directory of its own.
 func (s *server) startPrivate(ctx context.Context) error {
 	if err := sweep(); err != nil {
 		return err
@@ -225,8 +258,8 @@ func (s *server) startPrivate(ctx context.Context) error {
 	return nil
 }
 
-// newDir makes a directory that is locked. The sweep of another process may have come between, on a machine that stood still in
-// that moment, and then there is another try.
+// newDir makes a directory and locks it. The sweep of another process may remove
+// the directory before it is locked; then newDir makes another one.
 func newDir() (*os.File, error) {
 	for {
 		path, err := os.MkdirTemp("", dirPrefix)
@@ -268,11 +301,14 @@ func lock(dir *os.File) error {
 func (s *server) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if !s.started || s.err != nil {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
+
 	if s.private == nil {
 		var errs []error
 		for _, made := range s.templates {
@@ -280,6 +316,7 @@ func (s *server) close() error {
 		}
 		return errors.Join(errs...)
 	}
+
 	return errors.Join(s.private.Stop(ctx), os.RemoveAll(s.dir.Name()), s.dir.Close())
 }
 
