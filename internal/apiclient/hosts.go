@@ -156,7 +156,7 @@ func (c *Client) UninstallDriver(ctx context.Context, host, backend string, opti
 type Device struct {
 	cyborg.Device
 
-	// Accelerators are set by Device, and not in a list.
+	// Accelerators is set for a single device; lists omit it.
 	Accelerators []Accelerator `json:"accelerators,omitempty"`
 }
 

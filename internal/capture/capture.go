@@ -69,7 +69,7 @@ func Open(name, dir string) (root string, err error) {
 	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil {
 		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the recording %s cannot be unpacked: %w", name, err)
 	}
-	defer os.RemoveAll(partial) // it has been renamed by then, or the next Open removes it
+	defer os.RemoveAll(partial) //nolint:errcheck // it has been renamed by then, or the next Open removes it
 
 	if err := unpackFile(name, partial); err != nil {
 		return "", err

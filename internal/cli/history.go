@@ -60,8 +60,8 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 			return printList(p, events, eventColumns(), false)
 		}
 
-		narrator := narrator{subject: about.subject, names: map[string]string{}}
-		if narrator.operations, err = operationsOf(ctx, client, events); err != nil {
+		n := narrator{subject: about.subject, names: map[string]string{}}
+		if n.operations, err = operationsOf(ctx, client, events); err != nil {
 			return err
 		}
 
@@ -70,11 +70,11 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 				if err != nil {
 					return err
 				}
-				narrator.names[a.UUID.String()] = a.Name
+				n.names[a.UUID.String()] = a.Name
 			}
 		}
 
-		return p.sentences(narrator.describe(events))
+		return p.sentences(n.describe(events))
 	}
 
 	return cmd

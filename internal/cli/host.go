@@ -60,8 +60,8 @@ func duplicateAgentsText(duplicates []cyborg.DuplicateAgent) string {
 	return strings.Join(lines, "\n")
 }
 
-// clockText rounds an offset to milliseconds; the measurement is not more
-// precise than a request takes.
+// clockText rounds an offset to milliseconds, which is precise enough for
+// people.
 func clockText(host cyborg.Host) string {
 	if host.ClockOffset == nil {
 		return ""

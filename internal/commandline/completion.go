@@ -21,8 +21,7 @@ type shell struct {
 	write func(root *cobra.Command, cmd *cobra.Command) error
 }
 
-// shells are the shells that cobra has a completion for and that people use on
-// servers.
+// shells are the shells for which a completion can be written.
 func shells() []shell {
 	return []shell{
 		{
