@@ -12,17 +12,22 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// acceleratorsPath is the collection of accelerators.
 const acceleratorsPath = "/v1/accelerators"
 
-// Accelerator is an accelerator as the API shows it: what is recorded, with what is computed from it.
+// Accelerator is an accelerator as the API returns it: the record, and what the
+// API computes from it.
 type Accelerator struct {
 	cyborg.Accelerator
 
+	// Status is computed from the record; see docs/concepts.md for its order of
+	// precedence.
 	Status  cyborg.Status   `json:"status"`
 	Holders []cyborg.Holder `json:"holders"`
 }
 
-// AcceleratorFilter chooses accelerators; empty fields choose all. Fields are ANDed, values of one field ORed.
+// AcceleratorFilter selects accelerators. An empty field selects all; an
+// accelerator must match every field, and one value of each field.
 type AcceleratorFilter struct {
 	Prefix      string // how the UUID begins, eight characters or more
 	Names       []string
@@ -30,12 +35,16 @@ type AcceleratorFilter struct {
 	Drivers     []string
 	Backends    []string
 	DeviceTypes []cyborg.DeviceType
-	Statuses    []cyborg.Status
-	Device      uuid.UUID
-	Holder      cyborg.Holder // who holds a handle of it
+
+	Statuses []cyborg.Status
+
+	Device uuid.UUID
+
+	Holder cyborg.Holder // who holds a handle of it
 }
 
-// Accelerators lists accelerators.
+// Accelerators lists the accelerators that match the filter, page by page as
+// the caller consumes them.
 func (c *Client) Accelerators(ctx context.Context, filter AcceleratorFilter, page Page) iter.Seq2[Accelerator, error] {
 	q := query{}
 	q.add("uuid_prefix", filter.Prefix)
@@ -46,6 +55,7 @@ func (c *Client) Accelerators(ctx context.Context, filter AcceleratorFilter, pag
 	q.add("device_type", asStrings(filter.DeviceTypes)...)
 	q.add("status", asStrings(filter.Statuses)...)
 	q.addUUID("device", filter.Device)
+
 	switch filter.Holder.Kind {
 	case cyborg.HolderInstance:
 		q.add("instance", filter.Holder.ID)
@@ -54,25 +64,29 @@ func (c *Client) Accelerators(ctx context.Context, filter AcceleratorFilter, pag
 	case cyborg.HolderService:
 		q.add("holder_service", filter.Holder.ID)
 	}
+
 	return list(ctx, c, acceleratorsPath, "accelerator", url.Values(q), page, func(a Accelerator) string { return a.UUID.String() })
 }
 
-// Accelerator reads one accelerator, and the ETag of its specs.
+// Accelerator reads one accelerator, and the ETag of its specs for IfMatch. An
+// unknown UUID is ErrNotFound.
 func (c *Client) Accelerator(ctx context.Context, id uuid.UUID) (accelerator Accelerator, etag string, err error) {
 	answer, err := c.get(ctx, acceleratorPath(id), nil, &accelerator)
 	return accelerator, answer.ETag, err
 }
 
-// Provisioning is the body of a provision.
+// Provisioning is the body of Provision.
 type Provisioning struct {
 	Name string `json:"name,omitempty"`
-	// UUID picks an accelerator; without it the one of that name, or else the best that fits, is taken.
+
+	// UUID chooses the accelerator. Without it, the API takes the accelerator that
+	// has Name already, or else the best match of Specs and Host.
 	UUID  uuid.UUID         `json:"uuid,omitzero"`
 	Specs cyborg.SpecsPatch `json:"acc_specs,omitzero"`
 	Host  string            `json:"host,omitempty"`
 }
 
-// Provision takes an accelerator into service.
+// Provision takes an accelerator into service under a name.
 func (c *Client) Provision(ctx context.Context, what Provisioning, options ...Option) (Answer, error) {
 	return c.change(ctx, request{method: http.MethodPost, path: acceleratorsPath, body: what, options: options})
 }
@@ -87,7 +101,8 @@ func (c *Client) Retire(ctx context.Context, id uuid.UUID, options ...Option) (A
 	return c.change(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/retire", options: options})
 }
 
-// SetSpecs changes the specs of an accelerator.
+// SetSpecs changes those specs of an accelerator that the patch sets. With
+// IfMatch it fails with ErrChanged where somebody else has changed them.
 func (c *Client) SetSpecs(ctx context.Context, id uuid.UUID, specs cyborg.SpecsPatch, options ...Option) (Accelerator, error) {
 	return c.changeAccelerator(ctx, request{
 		method: http.MethodPut, path: acceleratorPath(id) + "/acc_specs",
@@ -95,7 +110,8 @@ func (c *Client) SetSpecs(ctx context.Context, id uuid.UUID, specs cyborg.SpecsP
 	})
 }
 
-// Attach gives a free handle of an accelerator to a holder; the zero holder is the accelerator's own host.
+// Attach gives a free handle of an accelerator to a holder; the zero holder
+// means the accelerator's own host.
 func (c *Client) Attach(ctx context.Context, id uuid.UUID, to cyborg.Holder, options ...Option) (Answer, error) {
 	body := map[string]string{}
 	if to != (cyborg.Holder{}) {
@@ -104,14 +120,16 @@ func (c *Client) Attach(ctx context.Context, id uuid.UUID, to cyborg.Holder, opt
 	return c.change(ctx, request{method: http.MethodPut, path: acceleratorPath(id), body: body, options: options})
 }
 
-// Detach takes handles of an accelerator back: those of one holder, or of all for the zero holder.
+// Detach takes handles of an accelerator back: those of one holder, or those of
+// all holders for the zero holder.
 func (c *Client) Detach(ctx context.Context, id uuid.UUID, from cyborg.Holder, options ...Option) (Answer, error) {
 	q := query{}
 	q.add(string(from.Kind), from.ID)
 	return c.change(ctx, request{method: http.MethodDelete, path: acceleratorPath(id), query: url.Values(q), options: options})
 }
 
-// ForceDetach takes handles of an accelerator back in the records alone, where its host cannot.
+// ForceDetach frees handles of an accelerator in the records alone, for a host
+// that cannot take them back.
 func (c *Client) ForceDetach(ctx context.Context, id uuid.UUID, from cyborg.Holder, options ...Option) (Answer, error) {
 	q := query{}
 	q.add(string(from.Kind), from.ID)
@@ -127,42 +145,45 @@ func (c *Client) Program(ctx context.Context, id uuid.UUID, image cyborg.Image, 
 	})
 }
 
-// Maintaining is the body of a maintain; at most one of Until and For.
+// Maintaining is the body of Maintain and MaintainDevice. At most one of Until
+// and For may be set; without both, the maintenance lasts until Enable.
 type Maintaining struct {
 	Reason string    `json:"reason"`
 	Until  time.Time `json:"until,omitzero"`
-	// For is how long, as Go writes durations: "2h30m".
+	// For is the length as a Go duration, such as "2h30m". The server adds it to
+	// its own clock.
 	For string `json:"for,omitempty"`
 }
 
-// Maintain takes an accelerator out of use for a while.
+// Maintain keeps new work off an accelerator for a while.
 func (c *Client) Maintain(ctx context.Context, id uuid.UUID, what Maintaining, options ...Option) (Accelerator, error) {
 	return c.changeAccelerator(ctx, request{
 		method: http.MethodPost, path: acceleratorPath(id) + "/maintain", body: what, options: options,
 	})
 }
 
-// Enable ends maintenance.
+// Enable ends the maintenance of an accelerator.
 func (c *Client) Enable(ctx context.Context, id uuid.UUID, options ...Option) (Accelerator, error) {
 	return c.changeAccelerator(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/enable", options: options})
 }
 
-// AcceleratorUsage asks the host how an accelerator is used at this moment.
+// AcceleratorUsage asks the host of an accelerator for its present use.
 func (c *Client) AcceleratorUsage(ctx context.Context, id uuid.UUID) (usage cyborg.HostUsage, err error) {
 	_, err = c.get(ctx, acceleratorPath(id)+"/usage", nil, &usage)
 	return usage, err
 }
 
-// History lists what happened to an accelerator, oldest first.
+// History lists the events of an accelerator, oldest first.
 func (c *Client) History(ctx context.Context, id uuid.UUID, page Page) iter.Seq2[cyborg.Event, error] {
 	return history(ctx, c, acceleratorPath(id), page)
 }
 
-// history lists what happened to what is found at the path.
+// history lists the events of the resource at the path.
 func history(ctx context.Context, c *Client, path string, page Page) iter.Seq2[cyborg.Event, error] {
 	return list(ctx, c, path+"/history", "event", nil, page, func(e cyborg.Event) string { return e.Cursor.String() })
 }
 
+// changeAccelerator sends a change whose answer is the accelerator.
 func (c *Client) changeAccelerator(ctx context.Context, req request) (accelerator Accelerator, err error) {
 	answer, err := c.change(ctx, req)
 	if err != nil {
@@ -171,4 +192,5 @@ func (c *Client) changeAccelerator(ctx context.Context, req request) (accelerato
 	return accelerator, answer.decode(&accelerator)
 }
 
+// acceleratorPath is the resource of one accelerator.
 func acceleratorPath(id uuid.UUID) string { return acceleratorsPath + "/" + id.String() }

@@ -1,5 +1,7 @@
-// Package apiclient is the Go client of REST /v1. It speaks in the domain's types and gives every failure as a
-// *cyborg.Error. It imports the root package and the standard library only: never the server, the database or Temporal.
+// Package apiclient is the Go client of the REST API, /v1. It uses the types of
+// the root package, and returns every failure of the API as an error from which
+// cyborg.AsError gets a *cyborg.Error. It must never import the server, the
+// database or Temporal.
 package apiclient
 
 import (
@@ -23,31 +25,43 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// DefaultURL is where a standalone listens when nobody says otherwise.
+// DefaultURL is where a standalone process listens by default.
 const DefaultURL = "http://127.0.0.1:6666"
 
 const (
+	// dialTimeout bounds the TCP connect and the TLS handshake, each.
 	dialTimeout = 5 * time.Second
-	// maxBody bounds an answer that is read into memory: a page of 1,000 accelerators with long specs fits ten times.
+
+	// maxBody bounds an answer that is read into memory. A page of 1,000
+	// accelerators with long specs fits ten times.
 	maxBody = 64 << 20
-	// tries is how often a request is sent that may be repeated and whose connection broke before the answer.
+
+	// tries is how often a request is sent in all when its connection breaks before
+	// the answer.
 	tries = 3
 )
 
-// Options say where the API is and how to prove who asks. The zero value talks to DefaultURL without a credential.
+// Options configure a Client. The zero value talks to DefaultURL without a
+// credential.
 type Options struct {
-	URL   string
-	Token string // bearer token
-	// CACert is a PEM file of the authorities to trust instead of the system's.
+	// URL is the API's base; a trailing /v1 is allowed.
+	URL string
+	// Token is sent as a bearer token.
+	Token string
+
+	// CACert is a PEM file of the authorities to trust, in place of the system's.
 	CACert string
-	// Cert and Key are PEM files of the client's certificate; both or none.
+	// Cert and Key are the PEM files of the client's certificate; either both or
+	// none.
 	Cert string
 	Key  string
-	// UserAgent is sent with each request.
+
+	// UserAgent is sent with each request, for the server's log.
 	UserAgent string
 }
 
-// Client talks to one API. It is safe for concurrent use.
+// Client talks to one API. It is safe for concurrent use; Close releases its
+// idle connections.
 type Client struct {
 	base  *url.URL
 	token string
@@ -55,23 +69,30 @@ type Client struct {
 	http  *http.Client
 }
 
-// New makes a client; it does not talk to the API yet. A bad URL or certificate file is an error of kind ErrInvalid.
+// New returns a client without connecting to the API. A bad URL or certificate
+// file is an error of kind ErrInvalid.
 func New(opts Options) (*Client, error) {
 	if opts.URL == "" {
 		opts.URL = DefaultURL
 	}
+
 	base, err := url.Parse(opts.URL)
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%q is not the URL of an API", opts.URL).
 			WithHint("It looks like %s or https://cyborg.example.org:6666.", DefaultURL)
 	}
+
 	base.Path = strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/v1")
+
 	trust, err := tlsConfig(opts)
 	if err != nil {
 		return nil, err
 	}
+
 	return &Client{
 		base: base, token: opts.Token, agent: opts.UserAgent,
+		// The client has no overall timeout: a synchronous change and an event stream
+		// take as long as they take. Callers bound a request by its context.
 		http: &http.Client{
 			Transport: &http.Transport{
 				Proxy:               http.ProxyFromEnvironment,
@@ -86,12 +107,13 @@ func New(opts Options) (*Client, error) {
 	}, nil
 }
 
-// URL is the API's address, without /v1.
+// URL returns the API's base URL, without /v1.
 func (c *Client) URL() string { return c.base.String() }
 
-// Close closes idle connections.
+// Close closes the idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
+// tlsConfig reads the certificates of the options.
 func tlsConfig(opts Options) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if opts.CACert != "" {
@@ -99,14 +121,17 @@ func tlsConfig(opts Options) (*tls.Config, error) {
 		if err != nil {
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "cannot read the authorities' certificates: %w", err)
 		}
+
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s holds no PEM certificate", opts.CACert)
 		}
 	}
+
 	if (opts.Cert == "") != (opts.Key == "") {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "a client certificate needs its key, and a key its certificate")
 	}
+
 	if opts.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(opts.Cert, opts.Key)
 		if err != nil {
@@ -114,41 +139,52 @@ func tlsConfig(opts Options) (*tls.Config, error) {
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
+
 	return config, nil
 }
 
 // Option changes how one request is sent.
 type Option func(http.Header)
 
-// Async asks for the operation at once instead of its end (Prefer: respond-async, RFC 7240).
+// Async asks the API to answer at once with the operation, and not to wait for
+// its end (Prefer: respond-async, RFC 7240).
 func Async() Option { return func(h http.Header) { h.Set("Prefer", "respond-async") } }
 
-// Key makes the request safe to repeat: the API answers every repeat with the operation that the first one started.
-// A request without one gets a key of its own, so that a connection that breaks can be tried again.
+// Key sets the Idempotency-Key: the API answers each repetition of the request
+// with the operation that the first one started. A change without this option
+// gets a random key, so that it can be sent again after a broken connection.
 func Key(key string) Option { return func(h http.Header) { h.Set("Idempotency-Key", key) } }
 
-// IfMatch makes the change conditional on the version that was read.
+// IfMatch makes the change conditional: it fails with ErrChanged unless the
+// resource still has this ETag.
 func IfMatch(etag string) Option { return func(h http.Header) { h.Set("If-Match", etag) } }
 
+// request is one request to the API.
 type request struct {
-	method  string
-	path    string // below the base, escaped, beginning with /v1
-	query   url.Values
-	body    any // marshalled as JSON; nil for none
+	method string
+	// path begins with /v1 and is escaped already; the base URL goes before it.
+	path  string
+	query url.Values
+
+	// body is encoded as JSON; nil sends none.
+	body    any
 	options []Option
 }
 
-// Answer is what the API answered to a change.
+// Answer is the API's answer to a change.
 type Answer struct {
 	Status   int
 	Location string
 	ETag     string
-	// Operation is set where the work goes on (202): it is what the API calls it at that moment.
+
+	// Operation is set where the work continues (202), with its state at the time
+	// of the answer.
 	Operation *Operation
-	body      []byte
+
+	body []byte
 }
 
-// Created is the UUID of what the answer's Location names.
+// Created returns the UUID at the end of the answer's Location.
 func (a Answer) Created() (uuid.UUID, error) {
 	id, err := uuid.Parse(a.Location[strings.LastIndex(a.Location, "/")+1:])
 	if err != nil {
@@ -158,7 +194,7 @@ func (a Answer) Created() (uuid.UUID, error) {
 	return id, nil
 }
 
-// decode reads the body of an answer other than 202.
+// decode decodes the body of the answer.
 func (a Answer) decode(out any) error {
 	if err := json.Unmarshal(a.body, out); err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "the API's answer is not what was expected: %w", err).
@@ -167,7 +203,7 @@ func (a Answer) decode(out any) error {
 	return nil
 }
 
-// get asks for a document and decodes it.
+// get reads a resource and decodes it.
 func (c *Client) get(ctx context.Context, path string, query url.Values, out any) (Answer, error) {
 	answer, err := c.send(ctx, request{method: http.MethodGet, path: path, query: query})
 	if err != nil {
@@ -176,22 +212,31 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, out any
 	return answer, answer.decode(out)
 }
 
-// change sends a request that changes something and reads the operation of a 202.
+// change sends a request that changes something, and decodes the operation of a
+// 202.
 func (c *Client) change(ctx context.Context, req request) (Answer, error) {
+	// The caller's options come last, so that a Key among them wins.
 	req.options = append([]Option{Key(uuid.NewString())}, req.options...)
+
 	answer, err := c.send(ctx, req)
+
+	// The last try broke, too, so nobody knows whether the API has admitted the
+	// request.
 	if connectionBroke(err) {
 		return answer, cyborg.AsError(err).WithHint("It may have been admitted all the same: see `cyborg operation list`.")
 	}
+
 	if err != nil || answer.Status != http.StatusAccepted {
 		return answer, err
 	}
+
 	answer.Operation = &Operation{}
 	return answer, answer.decode(answer.Operation)
 }
 
-// send sends the request and reads the whole answer. Every request of this client can be repeated without harm: reads,
-// and changes that carry a key. So one whose connection broke before the answer is sent again.
+// send sends the request and reads the whole answer. A request whose connection
+// broke before the answer is sent again. That is safe for each request of this
+// client: it either reads, or carries an idempotency key.
 func (c *Client) send(ctx context.Context, req request) (Answer, error) {
 	var payload []byte
 	if req.body != nil {
@@ -200,15 +245,21 @@ func (c *Client) send(ctx context.Context, req request) (Answer, error) {
 			return Answer{}, cyborg.Errorf(cyborg.ErrInvalid, "cannot write the request as JSON: %w", err)
 		}
 	}
-	var broke error // what an earlier try ended with
+
+	// broke is the broken connection of an earlier try.
+	var broke error
 	for try := 1; ; try++ {
 		answer, err := c.sendOnce(ctx, req, payload)
 		if err != nil && broke != nil && connectionRefused(err) {
-			err = broke // that the API went away in the middle tells more than that it is away now
+			// Report that the API ended in the middle of the request, rather than
+			// that it is down now: the request may have been admitted.
+			err = broke
 		}
+
 		if !connectionBroke(err) || try == tries || ctx.Err() != nil {
 			return answer, err
 		}
+
 		broke = err
 		if pause(ctx, time.Duration(try)*200*time.Millisecond) != nil {
 			return answer, err
@@ -216,37 +267,48 @@ func (c *Client) send(ctx context.Context, req request) (Answer, error) {
 	}
 }
 
+// sendOnce sends the request once and reads its whole answer. A status of 300
+// or more becomes a *Problem.
 func (c *Client) sendOnce(ctx context.Context, req request, payload []byte) (Answer, error) {
 	resp, err := c.open(ctx, req, payload)
 	if err != nil {
 		return Answer{}, err
 	}
 	defer drop(resp)
+
+	// One byte more than allowed tells a body that is too large from one of exactly
+	// the limit.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err != nil {
 		return Answer{}, c.unreachable(ctx, err)
 	}
+
 	if len(body) > maxBody {
 		return Answer{}, cyborg.Errorf(cyborg.ErrInternal, "the API's answer is larger than %d bytes", maxBody)
 	}
+
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return Answer{}, newProblem(resp, body)
 	}
+
 	return Answer{
 		Status: resp.StatusCode, Location: resp.Header.Get("Location"), ETag: resp.Header.Get("ETag"), body: body,
 	}, nil
 }
 
-// open sends the request once and returns the answer with its body unread.
+// open sends the request once, and returns the answer with its body unread. The
+// caller closes the body.
 func (c *Client) open(ctx context.Context, req request, payload []byte) (*http.Response, error) {
 	target := c.base.String() + req.path
 	if len(req.query) > 0 {
 		target += "?" + req.query.Encode()
 	}
+
 	httpReq, err := http.NewRequestWithContext(ctx, req.method, target, bytes.NewReader(payload))
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "cannot make a request to %s: %w", target, err)
 	}
+
 	httpReq.Header.Set("Accept", "application/json, application/problem+json")
 	if payload != nil {
 		httpReq.Header.Set("Content-Type", "application/json")
@@ -257,9 +319,11 @@ func (c *Client) open(ctx context.Context, req request, payload []byte) (*http.R
 	if c.token != "" {
 		httpReq.Header.Set("Authorization", "Bearer "+c.token)
 	}
+
 	for _, option := range req.options {
 		option(httpReq.Header)
 	}
+
 	resp, err := c.http.Do(httpReq)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
@@ -267,21 +331,25 @@ func (c *Client) open(ctx context.Context, req request, payload []byte) (*http.R
 	return resp, nil
 }
 
-// drop closes an answer's body. Reading is over then, and nothing is to be learnt from a close that fails.
+// drop closes an answer's body. Its error is ignored: everything that is needed
+// was read before.
 func drop(resp *http.Response) { _ = resp.Body.Close() }
 
-// connectionBroke says that the API was reached and then the connection ended before the answer did.
+// connectionBroke reports whether the API was reached, and the connection ended
+// before the answer did.
 func connectionBroke(err error) bool {
 	_, broke := errors.AsType[*brokenConnection](err)
 	return broke
 }
 
+// connectionRefused reports whether no process listens at the address.
 func connectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// pause waits, or returns the context's error if that ends first.
+// pause waits for d, or returns the context's error where that ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 		return nil

@@ -17,99 +17,132 @@ import (
 )
 
 const (
-	// A stream on which nothing comes for this long, not even a comment, is taken for dead and opened again. The API
-	// sends a comment at least every 15 s.
+	// streamSilence is how long a stream may be silent before it is considered dead
+	// and opened again. The API sends a comment at least every 15 s, so three in a
+	// row must be missing.
 	streamSilence = 50 * time.Second
-	firstDelay    = 250 * time.Millisecond
-	longestDelay  = 5 * time.Second
+
+	// firstDelay and longestDelay bound the wait between two connections.
+	firstDelay   = 250 * time.Millisecond
+	longestDelay = 5 * time.Second
 )
 
-// errStreamOver is the API's word that nothing will ever come on this stream any more.
+// errStreamOver is the API's statement (204) that this stream will never have
+// anything more.
 var errStreamOver = errors.New("the event stream is over")
 
-// Trouble is told of each failure that is being waited out, and of nil when it is over. It may be nil.
+// Trouble is called with each failure that is being waited out, and with nil
+// when the API answers again. A nil Trouble is not called.
 type Trouble func(error)
 
-func (t Trouble) tell(err error) {
+// report calls t unless it is nil.
+func (t Trouble) report(err error) {
 	if t != nil {
 		t(err)
 	}
 }
 
-// feed reads one event stream across broken connections and restarts of the API.
+// feed reads one event stream, and survives broken connections and restarts of
+// the API. It belongs to one goroutine.
+
 type feed struct {
 	client *Client
 	path   string
 	query  url.Values
-	last   string // sent as Last-Event-ID
-	// trouble is told when the stream cannot be opened again at once.
+	// last is the id of the last message, which a new connection sends as
+	// Last-Event-ID to continue after it.
+	last string
+	// trouble learns of failures to open the stream.
+
 	trouble Trouble
 
-	conn    *messageReader
-	close   func()
-	delay   time.Duration
+	// conn and close belong to the open connection; both are nil without one.
+	conn  *messageReader
+	close func()
+
+	// delay is the last wait before a connection; 0 after a message.
+	delay time.Duration
+
+	// failing is set while trouble has an error that is not over.
 	failing bool
 }
 
-// next returns the next message. Its error is the context's, or one that trying again would not mend.
+// next returns the next message, reconnecting as often as needed. Its error is
+// the context's, or one that a retry would not change.
 func (f *feed) next(ctx context.Context) (message, error) {
+
 	for {
 		if f.conn == nil {
 			if err := f.connect(ctx); err != nil {
 				return message{}, err
 			}
 		}
+
 		msg, err := f.conn.next()
 		if err == nil {
 			f.last, f.delay = f.conn.lastID, 0
 			return msg, nil
 		}
+
 		f.delay = max(f.delay, f.conn.retry)
 		f.stop()
 		if ctx.Err() != nil {
 			return message{}, context.Cause(ctx)
 		}
+
+		// An orderly end is not a failure: the API closes its streams when it restarts.
 		if !errors.Is(err, io.EOF) {
 			f.fail(err)
 		}
+
 		if err := f.backOff(ctx); err != nil {
 			return message{}, err
 		}
 	}
 }
 
-// connect opens the stream, trying for as long as the context lasts.
+// connect opens the stream, and tries again for as long as the context lasts
+// and the failure may pass.
 func (f *feed) connect(ctx context.Context) error {
+
 	for {
 		err := f.open(ctx)
 		switch {
 		case err == nil:
 			if f.failing {
 				f.failing = false
-				f.trouble.tell(nil)
+				f.trouble.report(nil)
 			}
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case !passes(err):
+		case !isTransient(err):
 			return err
 		}
+
 		f.fail(err)
+		// The API's own advice is respected up to the longest delay.
 		if problem, ok := errors.AsType[*Problem](err); ok {
 			f.delay = max(f.delay, min(problem.RetryAfter, longestDelay))
 		}
+
 		if err := f.backOff(ctx); err != nil {
 			return err
 		}
 	}
 }
 
+// silence is the error of a stream that was silent for too long.
 func silence() error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "the API sent nothing for %s", streamSilence)
 }
 
+// open opens the stream once. A watchdog ends the connection when nothing
+// arrives for streamSilence, which covers the wait for the answer as well as
+// the stream itself.
 func (f *feed) open(parent context.Context) error {
 	ctx, cancel := context.WithCancel(parent)
+
 	watchdog := time.AfterFunc(streamSilence, cancel)
 	resp, err := f.client.open(ctx, request{ //nolint:bodyclose // f.close does, when the stream is left
 		method: http.MethodGet, path: f.path, query: f.query,
@@ -120,7 +153,10 @@ func (f *feed) open(parent context.Context) error {
 			}
 		}},
 	}, nil)
+
 	if err != nil {
+		// The watchdog's cancellation would look like the caller's; only the parent
+		// context shows whose it was.
 		silent := !watchdog.Stop() && parent.Err() == nil
 		cancel()
 		if silent {
@@ -128,6 +164,7 @@ func (f *feed) open(parent context.Context) error {
 		}
 		return err
 	}
+
 	if resp.StatusCode != http.StatusOK {
 		defer cancel()
 		defer drop(resp)
@@ -135,12 +172,14 @@ func (f *feed) open(parent context.Context) error {
 		if resp.StatusCode == http.StatusNoContent {
 			return errStreamOver
 		}
+
 		body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 		if err != nil {
 			return f.client.unreachable(parent, err)
 		}
 		return newProblem(resp, body)
 	}
+
 	f.conn = newMessageReader(resp.Body, func() { watchdog.Reset(streamSilence) })
 	f.conn.lastID = f.last
 	f.close = func() {
@@ -159,50 +198,62 @@ func (f *feed) stop() {
 	}
 }
 
+// fail reports a failure that is waited out.
 func (f *feed) fail(err error) {
 	f.failing = true
-	f.trouble.tell(err)
+	f.trouble.report(err)
 }
 
-// backOff waits before the next connection: twice as long each time, and not everybody at the same moment.
+// backOff waits before the next connection. The wait doubles each time, and
+// half of it is random, so that clients do not return all at once after a
+// restart of the API.
 func (f *feed) backOff(ctx context.Context) error {
 	f.delay = min(max(2*f.delay, firstDelay), longestDelay)
+
 	jitter := time.Duration(rand.Int64N(int64(f.delay) / 2)) //nolint:gosec // spreads load; nobody gains by guessing it
+
 	if pause(ctx, f.delay/2+jitter) != nil {
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// passes says whether a failure can end without anybody changing the request: the API is away, or has too much to do.
-func passes(err error) bool { return cyborg.ErrorKindOf(err).Retryable() }
+// isTransient reports whether a failure can pass without a change of the
+// request: the API is away or overloaded.
+func isTransient(err error) bool { return cyborg.ErrorKindOf(err).Retryable() }
 
-// EventFilter chooses events; empty fields choose all.
+// EventFilter selects events; an empty field selects all.
 type EventFilter struct {
 	Host        string
 	Accelerator uuid.UUID
 	Operation   uuid.UUID
 }
 
-// Events follows the feed of changes from after the given place on; from now on where that is empty ("0-0" is before
-// the first event that is kept). It reconnects without losing or repeating an event, and tells trouble meanwhile. It
-// ends with an error: the context's, or one that trying again would not mend.
+// Events follows the feed of changes after a cursor. An empty cursor means from
+// now on; "0-0" is before the first event that is kept. It reconnects without
+// losing or repeating an event, and reports failures to trouble meanwhile. The
+// sequence ends with an error: the context's, or one that a retry would not
+// change.
 func (c *Client) Events(ctx context.Context, filter EventFilter, after string, trouble Trouble) iter.Seq2[cyborg.Event, error] {
+
 	q := query{}
 	q.add("host", filter.Host)
 	q.addUUID("accelerator", filter.Accelerator)
 	q.addUUID("operation", filter.Operation)
+
 	return func(yield func(cyborg.Event, error) bool) {
 		f := &feed{client: c, path: "/v1/events", query: url.Values(q), last: after, trouble: trouble}
 		defer f.stop()
 		for {
 			msg, err := f.next(ctx)
 			var event cyborg.Event
+
 			if err == nil {
 				if jsonErr := json.Unmarshal([]byte(msg.data), &event); jsonErr != nil {
 					err = cyborg.Errorf(cyborg.ErrInternal, "the API sent an event that is not one: %w", jsonErr)
 				}
 			}
+
 			if !yield(event, err) || err != nil {
 				return
 			}

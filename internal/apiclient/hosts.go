@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// The collections of hosts and devices.
 const (
 	hostsPath   = "/v1/hosts"
 	devicesPath = "/v1/devices"
@@ -32,32 +33,37 @@ func (c *Client) HostHistory(ctx context.Context, name string, page Page) iter.S
 	return history(ctx, c, hostPath(name), page)
 }
 
-// ForgetHost deletes a silent host of which nothing is held.
+// ForgetHost deletes a host that is silent and of whose accelerators none is
+// held.
 func (c *Client) ForgetHost(ctx context.Context, name string) error {
 	_, err := c.change(ctx, request{method: http.MethodDelete, path: hostPath(name)})
 	return err
 }
 
-// Rescue has Nova reboot the instances of a host that may be without their accelerators since it booted.
+// Rescue has Nova reboot the instances of a host that may have lost their
+// accelerators when the host booted.
 func (c *Client) Rescue(ctx context.Context, host string, options ...Option) (Answer, error) {
 	return c.change(ctx, request{method: http.MethodPost, path: hostPath(host) + "/rescue", options: options})
 }
 
-// HostServices lists what each backend of a host offers.
+// HostServices lists the acceleration services that each backend of a host
+// offers.
 func (c *Client) HostServices(ctx context.Context, name string) ([]cyborg.Backend, error) {
 	return whole[cyborg.Backend](ctx, c, hostPath(name)+"/services", "service", nil)
 }
 
-// Discovery is what a host found when it was asked to look.
+// Discovery is what a host found when it was asked to look at its hardware.
 type Discovery struct {
-	Host       string         `json:"host"`
-	Sequence   int64          `json:"sequence"`
-	Generation int64          `json:"generation"`
-	Devices    map[string]int `json:"devices"` // by backend
-	Errors     []string       `json:"errors,omitempty"`
+	Host       string `json:"host"`
+	Sequence   int64  `json:"sequence"`
+	Generation int64  `json:"generation"`
+	// Devices counts the devices by backend.
+	Devices map[string]int `json:"devices"`
+	Errors  []string       `json:"errors,omitempty"`
 }
 
-// Discover asks a host to look at its hardware now; what it finds is recorded when this returns.
+// Discover asks a host to look at its hardware now. When it returns, what the
+// host found has been recorded.
 func (c *Client) Discover(ctx context.Context, host string) (found Discovery, err error) {
 	answer, err := c.change(ctx, request{method: http.MethodPost, path: hostPath(host) + "/discover"})
 	if err != nil {
@@ -66,27 +72,29 @@ func (c *Client) Discover(ctx context.Context, host string) (found Discovery, er
 	return found, answer.decode(&found)
 }
 
-// Services lists the running processes of the system.
+// Services lists the system's own processes: agents, conductors and APIs.
 func (c *Client) Services(ctx context.Context, page Page) iter.Seq2[cyborg.Service, error] {
 	return list(ctx, c, "/v1/services", "service", nil, page, cyborg.Service.Key)
 }
 
-// Drift is a difference between OpenStack Placement and the records, as the API shows it.
+// Drift is a difference between OpenStack and the records, as the API returns
+// it.
 type Drift struct {
 	cyborg.Drift
 
 	Repaired bool `json:"repaired"`
 }
 
-// DriftFilter chooses differences; empty fields choose all.
+// DriftFilter selects differences; an empty field selects all.
 type DriftFilter struct {
 	Hosts   []string
 	Classes []cyborg.DriftClass
-	// Open leaves out what is repaired.
+
+	// Open excludes differences that have been repaired.
 	Open bool
 }
 
-// Drift lists in what Placement and the records differed.
+// Drift lists the differences between OpenStack and the records.
 func (c *Client) Drift(ctx context.Context, filter DriftFilter, page Page) iter.Seq2[Drift, error] {
 	q := query{}
 	q.add("host", filter.Hosts...)
@@ -94,15 +102,18 @@ func (c *Client) Drift(ctx context.Context, filter DriftFilter, page Page) iter.
 	if filter.Open {
 		q.add("repaired", "false")
 	}
+
 	return list(ctx, c, "/v1/drift", "drift", url.Values(q), page, func(d Drift) string { return d.Key() })
 }
 
-// Drivers lists the backends of these hosts; of all where there are none.
+// Drivers lists the backends of these hosts, or those of all hosts where none
+// is named.
 func (c *Client) Drivers(ctx context.Context, hosts []string, page Page) iter.Seq2[cyborg.Backend, error] {
 	query := url.Values{}
 	if len(hosts) > 0 {
 		query["host"] = hosts
 	}
+
 	return list(ctx, c, "/v1/drivers", "driver", query, page, cyborg.Backend.Key)
 }
 
@@ -112,19 +123,22 @@ func (c *Client) Driver(ctx context.Context, host, backend string) (found cyborg
 	return found, err
 }
 
-// ConfigureInstall enables a backend of a compiled-in driver on a host.
+// InstallDriver enables a backend of a driver that the host's agent has
+// compiled in. An empty driver means the one of the backend's name.
 func (c *Client) InstallDriver(ctx context.Context, host, backend, driver string, settings cyborg.JSONObject, options ...Option) (Answer, error) {
 	body := map[string]any{"name": backend}
 	if driver != "" {
 		body["driver"] = driver
 	}
+
 	if len(settings) > 0 {
 		body["options"] = settings
 	}
+
 	return c.change(ctx, request{method: http.MethodPost, path: hostPath(host) + "/drivers", body: body, options: options})
 }
 
-// ConfigureUpdate changes the options of a backend.
+// UpdateDriver replaces all options of a backend.
 func (c *Client) UpdateDriver(ctx context.Context, host, backend string, settings cyborg.JSONObject, options ...Option) (Answer, error) {
 	return c.change(ctx, request{
 		method: http.MethodPut, path: driverPath(host, backend),
@@ -132,19 +146,21 @@ func (c *Client) UpdateDriver(ctx context.Context, host, backend string, setting
 	})
 }
 
-// ConfigureUninstall disables a backend; the API refuses it while one of its devices is in use.
+// UninstallDriver disables a backend. The API rejects it while one of the
+// backend's devices is in use.
 func (c *Client) UninstallDriver(ctx context.Context, host, backend string, options ...Option) (Answer, error) {
 	return c.change(ctx, request{method: http.MethodDelete, path: driverPath(host, backend), options: options})
 }
 
-// Device is a physical card as the API shows it.
+// Device is a physical card as the API returns it.
 type Device struct {
 	cyborg.Device
 
+	// Accelerators is set for a single device; lists omit it.
 	Accelerators []Accelerator `json:"accelerators,omitempty"`
 }
 
-// DeviceFilter chooses devices; empty fields choose all.
+// DeviceFilter selects devices; an empty field selects all.
 type DeviceFilter struct {
 	Prefix  string // how the UUID begins, eight characters or more
 	Hosts   []string
@@ -152,13 +168,14 @@ type DeviceFilter struct {
 	Vendors []string
 }
 
-// Devices lists devices.
+// Devices lists the devices that match the filter.
 func (c *Client) Devices(ctx context.Context, filter DeviceFilter, page Page) iter.Seq2[Device, error] {
 	q := query{}
 	q.add("uuid_prefix", filter.Prefix)
 	q.add("host", filter.Hosts...)
 	q.add("type", asStrings(filter.Types)...)
 	q.add("vendor_id", filter.Vendors...)
+
 	return list(ctx, c, devicesPath, "device", url.Values(q), page, func(d Device) string { return d.UUID.String() })
 }
 
@@ -168,12 +185,14 @@ func (c *Client) Device(ctx context.Context, id uuid.UUID) (device Device, err e
 	return device, err
 }
 
-// DeviceHistory lists what happened to a device and its accelerators, oldest first.
+// DeviceHistory lists the events of a device and its accelerators, oldest
+// first.
 func (c *Client) DeviceHistory(ctx context.Context, id uuid.UUID, page Page) iter.Seq2[cyborg.Event, error] {
 	return history(ctx, c, devicePath(id), page)
 }
 
-// MaintainDevice takes all accelerators of a device out of use for a while, or none.
+// MaintainDevice puts all accelerators of a device into maintenance, or none
+// where one cannot be.
 func (c *Client) MaintainDevice(ctx context.Context, id uuid.UUID, what Maintaining) (Device, error) {
 	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/maintain", body: what})
 }
@@ -183,6 +202,7 @@ func (c *Client) EnableDevice(ctx context.Context, id uuid.UUID) (Device, error)
 	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/enable"})
 }
 
+// changeDevice sends a change whose answer is the device.
 func (c *Client) changeDevice(ctx context.Context, req request) (device Device, err error) {
 	answer, err := c.change(ctx, req)
 	if err != nil {
@@ -191,7 +211,8 @@ func (c *Client) changeDevice(ctx context.Context, req request) (device Device, 
 	return device, answer.decode(&device)
 }
 
-// Usage is a census: the hosts (all where none is named) are asked now.
+// Usage asks the hosts (all where none is named) for the present use of their
+// accelerators. A host that does not answer has its error in the census.
 func (c *Client) Usage(ctx context.Context, hosts ...string) (census cyborg.Census, err error) {
 	q := query{}
 	q.add("host", hosts...)
@@ -199,10 +220,13 @@ func (c *Client) Usage(ctx context.Context, hosts ...string) (census cyborg.Cens
 	return census, err
 }
 
+// devicePath is the resource of one device.
 func devicePath(id uuid.UUID) string { return devicesPath + "/" + id.String() }
 
+// hostPath is the resource of one host, whose name may need escaping.
 func hostPath(name string) string { return hostsPath + "/" + url.PathEscape(name) }
 
+// driverPath is the resource of one backend.
 func driverPath(host, backend string) string {
 	return hostPath(host) + "/drivers/" + url.PathEscape(backend)
 }

@@ -12,17 +12,19 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// operationsPath is the collection of operations.
 const operationsPath = "/v1/operations"
 
-// Operation is an operation as the API shows it.
+// Operation is an operation as the API returns it.
 type Operation struct {
 	cyborg.Operation
 
-	// WorkflowID finds the operation's run in Temporal.
+	// WorkflowID identifies the operation's run in Temporal.
 	WorkflowID string `json:"workflow_id"`
 }
 
-// OperationFilter chooses operations; empty fields choose all. Fields are ANDed, values of one field ORed.
+// OperationFilter selects operations. An empty field selects all; an operation
+// must match every field, and one value of each field.
 type OperationFilter struct {
 	IDs         []uuid.UUID
 	Prefix      string // how the id begins, eight characters or more
@@ -30,8 +32,8 @@ type OperationFilter struct {
 	States      []cyborg.OperationState
 	Hosts       []string
 	Accelerator uuid.UUID
-	Device      uuid.UUID // excludes Accelerator
-	Open        *bool     // those that have not ended, or those that have
+	Device      uuid.UUID // cannot be combined with Accelerator
+	Open        *bool     // true: not ended yet; false: ended
 }
 
 // Operations lists operations, newest first.
@@ -40,6 +42,7 @@ func (c *Client) Operations(ctx context.Context, filter OperationFilter, page Pa
 	for _, id := range filter.IDs {
 		q.addUUID("id", id)
 	}
+
 	q.add("id_prefix", filter.Prefix)
 	q.add("kind", asStrings(filter.Kinds)...)
 	q.add("state", asStrings(filter.States)...)
@@ -49,27 +52,31 @@ func (c *Client) Operations(ctx context.Context, filter OperationFilter, page Pa
 	if filter.Open != nil {
 		q.add("open", strconv.FormatBool(*filter.Open))
 	}
+
 	return list(ctx, c, operationsPath, "operation", url.Values(q), page, func(o Operation) string { return o.ID.String() })
 }
 
-// Operation reads one operation, with the progress of its running step.
+// Operation reads one operation, with the progress of its running step. An
+// unknown id is ErrNotFound.
 func (c *Client) Operation(ctx context.Context, id uuid.UUID) (operation Operation, err error) {
 	operation, _, err = c.readOperation(ctx, id)
 	return operation, err
 }
 
-// readOperation also returns the operation as it came, for comparison.
+// readOperation also returns the text of the answer, by which Watch detects
+// changes.
 func (c *Client) readOperation(ctx context.Context, id uuid.UUID) (operation Operation, text []byte, err error) {
 	answer, err := c.get(ctx, operationPath(id), nil, &operation)
 	return operation, answer.body, err
 }
 
-// OperationHistory lists what an operation changed, oldest first.
+// OperationHistory lists the events of an operation, oldest first.
 func (c *Client) OperationHistory(ctx context.Context, id uuid.UUID, page Page) iter.Seq2[cyborg.Event, error] {
 	return history(ctx, c, operationPath(id), page)
 }
 
-// CancelOperation asks an operation to stop and undo what it did. It has not ended when this returns.
+// CancelOperation asks an operation to stop and to undo what it did. The
+// operation has usually not ended when this returns.
 func (c *Client) CancelOperation(ctx context.Context, id uuid.UUID, options ...Option) (operation Operation, err error) {
 	answer, err := c.change(ctx, request{method: http.MethodPost, path: operationPath(id) + "/cancel", options: options})
 	if err != nil {
@@ -78,9 +85,11 @@ func (c *Client) CancelOperation(ctx context.Context, id uuid.UUID, options ...O
 	return operation, answer.decode(&operation)
 }
 
-// RetryOperation admits a new operation with the input of one that failed.
+// RetryOperation starts a new operation with the input of one that did not
+// succeed.
 func (c *Client) RetryOperation(ctx context.Context, id uuid.UUID, options ...Option) (Answer, error) {
 	return c.change(ctx, request{method: http.MethodPost, path: operationPath(id) + "/retry", options: options})
 }
 
+// operationPath is the resource of one operation.
 func operationPath(id uuid.UUID) string { return operationsPath + "/" + id.String() }

@@ -23,15 +23,17 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Problem is an error answer of the API (RFC 9457). It wraps the *cyborg.Error that the API sent.
+// Problem is an error answer of the API (RFC 9457). It wraps the *cyborg.Error
+// that the API sent, or one made from the HTTP status where something else
+// answered, such as a proxy.
 type Problem struct {
 	Status     int           // HTTP status
-	RequestID  string        // for the operator's logs
+	RequestID  string        // finds the request in the server's log
 	RetryAfter time.Duration // zero where the API did not say
 	Err        *cyborg.Error
 }
 
-// Error is the API's message.
+// Error returns the API's message.
 func (p *Problem) Error() string { return p.Err.Error() }
 
 // Unwrap returns the *cyborg.Error.
@@ -47,17 +49,20 @@ type problemBody struct {
 	Operation uuid.UUID        `json:"operation_id"`
 }
 
-// What is taken of an answer at most: whatever answers in the API's place may say anything.
+// Limits of what is taken from an error answer: a proxy or another service may
+// send anything.
 const (
 	longestText       = 1000 // characters
 	longestRetryAfter = 3600 // seconds
 )
 
+// newProblem converts an error answer.
 func newProblem(resp *http.Response, body []byte) *Problem {
 	problem := &Problem{Status: resp.StatusCode, RequestID: cyborg.Sanitize(resp.Header.Get("X-Openstack-Request-Id"), longestText)}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
 		problem.RetryAfter = time.Duration(min(seconds, longestRetryAfter)) * time.Second
 	}
+
 	var parsed problemBody
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if media != "application/problem+json" || json.Unmarshal(body, &parsed) != nil || parsed.Kind == "" {
@@ -65,21 +70,26 @@ func newProblem(resp *http.Response, body []byte) *Problem {
 			WithHint("That is not how a Cyborg API tells an error; check the URL, and what stands between here and there.")
 		return problem
 	}
+
 	message := cmp.Or(parsed.Detail, parsed.Title, resp.Status)
 	if parsed.RequestID != "" {
 		problem.RequestID = cyborg.Sanitize(parsed.RequestID, longestText)
 	}
-	if !slices.Contains(cyborg.ErrorKinds(), parsed.Kind) { // of a later release
+
+	if !slices.Contains(cyborg.ErrorKinds(), parsed.Kind) { // a later release has a new kind
 		parsed.Kind = kindOfStatus(resp.StatusCode)
 	}
+
 	problem.Err = &cyborg.Error{
 		Kind: parsed.Kind, Message: cyborg.Sanitize(message, longestText), Hint: cyborg.Sanitize(parsed.Hint, longestText),
 		Operation: parsed.Operation,
 	}
+
 	return problem
 }
 
-// kindOfStatus is for answers that are not the API's own, such as a proxy's.
+// kindOfStatus is the kind of an error that has none of its own, such as a
+// proxy's.
 func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusUnauthorized:
@@ -95,26 +105,30 @@ func kindOfStatus(status int) cyborg.ErrorKind {
 	case http.StatusGatewayTimeout:
 		return cyborg.ErrTimeout
 	}
+
 	if status < http.StatusInternalServerError {
 		return cyborg.ErrInvalid
 	}
 	return cyborg.ErrInternal
 }
 
-// brokenConnection is a connection that ended before its answer.
+// brokenConnection marks an error of a connection that ended before its answer:
+// the API may have received the request.
 type brokenConnection struct{ err error }
 
 func (b *brokenConnection) Error() string { return b.err.Error() }
 func (b *brokenConnection) Unwrap() error { return b.err }
 
-// unreachable says in one sentence why no answer came.
+// unreachable converts an error of the transport to one sentence about why no
+// answer came, with a hint. The end of the context is returned as its cause.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		err = wrapped.Err // it repeats the method and the URL
+		err = wrapped.Err // the prefix has the method and the URL once more
 	}
+
 	at := c.base.Redacted()
 	switch {
 	case connectionRefused(err):
@@ -126,18 +140,24 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "%s closed the connection before it answered: %w", at, &brokenConnection{err})
 	}
+
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot find the host of %s: %w", at, dns).WithHint("Check --url or CYBORG_URL.")
 	}
+
+	// net/http has no type for this error.
 	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "%s speaks http, not https", at).WithHint("Check --url or CYBORG_URL.")
 	}
+
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "%s does not answer: %w", at, err).WithHint("Check --url or CYBORG_URL.")
 	}
+
 	return cyborg.Errorf(cyborg.ErrUnavailable, "cannot talk to %s: %w", at, err).WithHint("See that it is Cyborg's API, and check --url or CYBORG_URL.")
 }
 
+// isCertificateError reports whether the server's certificate is not trusted.
 func isCertificateError(err error) bool {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return true

@@ -10,19 +10,23 @@ import (
 	"github.com/google/uuid"
 )
 
-// watchInterval is how often a watched operation is read where its stream says nothing: progress within a step is no
-// event, and a stream can be away.
+// watchInterval is how often a watched operation is read without a message of
+// its stream: progress within a step sends none, and the stream may be broken.
 const watchInterval = time.Second
 
-// Watch yields an operation now and whenever it has changed, until it has ended; the last one yielded is the end. It
-// waits out an API that is away, and tells trouble meanwhile. An error ends it: the context's, or one that trying again
-// would not mend.
+// Watch yields an operation now and whenever it has changed, until it has
+// ended; the last one is the ended operation. While the API is away it waits,
+// and reports the failures to trouble. An error ends the sequence: the
+// context's, or one that a retry would not change.
 func (c *Client) Watch(ctx context.Context, id uuid.UUID, trouble Trouble) iter.Seq2[Operation, error] {
 	return func(yield func(Operation, error) bool) {
+		// The goroutine below ends before Watch returns: the deferred calls cancel its
+		// context and then wait for it.
 		ctx, cancel := context.WithCancel(ctx)
+		// One pending notification is enough: a read after it sees every change.
 		changed := make(chan struct{}, 1)
 		var stream sync.WaitGroup
-		stream.Go(func() { c.notice(ctx, id, changed) })
+		stream.Go(func() { c.notifyChanges(ctx, id, changed) })
 		defer stream.Wait()
 		defer cancel()
 
@@ -36,6 +40,7 @@ func (c *Client) Watch(ctx context.Context, id uuid.UUID, trouble Trouble) iter.
 			case fresh && !yield(operation, nil), operation.State.Ended():
 				return
 			}
+
 			if err := w.wait(ctx, changed); err != nil {
 				yield(Operation{}, err)
 				return
@@ -44,55 +49,67 @@ func (c *Client) Watch(ctx context.Context, id uuid.UUID, trouble Trouble) iter.
 	}
 }
 
-// notice says on changed when the operation's stream sent something. Whatever ends the stream, reading goes on by the
-// clock, so an error here is not lost: the read meets it too.
-func (c *Client) notice(ctx context.Context, id uuid.UUID, changed chan<- struct{}) {
+// notifyChanges sends on changed for each message of the operation's stream.
+// Whatever ends the stream, Watch continues by the clock, and its next read
+// meets the same error, so it can be ignored here.
+func (c *Client) notifyChanges(ctx context.Context, id uuid.UUID, changed chan<- struct{}) {
 	f := &feed{client: c, path: operationPath(id) + "/events"}
 	defer f.stop()
 	for {
 		if _, err := f.next(ctx); err != nil {
 			return
 		}
+
 		select {
 		case changed <- struct{}{}:
-		default: // one that waits to be read is enough
+		default: // a notification is pending already
 		}
 	}
 }
 
+// watch is the state of one Watch.
 type watch struct {
 	client  *Client
 	id      uuid.UUID
 	trouble Trouble
-	last    []byte // the operation as it last came
+
+	// last is the text of the last answer, to detect changes.
+	last []byte
+	// failing is set while the API cannot be reached.
 	failing bool
 }
 
-// read reads the operation and says whether it has changed. While the API is away it returns what it last saw.
+// read reads the operation, and reports whether it has changed since the last
+// read. While the API is away it returns the zero Operation, which has not
+// ended, and no error.
 func (w *watch) read(ctx context.Context) (operation Operation, fresh bool, err error) {
 	operation, text, err := w.client.readOperation(ctx, w.id)
 	switch {
 	case err == nil:
 		if w.failing {
 			w.failing = false
-			w.trouble.tell(nil)
+			w.trouble.report(nil)
 		}
 		fresh = !bytes.Equal(w.last, text)
 		w.last = text
 		return operation, fresh, nil
 	case ctx.Err() != nil:
 		return operation, false, context.Cause(ctx)
-	case !passes(err):
+	case !isTransient(err):
 		return operation, false, err
 	}
+
 	w.failing = true
-	w.trouble.tell(err)
+	w.trouble.report(err)
 	return Operation{}, false, nil
 }
 
+// wait returns at the next change or after watchInterval, or with the context's
+// error.
 func (w *watch) wait(ctx context.Context, changed <-chan struct{}) error {
 	timer := time.NewTimer(watchInterval)
 	defer timer.Stop()
+
 	select {
 	case <-changed:
 	case <-timer.C:

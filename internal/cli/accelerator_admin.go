@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// acceleratorSet is `accelerator set`.
 func (s *shell) acceleratorSet() *cobra.Command {
 	var specs specFlags
 	var unset []string
@@ -21,11 +22,14 @@ func (s *shell) acceleratorSet() *cobra.Command {
 			"changed them since this command read them.",
 		Args: takes("ACCELERATOR"),
 	}
+
 	p := s.printer(cmd)
 	specs.addFlags(cmd)
 	cmd.Flags().StringArrayVar(&unset, "unset-capability", nil, "take this top-level key out of the capability tree; repeatable")
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
+
 		patch, err := specs.specs(cmd)
 		if err != nil {
 			return err
@@ -33,14 +37,20 @@ func (s *shell) acceleratorSet() *cobra.Command {
 		if patch.Remote == nil && patch.Remotable == nil && patch.Type == nil && patch.Capability == nil && len(unset) == 0 {
 			return usageErrorf(cmd, "nothing to set")
 		}
+
 		client, id, err := s.named(ctx, args[0])
 		if err != nil {
 			return err
 		}
+
 		present, etag, err := client.Accelerator(ctx, id)
 		if err != nil {
 			return err
 		}
+
+		// The API replaces the capability tree as a whole, so the change is merged into
+		// the present tree here. If-Match below makes the API reject the request where
+		// somebody else has changed the tree in between.
 		if patch.Capability != nil || len(unset) > 0 {
 			tree := cyborg.JSONObject(overlay(present.Specs.Capability, patch.Capability))
 			for _, key := range unset {
@@ -48,10 +58,12 @@ func (s *shell) acceleratorSet() *cobra.Command {
 			}
 			patch.Capability = tree
 		}
+
 		var options []apiclient.Option
 		if etag != "" {
 			options = append(options, apiclient.IfMatch(etag))
 		}
+
 		changed, err := client.SetSpecs(ctx, id, patch, options...)
 		if err != nil {
 			return err
@@ -61,12 +73,13 @@ func (s *shell) acceleratorSet() *cobra.Command {
 	return cmd
 }
 
-// overlay lays one tree over another, leaf by leaf.
+// overlay merges one tree into a copy of another, leaf by leaf.
 func overlay(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
 	if out == nil {
 		out = map[string]any{}
 	}
+
 	for key, value := range over {
 		branch, ok := value.(map[string]any)
 		below, okBelow := out[key].(map[string]any)
@@ -78,12 +91,14 @@ func overlay(base, over map[string]any) map[string]any {
 	return out
 }
 
-// maintenance are the flags of what takes something out of use for a while.
+// maintenance holds the flags of commands that take something out of use for a
+// while.
 type maintenance struct {
 	reason, until string
 	length        time.Duration
 }
 
+// addFlags adds --reason, --until and --for.
 func (m *maintenance) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&m.reason, "reason", "", "why (required)")
@@ -92,25 +107,30 @@ func (m *maintenance) addFlags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("until", "for")
 }
 
-func (m *maintenance) read(cmd *cobra.Command) (what apiclient.Maintaining, err error) {
-	what.Reason = m.reason
+// read checks the flags and returns the request.
+func (m *maintenance) read(cmd *cobra.Command) (request apiclient.Maintaining, err error) {
+	request.Reason = m.reason
 	if strings.TrimSpace(m.reason) == "" {
-		return what, usageErrorf(cmd, "--reason is missing; whoever meets this accelerator will want to know why")
+		return request, usageErrorf(cmd, "--reason is missing; whoever meets this accelerator will want to know why")
 	}
+
 	if m.until != "" {
-		if what.Until, err = time.Parse(time.RFC3339, m.until); err != nil {
-			return what, usageErrorf(cmd, "--until %q is not a moment such as 2026-01-31T18:00:00Z", m.until)
+		if request.Until, err = time.Parse(time.RFC3339, m.until); err != nil {
+			return request, usageErrorf(cmd, "--until %q is not a moment such as 2026-01-31T18:00:00Z", m.until)
 		}
 	}
+
 	if cmd.Flags().Changed("for") {
 		if m.length <= 0 {
-			return what, usageErrorf(cmd, "--for %s is not a time ahead", m.length)
+			return request, usageErrorf(cmd, "--for %s is not a time ahead", m.length)
 		}
-		what.For = m.length.String()
+		request.For = m.length.String()
 	}
-	return what, nil
+
+	return request, nil
 }
 
+// acceleratorMaintain is `accelerator maintain`.
 func (s *shell) acceleratorMaintain() *cobra.Command {
 	var flags maintenance
 	cmd := &cobra.Command{
@@ -120,18 +140,22 @@ func (s *shell) acceleratorMaintain() *cobra.Command {
 			"Who holds it keeps it.",
 		Args: takes("ACCELERATOR"),
 	}
+
 	p := s.printer(cmd)
 	flags.addFlags(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		what, err := flags.read(cmd)
+		request, err := flags.read(cmd)
 		if err != nil {
 			return err
 		}
+
 		client, id, err := s.named(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
-		changed, err := client.Maintain(cmd.Context(), id, what)
+
+		changed, err := client.Maintain(cmd.Context(), id, request)
 		if err != nil {
 			return err
 		}
@@ -140,14 +164,17 @@ func (s *shell) acceleratorMaintain() *cobra.Command {
 	return cmd
 }
 
+// acceleratorEnable is `accelerator enable`.
 func (s *shell) acceleratorEnable() *cobra.Command {
 	cmd := &cobra.Command{Use: "enable ACCELERATOR", Short: "End an accelerator's maintenance", Args: takes("ACCELERATOR")}
+
 	p := s.printer(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, id, err := s.named(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
+
 		changed, err := client.Enable(cmd.Context(), id)
 		if err != nil {
 			return err

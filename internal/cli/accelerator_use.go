@@ -13,7 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// specFlags are the flags of acc_specs.
+// specFlags are the flags that become the acc_specs of a request.
 type specFlags struct {
 	patch        cyborg.SpecsPatch
 	remote       bool
@@ -22,17 +22,19 @@ type specFlags struct {
 	capabilities []string
 }
 
-// addFlags adds what an operator may wish for as well as set.
+// addFlags adds the flags of specs that both a wish (create) and a setting
+// (update) can have.
 func (f *specFlags) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&f.remote, "remote", false, "reached over a network (--remote=false: not)")
 	flags.BoolVar(&f.remotable, "remotable", false, "usable from another host (--remotable=false: not)")
 	flags.StringVar(&f.accType, "acc-type", "", "what it does, such as crypto")
-	allowEmpty(flags, "acc-type") // a type that is none
+	allowEmpty(flags, "acc-type") // an empty type clears it
 	flags.StringArrayVar(&f.capabilities, "capability", nil, "KEY=VALUE of the capability tree, such as memory.gib=16; repeatable")
 }
 
-// specs is the patch of the flags that were given.
+// specs returns a patch with only those values whose flags were given: an
+// absent flag leaves its value as it is.
 func (f *specFlags) specs(cmd *cobra.Command) (cyborg.SpecsPatch, error) {
 	patch := f.patch
 	flags := cmd.Flags()
@@ -45,6 +47,7 @@ func (f *specFlags) specs(cmd *cobra.Command) (cyborg.SpecsPatch, error) {
 	if flags.Changed("acc-type") {
 		patch.Type = &f.accType
 	}
+
 	if len(f.capabilities) > 0 {
 		tree, err := parseTree(cmd, "capability", f.capabilities)
 		if err != nil {
@@ -52,14 +55,18 @@ func (f *specFlags) specs(cmd *cobra.Command) (cyborg.SpecsPatch, error) {
 		}
 		patch.Capability = tree
 	}
+
 	return patch, nil
 }
 
+// acceleratorCreate is `accelerator create`, which provisions an accelerator
+// under a name.
 func (s *shell) acceleratorCreate() *cobra.Command {
 	var specs specFlags
 	var pick, host, kind, vendor, product string
 	var num int
 	var wait waiting
+
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Take an accelerator into service under a name",
@@ -67,9 +74,11 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 			"has NAME already, or else the best that satisfies the wishes.",
 		Args: takes("NAME"),
 	}
+
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
 	specs.addFlags(cmd)
+
 	flags := cmd.Flags()
 	flags.StringVar(&pick, "accelerator", "", "take this one (UUID or present name)")
 	flags.StringVar(&host, hostKey, "", "on this host")
@@ -77,12 +86,14 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 	flags.StringVar(&vendor, "vendor-id", "", "of this vendor, a PCI id such as 10de")
 	flags.StringVar(&product, "product-id", "", "of this product, a PCI id such as 20b0")
 	flags.IntVar(&num, "num", 0, "for at least so many consumers")
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		wish, err := specs.specs(cmd)
 		if err != nil {
 			return err
 		}
+
 		if flags.Changed("device-type") {
 			wish.DeviceType = new(deviceType(kind))
 		}
@@ -99,20 +110,23 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 		if flags.Changed("num") {
 			wish.Num = &num
 		}
-		what := apiclient.Provisioning{Name: args[0], Specs: wish, Host: host}
+
+		request := apiclient.Provisioning{Name: args[0], Specs: wish, Host: host}
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
 		if pick != "" {
-			if what.UUID, err = s.accelerator(ctx, client, pick); err != nil {
+			if request.UUID, err = s.accelerator(ctx, client, pick); err != nil {
 				return err
 			}
 		}
-		answer, err := client.Provision(ctx, what, apiclient.Async())
+
+		answer, err := client.Provision(ctx, request, apiclient.Async())
 		if err != nil {
 			return err
 		}
+
 		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
 			id, err := provisioned(answer, operation)
 			if err != nil {
@@ -121,10 +135,12 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 			return p.acceleratorOf(ctx, client, id)
 		})
 	}
+
 	return cmd
 }
 
-// provisioned is which accelerator a provision took.
+// provisioned returns the accelerator that a provision took. Nobody waited for
+// the operation where it is nil; the answer names the accelerator then.
 func provisioned(answer apiclient.Answer, operation *apiclient.Operation) (uuid.UUID, error) {
 	if operation == nil {
 		return answer.Created()
@@ -136,32 +152,42 @@ func provisioned(answer apiclient.Answer, operation *apiclient.Operation) (uuid.
 	return id, nil
 }
 
-// change is a verb that runs an operation on one accelerator.
+// change is a command that runs an operation on one accelerator.
 type change struct {
-	shows bool                       // prints the accelerator in the end
-	named func(args []string) string // which argument names the accelerator
+	// shows prints the accelerator at the end in every format, and not only as JSON and YAML.
+	shows bool
+	// named picks the argument that names the accelerator.
+	named func(args []string) string
+	// start sends the request.
 	start func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error)
-	// losses says what is lost by it, and by whom; nil for a verb by which nothing ever is.
+	// losses lists who loses what, for the user to agree to; it is nil for a
+	// command by which nobody ever loses anything.
 	losses func(ctx context.Context, client *apiclient.Client, id uuid.UUID) ([]string, error)
 }
 
 func first(args []string) string  { return args[0] }
 func second(args []string) string { return args[1] }
 
+// operate completes a command that runs an operation: it asks for consent,
+// starts the operation, waits as the flags say, and prints the outcome.
 func (s *shell) operate(cmd *cobra.Command, c change) *cobra.Command {
 	var wait waiting
 	var agreed consent
+
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
 	if c.losses != nil {
 		agreed.addFlags(cmd)
 	}
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		client, id, err := s.named(ctx, c.named(args))
 		if err != nil {
 			return err
 		}
+
+		// With --yes the losses need not be read at all.
 		if c.losses != nil && !agreed.yes {
 			losses, err := c.losses(ctx, client, id)
 			if err != nil {
@@ -171,35 +197,42 @@ func (s *shell) operate(cmd *cobra.Command, c change) *cobra.Command {
 				return err
 			}
 		}
+
 		answer, err := c.start(ctx, client, id, args)
 		if err != nil {
 			return err
 		}
+
 		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
 			if operation == nil && !s.quiet {
-				if err := s.sayNothing(ctx, client, id); err != nil {
+				if err := s.reportNoChange(ctx, client, id); err != nil {
 					return err
 				}
 			}
+
 			if !c.shows && !p.objects() {
 				return nil
 			}
 			return p.acceleratorOf(ctx, client, id)
 		})
 	}
+
 	return cmd
 }
 
-// sayNothing says that there was nothing to do, and who has the accelerator: perhaps somebody else was meant.
-func (s *shell) sayNothing(ctx context.Context, client *apiclient.Client, id uuid.UUID) error {
+// reportNoChange says that there was nothing to do, and who has the
+// accelerator: the user may have meant another holder.
+func (s *shell) reportNoChange(ctx context.Context, client *apiclient.Client, id uuid.UUID) error {
 	a, _, err := client.Accelerator(ctx, id)
 	if err != nil {
 		return err
 	}
+
 	if len(a.Holders) == 0 {
 		s.sayf("There was nothing to do.")
 		return nil
 	}
+
 	var names []string
 	for _, holder := range a.Holders {
 		names = append(names, fmt.Sprintf("%s %s", holder.Kind, holder.ID))
@@ -208,12 +241,14 @@ func (s *shell) sayNothing(ctx context.Context, client *apiclient.Client, id uui
 	return nil
 }
 
+// acceleratorReady is `accelerator ready`.
 func (s *shell) acceleratorReady() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ready ACCELERATOR",
 		Short: "Take an accelerator into service under its present name",
 		Args:  takes("ACCELERATOR"),
 	}
+
 	return s.operate(cmd, change{
 		shows: true, named: first,
 		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
@@ -222,6 +257,7 @@ func (s *shell) acceleratorReady() *cobra.Command {
 	})
 }
 
+// acceleratorRetire is `accelerator retire`.
 func (s *shell) acceleratorRetire() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retire ACCELERATOR",
@@ -229,6 +265,7 @@ func (s *shell) acceleratorRetire() *cobra.Command {
 		Long:  "Has its driver uninstall an accelerator that nobody holds. It is inactive then, and keeps its name.",
 		Args:  takes("ACCELERATOR"),
 	}
+
 	return s.operate(cmd, change{
 		shows: true, named: first,
 		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
@@ -237,10 +274,11 @@ func (s *shell) acceleratorRetire() *cobra.Command {
 	})
 }
 
-// holderFlags name who holds, or is to hold, a handle.
+// holderFlags name the present or future holder of a handle.
 type holderFlags struct{ instance, host, service string }
 
-// addFlags adds a flag for each kind of holder; the preposition says which way the accelerator goes.
+// addFlags adds a flag for each kind of holder. The preposition starts their
+// help: "give it to" or "only from".
 func (f *holderFlags) addFlags(cmd *cobra.Command, preposition string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.instance, "instance", "", preposition+" this instance, a virtual machine (UUID)")
@@ -249,7 +287,8 @@ func (f *holderFlags) addFlags(cmd *cobra.Command, preposition string) {
 	cmd.MarkFlagsMutuallyExclusive("instance", "host", "service")
 }
 
-// holder is the one that was named, or the zero Holder.
+// holder returns the holder that the flags name, or the zero Holder where none
+// was given.
 func (f *holderFlags) holder() cyborg.Holder {
 	switch {
 	case f.instance != "":
@@ -262,6 +301,7 @@ func (f *holderFlags) holder() cyborg.Holder {
 	return cyborg.Holder{}
 }
 
+// acceleratorAttach is `accelerator attach`.
 func (s *shell) acceleratorAttach() *cobra.Command {
 	var to holderFlags
 	cmd := &cobra.Command{
@@ -271,7 +311,9 @@ func (s *shell) acceleratorAttach() *cobra.Command {
 			"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.",
 		Args: takes("ACCELERATOR"),
 	}
+
 	to.addFlags(cmd, "give it to")
+
 	return s.operate(cmd, change{
 		shows: true, named: first,
 		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
@@ -280,6 +322,7 @@ func (s *shell) acceleratorAttach() *cobra.Command {
 	})
 }
 
+// acceleratorDetach is `accelerator detach`.
 func (s *shell) acceleratorDetach() *cobra.Command {
 	var from holderFlags
 	var force bool
@@ -293,8 +336,10 @@ func (s *shell) acceleratorDetach() *cobra.Command {
 			"been heard and has settled it.",
 		Args: takes("ACCELERATOR"),
 	}
+
 	from.addFlags(cmd, "only from")
 	cmd.Flags().BoolVar(&force, "force", false, "free it in the records, where its host cannot take it back")
+
 	return s.operate(cmd, change{
 		named: first,
 		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
@@ -308,31 +353,37 @@ func (s *shell) acceleratorDetach() *cobra.Command {
 			if holder := from.holder(); holder != (cyborg.Holder{}) {
 				named = &holder
 			}
+
 			if named != nil && !force {
-				return nil, nil // whoever typed it knows from whom
+				return nil, nil // a user who types the holder knows who loses it
 			}
+
 			a, _, err := client.Accelerator(ctx, id)
 			return holdings(a, named), err
 		},
 	})
 }
 
-// holdings says what a holder has of an accelerator; what anybody has, for nil.
+// holdings lists what a holder loses of an accelerator, or what all its holders
+// lose where holder is nil.
 func holdings(a apiclient.Accelerator, holder *cyborg.Holder) []string {
 	var lines []string
 	for _, h := range a.Handles {
 		if h.Holder == nil || (holder != nil && *h.Holder != *holder) {
 			continue
 		}
+
 		line := fmt.Sprintf("%s loses %s of %s", holderText(*h.Holder), h.Identity, a.Name)
 		if !h.AttachedAt.IsZero() {
 			line += ", which it has since " + timeText(h.AttachedAt)
 		}
 		lines = append(lines, line)
 	}
+
 	return lines
 }
 
+// acceleratorProgram is `accelerator program`.
 func (s *shell) acceleratorProgram() *cobra.Command {
 	var image cyborg.Image
 	cmd := &cobra.Command{
@@ -342,10 +393,12 @@ func (s *shell) acceleratorProgram() *cobra.Command {
 			"glance:function:ID). It is refused while anybody holds anything that the image would disturb. If it fails, the previous image comes back.",
 		Args: takes("ACCELERATOR", "IMAGE"),
 	}
+
 	flags := cmd.Flags()
 	flags.StringVar(&image.SHA256, "sha256", "", "checksum that the image must have; needed for http(s)")
 	flags.StringVar(&image.ID, "id", "", "what to record as bitstream id; the checksum where empty")
 	flags.BoolVar(&image.WholeDevice, "whole-device", false, "the image is for the whole device and disturbs all its accelerators")
+
 	return s.operate(cmd, change{
 		shows: true, named: first,
 		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error) {
@@ -358,12 +411,15 @@ func (s *shell) acceleratorProgram() *cobra.Command {
 	})
 }
 
-// overwritten says which images another one replaces.
+// overwritten lists the images that a new image replaces. An image of the whole
+// device replaces those of all its accelerators. Loading the same image again
+// loses nothing.
 func overwritten(ctx context.Context, client *apiclient.Client, id uuid.UUID, image cyborg.Image) ([]string, error) {
 	a, _, err := client.Accelerator(ctx, id)
 	if err != nil {
 		return nil, err
 	}
+
 	disturbed := []apiclient.Accelerator{a}
 	if image.WholeDevice {
 		device, err := client.Device(ctx, a.DeviceUUID)
@@ -372,11 +428,13 @@ func overwritten(ctx context.Context, client *apiclient.Client, id uuid.UUID, im
 		}
 		disturbed = device.Accelerators
 	}
+
 	var losses []string
 	for _, a := range disturbed {
 		if a.BitstreamID != "" && a.BitstreamID != cmp.Or(image.ID, image.SHA256) {
 			losses = append(losses, fmt.Sprintf("accelerator %s on %s loses its image %s", a.Name, a.Host, a.BitstreamID))
 		}
 	}
+
 	return losses, nil
 }

@@ -13,24 +13,29 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// takes demands exactly the named arguments. An argument or a flag that is empty is refused: it comes from a variable of a
-// script that is not set, and what stands for "not given" (anybody, anywhere) is not what the script meant.
+// takes demands exactly the named arguments. It rejects empty arguments and
+// flags: an empty text usually comes from an unset variable of a script, and
+// its meaning for the API ("any host", "any holder") is not what the script
+// meant.
 func takes(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > len(names) && isWatchInterval(cmd, args[len(names)]) {
 			return usageErrorf(cmd, "%q is one argument too many; say --watch=%s", args[len(names)], args[len(names)])
 		}
+
 		err := commandline.Takes(names...)(cmd, args)
 		cmd.Flags().Visit(func(f *pflag.Flag) {
 			if err == nil && f.Annotations[mayBeEmpty] == nil && emptyFlag(f) {
 				err = usageErrorf(cmd, "--%s is empty", f.Name)
 			}
 		})
+
 		return err
 	}
 }
 
-// takesMore demands the named arguments, and takes any number of more.
+// takesMore demands the named arguments, and accepts any number of further
+// ones.
 func takesMore(more string, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for len(names) < len(args) {
@@ -40,29 +45,32 @@ func takesMore(more string, names ...string) cobra.PositionalArgs {
 	}
 }
 
-// takesAtMost takes the named arguments, or fewer.
+// takesAtMost accepts the named arguments, or fewer.
 func takesAtMost(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		return takes(names[:min(len(args), len(names))]...)(cmd, args)
 	}
 }
 
-// isWatchInterval says that the argument was meant for -w, whose value is optional and so has to be joined to it.
+// isWatchInterval reports whether a surplus argument was meant as the value of
+// -w. That value is optional, and therefore must be joined to the flag.
 func isWatchInterval(cmd *cobra.Command, arg string) bool {
 	_, err := time.ParseDuration(arg)
 	return err == nil && cmd.Flags().Changed("watch")
 }
 
-// mayBeEmpty annotates a flag whose empty text means something.
+// mayBeEmpty annotates a flag whose empty text has a meaning of its own.
 const mayBeEmpty = "cyborg_may_be_empty"
 
-// allowEmpty says of flags that their empty text means something.
+// allowEmpty exempts flags from the check of takes: their empty text has a
+// meaning.
 func allowEmpty(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		flags.Lookup(name).Annotations = map[string][]string{mayBeEmpty: {}}
 	}
 }
 
+// emptyFlag reports whether a flag's value is empty, or has an empty item.
 func emptyFlag(f *pflag.Flag) bool {
 	if list, ok := f.Value.(pflag.SliceValue); ok {
 		values := list.GetSlice()
@@ -71,7 +79,8 @@ func emptyFlag(f *pflag.Flag) bool {
 	return f.Value.String() == ""
 }
 
-// pciID reads a flag that is a PCI vendor's or product's id, with 0x or without, in capitals or not.
+// pciID reads a flag that is a PCI vendor or product id, with or without 0x, in
+// upper or lower case.
 func pciID(cmd *cobra.Command, flag, text string) (*string, error) {
 	id := cyborg.PCIID(text)
 	if !cyborg.IsPCIID(id) {
@@ -80,8 +89,9 @@ func pciID(cmd *cobra.Command, flag, text string) (*string, error) {
 	return &id, nil
 }
 
-// parseTree makes a tree of KEY=VALUE settings: dots in the key go deeper, and the value is JSON where it can be read
-// as such (4, true, [1,2]), else text.
+// parseTree makes a tree of KEY=VALUE settings. Dots in a key separate the
+// levels. A value is decoded as JSON where it is valid JSON (4, true, [1,2]),
+// and is text otherwise.
 func parseTree(cmd *cobra.Command, flag string, settings []string) (cyborg.JSONObject, error) {
 	tree := cyborg.JSONObject{}
 	for _, setting := range settings {
@@ -89,18 +99,23 @@ func parseTree(cmd *cobra.Command, flag string, settings []string) (cyborg.JSONO
 		if !ok || key == "" {
 			return nil, usageErrorf(cmd, "--%s %q is not KEY=VALUE", flag, setting)
 		}
+
 		var value any
 		if json.Unmarshal([]byte(text), &value) != nil {
 			value = text
 		}
-		if !plant(tree, strings.Split(key, "."), value) {
+
+		if !setPath(tree, strings.Split(key, "."), value) {
 			return nil, usageErrorf(cmd, "--%s %q: part of %q is a value, not a tree", flag, setting, key)
 		}
 	}
+
 	return tree, nil
 }
 
-func plant(tree map[string]any, path []string, value any) bool {
+// setPath sets a value in a tree, and reports false where a part of the path is
+// a value and not a tree.
+func setPath(tree map[string]any, path []string, value any) bool {
 	for _, name := range path[:len(path)-1] {
 		if tree[name] == nil {
 			tree[name] = map[string]any{}
@@ -111,11 +126,14 @@ func plant(tree map[string]any, path []string, value any) bool {
 		}
 		tree = branch
 	}
+
 	tree[path[len(path)-1]] = value
 	return true
 }
 
-// hideFlags leaves flags that do nothing for these commands out of their help.
+// hideFlags leaves flags without effect on these commands out of their help.
+// The flags are persistent flags of the root, so they are hidden only while
+// such a help is written.
 func hideFlags(commands []*cobra.Command, flags *pflag.FlagSet) {
 	for _, command := range commands {
 		command.SetUsageFunc(func(cmd *cobra.Command) error {

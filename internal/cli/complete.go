@@ -16,18 +16,22 @@ import (
 )
 
 const (
-	// completionLimit is how long somebody who pressed Tab may be kept waiting.
+	// completionLimit is how long a user who pressed Tab may be kept waiting.
 	completionLimit = time.Second
-	// offered is the most names that are read; nobody chooses from more.
-	offered = 1000
-	// columnsOf annotates a list with the keys of its columns.
+
+	// maxOffers is how many names are read at most; nobody chooses from more.
+	maxOffers = 1000
+
+	// columnsOf is the annotation of a list with the keys of its columns.
 	columnsOf = "cyborg_columns"
 )
 
-// source lists what can stand somewhere: "word" or "word\tdescription". Args are those before it.
+// source lists what can stand at a place of the command line: "word" or
+// "word\tdescription". The args are those before the place.
 type source func(ctx context.Context, cmd *cobra.Command, args []string) []string
 
-// sources are the places by their names: of an argument in a command's use line, or of a flag with -- before it.
+// sources maps places to their sources. A place is the name of an argument in a
+// command's use line, or of a flag with -- before it.
 func (s *shell) sources() map[string]source {
 	places := map[string]source{
 		"ACCELERATOR": s.accelerators, "--accelerator": s.accelerators,
@@ -36,30 +40,35 @@ func (s *shell) sources() map[string]source {
 		"HOST":   s.hosts, "--host": s.hosts,
 		"BACKEND": s.backends, "DRIVER": s.drivers, "--driver": s.drivers,
 		"PROFILE": s.profileNames, "--profile": s.profileNames,
-		"--status": words(cyborg.Statuses()), "--kind": words(cyborg.OperationKinds()),
-		"--state": words([]cyborg.OperationState{
+		"--status": fixedWords(cyborg.Statuses()), "--kind": fixedWords(cyborg.OperationKinds()),
+		"--state": fixedWords([]cyborg.OperationState{
 			cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
 		}),
-		"--unset":  words([]string{"token", "token-file", "cacert", "cert", "key"}),
+
+		"--unset":  fixedWords([]string{"token", "token-file", "cacert", "cert", "key"}),
 		"--column": columnKeys, "--sort": columnKeys, "--format": formats,
+
 		// No file is meant, and nobody can guess.
-		"--url": words([]string{}), "--reason": words([]string{}), "--name": words([]string{}), "--timeout": words([]string{}),
+		"--url": fixedWords([]string{}), "--reason": fixedWords([]string{}), "--name": fixedWords([]string{}), "--timeout": fixedWords([]string{}),
 	}
+
 	places["--device-type"], places["--type"] = s.deviceTypes, s.deviceTypes
 	return places
 }
 
-// completes gives each argument and flag below the command what can stand there.
+// completes installs the completion of every argument and flag of the command
+// and those below it.
 func (s *shell) completes(root *cobra.Command) {
 	sources := s.sources()
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
+
 		places := argumentsOf(cmd.Use)
 		if !cmd.HasSubCommands() && cmd.ValidArgsFunction == nil {
 			cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 				switch {
 				case len(args) < len(places) && places[len(args)] == "IMAGE":
-					return nil, cobra.ShellCompDirectiveDefault // a file, perhaps
+					return nil, cobra.ShellCompDirectiveDefault // an image may be a local path
 				case len(args) < len(places):
 					return s.offer(cmd, args, sources[places[len(args)]])
 				case len(places) > 0 && strings.HasSuffix(cmd.Use, "...]"):
@@ -68,26 +77,33 @@ func (s *shell) completes(root *cobra.Command) {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 		}
+
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			from, ok := sources["--"+f.Name]
 			if _, registered := cmd.GetFlagCompletionFunc(f.Name); !ok || registered {
 				return
 			}
-			// It fails for a flag that does not exist or is registered already: neither is so.
+			// It fails only for a flag that does not exist or has a completion already;
+			// both were checked.
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 				return s.offer(cmd, args, from)
 			})
 		})
+
 		for _, below := range cmd.Commands() {
 			walk(below)
 		}
 	}
+
 	walk(root)
 }
 
+// argumentPattern matches an argument of a use line, such as HOST or
+// [ACCELERATOR...].
 var argumentPattern = regexp.MustCompile(`^\[?([A-Z]+)(\.\.\.)?\]?$`)
 
-// argumentsOf are the names of the arguments in a use line; what flags take does not count.
+// argumentsOf returns the names of the arguments in a use line, without those
+// of its flags.
 func argumentsOf(use string) []string {
 	var names []string
 	for _, word := range strings.Fields(use)[1:] {
@@ -101,13 +117,16 @@ func argumentsOf(use string) []string {
 	return names
 }
 
-// offer asks a source, for a moment only. Who presses Tab is not told of failures.
+// offer asks a source, for a short time. Errors are not shown: they would
+// disturb the line that the user is typing.
 func (s *shell) offer(cmd *cobra.Command, args []string, from source) ([]string, cobra.ShellCompDirective) {
 	if from == nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
 	defer cancel()
+
 	offers, seen := []string{}, map[string]bool{}
 	for _, one := range from(ctx, cmd, args) {
 		if !seen[one] {
@@ -115,10 +134,12 @@ func (s *shell) offer(cmd *cobra.Command, args []string, from source) ([]string,
 			offers = append(offers, one)
 		}
 	}
+
 	return offers, cobra.ShellCompDirectiveNoFileComp
 }
 
-func words[S ~string](list []S) source {
+// fixedWords is a source of words that never change.
+func fixedWords[S ~string](list []S) source {
 	return func(context.Context, *cobra.Command, []string) []string {
 		texts := make([]string, len(list))
 		for i, word := range list {
@@ -128,21 +149,24 @@ func words[S ~string](list []S) source {
 	}
 }
 
+// columnKeys offers the columns of a list.
 func columnKeys(_ context.Context, cmd *cobra.Command, _ []string) []string {
 	return strings.Split(cmd.Annotations[columnsOf], ",")
 }
 
-// formats are those that the flag's own help names.
+// formats offers the formats that the help of --format names, which differ
+// between commands.
 func formats(_ context.Context, cmd *cobra.Command, _ []string) []string {
 	usage := cmd.Flag("format").Usage
 	return strings.FieldsFunc(strings.ReplaceAll(usage, " or ", ","), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// take makes offers of the first items of a list. What was read before a failure is offered.
-func take[T any](items iter.Seq2[T, error], offer func(T) string) []string {
+// offersFrom converts the first items of a list to offers. Those that were read
+// before a failure are kept.
+func offersFrom[T any](items iter.Seq2[T, error], offer func(T) string) []string {
 	var offers []string
 	for item, err := range items {
-		if err != nil || len(offers) == offered {
+		if err != nil || len(offers) == maxOffers {
 			break
 		}
 		offers = append(offers, clean(offer(item)))
@@ -150,41 +174,45 @@ func take[T any](items iter.Seq2[T, error], offer func(T) string) []string {
 	return offers
 }
 
+// accelerators offers the accelerators by name.
 func (s *shell) accelerators(ctx context.Context, _ *cobra.Command, _ []string) []string {
 	client, err := s.connect()
 	if err != nil {
 		return nil
 	}
-	return take(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{Limit: offered}), func(a apiclient.Accelerator) string {
+	return offersFrom(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{Limit: maxOffers}), func(a apiclient.Accelerator) string {
 		return fmt.Sprintf("%s\t%s, %s on %s", a.Name, a.Status, a.DeviceType, a.Host)
 	})
 }
 
-// deviceTypes are those that there are.
+// deviceTypes offers the types of the devices that exist.
 func (s *shell) deviceTypes(ctx context.Context, _ *cobra.Command, _ []string) []string {
 	client, err := s.connect()
 	if err != nil {
 		return nil
 	}
-	return take(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{Limit: offered}), func(d apiclient.Device) string { return string(d.Type) })
+	return offersFrom(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{Limit: maxOffers}), func(d apiclient.Device) string { return string(d.Type) })
 }
 
+// devices offers the devices by UUID.
 func (s *shell) devices(ctx context.Context, _ *cobra.Command, _ []string) []string {
 	client, err := s.connect()
 	if err != nil {
 		return nil
 	}
-	return take(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{Limit: offered}), func(d apiclient.Device) string {
+	return offersFrom(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{Limit: maxOffers}), func(d apiclient.Device) string {
 		return fmt.Sprintf("%s\t%s %s on %s", d.UUID, d.Type, d.Identity, d.Host)
 	})
 }
 
-// operations are those that somebody may watch or cancel, or, where failed ones are meant, do again.
+// operations offers the operations that the command can work on: open ones to
+// watch or cancel, unsuccessful ones to retry.
 func (s *shell) operations(ctx context.Context, cmd *cobra.Command, _ []string) []string {
 	client, err := s.connect()
 	if err != nil {
 		return nil
 	}
+
 	filter, open := apiclient.OperationFilter{}, true
 	switch cmd.Name() {
 	case "watch", "cancel":
@@ -192,45 +220,53 @@ func (s *shell) operations(ctx context.Context, cmd *cobra.Command, _ []string) 
 	case "retry":
 		filter.States = []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationCancelled, cyborg.OperationNeedsOperator}
 	}
-	return take(client.Operations(ctx, filter, apiclient.Page{Limit: listedOperations}), func(o apiclient.Operation) string {
+
+	return offersFrom(client.Operations(ctx, filter, apiclient.Page{Limit: listedOperations}), func(o apiclient.Operation) string {
 		return fmt.Sprintf("%s\t%s %s on %s", o.ID, o.Kind, o.State, o.Host)
 	})
 }
 
+// hosts offers the hosts by name.
 func (s *shell) hosts(ctx context.Context, _ *cobra.Command, _ []string) []string {
 	client, err := s.connect()
 	if err != nil {
 		return nil
 	}
-	return take(client.Hosts(ctx, apiclient.Page{Limit: offered}), func(h cyborg.Host) string { return h.Name })
+	return offersFrom(client.Hosts(ctx, apiclient.Page{Limit: maxOffers}), func(h cyborg.Host) string { return h.Name })
 }
 
-// backends are those of the host that was named before.
+// backends offers the backends of the host that was named before.
 func (s *shell) backends(ctx context.Context, _ *cobra.Command, args []string) []string {
-	return s.ofBackends(ctx, args, func(b cyborg.Backend) string { return fmt.Sprintf("%s\t%s, %s", b.Name, b.Driver, b.State) })
+	return s.offerBackends(ctx, args, func(b cyborg.Backend) string { return fmt.Sprintf("%s\t%s, %s", b.Name, b.Driver, b.State) })
 }
 
-// drivers are those that run anywhere; which else a host has compiled in, only its agent knows.
+// drivers offers the drivers that run on any host. Only an agent knows which
+// other drivers it has compiled in.
 func (s *shell) drivers(ctx context.Context, _ *cobra.Command, _ []string) []string {
-	return s.ofBackends(ctx, nil, func(b cyborg.Backend) string { return b.Driver })
+	return s.offerBackends(ctx, nil, func(b cyborg.Backend) string { return b.Driver })
 }
 
-func (s *shell) ofBackends(ctx context.Context, hosts []string, offer func(cyborg.Backend) string) []string {
+// offerBackends makes an offer of each backend of the hosts, or of all hosts.
+func (s *shell) offerBackends(ctx context.Context, hosts []string, offer func(cyborg.Backend) string) []string {
 	client, err := s.connect()
 	if err != nil {
 		return nil
 	}
+
 	backends, err := apiclient.Collect(client.Drivers(ctx, hosts, apiclient.Page{}))
 	if err != nil {
 		return nil
 	}
+
 	offers := make([]string, len(backends))
 	for i, backend := range backends {
 		offers[i] = offer(backend)
 	}
+
 	return offers
 }
 
+// profileNames offers the user's profiles.
 func (s *shell) profileNames(context.Context, *cobra.Command, []string) []string {
 	book, err := s.profiles()
 	if err != nil {

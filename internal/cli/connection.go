@@ -12,14 +12,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/profile"
 )
 
-// connection is what the flags say of the API. A token is never a flag: the command line of a process is public on its
-// host.
+// connection holds the flags that say how the API is reached. There is no flag
+// for the token itself: the command line of a process is public on its host.
 type connection struct {
 	profile.Profile
 
 	named string // --profile
 }
 
+// addFlags adds the flags of the connection.
 func (c *connection) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.named, "profile", "", "one of the profiles (CYBORG_PROFILE; default the one in use)")
 	flags.StringVar(&c.URL, "url", "", "the API (CYBORG_URL; default "+apiclient.DefaultURL+")")
@@ -29,29 +30,34 @@ func (c *connection) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Key, "key", "", "PEM file of the client certificate's key (CYBORG_KEY)")
 }
 
-// connect returns the client of this invocation.
+// connect returns the client of this invocation, which all its requests share.
 func (s *shell) connect() (*apiclient.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
+
 	where, err := s.where()
 	if err != nil {
 		return nil, err
 	}
+
 	token, err := tokenOf(where)
 	if err != nil {
 		return nil, err
 	}
+
 	s.client, err = apiclient.New(apiclient.Options{
 		URL: where.URL, Token: token, CACert: where.CACert, Cert: where.Cert, Key: where.Key,
 		UserAgent: "cyborg/" + cyborg.Version,
 	})
+
 	return s.client, err
 }
 
-// where says how the API is reached: flags go before variables, variables before the profile in use. --profile is a
-// flag, and so goes before all variables. What a profile says is for its own URL only: where the URL comes from
-// elsewhere, its token goes nowhere.
+// where resolves how the API is reached. Flags win over environment variables,
+// and these over the profile in use; --profile is a flag, and so wins over all
+// variables. A profile's credentials are for the profile's own URL only: where
+// the URL comes from elsewhere, they are not sent.
 func (s *shell) where() (profile.Profile, error) {
 	flags := s.connection
 	if flags.named != "" {
@@ -59,41 +65,51 @@ func (s *shell) where() (profile.Profile, error) {
 		if err != nil {
 			return chosen, err
 		}
+
 		if flags.URL != "" && flags.URL != chosen.URL {
 			return chosen, cyborg.Errorf(cyborg.ErrInvalid, "the profile %s is for %s, not for %s", flags.named, chosen.URL, flags.URL).
 				WithHint("Leave --url or --profile out.")
 		}
+
 		return over(chosen, flags.Profile), nil
 	}
+
 	variables := profile.Profile{
 		URL: s.Env("CYBORG_URL"), Token: s.Env("CYBORG_TOKEN"), TokenFile: s.Env("CYBORG_TOKEN_FILE"),
 		CACert: s.Env("CYBORG_CACERT"), Cert: s.Env("CYBORG_CERT"), Key: s.Env("CYBORG_KEY"),
 	}
 	given := over(variables, flags.Profile)
+
 	chosen, err := s.profileInUse(given.URL != "")
 	if err != nil {
 		return given, err
 	}
+
 	if given.URL != "" && given.URL != chosen.URL {
 		return given, nil
 	}
+
 	return over(chosen, given), nil
 }
 
-// over lays what one profile says over another. A token and its file, and a certificate and its key, go together.
+// over lays the settings of one profile over those of another. A token and its
+// file replace each other, and a certificate and its key belong together, so
+// each pair comes from one of the two.
 func over(base, top profile.Profile) profile.Profile {
 	base.URL = cmp.Or(top.URL, base.URL)
 	if top.Token != "" || top.TokenFile != "" {
 		base.Token, base.TokenFile = top.Token, top.TokenFile
 	}
+
 	base.CACert = cmp.Or(top.CACert, base.CACert)
 	if top.Cert != "" || top.Key != "" {
 		base.Cert, base.Key = top.Cert, top.Key
 	}
+
 	return base
 }
 
-// profiles reads the person's profiles.
+// profiles reads the user's profiles.
 func (s *shell) profiles() (*profile.Book, error) {
 	path, err := profile.Path(s.Env)
 	if err != nil {
@@ -102,6 +118,7 @@ func (s *shell) profiles() (*profile.Book, error) {
 	return profile.Open(path)
 }
 
+// profileNamed reads one profile.
 func (s *shell) profileNamed(name string) (profile.Profile, error) {
 	book, err := s.profiles()
 	if err != nil {
@@ -110,15 +127,19 @@ func (s *shell) profileNamed(name string) (profile.Profile, error) {
 	return book.Get(name)
 }
 
-// profileInUse is that of CYBORG_PROFILE or of `cyborg profile use`; empty where there is none. Where the URL is known
-// without, a file that cannot be read is no reason to stop.
+// profileInUse returns the profile that CYBORG_PROFILE or `cyborg profile use`
+// chose, or an empty one. An unreadable file of profiles is an error only where
+// the profile is needed, which it is not (dispensable) where the URL is known
+// already.
 func (s *shell) profileInUse(dispensable bool) (profile.Profile, error) {
 	if name := s.Env("CYBORG_PROFILE"); name != "" {
 		return s.profileNamed(name)
 	}
+
 	if _, err := profile.Path(s.Env); err != nil {
 		return profile.Profile{}, nil //nolint:nilerr // without a home there are no profiles
 	}
+
 	book, err := s.profiles()
 	if err != nil && dispensable {
 		return profile.Profile{}, nil
@@ -126,10 +147,12 @@ func (s *shell) profileInUse(dispensable bool) (profile.Profile, error) {
 	if err != nil || book.Current == "" {
 		return profile.Profile{}, err
 	}
+
 	return book.Get(book.Current)
 }
 
-// tokenOf is the token, or the content of its file.
+// tokenOf returns a profile's token, from its file where the profile has no
+// token itself.
 func tokenOf(p profile.Profile) (string, error) {
 	if p.TokenFile == "" || p.Token != "" {
 		return p.Token, nil
@@ -141,7 +164,8 @@ func tokenOf(p profile.Profile) (string, error) {
 	return oneToken(string(content), p.TokenFile)
 }
 
-// oneToken checks that a text is a token; from says where it is from.
+// oneToken checks that a text is a single token. The source is for the error's
+// text.
 func oneToken(text, from string) (string, error) {
 	token := strings.TrimSpace(text)
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {

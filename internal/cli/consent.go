@@ -12,18 +12,20 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// consent is --yes of a verb by which somebody may lose something.
+// consent is the flag --yes of a command by which somebody may lose something.
 type consent struct{ yes bool }
 
+// addFlags adds --yes.
 func (c *consent) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask, whatever is lost")
 }
 
-// errDeclined is an answer other than yes.
+// errDeclined is returned when the user does not answer yes.
 var errDeclined = errors.New("nothing was changed")
 
-// agree asks whether these losses are meant; each says what is lost and to whom. Nothing is asked where nothing is lost.
-// Where nobody can be asked, it refuses.
+// agree asks the user to agree to the losses, each of which says what is lost
+// and by whom. It asks nothing where nothing is lost, and refuses where nobody
+// can be asked.
 func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 	if c.yes || len(losses) == 0 {
 		return nil
@@ -32,19 +34,26 @@ func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "%s", strings.Join(losses, "; ")).
 			WithHint("Nobody can be asked here, so nothing was changed. If this is meant, say --yes.")
 	}
+
 	for _, loss := range losses {
 		s.sayf("%s.", capital(loss))
 	}
+
 	s.write("Go on? [y/N] ")
+
 	answer := make(chan string, 1)
-	go func() { // a read from a terminal cannot be interrupted; one that is left ends with the process
+	// A read from a terminal cannot be interrupted. When the context ends first,
+	// this goroutine stays in its read until the process ends; the channel has room
+	// for its answer, so it blocks nobody.
+	go func() {
 		line, err := bufio.NewReader(s.In).ReadString('\n')
 		if err != nil && line == "" {
-			line = "\n" // the end of the input is no yes
+			line = "\n" // the end of the input means no
 			s.write("\n")
 		}
 		answer <- line
 	}()
+
 	select {
 	case line := <-answer:
 		switch strings.ToLower(strings.TrimSpace(line)) {
@@ -58,9 +67,10 @@ func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 	}
 }
 
+// capital turns the first letter into a capital.
 func capital(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// some names a few of many.
+// some joins names, and counts those after the first few.
 func some(names []string) string {
 	const few = 3
 	if len(names) <= few+1 {
@@ -69,7 +79,7 @@ func some(names []string) string {
 	return strings.Join(names[:few], ", ") + " and " + count(len(names)-few, "other")
 }
 
-// enumerate is "a", "a and b", "a, b and c".
+// enumerate joins names as "a", "a and b" or "a, b and c".
 func enumerate(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")
@@ -77,7 +87,7 @@ func enumerate(names []string) string {
 	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
 }
 
-// count is "1 accelerator" or "2 accelerators".
+// count formats a number with its noun: "1 accelerator", "2 accelerators".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

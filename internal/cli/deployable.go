@@ -6,7 +6,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// deployableCommand has the verbs of OpenStack's clients under OpenStack's noun for what else is called accelerator here.
+// deployableCommand offers some verbs of `accelerator` under OpenStack's noun
+// for accelerators, for its users.
 func (s *shell) deployableCommand() *cobra.Command {
 	cmd := commandline.Noun("deployable", "Accelerators, under OpenStack's name for them",
 		s.acceleratorList(), s.acceleratorShow(), s.acceleratorProgram())

@@ -17,16 +17,23 @@ import (
 )
 
 const (
-	// patience is how long the doctor waits for each answer of the API.
-	patience = 20 * time.Second
-	// longOperation is when an operation is worth a look: longer than what images usually take.
+	// answerTimeout is how long the doctor waits for each answer of the API.
+	answerTimeout = 20 * time.Second
+
+	// longOperation is the age from which an open operation is suspicious: images
+	// usually take less.
 	longOperation = time.Hour
-	// lately is how long the doctor tells of an operation that needs an operator.
-	lately = 7 * 24 * time.Hour
-	// clockBound is by how much an agent's clock may be off: twice of what a heartbeat may spend on its way.
+
+	// needsOperatorWindow is for how long the doctor reports an operation that
+	// needs an operator.
+	needsOperatorWindow = 7 * 24 * time.Hour
+
+	// clockBound is by how much an agent's clock may differ from the database's:
+	// twice the time that a heartbeat may spend on its way.
 	clockBound = 10 * time.Second
 )
 
+// doctorCommand is `cyborg doctor`.
 func (s *shell) doctorCommand() *cobra.Command {
 	return doctor.Command("Check that everything works, and say what to do",
 		"Asks the API about itself and about all that it knows: releases, clocks, services, hosts, backends, accelerators,\n"+
@@ -34,27 +41,32 @@ func (s *shell) doctorCommand() *cobra.Command {
 		func(cmd *cobra.Command, f *doctor.Findings) { s.examine(cmd.Context(), f) })
 }
 
-// examine looks at an API and at what it knows. What needs an answer that did not come is left out.
+// examine checks the API and what it knows. A check that depends on an answer
+// that did not come is left out; the missing answer is a finding itself.
 func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 	where, err := s.where()
 	if err != nil {
 		f.Error("connection", err, "Correct what says where the API is.")
 		return
 	}
+
 	client, err := s.connect()
 	if err != nil {
 		f.Error("connection", err, "Correct what says where the API is.")
 		return
 	}
+
 	version, ok := ask(ctx, f, "api", "Look at the server's log.", client.Version)
 	if !ok {
 		return
 	}
+
 	f.OKf("api", "answers at %s; credential: %s", client.URL(), version.Authentication)
 	examineReleases(f, "client and server", cyborg.Version, map[string][]string{version.Release: {"the server"}})
 	if certificate, ok := ask(ctx, f, "certificate of the API", "", client.ServerCertificate); ok && certificate != nil {
 		f.Certificate("the API", certificate, time.Now())
 	}
+
 	if checks, ok := ask(ctx, f, "readiness", "Look at the server's log.", client.Readiness); ok {
 		for _, check := range checks {
 			if check.OK {
@@ -64,26 +76,31 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 			}
 		}
 	}
+
 	asked := time.Now()
 	caller, ok := ask(ctx, f, "caller", "Name a token that the server knows: with `cyborg profile set`, --token-file or CYBORG_TOKEN.", client.Caller)
 	if !ok {
 		return
 	}
+
 	f.OKf("caller", "is %s with the role %s", caller.Name, caller.Role)
 	f.Clock("the server", asked, time.Now(), caller.Time)
-	if (where.Token != "" || where.TokenFile != "") && inTheClear(client.URL()) {
+	if (where.Token != "" || where.TokenFile != "") && sentUnencrypted(client.URL()) {
 		f.Warn("token", "goes over the network without TLS", "Use https; what was sent may have been read.")
 	}
+
 	examineServices(ctx, f, client, version.Release)
 	examineHosts(ctx, f, client, version.Release)
 	examineBackends(ctx, f, client)
 	examineAccelerators(ctx, f, client)
 	examineOperations(ctx, f, client)
-	examineUndone(ctx, f, client)
+	examineNeedsOperator(ctx, f, client)
 	examinePlacement(ctx, f, client)
 }
 
-// examinePlacement says in what OpenStack Placement differs. Where there is none, nothing does.
+// examinePlacement reports the differences between the records and OpenStack
+// Placement. It reports nothing for an installation without Placement, which
+// has no drift.
 func examinePlacement(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	found, ok := ask(ctx, f, "placement", "", func(ctx context.Context) ([]apiclient.Drift, error) {
 		return apiclient.Collect(client.Drift(ctx, apiclient.DriftFilter{Open: true}, apiclient.Page{}))
@@ -91,56 +108,70 @@ func examinePlacement(ctx context.Context, f *doctor.Findings, client *apiclient
 	if !ok || len(found) == 0 {
 		return
 	}
+
 	texts := make([]string, len(found))
 	for i, d := range found {
 		texts[i] = strings.TrimSpace(fmt.Sprintf("%s on %s %s", d.Class, d.Host, d.Name))
 	}
+
 	f.Warn("placement", "differs from the records: "+some(texts), "`cyborg drift list` says how; docs/operations.md what to do about each.")
 }
 
-// inTheClear says that what is sent to the URL can be read on its way.
-func inTheClear(address string) bool {
+// sentUnencrypted reports whether requests to the URL travel over a network
+// without TLS.
+func sentUnencrypted(address string) bool {
 	at, err := url.Parse(address)
 	if err != nil || at.Scheme != "http" || at.Hostname() == "localhost" {
 		return false
 	}
+
 	ip := net.ParseIP(at.Hostname())
 	return ip == nil || !ip.IsLoopback()
 }
 
-// ask asks the API one thing, and notes where it does not answer.
+// ask asks the API one question, and adds a finding where it does not answer in
+// time.
 func ask[T any](ctx context.Context, f *doctor.Findings, check, do string, question func(context.Context) (T, error)) (T, bool) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
+
 	answer, err := question(ctx)
 	if err != nil {
 		f.Error(check, err, do)
 	}
+
 	return answer, err == nil
 }
 
-// examineReleases compares releases with the one that they should be.
+// examineReleases compares the releases that were found, each with the names of
+// its processes, with the one that all should have.
 func examineReleases(f *doctor.Findings, check, want string, found map[string][]string) {
-	var others []string
+	var differing []string
 	for release, who := range found {
 		if release != want && release != "" {
 			slices.Sort(who)
-			others = append(others, fmt.Sprintf("%s has %s", some(who), release))
+			differing = append(differing, fmt.Sprintf("%s has %s", some(who), release))
 		}
 	}
-	slices.Sort(others)
-	if len(others) > 0 {
-		f.Warn("release of "+check, fmt.Sprintf("is not the same: %s, not %s", strings.Join(others, "; "), want),
+
+	slices.Sort(differing)
+
+	if len(differing) > 0 {
+		f.Warn("release of "+check, fmt.Sprintf("is not the same: %s, not %s", strings.Join(differing, "; "), want),
 			"Bring all to one release: servers first, then agents and clients.")
 		return
 	}
+
 	f.OKf("release of "+check, "is %s", want)
 }
 
-// abandoned are the processes that ended without a word and were not started again. A process takes the place of one of its
-// role and host at most, that had ended before it started: the last such. The database's clock tells both.
+// abandoned returns the processes that ended without deregistering and were not
+// started again. A new process replaces at most one earlier process of its role
+// and host, namely the last one that was seen before the new one started. The
+// database's clock sets all of these times, so they can be compared.
 func abandoned(all []cyborg.Service) []cyborg.Service {
 	gone := slices.DeleteFunc(slices.Clone(all), func(s cyborg.Service) bool { return s.Alive })
+
 	for _, next := range slices.SortedFunc(slices.Values(all), func(a, b cyborg.Service) int { return a.StartedAt.Compare(b.StartedAt) }) {
 		replaced := -1
 		for i, s := range gone {
@@ -149,46 +180,60 @@ func abandoned(all []cyborg.Service) []cyborg.Service {
 				replaced = i
 			}
 		}
+
 		if replaced >= 0 {
 			gone = slices.Delete(gone, replaced, replaced+1)
 		}
 	}
+
 	return gone
 }
 
+// examineServices reports roles without a living process, and processes that
+// disappeared.
 func examineServices(ctx context.Context, f *doctor.Findings, client *apiclient.Client, release string) {
 	services, ok := ask(ctx, f, "services", "", func(ctx context.Context) ([]cyborg.Service, error) {
 		return apiclient.Collect(client.Services(ctx, apiclient.Page{}))
 	})
+
 	if !ok {
 		return
 	}
-	services = slices.DeleteFunc(services, func(s cyborg.Service) bool { return s.Role == "agent" }) // it shows in its host
+
+	services = slices.DeleteFunc(services, func(s cyborg.Service) bool { return s.Role == "agent" }) // agents are checked with their hosts
 	name := func(s cyborg.Service) string { return fmt.Sprintf("%s on %s", s.Role, s.Host) }
 	alive, gone, releases := map[string]int{}, []string{}, map[string][]string{}
+
 	for _, service := range services {
 		if service.Alive {
 			alive[service.Role]++
 			releases[service.Version] = append(releases[service.Version], name(service))
 		}
 	}
+
 	for _, service := range abandoned(services) {
 		gone = append(gone, fmt.Sprintf("%s (since %s)", name(service), timeText(service.LastSeen)))
 	}
+
 	for _, role := range []string{"api", "conductor"} {
 		if alive[role] == 0 {
 			f.Fail("services", "no "+role+" lives", "Start one with: cyborg server --roles "+role)
 		}
 	}
+
 	if alive["api"] > 0 && alive["conductor"] > 0 {
 		f.OKf("services", "%s and %s live", count(alive["api"], "api"), count(alive["conductor"], "conductor"))
 	}
+
 	if len(gone) > 0 {
 		f.Warn("services", some(gone)+" ended without a word", "Start what should run; what is gone leaves the list by itself.")
 	}
+
 	examineReleases(f, "servers", release, releases)
 }
 
+// examineHosts reports silent hosts, duplicate agents, skewed clocks and
+// different releases.
 func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Client, release string) {
 	hosts, ok := ask(ctx, f, "hosts", "", func(ctx context.Context) ([]cyborg.Host, error) {
 		return apiclient.Collect(client.Hosts(ctx, apiclient.Page{}))
@@ -196,11 +241,13 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 	if !ok {
 		return
 	}
-	silent, off, releases, rivals := []string{}, []string{}, map[string][]string{}, []string{}
+
+	silent, skewed, releases, duplicates := []string{}, []string{}, map[string][]string{}, []string{}
 	for _, host := range hosts {
-		for _, rival := range host.DuplicateAgents {
-			rivals = append(rivals, fmt.Sprintf("%s (one at %s, while its own is at %s)", host.Name, rival.Address, host.Address))
+		for _, duplicate := range host.DuplicateAgents {
+			duplicates = append(duplicates, fmt.Sprintf("%s (one at %s, while its own is at %s)", host.Name, duplicate.Address, host.Address))
 		}
+
 		if host.Silent {
 			since := "never heard"
 			if !host.LastSeen.IsZero() {
@@ -209,15 +256,18 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 			silent = append(silent, fmt.Sprintf("%s (%s)", host.Name, since))
 			continue
 		}
+
 		releases[host.AgentVersion] = append(releases[host.AgentVersion], host.Name)
 		if by := clockOffset(host); by.Abs() > clockBound {
-			off = append(off, fmt.Sprintf("%s (%s)", host.Name, offsetText(by)))
+			skewed = append(skewed, fmt.Sprintf("%s (%s)", host.Name, offsetText(by)))
 		}
 	}
-	if len(rivals) > 0 {
-		f.Fail("agents", "a second agent speaks for a host and is refused: "+some(rivals),
+
+	if len(duplicates) > 0 {
+		f.Fail("agents", "a second agent speaks for a host and is refused: "+some(duplicates),
 			"Give that machine a name of its own (agent.host), or stop its agent.")
 	}
+
 	switch {
 	case len(hosts) == 0:
 		f.Warn("hosts", "none has ever reported", "Start cyborg-agent on each, with --endpoints naming this system's servers.")
@@ -228,17 +278,20 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 	default:
 		f.OKf("hosts", "none of %d is silent", len(hosts))
 	}
+
 	const check = "clocks of agents"
-	if len(off) > 0 {
-		f.Warn(check, fmt.Sprintf("differ from the database's by more than %s on %s", clockBound, some(off)),
+	if len(skewed) > 0 {
+		f.Warn(check, fmt.Sprintf("differ from the database's by more than %s on %s", clockBound, some(skewed)),
 			"Let NTP set the clocks there: certificates and images depend on them, and histories are hard to read side by side.")
 	} else {
 		f.OKf(check, "none differs from the database's by more than %s", clockBound)
 	}
+
 	examineReleases(f, "agents", release, releases)
 }
 
-// clockOffset is by how much a host's clock is ahead of the database's; 0 where it does not tell.
+// clockOffset returns by how much a host's clock is ahead of the database's, or
+// 0 where the host has not reported it.
 func clockOffset(host cyborg.Host) time.Duration {
 	if host.ClockOffset == nil {
 		return 0
@@ -246,6 +299,7 @@ func clockOffset(host cyborg.Host) time.Duration {
 	return time.Duration(*host.ClockOffset * float64(time.Second))
 }
 
+// offsetText formats an offset as "2s ahead" or "2s behind".
 func offsetText(by time.Duration) string {
 	text := durationText(by.Abs())
 	if by < 0 {
@@ -254,6 +308,7 @@ func offsetText(by time.Duration) string {
 	return text + " ahead"
 }
 
+// examineBackends reports backends that have failed.
 func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	backends, ok := ask(ctx, f, "backends", "", func(ctx context.Context) ([]cyborg.Backend, error) {
 		return apiclient.Collect(client.Drivers(ctx, nil, apiclient.Page{}))
@@ -261,6 +316,7 @@ func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.
 	if !ok {
 		return
 	}
+
 	failed, running := []string{}, 0
 	for _, backend := range backends {
 		switch backend.State {
@@ -268,16 +324,20 @@ func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.
 			failed = append(failed, fmt.Sprintf("%s on %s (%s)", backend.Name, backend.Host, backend.Error))
 		case cyborg.BackendOK:
 			running++
-		case cyborg.BackendDisabled: // as somebody wanted it
+		case cyborg.BackendDisabled: // an operator has disabled it
 		}
 	}
+
 	if len(failed) > 0 {
 		f.Fail("backends", "cannot see their hardware: "+some(failed), "Run `cyborg-agent doctor` there, and `cyborg driver list` for all that is said.")
 		return
 	}
+
 	f.OKf("backends", "none of %d has failed", running)
 }
 
+// examineAccelerators reports accelerators that are in error, missing, or
+// fenced outside of an operation.
 func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	all, ok := ask(ctx, f, "accelerators", "", func(ctx context.Context) ([]apiclient.Accelerator, error) {
 		return apiclient.Collect(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
@@ -285,6 +345,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	if !ok {
 		return
 	}
+
 	var broken, missing, fenced []string
 	for _, a := range all {
 		switch {
@@ -296,21 +357,27 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			fenced = append(fenced, fmt.Sprintf("%s (%s)", a.Name, a.Fence.Reason))
 		}
 	}
+
 	if len(broken) > 0 {
 		f.Fail("accelerators", fmt.Sprintf("%d in error: %s", len(broken), some(broken)),
 			"`cyborg accelerator history` tells how it came; mend what it says, then `cyborg accelerator ready`.")
 	}
+
 	if len(missing) > 0 {
 		f.Warn("accelerators", fmt.Sprintf("%d missing: %s", len(missing), some(missing)), "Put the hardware back. What nobody holds is forgotten in time; from its holder, `cyborg accelerator detach` takes it.")
 	}
+
 	if len(fenced) > 0 {
 		f.Warn("accelerators", fmt.Sprintf("%d kept from new work: %s", len(fenced), some(fenced)), "`cyborg accelerator show` says by which operation.")
 	}
+
 	if len(broken)+len(missing)+len(fenced) == 0 {
 		f.OKf("accelerators", "none of %d is in error, missing or fenced", len(all))
 	}
 }
 
+// examineOperations reports operations that have been open for suspiciously
+// long.
 func examineOperations(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	unended := true
 	open, ok := ask(ctx, f, "operations", "", func(ctx context.Context) ([]apiclient.Operation, error) {
@@ -319,39 +386,45 @@ func examineOperations(ctx context.Context, f *doctor.Findings, client *apiclien
 	if !ok {
 		return
 	}
+
 	var long []string
 	for _, operation := range open {
 		if time.Since(operation.CreatedAt) > longOperation {
 			long = append(long, fmt.Sprintf("%s %s on %s (since %s)", operation.Kind, operation.ID, operation.Host, timeText(operation.CreatedAt)))
 		}
 	}
+
 	if len(long) > 0 {
 		f.Warn("operations", fmt.Sprintf("%d in flight for more than %s: %s", len(long), durationText(longOperation), some(long)),
 			"`cyborg operation show` says what they wait for; `cyborg operation cancel` ends them.")
 		return
 	}
+
 	f.OKf("operations", "%d in flight, none for more than %s", len(open), durationText(longOperation))
 }
 
-// examineUndone looks for operations of late that could neither be done nor undone.
-func examineUndone(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
+// examineNeedsOperator reports the recent operations that could neither finish
+// nor be undone.
+func examineNeedsOperator(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	const check = "needs_operator"
-	left, ok := ask(ctx, f, check, "", func(ctx context.Context) (left []string, err error) {
+	unresolved, ok := ask(ctx, f, check, "", func(ctx context.Context) (found []string, err error) {
 		filter := apiclient.OperationFilter{States: []cyborg.OperationState{cyborg.OperationNeedsOperator}}
-		for operation, err := range client.Operations(ctx, filter, apiclient.Page{}) { // newest first
-			if err != nil || time.Since(operation.CreatedAt) > lately {
-				return left, err
+		// They come newest first, so the first one that is too old ends the search.
+		for operation, err := range client.Operations(ctx, filter, apiclient.Page{}) {
+			if err != nil || time.Since(operation.CreatedAt) > needsOperatorWindow {
+				return found, err
 			}
-			left = append(left, fmt.Sprintf("%s %s on %s (%s)", operation.Kind, operation.ID, operation.Host, timeText(operation.CreatedAt)))
+			found = append(found, fmt.Sprintf("%s %s on %s (%s)", operation.Kind, operation.ID, operation.Host, timeText(operation.CreatedAt)))
 		}
-		return left, nil
+		return found, nil
 	})
+
 	switch {
 	case !ok:
-	case len(left) > 0:
-		f.Warn(check, fmt.Sprintf("%d of the last %d days could not be undone and need an operator: %s", len(left), lately/(24*time.Hour), some(left)),
+	case len(unresolved) > 0:
+		f.Warn(check, fmt.Sprintf("%d of the last %d days could not be undone and need an operator: %s", len(unresolved), needsOperatorWindow/(24*time.Hour), some(unresolved)),
 			"`cyborg operation show` says where each stopped. What is in order again needs nothing; they are told for as long.")
 	default:
-		f.OKf(check, "none of the last %d days needs an operator", lately/(24*time.Hour))
+		f.OKf(check, "none of the last %d days needs an operator", needsOperatorWindow/(24*time.Hour))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
+// driftColumns are the columns of `drift list`.
 func driftColumns() []column[apiclient.Drift] {
 	type d = apiclient.Drift
 	return []column[d]{
@@ -26,6 +27,8 @@ func driftColumns() []column[apiclient.Drift] {
 	}
 }
 
+// providerText shows no resource provider as an empty cell, and not as a UUID
+// of zeros.
 func providerText(d apiclient.Drift) string {
 	if d.Provider == uuid.Nil {
 		return ""
@@ -33,6 +36,7 @@ func providerText(d apiclient.Drift) string {
 	return d.Provider.String()
 }
 
+// instanceText shows no instance as an empty cell.
 func instanceText(d apiclient.Drift) string {
 	if d.Instance == uuid.Nil {
 		return ""
@@ -40,6 +44,7 @@ func instanceText(d apiclient.Drift) string {
 	return d.Instance.String()
 }
 
+// driftCommand is `drift` with its only verb, `list`.
 func (s *shell) driftCommand() *cobra.Command {
 	var (
 		hosts   []string
@@ -50,9 +55,11 @@ func (s *shell) driftCommand() *cobra.Command {
 		Use: listVerb, Short: "List in what OpenStack Placement, Nova, or the file of a host's whitelist and the records differ", Args: takes(),
 		Long: "Lists what Placement, Nova, or the file of a host's whitelist has otherwise than the records, and is not repaired. With --all, also what was repaired.",
 	}
+
 	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "only on this host; repeatable")
 	cmd.Flags().StringSliceVar(&classes, "class", nil, "only of this class; repeatable")
 	cmd.Flags().BoolVar(&all, "all", false, "also what was repaired")
+
 	return commandline.Noun("drift", "What OpenStack has otherwise", list(s, cmd, listing[apiclient.Drift]{
 		columns: driftColumns(), pages: true,
 		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]apiclient.Drift, error) {
@@ -60,6 +67,7 @@ func (s *shell) driftCommand() *cobra.Command {
 			for _, class := range classes {
 				filter.Classes = append(filter.Classes, cyborg.DriftClass(class))
 			}
+
 			return apiclient.Collect(client.Drift(ctx, filter, page))
 		},
 		feed: func() apiclient.EventFilter { return onlyHost(hosts) },

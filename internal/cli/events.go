@@ -10,6 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// eventColumns are the columns of a history with --events.
 func eventColumns() []column[cyborg.Event] {
 	type e = cyborg.Event
 	return []column[e]{
@@ -24,6 +25,7 @@ func eventColumns() []column[cyborg.Event] {
 	}
 }
 
+// operationID shows no operation as an empty cell.
 func operationID(event cyborg.Event) string {
 	if event.Operation == (cyborg.Event{}).Operation {
 		return ""
@@ -31,7 +33,7 @@ func operationID(event cyborg.Event) string {
 	return event.Operation.String()
 }
 
-// changeText says in a phrase what changed.
+// changeText describes a change in a phrase.
 func changeText(event cyborg.Event) string {
 	text := event.Axis
 	switch {
@@ -42,12 +44,15 @@ func changeText(event cyborg.Event) string {
 	case event.From != "":
 		text += ": " + event.From + " -> none"
 	}
+
 	if reason, ok := event.Data["reason"].(string); ok && reason != "" {
 		text += note(reason)
 	}
+
 	return text
 }
 
+// eventsCommand is `cyborg events`.
 func (s *shell) eventsCommand() *cobra.Command {
 	var host, accelerator, operation, after string
 	cmd := &cobra.Command{
@@ -57,6 +62,7 @@ func (s *shell) eventsCommand() *cobra.Command {
 			"without losing or repeating a change. With -f json, each line is one JSON object.",
 		Args: takes(),
 	}
+
 	p := &printer{shell: s, command: cmd}
 	flags := cmd.Flags()
 	flags.StringVarP(&p.format, "format", "f", formatTable, "table or json")
@@ -64,18 +70,21 @@ func (s *shell) eventsCommand() *cobra.Command {
 	flags.StringVar(&accelerator, "accelerator", "", "only of this accelerator")
 	flags.StringVar(&operation, "operation", "", "only of this operation")
 	flags.StringVar(&after, "after", "", "from after this cursor on; 0-0 for all that is kept")
+
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if p.format != formatTable && p.format != formatJSON {
 			return usageErrorf(cmd, "there is no format %q for events; there are table, json", p.format)
 		}
 		return nil
 	}
+
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx := cmd.Context()
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		filter := apiclient.EventFilter{Host: host}
 		if accelerator != "" {
 			if filter.Accelerator, err = s.accelerator(ctx, client, accelerator); err != nil {
@@ -87,8 +96,9 @@ func (s *shell) eventsCommand() *cobra.Command {
 				return err
 			}
 		}
-		told := &plain{shell: s}
-		for event, err := range client.Events(ctx, filter, after, told.trouble) {
+
+		reporter := &plain{shell: s}
+		for event, err := range client.Events(ctx, filter, after, reporter.trouble) {
 			if err != nil {
 				return err
 			}
@@ -98,10 +108,11 @@ func (s *shell) eventsCommand() *cobra.Command {
 		}
 		return nil
 	}
+
 	return cmd
 }
 
-// event writes one line of the feed.
+// event prints one event of the feed as a line.
 func (p *printer) event(event cyborg.Event) error {
 	if p.format == formatJSON {
 		line, err := json.Marshal(event)
@@ -110,9 +121,11 @@ func (p *printer) event(event cyborg.Event) error {
 		}
 		return p.write(string(line) + "\n")
 	}
+
 	line := fmt.Sprintf("%s %s %s %s", timeText(event.Time), event.Subject.Kind, event.Subject.ID, changeText(event))
 	if event.Actor != "" {
 		line += " by " + event.Actor
 	}
+
 	return p.write(clean(line) + "\n")
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// examplesTable has what people type, by command; each is a command line that works as it stands, where there is what it names.
+// examplesTable has the examples of the help by command. Each is a complete
+// command line that works where the things that it names exist.
 var examplesTable = map[string][]string{
 	"accelerator list": {
 		"cyborg accelerator list --status ready --device-type FPGA",

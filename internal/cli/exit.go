@@ -15,22 +15,26 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
+// usageErrorf is the error of a wrong command line.
 func usageErrorf(cmd *cobra.Command, format string, args ...any) error {
 	return commandline.UsageErrorf(cmd, format, args...)
 }
 
-// detached is the end of a wait whose operation goes on.
+// detached is the error of a wait that ended before its operation, which
+// continues.
 type detached struct{ operation uuid.UUID }
 
 func (d *detached) Error() string { return fmt.Sprintf("operation %s goes on", d.operation) }
 
-// conclude tells the error, if there is one, and returns the exit code.
+// conclude prints the error, if there is one, and returns the exit code.
 func (s *shell) conclude(ctx context.Context, err error) int {
 	if err == nil {
 		return commandline.ExitOK
 	}
+
 	interrupted := ctx.Err() != nil
 	timedOut := !interrupted && errors.Is(err, context.DeadlineExceeded)
+
 	if left, ok := errors.AsType[*detached](err); ok {
 		what := "Detached"
 		if !interrupted {
@@ -46,13 +50,14 @@ func (s *shell) conclude(ctx context.Context, err error) int {
 	} else if errors.Is(err, errDeclined) {
 		s.sayf("Nothing was changed.")
 		return commandline.ExitFailed
-	} else if isTold(err) {
+	} else if isReported(err) {
 		return commandline.ExitCode(err)
 	} else if timedOut {
 		s.sayf("Error: no answer within %s", s.timeout)
 	} else if !interrupted {
-		s.tell(err)
+		s.printError(err)
 	}
+
 	switch {
 	case interrupted:
 		return commandline.ExitInterrupted
@@ -62,16 +67,19 @@ func (s *shell) conclude(ctx context.Context, err error) int {
 	return commandline.ExitCode(err)
 }
 
-// tell writes an error: the message, what to do next, and what to look at.
-func (s *shell) tell(err error) {
+// printError prints an error: the message, what to do about it, and where to
+// look.
+func (s *shell) printError(err error) {
 	e := cyborg.AsError(err)
 	s.sayf("Error: %s", commandline.Message(err))
+
 	if e.Hint != "" {
 		s.sayf("%s", e.Hint)
 	}
 	if e.Operation != uuid.Nil {
 		s.sayf("Operation %s: cyborg operation show %s", e.Operation, e.Operation)
 	}
+
 	if problem, ok := errors.AsType[*apiclient.Problem](err); ok {
 		if problem.RetryAfter > 0 {
 			s.sayf("Try again in %s.", problem.RetryAfter)
@@ -82,15 +90,17 @@ func (s *shell) tell(err error) {
 	}
 }
 
-// sayf writes one line to standard error.
+// sayf prints one line to standard error.
 func (s *shell) sayf(format string, args ...any) {
 	s.write(clean(fmt.Sprintf(format, args...)) + "\n")
 }
 
-// write writes to standard error. If that is gone, there is nobody to tell.
+// write prints to standard error. A failure is ignored, because there is no
+// other place to report it.
 func (s *shell) write(text string) { _, _ = io.WriteString(s.Err, text) }
 
-// clean takes control characters out of what came from elsewhere, so that it cannot steer the terminal.
+// clean replaces the control characters in a text from elsewhere, which could
+// otherwise steer the terminal.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {

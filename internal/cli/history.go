@@ -14,59 +14,74 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// past is where the history of something comes from.
+// past is the source of one history.
 type past struct {
 	events func(page apiclient.Page) iter.Seq2[cyborg.Event, error]
+
 	// subject is what the history is about, and is called "it".
 	subject cyborg.Subject
-	// host is where the other accelerators are that it may tell of; empty where there are none.
+
+	// host has the accelerators that the sentences may name besides the subject; it
+	// is empty where there are none.
 	host string
 }
 
-// history completes a verb that tells what happened to the thing that its argument names.
+// history completes a command that describes in sentences what happened to the
+// thing that its argument names. Formats for programs get the events
+// themselves.
 func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, client *apiclient.Client, name string) (past, error)) *cobra.Command {
 	var page pageFlags
 	var raw bool
+
 	p := s.printer(cmd)
 	page.addFlags(cmd, 0)
 	cmd.Flags().BoolVar(&raw, "events", false, "the events themselves, a row each, as all formats but table have them")
 	cmd.Long = cmd.Short + ", in sentences: who did what, when and why,\n" +
 		"and what came of it. All changes that one operation made are one sentence. --limit and --marker count events."
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		about, err := find(ctx, client, args[0])
 		if err != nil {
 			return err
 		}
+
 		events, err := apiclient.Collect(about.events(page.page()))
 		if err != nil {
 			return err
 		}
+
 		if raw || p.format != formatTable || len(p.columns) > 0 {
 			return printList(p, events, eventColumns(), false)
 		}
-		told := narrator{subject: about.subject, names: map[string]string{}}
-		if told.operations, err = operationsOf(ctx, client, events); err != nil {
+
+		n := narrator{subject: about.subject, names: map[string]string{}}
+		if n.operations, err = operationsOf(ctx, client, events); err != nil {
 			return err
 		}
+
 		if about.host != "" {
 			for a, err := range client.Accelerators(ctx, apiclient.AcceleratorFilter{Hosts: []string{about.host}}, apiclient.Page{}) {
 				if err != nil {
 					return err
 				}
-				told.names[a.UUID.String()] = a.Name
+				n.names[a.UUID.String()] = a.Name
 			}
 		}
-		return p.sentences(told.tell(events))
+
+		return p.sentences(n.describe(events))
 	}
+
 	return cmd
 }
 
-// operationsOf reads the operations that the events belong to. One that the API has forgotten is left out.
+// operationsOf reads the operations that the events belong to, by id. An
+// operation that the API no longer keeps is left out.
 func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg.Event) (map[uuid.UUID]apiclient.Operation, error) {
 	var ids []uuid.UUID
 	known := map[uuid.UUID]apiclient.Operation{}
@@ -76,8 +91,9 @@ func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg
 			ids = append(ids, event.Operation)
 		}
 	}
+
 	clear(known)
-	for some := range slices.Chunk(ids, 100) { // as many as a URL holds
+	for some := range slices.Chunk(ids, 100) { // more ids would make the URL too long
 		for operation, err := range client.Operations(ctx, apiclient.OperationFilter{IDs: some}, apiclient.Page{Limit: len(some)}) {
 			if err != nil {
 				return nil, err
@@ -85,28 +101,35 @@ func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg
 			known[operation.ID] = operation
 		}
 	}
+
 	return known, nil
 }
 
-// sentences writes one sentence after the other, each with its time before it.
+// sentences prints one sentence after the other, each with its time before it,
+// wrapped to the terminal.
 func (p *printer) sentences(all []sentence) error {
 	const stamp = "2006-01-02 15:04:05"
 	indent := strings.Repeat(" ", len(stamp)+2)
+
 	var out strings.Builder
 	for _, one := range all {
-		told := clean(one.text)
+		wrapped := clean(one.text)
 		if width := p.shell.outWidth(); width > len(indent)+20 {
-			told = text.WrapSoft(told, width-len(indent)-1)
+			wrapped = text.WrapSoft(wrapped, width-len(indent)-1)
 		}
-		lines := strings.Split(strings.TrimRight(told, " \n"), "\n")
+
+		lines := strings.Split(strings.TrimRight(wrapped, " \n"), "\n")
 		for i := range lines {
 			lines[i] = strings.TrimRight(lines[i], " ")
 		}
+
 		out.WriteString(one.at.UTC().Format(stamp) + "  " + strings.Join(lines, "\n"+indent) + "\n")
 	}
+
 	return p.write(out.String())
 }
 
+// acceleratorHistory is `accelerator history`.
 func (s *shell) acceleratorHistory() *cobra.Command {
 	cmd := &cobra.Command{Use: "history ACCELERATOR", Short: "What happened to an accelerator, oldest first", Args: takes("ACCELERATOR")}
 	return s.history(cmd, func(ctx context.Context, client *apiclient.Client, name string) (past, error) {
@@ -118,6 +141,7 @@ func (s *shell) acceleratorHistory() *cobra.Command {
 	})
 }
 
+// deviceHistory is `device history`.
 func (s *shell) deviceHistory() *cobra.Command {
 	cmd := &cobra.Command{Use: "history DEVICE", Short: "What happened to a device and its accelerators, oldest first", Args: takes("DEVICE")}
 	return s.history(cmd, func(ctx context.Context, client *apiclient.Client, name string) (past, error) {
@@ -125,10 +149,12 @@ func (s *shell) deviceHistory() *cobra.Command {
 		if err != nil {
 			return past{}, err
 		}
+
 		device, err := client.Device(ctx, id)
-		if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrNotFound { // its history outlives it
+		if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrNotFound { // a history outlives its device
 			return past{}, err
 		}
+
 		return past{
 			subject: cyborg.Subject{Kind: cyborg.SubjectDevice, ID: id.String()}, host: device.Host,
 			events: func(page apiclient.Page) iter.Seq2[cyborg.Event, error] { return client.DeviceHistory(ctx, id, page) },
@@ -136,6 +162,7 @@ func (s *shell) deviceHistory() *cobra.Command {
 	})
 }
 
+// hostHistory is `host history`.
 func (s *shell) hostHistory() *cobra.Command {
 	cmd := &cobra.Command{Use: "history HOST", Short: "What happened on a host, oldest first", Args: takes("HOST")}
 	return s.history(cmd, func(ctx context.Context, client *apiclient.Client, name string) (past, error) {
@@ -146,6 +173,7 @@ func (s *shell) hostHistory() *cobra.Command {
 	})
 }
 
+// operationHistory is `operation history`.
 func (s *shell) operationHistory() *cobra.Command {
 	cmd := &cobra.Command{Use: "history OPERATION", Short: "What an operation changed, oldest first", Args: takes("OPERATION")}
 	return s.history(cmd, func(ctx context.Context, client *apiclient.Client, name string) (past, error) {
@@ -153,6 +181,7 @@ func (s *shell) operationHistory() *cobra.Command {
 		if err != nil {
 			return past{}, err
 		}
+
 		operation, err := client.Operation(ctx, id)
 		return past{
 			subject: cyborg.Subject{Kind: cyborg.SubjectOperation, ID: id.String()}, host: operation.Host,

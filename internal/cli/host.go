@@ -16,12 +16,14 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
+// hostCommand is the noun `host` with its verbs.
 func (s *shell) hostCommand() *cobra.Command {
 	cmd := commandline.Noun("host", "Machines with an agent", s.hostList(), s.hostShow(), s.hostServices(), s.hostHistory(), s.hostWhitelist(), s.hostRescue(), s.hostForget())
 	cmd.Aliases = []string{"hosts"}
 	return cmd
 }
 
+// hostColumns are the columns of `host list`.
 func hostColumns() []column[cyborg.Host] {
 	type h = cyborg.Host
 	return []column[h]{
@@ -38,6 +40,7 @@ func hostColumns() []column[cyborg.Host] {
 	}
 }
 
+// hostState is the state of a host's agents.
 func hostState(host cyborg.Host) string {
 	switch {
 	case host.Silent:
@@ -48,15 +51,17 @@ func hostState(host cyborg.Host) string {
 	return "alive"
 }
 
-func rivalsText(rivals []cyborg.DuplicateAgent) string {
-	lines := make([]string, len(rivals))
-	for i, r := range rivals {
-		lines[i] = fmt.Sprintf("%s, instance %s, boot %s, since %s", r.Address, r.Instance, r.BootID, timeText(r.Since))
+// duplicateAgentsText has a line for each duplicate agent.
+func duplicateAgentsText(duplicates []cyborg.DuplicateAgent) string {
+	lines := make([]string, len(duplicates))
+	for i, d := range duplicates {
+		lines[i] = fmt.Sprintf("%s, instance %s, boot %s, since %s", d.Address, d.Instance, d.BootID, timeText(d.Since))
 	}
 	return strings.Join(lines, "\n")
 }
 
-// clockText is in milliseconds: nobody means more by it.
+// clockText rounds an offset to milliseconds, which is precise enough for
+// people.
 func clockText(host cyborg.Host) string {
 	if host.ClockOffset == nil {
 		return ""
@@ -64,6 +69,8 @@ func clockText(host cyborg.Host) string {
 	return clockOffset(host).Round(time.Millisecond).String()
 }
 
+// backendsText has a line for each backend, with its driver and its state where
+// they are not the usual ones.
 func backendsText(backends []cyborg.Backend) string {
 	lines := make([]string, len(backends))
 	for i, b := range backends {
@@ -78,6 +85,7 @@ func backendsText(backends []cyborg.Backend) string {
 	return strings.Join(lines, "\n")
 }
 
+// hostList is `host list`.
 func (s *shell) hostList() *cobra.Command {
 	cmd := &cobra.Command{Use: listVerb, Short: "List hosts", Args: takes()}
 	return list(s, cmd, listing[cyborg.Host]{
@@ -88,28 +96,32 @@ func (s *shell) hostList() *cobra.Command {
 	})
 }
 
+// hostShow is `host show`.
 func (s *shell) hostShow() *cobra.Command {
 	cmd := &cobra.Command{Use: "show HOST", Short: "Show one host", Args: takes("HOST")}
 	p := s.printer(cmd)
 	p.addWatch(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		return p.show(cmd.Context(), client, apiclient.EventFilter{Host: args[0]}, func(ctx context.Context) error {
 			host, err := client.Host(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return printShow(p, host, []string{nameKey, "silent", "last_seen", "devices"}, map[string]string{
-				"backends": backendsText(host.Backends), "rivals": rivalsText(host.DuplicateAgents),
+				"backends": backendsText(host.Backends), "rivals": duplicateAgentsText(host.DuplicateAgents),
 			})
 		})
 	}
 	return cmd
 }
 
+// hostForget is `host forget`.
 func (s *shell) hostForget() *cobra.Command {
 	var agreed consent
 	cmd := &cobra.Command{
@@ -119,6 +131,7 @@ func (s *shell) hostForget() *cobra.Command {
 			"there is held or being worked on. Its history stays, and if it reports again it is a new host.",
 		Args: takes("HOST"),
 	}
+
 	agreed.addFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
@@ -126,21 +139,25 @@ func (s *shell) hostForget() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		host, err := client.Host(ctx, args[0])
 		if err != nil {
 			return err
 		}
-		if host.Silent { // else it is refused
+
+		if host.Silent { // the API rejects it otherwise, so there is nothing to ask
 			loss := fmt.Sprintf("host %s goes with its %s and the names of their accelerators", host.Name, count(host.Devices, "device"))
 			if err := s.agree(ctx, agreed, []string{loss}); err != nil {
 				return err
 			}
 		}
+
 		return client.ForgetHost(ctx, host.Name)
 	}
 	return cmd
 }
 
+// hostRescue is `host rescue`.
 func (s *shell) hostRescue() *cobra.Command {
 	var (
 		agreed consent
@@ -153,31 +170,38 @@ func (s *shell) hostRescue() *cobra.Command {
 			"`drift list --class lost_at_boot`. One that does not run, or that somebody had made anew since, is left alone.",
 		Args: takes("HOST"),
 	}
+
 	p := s.printer(cmd)
 	agreed.addFlags(cmd)
 	wait.addFlags(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, host := cmd.Context(), args[0]
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		filter := apiclient.DriftFilter{Hosts: []string{host}, Classes: []cyborg.DriftClass{cyborg.DriftLostAtBoot}, Open: true}
 		lost, err := apiclient.Collect(client.Drift(ctx, filter, apiclient.Page{}))
 		if err != nil {
 			return err
 		}
+
 		var losses []string
 		for _, d := range lost {
 			losses = append(losses, "instance "+d.Instance.String()+" is rebooted hard, if it runs")
 		}
+
 		if err := s.agree(ctx, agreed, losses); err != nil {
 			return err
 		}
+
 		answer, err := client.Rescue(ctx, host, apiclient.Async())
 		if err != nil {
 			return err
 		}
+
 		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
 			after := object{{hostKey, host}, {"instances", []any{}}}
 			if operation != nil {
@@ -185,26 +209,32 @@ func (s *shell) hostRescue() *cobra.Command {
 			}
 			return printShow(p, after, []string{hostKey, "instances"}, map[string]string{"instances": rescuedText(after[1].value)})
 		})
+
 	}
 	return cmd
 }
 
-// rescuedText has a line for each instance of a rescue's result.
+// rescuedText has a line for each instance in a rescue's result.
 func rescuedText(result any) string {
 	var rescued []cyborg.RescuedInstance
 	if text, err := json.Marshal(result); err != nil || json.Unmarshal(text, &rescued) != nil {
 		return ""
 	}
+
 	lines := make([]string, len(rescued))
 	for i, r := range rescued {
 		lines[i] = r.Instance.String() + ": " + string(r.Outcome) + note(r.Detail)
 	}
+
 	return strings.Join(lines, "\n")
 }
 
+// hostServices is `host services`.
 func (s *shell) hostServices() *cobra.Command {
 	cmd := &cobra.Command{Use: "services HOST", Short: "What acceleration services a host's backends offer", Args: takes("HOST")}
-	columns := slices.DeleteFunc(backendColumns()[1:], func(c column[cyborg.Backend]) bool { return c.long }) // the API leaves them out
+	// The API returns no more than the short columns here, and the host is known.
+	columns := slices.DeleteFunc(backendColumns()[1:], func(c column[cyborg.Backend]) bool { return c.long })
+
 	return list(s, cmd, listing[cyborg.Backend]{
 		columns: columns,
 		feed:    func() apiclient.EventFilter { return apiclient.EventFilter{Host: cmd.Flags().Arg(0)} },
@@ -214,27 +244,33 @@ func (s *shell) hostServices() *cobra.Command {
 	})
 }
 
+// discoverCommand is `discover`.
 func (s *shell) discoverCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "discover HOST", Short: "Make a host look at its hardware now", GroupID: hardwareGroup, Args: takes("HOST")}
 	p := s.printer(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		found, err := client.Discover(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
+
 		var lines []string
 		for _, backend := range slices.Sorted(maps.Keys(found.Devices)) {
 			lines = append(lines, fmt.Sprintf("%s: %d", backend, found.Devices[backend]))
 		}
+
 		return printShow(p, found, []string{hostKey, "devices", "errors"}, map[string]string{"devices": strings.Join(lines, "\n")})
 	}
 	return cmd
 }
 
+// serviceCommand is the noun `service` with its verb.
 func (s *shell) serviceCommand() *cobra.Command {
 	type v = cyborg.Service
 	cmd := commandline.Noun("service", "The system's own processes", list(s,
@@ -253,10 +289,13 @@ func (s *shell) serviceCommand() *cobra.Command {
 				return apiclient.Collect(client.Services(ctx, page))
 			},
 		}))
+
 	cmd.Aliases = []string{"services"}
 	return cmd
 }
 
+// serviceState is the state of a process; an agent that is not the host's own
+// is refused.
 func serviceState(service cyborg.Service) string {
 	switch {
 	case service.Refused:

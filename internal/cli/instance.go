@@ -12,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// attachInstance is `attach-instance`, which OpenStack's users look for.
 func (s *shell) attachInstance() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach-instance INSTANCE ACCELERATOR",
@@ -28,6 +29,7 @@ func (s *shell) attachInstance() *cobra.Command {
 	})
 }
 
+// detachInstance is `detach-instance`.
 func (s *shell) detachInstance() *cobra.Command {
 	var wait waiting
 	var agreed consent
@@ -38,44 +40,54 @@ func (s *shell) detachInstance() *cobra.Command {
 			"One that fails does not keep the others from being taken back.",
 		Args: takesMore("ACCELERATOR", "INSTANCE"),
 	}
+
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
 	agreed.addFlags(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: args[0]}
 		ids, err := s.heldBy(ctx, client, agreed, instance, args[1:])
 		if err != nil {
 			return err
 		}
+
 		if len(ids) == 0 && !s.quiet {
 			s.sayf("There was nothing to do.")
 		}
+
+		// Each accelerator is detached by its own operation, so a failure is reported
+		// at once and the remaining ones still follow.
 		var failed error
 		for _, id := range ids {
 			answer, err := client.Detach(ctx, id, instance, apiclient.Async())
 			if err == nil {
 				err = s.finish(ctx, p, wait, answer, func(*apiclient.Operation) error { return nil })
 			}
+
 			switch {
 			case ctx.Err() != nil, err != nil && len(ids) == 1:
 				return err
 			case err != nil:
 				s.sayf("Accelerator %s:", id)
-				s.tell(err)
-				failed = &told{err}
+				s.printError(err)
+				failed = &reportedError{err}
 			}
 		}
+
 		return failed
 	}
 	return cmd
 }
 
-// heldBy finds the accelerators named; where none is, those that the holder has, if the person agrees.
+// heldBy finds the accelerators that are named. Where none is, it returns all
+// that the holder has, if the user agrees to their loss.
 func (s *shell) heldBy(ctx context.Context, client *apiclient.Client, agreed consent, holder cyborg.Holder, named []string) ([]uuid.UUID, error) {
 	ids := []uuid.UUID{}
 	for _, name := range named {
@@ -90,25 +102,30 @@ func (s *shell) heldBy(ctx context.Context, client *apiclient.Client, agreed con
 	if len(named) > 0 {
 		return ids, nil
 	}
+
 	held, err := apiclient.Collect(client.Accelerators(ctx, apiclient.AcceleratorFilter{Holder: holder}, apiclient.Page{}))
 	if err != nil {
 		return nil, err
 	}
+
 	var losses []string
 	for _, a := range held {
 		ids = append(ids, a.UUID)
 		losses = append(losses, holdings(a, &holder)...)
 	}
+
 	return ids, s.agree(ctx, agreed, losses)
 }
 
-// told is an error that the person has read already.
-type told struct{ err error }
+// reportedError is an error that the user has seen already; only its exit code
+// is left to return.
+type reportedError struct{ err error }
 
-func (t *told) Error() string { return t.err.Error() }
-func (t *told) Unwrap() error { return t.err }
+func (t *reportedError) Error() string { return t.err.Error() }
+func (t *reportedError) Unwrap() error { return t.err }
 
-func isTold(err error) bool {
-	_, ok := errors.AsType[*told](err)
+// isReported reports whether an error must not be printed again.
+func isReported(err error) bool {
+	_, ok := errors.AsType[*reportedError](err)
 	return ok
 }

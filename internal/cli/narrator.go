@@ -15,83 +15,110 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// narrator tells events as sentences.
+// narrator describes events as sentences for people.
 type narrator struct {
-	subject    cyborg.Subject // is called "it"
-	names      map[string]string
+	// subject is what the history is about; sentences call it "it".
+	subject cyborg.Subject
+
+	// names has the names of accelerators by UUID, also of those that are gone.
+	names map[string]string
+
+	// operations are those that the events may belong to, as far as the API still
+	// keeps them.
 	operations map[uuid.UUID]apiclient.Operation
 }
 
+// sentence is one line of a history.
 type sentence struct {
 	at   time.Time
 	text string
 }
 
-// tell makes one sentence of all that an operation did, and one of each other transaction, by the time they began.
-func (s *narrator) tell(events []cyborg.Event) []sentence {
+// describe returns one sentence for all that an operation did, and one for each
+// other transaction, in the order in which they began.
+func (n *narrator) describe(events []cyborg.Event) []sentence {
 	var order []string
 	groups := map[string][]cyborg.Event{}
 	for _, event := range events {
-		event.Operation = s.causeOf(event)
-		if event.Axis == "name" && s.names[event.Subject.ID] == "" {
-			s.names[event.Subject.ID] = event.To // of one that is gone
+		event.Operation = n.operationOf(event)
+		if event.Axis == "name" && n.names[event.Subject.ID] == "" {
+			n.names[event.Subject.ID] = event.To // the last name of an accelerator that is gone
 		}
+
 		key := event.Operation.String()
 		if event.Operation == uuid.Nil {
 			key = strconv.FormatUint(event.Cursor.Transaction, 10)
 		}
+
 		if groups[key] == nil {
 			order = append(order, key)
 		}
 		groups[key] = append(groups[key], event)
 	}
+
 	var all []sentence
 	for _, key := range order {
 		group := groups[key]
-		told := s.changes(group)
+		text := n.changes(group)
 		if id := group[0].Operation; id != uuid.Nil {
-			told = s.operation(id, group)
+			text = n.operation(id, group)
 		}
-		if told != "" {
-			all = append(all, sentence{group[0].Time, told + "."})
+
+		if text != "" {
+			all = append(all, sentence{group[0].Time, text + "."})
 		}
 	}
+
 	return all
 }
 
-// causeOf is the operation that an event belongs to. A report may see an image before the operation that loads it has ended,
-// and is recorded then as what it is; the operation is its cause all the same.
-func (s *narrator) causeOf(event cyborg.Event) uuid.UUID {
+// operationOf returns the operation that an event belongs to. A report may show
+// a new image before the operation that loads it has ended; the event is then
+// recorded without an operation, and is assigned to it here by the time and the
+// accelerator.
+func (n *narrator) operationOf(event cyborg.Event) uuid.UUID {
 	if event.Axis != "bitstream" || event.Operation != uuid.Nil || person(event.Actor) {
 		return event.Operation
 	}
-	for id, o := range s.operations {
-		over := !o.EndedAt.IsZero() && o.EndedAt.Before(event.Time)
-		if o.Kind == cyborg.OperationProgram && slices.Contains(o.Subjects, event.Subject) && !event.Time.Before(o.StartedAt) && !over {
+
+	for id, o := range n.operations {
+		ended := !o.EndedAt.IsZero() && o.EndedAt.Before(event.Time)
+		if o.Kind == cyborg.OperationProgram && slices.Contains(o.Subjects, event.Subject) && !event.Time.Before(o.StartedAt) && !ended {
 			return id
 		}
 	}
+
 	return uuid.Nil
 }
 
-// them stands in a clause for what it is about, where the clause says what a person did with it.
-const them = "\x00"
+// subjectPlaceholder stands for the names of the subjects in a clause whose
+// grammatical subject is a person ("ann set the specs of …"). No event contains
+// a NUL.
+const subjectPlaceholder = "\x00"
 
-// changes tells what happened outside of operations: the same of several things at once.
-func (s *narrator) changes(group []cyborg.Event) string {
+// changes describes what happened outside of operations. It joins subjects to
+// which the same happened: "accelerators a and b came into service". It returns
+// "" where no event is worth a sentence.
+func (n *narrator) changes(group []cyborg.Event) string {
+	// One clause list per subject, in the order of the events.
 	var subjects, said []string
 	clauses := map[string][]string{}
+
 	for _, event := range group {
-		clause := s.clause(event, group)
+		clause := n.clause(event, group)
 		if clause == "" {
 			continue
 		}
-		name := s.nameOf(event)
+
+		name := n.nameOf(event)
 		if clauses[name] == nil {
 			subjects = append(subjects, name)
 		}
+
 		clauses[name] = append(clauses[name], clause)
 	}
+
+	// Subjects with the same clauses share one part of the sentence.
 	together := map[string][]string{}
 	for _, name := range subjects {
 		text := enumerate(clauses[name])
@@ -100,39 +127,52 @@ func (s *narrator) changes(group []cyborg.Event) string {
 		}
 		together[text] = append(together[text], name)
 	}
+
 	if len(said) == 0 {
 		return ""
 	}
+
 	by, done := group[0].Actor, false
+
 	for i, text := range said {
-		names := alike(together[text])
-		if said[i] = names + " " + text; strings.Contains(text, them) {
-			said[i], done = by+" "+strings.ReplaceAll(text, them, names), true
+		names := groupByKind(together[text])
+		if strings.Contains(text, subjectPlaceholder) {
+			said[i] = by + " " + strings.ReplaceAll(text, subjectPlaceholder, names)
+			done = true
+		} else {
+			said[i] = names + " " + text
 		}
 	}
-	told := strings.Join(said, "; ")
+
+	text := strings.Join(said, "; ")
 	if !done {
-		told = capital(told)
+		text = capital(text)
 	}
+
 	if !person(by) {
-		return told
+		return text
 	}
+
 	if !done {
-		told += ", by " + by
+		text += ", by " + by
 	}
 	if group[0].RequestID != "" {
-		told += " (request " + group[0].RequestID + ")"
+		text += " (request " + group[0].RequestID + ")"
 	}
-	return told
+
+	return text
 }
 
-// person says whether an actor is somebody, and not the system itself: its agents' reports, and what it does on its own.
+// person reports whether an actor is a user, and not an agent's report or the
+// system itself.
 func person(actor string) bool { return actor != "" && actor != "agent" && actor != "cyborg" }
 
-// alike names several things, those of one kind after their kind.
-func alike(names []string) string {
+// groupByKind joins names of the form "kind name", with one plural for all of a
+// kind: "accelerators a and b".
+func groupByKind(names []string) string {
 	var kinds []string
 	of := map[string][]string{}
+
 	for _, name := range names {
 		kind, bare, ok := strings.Cut(name, " ")
 		if !ok {
@@ -143,27 +183,30 @@ func alike(names []string) string {
 		}
 		of[kind] = append(of[kind], bare)
 	}
+
 	for i, kind := range kinds {
 		kinds[i] = strings.TrimSpace(kind + " " + of[kind][0])
 		if len(of[kind]) > 1 {
 			kinds[i] = kind + "s " + some(of[kind])
 		}
 	}
+
 	return enumerate(kinds)
 }
 
-// nameOf names what an event is about.
-func (s *narrator) nameOf(event cyborg.Event) string {
-	if event.Subject == s.subject {
+// nameOf names the subject of an event.
+func (n *narrator) nameOf(event cyborg.Event) string {
+	if event.Subject == n.subject {
 		return "it"
 	}
+
 	identity, _ := event.Data["identity"].(string)
 	switch event.Subject.Kind {
 	case cyborg.SubjectAccelerator:
-		return s.accelerator(event.Subject.ID)
+		return n.accelerator(event.Subject.ID)
 	case cyborg.SubjectHandle:
 		owner, _ := event.Data["accelerator"].(string)
-		return fmt.Sprintf("handle %s of %s", cmp.Or(identity, short(event.Subject.ID)), s.accelerator(owner))
+		return fmt.Sprintf("handle %s of %s", cmp.Or(identity, short(event.Subject.ID)), n.accelerator(owner))
 	case cyborg.SubjectDevice:
 		return "device " + cmp.Or(identity, short(event.Subject.ID))
 	case cyborg.SubjectBackend:
@@ -174,30 +217,39 @@ func (s *narrator) nameOf(event cyborg.Event) string {
 		return "resource provider " + cmp.Or(name, event.Subject.ID)
 	case cyborg.SubjectHost, cyborg.SubjectOperation, cyborg.SubjectARQ, cyborg.SubjectProfile:
 	}
+
 	return string(event.Subject.Kind) + " " + event.Subject.ID
 }
 
-func (s *narrator) accelerator(id string) string {
-	if s.subject.Kind == cyborg.SubjectAccelerator && s.subject.ID == id {
+// accelerator names an accelerator by its last known name, or by the beginning
+// of its UUID.
+func (n *narrator) accelerator(id string) string {
+	if n.subject.Kind == cyborg.SubjectAccelerator && n.subject.ID == id {
 		return "it"
 	}
-	return "accelerator " + cmp.Or(s.names[id], short(id))
+	return "accelerator " + cmp.Or(n.names[id], short(id))
 }
 
-// short is the beginning of a UUID, which finds it.
+// short returns the beginning of a UUID, which is long enough for commands to
+// find it.
 func short(id string) string { return id[:min(len(id), shortestPrefix)] }
 
-// clause says in words that fit one thing and many what changed; empty where another event of the group says it.
-func (s *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
+// clause says what changed, in words that fit one subject and several. It
+// returns "" where the event needs no words, because another event of the group
+// says the same.
+func (n *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 	from, to := event.From, event.To
 	text := func(key string) string { text, _ := event.Data[key].(string); return text }
+
 	switch event.Axis {
 	case "presence":
-		if event.Subject.Kind == cyborg.SubjectHandle && presenceOf(text("accelerator"), group) {
+		// A handle comes and goes with its accelerator.
+		if event.Subject.Kind == cyborg.SubjectHandle && hasPresenceOf(text("accelerator"), group) {
 			return ""
 		}
 		return presenceClause(event)
 	case "boot":
+
 		switch "" {
 		case from:
 			return "registered"
@@ -205,30 +257,38 @@ func (s *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 			return "was forgotten"
 		}
 		return "rebooted"
+
 	case "name":
 		if from == "" {
 			return ""
 		}
 		return fmt.Sprintf("changed its name from %s to %s", from, to)
+
 	case "lifecycle":
 		return lifecycleClause(from, to, text("reason"))
+
 	case "device":
 		return fmt.Sprintf("moved from device %s to %s", short(from), short(to))
+
 	case "backend":
 		if from == "" {
 			return "came with backend " + to
 		}
 		return fmt.Sprintf("moved from backend %s to %s", from, to)
+
 	case "accelerator":
-		return fmt.Sprintf("moved from %s to %s", s.accelerator(from), s.accelerator(to))
+		return fmt.Sprintf("moved from %s to %s", n.accelerator(from), n.accelerator(to))
+
 	case "reported":
 		return "reported other abilities"
+
 	case "specs":
 		set, err := json.Marshal(event.Data)
 		if err != nil {
-			return "set the specs of " + them
+			return "set the specs of " + subjectPlaceholder
 		}
-		return "set the specs of " + them + " to " + string(set)
+		return "set the specs of " + subjectPlaceholder + " to " + string(set)
+
 	case "nova_whitelist":
 		switch "" {
 		case from:
@@ -237,48 +297,58 @@ func (s *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 			return "left the whitelist of Nova"
 		}
 		return "got other tags in the whitelist of Nova"
+
 	case "options":
 		return "got other options"
+
 	case "driver":
 		if from == "" || to == "" {
 			return ""
 		}
 		return fmt.Sprintf("changed from driver %s to %s", from, to)
+
 	case "holder":
 		return holderClause(from, to, text("identity"))
+
 	case "state":
 		return stateClause(event)
 	}
+
 	return useClause(event, group)
 }
 
-// useClause is clause for what bears on the use of an accelerator.
+// useClause is the part of clause for the axes that decide whether an
+// accelerator can be used.
 func useClause(event cyborg.Event, group []cyborg.Event) string {
 	from, to := event.From, event.To
 	text := func(key string) string { text, _ := event.Data[key].(string); return text }
+
 	switch event.Axis {
 	case "administration":
 		switch {
 		case from == "" && to == string(cyborg.AdministrationMaintaining):
 			return "began in maintenance, with all else of the device: " + text("reason")
 		case to == string(cyborg.AdministrationMaintaining):
-			return "put " + them + " into maintenance" + untilText(text("until")) + ": " + text("reason")
+			return "put " + subjectPlaceholder + " into maintenance" + untilText(text("until")) + ": " + text("reason")
 		case from == "":
 			return ""
 		case person(event.Actor):
-			return "took " + them + " out of maintenance"
+			return "took " + subjectPlaceholder + " out of maintenance"
 		}
 		return "came out of maintenance, whose time was over"
+
 	case "fence":
 		if to == "" {
 			return "opened to new work again"
 		}
 		return "closed to new work: " + to
+
 	case "bitstream":
-		if from == "" && presenceOf(event.Subject.ID, group) {
+		if from == "" && hasPresenceOf(event.Subject.ID, group) {
 			return ""
 		}
 		return fmt.Sprintf("showed image %s instead of %s", cmp.Or(to, "none"), cmp.Or(from, "none"))
+
 	case "health":
 		if event.Subject.Kind == cyborg.SubjectAccelerator {
 			if to == "" {
@@ -287,25 +357,29 @@ func useClause(event cyborg.Event, group []cyborg.Event) string {
 			return "lost its image " + text("bitstream_id") + " when the host booted"
 		}
 		if event.Subject.Kind != cyborg.SubjectHandle {
-			return "" // the handle's is told
+			return "" // the event of the handle says it, with its instance
 		}
+
 		if to == "" {
 			return "came out of doubt for instance " + text("instance")
 		}
 		return "may be lost to instance " + text("instance") + ", because the host has booted"
+
 	case "protected":
 		if to == "" {
 			return "lost its protection"
 		}
 		return "came under protection: " + to
 	}
+
 	if class, ok := strings.CutPrefix(event.Axis, "drift_"); ok {
 		return driftClause(event, strings.ReplaceAll(class, "_", " "))
 	}
 	return ""
 }
 
-// driftClause tells how something stands in OpenStack Placement, the instance that has it in Nova, or the file of a host's whitelist.
+// driftClause describes a difference from OpenStack Placement, from the
+// instance in Nova, or from a host's whitelist file.
 func driftClause(event cyborg.Event, class string) string {
 	repaired, _ := event.Data["repaired"].(bool)
 	if instance, ok := event.Data["instance"].(string); ok {
@@ -314,6 +388,7 @@ func driftClause(event cyborg.Event, class string) string {
 		}
 		return fmt.Sprintf("differed from its instance %s no longer (%s)", instance, class)
 	}
+
 	switch {
 	case event.Subject.Kind == cyborg.SubjectHost && event.Axis == "drift_"+string(cyborg.DriftNovaWhitelist):
 		if event.To != "" {
@@ -328,11 +403,14 @@ func driftClause(event cyborg.Event, class string) string {
 	return fmt.Sprintf("differed in Placement no longer (%s)", class)
 }
 
+// stateClause describes a backend's new state, with its error.
 func stateClause(event cyborg.Event) string {
 	if event.Subject.Kind != cyborg.SubjectBackend {
 		return ""
 	}
+
 	reason, _ := event.Data["error"].(string)
+
 	switch {
 	case event.To == "":
 		return "was removed"
@@ -342,30 +420,35 @@ func stateClause(event cyborg.Event) string {
 	return "reported " + event.To
 }
 
+// holderClause describes how a handle changed hands. A change of the note
+// "(unconfirmed)" alone is not worth a sentence.
 func holderClause(from, to, handle string) string {
 	switch {
 	case from == "":
-		return fmt.Sprintf("went to %s (%s)", holderWords(to), handle)
+		return fmt.Sprintf("went to %s (%s)", holderPhrase(to), handle)
 	case to == "":
-		return fmt.Sprintf("came back from %s (%s)", holderWords(from), handle)
-	case holderWords(from) == holderWords(to):
+		return fmt.Sprintf("came back from %s (%s)", holderPhrase(from), handle)
+	case holderPhrase(from) == holderPhrase(to):
 		return ""
 	}
-	return fmt.Sprintf("went from %s to %s (%s)", holderWords(from), holderWords(to), handle)
+	return fmt.Sprintf("went from %s to %s (%s)", holderPhrase(from), holderPhrase(to), handle)
 }
 
-// presenceOf says whether the group tells that an accelerator appeared, or the like.
-func presenceOf(id string, group []cyborg.Event) bool {
+// hasPresenceOf reports whether the group has an event about an accelerator's
+// appearing or disappearing. That event's sentence covers the lesser ones.
+func hasPresenceOf(id string, group []cyborg.Event) bool {
 	return slices.ContainsFunc(group, func(e cyborg.Event) bool {
 		return e.Axis == "presence" && e.Subject.Kind == cyborg.SubjectAccelerator && e.Subject.ID == id
 	})
 }
 
+// presenceClause describes appearing and disappearing.
 func presenceClause(event cyborg.Event) string {
 	where := ""
 	if event.Host != "" {
 		where = " on " + event.Host
 	}
+
 	switch {
 	case event.From == "" && event.To == string(cyborg.PresencePresent):
 		return "appeared" + where
@@ -377,6 +460,8 @@ func presenceClause(event cyborg.Event) string {
 	return "left the records"
 }
 
+// lifecycleClause describes a change of the lifecycle. The steps of a provision
+// are left to the sentence about its operation.
 func lifecycleClause(from, to, reason string) string {
 	switch cyborg.Lifecycle(to) {
 	case cyborg.LifecycleError:
@@ -394,6 +479,8 @@ func lifecycleClause(from, to, reason string) string {
 	return "became " + to
 }
 
+// untilText formats the end of a maintenance, and returns "" where none is
+// recorded.
 func untilText(until string) string {
 	at, err := time.Parse(time.RFC3339, until)
 	if err != nil {
@@ -402,7 +489,8 @@ func untilText(until string) string {
 	return " until " + timeText(at)
 }
 
-// holderWords makes "instance 5f5f…" of what an event calls "instance:5f5f… (unconfirmed)".
-func holderWords(text string) string {
+// holderPhrase converts the holder in an event, such as "instance:5f5f…
+// (unconfirmed)", to "instance 5f5f…".
+func holderPhrase(text string) string {
 	return strings.Replace(strings.TrimSuffix(text, " (unconfirmed)"), ":", " ", 1)
 }

@@ -13,16 +13,18 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// operation tells an operation: who wanted what of what, and what came of it. Events are those of its that are told.
-func (s *narrator) operation(id uuid.UUID, events []cyborg.Event) string {
-	o, known := s.operations[id]
-	if !known { // it is no longer kept
-		if told := s.changes(events); told != "" {
-			return told + " (operation " + short(id.String()) + ")"
+// operation describes an operation in one sentence: who did what to what, and
+// the outcome. The events are those of the operation that the history shows.
+func (n *narrator) operation(id uuid.UUID, events []cyborg.Event) string {
+	o, known := n.operations[id]
+	if !known { // the API keeps operations for a limited time
+		if text := n.changes(events); text != "" {
+			return text + " (operation " + short(id.String()) + ")"
 		}
 		return ""
 	}
-	did, do := s.deed(o, events)
+
+	did, do := n.verbPhrases(o, events)
 	details := []string{"operation " + short(id.String())}
 	if handles := handlesOf(events); handles != "" {
 		details = []string{handles, details[0]}
@@ -30,51 +32,57 @@ func (s *narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 	if o.RetryOf != uuid.Nil {
 		details = append(details, "again after "+short(o.RetryOf.String()))
 	}
+
 	begin := o.StartedAt
 	if begin.IsZero() {
 		begin = o.CreatedAt
 	}
 	took := durationText(o.EndedAt.Sub(begin))
+
 	who, why := o.Actor.Name, ""
 	if o.Error != nil {
 		why = ": " + strings.TrimSuffix(o.Error.Message, ".")
 	}
-	var told string
+
+	var text string
 	switch o.State {
 	case cyborg.OperationSucceeded:
-		told = who + " " + did
+		text = who + " " + did
 		details = append(details, took)
 	case cyborg.OperationFailed:
-		told = fmt.Sprintf("%s tried to %s, which failed after %s%s. %s", who, do, took, why, undoneText(o))
+		text = fmt.Sprintf("%s tried to %s, which failed after %s%s. %s", who, do, took, why, undoneText(o))
 	case cyborg.OperationCancelled:
-		told = fmt.Sprintf("%s began to %s, which %s after %s. %s", who, do, cancelledBy(events), took, undoneText(o))
+		text = fmt.Sprintf("%s began to %s, which %s after %s. %s", who, do, cancelledBy(events), took, undoneText(o))
 	case cyborg.OperationNeedsOperator:
-		told = fmt.Sprintf("%s tried to %s, which failed after %s%s. It could not be undone and needs an operator", who, do, took, why)
+		text = fmt.Sprintf("%s tried to %s, which failed after %s%s. It could not be undone and needs an operator", who, do, took, why)
 	default:
-		told = fmt.Sprintf("%s began to %s, which goes on", who, do)
+		text = fmt.Sprintf("%s began to %s, which goes on", who, do)
 	}
-	if beside := s.beside(events); beside != "" {
-		told += "; " + beside
+
+	if also := n.sideEffects(events); also != "" {
+		text += "; " + also
 	}
-	return told + " (" + strings.Join(details, ", ") + ")"
+	return text + " (" + strings.Join(details, ", ") + ")"
 }
 
-// beside tells what the operation changed that its own sentence does not say: things that came and went with it.
-func (s *narrator) beside(events []cyborg.Event) string {
-	beside := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
+// sideEffects describes what appeared and disappeared because of the operation,
+// which the operation's own sentence does not say.
+func (n *narrator) sideEffects(events []cyborg.Event) string {
+	presence := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
 		return e.Axis != "presence" || e.Subject.Kind == cyborg.SubjectHandle
 	})
-	for i := range beside {
-		beside[i].Actor = ""
+	for i := range presence {
+		presence[i].Actor = "" // the sentence names the actor already
 	}
-	told := s.changes(beside)
-	if told == "" {
+
+	text := n.changes(presence)
+	if text == "" {
 		return ""
 	}
-	return strings.ToLower(told[:1]) + told[1:]
+	return strings.ToLower(text[:1]) + text[1:]
 }
 
-// cancelledBy says who cancelled an operation, where the events tell.
+// cancelledBy names who cancelled an operation, where the events have it.
 func cancelledBy(events []cyborg.Event) string {
 	for _, event := range events {
 		if event.Axis == "cancel" && event.Actor != "" {
@@ -84,6 +92,7 @@ func cancelledBy(events []cyborg.Event) string {
 	return "was cancelled"
 }
 
+// undoneText lists the steps that were undone.
 func undoneText(o apiclient.Operation) string {
 	var steps []string
 	for _, step := range o.Steps {
@@ -91,19 +100,22 @@ func undoneText(o apiclient.Operation) string {
 			steps = append(steps, name)
 		}
 	}
+
 	if len(steps) == 0 {
 		return "There was nothing to undo"
 	}
 	return "Undone: " + enumerate(steps)
 }
 
-// deed says what an operation does, as something done and as something to do.
-func (s *narrator) deed(o apiclient.Operation, events []cyborg.Event) (did, do string) {
-	it := s.objectOf(o)
+// verbPhrases describes what an operation does, once in the past tense
+// ("attached it to …") and once as an infinitive ("attach it to …").
+func (n *narrator) verbPhrases(o apiclient.Operation, events []cyborg.Event) (did, do string) {
+	it := n.objectOf(o)
 	both := func(past, present, format string, args ...any) (did, do string) {
 		rest := fmt.Sprintf(format, args...)
 		return past + " " + rest, present + " " + rest
 	}
+
 	switch o.Kind {
 	case cyborg.OperationProvision:
 		rest := it + " into service"
@@ -111,6 +123,7 @@ func (s *narrator) deed(o apiclient.Operation, events []cyborg.Event) (did, do s
 			rest += " as " + name
 		}
 		return both("took", "take", "%s", rest)
+
 	case cyborg.OperationProgram:
 		image := inputOf[cyborg.ProgramRequest](o).Image
 		rest := it + " with " + image.Source
@@ -124,30 +137,38 @@ func (s *narrator) deed(o apiclient.Operation, events []cyborg.Event) (did, do s
 			rest += ", over " + events[i].From
 		}
 		return both("programmed", "program", "%s", rest)
+
 	case cyborg.OperationAttach:
 		holder := inputOf[cyborg.AttachRequest](o).Holder
 		return both("attached", "attach", "%s to %s", it, holderText(holder))
+
 	case cyborg.OperationDetach:
 		if inputOf[cyborg.DetachRequest](o).Force {
-			return both("freed", "free", "%s from %s by force, in the records alone", it, losersOf(o, events))
+			return both("freed", "free", "%s from %s by force, in the records alone", it, formerHolders(o, events))
 		}
-		return both("took", "take", "%s back from %s", it, losersOf(o, events))
+		return both("took", "take", "%s back from %s", it, formerHolders(o, events))
+
 	case cyborg.OperationBind:
 		holder := inputOf[cyborg.BindRequest](o).Holder
 		return both("bound", "bind", "%s to %s", it, holderText(holder))
+
 	case cyborg.OperationUnbind:
 		return both("unbound", "unbind", "%s", it)
+
 	case cyborg.OperationRetire:
 		return both("took", "take", "%s out of service", it)
+
 	case cyborg.OperationWhitelist:
 		r := inputOf[cyborg.WhitelistRequest](o)
 		if len(r.Devices) == 0 {
 			return both("removed", "remove", "the whitelist of Nova on %s", o.Host)
 		}
 		return both("gave", "give", "%s on %s to Nova to give out", count(len(r.Devices), "accelerator"), o.Host)
+
 	case cyborg.OperationRescue:
 		return both("had Nova reboot", "have Nova reboot", "the instances that may be without their accelerators since %s booted",
 			inputOf[cyborg.RescueRequest](o).Host)
+
 	case cyborg.OperationConfigure:
 		r := inputOf[cyborg.ConfigureRequest](o)
 		backend := "backend " + r.Backend + " on " + r.Host
@@ -160,41 +181,48 @@ func (s *narrator) deed(o apiclient.Operation, events []cyborg.Event) (did, do s
 			return both("updated", "update", "the options of %s", backend)
 		}
 	}
+
 	return both("ran", "run", "%s on %s", o.Kind, it)
 }
 
-// objectOf names what an operation works on.
-func (s *narrator) objectOf(o apiclient.Operation) string {
-	if s.subject.Kind == cyborg.SubjectAccelerator && slices.Contains(o.Subjects, s.subject) {
-		if acceleratorIn(o) == s.subject.ID {
+// objectOf names what an operation works on, relative to the subject of the
+// history: a program of the whole device, for example, has more subjects than
+// the accelerator that it was asked for.
+func (n *narrator) objectOf(o apiclient.Operation) string {
+	if n.subject.Kind == cyborg.SubjectAccelerator && slices.Contains(o.Subjects, n.subject) {
+		if acceleratorIn(o) == n.subject.ID {
 			return "it"
 		}
-		return s.accelerator(acceleratorIn(o)) + " beside it"
+		return n.accelerator(acceleratorIn(o)) + " beside it"
 	}
+
 	if id := acceleratorIn(o); id != "" {
-		return s.accelerator(id)
+		return n.accelerator(id)
 	}
 	return o.Host
 }
 
-// losersOf names who had what a detach took: who it was asked to take it from, or those whom the events name.
-func losersOf(o apiclient.Operation, events []cyborg.Event) string {
+// formerHolders names who lost what a detach took: the holder that the request
+// named, or else the holders in the events.
+func formerHolders(o apiclient.Operation, events []cyborg.Event) string {
 	if holder := inputOf[cyborg.DetachRequest](o).Holder; holder != nil {
 		return holderText(*holder)
 	}
+
 	var from []string
 	for _, event := range events {
-		if name := holderWords(event.From); event.Axis == "holder" && name != "" && !slices.Contains(from, name) {
+		if name := holderPhrase(event.From); event.Axis == "holder" && name != "" && !slices.Contains(from, name) {
 			from = append(from, name)
 		}
 	}
+
 	if len(from) == 0 {
 		return "whoever had it"
 	}
 	return some(from)
 }
 
-// handlesOf lists the handles that changed hands.
+// handlesOf lists the handles whose holder changed.
 func handlesOf(events []cyborg.Event) string {
 	var handles []string
 	for _, event := range events {
@@ -203,6 +231,7 @@ func handlesOf(events []cyborg.Event) string {
 			handles = append(handles, identity)
 		}
 	}
+
 	switch len(handles) {
 	case 0:
 		return ""
@@ -212,7 +241,8 @@ func handlesOf(events []cyborg.Event) string {
 	return "handles " + some(handles)
 }
 
-// inputOf is what an operation was asked for; empty where a newer server asks in words that this program does not know.
+// inputOf decodes what an operation was asked for. It returns the zero value
+// where a newer server has sent a request that this program does not know.
 func inputOf[T any](o apiclient.Operation) (request T) {
 	if text, err := json.Marshal(o.Input); err != nil || json.Unmarshal(text, &request) != nil {
 		return *new(T)

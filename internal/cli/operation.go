@@ -13,9 +13,11 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// listedOperations is how many operations a list shows where nobody says: there is no end to them.
+// listedOperations is the default limit of `operation list`: the number of
+// operations only grows.
 const listedOperations = 50
 
+// operationCommand is the noun `operation` with its verbs.
 func (s *shell) operationCommand() *cobra.Command {
 	cmd := commandline.Noun("operation", "Durable pieces of work: watch, cancel, retry",
 		s.operationList(), s.operationShow(), s.operationWatch(), s.operationCancel(), s.operationRetry(),
@@ -24,6 +26,7 @@ func (s *shell) operationCommand() *cobra.Command {
 	return cmd
 }
 
+// operationColumns are the columns of `operation list`.
 func operationColumns() []column[apiclient.Operation] {
 	type o = apiclient.Operation
 	return []column[o]{
@@ -38,6 +41,7 @@ func operationColumns() []column[apiclient.Operation] {
 	}
 }
 
+// subjectsText has a line for each subject.
 func subjectsText(subjects []cyborg.Subject) string {
 	lines := make([]string, len(subjects))
 	for i, subject := range subjects {
@@ -46,7 +50,8 @@ func subjectsText(subjects []cyborg.Subject) string {
 	return strings.Join(lines, "\n")
 }
 
-// fewSubjects are the first subjects: a backend's operation has all accelerators of its host, which a list has no room for.
+// fewSubjects lists the first subjects only: an operation on a backend has all
+// accelerators of its host as subjects, which would fill the list.
 func fewSubjects(subjects []cyborg.Subject) string {
 	const few = 3
 	if len(subjects) <= few+1 {
@@ -55,6 +60,7 @@ func fewSubjects(subjects []cyborg.Subject) string {
 	return subjectsText(subjects[:few]) + "\nand " + count(len(subjects)-few, "other")
 }
 
+// errorText is an operation's error with its hint.
 func errorText(operation apiclient.Operation) string {
 	if operation.Error == nil {
 		return ""
@@ -65,16 +71,19 @@ func errorText(operation apiclient.Operation) string {
 	return operation.Error.Message + "\n" + operation.Error.Hint
 }
 
+// operationList is `operation list`.
 func (s *shell) operationList() *cobra.Command {
 	var filter apiclient.OperationFilter
 	var kinds, states []string
 	var accelerator string
 	cmd := &cobra.Command{Use: listVerb, Short: "List operations, newest first", Args: takes()}
+
 	flags := cmd.Flags()
 	flags.StringSliceVar(&kinds, "kind", nil, "only of this kind, such as attach; repeatable")
 	flags.StringSliceVar(&states, "state", nil, "only in this state, such as failed; repeatable")
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringVar(&accelerator, "accelerator", "", "only on this accelerator")
+
 	return list(s, cmd, listing[apiclient.Operation]{
 		columns: operationColumns(), pages: true, limit: listedOperations,
 		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
@@ -85,11 +94,13 @@ func (s *shell) operationList() *cobra.Command {
 					return nil, err
 				}
 			}
+
 			return apiclient.Collect(client.Operations(ctx, filter, page))
 		},
 	})
 }
 
+// operationShow is `operation show`.
 func (s *shell) operationShow() *cobra.Command {
 	cmd := &cobra.Command{Use: "show OPERATION", Short: "Show one operation with its steps", Args: takes("OPERATION")}
 	p := s.printer(cmd)
@@ -99,6 +110,7 @@ func (s *shell) operationShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return p.show(cmd.Context(), client, apiclient.EventFilter{Operation: id}, func(ctx context.Context) error {
 			operation, err := client.Operation(ctx, id)
 			if err != nil {
@@ -110,7 +122,8 @@ func (s *shell) operationShow() *cobra.Command {
 	return cmd
 }
 
-// namedOperation connects and finds an operation.
+// namedOperation connects to the API and finds the operation that an argument
+// names.
 func (s *shell) namedOperation(cmd *cobra.Command, name string) (*apiclient.Client, uuid.UUID, error) {
 	client, err := s.connect()
 	if err != nil {
@@ -120,27 +133,33 @@ func (s *shell) namedOperation(cmd *cobra.Command, name string) (*apiclient.Clie
 	return client, id, err
 }
 
+// operation prints one operation, with its steps and progress in words.
 func (p *printer) operation(operation apiclient.Operation) error {
 	steps := make([]string, len(operation.Steps))
 	for i, step := range operation.Steps {
 		steps[i] = fmt.Sprintf("%s %-7s %s%s", timeText(step.At), step.State, step.Name, note(step.Note))
 	}
+
 	texts := map[string]string{
 		"subjects": subjectsText(operation.Subjects),
 		"steps":    strings.Join(steps, "\n"),
 	}
+
 	if operation.Error != nil {
 		texts["error"] = errorText(operation)
 	}
+
 	if at := operation.Progress; at != nil {
 		texts["progress"] = inWords(at.Step) + note(at.Note)
 		if at.Percent >= 0 {
 			texts["progress"] = fmt.Sprintf("%s %d%%%s", inWords(at.Step), at.Percent, note(at.Note))
 		}
 	}
+
 	return printShow(p, operation, []string{"id", "kind", "state", hostKey, "subjects", "steps", "error"}, texts)
 }
 
+// operationWatch is `operation watch`.
 func (s *shell) operationWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch OPERATION",
@@ -149,15 +168,18 @@ func (s *shell) operationWatch() *cobra.Command {
 		Args:  takes("OPERATION"),
 	}
 	p := s.printer(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		_, id, err := s.namedOperation(cmd, args[0])
 		if err != nil {
 			return err
 		}
+
 		operation, err := s.follow(cmd.Context(), id)
 		if err != nil {
 			return err
 		}
+
 		if err := p.operation(operation); err != nil {
 			return err
 		}
@@ -166,6 +188,7 @@ func (s *shell) operationWatch() *cobra.Command {
 	return cmd
 }
 
+// operationCancel is `operation cancel`.
 func (s *shell) operationCancel() *cobra.Command {
 	var wait waiting
 	var agreed consent
@@ -178,30 +201,37 @@ func (s *shell) operationCancel() *cobra.Command {
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
 	agreed.addFlags(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, id, err := s.namedOperation(cmd, args[0])
 		if err != nil {
 			return err
 		}
+
 		if !agreed.yes {
 			operation, err := client.Operation(cmd.Context(), id)
 			if err != nil {
 				return err
 			}
-			if err := s.agree(cmd.Context(), agreed, undone(operation)); err != nil {
+			if err := s.agree(cmd.Context(), agreed, cancellationLosses(operation)); err != nil {
 				return err
 			}
 		}
+
 		operation, err := client.CancelOperation(cmd.Context(), id)
 		if err != nil {
 			return err
 		}
+
 		if !wait.stays() {
 			return p.operationOnly(operation)
 		}
+
+		// The operation may still succeed: the cancellation was only asked for.
 		if operation, err = s.follow(cmd.Context(), id); err != nil {
 			return err
 		}
+
 		switch operation.State {
 		case cyborg.OperationCancelled:
 			return p.operation(operation)
@@ -211,32 +241,38 @@ func (s *shell) operationCancel() *cobra.Command {
 			return failureOf(operation)
 		}
 	}
+
 	return cmd
 }
 
-// undone says whose work a cancellation stops.
-func undone(operation apiclient.Operation) []string {
+// cancellationLosses describes whose work a cancellation stops, for the user to
+// agree to.
+func cancellationLosses(operation apiclient.Operation) []string {
 	if operation.State.Ended() {
-		return nil // the API says so
+		return nil // nothing is lost, and the API rejects the request with the reason
 	}
 	return []string{fmt.Sprintf("the %s for %s, %s since %s on %s, is stopped, and what it did is undone", operation.Kind,
 		operation.Actor.Name, operation.State, timeText(operation.CreatedAt), operation.Host)}
 }
 
+// operationRetry is `operation retry`.
 func (s *shell) operationRetry() *cobra.Command {
 	var wait waiting
 	cmd := &cobra.Command{Use: "retry OPERATION", Short: "Do an operation that failed or was cancelled again, as a new one", Args: takes("OPERATION")}
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, id, err := s.namedOperation(cmd, args[0])
 		if err != nil {
 			return err
 		}
+
 		answer, err := client.RetryOperation(cmd.Context(), id, apiclient.Async())
 		if err != nil {
 			return err
 		}
+
 		return s.finish(cmd.Context(), p, wait, answer, func(operation *apiclient.Operation) error {
 			if operation == nil {
 				return nil // there was nothing left to do

@@ -35,7 +35,7 @@ const (
 	nameKey   = "name"
 )
 
-// printer writes results in the format that the command line asked for.
+// printer prints results in the format that the command line asked for.
 type printer struct {
 	shell   *shell
 	command *cobra.Command
@@ -44,7 +44,7 @@ type printer struct {
 	watch   watching
 }
 
-// printer gives a command its -f and -c.
+// printer adds -f and -c to a command, and returns what prints as they say.
 func (s *shell) printer(cmd *cobra.Command) *printer {
 	p := &printer{shell: s, command: cmd}
 	cmd.Flags().StringVarP(&p.format, "format", "f", formatTable, "table, json, yaml, value or csv")
@@ -53,6 +53,7 @@ func (s *shell) printer(cmd *cobra.Command) *printer {
 	return p
 }
 
+// check rejects an unknown --format before the command does anything.
 func (p *printer) check() error {
 	formats := []string{formatTable, formatJSON, formatYAML, formatValue, formatCSV}
 	if !slices.Contains(formats, p.format) {
@@ -61,37 +62,44 @@ func (p *printer) check() error {
 	return nil
 }
 
-// objects says that the output is the API's objects, not text.
+// objects reports whether the output is the API's objects, and not text.
 func (p *printer) objects() bool { return p.format == formatJSON || p.format == formatYAML }
 
 // column is one column of a list.
 type column[T any] struct {
-	title string // of the table
-	key   string // in JSON, as the API calls it
+	// title is the heading in tables.
+	title string
+	// key is the name in JSON, as in the API.
+	key   string
 	value func(T) any
-	// text is for tables, where it differs from the value.
+	// text formats the cell for tables, where that differs from the value.
 	text func(T) string
-	long bool // shown with --long, or when it is asked for
-	id   bool // tells a row from the others, maybe with other columns
+	// long columns are shown with --long, or when --column names them.
+	long bool
+	// id columns together identify a row.
+	id bool
 }
 
-// is says whether a person means this column by that name.
+// is reports whether a user means this column by a name.
 func (c column[T]) is(name string) bool { return sameName(c.title, name) || sameName(c.key, name) }
 
-// printList writes a list.
+// printList prints a list with the columns that the flags choose.
 func printList[T any](p *printer, items []T, columns []column[T], long bool) error {
 	chosen, err := chooseColumns(p, columns, long)
 	if err != nil {
 		return err
 	}
+
 	return printColumns(p, items, columns, chosen)
 }
 
-// printColumns writes the chosen columns of a list.
+// printColumns prints the chosen columns of a list. It needs all columns too,
+// since those that identify a row may not be among the chosen ones.
 func printColumns[T any](p *printer, items []T, columns, chosen []column[T]) error {
 	if p.objects() && len(p.columns) == 0 {
 		return p.document(items)
 	}
+
 	if p.objects() {
 		rows := make([]object, len(items))
 		for i, item := range items {
@@ -101,10 +109,12 @@ func printColumns[T any](p *printer, items []T, columns, chosen []column[T]) err
 		}
 		return p.document(rows)
 	}
+
 	titles := make([]string, len(chosen))
 	for i, c := range chosen {
 		titles[i] = c.title
 	}
+
 	rows, ids := make([][]string, len(items)), make([]string, len(items))
 	for i, item := range items {
 		for _, c := range columns {
@@ -112,6 +122,7 @@ func printColumns[T any](p *printer, items []T, columns, chosen []column[T]) err
 				ids[i] += fmt.Sprint(c.value(item)) + "\n"
 			}
 		}
+
 		for _, c := range chosen {
 			cell, err := c.cell(item, p.format == formatTable)
 			if err != nil {
@@ -120,23 +131,30 @@ func printColumns[T any](p *printer, items []T, columns, chosen []column[T]) err
 			rows[i] = append(rows[i], cell)
 		}
 	}
+
 	return p.rows(titles, ids, rows)
 }
 
+// cell formats one cell, for people (a table) or for scripts.
 func (c column[T]) cell(item T, forPeople bool) (string, error) {
 	if forPeople && c.text != nil {
 		return c.text(item), nil
 	}
+
 	node, err := nodeOf(c.value(item))
 	if err != nil {
 		return "", err
 	}
+
 	if forPeople {
 		return nodeText(node), nil
+
 	}
 	return nodeValue(node), nil
 }
 
+// chooseColumns returns the columns of --column in that order, or else the
+// default ones.
 func chooseColumns[T any](p *printer, columns []column[T], long bool) ([]column[T], error) {
 	chosen := []column[T]{}
 	if len(p.columns) == 0 {
@@ -147,6 +165,7 @@ func chooseColumns[T any](p *printer, columns []column[T], long bool) ([]column[
 		}
 		return chosen, nil
 	}
+
 	for _, name := range p.columns {
 		i := slices.IndexFunc(columns, func(c column[T]) bool { return c.is(name) })
 		if i < 0 {
@@ -154,9 +173,11 @@ func chooseColumns[T any](p *printer, columns []column[T], long bool) ([]column[
 		}
 		chosen = append(chosen, columns[i])
 	}
+
 	return chosen, nil
 }
 
+// noColumn is the error about an unknown column; it lists those that exist.
 func noColumn[T any](name string, columns []column[T]) error {
 	titles := make([]string, len(columns))
 	for i, c := range columns {
@@ -165,28 +186,35 @@ func noColumn[T any](name string, columns []column[T]) error {
 	return cyborg.Errorf(cyborg.ErrInvalid, "there is no column %q; there are %s", name, strings.Join(titles, ", "))
 }
 
-// sameName compares names of columns: "Device Type" is "device_type".
+// sameName compares names of columns as people write them: "Device Type" is
+// "device_type".
 func sameName(a, b string) bool {
 	plain := func(s string) string { return strings.ToLower(strings.NewReplacer("_", " ", "-", " ").Replace(s)) }
 	return plain(a) == plain(b)
 }
 
-// printShow writes one object: the fields of its JSON, those of lead first. Texts are for tables, where a field reads
-// better than its JSON.
+// printShow prints one object: the fields of its JSON, those of lead first. In
+// a table, the texts replace the JSON of their fields.
 func printShow(p *printer, value any, lead []string, texts map[string]string) error {
 	if p.objects() && len(p.columns) == 0 {
 		return p.document(value)
 	}
+
 	fields, err := fieldsOf(value, lead)
 	if err != nil {
 		return err
 	}
+
+	// A field that is empty now may be absent from the JSON, but can still be asked
+	// for.
 	if len(p.columns) > 0 {
-		fields = append(fields, unset(value, fields)...)
+		fields = append(fields, unsetFields(value, fields)...)
 	}
+
 	if fields, err = p.chooseFields(fields); err != nil {
 		return err
 	}
+
 	if p.objects() {
 		chosen := object{}
 		for _, f := range fields {
@@ -194,6 +222,7 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 		}
 		return p.document(chosen)
 	}
+
 	rows, ids := make([][]string, len(fields)), make([]string, len(fields))
 	for i, f := range fields {
 		cell, ok := texts[f.name]
@@ -205,18 +234,23 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 		}
 		rows[i], ids[i] = []string{f.name, cell}, f.name
 	}
+
+	// Scripts want the values alone, without the names of the fields.
 	if p.format == formatValue {
 		for i := range rows {
 			rows[i] = rows[i][1:]
 		}
 	}
+
 	return p.rows([]string{"Field", "Value"}, ids, rows)
 }
 
+// chooseFields returns the fields of --column in that order, or else all.
 func (p *printer) chooseFields(fields []field) ([]field, error) {
 	if len(p.columns) == 0 {
 		return fields, nil
 	}
+
 	chosen := []field{}
 	for _, name := range p.columns {
 		i := slices.IndexFunc(fields, func(f field) bool { return sameName(f.name, name) })
@@ -227,12 +261,15 @@ func (p *printer) chooseFields(fields []field) ([]field, error) {
 			}
 			return nil, usageErrorf(p.command, "there is no field %q; there are %s", name, strings.Join(names, ", "))
 		}
+
 		chosen = append(chosen, fields[i])
 	}
+
 	return chosen, nil
 }
 
-// rows writes rows of text as table, value or csv. Ids tell the rows apart.
+// rows prints rows of text as a table, as values or as CSV. The ids identify
+// the rows, so that a watch can mark what has changed.
 func (p *printer) rows(titles, ids []string, rows [][]string) error {
 	var out strings.Builder
 	switch p.format {
@@ -248,21 +285,25 @@ func (p *printer) rows(titles, ids []string, rows [][]string) error {
 	default:
 		out.WriteString(p.table(titles, ids, rows) + "\n")
 	}
+
 	return p.write(out.String())
 }
 
+// table draws a table, and begins a new comparison for the marks of a watch.
 func (p *printer) table(titles, ids []string, rows [][]string) string {
 	p.watch.begin()
 	return p.drawTable(titles, ids, rows, nil)
 }
 
-// drawTable draws a table; the cells of a list as short makes them, where that is given.
+// drawTable draws a table. Where short is given, it shortens the cells of a
+// list.
 func (p *printer) drawTable(titles, ids []string, rows [][]string, short func(string) string) string {
 	w := table.NewWriter()
 	style := table.StyleDefault
 	style.Format.Header = text.FormatDefault
 	w.SetStyle(style)
 	w.AppendHeader(tableRow(titles))
+
 	for n, row := range rows {
 		cells := tableRow(row)
 		for i := range cells {
@@ -274,6 +315,7 @@ func (p *printer) drawTable(titles, ids []string, rows [][]string, short func(st
 		}
 		w.AppendRow(cells)
 	}
+
 	if width := p.shell.outWidth(); width > 0 && titles[0] == "Field" {
 		// A value as wide as the terminal would break the frame; a list's columns are few and left alone.
 		longest := len(titles[0])
@@ -285,14 +327,18 @@ func (p *printer) drawTable(titles, ids []string, rows [][]string, short func(st
 			{Number: 2, WidthMax: max(width-longest-frame, atLeast), WidthMaxEnforcer: text.WrapText},
 		})
 	}
+
 	drawn := w.Render()
+	// A list that is too wide for the terminal is drawn once more with short UUIDs.
 	if width := p.shell.outWidth(); width > 0 && titles[0] != "Field" && text.LongestLineLen(drawn) > width && short == nil {
 		return p.drawTable(titles, ids, rows, shortUUID)
 	}
+
 	return drawn
 }
 
-// shortUUID is the beginning of a UUID, which is as good as the whole where a command asks for one.
+// shortUUID shortens a UUID to a prefix, which commands accept in place of the
+// whole.
 func shortUUID(cell string) string {
 	if _, ok := fullUUID(cell); ok {
 		return cell[:shortestPrefix]
@@ -300,6 +346,7 @@ func shortUUID(cell string) string {
 	return cell
 }
 
+// tableRow converts cells for the table writer, without control characters.
 func tableRow(cells []string) table.Row {
 	row := make(table.Row, len(cells))
 	for i, cell := range cells {
@@ -308,34 +355,44 @@ func tableRow(cells []string) table.Row {
 	return row
 }
 
-// paint colours a status or state on a terminal.
+// paint colours the cell of a status or state on a terminal. In a show, the
+// name of the field is in the row and not in the title.
 func (p *printer) paint(titles, row []string, i int) string {
 	cell := clean(row[i])
+
 	name := titles[i]
 	if name == "Value" {
 		name = row[0]
 	}
+
 	if !p.shell.steers() || p.shell.Env("NO_COLOR") != "" || (!sameName(name, "status") && !sameName(name, "state")) {
 		return cell
 	}
+
 	return statusColour(cell) + cell + noColour
 }
 
+// noColour ends a colour.
 const noColour = "\x1b[0m"
 
+// statusColour returns the escape sequence for a status: green is good, red
+// needs attention.
 func statusColour(status string) string {
 	switch status {
 	case string(cyborg.StatusReady), string(cyborg.StatusAttached), string(cyborg.OperationSucceeded), string(cyborg.BackendOK), "alive":
 		return "\x1b[32m" // green
+
 	case string(cyborg.StatusMissing), string(cyborg.StatusError), string(cyborg.OperationFailed), string(cyborg.OperationNeedsOperator), "silent":
 		return "\x1b[31m" // red
+
 	case string(cyborg.StatusInactive), string(cyborg.BackendDisabled), string(cyborg.OperationCancelled):
 		return "\x1b[90m" // grey
 	}
 	return "\x1b[33m" // yellow: something is under way
 }
 
-// document writes a value as JSON or YAML.
+// document prints a value as JSON or YAML. The YAML is made from the JSON, so
+// both have the same names and order.
 func (p *printer) document(value any) error {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -344,25 +401,31 @@ func (p *printer) document(value any) error {
 	if err := encoder.Encode(value); err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
 	}
+
 	if p.format == formatYAML {
 		node, err := parseNode(out.Bytes())
 		if err != nil {
 			return err
 		}
+
 		blockStyle(node)
 		out.Reset()
+
 		encoder := yaml.NewEncoder(&out)
 		encoder.SetIndent(2)
 		if err := encoder.Encode(node); err != nil {
 			return cyborg.Errorf(cyborg.ErrInternal, "cannot write YAML: %w", err)
 		}
 	}
+
 	return p.write(out.String())
 }
 
+// write prints to standard output, or into the buffer of a watch, which decides
+// whether to show it.
 func (p *printer) write(text string) error {
-	if p.watch.held != nil {
-		p.watch.held.WriteString(text)
+	if p.watch.buffer != nil {
+		p.watch.buffer.WriteString(text)
 		return nil
 	}
 	if _, err := io.WriteString(p.shell.Out, text); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/profile"
 )
 
+// profileCommand is the noun `profile` with its verbs.
 func (s *shell) profileCommand() *cobra.Command {
 	cmd := commandline.Noun("profile", "The APIs that you work with, each under a name",
 		s.profileList(), s.profileShow(), s.profileSet(), s.profileUse(), s.profileDelete())
@@ -19,7 +20,7 @@ func (s *shell) profileCommand() *cobra.Command {
 	return cmd
 }
 
-// profileView is a profile as it is shown: without its token.
+// profileView is a profile as it is printed, without its token.
 type profileView struct {
 	Name      string `json:"name"`
 	Current   bool   `json:"current"`
@@ -31,29 +32,36 @@ type profileView struct {
 	Key       string `json:"key,omitempty"`
 }
 
+// viewProfile converts a profile for printing.
 func viewProfile(book *profile.Book, name string) profileView {
 	p := book.Profiles[name]
 	view := profileView{
 		Name: name, Current: name == book.Current, URL: p.URL,
 		TokenFile: p.TokenFile, CACert: p.CACert, Cert: p.Cert, Key: p.Key,
 	}
+
 	if p.Token != "" {
 		view.Token = "(hidden)"
 	}
 	return view
 }
 
+// credential names what a profile authenticates with.
 func (v profileView) credential() string {
 	var have []string
+
 	if v.Token != "" || v.TokenFile != "" {
 		have = append(have, "token")
 	}
+
 	if v.Cert != "" {
 		have = append(have, "certificate")
 	}
+
 	return strings.Join(have, ", ")
 }
 
+// profileList is `profile list`.
 func (s *shell) profileList() *cobra.Command {
 	cmd := &cobra.Command{Use: listVerb, Short: "List profiles", Args: takes()}
 	p := s.printer(cmd)
@@ -62,10 +70,12 @@ func (s *shell) profileList() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		views := []profileView{}
 		for _, name := range book.Names() {
 			views = append(views, viewProfile(book, name))
 		}
+
 		type v = profileView
 		return printList(p, views, []column[v]{
 			{title: nameTitle, key: nameKey, value: func(x v) any { return x.Name }},
@@ -77,32 +87,39 @@ func (s *shell) profileList() *cobra.Command {
 	return cmd
 }
 
+// profileShow is `profile show`.
 func (s *shell) profileShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show [PROFILE]", Short: "Show one profile, or the one in use; never its token",
 		Args: takesAtMost("PROFILE"),
 	}
 	p := s.printer(cmd)
+
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		book, err := s.profiles()
 		if err != nil {
 			return err
 		}
+
 		name := book.Current
 		if len(args) > 0 {
 			name = args[0]
 		}
+
 		if name == "" {
 			return cyborg.Errorf(cyborg.ErrNotFound, "no profile is in use").WithHint("Choose one with: cyborg profile use PROFILE")
 		}
+
 		if _, err := book.Get(name); err != nil {
 			return err
 		}
+
 		return printShow(p, viewProfile(book, name), []string{nameKey, "current", "url"}, nil)
 	}
 	return cmd
 }
 
+// profileSet is `profile set`.
 func (s *shell) profileSet() *cobra.Command {
 	var token bool
 	var unset []string
@@ -114,34 +131,43 @@ func (s *shell) profileSet() *cobra.Command {
 			"public on its host. The first profile is in use at once.",
 		Args: takes("PROFILE"),
 	}
+
 	cmd.Flags().BoolVar(&token, "token-stdin", false, "ask for the token, or read it from standard input")
 	cmd.Flags().StringSliceVar(&unset, "unset", nil, "forget what it says: token, token-file, cacert, cert, key; repeatable")
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		given, err := s.profileGiven(cmd, token)
 		if err != nil {
 			return err
 		}
+
 		if given == (profile.Profile{}) && len(unset) == 0 {
 			return usageErrorf(cmd, "nothing to set: give --url, or another of the flags of the connection")
 		}
+
+		// The names are checked before the file is locked and read.
 		for _, setting := range unset {
 			if !forget(&profile.Profile{}, setting) {
 				return usageErrorf(cmd, "--unset %q: there are token, token-file, cacert, cert, key", setting)
 			}
 		}
+
 		return s.changeProfiles(func(book *profile.Book) error {
 			changed := book.Profiles[args[0]]
 			for _, setting := range unset {
 				forget(&changed, setting)
 			}
+
 			changed = over(changed, given)
 			if err := usable(cmd, changed); err != nil {
 				return err
 			}
+
 			first := len(book.Profiles) == 0
 			if err := book.Set(args[0], changed); err != nil {
 				return err
 			}
+
 			if first {
 				s.sayf("Profile %s is in use now.", args[0])
 			}
@@ -151,7 +177,8 @@ func (s *shell) profileSet() *cobra.Command {
 	return cmd
 }
 
-// profileGiven is what the flags say of a profile, with its token where that was asked for.
+// profileGiven returns what the flags say about a profile, with the token where
+// --token-stdin asks for it.
 func (s *shell) profileGiven(cmd *cobra.Command, token bool) (profile.Profile, error) {
 	given, err := s.connection.absolute()
 	switch {
@@ -167,48 +194,58 @@ func (s *shell) profileGiven(cmd *cobra.Command, token bool) (profile.Profile, e
 	return given, err
 }
 
-// absolute is what the flags say, with paths that hold from everywhere.
+// absolute returns the settings of the flags with absolute paths: the profile
+// is used from other directories later.
 func (c *connection) absolute() (profile.Profile, error) {
 	given := c.Profile
 	for _, path := range []*string{&given.TokenFile, &given.CACert, &given.Cert, &given.Key} {
 		if *path == "" {
 			continue
 		}
+
 		whole, err := filepath.Abs(*path)
 		if err != nil {
 			return given, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be made an absolute path: %w", *path, err)
 		}
+
 		*path = whole
 	}
 	return given, nil
 }
 
+// forget empties one setting of a profile, and reports whether there is such a
+// setting.
 func forget(p *profile.Profile, setting string) bool {
 	fields := map[string]*string{"token": &p.Token, "token-file": &p.TokenFile, "cacert": &p.CACert, "cert": &p.Cert, "key": &p.Key}
 	field, ok := fields[setting]
+
 	if ok {
 		*field = ""
 	}
 	return ok
 }
 
-// usable says what is wrong with a profile before it is kept.
+// usable checks a profile before it is saved, by making a client of it.
 func usable(cmd *cobra.Command, p profile.Profile) error {
 	if p.URL == "" {
 		return usageErrorf(cmd, "--url is missing: a new profile needs one")
 	}
+
 	token, err := tokenOf(p)
 	if err != nil {
 		return err
 	}
+
 	client, err := apiclient.New(apiclient.Options{URL: p.URL, Token: token, CACert: p.CACert, Cert: p.Cert, Key: p.Key})
 	if err != nil {
 		return err
 	}
+
 	client.Close()
 	return nil
 }
 
+// askToken reads the token from the user or from standard input.
 func (s *shell) askToken() (string, error) {
 	if s.Secret == nil {
 		return "", cyborg.Errorf(cyborg.ErrInvalid, "there is no standard input to read the token from")
@@ -217,9 +254,11 @@ func (s *shell) askToken() (string, error) {
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.ErrInvalid, "the token cannot be read: %w", err)
 	}
+
 	return oneToken(text, "standard input")
 }
 
+// profileUse is `profile use`.
 func (s *shell) profileUse() *cobra.Command {
 	return &cobra.Command{
 		Use: "use PROFILE", Short: "Use this profile where nobody says otherwise", Args: takes("PROFILE"),
@@ -235,6 +274,7 @@ func (s *shell) profileUse() *cobra.Command {
 	}
 }
 
+// profileDelete is `profile delete`.
 func (s *shell) profileDelete() *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PROFILE", Short: "Forget a profile", Args: takes("PROFILE"),
@@ -244,6 +284,7 @@ func (s *shell) profileDelete() *cobra.Command {
 	}
 }
 
+// changeProfiles changes the user's file of profiles.
 func (s *shell) changeProfiles(change func(*profile.Book) error) error {
 	path, err := profile.Path(s.Env)
 	if err != nil {

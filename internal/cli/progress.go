@@ -13,14 +13,20 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// progress shows a person how an operation gets on.
+// progress shows the user how an operation proceeds.
 type progress interface {
+	// update is called with each new state of the operation.
 	update(operation apiclient.Operation)
-	// trouble is told of each failure to reach the API, and of nil when it is over.
+
+	// trouble is called with each failure to reach the API, and with nil when the
+	// API answers again.
 	trouble(err error)
+
+	// end is called once, after the last update.
 	end()
 }
 
+// newProgress returns the progress that suits standard error.
 func (s *shell) newProgress() progress {
 	switch {
 	case s.quiet:
@@ -38,62 +44,78 @@ func (silent) update(apiclient.Operation) {}
 func (silent) trouble(error)              {}
 func (silent) end()                       {}
 
-// plain writes a line for each step that has ended: for logs and pipes.
+// plain prints a line for each step that has ended, for logs and pipes.
 type plain struct {
-	shell   *shell
-	told    map[string]bool
-	away    bool
+	shell *shell
+	// reported has the steps that were printed, by number, state and note.
+	reported map[string]bool
+	// unreachable is set from the first failure to reach the API to its next answer.
+	unreachable bool
+	// outcome is set when the end of the operation was printed.
 	outcome bool
 }
 
+// update prints what is new.
 func (p *plain) update(operation apiclient.Operation) {
 	for _, line := range p.news(operation) {
 		p.shell.sayf("%s", line)
 	}
 }
 
-// news lists what has happened since the last update.
+// news returns lines about what has happened since the last update.
 func (p *plain) news(operation apiclient.Operation) []string {
-	if p.told == nil {
-		p.told = map[string]bool{}
+	if p.reported == nil {
+		p.reported = map[string]bool{}
 	}
+
 	var lines []string
 	for i, step := range operation.Steps {
 		key := fmt.Sprintf("%d %s %s", i, step.State, step.Note)
-		if p.told[key] || (step.State == cyborg.StepRunning && step.Note == "") { // one with a note is tried again
+		// A running step with a note is being retried, which is worth a line.
+		if p.reported[key] || (step.State == cyborg.StepRunning && step.Note == "") {
 			continue
 		}
-		p.told[key] = true
+
+		p.reported[key] = true
 		lines = append(lines, fmt.Sprintf("%s: %s: %s%s", operation.Kind, step.Name, step.State, note(step.Note)))
 	}
+
 	if operation.State.Ended() && !p.outcome {
 		p.outcome = true
 		lines = append(lines, outcomeText(operation))
 	}
+
 	return lines
 }
 
+// trouble prints a line when the API stops answering, and one when it answers
+// again.
 func (p *plain) trouble(err error) {
 	switch {
-	case err != nil && !p.away:
+	case err != nil && !p.unreachable:
 		p.shell.sayf("Waiting for the API: %s", err)
-	case err == nil && p.away:
+	case err == nil && p.unreachable:
 		p.shell.sayf("The API answers again.")
 	}
-	p.away = err != nil
+
+	p.unreachable = err != nil
 }
 
+// end has nothing to clear up.
 func (p *plain) end() {}
 
+// outcomeText is the last line about an operation.
 func outcomeText(operation apiclient.Operation) string {
 	word := strings.ReplaceAll(string(operation.State), "_", " ")
 	if operation.StartedAt.IsZero() || operation.EndedAt.IsZero() {
 		return fmt.Sprintf("%s: %s", operation.Kind, word)
 	}
+
 	took := operation.EndedAt.Sub(operation.StartedAt)
 	return fmt.Sprintf("%s: %s in %s", operation.Kind, word, durationText(took))
 }
 
+// durationText rounds a duration for people.
 func durationText(d time.Duration) string {
 	if d < time.Second {
 		return d.Round(time.Millisecond).String()
@@ -101,6 +123,8 @@ func durationText(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
+// note puts a remark in parentheses behind what it belongs to; an empty one is
+// left out.
 func note(text string) string {
 	if text == "" {
 		return ""
@@ -108,33 +132,44 @@ func note(text string) string {
 	return " (" + text + ")"
 }
 
-// live draws the running step again and again in the last line of a terminal, and leaves a line for each that ended.
+// live redraws the running step in the last line of a terminal, and leaves a
+// line for each step that has ended.
 type live struct {
-	shell  *shell
-	ticker *time.Ticker
-	done   chan struct{}
-	gone   sync.WaitGroup
+	shell     *shell
+	ticker    *time.Ticker
+	done      chan struct{}
+	animation sync.WaitGroup
 
+	// mu guards what follows, and the writes to the terminal: both the animation
+	// and the updates draw.
 	mu        sync.Mutex
 	log       plain
 	operation apiclient.Operation
-	away      error
-	frame     int
+	// away is the last failure to reach the API; nil where it answers.
+	away error
+	// frame counts the redraws, for the spinner.
+	frame int
 }
 
 const (
-	redraw      = 120 * time.Millisecond
-	eraseRest   = "\x1b[K" // after what was written: erasing before it would flicker
-	longestBar  = 24
-	shortestBar = 8 // a shorter one says less than its number
+	// redraw is the interval of the animation.
+	redraw = 120 * time.Millisecond
+	// eraseRest erases the rest of a line after the text was written; to erase the
+	// line before would flicker.
+	eraseRest  = "\x1b[K"
+	longestBar = 24
+	// A shorter bar shows less than its number.
+	shortestBar = 8
 )
 
+// newLive starts the animation; end stops it.
 func newLive(s *shell) *live {
 	l := &live{shell: s, ticker: time.NewTicker(redraw), done: make(chan struct{}), log: plain{shell: s}}
-	l.gone.Go(l.animate)
+	l.animation.Go(l.animate)
 	return l
 }
 
+// animate redraws the line until the progress ends.
 func (l *live) animate() {
 	for {
 		select {
@@ -149,69 +184,82 @@ func (l *live) animate() {
 	}
 }
 
+// update prints the lines of ended steps above the redrawn line.
 func (l *live) update(operation apiclient.Operation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.operation, l.away = operation, nil
+
 	if lines := l.log.news(operation); len(lines) > 0 {
 		for _, line := range lines {
 			l.shell.write("\r" + clean(line) + eraseRest + "\n")
 		}
 	}
+
 	l.draw()
 }
 
+// trouble shows a failure to reach the API in the redrawn line.
 func (l *live) trouble(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.away = err
 	l.draw()
 }
 
-// end takes the last line away.
+// end stops the animation, waits for its last write, and removes the line.
 func (l *live) end() {
 	l.ticker.Stop()
 	close(l.done)
-	l.gone.Wait()
+	l.animation.Wait()
+
 	l.shell.write("\r" + eraseRest)
 }
 
-// draw writes the last line anew; the caller holds the lock.
+// draw writes the line again. The caller holds mu.
 func (l *live) draw() {
 	line := clean(l.line())
 	line = text.Trim(line, l.shell.errWidth()-1) // a line that wraps could not be drawn again
 	l.shell.write("\r" + line + eraseRest)
 }
 
-// line is what matters most first, since a narrow terminal cuts its end off.
+// line begins with what matters most, since a narrow terminal cuts off its end.
 func (l *live) line() string {
 	spinner := string(`|/-\`[l.frame%4])
 	if l.away != nil {
 		return fmt.Sprintf("%s waiting for the API: %s", spinner, l.away)
 	}
+
 	operation := l.operation
 	if operation.Kind == "" || operation.State.Ended() {
 		return ""
 	}
+
 	line := fmt.Sprintf("%s %s", spinner, operation.Kind)
 	if !operation.CancelAt.IsZero() {
 		line += " (cancelling)"
 	}
-	step, told := presentStep(operation), ""
+
+	step, remark := currentStep(operation), ""
 	if at := operation.Progress; at != nil {
 		if at.Percent >= 0 {
 			line += " " + bar(at.Percent, l.shell.errWidth()/4)
 		}
-		told = at.Note
+		remark = at.Note
 	}
+
 	if !operation.StartedAt.IsZero() {
 		line += " " + max(0, time.Since(operation.StartedAt)).Round(time.Second).String()
 	}
-	return line + ": " + step + note(told)
+
+	return line + ": " + step + note(remark)
 }
 
-// presentStep is what an operation is at: the step that runs, or else its state.
-func presentStep(operation apiclient.Operation) string {
+// currentStep is what an operation is doing: the running step, or else its
+// state.
+func currentStep(operation apiclient.Operation) string {
 	if operation.Progress != nil && operation.Progress.Step != "" {
 		return inWords(operation.Progress.Step)
 	}
@@ -221,7 +269,8 @@ func presentStep(operation apiclient.Operation) string {
 	return string(operation.State)
 }
 
-// inWords makes "stage image" of the name StageImage, as the API calls a step that runs.
+// inWords converts the API's name of a running step to words: StageImage
+// becomes "stage image".
 func inWords(name string) string {
 	var out strings.Builder
 	for i, r := range name {
@@ -233,13 +282,15 @@ func inWords(name string) string {
 	return out.String()
 }
 
-// bar is a progress bar for a terminal that has room for one of that length.
-func bar(percent, room int) string {
+// bar draws a progress bar of at most width characters, or only the number
+// where that is too narrow.
+func bar(percent, width int) string {
 	percent = min(max(percent, 0), 100)
-	length := min(room, longestBar)
+	length := min(width, longestBar)
 	if length < shortestBar {
 		return fmt.Sprintf("%d%%", percent)
 	}
+
 	full := length * percent / 100
 	return fmt.Sprintf("[%s%s] %d%%", strings.Repeat("#", full), strings.Repeat(".", length-full), percent)
 }

@@ -11,65 +11,76 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// shortestPrefix is how much of a UUID may stand for it, if it is the only one that begins so.
+// shortestPrefix is how many characters of a UUID identify it at least, where
+// no other UUID begins so.
 const shortestPrefix = 8
 
-// fullUUID reads a UUID in its usual form.
+// fullUUID parses a UUID in its usual form of 36 characters.
 func fullUUID(text string) (uuid.UUID, bool) {
 	id, err := uuid.Parse(text)
 	return id, err == nil && len(text) == len(uuid.UUID{}.String())
 }
 
-// looksLikePrefix says that a UUID may begin so.
+// looksLikePrefix reports whether a text can be the beginning of a UUID.
 func looksLikePrefix(text string) bool {
 	const pattern = "00000000-0000-0000-0000-000000000000"
 	if len(text) < shortestPrefix || len(text) > len(pattern) {
 		return false
 	}
+
 	_, err := uuid.Parse(text + pattern[len(text):])
 	return err == nil
 }
 
-// accelerator finds the accelerator that a person means by its UUID, its name, or the beginning of its UUID.
+// accelerator finds the accelerator that a user means by its UUID, its name, or
+// the beginning of its UUID, in this order.
 func (s *shell) accelerator(ctx context.Context, client *apiclient.Client, named string) (uuid.UUID, error) {
 	if id, ok := fullUUID(named); ok {
 		return id, nil
 	}
+
+	// The loop returns with its first item; a name that nobody has falls through.
 	for found, err := range client.Accelerators(ctx, apiclient.AcceleratorFilter{Names: []string{named}}, apiclient.Page{Limit: 1}) {
 		return found.UUID, err
 	}
+
 	return byPrefix("accelerator", "accelerator list", named, func(prefix string) iter.Seq2[apiclient.Accelerator, error] {
 		return client.Accelerators(ctx, apiclient.AcceleratorFilter{Prefix: prefix}, apiclient.Page{Limit: 2})
 	}, func(a apiclient.Accelerator) uuid.UUID { return a.UUID })
 }
 
-// device finds a device by its UUID or the beginning of that.
+// device finds a device by its UUID or the beginning of it.
 func (s *shell) device(ctx context.Context, client *apiclient.Client, named string) (uuid.UUID, error) {
 	return byPrefix("device", "device list", named, func(prefix string) iter.Seq2[apiclient.Device, error] {
 		return client.Devices(ctx, apiclient.DeviceFilter{Prefix: prefix}, apiclient.Page{Limit: 2})
 	}, func(d apiclient.Device) uuid.UUID { return d.UUID })
 }
 
-// operation finds an operation by its id or the beginning of that.
+// operation finds an operation by its id or the beginning of it.
 func (s *shell) operation(ctx context.Context, client *apiclient.Client, named string) (uuid.UUID, error) {
 	return byPrefix("operation", "operation list", named, func(prefix string) iter.Seq2[apiclient.Operation, error] {
 		return client.Operations(ctx, apiclient.OperationFilter{Prefix: prefix}, apiclient.Page{Limit: 2})
 	}, func(o apiclient.Operation) uuid.UUID { return o.ID })
 }
 
-// byPrefix finds the only item whose UUID begins as given.
+// byPrefix finds the only item whose UUID begins as given. Two items are enough
+// for begin to return, to tell that a prefix is ambiguous.
 func byPrefix[T any](what, listing, named string, begin func(prefix string) iter.Seq2[T, error], id func(T) uuid.UUID) (uuid.UUID, error) {
 	if full, ok := fullUUID(named); ok {
 		return full, nil
 	}
+
 	none := cyborg.Errorf(cyborg.ErrNotFound, "there is no %s %q", what, named).WithHint("See `cyborg %s`.", listing)
+
 	if !looksLikePrefix(named) {
 		if len(named) < shortestPrefix && looksLikePrefix(named+strings.Repeat("0", shortestPrefix-len(named))) {
 			none = none.WithHint("See `cyborg %s`. The beginning of a UUID does from %d characters on.", listing, shortestPrefix)
 		}
 		return uuid.UUID{}, none
 	}
+
 	found, err := apiclient.Collect(begin(named))
+
 	switch {
 	case err != nil:
 		return uuid.UUID{}, err
@@ -79,5 +90,6 @@ func byPrefix[T any](what, listing, named string, begin func(prefix string) iter
 		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInvalid, "%q is the beginning of more than one %s's UUID: %s, %s", named, what, id(found[0]), id(found[1])).
 			WithHint("Give more of it.")
 	}
+
 	return id(found[0]), nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// acceleratorUsage is `accelerator usage`.
 func (s *shell) acceleratorUsage() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "usage ACCELERATOR",
@@ -20,23 +21,28 @@ func (s *shell) acceleratorUsage() *cobra.Command {
 		Args:  takes("ACCELERATOR"),
 	}
 	p := s.printer(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, id, err := s.named(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
+
 		usage, err := client.AcceleratorUsage(cmd.Context(), id)
 		if err != nil {
 			return err
 		}
+
 		if p.objects() && len(p.columns) == 0 {
 			return p.document(usage)
 		}
+
 		return p.usage([]cyborg.HostUsage{usage})
 	}
 	return cmd
 }
 
+// usageCommand is `usage`.
 func (s *shell) usageCommand() *cobra.Command {
 	var hosts []string
 	cmd := &cobra.Command{
@@ -44,48 +50,57 @@ func (s *shell) usageCommand() *cobra.Command {
 		Short: "How accelerators are used at this moment, asked of their hosts",
 		Args:  takes(),
 	}
+
 	p := s.printer(cmd)
 	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "ask only this host; repeatable")
+
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		census, err := client.Usage(cmd.Context(), hosts...)
 		if err != nil {
 			return err
 		}
+
 		if p.objects() && len(p.columns) == 0 {
 			return p.document(census)
 		}
+
 		return p.usage(census.Hosts)
 	}
 	return cmd
 }
 
-// usageRow is what a host says of one handle.
+// usageRow is what a host reports of one handle.
 type usageRow struct {
 	host       string
 	deployable cyborg.DeployableUsage
 	handle     cyborg.HandleUsage
 }
 
-// usage prints a row for each handle, and says on standard error what is missing in it.
+// usage prints a row for each handle. What could not be asked is reported on
+// standard error, so that the rows stay machine-readable.
 func (p *printer) usage(hosts []cyborg.HostUsage) error {
 	rows := []usageRow{}
 	for _, host := range hosts {
 		if host.Error != "" {
 			p.shell.sayf("No answer from %s: %s", host.Host, host.Error)
 		}
+
 		for _, deployable := range host.Deployables {
 			if deployable.Error != "" {
 				p.shell.sayf("%s: %s: %s", host.Host, usedName(deployable), deployable.Error)
 			}
+
 			for _, handle := range deployable.Handles {
 				rows = append(rows, usageRow{host.Host, deployable, handle})
 			}
 		}
 	}
+
 	return printList(p, rows, []column[usageRow]{
 		{title: "UUID", key: "accelerator", value: func(r usageRow) any { return usedUUID(r.deployable) }, long: true},
 		{title: hostTitle, key: hostKey, value: func(r usageRow) any { return r.host }},
@@ -105,7 +120,7 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 	}, false)
 }
 
-// usedUUID is empty where the accelerator is not recorded yet.
+// usedUUID is the accelerator's UUID, or "" where it is not recorded yet.
 func usedUUID(d cyborg.DeployableUsage) string {
 	if d.Accelerator == uuid.Nil {
 		return ""
@@ -113,9 +128,11 @@ func usedUUID(d cyborg.DeployableUsage) string {
 	return d.Accelerator.String()
 }
 
-// usedName is the name of the accelerator, or its driver's where it is not recorded yet.
+// usedName is the accelerator's name, or its driver's name for it where it is
+// not recorded yet.
 func usedName(d cyborg.DeployableUsage) string { return cmp.Or(d.Name, d.Deployable) }
 
+// metricsText has a line for each metric, sorted by name.
 func metricsText(metrics map[string]float64) string {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(metrics)) {

@@ -8,6 +8,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// versionCommand is `version`.
 func (s *shell) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Show the release of this program", Args: takes()}
 	p := s.printer(cmd)

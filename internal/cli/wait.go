@@ -10,9 +10,11 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// waiting is whether a command stays until its operation has ended.
+// waiting holds --wait and --no-wait: whether a command waits until its
+// operation has ended.
 type waiting struct{ wait, not bool }
 
+// addFlags adds --wait and --no-wait.
 func (w *waiting) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&w.wait, "wait", true, "stay until the operation has ended")
 	cmd.Flags().BoolVar(&w.not, "no-wait", false, "print the operation's id and return at once")
@@ -21,8 +23,10 @@ func (w *waiting) addFlags(cmd *cobra.Command) {
 
 func (w *waiting) stays() bool { return w.wait && !w.not }
 
-// finish brings a change to its end, or prints its operation where the command does not wait. Then done prints what it
-// came to; its operation is nil where the API answered that the work was done already.
+// finish waits for the operation that a change has started, and lets done print
+// the outcome; with --no-wait it prints the operation's id instead. The
+// operation that done gets is nil where the API answered that there was nothing
+// left to do.
 func (s *shell) finish(ctx context.Context, p *printer, w waiting, answer apiclient.Answer, done func(*apiclient.Operation) error) error {
 	if answer.Operation == nil {
 		return done(nil)
@@ -30,17 +34,21 @@ func (s *shell) finish(ctx context.Context, p *printer, w waiting, answer apicli
 	if !w.stays() {
 		return p.operationOnly(*answer.Operation)
 	}
+
 	operation, err := s.follow(ctx, answer.Operation.ID)
 	if err != nil {
 		return err
 	}
+
 	if err := failureOf(operation); err != nil {
 		return err
 	}
+
 	return done(&operation)
 }
 
-// operationOnly prints an operation's id, or the operation where objects were asked for.
+// operationOnly prints an operation's id, or the whole operation as JSON or
+// YAML.
 func (p *printer) operationOnly(operation apiclient.Operation) error {
 	if p.objects() {
 		return p.document(operation)
@@ -48,51 +56,62 @@ func (p *printer) operationOnly(operation apiclient.Operation) error {
 	return p.write(operation.ID.String() + "\n")
 }
 
-// follow shows an operation's progress until it has ended. When the context ends before, it leaves the operation alone
-// and returns *detached.
+// follow shows an operation's progress until it has ended. When the context
+// ends first, the operation goes on and follow returns *detached.
 func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, error) {
 	client, err := s.connect()
 	if err != nil {
 		return apiclient.Operation{}, err
 	}
+
 	show := s.newProgress()
 	defer show.end()
+
 	var last apiclient.Operation
+
 	for operation, err := range client.Watch(ctx, id, show.trouble) {
 		if err != nil && ctx.Err() != nil {
 			return last, &detached{operation: id}
 		}
 		if err != nil {
 			if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
-				return last, err // nothing goes on
+				return last, err // there is no operation that could go on
 			}
 			s.sayf("Lost sight of operation %s, which goes on. Return to it with: cyborg operation watch %s", id, id)
 			return last, err
 		}
+
 		last = operation
 		show.update(operation)
 	}
+
 	return last, nil
 }
 
-// failureOf is why an operation did not succeed; nil where it did.
+// failureOf returns why an ended operation did not succeed, or nil where it
+// did.
 func failureOf(operation apiclient.Operation) error {
 	if operation.State == cyborg.OperationSucceeded {
 		return nil
 	}
+
 	failure := cyborg.Errorf(cyborg.ErrInternal, "operation %s has the state %s and does not say why", operation.ID, operation.State)
 	if operation.Error != nil {
+		// The copy keeps the caller's operation as the API sent it.
 		copied := *operation.Error
 		failure = &copied
 	}
+
 	if operation.State == cyborg.OperationNeedsOperator {
 		failure.Message += "; it needs an operator"
 	}
 	failure.Operation = operation.ID
+
 	return failure
 }
 
-// acceleratorIn is the UUID of the first accelerator that an operation is about, or "".
+// acceleratorIn returns the UUID of the first accelerator among an operation's
+// subjects, or "".
 func acceleratorIn(operation apiclient.Operation) string {
 	for _, s := range operation.Subjects {
 		if s.Kind == cyborg.SubjectAccelerator {

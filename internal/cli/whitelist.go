@@ -14,6 +14,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// hostWhitelist is `host whitelist`: it shows the whitelist, or previews a new
+// one, asks for consent, and applies it.
 func (s *shell) hostWhitelist() *cobra.Command {
 	var (
 		agreed              consent
@@ -30,15 +32,19 @@ func (s *shell) hostWhitelist() *cobra.Command {
 			"can be given to Nova. Without any, it shows what the whitelist has.",
 		Args: takesMore("ACCELERATOR", "HOST"),
 	}
+
 	p := s.printer(cmd)
 	agreed.addFlags(cmd)
 	wait.addFlags(cmd)
+
 	flags := cmd.Flags()
 	flags.BoolVar(&none, "none", false, "no device: remove the file")
 	flags.BoolVar(&dryRun, "dry-run", false, "only print the difference")
 	flags.BoolVar(&force, "force", false, "replace a file that somebody else wrote or changed")
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
+
 		if none && len(args) > 1 {
 			return usageErrorf(cmd, "--none and a device exclude each other")
 		}
@@ -46,31 +52,38 @@ func (s *shell) hostWhitelist() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		client, err := s.connect()
 		if err != nil {
 			return err
 		}
+
 		if len(devices) == 0 && !none {
 			return showWhitelist(ctx, client, p, args[0])
 		}
+
 		preview, err := client.PreviewWhitelist(ctx, args[0], devices)
 		if err != nil {
 			return err
 		}
+
 		if dryRun && p.objects() {
 			return p.document(preview)
 		}
 		if dryRun {
 			return p.write(preview.Diff)
 		}
+
 		s.write(preview.Diff)
 		if err := s.agree(ctx, agreed, whitelistLosses(preview, force)); err != nil {
 			return err
 		}
+
 		answer, err := client.ApplyWhitelist(ctx, args[0], devices, force, apiclient.Async())
 		if err != nil {
 			return err
 		}
+
 		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
 			after := object{{hostKey, args[0]}}
 			texts := map[string]string{}
@@ -80,24 +93,30 @@ func (s *shell) hostWhitelist() *cobra.Command {
 				}
 				texts["notes"] = lines(operation.Result["notes"])
 			}
+
 			return printShow(p, after, []string{hostKey, "file", "changed"}, texts)
 		})
 	}
+
 	return cmd
 }
 
-// whitelistLosses say what changes on a host; nothing where nothing does.
+// whitelistLosses describes what applying a whitelist changes on the host, for
+// the user to agree to; nil where nothing changes.
 func whitelistLosses(preview cyborg.WhitelistPreview, force bool) []string {
 	if !preview.Changed {
 		return nil
 	}
+
 	losses := []string{fmt.Sprintf("nova-compute on %s gets this with its next start", preview.Host)}
 	if preview.Foreign != "" && force {
 		losses = append(losses, fmt.Sprintf("%s is replaced, although %s", preview.File, preview.Foreign))
 	}
+
 	return losses
 }
 
+// lines puts the items of a JSON list on a line each.
 func lines(list any) string {
 	var out []string
 	items, _ := list.([]any)
@@ -107,25 +126,30 @@ func lines(list any) string {
 	return strings.Join(out, "\n")
 }
 
+// showWhitelist prints the whitelist that the records have.
 func showWhitelist(ctx context.Context, client *apiclient.Client, p *printer, host string) error {
 	devices, err := client.Whitelist(ctx, host)
 	if err != nil {
 		return err
 	}
+
 	var shown []string
 	for _, d := range devices {
 		shown = append(shown, strings.Join(append([]string{strings.Join(d.Addresses, " "), d.Name}, specWords(d.Spec)...), ", "))
 	}
+
 	after := object{{hostKey, host}, {"devices", devices}}
 	return printShow(p, after, []string{hostKey, "devices"}, map[string]string{"devices": strings.Join(shown, "\n")})
 }
 
-// specFlag is one of the yes or no of a device_spec.
+// specFlag is one of the boolean members of a device_spec.
 type specFlag struct {
 	key  string
 	flag func(*cyborg.NovaSpec) **bool
 }
 
+// specFlagsOfNova are the boolean members of Nova's device_spec, with where a
+// spec keeps them.
 func specFlagsOfNova() []specFlag {
 	return []specFlag{
 		{"trusted", func(s *cyborg.NovaSpec) **bool { return &s.Trusted }},
@@ -135,43 +159,52 @@ func specFlagsOfNova() []specFlag {
 	}
 }
 
-// specWords are a spec as whitelistDevices reads it.
+// specWords formats a spec as the KEY=VALUE words that whitelistDevices parses.
 func specWords(spec cyborg.NovaSpec) []string {
 	var out []string
+
 	if spec.PhysicalNetwork != "" {
 		out = append(out, "physical_network="+spec.PhysicalNetwork)
 	}
 	if spec.ResourceClass != "" {
 		out = append(out, "resource_class="+spec.ResourceClass)
 	}
+
 	for _, trait := range spec.Traits {
 		out = append(out, "trait="+trait)
 	}
+
 	for _, f := range specFlagsOfNova() {
 		if is := *f.flag(&spec); is != nil {
 			out = append(out, f.key+"="+strconv.FormatBool(*is))
 		}
 	}
+
 	return out
 }
 
-// whitelistDevices reads DEVICE[,KEY=VALUE...].
+// whitelistDevices parses arguments of the form DEVICE[,KEY=VALUE...].
 func whitelistDevices(cmd *cobra.Command, args []string) ([]apiclient.WhitelistDevice, error) {
 	devices := []apiclient.WhitelistDevice{}
 	for _, arg := range args {
+
 		parts := strings.Split(arg, ",")
 		device := apiclient.WhitelistDevice{Device: parts[0]}
+
 		for _, part := range parts[1:] {
 			key, value, ok := strings.Cut(part, "=")
 			if !ok || value == "" || !setSpecWord(&device.Spec, key, value) {
 				return nil, usageErrorf(cmd, "%q of %s is not KEY=VALUE; KEY is physical_network, resource_class, trait, or one of trusted, remote_managed, managed and live_migratable with yes or no", part, parts[0])
 			}
 		}
+
 		devices = append(devices, device)
 	}
 	return devices, nil
 }
 
+// setSpecWord sets one KEY=VALUE of a spec, and reports whether the key and the
+// value are valid.
 func setSpecWord(spec *cyborg.NovaSpec, key, value string) bool {
 	switch key {
 	case "physical_network":
@@ -184,7 +217,9 @@ func setSpecWord(spec *cyborg.NovaSpec, key, value string) bool {
 		spec.Traits = append(spec.Traits, value)
 		return true
 	}
+
 	is, known := map[string]bool{"true": true, "yes": true, "false": false, "no": false}[value]
+
 	for _, f := range specFlagsOfNova() {
 		if f.key == key && known {
 			*f.flag(spec) = &is

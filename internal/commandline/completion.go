@@ -9,14 +9,19 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// shell is one whose command lines can be completed.
+// shell is a shell whose command lines can be completed.
 type shell struct {
-	name    string
-	load    string // what loads the completion now; %s is the program
-	install string // what loads it in every session
-	write   func(root *cobra.Command, cmd *cobra.Command) error
+	name string
+	// load is the command that loads the completion into this session; %s is the
+	// program's name.
+	load string
+	// install is the command that loads it into every session.
+	install string
+	// write writes the shell's script.
+	write func(root *cobra.Command, cmd *cobra.Command) error
 }
 
+// shells are the shells for which a completion can be written.
 func shells() []shell {
 	return []shell{
 		{
@@ -34,10 +39,14 @@ func shells() []shell {
 	}
 }
 
-// Completion is the command that writes what a shell needs to complete command lines of the root command.
+// Completion is the command that writes the script by which a shell completes
+// command lines of root.
 func Completion(root *cobra.Command) *cobra.Command {
-	root.CompletionOptions.DisableDefaultCmd = true // cobra's own command ends well for a shell that it does not know
+	// Cobra's own command succeeds even for a shell that it does not know.
+	root.CompletionOptions.DisableDefaultCmd = true
+
 	completion := Noun("completion", "Write what a shell needs to complete command lines with the Tab key")
+
 	for _, sh := range shells() {
 		completion.AddCommand(&cobra.Command{
 			Use:   sh.name,
@@ -53,17 +62,21 @@ func Completion(root *cobra.Command) *cobra.Command {
 			},
 		})
 	}
+
 	return completion
 }
 
-// completeWords completes flags whose values are words of a list.
+// completeWords completes the flags whose values come from a fixed list of
+// words.
 func completeWords(cmd *cobra.Command) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		list, ok := f.Value.(interface{ Words() []string })
 		if _, registered := cmd.GetFlagCompletionFunc(f.Name); !ok || registered || len(list.Words()) == 0 {
 			return
 		}
-		// It fails for a flag that does not exist or is registered already: neither is so.
+
+		// This fails only for a flag that does not exist or has a completion already;
+		// both were checked.
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return list.Words(), cobra.ShellCompDirectiveNoFileComp
 		})

@@ -13,22 +13,26 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// Execute runs one command line (without the program's name) of a program that serves, tells its error, and returns the
-// exit code. The ctx's end stands for a signal.
+// Execute runs one command line (without the program's name) of a server
+// program, prints its error to errOut, and returns the exit code. The end of
+// ctx means that a signal asked the program to end.
 func Execute(ctx context.Context, root *cobra.Command, args []string, out, errOut io.Writer) int {
 	Prepare(root)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
+
 	err := root.ExecuteContext(ctx)
 	if err != nil {
-		tell(errOut, err)
+		printError(errOut, err)
 	}
+
 	return ExitCode(err)
 }
 
-// tell prints what is wrong in a line, or one for each mistake in the configuration, and what to do in another.
-func tell(w io.Writer, err error) {
+// printError prints the error in a line, or one line for each mistake in the
+// configuration, and what to do about it in another.
+func printError(w io.Writer, err error) {
 	fmt.Fprintf(w, "Error: %s\n", Message(err))
 	if usage, ok := errors.AsType[*UsageError](err); ok {
 		fmt.Fprintf(w, "See `%s --help`.\n", usage.Command)
@@ -39,8 +43,8 @@ func tell(w io.Writer, err error) {
 	}
 }
 
-// Message is the error in one line, as it goes behind "Error: "; the mistakes of a configuration, and errors that were
-// joined, have a line each.
+// Message is an error in one line, to follow "Error: ". The mistakes of a
+// configuration, and errors that were joined, have a line each.
 func Message(err error) string {
 	if _, ok := errors.AsType[config.Problems](err); ok {
 		return err.Error()
@@ -52,5 +56,7 @@ func Message(err error) string {
 		}
 		return strings.Join(lines, "\n")
 	}
-	return strings.Join(strings.Fields(err.Error()), " ") // PostgreSQL's client gives a line to each address it tried
+
+	// PostgreSQL's client puts each address that it tried on a line.
+	return strings.Join(strings.Fields(err.Error()), " ")
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// The exit codes of every binary. Scripts rely on them; docs/cli.md has the table.
+// The exit codes of every binary. Scripts rely on them; docs/cli.md has the
+// table for users.
 const (
 	ExitOK          = 0
 	ExitFailed      = 1
@@ -16,18 +17,21 @@ const (
 	ExitConflict    = 4
 	ExitTimeout     = 5
 	ExitUnavailable = 6
-	ExitInterrupted = 130 // as shells say for SIGINT
+	ExitInterrupted = 130 // 128 + SIGINT, as shells report it
 )
 
-// ExitCode is the exit code of a process that ends with the error. It derives from the error's kind, by the HTTP status
-// that the kind stands for.
+// ExitCode returns the exit code of a process that ends with err: ExitOK for
+// nil, ExitUsage for a UsageError, and otherwise the code for the HTTP status
+// of the error's kind.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
 	}
+
 	if _, ok := errors.AsType[*UsageError](err); ok {
 		return ExitUsage
 	}
+
 	switch cyborg.ErrorKindOf(err).HTTPStatus() {
 	case http.StatusBadRequest:
 		return ExitUsage
@@ -40,10 +44,11 @@ func ExitCode(err error) int {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		return ExitUnavailable
 	}
+
 	return ExitFailed
 }
 
-// exitTable says what the exit codes mean, for manuals.
+// exitTable explains the exit codes in the manual pages.
 var exitTable = []struct {
 	code    int
 	meaning string

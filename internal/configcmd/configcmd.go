@@ -1,5 +1,5 @@
-// Package configcmd is the command line's view of the configuration: "config check" and "config dump", the same in
-// every binary.
+// Package configcmd is the command "config" of every binary, with its verbs
+// "check" and "dump".
 package configcmd
 
 import (
@@ -11,13 +11,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// For returns the command "config" of the given process's binary. It takes --config, and whatever other flags of the
-// configuration its parents have. Further are checks of "config check" that only the process can make; they are given a
-// configuration that is good otherwise.
+// For returns the command "config" for the binary of a process. It takes
+// --config, and the flags of the configuration that its parents have. The
+// further checks of "config check" are those that only the process can make;
+// they get a configuration that has passed all others.
 func For(process config.Process, further ...func(*cobra.Command, *config.Config) error) *cobra.Command {
 	load := func(cmd *cobra.Command) (*config.Config, error) {
 		return config.Load(config.LoadOptions{Process: process, Flags: cmd.Flags()})
 	}
+
 	command := commandline.Noun("config", "Check the configuration, or show what is in force",
 		&cobra.Command{
 			Use:   "check",
@@ -28,11 +30,13 @@ func For(process config.Process, further ...func(*cobra.Command, *config.Config)
 				if err != nil {
 					return err
 				}
+
 				for _, check := range further {
 					if err := check(cmd, loaded); err != nil {
 						return err
 					}
 				}
+
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), "The configuration is good.")
 				return err
 			},
@@ -46,10 +50,12 @@ func For(process config.Process, further ...func(*cobra.Command, *config.Config)
 				if err != nil {
 					return err
 				}
+
 				return loaded.Dump(cmd.OutOrStdout(), process)
 			},
 		},
 	)
+
 	config.AddFlags(command.PersistentFlags())
 	return command
 }

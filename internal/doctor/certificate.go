@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// expiresSoon is how long before its end a certificate should be replaced.
+// expiresSoon is how long before its end the doctor warns about a certificate.
 const expiresSoon = 14 * 24 * time.Hour
 
-// Certificate looks at how long a certificate is good.
+// Certificate checks the validity of a certificate at the time now.
 func (f *Findings) Certificate(whose string, certificate *x509.Certificate, now time.Time) {
 	check, until := "certificate of "+whose, certificate.NotAfter.UTC().Format(time.DateOnly)
 	switch {
@@ -26,26 +26,31 @@ func (f *Findings) Certificate(whose string, certificate *x509.Certificate, now 
 	}
 }
 
-// CertificateFile looks at each certificate in a PEM file.
+// CertificateFile checks each certificate in a PEM file, which the setting
+// names.
 func (f *Findings) CertificateFile(setting, path string, now time.Time) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		f.Fail("certificate of "+setting, "cannot be read: "+err.Error(), "Put it there, or correct "+setting+".")
 		return
 	}
+
 	found := false
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
+
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
 			f.Fail("certificate of "+setting, "cannot be read: "+err.Error(), "Replace "+path+".")
 			continue
 		}
+
 		found = true
 		f.Certificate(setting, certificate, now)
 	}
+
 	if !found {
 		f.Fail("certificate of "+setting, path+" holds no certificate in PEM format", "Replace it.")
 	}

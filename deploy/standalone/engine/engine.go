@@ -80,6 +80,7 @@ type Engine struct {
 	tuning    *tuning
 	server    temporal.Server // nil if Temporal did not start
 	lock      *lock
+	ports     *reservation // of Temporal's own services
 	log       *logger
 
 	stopOnce sync.Once
@@ -127,8 +128,15 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 
+	// The databases may take long. The ports are chosen after that, so that they are taken soon.
+	ports, err := addrs.reserveInternal()
+	if err != nil {
+		held.release(ctx)
+		return nil, err
+	}
+
 	e := &Engine{
-		frontend: addrs.frontend.dial(), namespace: cfg.Namespace, identity: id, tuning: newTuning(), lock: held,
+		frontend: addrs.frontend.dial(), namespace: cfg.Namespace, identity: id, tuning: newTuning(), lock: held, ports: ports,
 		log: newLogger(log), done: make(chan struct{}),
 	}
 	e.log.fatal = e.fail
@@ -269,6 +277,7 @@ func (e *Engine) stop(ctx context.Context) error {
 
 	// The lock is released last, because the server writes to the databases until it ends.
 	e.lock.release(ctx)
+	e.ports.release()
 	return err
 }
 

@@ -45,11 +45,6 @@ func settleAddresses(cfg Config) (addresses, error) {
 			a.ui.port, cfg.ListenFlag, cfg.UIListenFlag)
 	}
 
-	for _, internal := range []*address{&a.history, &a.matching, &a.worker} {
-		if *internal, err = a.spare(); err != nil {
-			return a, err
-		}
-	}
 	return a, nil
 }
 
@@ -96,25 +91,60 @@ func (a address) tryListen() (address, error) {
 	return a, listener.Close()
 }
 
-// spare returns a free port on loopback that is none of the engine's others. It stays below the ports that the kernel
-// gives to outgoing connections (32768 and above on Linux): this process is about to make many of those, and one could
-// take the port before Temporal listens on it.
-func (a addresses) spare() (address, error) {
+// reservation keeps the ports of Temporal's own services from other engines on this machine. An engine listens on them
+// only some time after it has chosen them, and Temporal ends the process if a port is taken by then.
+type reservation struct {
+	names []net.Listener
+}
+
+// release gives the ports back. It is called when the engine has stopped.
+func (r *reservation) release() {
+	for _, name := range r.names {
+		_ = name.Close() // nobody ever connects to it
+	}
+	r.names = nil
+}
+
+// reserveInternal chooses the ports of Temporal's own services on loopback, and reserves them until release.
+func (a *addresses) reserveInternal() (*reservation, error) {
+	r := &reservation{}
+	for _, internal := range []*address{&a.history, &a.matching, &a.worker} {
+		free, err := r.reserve(a)
+		if err != nil {
+			r.release()
+			return nil, err
+		}
+		*internal = free
+	}
+
+	return r, nil
+}
+
+// reserve returns a free port on loopback that no engine on this machine has reserved. It stays below the ports that the
+// kernel gives to outgoing connections, because this process is about to make many of those.
+func (r *reservation) reserve(a *addresses) (address, error) {
 	const from, to, tries = 20000, 32000, 200
 	for range tries {
 		candidate := address{ip: net.IPv4(127, 0, 0, 1), port: from + rand.IntN(to-from)} //nolint:gosec // no secret
-
-		taken := false
-		for _, other := range []address{a.frontend, a.ui, a.history, a.matching, a.worker} {
-			taken = taken || other.port == candidate.port
-		}
-		if taken {
+		if candidate.port == a.frontend.port || candidate.port == a.ui.port {
 			continue
 		}
 
-		if free, err := candidate.tryListen(); err == nil {
-			return free, nil
+		// An abstract name (unix(7)) belongs to one process of the machine, and the kernel frees it when that ends.
+		name, err := net.Listen("unix", "@cyborg-temporal-port-"+strconv.Itoa(candidate.port)) //nolint:noctx // it returns at once
+		if err != nil {
+			continue
 		}
+
+		free, err := candidate.tryListen()
+		if err != nil {
+			_ = name.Close() // the port is not ours
+			continue
+		}
+
+		r.names = append(r.names, name)
+		return free, nil
 	}
+
 	return address{}, cyborg.Errorf(cyborg.ErrUnavailable, "no free port was found on 127.0.0.1 from %d to %d, and Temporal needs three", from, to)
 }

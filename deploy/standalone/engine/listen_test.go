@@ -1,0 +1,44 @@
+package engine
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReservedPortsAreNotSharedByEngines: engines that start at the same time have ports of their own, though none of them
+// listens yet. So many would share one if a port were only looked at, and not reserved.
+func TestReservedPortsAreNotSharedByEngines(t *testing.T) {
+	t.Parallel()
+	const engines = 300
+	owner := map[int]int{}
+	for engine := range engines {
+		a := addresses{frontend: address{ip: net.IPv4(127, 0, 0, 1), port: 7233}, ui: address{ip: net.IPv4(127, 0, 0, 1), port: 8233}}
+		ports, err := a.reserveInternal()
+		require.NoError(t, err)
+		t.Cleanup(ports.release)
+
+		for _, internal := range []address{a.history, a.matching, a.worker} {
+			require.NotContains(t, owner, internal.port, "engine %d has a port of engine %d", engine, owner[internal.port])
+			owner[internal.port] = engine
+		}
+	}
+}
+
+// TestReleasedPortsCanBeReservedAgain: a name that is still held refuses the second engine.
+func TestReleasedPortsCanBeReservedAgain(t *testing.T) {
+	t.Parallel()
+	var a addresses
+	ports, err := a.reserveInternal()
+	require.NoError(t, err)
+
+	name := ports.names[0].Addr().String()
+	_, err = net.Listen("unix", name) //nolint:noctx // it returns at once
+	require.Error(t, err)
+
+	ports.release()
+	again, err := net.Listen("unix", name) //nolint:noctx // it returns at once
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+}
