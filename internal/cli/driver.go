@@ -71,6 +71,7 @@ func (s *shell) driverShow() *cobra.Command {
 			return printShow(p, backend, []string{hostKey, nameKey, "driver", "state", "error"}, nil)
 		})
 	}
+
 	return cmd
 }
 
@@ -188,12 +189,10 @@ func (s *shell) driverUninstall() *cobra.Command {
 				return apiclient.Answer{}, err
 			}
 			if err := s.agree(ctx, agreed, unmanaged(args[0], managed)); err != nil {
-
 				return apiclient.Answer{}, err
 			}
 		}
 		return client.UninstallDriver(ctx, args[0], args[1], apiclient.Async())
-
 	})
 }
 
@@ -206,8 +205,8 @@ func unmanaged(host string, accelerators []apiclient.Accelerator) []string {
 		}
 	}
 	if len(names) == 0 {
-
 		return nil
 	}
+
 	return []string{fmt.Sprintf("host %s loses %s: %s", host, count(len(names), "accelerator"), some(names))}
 }
