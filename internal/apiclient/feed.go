@@ -149,7 +149,6 @@ func (f *feed) open(parent context.Context) error {
 			}
 		}},
 	}, nil)
-
 	if err != nil {
 		// The watchdog's cancellation would look like the caller's; only the parent
 		// context shows whose it was.

@@ -184,7 +184,6 @@ func (s *shell) driverUninstall() *cobra.Command {
 		if !agreed.yes {
 			managed, err := apiclient.Collect(client.Accelerators(ctx,
 				apiclient.AcceleratorFilter{Hosts: args[:1], Backends: args[1:]}, apiclient.Page{}))
-
 			if err != nil {
 				return apiclient.Answer{}, err
 			}
@@ -192,6 +191,7 @@ func (s *shell) driverUninstall() *cobra.Command {
 				return apiclient.Answer{}, err
 			}
 		}
+
 		return client.UninstallDriver(ctx, args[0], args[1], apiclient.Async())
 	})
 }
