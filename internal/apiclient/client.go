@@ -328,6 +328,7 @@ func (c *Client) open(ctx context.Context, req request, payload []byte) (*http.R
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
+
 	return resp, nil
 }
 

@@ -44,7 +44,6 @@ func (t Trouble) report(err error) {
 
 // feed reads one event stream, and survives broken connections and restarts of
 // the API. It belongs to one goroutine.
-
 type feed struct {
 	client *Client
 	path   string
@@ -53,7 +52,6 @@ type feed struct {
 	// Last-Event-ID to continue after it.
 	last string
 	// trouble learns of failures to open the stream.
-
 	trouble Trouble
 
 	// conn and close belong to the open connection; both are nil without one.
@@ -70,7 +68,6 @@ type feed struct {
 // next returns the next message, reconnecting as often as needed. Its error is
 // the context's, or one that a retry would not change.
 func (f *feed) next(ctx context.Context) (message, error) {
-
 	for {
 		if f.conn == nil {
 			if err := f.connect(ctx); err != nil {
@@ -104,7 +101,6 @@ func (f *feed) next(ctx context.Context) (message, error) {
 // connect opens the stream, and tries again for as long as the context lasts
 // and the failure may pass.
 func (f *feed) connect(ctx context.Context) error {
-
 	for {
 		err := f.open(ctx)
 		switch {
@@ -153,7 +149,6 @@ func (f *feed) open(parent context.Context) error {
 			}
 		}},
 	}, nil)
-
 	if err != nil {
 		// The watchdog's cancellation would look like the caller's; only the parent
 		// context shows whose it was.
@@ -187,6 +182,7 @@ func (f *feed) open(parent context.Context) error {
 		cancel()
 		drop(resp)
 	}
+
 	return nil
 }
 
@@ -215,6 +211,7 @@ func (f *feed) backOff(ctx context.Context) error {
 	if pause(ctx, f.delay/2+jitter) != nil {
 		return context.Cause(ctx)
 	}
+
 	return nil
 }
 
@@ -235,7 +232,6 @@ type EventFilter struct {
 // sequence ends with an error: the context's, or one that a retry would not
 // change.
 func (c *Client) Events(ctx context.Context, filter EventFilter, after string, trouble Trouble) iter.Seq2[cyborg.Event, error] {
-
 	q := query{}
 	q.add("host", filter.Host)
 	q.addUUID("accelerator", filter.Accelerator)

@@ -103,6 +103,7 @@ func Collect[T any](items iter.Seq2[T, error]) ([]T, error) {
 		}
 		all = append(all, item)
 	}
+
 	return all, nil
 }
 

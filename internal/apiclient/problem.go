@@ -109,6 +109,7 @@ func kindOfStatus(status int) cyborg.ErrorKind {
 	if status < http.StatusInternalServerError {
 		return cyborg.ErrInvalid
 	}
+
 	return cyborg.ErrInternal
 }
 

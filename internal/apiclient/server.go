@@ -80,5 +80,6 @@ func (c *Client) ServerCertificate(ctx context.Context) (*x509.Certificate, erro
 	if resp.TLS == nil || len(resp.TLS.PeerCertificates) == 0 {
 		return nil, nil //nolint:nilnil // no TLS is an answer, too
 	}
+
 	return resp.TLS.PeerCertificates[0], nil
 }

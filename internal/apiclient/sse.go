@@ -86,5 +86,6 @@ func (m *messageReader) next() (message, error) {
 	if err := m.lines.Err(); err != nil {
 		return message{}, cyborg.Errorf(cyborg.ErrUnavailable, "the event stream broke: %w", err)
 	}
+
 	return message{}, io.EOF
 }

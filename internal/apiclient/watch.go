@@ -116,5 +116,6 @@ func (w *watch) wait(ctx context.Context, changed <-chan struct{}) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+
 	return nil
 }

@@ -84,7 +84,6 @@ func (r *recorder) functions(ctx context.Context) error {
 	r.dir(bus)
 
 	for _, name := range r.names(bus) {
-
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -168,6 +167,7 @@ func (r *recorder) interfaces(context.Context) error {
 			r.link(path.Join(dir, "master"))
 		}
 	}
+
 	return nil
 }
 

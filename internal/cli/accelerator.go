@@ -84,6 +84,7 @@ func (s *shell) acceleratorShow() *cobra.Command {
 			return p.acceleratorOf(ctx, client, id)
 		})
 	}
+
 	return cmd
 }
 
@@ -138,6 +139,7 @@ func why(a apiclient.Accelerator) string {
 	if a.Fence != nil {
 		reasons = append(reasons, "fenced: "+a.Fence.Reason)
 	}
+
 	return strings.Join(reasons, "; ")
 }
 
@@ -186,6 +188,7 @@ func handlesText(handles []cyborg.AttachHandle) string {
 
 		lines[i] = fmt.Sprintf("%s %s: %s", h.Kind, h.Identity, state)
 	}
+
 	return strings.Join(lines, "\n")
 }
 

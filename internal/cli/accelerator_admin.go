@@ -68,8 +68,10 @@ func (s *shell) acceleratorSet() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return p.accelerator(changed)
 	}
+
 	return cmd
 }
 
@@ -88,6 +90,7 @@ func overlay(base, over map[string]any) map[string]any {
 		}
 		out[key] = value
 	}
+
 	return out
 }
 
@@ -159,8 +162,10 @@ func (s *shell) acceleratorMaintain() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return p.accelerator(changed)
 	}
+
 	return cmd
 }
 
@@ -179,7 +184,9 @@ func (s *shell) acceleratorEnable() *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return p.accelerator(changed)
 	}
+
 	return cmd
 }

@@ -94,6 +94,8 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 			return err
 		}
 
+		// Only flags that were given become wishes: the zero value of a flag is a wish,
+		// too.
 		if flags.Changed("device-type") {
 			wish.DeviceType = new(deviceType(kind))
 		}
@@ -149,6 +151,7 @@ func provisioned(answer apiclient.Answer, operation *apiclient.Operation) (uuid.
 	if err != nil {
 		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInternal, "operation %s succeeded and does not say with which accelerator", operation.ID)
 	}
+
 	return id, nil
 }
 
@@ -213,6 +216,7 @@ func (s *shell) operate(cmd *cobra.Command, c change) *cobra.Command {
 			if !c.shows && !p.objects() {
 				return nil
 			}
+
 			return p.acceleratorOf(ctx, client, id)
 		})
 	}
@@ -298,6 +302,7 @@ func (f *holderFlags) holder() cyborg.Holder {
 	case f.service != "":
 		return cyborg.Holder{Kind: cyborg.HolderService, ID: f.service}
 	}
+
 	return cyborg.Holder{}
 }
 

@@ -203,6 +203,7 @@ func (s *shell) root(local []*cobra.Command) *cobra.Command {
 			s.release = cancel
 			cmd.SetContext(ctx)
 		}
+
 		return nil
 	}
 

@@ -62,7 +62,6 @@ func (s *shell) completes(root *cobra.Command) {
 	sources := s.sources()
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
-
 		places := argumentsOf(cmd.Use)
 		if !cmd.HasSubCommands() && cmd.ValidArgsFunction == nil {
 			cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -74,6 +73,7 @@ func (s *shell) completes(root *cobra.Command) {
 				case len(places) > 0 && strings.HasSuffix(cmd.Use, "...]"):
 					return s.offer(cmd, args, sources[places[len(places)-1]])
 				}
+
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 		}
@@ -114,6 +114,7 @@ func argumentsOf(use string) []string {
 			names = append(names, found[1])
 		}
 	}
+
 	return names
 }
 
@@ -124,6 +125,7 @@ func (s *shell) offer(cmd *cobra.Command, args []string, from source) ([]string,
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 
+	// The shell is blocked until this returns.
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionLimit)
 	defer cancel()
 
@@ -171,6 +173,7 @@ func offersFrom[T any](items iter.Seq2[T, error], offer func(T) string) []string
 		}
 		offers = append(offers, clean(offer(item)))
 	}
+
 	return offers
 }
 

@@ -74,6 +74,8 @@ func (s *shell) where() (profile.Profile, error) {
 		return over(chosen, flags.Profile), nil
 	}
 
+	// Without --profile, the flags and variables come first, since they decide
+	// whether the profile in use applies at all.
 	variables := profile.Profile{
 		URL: s.Env("CYBORG_URL"), Token: s.Env("CYBORG_TOKEN"), TokenFile: s.Env("CYBORG_TOKEN_FILE"),
 		CACert: s.Env("CYBORG_CACERT"), Cert: s.Env("CYBORG_CERT"), Key: s.Env("CYBORG_KEY"),
@@ -161,6 +163,7 @@ func tokenOf(p profile.Profile) (string, error) {
 	if err != nil {
 		return "", cyborg.Errorf(cyborg.ErrInvalid, "cannot read the token: %w", err)
 	}
+
 	return oneToken(string(content), p.TokenFile)
 }
 

@@ -94,6 +94,7 @@ func (s *shell) deviceShow() *cobra.Command {
 			return p.device(device)
 		})
 	}
+
 	return cmd
 }
 
@@ -149,6 +150,7 @@ func (s *shell) deviceDisable() *cobra.Command {
 
 		return p.device(changed)
 	}
+
 	return cmd
 }
 
@@ -170,5 +172,6 @@ func (s *shell) deviceEnable() *cobra.Command {
 
 		return p.device(changed)
 	}
+
 	return cmd
 }

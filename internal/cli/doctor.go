@@ -56,6 +56,7 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 		return
 	}
 
+	// /v1 needs no credential, so a failure here is about the connection.
 	version, ok := ask(ctx, f, "api", "Look at the server's log.", client.Version)
 	if !ok {
 		return
@@ -77,6 +78,8 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 		}
 	}
 
+	// The time around the request bounds what its way can explain of a difference
+	// between the clocks.
 	asked := time.Now()
 	caller, ok := ask(ctx, f, "caller", "Name a token that the server knows: with `cyborg profile set`, --token-file or CYBORG_TOKEN.", client.Caller)
 	if !ok {
@@ -416,6 +419,7 @@ func examineNeedsOperator(ctx context.Context, f *doctor.Findings, client *apicl
 			}
 			found = append(found, fmt.Sprintf("%s %s on %s (%s)", operation.Kind, operation.ID, operation.Host, timeText(operation.CreatedAt)))
 		}
+
 		return found, nil
 	})
 

@@ -71,6 +71,7 @@ func (s *shell) driverShow() *cobra.Command {
 			return printShow(p, backend, []string{hostKey, nameKey, "driver", "state", "error"}, nil)
 		})
 	}
+
 	return cmd
 }
 
@@ -183,17 +184,15 @@ func (s *shell) driverUninstall() *cobra.Command {
 		if !agreed.yes {
 			managed, err := apiclient.Collect(client.Accelerators(ctx,
 				apiclient.AcceleratorFilter{Hosts: args[:1], Backends: args[1:]}, apiclient.Page{}))
-
 			if err != nil {
 				return apiclient.Answer{}, err
 			}
 			if err := s.agree(ctx, agreed, unmanaged(args[0], managed)); err != nil {
-
 				return apiclient.Answer{}, err
 			}
 		}
-		return client.UninstallDriver(ctx, args[0], args[1], apiclient.Async())
 
+		return client.UninstallDriver(ctx, args[0], args[1], apiclient.Async())
 	})
 }
 
@@ -206,8 +205,8 @@ func unmanaged(host string, accelerators []apiclient.Accelerator) []string {
 		}
 	}
 	if len(names) == 0 {
-
 		return nil
 	}
+
 	return []string{fmt.Sprintf("host %s loses %s: %s", host, count(len(names), "accelerator"), some(names))}
 }

@@ -106,6 +106,7 @@ func (s *shell) eventsCommand() *cobra.Command {
 				return err
 			}
 		}
+
 		return nil
 	}
 

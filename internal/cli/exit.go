@@ -32,17 +32,19 @@ func (s *shell) conclude(ctx context.Context, err error) int {
 		return commandline.ExitOK
 	}
 
+	// A wait ends by Ctrl-C, which is the end of the outer context, or by
+	// --timeout, which is a deadline of the command only.
 	interrupted := ctx.Err() != nil
 	timedOut := !interrupted && errors.Is(err, context.DeadlineExceeded)
 
-	if left, ok := errors.AsType[*detached](err); ok {
+	if wait, ok := errors.AsType[*detached](err); ok {
 		what := "Detached"
 		if !interrupted {
 			timedOut = true
 			what = fmt.Sprintf("Not ended within %s", s.timeout)
 		}
-		s.sayf("%s: operation %s goes on.", what, left.operation)
-		s.sayf("Return to it with: cyborg operation watch %s", left.operation)
+		s.sayf("%s: operation %s goes on.", what, wait.operation)
+		s.sayf("Return to it with: cyborg operation watch %s", wait.operation)
 	} else if usage, ok := errors.AsType[*commandline.UsageError](err); ok {
 		s.sayf("Error: %s", usage)
 		s.sayf("See `%s --help`.", usage.Command)
@@ -64,6 +66,7 @@ func (s *shell) conclude(ctx context.Context, err error) int {
 	case timedOut:
 		return commandline.ExitTimeout
 	}
+
 	return commandline.ExitCode(err)
 }
 

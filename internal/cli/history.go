@@ -65,6 +65,7 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 			return err
 		}
 
+		// The sentences name accelerators, and the events have only their UUIDs.
 		if about.host != "" {
 			for a, err := range client.Accelerators(ctx, apiclient.AcceleratorFilter{Hosts: []string{about.host}}, apiclient.Page{}) {
 				if err != nil {
@@ -87,6 +88,7 @@ func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg
 	known := map[uuid.UUID]apiclient.Operation{}
 	for _, event := range events {
 		if _, ok := known[event.Operation]; !ok && event.Operation != uuid.Nil {
+			// The empty operation marks an id that is in ids already.
 			known[event.Operation] = apiclient.Operation{}
 			ids = append(ids, event.Operation)
 		}

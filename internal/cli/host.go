@@ -82,6 +82,7 @@ func backendsText(backends []cyborg.Backend) string {
 			lines[i] += ": " + string(b.State) + note(b.Error)
 		}
 	}
+
 	return strings.Join(lines, "\n")
 }
 
@@ -118,6 +119,7 @@ func (s *shell) hostShow() *cobra.Command {
 			})
 		})
 	}
+
 	return cmd
 }
 
@@ -154,6 +156,7 @@ func (s *shell) hostForget() *cobra.Command {
 
 		return client.ForgetHost(ctx, host.Name)
 	}
+
 	return cmd
 }
 
@@ -209,8 +212,8 @@ func (s *shell) hostRescue() *cobra.Command {
 			}
 			return printShow(p, after, []string{hostKey, "instances"}, map[string]string{"instances": rescuedText(after[1].value)})
 		})
-
 	}
+
 	return cmd
 }
 
@@ -267,6 +270,7 @@ func (s *shell) discoverCommand() *cobra.Command {
 
 		return printShow(p, found, []string{hostKey, "devices", "errors"}, map[string]string{"devices": strings.Join(lines, "\n")})
 	}
+
 	return cmd
 }
 

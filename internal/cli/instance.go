@@ -83,6 +83,7 @@ func (s *shell) detachInstance() *cobra.Command {
 
 		return failed
 	}
+
 	return cmd
 }
 

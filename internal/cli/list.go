@@ -55,7 +55,7 @@ func list[T any](s *shell, cmd *cobra.Command, l listing[T]) *cobra.Command {
 	p.addWatch(cmd)
 
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-
+		// Mistakes in the flags are reported before the API is asked.
 		chosen, err := chooseColumns(p, l.columns, long)
 		if err != nil {
 			return err
@@ -81,9 +81,11 @@ func list[T any](s *shell, cmd *cobra.Command, l listing[T]) *cobra.Command {
 				return err
 			}
 
+			// Only the page that was read is sorted: the API decides what is on it.
 			if compare != nil {
 				slices.SortStableFunc(items, compare)
 			}
+
 			return printColumns(p, items, l.columns, chosen)
 		})
 	}

@@ -45,6 +45,8 @@ func (n *narrator) describe(events []cyborg.Event) []sentence {
 			n.names[event.Subject.ID] = event.To // the last name of an accelerator that is gone
 		}
 
+		// Events without an operation belong together when one transaction recorded
+		// them.
 		key := event.Operation.String()
 		if event.Operation == uuid.Nil {
 			key = strconv.FormatUint(event.Cursor.Transaction, 10)
@@ -92,8 +94,8 @@ func (n *narrator) operationOf(event cyborg.Event) uuid.UUID {
 }
 
 // subjectPlaceholder stands for the names of the subjects in a clause whose
-// grammatical subject is a person ("ann set the specs of …"). No event contains
-// a NUL.
+// grammatical subject is a person ("ann set the specs of …"). PostgreSQL
+// stores no NUL, so no event contains one.
 const subjectPlaceholder = "\x00"
 
 // changes describes what happened outside of operations. It joins subjects to
@@ -135,6 +137,8 @@ func (n *narrator) changes(group []cyborg.Event) string {
 	by, done := group[0].Actor, false
 
 	for i, text := range said {
+		// The person is the subject of a clause with the placeholder ("ann set the
+		// specs of gpu-1"), and the thing is the subject of any other.
 		names := groupByKind(together[text])
 		if strings.Contains(text, subjectPlaceholder) {
 			said[i] = by + " " + strings.ReplaceAll(text, subjectPlaceholder, names)
@@ -375,6 +379,7 @@ func useClause(event cyborg.Event, group []cyborg.Event) string {
 	if class, ok := strings.CutPrefix(event.Axis, "drift_"); ok {
 		return driftClause(event, strings.ReplaceAll(class, "_", " "))
 	}
+
 	return ""
 }
 
@@ -400,6 +405,7 @@ func driftClause(event cyborg.Event, class string) string {
 	case repaired:
 		return fmt.Sprintf("was put right in Placement (%s)", class)
 	}
+
 	return fmt.Sprintf("differed in Placement no longer (%s)", class)
 }
 
@@ -417,6 +423,7 @@ func stateClause(event cyborg.Event) string {
 	case reason != "":
 		return "reported " + event.To + ": " + reason
 	}
+
 	return "reported " + event.To
 }
 
@@ -431,6 +438,7 @@ func holderClause(from, to, handle string) string {
 	case holderPhrase(from) == holderPhrase(to):
 		return ""
 	}
+
 	return fmt.Sprintf("went from %s to %s (%s)", holderPhrase(from), holderPhrase(to), handle)
 }
 
@@ -457,6 +465,7 @@ func presenceClause(event cyborg.Event) string {
 	case event.To == string(cyborg.PresencePresent):
 		return "came back" + where
 	}
+
 	return "left the records"
 }
 
@@ -476,6 +485,7 @@ func lifecycleClause(from, to, reason string) string {
 	case cyborg.LifecycleInstalling:
 		return ""
 	}
+
 	return "became " + to
 }
 

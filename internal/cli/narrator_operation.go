@@ -33,6 +33,7 @@ func (n *narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 		details = append(details, "again after "+short(o.RetryOf.String()))
 	}
 
+	// An operation that ended before it was started counts from its admission.
 	begin := o.StartedAt
 	if begin.IsZero() {
 		begin = o.CreatedAt
@@ -62,6 +63,7 @@ func (n *narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 	if also := n.sideEffects(events); also != "" {
 		text += "; " + also
 	}
+
 	return text + " (" + strings.Join(details, ", ") + ")"
 }
 
@@ -79,6 +81,7 @@ func (n *narrator) sideEffects(events []cyborg.Event) string {
 	if text == "" {
 		return ""
 	}
+
 	return strings.ToLower(text[:1]) + text[1:]
 }
 
@@ -104,6 +107,7 @@ func undoneText(o apiclient.Operation) string {
 	if len(steps) == 0 {
 		return "There was nothing to undo"
 	}
+
 	return "Undone: " + enumerate(steps)
 }
 
@@ -199,6 +203,7 @@ func (n *narrator) objectOf(o apiclient.Operation) string {
 	if id := acceleratorIn(o); id != "" {
 		return n.accelerator(id)
 	}
+
 	return o.Host
 }
 
@@ -219,6 +224,7 @@ func formerHolders(o apiclient.Operation, events []cyborg.Event) string {
 	if len(from) == 0 {
 		return "whoever had it"
 	}
+
 	return some(from)
 }
 
@@ -238,6 +244,7 @@ func handlesOf(events []cyborg.Event) string {
 	case 1:
 		return "handle " + handles[0]
 	}
+
 	return "handles " + some(handles)
 }
 

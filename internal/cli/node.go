@@ -111,6 +111,7 @@ func asYAML(document []byte) []byte {
 			out.WriteRune(r)
 		}
 	}
+
 	return out.Bytes()
 }
 
@@ -165,6 +166,7 @@ func shortTime(node *yaml.Node) string {
 	if err != nil {
 		return node.Value
 	}
+
 	return timeText(at)
 }
 

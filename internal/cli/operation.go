@@ -119,6 +119,7 @@ func (s *shell) operationShow() *cobra.Command {
 			return p.operation(operation)
 		})
 	}
+
 	return cmd
 }
 
@@ -183,8 +184,10 @@ func (s *shell) operationWatch() *cobra.Command {
 		if err := p.operation(operation); err != nil {
 			return err
 		}
+
 		return failureOf(operation)
 	}
+
 	return cmd
 }
 
@@ -280,5 +283,6 @@ func (s *shell) operationRetry() *cobra.Command {
 			return p.operation(*operation)
 		})
 	}
+
 	return cmd
 }

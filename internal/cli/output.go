@@ -148,8 +148,8 @@ func (c column[T]) cell(item T, forPeople bool) (string, error) {
 
 	if forPeople {
 		return nodeText(node), nil
-
 	}
+
 	return nodeValue(node), nil
 }
 
@@ -316,6 +316,7 @@ func (p *printer) drawTable(titles, ids []string, rows [][]string, short func(st
 		w.AppendRow(cells)
 	}
 
+	// Field and Value are the titles of a show, which has one object.
 	if width := p.shell.outWidth(); width > 0 && titles[0] == "Field" {
 		// A value as wide as the terminal would break the frame; a list's columns are few and left alone.
 		longest := len(titles[0])
@@ -388,6 +389,7 @@ func statusColour(status string) string {
 	case string(cyborg.StatusInactive), string(cyborg.BackendDisabled), string(cyborg.OperationCancelled):
 		return "\x1b[90m" // grey
 	}
+
 	return "\x1b[33m" // yellow: something is under way
 }
 
@@ -431,5 +433,6 @@ func (p *printer) write(text string) error {
 	if _, err := io.WriteString(p.shell.Out, text); err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "cannot write the result: %w", err)
 	}
+
 	return nil
 }

@@ -43,6 +43,7 @@ func viewProfile(book *profile.Book, name string) profileView {
 	if p.Token != "" {
 		view.Token = "(hidden)"
 	}
+
 	return view
 }
 
@@ -84,6 +85,7 @@ func (s *shell) profileList() *cobra.Command {
 			{title: "Credential", key: "credential", value: func(x v) any { return x.credential() }},
 		}, false)
 	}
+
 	return cmd
 }
 
@@ -116,6 +118,7 @@ func (s *shell) profileShow() *cobra.Command {
 
 		return printShow(p, viewProfile(book, name), []string{nameKey, "current", "url"}, nil)
 	}
+
 	return cmd
 }
 
@@ -163,6 +166,7 @@ func (s *shell) profileSet() *cobra.Command {
 				return err
 			}
 
+			// The first profile is used at once, by book.Set.
 			first := len(book.Profiles) == 0
 			if err := book.Set(args[0], changed); err != nil {
 				return err
@@ -171,9 +175,11 @@ func (s *shell) profileSet() *cobra.Command {
 			if first {
 				s.sayf("Profile %s is in use now.", args[0])
 			}
+
 			return nil
 		})
 	}
+
 	return cmd
 }
 
@@ -191,6 +197,7 @@ func (s *shell) profileGiven(cmd *cobra.Command, token bool) (profile.Profile, e
 	case token:
 		given.Token, err = s.askToken()
 	}
+
 	return given, err
 }
 
@@ -210,6 +217,7 @@ func (c *connection) absolute() (profile.Profile, error) {
 
 		*path = whole
 	}
+
 	return given, nil
 }
 

@@ -244,6 +244,7 @@ func (l *live) line() string {
 
 	step, remark := currentStep(operation), ""
 	if at := operation.Progress; at != nil {
+		// A negative percentage means that the step cannot tell its progress.
 		if at.Percent >= 0 {
 			line += " " + bar(at.Percent, l.shell.errWidth()/4)
 		}
@@ -279,6 +280,7 @@ func inWords(name string) string {
 		}
 		out.WriteRune(unicode.ToLower(r))
 	}
+
 	return out.String()
 }
 

@@ -70,6 +70,7 @@ func byPrefix[T any](what, listing, named string, begin func(prefix string) iter
 		return full, nil
 	}
 
+	// The error is the same whether the text cannot be a UUID or nothing begins so.
 	none := cyborg.Errorf(cyborg.ErrNotFound, "there is no %s %q", what, named).WithHint("See `cyborg %s`.", listing)
 
 	if !looksLikePrefix(named) {

@@ -68,6 +68,8 @@ func (c column[T]) sortKey(item T) any {
 
 // compareCells orders two cells. Empty ones come last in both directions.
 func compareCells(a, b any, descending bool) int {
+	// An empty cell is last also in descending order, where it would only be in the
+	// way.
 	if emptyA, emptyB := isEmpty(a), isEmpty(b); emptyA || emptyB {
 		switch {
 		case emptyA && emptyB:
@@ -97,6 +99,7 @@ func compareCells(a, b any, descending bool) int {
 	if descending {
 		return -order
 	}
+
 	return order
 }
 

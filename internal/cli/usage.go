@@ -39,6 +39,7 @@ func (s *shell) acceleratorUsage() *cobra.Command {
 
 		return p.usage([]cyborg.HostUsage{usage})
 	}
+
 	return cmd
 }
 
@@ -71,6 +72,7 @@ func (s *shell) usageCommand() *cobra.Command {
 
 		return p.usage(census.Hosts)
 	}
+
 	return cmd
 }
 

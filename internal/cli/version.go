@@ -19,5 +19,6 @@ func (s *shell) versionCommand() *cobra.Command {
 			Platform string `json:"platform"`
 		}{cyborg.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}, nil, nil)
 	}
+
 	return cmd
 }

@@ -70,6 +70,7 @@ func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, 
 	var last apiclient.Operation
 
 	for operation, err := range client.Watch(ctx, id, show.trouble) {
+		// The operation is durable, so the end of the wait does not touch it.
 		if err != nil && ctx.Err() != nil {
 			return last, &detached{operation: id}
 		}

@@ -85,6 +85,8 @@ func (p *printer) show(ctx context.Context, client *apiclient.Client, feed apicl
 		p.watch.buffer = nil
 
 		switch {
+		// The context may have ended the view in the middle; what it printed until then
+		// is not shown.
 		case ctx.Err() != nil:
 			return p.watched(ctx)
 		case err != nil && !cyborg.ErrorKindOf(err).Retryable():
@@ -202,6 +204,7 @@ func (p *printer) redraw(seen string, trouble error) error {
 		p.watch.shown, p.watch.last = true, seen
 	}
 
+	// The size is asked for each time, because the terminal may have been resized.
 	columns, rows := p.shell.outWidth(), 0
 	if p.shell.Screen != nil {
 		_, rows = p.shell.Screen()
@@ -214,6 +217,7 @@ func (p *printer) redraw(seen string, trouble error) error {
 		foot = "waiting for the API: " + clean(trouble.Error())
 	}
 
+	// The cursor cannot move above the screen, so the drawing must fit it.
 	if rows > 3 && len(lines) > rows-2 {
 		foot = fmt.Sprintf("%d lines more do not fit; %s", len(lines)-rows+2, foot)
 		lines = lines[:rows-2]
@@ -235,6 +239,7 @@ func (p *printer) redraw(seen string, trouble error) error {
 	if _, err := io.WriteString(p.shell.Out, out.String()); err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "cannot write the result: %w", err)
 	}
+
 	return nil
 }
 
@@ -255,5 +260,6 @@ func (w *watching) mark(id, title, cell, painted string) string {
 	if w.before == nil || (known && old == cell) || strings.TrimSpace(cell) == "" {
 		return painted
 	}
+
 	return "\x1b[7m" + painted + noColour
 }

@@ -74,6 +74,8 @@ func (s *shell) hostWhitelist() *cobra.Command {
 			return p.write(preview.Diff)
 		}
 
+		// The difference goes to standard error with the question, so that standard
+		// output has the result only.
 		s.write(preview.Diff)
 		if err := s.agree(ctx, agreed, whitelistLosses(preview, force)); err != nil {
 			return err
@@ -187,7 +189,6 @@ func specWords(spec cyborg.NovaSpec) []string {
 func whitelistDevices(cmd *cobra.Command, args []string) ([]apiclient.WhitelistDevice, error) {
 	devices := []apiclient.WhitelistDevice{}
 	for _, arg := range args {
-
 		parts := strings.Split(arg, ",")
 		device := apiclient.WhitelistDevice{Device: parts[0]}
 
@@ -200,6 +201,7 @@ func whitelistDevices(cmd *cobra.Command, args []string) ([]apiclient.WhitelistD
 
 		devices = append(devices, device)
 	}
+
 	return devices, nil
 }
 
@@ -226,5 +228,6 @@ func setSpecWord(spec *cyborg.NovaSpec, key, value string) bool {
 			return true
 		}
 	}
+
 	return false
 }

@@ -45,6 +45,7 @@ func valueOf(flag *pflag.Flag) string {
 	case "duration":
 		return "a time such as 90s or 2h30m"
 	}
+
 	return ""
 }
 
@@ -59,6 +60,7 @@ func unknownFlag(cmd *cobra.Command, unknown *pflag.NotExistError) error {
 	if near := nearFlags(cmd, name); len(near) > 0 {
 		return UsageErrorf(cmd, "there is no flag --%s; did you mean --%s?", name, strings.Join(near, " or --"))
 	}
+
 	return UsageErrorf(cmd, "there is no flag --%s", name)
 }
 

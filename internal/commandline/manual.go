@@ -45,6 +45,7 @@ func Manual(root *cobra.Command, section int, further map[string]func() string) 
 			if err != nil {
 				return cyborg.Errorf(cyborg.ErrInvalid, "the manual pages cannot be written: %w", err)
 			}
+
 			return nil
 		},
 	}
@@ -126,7 +127,6 @@ func longOf(cmd *cobra.Command) string {
 // ConfigurationPage is the manual page of the configuration file, made from the
 // documentation of the options.
 func ConfigurationPage() string {
-
 	var r roff
 	r.title("cyborg.yaml", 5, "configuration of Cyborg's processes")
 	r.macro("SH", "DESCRIPTION")

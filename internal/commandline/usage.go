@@ -50,6 +50,7 @@ func prepareBelow(cmd *cobra.Command) {
 			if _, ok := errors.AsType[*UsageError](err); ok || err == nil {
 				return err
 			}
+
 			return UsageErrorf(cmd, "%w", err)
 		}
 	}

@@ -38,5 +38,6 @@ func Command(short, long string, look func(cmd *cobra.Command, f *Findings)) *co
 
 		return f.Err()
 	}
+
 	return cmd
 }
