@@ -65,9 +65,10 @@ func (s NovaSpec) Network() bool {
 	return s.PhysicalNetwork != "" || s.Trusted != nil || s.RemoteManaged != nil
 }
 
-// WhitelistError returns the error of a request to whitelist devices, some of which
-// cannot be whitelisted. It has the reasons of all of them and the kind of the
-// first; it is nil without reasons. Asked is the number of requested devices.
+// WhitelistError returns the error of a request to whitelist devices, some of
+// which cannot be whitelisted. It has the reasons of all of them and the kind
+// of the first; it is nil without reasons. Asked is the number of requested
+// devices.
 func WhitelistError(reasons []error, asked int) error {
 	switch len(reasons) {
 	case 0:

@@ -62,9 +62,9 @@ type BindRequest struct {
 	// Within is how long after its admission the bind may succeed. After that it
 	// fails and is undone.
 	Within time.Duration `json:"within"`
-	// RefuseIfHeld makes the admission fail with ErrNoFit, and record nothing, where
-	// all handles are held: the caller then first checks whether the holders still
-	// exist.
+	// RefuseIfHeld makes the admission fail with ErrNoFit, and record nothing,
+	// where all handles are held: the caller then first checks whether the holders
+	// still exist.
 	RefuseIfHeld bool `json:"-"`
 }
 

@@ -40,7 +40,8 @@ const (
 	RescueFailed    RescueOutcome = "failed"    // Nova failed, or did not answer in time
 )
 
-// HasAccelerators says that the instance has its accelerators, or will when it is started.
+// HasAccelerators says that the instance has its accelerators, or will when it
+// is started.
 func (o RescueOutcome) HasAccelerators() bool {
 	return o == RescueRebooted || o == RescueRecreated || o == RescueOff
 }

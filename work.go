@@ -29,8 +29,8 @@ type WorkHandle struct {
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 }
 
-// ImageLoad is an image that a bind loads into an accelerator before the handle is
-// given out.
+// ImageLoad is an image that a bind loads into an accelerator before the handle
+// is given out.
 type ImageLoad struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Image       Image     `json:"image"`

@@ -182,7 +182,8 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 	return refusals, nil
 }
 
-// LastSeen says when an agent was last heard, and whether it could take more work.
+// LastSeen says when an agent was last heard, and whether it could take more
+// work.
 type LastSeen struct {
 	At time.Time // time of its last message; zero where there was none
 	// Busy is set where the agent is not silent and had no free slot for another

@@ -69,8 +69,8 @@ func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string
 	return url, s.failure(ctx, err)
 }
 
-// RevokeImage makes the URL with that secret invalid, because the host has
-// the image. Giving back an invalid URL changes nothing.
+// RevokeImage makes the URL with that secret invalid, because the host has the
+// image. Giving back an invalid URL changes nothing.
 func (s *Store) RevokeImage(ctx context.Context, operation uuid.UUID, secret string) error {
 	hash := sha256.Sum256([]byte(secret))
 	_, err := s.pool.Exec(ctx, "DELETE FROM image_urls WHERE operation_id = $1 AND secret = $2", operation, hash[:])

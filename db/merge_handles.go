@@ -123,8 +123,8 @@ func (v *inventory) localName(deployable uuid.UUID) string {
 }
 
 // fences puts a fence around the deployables whose held handles have gone
-// missing, and lifts it from those that have them back. A deployable that is fenced for
-// another reason keeps that fence; see remainingFence.
+// missing, and lifts it from those that have them back. A deployable that is
+// fenced for another reason keeps that fence; see remainingFence.
 func (v *inventory) fences() {
 	lost := map[uuid.UUID]bool{}
 	for _, h := range v.handles {

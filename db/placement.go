@@ -40,8 +40,8 @@ type PlacementDeployable struct {
 	cyborg.Accelerator
 	Untouched bool // it was never taken into service
 
-	// HeldOutsideNova is the number of handles that are held without Nova having given them
-	// out, that is, by an accelerator request of an instance.
+	// HeldOutsideNova is the number of handles that are held without Nova having
+	// given them out, that is, by an accelerator request of an instance.
 	HeldOutsideNova int
 
 	// Instances are the instances that use it, as far as the records know, each
@@ -115,9 +115,9 @@ func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) 
 }
 
 // TakeDuePlacement takes up to limit hosts that are out of step. The caller has
-// them for the lease, and for longer once it has called MarkPlacementStarted; after
-// that, or when the records change again, another caller may take them. It
-// skips hosts that another caller is taking at this moment.
+// them for the lease, and for longer once it has called MarkPlacementStarted;
+// after that, or when the records change again, another caller may take them.
+// It skips hosts that another caller is taking at this moment.
 func (s *Store) TakeDuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
 	return s.hostNames(ctx, `
 		UPDATE placement_sync p SET asked = p.wanted, asked_at = due.now, try_at = due.now + $2::interval
@@ -127,9 +127,9 @@ func (s *Store) TakeDuePlacement(ctx context.Context, limit int, lease time.Dura
 		WHERE p.host = due.host RETURNING p.host`, clamp(limit), lease)
 }
 
-// MarkPlacementStarted records that work on hosts that were taken for the lease has
-// begun: nobody else takes them for the time of patience. Hosts that have been
-// recorded or taken again meanwhile stay as they are.
+// MarkPlacementStarted records that work on hosts that were taken for the lease
+// has begun: nobody else takes them for the time of patience. Hosts that have
+// been recorded or taken again meanwhile stay as they are.
 func (s *Store) MarkPlacementStarted(ctx context.Context, hosts []string, lease, patience time.Duration) error {
 	return s.bookPlacement(ctx, `
 		UPDATE placement_sync SET try_at = asked_at + $3::interval
@@ -152,11 +152,11 @@ func (s *Store) bookPlacement(ctx context.Context, sql string, values ...any) er
 	})
 }
 
-// TakePlacementComparison takes the host in step whose comparison is longest ago, if
-// that is at least the interval and the host is not among those that were taken
-// before; it returns "" where there is none. The caller has a minute to bring
-// the host into step again. After that TakeDuePlacement gives it to another caller,
-// who compares it as well; comparing twice does no harm.
+// TakePlacementComparison takes the host in step whose comparison is longest
+// ago, if that is at least the interval and the host is not among those that
+// were taken before; it returns "" where there is none. The caller has a minute
+// to bring the host into step again. After that TakeDuePlacement gives it to
+// another caller, who compares it as well; comparing twice does no harm.
 func (s *Store) TakePlacementComparison(ctx context.Context, every time.Duration, before []string) (string, error) {
 	hosts, err := s.hostNames(ctx, `
 		UPDATE placement_sync p SET wanted = p.wanted + 1, asked = p.wanted + 1, asked_at = clock_timestamp(),
@@ -173,9 +173,9 @@ func (s *Store) TakePlacementComparison(ctx context.Context, every time.Duration
 	return hosts[0], nil
 }
 
-// ReturnPlacementComparison gives back a host that ComparePlacement has taken and that
-// could not be compared: it counts as in step again, unless the records have
-// changed since.
+// ReturnPlacementComparison gives back a host that ComparePlacement has taken
+// and that could not be compared: it counts as in step again, unless the
+// records have changed since.
 func (s *Store) ReturnPlacementComparison(ctx context.Context, host string) error {
 	_, err := s.pool.Exec(ctx, `
 		UPDATE placement_sync SET done = wanted, compare = false, since = NULL

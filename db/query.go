@@ -96,8 +96,8 @@ type Admitted struct {
 	// Repeated is true where the operation had been admitted before with the same
 	// idempotency key.
 	Repeated bool
-	// NothingToDo is true where there was nothing to do and no operation was admitted,
-	// for example for a detach of an accelerator that nobody holds.
+	// NothingToDo is true where there was nothing to do and no operation was
+	// admitted, for example for a detach of an accelerator that nobody holds.
 	NothingToDo bool
 }
 

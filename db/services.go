@@ -56,11 +56,11 @@ func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, erro
 	return found, s.failure(ctx, err)
 }
 
-// RecordService records that a process is alive now; processes call it about every 10
-// s. It does not read LastSeen and Alive. The start is converted to the
-// database's clock, by which LastSeen is recorded, too: the clocks of machines
-// differ, and the order of starts and signs of life of different machines
-// matters.
+// RecordService records that a process is alive now; processes call it about
+// every 10 s. It does not read LastSeen and Alive. The start is converted to
+// the database's clock, by which LastSeen is recorded, too: the clocks of
+// machines differ, and the order of starts and signs of life of different
+// machines matters.
 func (s *Store) RecordService(ctx context.Context, service cyborg.Service) error {
 	_, err := s.pool.Exec(ctx, `
 		INSERT INTO services (role, host, instance, version, started_at, last_seen)
@@ -74,8 +74,8 @@ func (s *Store) RecordService(ctx context.Context, service cyborg.Service) error
 	return s.failure(ctx, err)
 }
 
-// DeleteService deletes a process that stops in an orderly way. It is no error where
-// the process was never recorded.
+// DeleteService deletes a process that stops in an orderly way. It is no error
+// where the process was never recorded.
 func (s *Store) DeleteService(ctx context.Context, service cyborg.Service) error {
 	_, err := s.pool.Exec(ctx, "DELETE FROM services WHERE role = $1 AND host = $2 AND instance = $3",
 		service.Role, service.Host, service.Instance)

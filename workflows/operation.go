@@ -105,7 +105,7 @@ func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error)
 }
 
 // remedy returns the hint for an operator where the undo has failed. The table
-// under "Ways out" in docs/data.md says the same.
+// under "Remedies" in docs/data.md says the same.
 func (o *operation) remedy() string {
 	switch o.work.Kind {
 	case cyborg.OperationAttach, cyborg.OperationDetach:

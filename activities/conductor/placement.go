@@ -31,8 +31,9 @@ type PlacementStore interface {
 	// returns false where the records of the host no longer have this version.
 	SavePlacementMarks(ctx context.Context, host string, version int64, marks []byte) (bool, error)
 	RecordPlacement(ctx context.Context, outcome db.PlacementOutcome) error
-	// TakePlacementComparison leases the synchronised host that was compared longest ago,
-	// but not within the interval and none of those before; "" where there is none.
+	// TakePlacementComparison leases the synchronised host that was compared
+	// longest ago, but not within the interval and none of those before; "" where
+	// there is none.
 	TakePlacementComparison(ctx context.Context, every time.Duration, before []string) (string, error)
 	// ReturnPlacementComparison gives back a host that ComparePlacement has leased.
 	ReturnPlacementComparison(ctx context.Context, host string) error

@@ -77,8 +77,8 @@ func writeAccelerator(w http.ResponseWriter, accelerator cyborg.Accelerator) err
 func specTag(version int64) string { return strconv.Quote(strconv.FormatInt(version, 10)) }
 
 // attachOrSetSpecs serves the two requests that the seed contract has under one
-// method and path: with acc_specs in its body the request changes the
-// specs; without acc_specs it attaches.
+// method and path: with acc_specs in its body the request changes the specs;
+// without acc_specs it attaches.
 func (a *API) attachOrSetSpecs(w http.ResponseWriter, r *http.Request) error {
 	o, err := a.body(w, r)
 	if err != nil {

@@ -181,8 +181,8 @@ func (a *API) recordHardReboot(ctx context.Context, arqs []cyborg.ARQ) {
 		return
 	}
 
-	// The latest loss is the one that RecordHardReboot must know: it records nothing
-	// if the host has booted again since then.
+	// The latest loss is the one that RecordHardReboot must know: it records
+	// nothing if the host has booted again since then.
 	lost := slices.MaxFunc(arqs, func(x, y cyborg.ARQ) int { return x.LostAt.Compare(y.LostAt) })
 	if lost.Health != cyborg.HealthLostAtBoot {
 		return

@@ -17,8 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
-// recordedBoot is the boot id of every recorded machine. It never changes, because a recording
-// does not boot.
+// recordedBoot is the boot id of every recorded machine. It never changes,
+// because a recording does not boot.
 const recordedBoot = "capture"
 
 // machine is the configuration of the agent of one host.
@@ -27,8 +27,8 @@ type machine struct {
 	bootID string // empty means that the agent reads it from the host
 }
 
-// checkCaptures rejects captures that cannot be found. It runs before anything is started or
-// written, so that a mistyped path has no effects.
+// checkCaptures rejects captures that cannot be found. It runs before anything
+// is started or written, so that a mistyped path has no effects.
 func checkCaptures(given []hosts.Host) error {
 	for _, h := range given {
 		if h.Kind != "sysfs" || h.Arg == hosts.ThisMachine {
@@ -50,7 +50,8 @@ func checkCaptures(given []hosts.Host) error {
 	return nil
 }
 
-// agents returns the configuration of the agent of each host. It unpacks captures.
+// agents returns the configuration of the agent of each host. It unpacks
+// captures.
 func (s *standalone) agents() ([]machine, error) {
 	endpoint, trust, err := s.agentEndpoint()
 	if err != nil {
@@ -71,9 +72,9 @@ func (s *standalone) agents() ([]machine, error) {
 	return machines, nil
 }
 
-// agentEndpoint returns the URL that the agents of this process report to, and their TLS
-// configuration. If the endpoint requests certificates, they show the one of agent.tls, as
-// agents on other machines do.
+// agentEndpoint returns the URL that the agents of this process report to, and
+// their TLS configuration. If the endpoint requests certificates, they show the
+// one of agent.tls, as agents on other machines do.
 func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
 	at := s.config.AgentEndpoint
 
@@ -95,8 +96,8 @@ func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
 	return "https://" + advertised(at.Listen, at.TLS.Cert), trust, nil
 }
 
-// machineOf returns the configuration of the agent of a host, without the endpoint. It makes the
-// directories of the agent, and unpacks a capture.
+// machineOf returns the configuration of the agent of a host, without the
+// endpoint. It makes the directories of the agent, and unpacks a capture.
 func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 	images := s.state.Join("images", h.Name)
 	if err := os.MkdirAll(images, 0o700); err != nil {
@@ -137,11 +138,11 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 		m.Root = root
 	}
 
-	// The agent lists every PCI device. That is safe: it does not touch a device before somebody
-	// takes it into service.
+	// The agent lists every PCI device. That is safe: it does not touch a device
+	// before somebody takes it into service.
 	options := map[string]any{"device_spec": []any{map[string]any{"address": "*"}}}
-	// In a directory of the simulator, devices react as on a machine. Any other capture is only
-	// files, and gets a fixed boot id.
+	// In a directory of the simulator, devices react as on a machine. Any other
+	// capture is only files, and gets a fixed boot id.
 	if _, err := os.Stat(filepath.Join(m.Root, simulator.Marker)); err == nil {
 		options["simulate"] = true
 	} else if h.Arg != hosts.ThisMachine {
@@ -152,8 +153,8 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 	return m, nil
 }
 
-// agentParts makes an agent for each host. All of them share the process's connection to
-// Temporal.
+// agentParts makes an agent for each host. All of them share the process's
+// connection to Temporal.
 func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
 	registry, err := builtin.Registry()
 	if err != nil {
@@ -175,9 +176,10 @@ func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
 	return parts, nil
 }
 
-// live returns how many of the process's hosts have reported since the process started. With a
-// PostgreSQL on another machine the time of the start says nothing, because its clock may differ;
-// there a host counts if it is not silent.
+// live returns how many of the process's hosts have reported since the process
+// started. With a PostgreSQL on another machine the time of the start says
+// nothing, because its clock may differ; there a host counts if it is not
+// silent.
 func (s *standalone) live(known []cyborg.Host) int {
 	heard := map[string]bool{}
 	for _, h := range known {

@@ -9,7 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/configcmd"
 )
 
-// command returns the command with its subcommands. Without a subcommand it runs everything.
+// command returns the command with its subcommands. Without a subcommand it
+// runs everything.
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "cyborg-standalone",

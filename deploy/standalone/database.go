@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// database is the name of Cyborg's database in the private PostgreSQL. Temporal has two
-	// more in the same server.
+	// database is the name of Cyborg's database in the private PostgreSQL. Temporal
+	// has two more in the same server.
 	database = "cyborg"
-	// connectLimit is how long a configured PostgreSQL may take to answer at the start.
+	// connectLimit is how long a configured PostgreSQL may take to answer at the
+	// start.
 	connectLimit = 10 * time.Second
 )
 
@@ -58,7 +59,8 @@ func (s *standalone) database(ctx context.Context) (records, error) {
 	return records{url: pg.URL, done: pg.Done(), err: why}, pg.CreateDatabase(ctx, database)
 }
 
-// configuredDatabase uses the PostgreSQL of database.url, after a check that it answers.
+// configuredDatabase uses the PostgreSQL of database.url, after a check that it
+// answers.
 func (s *standalone) configuredDatabase(ctx context.Context) (records, error) {
 	configured := s.config.Database.URL.Reveal()
 	urls, err := urlsBeside(configured)
@@ -74,8 +76,9 @@ func (s *standalone) configuredDatabase(ctx context.Context) (records, error) {
 	return records{url: urls}, nil
 }
 
-// urlsBeside returns a function that makes the URL of a database by its name. The configured URL
-// is that of Cyborg's own database; the others are in the same server.
+// urlsBeside returns a function that makes the URL of a database by its name.
+// The configured URL is that of Cyborg's own database; the others are in the
+// same server.
 func urlsBeside(configured string) (func(name string) string, error) {
 	base, err := url.Parse(configured)
 	if err != nil {
@@ -93,8 +96,8 @@ func urlsBeside(configured string) (func(name string) string, error) {
 	}, nil
 }
 
-// reach connects to the configured PostgreSQL once. If that fails, the error says why in one
-// sentence.
+// reach connects to the configured PostgreSQL once. If that fails, the error
+// says why in one sentence.
 func (s *standalone) reach(ctx context.Context, configured string) error {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()

@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// farewellLimit bounds the query for operations in flight: it must not delay the stop.
+	// farewellLimit bounds the query for operations in flight: it must not delay
+	// the stop.
 	farewellLimit = 2 * time.Second
 	// farewellMost is how many operations are listed at most.
 	farewellMost = 10
 )
 
-// farewell tells the person that everything stops, and which operations the stop may have to wait
-// for.
+// farewell tells the person that everything stops, and which operations the
+// stop may have to wait for.
 func (s *standalone) farewell(ctx context.Context, databaseURL string) {
 	s.say("Stopping; what is in flight goes on at the next start.")
 

@@ -14,14 +14,14 @@ import (
 const (
 	// logName is the name of the log file in the state directory.
 	logName = "standalone.log"
-	// logLimit is the size in bytes at which the log file is renamed. It then replaces the
-	// file that was renamed before it.
+	// logLimit is the size in bytes at which the log file is renamed. It then
+	// replaces the file that was renamed before it.
 	logLimit = 32 << 20
 )
 
-// openLog starts logging. The log goes to stderr, unless that is a terminal. There it would
-// drown the messages to the person who started the process, so it goes to a file in the state
-// directory instead.
+// openLog starts logging. The log goes to stderr, unless that is a terminal.
+// There it would drown the messages to the person who started the process, so
+// it goes to a file in the state directory instead.
 func (s *standalone) openLog(stderr io.Writer) error {
 	file, ok := stderr.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -41,7 +41,8 @@ func (s *standalone) openLog(stderr io.Writer) error {
 	return nil
 }
 
-// logFile is a log that is appended to and kept small. It is safe for concurrent use.
+// logFile is a log that is appended to and kept small. It is safe for
+// concurrent use.
 type logFile struct {
 	path  string
 	limit int64
@@ -57,7 +58,8 @@ func openLogFile(path string, limit int64) (*logFile, error) {
 	return l, l.open()
 }
 
-// open opens the file for appending. The caller holds mu, or is the only one who has l.
+// open opens the file for appending. The caller holds mu, or is the only one
+// who has l.
 func (l *logFile) open() error {
 	file, err := os.OpenFile(l.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -74,8 +76,8 @@ func (l *logFile) open() error {
 	return nil
 }
 
-// Write appends a line. If the file would become larger than the limit, it is first renamed to
-// its name with ".1" at the end, and a new file is started.
+// Write appends a line. If the file would become larger than the limit, it is
+// first renamed to its name with ".1" at the end, and a new file is started.
 func (l *logFile) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,9 +13,10 @@ import (
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
-// overridden returns lines that tell the person which backends do not run as --hosts says,
-// with the commands that change that. An operator has configured these backends through the
-// API; the agent keeps such a configuration in its state directory, and it overrides --hosts.
+// overridden returns lines that tell the person which backends do not run as
+// --hosts says, with the commands that change that. An operator has configured
+// these backends through the API; the agent keeps such a configuration in its
+// state directory, and it overrides --hosts.
 func (s *standalone) overridden(ctx context.Context, store *db.Store) ([]string, error) {
 	var lines []string
 	for _, m := range s.machines {
@@ -41,9 +42,9 @@ func (s *standalone) overridden(ctx context.Context, store *db.Store) ([]string,
 	return lines, nil
 }
 
-// sameOptions compares options by their JSON text, because a number from a configuration file
-// and the same number from the API have different Go types. No options are the same as an empty
-// set.
+// sameOptions compares options by their JSON text, because a number from a
+// configuration file and the same number from the API have different Go types.
+// No options are the same as an empty set.
 func sameOptions(a, b map[string]any) bool {
 	one, errOne := json.Marshal(a)
 	other, errOther := json.Marshal(b)

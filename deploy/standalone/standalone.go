@@ -39,14 +39,15 @@ type standalone struct {
 	registry *prometheus.Registry
 	began    time.Time
 
-	// undo holds the functions that stop the parts that have started, in the order of their
-	// start. They are called in the reverse order.
+	// undo holds the functions that stop the parts that have started, in the order
+	// of their start. They are called in the reverse order.
 	undo []func(ctx context.Context) error
 }
 
-// run starts everything, and returns when ctx has ended and everything is stopped. If a part fails, run
-// stops the others and returns the first failure. Mistakes in the configuration are found before
-// anything is started, as far as that is possible.
+// run starts everything, and returns when ctx has ended and everything is
+// stopped. If a part fails, run stops the others and returns the first failure.
+// Mistakes in the configuration are found before anything is started, as far as
+// that is possible.
 func run(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	s := &standalone{
 		config: c, out: out, log: slog.New(slog.DiscardHandler), registry: server.NewRegistry(), began: time.Now(),
@@ -57,8 +58,8 @@ func run(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	case err == nil:
 		err = server.RunParts(ctx, s.log, parts...)
 	case ctx.Err() != nil:
-		// The process was told to stop during the start. Whatever the error says, it only means
-		// that the start was interrupted.
+		// The process was told to stop during the start. Whatever the error says, it
+		// only means that the start was interrupted.
 		s.log.InfoContext(ctx, "the start was interrupted", slog.String("error", err.Error()))
 		s.say("Stopping before everything has started.")
 		err = nil
@@ -66,11 +67,13 @@ func run(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	return s.stop(ctx, err)
 }
 
-// start starts PostgreSQL and Temporal, and returns the parts that run on top of them.
+// start starts PostgreSQL and Temporal, and returns the parts that run on top
+// of them.
 //
-// The order matters. Everything that may be refused comes first: the hosts, the listeners and the
-// engine's addresses and certificates. Each part that has started is registered with later before
-// the next one starts, so that a failure in between stops all of them.
+// The order matters. Everything that may be refused comes first: the hosts, the
+// listeners and the engine's addresses and certificates. Each part that has
+// started is registered with later before the next one starts, so that a
+// failure in between stops all of them.
 func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part, error) {
 	if err := s.open(stderr); err != nil {
 		return nil, err
@@ -159,7 +162,8 @@ func (s *standalone) open(stderr io.Writer) (err error) {
 	return s.openLog(stderr)
 }
 
-// migrate brings the schema of Cyborg's database to the version of this program.
+// migrate brings the schema of Cyborg's database to the version of this
+// program.
 func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
 	from, to, err := db.Migrate(ctx, databaseURL)
 	if err == nil && from != to {
@@ -168,8 +172,9 @@ func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
 	return err
 }
 
-// engineConfig returns the configuration of the embedded Temporal. The function urls returns the URL
-// of a database by its name; it may be nil for engine.Check.
+// engineConfig returns the configuration of the embedded Temporal. The function
+// urls returns the URL of a database by its name; it may be nil for
+// engine.Check.
 func engineConfig(c *config.Config, urls func(string) string) engine.Config {
 	tls := c.Standalone.TemporalTLS
 	return engine.Config{
@@ -194,7 +199,8 @@ func (s *standalone) engine(ctx context.Context, urls func(string) string) (*eng
 	return e, nil
 }
 
-// connect opens the connection to the embedded Temporal that all parts of the process share.
+// connect opens the connection to the embedded Temporal that all parts of the
+// process share.
 func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (client.Client, error) {
 	connected, err := client.DialContext(ctx, client.Options{
 		HostPort: temporal.FrontendAddress(), Namespace: temporal.Namespace(),
@@ -213,9 +219,10 @@ func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (clie
 // later registers the function that stops a part that has started.
 func (s *standalone) later(stop func(ctx context.Context) error) { s.undo = append(s.undo, stop) }
 
-// stop stops the parts that have started, the last one first, because later parts use earlier ones.
-// Each gets stopLimit, even though ctx has usually ended. stop returns the cause, or if that is nil the
-// first failure of a part to stop. It logs the other failures.
+// stop stops the parts that have started, the last one first, because later
+// parts use earlier ones. Each gets stopLimit, even though ctx has usually
+// ended. stop returns the cause, or if that is nil the first failure of a part
+// to stop. It logs the other failures.
 func (s *standalone) stop(ctx context.Context, cause error) error {
 	for _, undo := range slices.Backward(s.undo) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
@@ -234,8 +241,8 @@ func (s *standalone) stop(ctx context.Context, cause error) error {
 	return cause
 }
 
-// watched returns a part that fails when done is closed, with the error of why. A nil channel is
-// never closed: the part then runs until the end.
+// watched returns a part that fails when done is closed, with the error of why.
+// A nil channel is never closed: the part then runs until the end.
 func watched(name string, done <-chan struct{}, why func() error) server.Part {
 	return server.Part{Name: name, Run: func(ctx context.Context) error {
 		select {

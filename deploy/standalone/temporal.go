@@ -12,8 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// temporalCommand runs only the embedded Temporal. It is for servers and agents that run as
-// processes of their own, where there is no Temporal cluster.
+// temporalCommand runs only the embedded Temporal. It is for servers and agents
+// that run as processes of their own, where there is no Temporal cluster.
 func temporalCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "temporal",
@@ -31,7 +31,8 @@ func temporalCommand() *cobra.Command {
 	}
 }
 
-// runTemporal runs the engine until ctx ends, which is no error, or until the engine cannot go on.
+// runTemporal runs the engine until ctx ends, which is no error, or until the
+// engine cannot go on.
 func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) error {
 	urls, err := urlsBeside(c.Database.URL.Reveal())
 	if err != nil {

@@ -20,11 +20,11 @@ import (
 // firstName is the name of the accelerator that the suggested commands create.
 const firstName = "my-first"
 
-// welcome waits until every host has reported. Then it prints the addresses of everything, and
-// commands to try.
+// welcome waits until every host has reported. Then it prints the addresses of
+// everything, and commands to try.
 func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
-	// It reads the records from the database and not through the API, which may ask for a
-	// credential that this process does not have.
+	// It reads the records from the database and not through the API, which may ask
+	// for a credential that this process does not have.
 	store, err := db.Open(ctx, databaseURL, db.Options{MaxConns: 2, SilentAfter: s.config.Conductor.SilentAfter}, s.log)
 	if err == nil {
 		defer store.Close()
@@ -74,7 +74,8 @@ func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
 	s.say("\nCtrl-C stops; the next start goes on where this one was.")
 }
 
-// awaitHosts waits until each host of this process has reported, or until the context ends.
+// awaitHosts waits until each host of this process has reported, or until the
+// context ends.
 func (s *standalone) awaitHosts(ctx context.Context, store *db.Store) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -105,8 +106,8 @@ func allAccelerators(ctx context.Context, store *db.Store) ([]cyborg.Accelerator
 	}, func(a cyborg.Accelerator) string { return a.UUID.String() })
 }
 
-// all reads a list page by page. The function marker returns the marker of an item: the next page
-// begins after it.
+// all reads a list page by page. The function marker returns the marker of an
+// item: the next page begins after it.
 func all[T any](read func(db.Page) ([]T, error), marker func(T) string) ([]T, error) {
 	var items []T
 	var page db.Page
@@ -120,8 +121,8 @@ func all[T any](read func(db.Page) ([]T, error), marker func(T) string) ([]T, er
 	}
 }
 
-// suggestions returns commands to try. They work as they are printed, apart from credentials, which
-// the person has to fill in.
+// suggestions returns commands to try. They work as they are printed, apart
+// from credentials, which the person has to fill in.
 func (s *standalone) suggestions(where string, accelerators []cyborg.Accelerator) []string {
 	var lines []string
 	if where != apiclient.DefaultURL {
@@ -163,9 +164,9 @@ func (s *standalone) suggestions(where string, accelerators []cyborg.Accelerator
 		command+"accelerator attach "+firstName)
 }
 
-// clientCommand returns the command line client as the person can type it: the path of the binary
-// beside this program, relative to the working directory if it is below that, or else its name,
-// which is then looked up in PATH.
+// clientCommand returns the command line client as the person can type it: the
+// path of the binary beside this program, relative to the working directory if
+// it is below that, or else its name, which is then looked up in PATH.
 func clientCommand() string {
 	const name = "cyborg"
 	self, err := os.Executable()
@@ -186,10 +187,10 @@ func clientCommand() string {
 	return beside
 }
 
-// advertised returns the host and port by which a client can reach a TLS listener. The listener's
-// address does not do if the certificate is for another name, because a client would reject it;
-// then the first name of the certificate is used that is not a wildcard, or else its first IP
-// address.
+// advertised returns the host and port by which a client can reach a TLS
+// listener. The listener's address does not do if the certificate is for
+// another name, because a client would reject it; then the first name of the
+// certificate is used that is not a wildcard, or else its first IP address.
 func advertised(listen, certFile string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

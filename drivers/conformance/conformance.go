@@ -34,8 +34,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// ReturnTimeout is how long a call may continue after its context has ended. It is
-// generous, because the machine that runs the tests may be busy.
+// ReturnTimeout is how long a call may continue after its context has ended. It
+// is generous, because the machine that runs the tests may be busy.
 const ReturnTimeout = 10 * time.Second
 
 // Subject is a driver under test.
@@ -259,8 +259,8 @@ func requireStopped(t *testing.T, err error) {
 	require.Truef(t, stopped, "a call under an ended context says so; it said %q of kind %s", err, kind)
 }
 
-// promptly runs the call and requires it to return within ReturnTimeout. It is for
-// calls whose context has ended or that have nothing to wait for.
+// promptly runs the call and requires it to return within ReturnTimeout. It is
+// for calls whose context has ended or that have nothing to wait for.
 func promptly(t *testing.T, what string, call func() error) error {
 	t.Helper()
 	done := make(chan error, 1)

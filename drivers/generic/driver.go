@@ -67,8 +67,8 @@ func New(env drivers.Environment, given map[string]any) (drivers.Driver, error) 
 	return newDriver(env, options, kernel), nil
 }
 
-// NewWithKernel makes a backend that changes this kernel. Tests use it with a kernel
-// that fails.
+// NewWithKernel makes a backend that changes this kernel. Tests use it with a
+// kernel that fails.
 func NewWithKernel(kernel sysfs.Kernel, env drivers.Environment, given map[string]any) (*Driver, error) {
 	options, err := parseOptions(env.Backend, given)
 	if err != nil {

@@ -251,8 +251,8 @@ func (c *Client) send(ctx context.Context, req request) (Answer, error) {
 	for try := 1; ; try++ {
 		answer, err := c.sendOnce(ctx, req, payload)
 		if err != nil && broke != nil && connectionRefused(err) {
-			// Report that the API ended in the middle of the request, rather than
-			// that it is down now: the request may have been admitted.
+			// Report that the API ended in the middle of the request, rather than that it
+			// is down now: the request may have been admitted.
 			err = broke
 		}
 

@@ -63,8 +63,8 @@ func Open(name, dir string) (root string, err error) {
 		return dir, err
 	}
 
-	// Unpack into a directory next to dir and rename it, so that dir is never
-	// half unpacked.
+	// Unpack into a directory next to dir and rename it, so that dir is never half
+	// unpacked.
 	partial := dir + ".partial"
 	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil {
 		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the recording %s cannot be unpacked: %w", name, err)

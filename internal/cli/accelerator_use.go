@@ -157,7 +157,8 @@ func provisioned(answer apiclient.Answer, operation *apiclient.Operation) (uuid.
 
 // change is a command that runs an operation on one accelerator.
 type change struct {
-	// shows prints the accelerator at the end in every format, and not only as JSON and YAML.
+	// shows prints the accelerator at the end in every format, and not only as JSON
+	// and YAML.
 	shows bool
 	// named picks the argument that names the accelerator.
 	named func(args []string) string

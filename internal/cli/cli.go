@@ -1,7 +1,7 @@
 // Package cli is the cyborg command line: nouns and verbs over REST /v1, in the
 // manner of the OpenStack clients. It reaches the API through
-// internal/apiclient only; it must never
-// import the server, the database or Temporal.
+// internal/apiclient only; it must never import the server, the database or
+// Temporal.
 package cli
 
 import (

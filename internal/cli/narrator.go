@@ -94,8 +94,8 @@ func (n *narrator) operationOf(event cyborg.Event) uuid.UUID {
 }
 
 // subjectPlaceholder stands for the names of the subjects in a clause whose
-// grammatical subject is a person ("ann set the specs of …"). PostgreSQL
-// stores no NUL, so no event contains one.
+// grammatical subject is a person ("ann set the specs of …"). PostgreSQL stores
+// no NUL, so no event contains one.
 const subjectPlaceholder = "\x00"
 
 // changes describes what happened outside of operations. It joins subjects to

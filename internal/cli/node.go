@@ -15,8 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// This file prints values by way of their JSON.
-// A yaml.Node keeps the order of an object's members, which a map would lose; JSON is YAML, so it reads both.
+// This file prints values by way of their JSON. A yaml.Node keeps the order of
+// an object's members, which a map would lose; JSON is YAML, so it reads both.
 
 // field is one member of an object, as a show prints it.
 type field struct {

@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// The output formats. Table is for people; json and yaml are the API's objects; value and csv are for scripts.
+// The output formats. Table is for people; json and yaml are the API's objects;
+// value and csv are for scripts.
 const (
 	formatTable = "table"
 	formatJSON  = "json"
@@ -318,7 +319,8 @@ func (p *printer) drawTable(titles, ids []string, rows [][]string, short func(st
 
 	// Field and Value are the titles of a show, which has one object.
 	if width := p.shell.outWidth(); width > 0 && titles[0] == "Field" {
-		// A value as wide as the terminal would break the frame; a list's columns are few and left alone.
+		// A value as wide as the terminal would break the frame; a list's columns are
+		// few and left alone.
 		longest := len(titles[0])
 		for _, row := range rows {
 			longest = max(longest, len(row[0]))

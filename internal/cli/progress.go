@@ -49,7 +49,8 @@ type plain struct {
 	shell *shell
 	// reported has the steps that were printed, by number, state and note.
 	reported map[string]bool
-	// unreachable is set from the first failure to reach the API to its next answer.
+	// unreachable is set from the first failure to reach the API to its next
+	// answer.
 	unreachable bool
 	// outcome is set when the end of the operation was printed.
 	outcome bool

@@ -55,8 +55,8 @@ func (d *decoder) check(rule string, target reflect.Value) string {
 }
 
 // splitAddress splits host:port. The result ok is false where there is no port,
-// or where the port is not a number from 0 to 65535; port is then the word PORT,
-// which an error message can show as a placeholder.
+// or where the port is not a number from 0 to 65535; port is then the word
+// PORT, which an error message can show as a placeholder.
 func splitAddress(text string) (host, port string, ok bool) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {

@@ -194,8 +194,8 @@ type ClientTLS struct {
 	CA   string `key:"ca" check:"file" example:"/etc/cyborg/ca.crt" doc:"PEM file of the authorities that may have signed the server's certificate, instead of the system's."`
 }
 
-// Backend is one named instance of a driver. Load sets an empty Name to the name
-// of the driver.
+// Backend is one named instance of a driver. Load sets an empty Name to the
+// name of the driver.
 type Backend struct {
 	Name    string         `key:"name" doc:"Its name on this host; the driver's where empty."`
 	Driver  string         `key:"driver" doc:"The driver, as cyborg-agent drivers lists them."`
@@ -212,8 +212,8 @@ type Conductor struct {
 	OrphanAfter       time.Duration `key:"orphan_after" default:"15s" min:"1s" doc:"An operation that was admitted this long ago and does not run is started by that comparison."`
 }
 
-// Operations bounds the steps of operations. Its fields are the same as those of
-// workflows.Limits, so that a conversion is enough.
+// Operations bounds the steps of operations. Its fields are the same as those
+// of workflows.Limits, so that a conversion is enough.
 type Operations struct {
 	AgentWait time.Duration `key:"agent_wait" default:"30s" min:"1s" doc:"How long a step waits for its host's agent to take it."`
 	Step      time.Duration `key:"step" default:"2m" min:"1s" doc:"Limit of one try of install, attach, detach and configure."`

@@ -45,8 +45,8 @@ func (g given) problem(node *yaml.Node, problem Problem) Problem {
 type decoder struct {
 	problems Problems
 	// checkFiles is set while the options of a section are decoded that this
-	// process uses. Files that they name must exist. Files in other sections may
-	// be on another machine that shares this configuration file.
+	// process uses. Files that they name must exist. Files in other sections may be
+	// on another machine that shares this configuration file.
 	checkFiles bool
 }
 
@@ -55,8 +55,8 @@ func (d *decoder) addf(g given, node *yaml.Node, key, value, format string, args
 	d.problems = append(d.problems, g.problem(node, Problem{Key: key, Value: value, Message: fmt.Sprintf(format, args...)}))
 }
 
-// decode sets the target from the node. The tag holds the rules for the value; a
-// list passes the tag on, so the rules apply to each of its items.
+// decode sets the target from the node. The tag holds the rules for the value;
+// a list passes the tag on, so the rules apply to each of its items.
 func (d *decoder) decode(g given, node *yaml.Node, key string, tag reflect.StructTag, target reflect.Value) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -74,8 +74,8 @@ func (d *decoder) decode(g given, node *yaml.Node, key string, tag reflect.Struc
 	}
 }
 
-// decodeList replaces the whole target: a list from a later source overrides the
-// list of an earlier source and is not appended to it.
+// decodeList replaces the whole target: a list from a later source overrides
+// the list of an earlier source and is not appended to it.
 func (d *decoder) decodeList(g given, node *yaml.Node, key string, tag reflect.StructTag, target reflect.Value) {
 	if node.Kind != yaml.SequenceNode {
 		d.addf(g, node, key, "", "expected a list")
@@ -121,8 +121,8 @@ func (d *decoder) decodeMap(g given, node *yaml.Node, key string, target reflect
 }
 
 // decodeStruct decodes an item of a list, such as a token. Keys that are not
-// given get the default of their tag here, because viper knows only the defaults
-// of options that are outside of lists.
+// given get the default of their tag here, because viper knows only the
+// defaults of options that are outside of lists.
 func (d *decoder) decodeStruct(g given, node *yaml.Node, key string, target reflect.Value) {
 	if node.Kind != yaml.MappingNode {
 		d.addf(g, node, key, "", "expected keys with values, of %s", strings.Join(keysOf(target.Type()), ", "))
@@ -190,8 +190,8 @@ func unknown(path, name string, siblings []string) string {
 	return fmt.Sprintf("there is no such option; there are %s", strings.Join(siblings, ", "))
 }
 
-// decodeScalar sets the target from a single value, and checks the value against
-// the tag.
+// decodeScalar sets the target from a single value, and checks the value
+// against the tag.
 func (d *decoder) decodeScalar(g given, node *yaml.Node, key string, tag reflect.StructTag, target reflect.Value) {
 	if node.Kind != yaml.ScalarNode {
 		d.addf(g, node, key, "", "expected %s", expected(target.Type(), tag))
@@ -290,8 +290,8 @@ func within(value reflect.Value, text string, tag reflect.StructTag) bool {
 	return !ok || value.Int() <= high
 }
 
-// bound parses the tag min or max as a value of the type. The result is false if
-// the tag is not there.
+// bound parses the tag min or max as a value of the type. The result is false
+// if the tag is not there.
 func bound(t reflect.Type, tag reflect.StructTag, name string) (int64, bool) {
 	text, ok := tag.Lookup(name)
 	if !ok {
@@ -358,9 +358,9 @@ func show(t reflect.Type, text string) string {
 // textNode returns a scalar node that has no line in any file.
 func textNode(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: text} }
 
-// parseText converts the text of an environment variable, a flag or a default to
-// a node. The text of a list is YAML if it begins with a bracket; otherwise it is
-// split at the option's separator. A list of mappings has to be YAML.
+// parseText converts the text of an environment variable, a flag or a default
+// to a node. The text of a list is YAML if it begins with a bracket; otherwise
+// it is split at the option's separator. A list of mappings has to be YAML.
 func (o option) parseText(text string) (*yaml.Node, error) {
 	if !o.isList() {
 		return textNode(text), nil

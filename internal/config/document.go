@@ -18,8 +18,8 @@ type Documentation struct {
 	Text string
 }
 
-// Document returns the documentation of every option, in the order of the fields
-// of Config. docs/configuration.md is generated from it.
+// Document returns the documentation of every option, in the order of the
+// fields of Config. docs/configuration.md is generated from it.
 func Document() []Documentation {
 	var all []Documentation
 	add := func(o option) {
@@ -42,7 +42,8 @@ func Document() []Documentation {
 	return all
 }
 
-// itemOptions lists the options of the items of lists, such as api.tokens[].name.
+// itemOptions lists the options of the items of lists, such as
+// api.tokens[].name.
 func itemOptions() []option {
 	var all []option
 	for _, o := range options() {
@@ -53,8 +54,8 @@ func itemOptions() []option {
 	return all
 }
 
-// boundsText returns a sentence with the allowed values, or "" if the option has
-// neither bounds nor a list of words.
+// boundsText returns a sentence with the allowed values, or "" if the option
+// has neither bounds nor a list of words.
 func (o option) boundsText() string {
 	low, high := o.tag("min"), o.tag("max")
 	switch words := o.tag("oneof"); {

@@ -13,10 +13,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Dump writes the sections that the process uses as YAML, in the format that Load
-// reads, with secrets masked. A value that is not a default has a comment with
-// its source. An empty value that the machine fills in has a comment that says
-// with what. The error is of kind ErrUnavailable if w fails.
+// Dump writes the sections that the process uses as YAML, in the format that
+// Load reads, with secrets masked. A value that is not a default has a comment
+// with its source. An empty value that the machine fills in has a comment that
+// says with what. The error is of kind ErrUnavailable if w fails.
 func (c *Config) Dump(w io.Writer, process Process) error {
 	root := c.node(reflect.ValueOf(c).Elem(), "")
 
@@ -61,8 +61,8 @@ func (c *Config) node(value reflect.Value, key string) *yaml.Node {
 
 			keyNode, child := textNode(name), c.node(v, path)
 			if given, ok := c.origins[path]; ok {
-				// The comment of a list in block style is put at its key. At the list
-				// itself it would be printed below the last item.
+				// The comment of a list in block style is put at its key. At the list itself it
+				// would be printed below the last item.
 				commented := child
 				if child.Kind == yaml.SequenceNode && child.Style != yaml.FlowStyle {
 					commented = keyNode

@@ -83,8 +83,8 @@ func (o option) summary() string {
 	return strings.ToLower(doc[:1]) + doc[1:]
 }
 
-// flagValue holds the value of a flag until Load reads it. The flag of a list may
-// be given several times, and each time adds items.
+// flagValue holds the value of a flag until Load reads it. The flag of a list
+// may be given several times, and each time adds items.
 type flagValue struct {
 	option option
 	text   string     // all that the user typed, for help texts
@@ -111,8 +111,8 @@ func (f *flagValue) Set(text string) error {
 // String returns the user's text.
 func (f *flagValue) String() string { return f.text }
 
-// Words returns the words that the flag accepts, for shell completion, or none if
-// it accepts other values too.
+// Words returns the words that the flag accepts, for shell completion, or none
+// if it accepts other values too.
 func (f *flagValue) Words() []string { return strings.Fields(f.option.tag("oneof")) }
 
 // Type returns the word for the value in help texts.

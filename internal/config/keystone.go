@@ -14,8 +14,8 @@ type Keystone struct {
 	ReaderRoles     []string      `key:"reader_roles" example:"accelerator_auditor" doc:"Keystone roles whose bearers are reader on /v1: they see the accelerators of all projects."`
 }
 
-// validateKeystone checks what Keystone needs of other options. An empty list of
-// service roles would turn every service token away.
+// validateKeystone checks what Keystone needs of other options. An empty list
+// of service roles would turn every service token away.
 func (d *decoder) validateKeystone(c *Config) {
 	if !c.Keystone.Enabled {
 		return

@@ -73,9 +73,9 @@ type LoadOptions struct {
 	Flags *pflag.FlagSet
 }
 
-// Load reads the configuration and checks it. The error is of kind ErrInvalid. If
-// the sources could be read and parsed, it wraps Problems with every mistake in
-// them.
+// Load reads the configuration and checks it. The error is of kind ErrInvalid.
+// If the sources could be read and parsed, it wraps Problems with every mistake
+// in them.
 func Load(o LoadOptions) (*Config, error) {
 	if o.Env == nil {
 		o.Env = os.Environ()
@@ -159,9 +159,9 @@ func (o LoadOptions) file() (path string, required bool) {
 	return DefaultFile, false
 }
 
-// fromFile reads the file into a tree of sections whose leaves are given values.
-// A file that is missing or empty is an empty tree, unless a missing file was
-// required.
+// fromFile reads the file into a tree of sections whose leaves are given
+// values. A file that is missing or empty is an empty tree, unless a missing
+// file was required.
 func (d *decoder) fromFile(path string, required bool) (map[string]any, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !required {

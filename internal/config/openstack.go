@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// OpenStack configures the cloud that the server belongs to, and the server's own
-// user in it. The credential is one of three: an entry of clouds.yaml, an
+// OpenStack configures the cloud that the server belongs to, and the server's
+// own user in it. The credential is one of three: an entry of clouds.yaml, an
 // application credential, or a user with a password.
 type OpenStack struct {
 	AuthURL               string `key:"auth_url" check:"url" example:"https://keystone.example.org:5000/v3" doc:"URL of Keystone. Where this and cloud are empty there is no OpenStack, and nothing of these sections is used."`
@@ -37,8 +37,8 @@ type OpenStack struct {
 	Answer    time.Duration     `key:"answer_timeout" default:"30s" max:"1h" doc:"How long a service may stay silent while we wait for its answer, or for more of it."`
 }
 
-// EndpointInterface selects one of the endpoints that Keystone's catalog lists for
-// a service: public, internal or admin.
+// EndpointInterface selects one of the endpoints that Keystone's catalog lists
+// for a service: public, internal or admin.
 type EndpointInterface string
 
 // ServiceEndpoint is the address of a service, which replaces the catalog's.
@@ -47,8 +47,8 @@ type ServiceEndpoint struct {
 	URL     string `key:"url" check:"url" doc:"Its URL, as it would stand in the catalog."`
 }
 
-// Enabled reports whether an OpenStack cloud is configured. Where it is not, the
-// other sections about OpenStack are not used either.
+// Enabled reports whether an OpenStack cloud is configured. Where it is not,
+// the other sections about OpenStack are not used either.
 func (o OpenStack) Enabled() bool { return o.AuthURL != "" || o.Cloud != "" }
 
 // validateOpenStack checks the endpoints, and whether one whole credential is
@@ -105,8 +105,9 @@ func (d *decoder) validateOpenStack(c *Config, process Process) {
 	}
 }
 
-// secretOf sets the secret from its file. The key is that of the secret; the key
-// of the file is the same with _file at its end. Only one of the two may be set.
+// secretOf sets the secret from its file. The key is that of the secret; the
+// key of the file is the same with _file at its end. Only one of the two may be
+// set.
 func (d *decoder) secretOf(c *Config, key string, secret *Secret, file string) {
 	if file == "" || d.failed(key+"_file") {
 		return

@@ -19,8 +19,8 @@ type option struct {
 // options lists every option in the order of the struct.
 func options() []option { return fieldOptions(reflect.TypeFor[Config](), "", nil) }
 
-// fieldOptions lists the options of a struct type, and of the structs in it. The
-// prefix begins their keys, and index is the path to the struct.
+// fieldOptions lists the options of a struct type, and of the structs in it.
+// The prefix begins their keys, and index is the path to the struct.
 func fieldOptions(t reflect.Type, prefix string, index []int) []option {
 	var all []option
 	for field := range t.Fields() {

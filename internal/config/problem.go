@@ -28,8 +28,8 @@ type Problem struct {
 // repeats text that somebody else wrote.
 const longestLine = 1000
 
-// String returns the problem in one line: its source, the option with its value,
-// and what is expected. Control characters in it are replaced.
+// String returns the problem in one line: its source, the option with its
+// value, and what is expected. Control characters in it are replaced.
 func (p Problem) String() string {
 	var b strings.Builder
 	if p.Source != "" {
@@ -71,7 +71,8 @@ func (p Problems) Error() string {
 }
 
 // sorted sorts in place and returns the problems: those of a file first, in the
-// order of its lines, and then the others in the order in which they were found.
+// order of its lines, and then the others in the order in which they were
+// found.
 func (p Problems) sorted() Problems {
 	slices.SortStableFunc(p, func(a, b Problem) int {
 		switch {
@@ -88,7 +89,8 @@ func (p Problems) sorted() Problems {
 	return p
 }
 
-// nearest returns the most similar of the names, or "" if none is similar enough.
+// nearest returns the most similar of the names, or "" if none is similar
+// enough.
 func nearest(name string, names []string) string {
 	// At most a third of the letters may be wrong, so that log is no suggestion for
 	// foo.
@@ -103,9 +105,9 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// distance returns the Levenshtein distance of two texts in bytes: how many bytes
-// must be changed, added or removed to make one from the other. It keeps only one
-// row of the usual table.
+// distance returns the Levenshtein distance of two texts in bytes: how many
+// bytes must be changed, added or removed to make one from the other. It keeps
+// only one row of the usual table.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -10,10 +10,11 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Listener returns the TLS configuration of a listener, or nil if no certificate
-// is configured. If ClientCA is set, auth selects how certificates of clients are
-// treated; otherwise none are requested. A certificate that is replaced on disk
-// is used from the next connection on. The error is of kind ErrInvalid.
+// Listener returns the TLS configuration of a listener, or nil if no
+// certificate is configured. If ClientCA is set, auth selects how certificates
+// of clients are treated; otherwise none are requested. A certificate that is
+// replaced on disk is used from the next connection on. The error is of kind
+// ErrInvalid.
 func (t ServerTLS) Listener(auth tls.ClientAuthType) (*tls.Config, error) {
 	if t.Cert == "" {
 		return nil, nil //nolint:nilnil // no TLS is a configuration, too
@@ -67,8 +68,9 @@ func (t ClientTLS) Client() (*tls.Config, error) {
 	return client, nil
 }
 
-// keyPair is a certificate and its private key in two files. It reads them again
-// after they have changed, so that a renewed certificate needs no restart.
+// keyPair is a certificate and its private key in two files. It reads them
+// again after they have changed, so that a renewed certificate needs no
+// restart.
 type keyPair struct {
 	cert, key string
 
@@ -79,8 +81,8 @@ type keyPair struct {
 
 // load returns the pair, and reads it again if a file has changed. If the new
 // files cannot be used, load returns the last good pair: somebody may be
-// replacing the two files one after the other, and until then they do not match.
-// The next call tries again.
+// replacing the two files one after the other, and until then they do not
+// match. The next call tries again.
 func (p *keyPair) load() (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,8 +109,8 @@ func (p *keyPair) load() (*tls.Certificate, error) {
 	return p.loaded, nil
 }
 
-// Authorities returns the authorities whose certificates OpenStack's services may
-// show. Nil means those of the system. The error is of kind ErrInvalid.
+// Authorities returns the authorities whose certificates OpenStack's services
+// may show. Nil means those of the system. The error is of kind ErrInvalid.
 func (o OpenStack) Authorities() (*x509.CertPool, error) {
 	if o.CAFile == "" {
 		return nil, nil //nolint:nilnil // the system's have no pool of their own

@@ -13,8 +13,8 @@ import (
 // guessed.
 const minTokenLength = 16
 
-// validate makes the checks that concern more than one value. They come after all
-// values have been decoded and completed.
+// validate makes the checks that concern more than one value. They come after
+// all values have been decoded and completed.
 func (d *decoder) validate(c *Config, process Process) {
 	d.validateDatabase(c, process)
 	d.validateTemporal(c)
@@ -44,9 +44,9 @@ func (d *decoder) validate(c *Config, process Process) {
 	}
 }
 
-// wrongf records a problem with a well-formed value, at the place where the value
-// was given. It does nothing if a problem with the value is known already: one
-// mistake is reported once.
+// wrongf records a problem with a well-formed value, at the place where the
+// value was given. It does nothing if a problem with the value is known
+// already: one mistake is reported once.
 func (d *decoder) wrongf(c *Config, key, value, format string, args ...any) {
 	if d.failed(key) {
 		return
@@ -70,15 +70,15 @@ func (d *decoder) item(c *Config, key string, index int, problem Problem) {
 	d.problems = append(d.problems, problem)
 }
 
-// missingf records that a required value was not given. The message must end in a
-// verb such as "set": missingf appends how.
+// missingf records that a required value was not given. The message must end in
+// a verb such as "set": missingf appends how.
 func (d *decoder) missingf(key, format string, args ...any) {
 	env := option{key: key}.env()
 	d.problems = append(d.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...) + " it in the file, or with " + env})
 }
 
-// failed reports whether a problem with the key, or with a key below it, is known
-// already.
+// failed reports whether a problem with the key, or with a key below it, is
+// known already.
 func (d *decoder) failed(key string) bool {
 	for _, problem := range d.problems {
 		if problem.Key == key || strings.HasPrefix(problem.Key, key+".") || strings.HasPrefix(problem.Key, key+"[") {
@@ -110,7 +110,8 @@ func (d *decoder) validateTemporal(c *Config) {
 	d.pair(c, "temporal.tls.cert", c.Temporal.TLS.Cert, "temporal.tls.key", c.Temporal.TLS.Key)
 }
 
-// pair records a problem if only one of two options is set that need each other.
+// pair records a problem if only one of two options is set that need each
+// other.
 func (d *decoder) pair(c *Config, firstKey, first, secondKey, second string) {
 	switch {
 	case first != "" && second == "" && !d.failed(secondKey):
@@ -206,9 +207,9 @@ func (d *decoder) guarded(c *Config, l listener, missing []string) {
 	d.wrongf(c, l.key, l.address, "others can reach this address: set %s, or listen on 127.0.0.1", strings.Join(missing, ", and "))
 }
 
-// clash reports whether two listeners want the same port of the same address. Port
-// 0 is never the same, because the kernel picks a free port for each. An empty or
-// unspecified host means all addresses of the machine.
+// clash reports whether two listeners want the same port of the same address.
+// Port 0 is never the same, because the kernel picks a free port for each. An
+// empty or unspecified host means all addresses of the machine.
 func clash(a, b string) bool {
 	hostA, portA, okA := splitAddress(a)
 	hostB, portB, okB := splitAddress(b)
@@ -220,8 +221,8 @@ func clash(a, b string) bool {
 	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
 }
 
-// validateTokens checks that the names and the secrets of tokens differ, and reads
-// secrets from their files.
+// validateTokens checks that the names and the secrets of tokens differ, and
+// reads secrets from their files.
 func (d *decoder) validateTokens(c *Config, process Process) {
 	names, secrets := map[string]int{}, map[Secret]int{}
 	for i := range c.API.Tokens {

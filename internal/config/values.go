@@ -21,8 +21,8 @@ type Secret string
 // Reveal returns the secret in clear text.
 func (s Secret) Reveal() string { return string(s) }
 
-// String masks the secret. An empty secret stays empty, so that it can be seen that
-// none is set.
+// String masks the secret. An empty secret stays empty, so that it can be seen
+// that none is set.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -50,9 +50,9 @@ type DatabaseURL string
 func (u DatabaseURL) Reveal() string { return string(u) }
 
 // String returns the URL with its passwords masked, including those among its
-// parameters. It builds the text itself, because url.URL would escape the mask. A
-// URL that cannot be parsed is masked as a whole: nobody knows which part of it is
-// the password.
+// parameters. It builds the text itself, because url.URL would escape the mask.
+// A URL that cannot be parsed is masked as a whole: nobody knows which part of
+// it is the password.
 func (u DatabaseURL) String() string {
 	if u == "" {
 		return ""
@@ -114,8 +114,8 @@ func parseDatabaseURL(text string) (*url.URL, error) {
 	return parsed, nil
 }
 
-// Size is a number of bytes. In a configuration it is written with a unit, such as
-// 64MiB or 4GiB.
+// Size is a number of bytes. In a configuration it is written with a unit, such
+// as 64MiB or 4GiB.
 type Size int64
 
 // The units of a size.
@@ -126,8 +126,8 @@ const (
 	TiB Size = 1 << 40
 )
 
-// ParseSize parses a number of bytes with an optional unit: KiB, MiB, GiB or TiB.
-// It rejects negative numbers, and sizes that do not fit into 63 bits.
+// ParseSize parses a number of bytes with an optional unit: KiB, MiB, GiB or
+// TiB. It rejects negative numbers, and sizes that do not fit into 63 bits.
 func ParseSize(text string) (Size, error) {
 	number, unit := strings.TrimSpace(text), Size(1)
 	for suffix, value := range map[string]Size{"KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB} {
@@ -162,8 +162,8 @@ func (s Size) String() string {
 // MarshalYAML returns the text of String.
 func (s Size) MarshalYAML() (any, error) { return s.String(), nil }
 
-// durationText returns a duration without trailing units that are zero: 5m instead
-// of 5m0s.
+// durationText returns a duration without trailing units that are zero: 5m
+// instead of 5m0s.
 func durationText(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

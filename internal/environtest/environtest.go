@@ -1,5 +1,6 @@
-// Package environtest keeps from tests what the shell of whoever runs them says of other systems: of a Cyborg, a Temporal, an
-// OpenStack or a PostgreSQL of theirs, of a proxy, of directories with settings.
+// Package environtest keeps from tests what the shell of whoever runs them says
+// of other systems: of a Cyborg, a Temporal, an OpenStack or a PostgreSQL of
+// theirs, of a proxy, of directories with settings.
 //
 // A package whose tests read the environment as a program does has
 //
@@ -35,7 +36,8 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Clear takes such variables from this process, except for what is meant for the tests.
+// Clear takes such variables from this process, except for what is meant for
+// the tests.
 func Clear() error {
 	for _, variable := range os.Environ() {
 		if !foreign(variable) || begins(variable, oursTable) {

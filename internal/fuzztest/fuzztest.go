@@ -1,5 +1,6 @@
-// Package fuzztest holds what fuzz targets share: seeds that have broken parsers before, and
-// checks of the errors that bad input must cause. Only tests import it.
+// Package fuzztest holds what fuzz targets share: seeds that have broken
+// parsers before, and checks of the errors that bad input must cause. Only
+// tests import it.
 package fuzztest
 
 import (
@@ -20,12 +21,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// LongestMessage is the largest number of characters in a message that repeats input. However
-// long the input is, the message must be readable in a terminal and in a log.
+// LongestMessage is the largest number of characters in a message that repeats
+// input. However long the input is, the message must be readable in a terminal
+// and in a log.
 const LongestMessage = 1000
 
-// Texts returns texts that have broken parsers before: control characters, invalid UTF-8, path
-// traversal, format verbs, SQL, numbers at the edge of their range, and separators.
+// Texts returns texts that have broken parsers before: control characters,
+// invalid UTF-8, path traversal, format verbs, SQL, numbers at the edge of
+// their range, and separators.
 func Texts() []string {
 	return []string{
 		"", " ", "\x00", "a\x00b", "a\nb", "\r\n", "\x1b[31m", "\u202e", "\xff\xfe", "\ufeff", "ä", strings.Repeat("ä", 300), strings.Repeat("x", 5000),
@@ -34,8 +37,9 @@ func Texts() []string {
 	}
 }
 
-// Noise returns a text of the given length that does not compress to much less than half. It is
-// the same each time: a chain of SHA-256 sums in hexadecimal digits.
+// Noise returns a text of the given length that does not compress to much less
+// than half. It is the same each time: a chain of SHA-256 sums in hexadecimal
+// digits.
 func Noise(length int) string {
 	var out strings.Builder
 	for block := [sha256.Size]byte{}; out.Len() < length; {
@@ -59,10 +63,11 @@ func Values() []string {
 	}
 }
 
-// ReplaceLeaf returns the value as JSON, with the text in the place of one of its parts. The
-// index which counts the parts: 0 is the whole value, and properties are visited in the order of
-// their names. A text that is valid JSON is inserted as it is, any other text as a string. With
-// it a fuzzer makes input that has the right form, and so gets past the checks of the form.
+// ReplaceLeaf returns the value as JSON, with the text in the place of one of
+// its parts. The index which counts the parts: 0 is the whole value, and
+// properties are visited in the order of their names. A text that is valid JSON
+// is inserted as it is, any other text as a string. With it a fuzzer makes
+// input that has the right form, and so gets past the checks of the form.
 func ReplaceLeaf(t testing.TB, value any, which int, text string) string {
 	t.Helper()
 	plain, err := json.Marshal(value)
@@ -71,8 +76,9 @@ func ReplaceLeaf(t testing.TB, value any, which int, text string) string {
 	var tree any
 	require.NoError(t, json.Unmarshal(plain, &tree))
 
-	// The part is first replaced by a mark and then, in the JSON text, by the given text. The
-	// text may be JSON that Marshal would never write, such as a property given twice.
+	// The part is first replaced by a mark and then, in the JSON text, by the given
+	// text. The text may be JSON that Marshal would never write, such as a property
+	// given twice.
 	const mark = "the part to be replaced"
 	count := 0
 	var walk func(part any) any
@@ -108,8 +114,9 @@ func ReplaceLeaf(t testing.TB, value any, which int, text string) string {
 	return string(bytes.Replace(marked, []byte(`"`+mark+`"`), []byte(text), 1))
 }
 
-// RequireRefusal requires that the error blames the input: that its kind is one of the given
-// kinds, or ErrInvalid if none are given, and that its message and hint are fit for display.
+// RequireRefusal requires that the error blames the input: that its kind is one
+// of the given kinds, or ErrInvalid if none are given, and that its message and
+// hint are fit for display.
 func RequireRefusal(t testing.TB, err error, kinds ...cyborg.ErrorKind) {
 	t.Helper()
 	if len(kinds) == 0 {
@@ -125,8 +132,9 @@ func RequireRefusal(t testing.TB, err error, kinds ...cyborg.ErrorKind) {
 	require.NotEmpty(t, known.Message)
 }
 
-// RequireSanitized requires that a text is fit for display: valid UTF-8, at most LongestMessage
-// characters, and no control characters, which could garble a terminal or break the lines of a log.
+// RequireSanitized requires that a text is fit for display: valid UTF-8, at
+// most LongestMessage characters, and no control characters, which could garble
+// a terminal or break the lines of a log.
 func RequireSanitized(t testing.TB, text string) {
 	t.Helper()
 	require.True(t, utf8.ValidString(text), "%q", text)

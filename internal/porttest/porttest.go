@@ -1,8 +1,9 @@
-// Package porttest gives tests ports of loopback that they may listen on later, or after a pause, and that no other test of the
-// machine gets meanwhile: not one of another process, of another clone, or of another user.
+// Package porttest gives tests ports of loopback that they may listen on later,
+// or after a pause, and that no other test of the machine gets meanwhile: not
+// one of another process, of another clone, or of another user.
 //
-// To listen on port 0, close and listen again is no way to have a port, because anybody may get it in between. Only tests import
-// this package.
+// To listen on port 0, close and listen again is no way to have a port, because
+// anybody may get it in between. Only tests import this package.
 package porttest
 
 import (
@@ -14,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The ports of tests lie above those that "make run" and other services have, and below those that the embedded Temporal takes
-// for itself and that the kernel gives to outgoing connections.
+// The ports of tests lie above those that "make run" and other services have,
+// and below those that the embedded Temporal takes for itself and that the
+// kernel gives to outgoing connections.
 const (
 	firstPort = 10000
 	lastPort  = 19999
@@ -28,8 +30,9 @@ func Address(t testing.TB) string {
 	return fmt.Sprintf("127.0.0.1:%d", Ports(t, 1)[0])
 }
 
-// Ports returns ports of loopback on which nobody listens, and which no other test of this machine gets until this one has
-// ended: a process may be about to start again on one.
+// Ports returns ports of loopback on which nobody listens, and which no other
+// test of this machine gets until this one has ended: a process may be about to
+// start again on one.
 func Ports(t testing.TB, n int) []int {
 	t.Helper()
 	ports := make([]int, n)
@@ -42,8 +45,9 @@ func Ports(t testing.TB, n int) []int {
 	return ports
 }
 
-// Row returns the first of n ports in a row, on which nobody listens and which no other test of this machine gets before
-// they are released, or before this process has ended.
+// Row returns the first of n ports in a row, on which nobody listens and which
+// no other test of this machine gets before they are released, or before this
+// process has ended.
 func Row(n int) (first int, release func(), err error) {
 	for range portTries {
 		first := firstPort + rand.IntN(lastPort-firstPort-n+2)
@@ -54,7 +58,8 @@ func Row(n int) (first int, release func(), err error) {
 	return 0, nil, fmt.Errorf("no %d ports in a row are free from %d to %d", n, firstPort, lastPort)
 }
 
-// holdPorts takes n ports in a row from all other tests, and says whether it could.
+// holdPorts takes n ports in a row from all other tests, and says whether it
+// could.
 func holdPorts(first, n int) (release func(), ok bool) {
 	var held []net.Listener
 	release = func() {
@@ -63,8 +68,9 @@ func holdPorts(first, n int) (release func(), ok bool) {
 		}
 	}
 	for port := first; port < first+n; port++ {
-		// An abstract name (unix(7)) is one process's on the whole machine, whoever runs it and from whichever directory, and is free
-		// when that has ended, however it did.
+		// An abstract name (unix(7)) is one process's on the whole machine, whoever
+		// runs it and from whichever directory, and is free when that has ended,
+		// however it did.
 		name, err := net.Listen("unix", fmt.Sprintf("@cyborg-test-port-%d", port)) //nolint:noctx // nobody connects
 		if err != nil {
 			release()

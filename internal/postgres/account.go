@@ -23,12 +23,12 @@ type account struct {
 	self     string // the name of the user that this process runs as
 }
 
-// other reports whether the server runs as another user than this process. That is
-// so only if this process runs as root.
+// other reports whether the server runs as another user than this process. That
+// is so only if this process runs as root.
 func (a account) other() bool { return a.uid != os.Geteuid() }
 
-// chooseAccount returns the user to run the server as: the user of this process,
-// or, if that is root, another one.
+// chooseAccount returns the user to run the server as: the user of this
+// process, or, if that is root, another one.
 func chooseAccount(name, data string) (account, error) {
 	self, err := lookUp(strconv.Itoa(os.Geteuid()))
 	if err != nil {
@@ -52,8 +52,8 @@ func chooseAccount(name, data string) (account, error) {
 	return chosen, nil
 }
 
-// chooseForRoot returns the named user, else the owner of the data, else postgres,
-// else nobody.
+// chooseForRoot returns the named user, else the owner of the data, else
+// postgres, else nobody.
 func chooseForRoot(name, data string) (account, error) {
 	if name != "" {
 		return lookUp(name)
@@ -73,8 +73,8 @@ func chooseForRoot(name, data string) (account, error) {
 	return lookUp("nobody")
 }
 
-// lookUp finds a user by name or by number. The error is of kind ErrInvalid if the
-// user has no entry in the user database: initdb needs one.
+// lookUp finds a user by name or by number. The error is of kind ErrInvalid if
+// the user has no entry in the user database: initdb needs one.
 func lookUp(name string) (account, error) {
 	find := user.Lookup
 	if _, err := strconv.Atoi(name); err == nil {
@@ -96,13 +96,14 @@ func lookUp(name string) (account, error) {
 	return account{name: found.Username, self: found.Username, uid: uid, gid: gid}, nil
 }
 
-// command prepares a run of one of the server's binaries as this user. It passes on
-// only the environment variables that a binary needs in order to run. The variables
-// of PostgreSQL's clients, such as PGDATA, would change what it does, and with
-// systemd's NOTIFY_SOCKET the server could announce itself as this process.
+// command prepares a run of one of the server's binaries as this user. It
+// passes on only the environment variables that a binary needs in order to run.
+// The variables of PostgreSQL's clients, such as PGDATA, would change what it
+// does, and with systemd's NOTIFY_SOCKET the server could announce itself as
+// this process.
 //
-// The binary runs in a session of its own, so that Ctrl-C in the terminal does not
-// reach it.
+// The binary runs in a session of its own, so that Ctrl-C in the terminal does
+// not reach it.
 func (a account) command(ctx context.Context, dir, binary string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = dir
@@ -127,9 +128,10 @@ func (a account) own(path string) error {
 	return os.Lchown(path, a.uid, a.gid)
 }
 
-// checkReach makes sure that the user can enter the directory and run the binaries.
-// It tries both, because only that takes access control lists and capabilities into
-// account. The permission bits are used only to find words for the error.
+// checkReach makes sure that the user can enter the directory and run the
+// binaries. It tries both, because only that takes access control lists and
+// capabilities into account. The permission bits are used only to find words
+// for the error.
 func (a account) checkReach(ctx context.Context, dir string, inst installation) error {
 	if !a.other() {
 		return nil
@@ -159,8 +161,8 @@ func (a account) checkReach(ctx context.Context, dir string, inst installation) 
 	return cyborg.Errorf(cyborg.ErrInvalid, "user %s cannot run %s in %s: %w", a.name, binary, dir, err)
 }
 
-// firstClosed walks down to a directory and returns the first directory on the way
-// that the permission bits do not let the user enter.
+// firstClosed walks down to a directory and returns the first directory on the
+// way that the permission bits do not let the user enter.
 func (a account) firstClosed(path string) (string, bool) {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -183,8 +185,8 @@ func (a account) firstClosed(path string) (string, bool) {
 	return "", false
 }
 
-// mayEnter reports whether the permission bits let the user enter a directory. It
-// knows only the user's primary group, which is enough for an error message.
+// mayEnter reports whether the permission bits let the user enter a directory.
+// It knows only the user's primary group, which is enough for an error message.
 func (a account) mayEnter(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -202,7 +204,8 @@ func (a account) mayEnter(info fs.FileInfo) bool {
 }
 
 // unusable turns an error of the kernel about a file or directory of the server
-// into one sentence: of kind ErrUnavailable if the disk is full, else ErrInvalid.
+// into one sentence: of kind ErrUnavailable if the disk is full, else
+// ErrInvalid.
 func unusable(path string, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -214,7 +217,8 @@ func unusable(path string, err error) error {
 	}
 }
 
-// noSpace returns the error for a disk that is full, with the space that is left.
+// noSpace returns the error for a disk that is full, with the space that is
+// left.
 func noSpace(path string) error {
 	free := ""
 	var stat syscall.Statfs_t

@@ -29,10 +29,10 @@ const (
 	unfinishedPrefix = "data.tmp-"
 )
 
-// layout knows where each file is in the server's directory. The directory belongs to
-// the user of this process. The user that runs the server owns only the data and the
-// socket directory below it: it must not be able to replace the files that this
-// process writes, perhaps as root, by links to others.
+// layout knows where each file is in the server's directory. The directory
+// belongs to the user of this process. The user that runs the server owns only
+// the data and the socket directory below it: it must not be able to replace
+// the files that this process writes, perhaps as root, by links to others.
 type layout struct{ dir string }
 
 // newLayout makes the path absolute, because the server and this process have
@@ -49,13 +49,15 @@ func (l layout) data() string    { return filepath.Join(l.dir, "data") }
 func (l layout) pidFile() string { return filepath.Join(l.data(), "postmaster.pid") }
 func (l layout) log() logFile    { return logFile(filepath.Join(l.dir, "postgres.log")) }
 
-// socketDir returns the directory of the socket. It is inside the server's directory,
-// unless the path of the socket would be longer than the kernel allows. Then it is in
-// the user's runtime directory, or for root in /tmp, under a name made from a hash of
-// the server's directory, so that each start finds the same one.
+// socketDir returns the directory of the socket. It is inside the server's
+// directory, unless the path of the socket would be longer than the kernel
+// allows. Then it is in the user's runtime directory, or for root in /tmp,
+// under a name made from a hash of the server's directory, so that each start
+// finds the same one.
 func (l layout) socketDir() string {
 	dir := filepath.Join(l.dir, "run")
-	// The longest port number is used, so that the place does not depend on the port.
+	// The longest port number is used, so that the place does not depend on the
+	// port.
 	if len(socketPath(dir, 65535)) <= longestSocket {
 		return dir
 	}
@@ -69,8 +71,8 @@ func (l layout) socketDir() string {
 	return filepath.Join(base, "cyborg-pg-"+hex.EncodeToString(sum[:8]))
 }
 
-// prepare makes the server's directory and the directory of the socket, and makes
-// sure that the server's user can work there.
+// prepare makes the server's directory and the directory of the socket, and
+// makes sure that the server's user can work there.
 func (l layout) prepare(ctx context.Context, acct account, inst installation) error {
 	// Another user must be able to pass through the directory, but not to list it.
 	mode := fs.FileMode(0o700)
@@ -134,10 +136,11 @@ func ownedBy(info fs.FileInfo, uid int) bool {
 	return ok && int(stat.Uid) == uid
 }
 
-// initCluster makes the database if there is none yet. initdb works in a directory
-// with a temporary name, which is renamed when it is complete, so an interruption at
-// any moment leaves either a whole database or none. Each attempt has a name of its
-// own, because the initdb of a process that was killed goes on.
+// initCluster makes the database if there is none yet. initdb works in a
+// directory with a temporary name, which is renamed when it is complete, so an
+// interruption at any moment leaves either a whole database or none. Each
+// attempt has a name of its own, because the initdb of a process that was
+// killed goes on.
 func (l layout) initCluster(ctx context.Context, acct account, inst installation, sync bool, log *slog.Logger) error {
 	if err := l.removeUnfinished(log); err != nil {
 		return err
@@ -156,8 +159,8 @@ func (l layout) initCluster(ctx context.Context, acct account, inst installation
 		return unusable(l.dir, err)
 	}
 
-	// Without a locale, strings are ordered by their bytes. That order is the same on
-	// every machine. The order of a locale may change with an upgrade of the C
+	// Without a locale, strings are ordered by their bytes. That order is the same
+	// on every machine. The order of a locale may change with an upgrade of the C
 	// library, and then indexes are corrupt without a word.
 	args := []string{
 		"--pgdata", tmp, "--username", role, "--encoding", "UTF8", "--no-locale", "--data-checksums",
@@ -170,8 +173,8 @@ func (l layout) initCluster(ctx context.Context, acct account, inst installation
 	cmd := acct.command(ctx, l.dir, inst.binary("initdb"), args...)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	// The children of initdb hold the output pipe as well. Without a delay Run would
-	// wait for them after initdb itself was killed.
+	// The children of initdb hold the output pipe as well. Without a delay Run
+	// would wait for them after initdb itself was killed.
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
 		_ = os.RemoveAll(tmp) // the next start removes what is left
@@ -187,7 +190,8 @@ func (l layout) initCluster(ctx context.Context, acct account, inst installation
 	return nil
 }
 
-// initFailure returns the error for an initdb that failed with err and the output.
+// initFailure returns the error for an initdb that failed with err and the
+// output.
 func (l layout) initFailure(ctx context.Context, err error, output string) error {
 	switch {
 	case ctx.Err() != nil:
@@ -224,8 +228,8 @@ func (l layout) removeUnfinished(log *slog.Logger) error {
 	return nil
 }
 
-// syncDir writes the names in a directory to disk, so that a rename survives a power
-// failure. It does nothing without sync.
+// syncDir writes the names in a directory to disk, so that a rename survives a
+// power failure. It does nothing without sync.
 func syncDir(path string, sync bool) error {
 	if !sync {
 		return nil

@@ -33,10 +33,10 @@ type installation struct {
 
 func (i installation) binary(name string) string { return filepath.Join(i.binDir, name) }
 
-// findInstallation finds the binaries to use. If binDir is given, they must be there.
-// Otherwise, if there is a database already, they are of the version that made it,
-// because no other version can read it. Otherwise they are the first in the order of
-// candidates that are new enough.
+// findInstallation finds the binaries to use. If binDir is given, they must be
+// there. Otherwise, if there is a database already, they are of the version
+// that made it, because no other version can read it. Otherwise they are the
+// first in the order of candidates that are new enough.
 func findInstallation(ctx context.Context, binDir string, l layout) (installation, error) {
 	wanted, err := l.dataMajor()
 	if err != nil {
@@ -64,8 +64,8 @@ func findInstallation(ctx context.Context, binDir string, l layout) (installatio
 		}
 	}
 
-	// Binaries that were asked for their version after the context had ended did not
-	// answer. To say that none is installed would be wrong.
+	// Binaries that were asked for their version after the context had ended did
+	// not answer. To say that none is installed would be wrong.
 	if ctx.Err() != nil {
 		return installation{}, context.Cause(ctx)
 	}
@@ -73,8 +73,8 @@ func findInstallation(ctx context.Context, binDir string, l layout) (installatio
 	return choose(found, wanted, l)
 }
 
-// choose returns the first installation of the wanted major version, or, if wanted is
-// 0, the first that is new enough.
+// choose returns the first installation of the wanted major version, or, if
+// wanted is 0, the first that is new enough.
 func choose(found []installation, wanted int, l layout) (installation, error) {
 	if wanted != 0 {
 		for _, inst := range found {
@@ -110,10 +110,10 @@ func describe(found []installation) string {
 	return "there is only " + strings.Join(names, ", ")
 }
 
-// candidates lists the directories that may hold PostgreSQL's server, in the order of
-// preference: those in PATH; those of Debian's and Ubuntu's packages, the newest
-// version first; those of PostgreSQL's own RPMs, the newest first; and the one that
-// pg_config prints.
+// candidates lists the directories that may hold PostgreSQL's server, in the
+// order of preference: those in PATH; those of Debian's and Ubuntu's packages,
+// the newest version first; those of PostgreSQL's own RPMs, the newest first;
+// and the one that pg_config prints.
 func candidates(ctx context.Context) []string {
 	var dirs []string
 	for _, name := range []string{"postgres", "pg_ctl"} {
@@ -153,8 +153,8 @@ var (
 	versionPattern = regexp.MustCompile(`\(PostgreSQL\) ((\d+)\S*)`)
 )
 
-// inspect runs the server binary in a directory to get its version. It fails if the
-// directory does not have all binaries that are needed.
+// inspect runs the server binary in a directory to get its version. It fails if
+// the directory does not have all binaries that are needed.
 func inspect(ctx context.Context, binDir string) (installation, error) {
 	binDir, err := filepath.Abs(binDir)
 	if err != nil {
@@ -181,9 +181,9 @@ func inspect(ctx context.Context, binDir string) (installation, error) {
 	return inst, err
 }
 
-// dataMajor returns the major version of the PostgreSQL that made the database, or 0
-// if there is none yet. A data directory without PG_VERSION is an error: something
-// is there that must not be overwritten.
+// dataMajor returns the major version of the PostgreSQL that made the database,
+// or 0 if there is none yet. A data directory without PG_VERSION is an error:
+// something is there that must not be overwritten.
 func (l layout) dataMajor() (int, error) {
 	content, err := os.ReadFile(filepath.Join(l.data(), "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {

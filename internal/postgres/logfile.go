@@ -15,13 +15,13 @@ const (
 	// logLimit is the size in bytes at which the server's log is moved to a second
 	// file. The second file has at most that size too.
 	logLimit = 8 << 20
-	// tailLength is how many bytes at the end of the log are searched for the reason
-	// of a failure.
+	// tailLength is how many bytes at the end of the log are searched for the
+	// reason of a failure.
 	tailLength = 64 << 10
 )
 
-// logFile is the path of the file that the server writes its log to. The server has
-// it open for appending, so it can be truncated while the server writes.
+// logFile is the path of the file that the server writes its log to. The server
+// has it open for appending, so it can be truncated while the server writes.
 type logFile string
 
 // open opens the log for the server's output.
@@ -33,8 +33,8 @@ func (path logFile) open() (*os.File, error) {
 	return file, nil
 }
 
-// size returns the length of the log, which is the position of the next line. It is
-// 0 if there is no log.
+// size returns the length of the log, which is the position of the next line.
+// It is 0 if there is no log.
 func (path logFile) size() int64 {
 	info, err := os.Stat(string(path))
 	if err != nil {
@@ -44,8 +44,8 @@ func (path logFile) size() int64 {
 }
 
 // trim moves the end of a log that has grown too large to a second file, and
-// truncates the log. It copies, because the server would go on writing to a renamed
-// file. Lines that the server writes during the copy are lost.
+// truncates the log. It copies, because the server would go on writing to a
+// renamed file. Lines that the server writes during the copy are lost.
 func (path logFile) trim() error {
 	if path.size() <= logLimit {
 		return nil
@@ -96,8 +96,8 @@ func (path logFile) since(position int64) string {
 	return string(content)
 }
 
-// lastWords returns the line of a log that says why something failed: the last line
-// of the gravest severity that is in the log, else the last line of all.
+// lastWords returns the line of a log that says why something failed: the last
+// line of the gravest severity that is in the log, else the last line of all.
 func lastWords(output string) string {
 	lines := strings.FieldsFunc(output, func(r rune) bool { return r == '\n' })
 
@@ -116,8 +116,8 @@ func lastWords(output string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// outOfSpace reports whether the output has the C library's message for ENOSPC or
-// EDQUOT.
+// outOfSpace reports whether the output has the C library's message for ENOSPC
+// or EDQUOT.
 func outOfSpace(output string) bool {
 	return strings.Contains(output, "No space left on device") || strings.Contains(output, "Disk quota exceeded")
 }

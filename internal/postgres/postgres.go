@@ -1,22 +1,25 @@
-// Package postgres runs a private PostgreSQL server in one directory, from the binaries that the system has installed.
-// The standalone keeps its state in it, and the tests use it.
+// Package postgres runs a private PostgreSQL server in one directory, from the
+// binaries that the system has installed. The standalone keeps its state in it,
+// and the tests use it.
 //
-// The server outlives the process that started it, on purpose. It runs in a session of
-// its own, so that neither Ctrl-C nor a closed terminal reaches it, and it does not ask
-// the kernel for a signal when its parent dies. After a crash of this process the server
-// goes on, and the next Start takes it over, which is faster and gentler than a recovery.
-// (A parent-death signal is also tied to the thread that started the process, and Go ends
-// threads as it likes.) Stop ends the server, whichever process started it.
+// The server outlives the process that started it, on purpose. It runs in a
+// session of its own, so that neither Ctrl-C nor a closed terminal reaches it,
+// and it does not ask the kernel for a signal when its parent dies. After a
+// crash of this process the server goes on, and the next Start takes it over,
+// which is faster and gentler than a recovery. (A parent-death signal is also
+// tied to the thread that started the process, and Go ends threads as it
+// likes.) Stop ends the server, whichever process started it.
 //
-// The server listens on a Unix socket in a directory that is closed to other users. It
-// listens on TCP only if Config.TCP is set. PostgreSQL refuses to run as root, so root
-// runs it as another user.
+// The server listens on a Unix socket in a directory that is closed to other
+// users. It listens on TCP only if Config.TCP is set. PostgreSQL refuses to run
+// as root, so root runs it as another user.
 //
-// The caller of Start must hold the lock of the state directory (internal/statedir). Two
-// processes that start a server in the same directory would stop each other's server.
+// The caller of Start must hold the lock of the state directory
+// (internal/statedir). Two processes that start a server in the same directory
+// would stop each other's server.
 //
-// The package needs Linux (/proc, pidfd). Of Cyborg it imports only the root package, and
-// it knows nothing about the contents of the databases.
+// The package needs Linux (/proc, pidfd). Of Cyborg it imports only the root
+// package, and it knows nothing about the contents of the databases.
 package postgres
 
 import (
@@ -42,12 +45,12 @@ import (
 const (
 	// role is the server's only database role, a superuser.
 	role = "cyborg"
-	// maintenance is a database that every PostgreSQL server has. Connections go to it
-	// before other databases exist.
+	// maintenance is a database that every PostgreSQL server has. Connections go to
+	// it before other databases exist.
 	maintenance = "postgres"
 
-	// fastShutdownLimit is how long a shutdown that writes everything to disk may take
-	// before the server is told to end at once.
+	// fastShutdownLimit is how long a shutdown that writes everything to disk may
+	// take before the server is told to end at once.
 	fastShutdownLimit = 30 * time.Second
 	// immediateShutdownLimit is how long the server may then take to end.
 	immediateShutdownLimit = 10 * time.Second
@@ -55,30 +58,31 @@ const (
 
 // Config describes the server that Start runs. Only Dir is required.
 type Config struct {
-	// Dir holds the server's data, its settings and its log. Start makes it if it is
-	// missing, but not its parents.
+	// Dir holds the server's data, its settings and its log. Start makes it if it
+	// is missing, but not its parents.
 	Dir string
-	// BinDir is the directory of the PostgreSQL binaries. Empty means to look for them
-	// in PATH and where packages install them.
+	// BinDir is the directory of the PostgreSQL binaries. Empty means to look for
+	// them in PATH and where packages install them.
 	BinDir string
 	// User is the account that runs the server if this process runs as root. Empty
-	// means the owner of the data if there is some, else postgres, else nobody. If this
-	// process does not run as root, User is ignored.
+	// means the owner of the data if there is some, else postgres, else nobody. If
+	// this process does not run as root, User is ignored.
 
 	User string
 	// TCP makes the server also listen on 127.0.0.1, where it asks for a password.
 	TCP bool
-	// Port is the port for TCP. 0 means any free port; later starts use the same one as
-	// long as it is free.
+	// Port is the port for TCP. 0 means any free port; later starts use the same
+	// one as long as it is free.
 
 	Port int
-	// Settings are added to the server's configuration and override the settings of this
-	// package.
+	// Settings are added to the server's configuration and override the settings of
+	// this package.
 	Settings map[string]string
 	// FsyncOff trades the safety of the data for speed. It is for tests only.
 	FsyncOff bool
-	// DieWithParent makes the kernel end the server when this process dies, however it
-	// dies. It is for tests only, because nobody takes over the server of a test.
+	// DieWithParent makes the kernel end the server when this process dies, however
+	// it dies. It is for tests only, because nobody takes over the server of a
+	// test.
 	DieWithParent bool
 }
 
@@ -95,12 +99,14 @@ type Server struct {
 	err      error // why the server ended by itself; set before done is closed
 }
 
-// Start runs the server, or takes over the one that an earlier process left running, and
-// returns when it answers queries. The context bounds the start, not the server's life.
+// Start runs the server, or takes over the one that an earlier process left
+// running, and returns when it answers queries. The context bounds the start,
+// not the server's life.
 //
-// The errors are single sentences that say what is in the way and what to do. Their kind is
-// ErrUnavailable if the machine lacks something (PostgreSQL, space, memory), and ErrInvalid
-// if the directory or the configuration is wrong.
+// The errors are single sentences that say what is in the way and what to do.
+// Their kind is ErrUnavailable if the machine lacks something (PostgreSQL,
+// space, memory), and ErrInvalid if the directory or the configuration is
+// wrong.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	began := time.Now()
 	l, err := newLayout(cfg.Dir)
@@ -137,12 +143,12 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// URL returns the connection URL of a database, through the Unix socket. Only the user of
-// this process, the user of the server and root can use it.
+// URL returns the connection URL of a database, through the Unix socket. Only
+// the user of this process, the user of the server and root can use it.
 func (s *Server) URL(database string) string { return s.endpoint.socketURL(database) }
 
-// TCPURL returns the connection URL of a database, through TCP and with the password in it.
-// It is empty without Config.TCP.
+// TCPURL returns the connection URL of a database, through TCP and with the
+// password in it. It is empty without Config.TCP.
 func (s *Server) TCPURL(database string) string { return s.endpoint.tcpURL(database) }
 
 // Adopted reports whether Start took over a server that was already running.
@@ -151,11 +157,12 @@ func (s *Server) Adopted() bool { return s.adopted }
 // PID returns the process id of the server's first process, the postmaster.
 func (s *Server) PID() int { return s.proc.pid }
 
-// Done returns a channel that is closed when the server has ended, by Stop or by itself.
+// Done returns a channel that is closed when the server has ended, by Stop or
+// by itself.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Err returns why the server ended by itself. It is nil while the server runs and after
-// Stop.
+// Err returns why the server ended by itself. It is nil while the server runs
+// and after Stop.
 func (s *Server) Err() error {
 	select {
 	case <-s.done:
@@ -165,8 +172,8 @@ func (s *Server) Err() error {
 	}
 }
 
-// CreateDatabase makes a database, unless it exists already. The error is of kind
-// ErrUnavailable.
+// CreateDatabase makes a database, unless it exists already. The error is of
+// kind ErrUnavailable.
 func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	err := s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var exists bool
@@ -183,18 +190,19 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 	return nil
 }
 
-// createdMeanwhile reports whether CREATE DATABASE failed because another process made the
-// database at the same time. Mostly that is duplicate_database. It is unique_violation if
-// both created it in the same moment.
+// createdMeanwhile reports whether CREATE DATABASE failed because another
+// process made the database at the same time. Mostly that is
+// duplicate_database. It is unique_violation if both created it in the same
+// moment.
 func createdMeanwhile(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pgErr.Code == "42P04" || pgErr.Code == "23505")
 }
 
-// Stop ends the server and waits until it is gone. Open transactions are rolled back and
-// everything is written to disk. If that takes longer than the context or fastShutdownLimit
-// allows, the server is ended at once, and recovers at its next start. Stop may be called any
-// number of times.
+// Stop ends the server and waits until it is gone. Open transactions are rolled
+// back and everything is written to disk. If that takes longer than the context
+// or fastShutdownLimit allows, the server is ended at once, and recovers at its
+// next start. Stop may be called any number of times.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopping.Store(true)
 
@@ -203,8 +211,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 	s.stopped.Wait()
 
-	// A socket directory outside of the server's own would stay behind in /tmp or in the
-	// runtime directory. The next start makes it again.
+	// A socket directory outside of the server's own would stay behind in /tmp or
+	// in the runtime directory. The next start makes it again.
 	if dir := s.endpoint.socketDir; filepath.Dir(dir) != s.layout.dir {
 		_ = os.Remove(dir)
 	}
@@ -212,9 +220,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// watch starts the goroutine that keeps the server's log small while the server runs, and
-// closes done when the server has ended. If the end was not asked for by Stop, it sets err
-// first.
+// watch starts the goroutine that keeps the server's log small while the server
+// runs, and closes done when the server has ended. If the end was not asked for
+// by Stop, it sets err first.
 func (s *Server) watch(log *slog.Logger) {
 	s.stopped.Go(func() {
 		ticker := time.NewTicker(time.Minute)
@@ -239,7 +247,8 @@ func (s *Server) watch(log *slog.Logger) {
 	})
 }
 
-// endpoint is where a server listens, with what a client needs in order to connect.
+// endpoint is where a server listens, with what a client needs in order to
+// connect.
 type endpoint struct {
 	socketDir string
 	port      int    // part of the socket's name, and the port for TCP
@@ -250,14 +259,15 @@ type endpoint struct {
 func (e endpoint) socketURL(database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.User(role), Path: "/" + database,
-		// QueryEscape writes a space as a plus, which PostgreSQL's clients do not decode.
+		// QueryEscape writes a space as a plus, which PostgreSQL's clients do not
+		// decode.
 		RawQuery: "host=" + strings.ReplaceAll(url.QueryEscape(e.socketDir), "+", "%20") + "&port=" + strconv.Itoa(e.port),
 	}
 	return u.String()
 }
 
-// tcpURL returns the URL of a database through TCP, or "" if the server does not listen
-// on it.
+// tcpURL returns the URL of a database through TCP, or "" if the server does
+// not listen on it.
 func (e endpoint) tcpURL(database string) string {
 	if e.password == "" {
 		return ""
@@ -270,8 +280,9 @@ func (e endpoint) tcpURL(database string) string {
 	return u.String()
 }
 
-// socketPath returns the path of the socket. PostgreSQL and its clients derive the name of
-// the file from the port (PostgreSQL manual, unix_socket_directories).
+// socketPath returns the path of the socket. PostgreSQL and its clients derive
+// the name of the file from the port (PostgreSQL manual,
+// unix_socket_directories).
 func socketPath(dir string, port int) string {
 	return filepath.Join(dir, fmt.Sprintf(".s.PGSQL.%d", port))
 }

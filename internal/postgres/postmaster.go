@@ -18,8 +18,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// postmaster is the first process of a running server. It is a child of this process,
-// or one that an earlier process left running.
+// postmaster is the first process of a running server. It is a child of this
+// process, or one that an earlier process left running.
 type postmaster struct {
 	pid    int
 	port   int // of a server that was found running; 0 for a child
@@ -29,16 +29,16 @@ type postmaster struct {
 	logged int64         // the size of the log when the server was started or found
 }
 
-// pidInfo is what the server writes about itself into postmaster.pid (PostgreSQL's
-// miscadmin.h, LOCK_FILE_LINE_*).
+// pidInfo is what the server writes about itself into postmaster.pid
+// (PostgreSQL's miscadmin.h, LOCK_FILE_LINE_*).
 type pidInfo struct {
 	pid    int
 	port   int
 	status string // starting, stopping, ready or standby
 }
 
-// readPIDFile reads the server's pid file. The result is false if there is none, or if
-// the server has not finished writing it.
+// readPIDFile reads the server's pid file. The result is false if there is
+// none, or if the server has not finished writing it.
 func (l layout) readPIDFile() (pidInfo, bool, error) {
 	content, err := os.ReadFile(l.pidFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,10 +70,11 @@ func numberOr0(text string) int {
 	return number
 }
 
-// findPostmaster returns the server that already runs on the data, or nil. It removes a
-// stale pid file, whose process has ended or is another program by now: PostgreSQL refuses
-// to start as long as any process has the number in the file. Removing it is safe, because
-// PostgreSQL also looks at its shared memory to find out whether the data is in use.
+// findPostmaster returns the server that already runs on the data, or nil. It
+// removes a stale pid file, whose process has ended or is another program by
+// now: PostgreSQL refuses to start as long as any process has the number in the
+// file. Removing it is safe, because PostgreSQL also looks at its shared memory
+// to find out whether the data is in use.
 func (l layout) findPostmaster() (*postmaster, error) {
 	info, ok, err := l.readPIDFile()
 	if err != nil {
@@ -94,10 +95,11 @@ func (l layout) findPostmaster() (*postmaster, error) {
 	return nil, nil //nolint:nilnil // that no server runs is not an error
 }
 
-// openPostmaster opens the process in the pid file. It returns nil if the process is not a
-// PostgreSQL server on this data. It looks at the process after it has opened a handle on
-// it (pidfd_open(2)): if the process number were reused in between, the handle and the look
-// would be about different processes, and signals would hit the wrong one.
+// openPostmaster opens the process in the pid file. It returns nil if the
+// process is not a PostgreSQL server on this data. It looks at the process
+// after it has opened a handle on it (pidfd_open(2)): if the process number
+// were reused in between, the handle and the look would be about different
+// processes, and signals would hit the wrong one.
 func (l layout) openPostmaster(info pidInfo) (*postmaster, error) {
 	handle, err := unix.PidfdOpen(info.pid, 0)
 	if errors.Is(err, syscall.ESRCH) {
@@ -131,8 +133,9 @@ func (l layout) openPostmaster(info pidInfo) (*postmaster, error) {
 	return proc, nil
 }
 
-// runsOnOurData reports whether the process is a PostgreSQL server whose working directory
-// is the data. Every server changes to its data directory when it starts.
+// runsOnOurData reports whether the process is a PostgreSQL server whose
+// working directory is the data. Every server changes to its data directory
+// when it starts.
 func (l layout) runsOnOurData(pid int) bool {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	name, err := os.ReadFile(filepath.Join(proc, "comm"))
@@ -145,8 +148,9 @@ func (l layout) runsOnOurData(pid int) bool {
 	return errCwd == nil && errData == nil && os.SameFile(cwd, data)
 }
 
-// launch starts a server as a child of this process, with its output in the log. If
-// dieWithParent is set, the kernel ends the server when this process dies.
+// launch starts a server as a child of this process, with its output in the
+// log. If dieWithParent is set, the kernel ends the server when this process
+// dies.
 func (l layout) launch(acct account, inst installation, dieWithParent bool) (*postmaster, error) {
 	log := l.log()
 	if err := log.trim(); err != nil {
@@ -158,7 +162,8 @@ func (l layout) launch(acct account, inst installation, dieWithParent bool) (*po
 		return nil, err
 	}
 
-	// The command does not get the caller's context, because the server outlives it.
+	// The command does not get the caller's context, because the server outlives
+	// it.
 	cmd := acct.command(context.Background(), l.dir, inst.binary("postgres"), "-D", l.data(), "-c", "config_file="+l.file("postgresql.conf"))
 	cmd.Stdout, cmd.Stderr = output, output
 	proc := &postmaster{done: make(chan struct{}), logged: log.size()}
@@ -167,14 +172,14 @@ func (l layout) launch(acct account, inst installation, dieWithParent bool) (*po
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
 	}
 
-	// One goroutine starts the server and waits for its end. Both must be on the same
-	// thread for dieWithParent.
+	// One goroutine starts the server and waits for its end. Both must be on the
+	// same thread for dieWithParent.
 	started := make(chan error)
 	go func() {
 		if dieWithParent {
 			// The kernel sends the signal when the thread that started the server ends,
-			// even if the process lives on (prctl(2), PR_SET_PDEATHSIG). The lock keeps
-			// the thread until the server has ended.
+			// even if the process lives on (prctl(2), PR_SET_PDEATHSIG). The lock keeps the
+			// thread until the server has ended.
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 		}
@@ -207,9 +212,10 @@ func (p *postmaster) gone() bool {
 	}
 }
 
-// stop shuts the server down and waits for its end. SIGINT ends open connections and writes
-// everything to disk. If that takes too long, SIGQUIT ends the server at once, and the next
-// start has to recover (PostgreSQL manual, "Shutting Down the Server").
+// stop shuts the server down and waits for its end. SIGINT ends open
+// connections and writes everything to disk. If that takes too long, SIGQUIT
+// ends the server at once, and the next start has to recover (PostgreSQL
+// manual, "Shutting Down the Server").
 func (p *postmaster) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, fastShutdownLimit)
 	defer cancel()
@@ -236,7 +242,8 @@ func (p *postmaster) stop(ctx context.Context) error {
 	}
 }
 
-// send sends a signal to the server. It is not an error if the server has ended already.
+// send sends a signal to the server. It is not an error if the server has ended
+// already.
 func (p *postmaster) send(sig syscall.Signal) error {
 	if p.gone() {
 		return nil
@@ -249,8 +256,8 @@ func (p *postmaster) send(sig syscall.Signal) error {
 	return nil
 }
 
-// death returns the error for a server that ended by itself, with the reason that the log
-// gives.
+// death returns the error for a server that ended by itself, with the reason
+// that the log gives.
 func (p *postmaster) death(log logFile) error {
 	output := log.since(p.logged)
 	if outOfSpace(output) {

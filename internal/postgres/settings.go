@@ -19,9 +19,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// fingerprintSetting is a setting that PostgreSQL keeps but does not use. It holds a hash of
-// the configuration that the server was started with, so that Start can tell whether a
-// running server has the settings that are wanted.
+// fingerprintSetting is a setting that PostgreSQL keeps but does not use. It
+// holds a hash of the configuration that the server was started with, so that
+// Start can tell whether a running server has the settings that are wanted.
 const fingerprintSetting = "cyborg.settings"
 
 // settings holds the contents of the server's configuration files.
@@ -30,10 +30,10 @@ type settings struct {
 	fingerprint      string // a hash of all three
 }
 
-// serverSettings returns the server's settings by name, with those of the caller on top.
-// They suit a database that shares a small machine with the rest of Cyborg. Temporal holds
-// up to about a hundred connections under load, and connections that are allowed but not
-// open cost next to nothing.
+// serverSettings returns the server's settings by name, with those of the
+// caller on top. They suit a database that shares a small machine with the rest
+// of Cyborg. Temporal holds up to about a hundred connections under load, and
+// connections that are allowed but not open cost next to nothing.
 func serverSettings(cfg Config, l layout, e endpoint) map[string]string {
 	values := map[string]string{
 		"listen_addresses":        "",
@@ -85,8 +85,8 @@ func newSettings(cfg Config, l layout, acct account, e endpoint) settings {
 		fmt.Fprintf(&conf, "%s = %s\n", name, quote(values[name], "'"))
 	}
 
-	// Through the socket the kernel says who the client is (peer). The map cyborg, which is
-	// pg_ident.conf, lists the users who may be the database role.
+	// Through the socket the kernel says who the client is (peer). The map cyborg,
+	// which is pg_ident.conf, lists the users who may be the database role.
 	hba.WriteString("# Written at each start; what is changed here is lost.\nlocal all all peer map=cyborg\n")
 	if cfg.TCP {
 		hba.WriteString("host all all 127.0.0.1/32 scram-sha-256\n")
@@ -106,8 +106,8 @@ func newSettings(cfg Config, l layout, acct account, e endpoint) settings {
 	return s
 }
 
-// quote puts marks around a value and doubles those in it, as PostgreSQL's configuration
-// files and SQL want them.
+// quote puts marks around a value and doubles those in it, as PostgreSQL's
+// configuration files and SQL want them.
 func quote(value, mark string) string {
 	return mark + strings.ReplaceAll(value, mark, mark+mark) + mark
 }
@@ -115,8 +115,8 @@ func quote(value, mark string) string {
 // file returns the path of a file in the server's directory.
 func (l layout) file(name string) string { return filepath.Join(l.dir, name) }
 
-// write replaces the configuration files. Everybody may read them: they hold no secret, and
-// the server's user has to.
+// write replaces the configuration files. Everybody may read them: they hold no
+// secret, and the server's user has to.
 func (s settings) write(l layout) error {
 	for name, content := range map[string]string{"postgresql.conf": s.conf, "pg_hba.conf": s.hba, "pg_ident.conf": s.ident} {
 		if err := writeFile(l.file(name), content, 0o644); err != nil {
@@ -126,14 +126,16 @@ func (s settings) write(l layout) error {
 	return nil
 }
 
-// writeFile replaces a file in one step: a reader sees the old contents or the new.
+// writeFile replaces a file in one step: a reader sees the old contents or the
+// new.
 func writeFile(path, content string, mode fs.FileMode) error {
 	tmp := path + ".tmp"
 	if err := os.WriteFile(tmp, []byte(content), mode); err != nil {
 		return err
 	}
 
-	// WriteFile applies the umask, and keeps the mode of a file that is already there.
+	// WriteFile applies the umask, and keeps the mode of a file that is already
+	// there.
 	if err := os.Chmod(tmp, mode); err != nil {
 		return err
 	}
@@ -161,9 +163,10 @@ func (l layout) password() (string, error) {
 	return password, nil
 }
 
-// choosePort returns the port for TCP. If one is asked for, it is that one, and an error if
-// the port is in use. Otherwise it is the port of the last start if it is free, else any
-// free port. A port counts as free if the running server itself has it.
+// choosePort returns the port for TCP. If one is asked for, it is that one, and
+// an error if the port is in use. Otherwise it is the port of the last start if
+// it is free, else any free port. A port counts as free if the running server
+// itself has it.
 func (l layout) choosePort(asked int, running *postmaster) (int, error) {
 	port := asked
 	if port == 0 {
@@ -201,8 +204,9 @@ func (l layout) lastPort() int {
 	return numberOr0(string(content))
 }
 
-// freePort returns the port if it is free, or any free port for 0. It listens for a moment
-// to find out, so another process can still take the port before the server does.
+// freePort returns the port if it is free, or any free port for 0. It listens
+// for a moment to find out, so another process can still take the port before
+// the server does.
 func freePort(port int) (int, error) {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {

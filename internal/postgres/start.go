@@ -22,9 +22,9 @@ const (
 	statusInterval = 5 * time.Millisecond
 )
 
-// start takes over the server that runs on the data, or starts one. A running server with
-// other settings is stopped first. If processes of an earlier server still use the data,
-// start tries again until lingerLimit.
+// start takes over the server that runs on the data, or starts one. A running
+// server with other settings is stopped first. If processes of an earlier
+// server still use the data, start tries again until lingerLimit.
 func (s *Server) start(ctx context.Context, cfg Config, acct account, inst installation, log *slog.Logger) error {
 	deadline := time.Now().Add(lingerLimit)
 	for {
@@ -43,8 +43,8 @@ func (s *Server) start(ctx context.Context, cfg Config, acct account, inst insta
 				return nil
 			}
 
-			// The caller has given up, and knows nothing against the running server. It
-			// is left as it is.
+			// The caller has given up, and knows nothing against the running server. It is
+			// left as it is.
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -65,9 +65,9 @@ func (s *Server) start(ctx context.Context, cfg Config, acct account, inst insta
 	}
 }
 
-// launch writes the configuration, starts a server and waits until it answers. The result
-// lingering is true if the server refused to start because processes of an earlier one still
-// use the data.
+// launch writes the configuration, starts a server and waits until it answers.
+// The result lingering is true if the server refused to start because processes
+// of an earlier one still use the data.
 func (s *Server) launch(ctx context.Context, cfg Config, acct account, inst installation, want settings, log *slog.Logger) (lingering bool, err error) {
 	if err := want.write(s.layout); err != nil {
 		return false, err
@@ -92,8 +92,8 @@ func (s *Server) launch(ctx context.Context, cfg Config, acct account, inst inst
 		return stillInUse(s.layout.log().since(proc.logged)), proc.death(s.layout.log())
 	}
 
-	// The caller gets no Server and so could not stop it. The context may have ended,
-	// which must not keep the server from being stopped.
+	// The caller gets no Server and so could not stop it. The context may have
+	// ended, which must not keep the server from being stopped.
 	if stopErr := proc.stop(context.WithoutCancel(ctx)); stopErr != nil {
 		return false, stopErr
 	}
@@ -120,8 +120,8 @@ func (s *Server) configure(cfg Config, acct account, running *postmaster) (setti
 	return newSettings(cfg, s.layout, acct, s.endpoint), nil
 }
 
-// takeOver makes the running server the one of s if it answers and was started with the
-// settings that are wanted. It returns whether it did.
+// takeOver makes the running server the one of s if it answers and was started
+// with the settings that are wanted. It returns whether it did.
 func (s *Server) takeOver(ctx context.Context, running *postmaster, fingerprint string, log *slog.Logger) bool {
 	log = log.With(slog.Int("pid", running.pid))
 
@@ -147,9 +147,9 @@ func (s *Server) takeOver(ctx context.Context, running *postmaster, fingerprint 
 	return true
 }
 
-// awaitReady waits until the server answers. It returns an error if the server or the
-// context ends first. A recovery after a crash may take long, so awaitReady logs every ten
-// seconds what the server does.
+// awaitReady waits until the server answers. It returns an error if the server
+// or the context ends first. A recovery after a crash may take long, so
+// awaitReady logs every ten seconds what the server does.
 func (s *Server) awaitReady(ctx context.Context, proc *postmaster, log *slog.Logger) error {
 	poll, report := time.NewTicker(statusInterval), time.NewTicker(10*time.Second)
 	defer poll.Stop()
@@ -161,13 +161,13 @@ func (s *Server) awaitReady(ctx context.Context, proc *postmaster, log *slog.Log
 			return err
 		}
 
-		// A child that has just started may not have replaced the pid file of an earlier
-		// server yet.
+		// A child that has just started may not have replaced the pid file of an
+		// earlier server yet.
 		if ok && info.pid == proc.pid {
 			switch info.status {
 			case "ready":
-				// PostgreSQL writes that it is ready. Only an answer proves that this
-				// process can connect.
+				// PostgreSQL writes that it is ready. Only an answer proves that this process
+				// can connect.
 				_, err := s.ask(ctx, "SELECT 'here'")
 				return err
 			case "stopping":
@@ -206,7 +206,8 @@ func (s *Server) exec(ctx context.Context, sql string) error {
 	})
 }
 
-// connected calls do with a new connection to the server, and closes it afterwards.
+// connected calls do with a new connection to the server, and closes it
+// afterwards.
 func (s *Server) connected(ctx context.Context, do func(context.Context, *pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, s.URL(maintenance))
 	if err == nil {
@@ -220,8 +221,8 @@ func (s *Server) connected(ctx context.Context, do func(context.Context, *pgx.Co
 	return nil
 }
 
-// stillInUse reports whether the output has PostgreSQL's refusal to start because another
-// server, or a remaining process of one, uses the data.
+// stillInUse reports whether the output has PostgreSQL's refusal to start
+// because another server, or a remaining process of one, uses the data.
 func stillInUse(output string) bool {
 	return strings.Contains(output, "is still in use") || strings.Contains(output, `lock file "postmaster.pid" already exists`)
 }

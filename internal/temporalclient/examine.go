@@ -32,9 +32,9 @@ type Examination struct {
 	Queue string
 	// IfUnserved says what to do where nobody serves the queue.
 	IfUnserved string
-	// IsAlive reports whether the worker with this identity is alive, since Temporal
-	// goes on listing a worker for some minutes after its end. Nil where nobody
-	// knows; then only the time of the last poll counts.
+	// IsAlive reports whether the worker with this identity is alive, since
+	// Temporal goes on listing a worker for some minutes after its end. Nil where
+	// nobody knows; then only the time of the last poll counts.
 	IsAlive func(identity string) bool
 }
 

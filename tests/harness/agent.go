@@ -17,8 +17,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// Agent is an agent in a process of its own, on a host of fake cards, that reports to a standalone. Its state lies where
-// the standalone keeps that of its own agents, so that ParkDir and Bench find its cards.
+// Agent is an agent in a process of its own, on a host of fake cards, that
+// reports to a standalone. Its state lies where the standalone keeps that of
+// its own agents, so that ParkDir and Bench find its cards.
 type Agent struct {
 	Host string
 
@@ -30,8 +31,8 @@ type Agent struct {
 	launched time.Time
 }
 
-// StartAgent runs an agent for a host with such a park, and returns when the standalone has heard of it. The test's
-// cleanup stops it.
+// StartAgent runs an agent for a host with such a park, and returns when the
+// standalone has heard of it. The test's cleanup stops it.
 func (s *Standalone) StartAgent(t testing.TB, host, park string) *Agent {
 	t.Helper()
 	a := &Agent{
@@ -43,8 +44,8 @@ func (s *Standalone) StartAgent(t testing.TB, host, park string) *Agent {
 	return a
 }
 
-// Clone is a copy of the machine as it is now, with its state directory, that has booted by itself. Its agent does not run
-// yet.
+// Clone is a copy of the machine as it is now, with its state directory, that
+// has booted by itself. Its agent does not run yet.
 func (a *Agent) Clone(t testing.TB) *Agent {
 	t.Helper()
 	b := &Agent{Host: a.Host, process: newProcess("cyborg-agent"), of: a.of, root: a.root + "-clone", state: a.root + "-clone-state"}
@@ -88,8 +89,8 @@ func (a *Agent) SetClock(t testing.TB, off time.Duration) {
 
 func (a *Agent) clock() string { return filepath.Join(a.root, "clock") }
 
-// LoseState empties the state directory of an agent that does not run. The fake cards lie in it as well, and stay; so does
-// what says whose directory it is.
+// LoseState empties the state directory of an agent that does not run. The fake
+// cards lie in it as well, and stay; so does what says whose directory it is.
 func (a *Agent) LoseState(t testing.TB) {
 	t.Helper()
 	require.False(t, a.Running())
@@ -109,14 +110,16 @@ func (a *Agent) Launch(t testing.TB) {
 	a.start(t, append(slices.Clone(a.of.env), clock.FileVariable+"="+a.clock()), a.args...)
 }
 
-// Restart starts it again on the same state and waits until the standalone hears it and knows its cards.
+// Restart starts it again on the same state and waits until the standalone
+// hears it and knows its cards.
 func (a *Agent) Restart(t testing.TB) {
 	t.Helper()
 	a.Launch(t)
 	a.WaitHeard(t)
 }
 
-// WaitHeard returns when this process has given a sign of life and its cards are known.
+// WaitHeard returns when this process has given a sign of life and its cards
+// are known.
 func (a *Agent) WaitHeard(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)

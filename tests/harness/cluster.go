@@ -30,20 +30,24 @@ const Client = "client"
 
 // ClusterOptions says what cluster to run.
 type ClusterOptions struct {
-	// Hosts are the names of the hosts with an agent, and Park is what stands in each.
+	// Hosts are the names of the hosts with an agent, and Park is what stands in
+	// each.
 	Hosts []string
 	Park  string
 	// Env is added to the environment of every process.
 	Env []string
-	// Token is a static token of an admin. Without it, and where Env says of no other credential, everybody is admin.
+	// Token is a static token of an admin. Without it, and where Env says of no
+	// other credential, everybody is admin.
 	Token string
-	// Outside makes what is added to the environment of a server, so that it finds what stands outside the cluster: to links
-	// it to an address there, under a name, and returns where to connect.
+	// Outside makes what is added to the environment of a server, so that it finds
+	// what stands outside the cluster: to links it to an address there, under a
+	// name, and returns where to connect.
 	Outside func(to func(name, address string) string) []string
 }
 
-// Cluster is Cyborg in processes of its own: PostgreSQL, Temporal, two conductors, two APIs, and an agent of fake cards for
-// each host. Whatever two of them say to each other goes through a link.
+// Cluster is Cyborg in processes of its own: PostgreSQL, Temporal, two
+// conductors, two APIs, and an agent of fake cards for each host. Whatever two
+// of them say to each other goes through a link.
 type Cluster struct {
 	System // as seen by the first API, past the links
 
@@ -67,8 +71,9 @@ type Cluster struct {
 	cancel   context.CancelFunc
 }
 
-// StartCluster runs a cluster and returns when it is ready. The test's cleanup ends it; where the test has failed, what
-// each process has said stays in a directory that the log names.
+// StartCluster runs a cluster and returns when it is ready. The test's cleanup
+// ends it; where the test has failed, what each process has said stays in a
+// directory that the log names.
 func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -158,7 +163,8 @@ func (c *Cluster) link(t testing.TB, from, to, target string) string {
 	return link.Address()
 }
 
-// startPostgres runs PostgreSQL with everything that keeps data safe, and makes our database.
+// startPostgres runs PostgreSQL with everything that keeps data safe, and makes
+// our database.
 func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 	t.Helper()
 	disk := c.disk(t, "postgres", filepath.Join(c.dir, "postgres"), 512<<20)
@@ -298,20 +304,24 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 // NovaConfDir is from where the nova-compute of a host would read drop-ins.
 func (c *Cluster) NovaConfDir(host string) string { return filepath.Join(c.dir, "nova.conf.d", host) }
 
-// Image makes an image that lies on a host, for cards of a type, and returns its source.
+// Image makes an image that lies on a host, for cards of a type, and returns
+// its source.
 func (c *Cluster) Image(host, name string, content []byte) (string, error) {
 	return name, os.WriteFile(filepath.Join(c.dir, "images", host, name), content, 0o600)
 }
 
 func (c *Cluster) root(host string) string { return filepath.Join(c.dir, "roots", host) }
 
-// Reboot cuts a host's power and gives it a new boot id, which the next process of its agent finds: whoever else lets the agent
-// run or boots the host meanwhile, no process sees two boots. It says whether the agent ran. Node.Up lets it run again.
+// Reboot cuts a host's power and gives it a new boot id, which the next process
+// of its agent finds: whoever else lets the agent run or boots the host
+// meanwhile, no process sees two boots. It says whether the agent ran. Node.Up
+// lets it run again.
 func (c *Cluster) Reboot(host string) (ran bool, err error) {
 	return c.Node(host).PowerCut(func() error { return writeBootID(c.root(host)) })
 }
 
-// writeBootID gives a machine a new boot id, where a program finds it that takes this directory for its root.
+// writeBootID gives a machine a new boot id, where a program finds it that
+// takes this directory for its root.
 func writeBootID(root string) error {
 	return replaceFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"), uuid.NewString()+"\n")
 }

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is a small file system of its own below the state of one node. Only root can make one.
+// Disk is a small file system of its own below the state of one node. Only root
+// can make one.
 type Disk struct {
 	Node string
 	dir  string
@@ -23,7 +24,8 @@ type Disk struct {
 // ownerFile, in the directory of a cluster, holds the process id of its test.
 const ownerFile = "owner"
 
-// sweepDisks unmounts what tests left behind that were killed, and marks the cluster as ours.
+// sweepDisks unmounts what tests left behind that were killed, and marks the
+// cluster as ours.
 func (c *Cluster) sweepDisks(t testing.TB) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -51,7 +53,8 @@ func (c *Cluster) sweepDisks(t testing.TB) {
 	require.NoError(t, os.WriteFile(filepath.Join(c.dir, ownerFile), []byte(strconv.Itoa(os.Getpid())), 0o600))
 }
 
-// disk makes a disk for a node where that is possible, and in any case a directory.
+// disk makes a disk for a node where that is possible, and in any case a
+// directory.
 func (c *Cluster) disk(t testing.TB, node, dir string, size int) string {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(dir, 0o755))

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Link is the network between two processes: it passes on what comes to its address, and can be cut, silenced, slowed
-// down and healed.
+// Link is the network between two processes: it passes on what comes to its
+// address, and can be cut, silenced, slowed down and healed.
 type Link struct {
 	From, To string
 
@@ -50,7 +50,8 @@ func (l *Link) Address() string { return l.listener.Addr().String() }
 // Cut resets every connection, and each new one.
 func (l *Link) Cut() { l.set(linkState{cut: true}) }
 
-// Silence accepts connections and lets nothing through; connections that are open hang.
+// Silence accepts connections and lets nothing through; connections that are
+// open hang.
 func (l *Link) Silence() { l.set(linkState{silent: true}) }
 
 // Delay lets each piece of a transfer wait, in both directions.
@@ -152,7 +153,8 @@ func (l *Link) drop(conn net.Conn) {
 	_ = conn.Close() // it has been, where it was cut
 }
 
-// pump copies one direction. The end of one side is passed on, a failure ends both.
+// pump copies one direction. The end of one side is passed on, a failure ends
+// both.
 func (l *Link) pump(to, from net.Conn) {
 	buffer := make([]byte, 32<<10)
 	for {
@@ -179,7 +181,8 @@ func (l *Link) pump(to, from net.Conn) {
 	}
 }
 
-// pass returns when a piece may go through, and false where its connection has no future.
+// pass returns when a piece may go through, and false where its connection has
+// no future.
 func (l *Link) pass() bool {
 	var waited bool
 	for {

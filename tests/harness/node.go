@@ -27,11 +27,13 @@ const (
 	NodeAgent     NodeKind = "agent"
 )
 
-// againAfter is how long a process that ended stays away before it is started again.
+// againAfter is how long a process that ended stays away before it is started
+// again.
 const againAfter = 300 * time.Millisecond
 
-// Node is a process of a cluster. Whenever it ends it is started again, as a service manager would, unless it is held down.
-// Its methods may be called from any goroutine.
+// Node is a process of a cluster. Whenever it ends it is started again, as a
+// service manager would, unless it is held down. Its methods may be called from
+// any goroutine.
 type Node struct {
 	Name string
 	Kind NodeKind
@@ -111,7 +113,8 @@ func (n *Node) supervise(ctx context.Context) {
 	}
 }
 
-// awaitWanted returns true when it is to run, and false when it is never to run again.
+// awaitWanted returns true when it is to run, and false when it is never to run
+// again.
 func (n *Node) awaitWanted() bool {
 	for {
 		n.mu.Lock()
@@ -154,7 +157,8 @@ func (n *Node) Up() {
 	n.notify()
 }
 
-// Kill ends it as a power cut would, and holds it down. It returns false where it did not run.
+// Kill ends it as a power cut would, and holds it down. It returns false where
+// it did not run.
 func (n *Node) Kill() bool {
 	n.mu.Lock()
 	n.down = true
@@ -170,8 +174,10 @@ func (n *Node) Kill() bool {
 	return killed
 }
 
-// PowerCut kills it, has a change made while it does not run, and then holds it down. It returns false where it did not run.
-// Nothing else makes it run before the change is made, and of several cuts one begins when the one before it is over.
+// PowerCut kills it, has a change made while it does not run, and then holds it
+// down. It returns false where it did not run. Nothing else makes it run before
+// the change is made, and of several cuts one begins when the one before it is
+// over.
 func (n *Node) PowerCut(change func() error) (ran bool, err error) {
 	n.power.Lock()
 	defer n.power.Unlock()
@@ -203,7 +209,8 @@ func (n *Node) awaitGone() {
 	}
 }
 
-// Stop asks it to stop, waits until it has, holds it down, and returns its exit code.
+// Stop asks it to stop, waits until it has, holds it down, and returns its exit
+// code.
 func (n *Node) Stop() (int, error) {
 	n.mu.Lock()
 	n.down = true
@@ -227,7 +234,8 @@ func (n *Node) Stop() (int, error) {
 	return code, nil
 }
 
-// Freeze stops it in its tracks, with all that it has started; Thaw lets it go on. It returns false where it does not run.
+// Freeze stops it in its tracks, with all that it has started; Thaw lets it go
+// on. It returns false where it does not run.
 func (n *Node) Freeze() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -252,8 +260,8 @@ func (n *Node) Thaw() {
 	n.frozen = nil
 }
 
-// Stacks ends it so that it tells what each of its goroutines does, which go to its log, and returns how many there were.
-// It is started again.
+// Stacks ends it so that it tells what each of its goroutines does, which go to
+// its log, and returns how many there were. It is started again.
 func (n *Node) Stacks() (goroutines int, err error) {
 	n.mu.Lock()
 	run := n.now
@@ -320,7 +328,8 @@ func (n *Node) close() {
 	<-n.over
 }
 
-// runProgram starts a binary whose words go to a file. It dies with this process, however that dies.
+// runProgram starts a binary whose words go to a file. It dies with this
+// process, however that dies.
 func runProgram(path, log string, env []string, args ...string) (*instance, error) {
 	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -351,7 +360,8 @@ func family(parent int) []int {
 		if err != nil {
 			continue
 		}
-		// proc_pid_stat(5): the state and the parent come after the name, which is in parentheses and may hold anything.
+		// proc_pid_stat(5): the state and the parent come after the name, which is in
+		// parentheses and may hold anything.
 		text, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "stat"))
 		if err != nil {
 			continue

@@ -18,7 +18,8 @@ import (
 // stopLimit is how long a process may take to stop in order.
 const stopLimit = 10 * time.Minute
 
-// process is a program that a test runs, kills and runs again. Its methods fail the test where something goes wrong.
+// process is a program that a test runs, kills and runs again. Its methods fail
+// the test where something goes wrong.
 type process struct {
 	name   string // of the binary
 	cmd    *exec.Cmd
@@ -43,14 +44,16 @@ func (p *process) start(t testing.TB, env []string, args ...string) {
 	p.exited = exited
 }
 
-// startChild starts a program in a process group of its own, which gets the signal when this process dies, however it dies.
-// The channel is closed when it has ended; its state says how.
+// startChild starts a program in a process group of its own, which gets the
+// signal when this process dies, however it dies. The channel is closed when it
+// has ended; its state says how.
 func startChild(cmd *exec.Cmd, orphaned syscall.Signal) (exited chan struct{}, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: orphaned}
 	exited = make(chan struct{})
 	started := make(chan error)
 	go func() {
-		// To the kernel the parent is this thread, not the process (prctl(2), PR_SET_PDEATHSIG), so it stays as long as the child.
+		// To the kernel the parent is this thread, not the process (prctl(2),
+		// PR_SET_PDEATHSIG), so it stays as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -63,8 +66,9 @@ func startChild(cmd *exec.Cmd, orphaned syscall.Signal) (exited chan struct{}, e
 	return exited, <-started
 }
 
-// requireNoDefect fails the test where the process has told of a defect of ours: an answer with status 500, a panic, or
-// anything else of kind internal. Nothing that a test does to it, kills included, may bring one about.
+// requireNoDefect fails the test where the process has told of a defect of
+// ours: an answer with status 500, a panic, or anything else of kind internal.
+// Nothing that a test does to it, kills included, may bring one about.
 func (p *process) requireNoDefect(t testing.TB) {
 	t.Helper()
 	for line := range strings.Lines(p.Output()) {
@@ -114,7 +118,8 @@ func (p *process) WaitExit(t testing.TB) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Freeze stops it in its tracks, connections and all; Thaw lets it go on as if nothing had happened.
+// Freeze stops it in its tracks, connections and all; Thaw lets it go on as if
+// nothing had happened.
 func (p *process) Freeze(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
@@ -145,7 +150,8 @@ func (p *process) Running() bool {
 // Output is what it has said so far, over all its runs.
 func (p *process) Output() string { return p.output.String() }
 
-// output keeps what a process says, in a file without a name: unlike a pipe it lets the process go on when this one has died.
+// output keeps what a process says, in a file without a name: unlike a pipe it
+// lets the process go on when this one has died.
 type output struct{ file *os.File }
 
 // open makes the file, once.

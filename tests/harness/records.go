@@ -15,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// Store opens the records themselves, past the API, for what a client cannot do. It closes with the test.
+// Store opens the records themselves, past the API, for what a client cannot
+// do. It closes with the test.
 func (s *System) Store(t testing.TB) *db.Store {
 	t.Helper()
 	address, err := s.DatabaseURL()
@@ -26,7 +27,8 @@ func (s *System) Store(t testing.TB) *db.Store {
 	return store
 }
 
-// journals returns what each host's journal says of its handles, as the agents last reported: host/handle → state.
+// journals returns what each host's journal says of its handles, as the agents
+// last reported: host/handle → state.
 func (s *System) journals(ctx context.Context) (map[string]cyborg.AttachmentState, error) {
 	address, err := s.DatabaseURL()
 	if err != nil {
@@ -81,11 +83,12 @@ func (s *System) unsoundJournals(ctx context.Context, accelerators []apiclient.A
 	return nil
 }
 
-// unconfirmed is what events add to a holder while an attach or a detach is under way.
+// unconfirmed is what events add to a holder while an attach or a detach is
+// under way.
 const unconfirmed = " (unconfirmed)"
 
-// unsoundHistory replays an accelerator's events: each change begins where the one before it ended, and the last ones
-// end where the records are.
+// unsoundHistory replays an accelerator's events: each change begins where the
+// one before it ended, and the last ones end where the records are.
 func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) error {
 	events, err := apiclient.Collect(s.API.History(ctx, a.UUID, apiclient.Page{}))
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// Server is a `cyborg server` in a process of its own, beside that of a standalone and over the same records and Temporal.
+// Server is a `cyborg server` in a process of its own, beside that of a
+// standalone and over the same records and Temporal.
 type Server struct {
 	// URL is its API's.
 	URL string
@@ -22,8 +23,9 @@ type Server struct {
 	process
 }
 
-// StartServer runs a server of these roles over the standalone's PostgreSQL and Temporal, and returns when it is ready.
-// One of the roles is api. The test's cleanup stops it.
+// StartServer runs a server of these roles over the standalone's PostgreSQL and
+// Temporal, and returns when it is ready. One of the roles is api. The test's
+// cleanup stops it.
 func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
 	t.Helper()
 	database, err := s.DatabaseURL()

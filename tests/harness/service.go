@@ -15,8 +15,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// Service is a stub of one of OpenStack's services, always at the same address, that can be away, slow or wrong. What it
-// knows is the handler's, and outlives its being away. Its methods may be called from any goroutine.
+// Service is a stub of one of OpenStack's services, always at the same address,
+// that can be away, slow or wrong. What it knows is the handler's, and outlives
+// its being away. Its methods may be called from any goroutine.
 type Service struct {
 	Name    string
 	Address string // on loopback
@@ -40,7 +41,8 @@ type Trouble struct {
 	Slow time.Duration
 }
 
-// StartService lets the handler answer at an address of its own. The test's cleanup ends it.
+// StartService lets the handler answer at an address of its own. The test's
+// cleanup ends it.
 func StartService(t testing.TB, name string, handler http.Handler) *Service {
 	t.Helper()
 	s := &Service{
@@ -79,7 +81,8 @@ func (s *Service) Up() error {
 	return nil
 }
 
-// Disturb has requests go wrong from now on; the zero Trouble ends that, also for those that wait.
+// Disturb has requests go wrong from now on; the zero Trouble ends that, also
+// for those that wait.
 func (s *Service) Disturb(trouble Trouble) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +102,8 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 	case trouble.Status != 0:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(trouble.Status)
-		// Placement finds its words in "errors", the others in "error"; the code is that of its conflicts.
+		// Placement finds its words in "errors", the others in "error"; the code is
+		// that of its conflicts.
 		_, _ = fmt.Fprintf(w, `{"errors": [{"status": %d, "code": "placement.concurrent_update", "detail": "told to fail"}],`+
 			` "error": {"code": %[1]d, "message": "told to fail"}}`, trouble.Status) // a client that is gone is no matter of ours
 	case trouble.Lost:
@@ -110,7 +114,8 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// waited says that the client is still there after that time, or when something has changed before.
+// waited says that the client is still there after that time, or when something
+// has changed before.
 func waited(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

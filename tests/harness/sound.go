@@ -15,8 +15,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// settleLimit is how long the system may take to come to rest after a kill: a heartbeat timeout, the agent's absence, a
-// reconcile round, and a busy machine. Like every limit here it ends what hangs, and says nothing about speed.
+// settleLimit is how long the system may take to come to rest after a kill: a
+// heartbeat timeout, the agent's absence, a reconcile round, and a busy
+// machine. Like every limit here it ends what hangs, and says nothing about
+// speed.
 const settleLimit = 15 * time.Minute
 
 // ParkDir is where the fake cards of a host are.
@@ -48,9 +50,11 @@ func (s *System) Operations(t testing.TB) []apiclient.Operation {
 	return all
 }
 
-// RequireSound waits until no operation is under way and then asserts what must always be true at rest: every operation
-// has ended and says how, no claim is left, nothing is fenced without a reason, each handle's holder is confirmed, each
-// fake card and each journal is attached exactly where the records say so, and the events lead to the records.
+// RequireSound waits until no operation is under way and then asserts what must
+// always be true at rest: every operation has ended and says how, no claim is
+// left, nothing is fenced without a reason, each handle's holder is confirmed,
+// each fake card and each journal is attached exactly where the records say so,
+// and the events lead to the records.
 func RequireSound(t testing.TB, s *Standalone) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleLimit)

@@ -1,5 +1,6 @@
-// Package harness runs the built binaries as their users do, for the whole-system tests: a standalone in a directory of
-// its own, on free ports, that can be killed and started again.
+// Package harness runs the built binaries as their users do, for the
+// whole-system tests: a standalone in a directory of its own, on free ports,
+// that can be killed and started again.
 package harness
 
 import (
@@ -23,21 +24,25 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// startLimit is how long a standalone may take to be ready on a busy machine of two cores.
+// startLimit is how long a standalone may take to be ready on a busy machine of
+// two cores.
 const startLimit = 15 * time.Minute
 
 // Options says what standalone to run. The zero value is one fake host.
 type Options struct {
 	Hosts []string
-	// Dir is where the state directory, and whatever lies beside it, is made; empty for a new directory.
+	// Dir is where the state directory, and whatever lies beside it, is made; empty
+	// for a new directory.
 	Dir string
 	// Env is added to the environment, such as CYBORG_OPERATIONS_AGENT_WAIT=2s.
 	Env []string
-	// Token is a static token of an admin. Without it, and where Env says of no other credential, everybody is admin.
+	// Token is a static token of an admin. Without it, and where Env says of no
+	// other credential, everybody is admin.
 	Token string
 }
 
-// Standalone is a running standalone. Its methods fail the test where something goes wrong.
+// Standalone is a running standalone. Its methods fail the test where something
+// goes wrong.
 type Standalone struct {
 	System
 
@@ -52,15 +57,16 @@ type Standalone struct {
 	agents  string // address of the agent endpoint
 }
 
-// databaseURL is that of the records: in the PostgreSQL that the standalone was given, or in its private one, which listens
-// on a Unix socket only.
+// databaseURL is that of the records: in the PostgreSQL that the standalone was
+// given, or in its private one, which listens on a Unix socket only.
 func (s *Standalone) databaseURL() (string, error) {
 	for _, variable := range s.options.Env {
 		if given, ok := strings.CutPrefix(variable, "CYBORG_DATABASE_URL="); ok {
 			return given, nil
 		}
 	}
-	// postmaster.pid: the fourth line is the port, the fifth the directory of the socket.
+	// postmaster.pid: the fourth line is the port, the fifth the directory of the
+	// socket.
 	text, err := os.ReadFile(filepath.Join(s.StateDir, "postgres", "data", "postmaster.pid"))
 	if err != nil {
 		return "", err
@@ -73,8 +79,8 @@ func (s *Standalone) databaseURL() (string, error) {
 	return (&url.URL{Scheme: "postgres", User: url.User("cyborg"), Path: "/cyborg", RawQuery: query.Encode()}).String(), nil
 }
 
-// Binary returns the path of a built binary. They are in bin/ of the repository, where "make build" puts them, or in
-// $CYBORG_BIN.
+// Binary returns the path of a built binary. They are in bin/ of the
+// repository, where "make build" puts them, or in $CYBORG_BIN.
 func Binary(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("CYBORG_BIN")
@@ -89,7 +95,8 @@ func Binary(t testing.TB, name string) string {
 	return path
 }
 
-// Start runs a standalone and returns when it is ready. The test's cleanup stops it.
+// Start runs a standalone and returns when it is ready. The test's cleanup
+// stops it.
 func Start(t testing.TB, options Options) *Standalone {
 	t.Helper()
 	s := New(t, options)
@@ -98,7 +105,8 @@ func Start(t testing.TB, options Options) *Standalone {
 	return s
 }
 
-// New settles where a standalone will run, and runs nothing yet. The test's cleanup stops it.
+// New settles where a standalone will run, and runs nothing yet. The test's
+// cleanup stops it.
 func New(t testing.TB, options Options) *Standalone {
 	t.Helper()
 	if len(options.Hosts) == 0 {
@@ -146,8 +154,9 @@ func New(t testing.TB, options Options) *Standalone {
 // placePrefix is how the names of the directories of tests begin.
 const placePrefix = "cyborg-"
 
-// Place makes a directory that is gone after the test. Unlike t.TempDir's the unprivileged PostgreSQL can reach it, and its
-// name is short enough for a socket's.
+// Place makes a directory that is gone after the test. Unlike t.TempDir's the
+// unprivileged PostgreSQL can reach it, and its name is short enough for a
+// socket's.
 func Place(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", placePrefix) //nolint:usetesting // see above
@@ -169,7 +178,8 @@ func (s *Standalone) Launch(t testing.TB) {
 	s.start(t, s.env, args...)
 }
 
-// WaitReady returns when every check of /readyz passes and every host has reported.
+// WaitReady returns when every check of /readyz passes and every host has
+// reported.
 func (s *Standalone) WaitReady(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
@@ -210,7 +220,8 @@ func (s *Standalone) Restart(t testing.TB) {
 // AgentEndpoint is the URL that agents report to.
 func (s *Standalone) AgentEndpoint() string { return "http://" + s.agents }
 
-// Until calls check until it returns nil, and fails the test when ctx ends before.
+// Until calls check until it returns nil, and fails the test when ctx ends
+// before.
 func Until(t testing.TB, ctx context.Context, what string, check func() error) { //nolint:revive // t first, as everywhere
 	t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -232,14 +243,16 @@ func Until(t testing.TB, ctx context.Context, what string, check func() error) {
 	}
 }
 
-// CLI runs the cyborg client against the standalone and returns what it printed and its exit code.
+// CLI runs the cyborg client against the standalone and returns what it printed
+// and its exit code.
 func (s *Standalone) CLI(t testing.TB, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return s.runToEnd(t, "cyborg", args...)
 }
 
-// Refused runs another standalone with the same configuration on the same state, and returns what it printed and its
-// exit code. It is for one that does not get as far as to run: otherwise the test fails when startLimit is over.
+// Refused runs another standalone with the same configuration on the same
+// state, and returns what it printed and its exit code. It is for one that does
+// not get as far as to run: otherwise the test fails when startLimit is over.
 func (s *Standalone) Refused(t testing.TB, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return s.runToEnd(t, "cyborg-standalone", append([]string{"--state-dir", s.StateDir}, args...)...)

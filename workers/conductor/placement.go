@@ -34,8 +34,8 @@ type FollowerStore interface {
 	// Notify returns a channel that ticks when something was recorded, and at least
 	// each second.
 	Notify(ctx context.Context) <-chan struct{}
-	// SetPlacementFollowing makes the records keep track of what Placement has to know,
-	// or stops that.
+	// SetPlacementFollowing makes the records keep track of what Placement has to
+	// know, or stops that.
 	SetPlacementFollowing(ctx context.Context, on bool, every time.Duration) error
 	// RecordSilentHosts records which hosts have fallen silent for that long and
 	// which are heard again.

@@ -301,8 +301,8 @@ func (i *Inventory) markObserved(backendName, device string, sequence int64) {
 	}
 }
 
-// MarkChanged announces that something else that is reported has changed, such as the
-// journal.
+// MarkChanged announces that something else that is reported has changed, such
+// as the journal.
 func (i *Inventory) MarkChanged() { notify(i.changed) }
 
 // Changes receives an item after changes of what is reported. Several changes

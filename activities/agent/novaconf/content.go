@@ -129,9 +129,9 @@ func Sum(content []byte) string {
 // than any valid host name.
 const longestName = 300
 
-// ForeignReason says why a file is not as an agent of this host wrote it; empty where
-// it is, or where there is no file. The checksum is inside the file, so that an
-// agent that lost its journal still recognises its own file.
+// ForeignReason says why a file is not as an agent of this host wrote it; empty
+// where it is, or where there is no file. The checksum is inside the file, so
+// that an agent that lost its journal still recognises its own file.
 func ForeignReason(host string, content []byte) string {
 	first, rest, _ := bytes.Cut(content, []byte("\n"))
 	second, lines, _ := bytes.Cut(rest, []byte("\n"))

@@ -19,20 +19,21 @@ import (
 )
 
 const (
-	// mainDatabase holds Temporal's histories and queues, and visibilityDatabase what its searches
-	// use. The names are Temporal's usual ones.
+	// mainDatabase holds Temporal's histories and queues, and visibilityDatabase
+	// what its searches use. The names are Temporal's usual ones.
 	mainDatabase       = "temporal"
 	visibilityDatabase = "temporal_visibility"
 	// maintenanceDatabase exists on every PostgreSQL server.
 	maintenanceDatabase = "postgres"
 
-	// connectLimit is how long the first connection of one of Temporal's services may take.
+	// connectLimit is how long the first connection of one of Temporal's services
+	// may take.
 	connectLimit = 10 * time.Second
 )
 
-// prepareDatabases makes the databases, locks them for this engine, and brings their schemas up to date. The
-// lock comes before the schemas: another engine that runs must not see them change. The caller releases the
-// lock.
+// prepareDatabases makes the databases, locks them for this engine, and brings
+// their schemas up to date. The lock comes before the schemas: another engine
+// that runs must not see them change. The caller releases the lock.
 func prepareDatabases(ctx context.Context, urlOf func(string) string, log *slog.Logger) (*lock, error) {
 	for _, database := range []string{mainDatabase, visibilityDatabase} {
 		if err := ensureDatabase(ctx, urlOf, database); err != nil {
@@ -53,8 +54,8 @@ func prepareDatabases(ctx context.Context, urlOf func(string) string, log *slog.
 	return held, nil
 }
 
-// ensureDatabase makes a database, unless a connection to it works. So the role needs no permission to
-// create databases if somebody else has created them.
+// ensureDatabase makes a database, unless a connection to it works. So the role
+// needs no permission to create databases if somebody else has created them.
 func ensureDatabase(ctx context.Context, urlOf func(string) string, database string) error {
 	conn, err := pgx.Connect(ctx, urlOf(database))
 	if err == nil {
@@ -104,8 +105,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sqlConfig returns the configuration of one of Temporal's stores. By itself Temporal would build a URL from
-// parts, which cannot hold a Unix socket or every password. So it is given a function that connects.
+// sqlConfig returns the configuration of one of Temporal's stores. By itself
+// Temporal would build a URL from parts, which cannot hold a Unix socket or
+// every password. So it is given a function that connects.
 func sqlConfig(urlOf func(string) string, database string, maxConns int) *config.SQL {
 	return &config.SQL{
 		PluginName: postgresql.PluginNamePGX, DatabaseName: database,
@@ -114,8 +116,9 @@ func sqlConfig(urlOf func(string) string, database string, maxConns int) *config
 	}
 }
 
-// connect opens a pool of connections for Temporal. Its settings are those of Temporal's own plugin
-// (common/persistence/sql/sqlplugin/postgresql, session and driver). Temporal calls it without a context.
+// connect opens a pool of connections for Temporal. Its settings are those of
+// Temporal's own plugin (common/persistence/sql/sqlplugin/postgresql, session
+// and driver). Temporal calls it without a context.
 func connect(databaseURL string, maxConns int) (*sqlx.DB, error) {
 	cfg, err := pgx.ParseConfig(databaseURL)
 	if err != nil {

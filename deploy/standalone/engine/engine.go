@@ -1,10 +1,12 @@
-// Package engine runs a Temporal server with its Web UI inside this process, with its state in PostgreSQL. The
-// standalone uses it. The package makes the databases, keeps their schemas current, makes the namespace and its
-// search attributes, and is ready when a workflow can start.
+// Package engine runs a Temporal server with its Web UI inside this process,
+// with its state in PostgreSQL. The standalone uses it. The package makes the
+// databases, keeps their schemas current, makes the namespace and its search
+// attributes, and is ready when a workflow can start.
 //
-// It is in a Go module of its own, because Temporal's server is large: no package that the agent, the server or the
-// CLI link may import it. It knows nothing about accelerators, and of Cyborg it imports only the root package, for
-// the kinds of errors.
+// It is in a Go module of its own, because Temporal's server is large: no
+// package that the agent, the server or the CLI link may import it. It knows
+// nothing about accelerators, and of Cyborg it imports only the root package,
+// for the kinds of errors.
 package engine
 
 import (
@@ -35,28 +37,34 @@ const (
 
 // Config describes the engine that Start runs. Only PostgresURL is required.
 type Config struct {
-	// PostgresURL returns the connection URL of a database by its name. If the databases temporal and
-	// temporal_visibility do not exist, the role must be allowed to create databases.
+	// PostgresURL returns the connection URL of a database by its name. If the
+	// databases temporal and temporal_visibility do not exist, the role must be
+	// allowed to create databases.
 	PostgresURL func(database string) string
 
-	// Listen is the IP address and port of Temporal's frontend, which clients and workers connect to. Port 0 means any
-	// free port. An address other than loopback needs TLS.
+	// Listen is the IP address and port of Temporal's frontend, which clients and
+	// workers connect to. Port 0 means any free port. An address other than
+	// loopback needs TLS.
 	Listen string
 	// ListenFlag is the flag that sets Listen, for error messages.
 	ListenFlag string
-	// UIListen is the IP address and port of the Web UI. It must be on loopback, because the UI has no authentication.
+	// UIListen is the IP address and port of the Web UI. It must be on loopback,
+	// because the UI has no authentication.
 	UIListen string
 	// UIListenFlag is the flag that sets UIListen, for error messages.
 	UIListenFlag string
 
 	// Namespace is the namespace to open. It is made if it is missing.
 	Namespace string
-	// Retention is how long the namespace keeps the histories of closed workflows. It is at least an hour.
+	// Retention is how long the namespace keeps the histories of closed workflows.
+	// It is at least an hour.
 	Retention time.Duration
-	// SearchAttributes are the types of the search attributes by their names. Missing ones are added to the namespace.
+	// SearchAttributes are the types of the search attributes by their names.
+	// Missing ones are added to the namespace.
 	SearchAttributes map[string]enumspb.IndexedValueType
 
-	// TLS makes the frontend require a certificate of every client. The zero value means no TLS, for loopback.
+	// TLS makes the frontend require a certificate of every client. The zero value
+	// means no TLS, for loopback.
 	TLS TLS
 }
 
@@ -91,9 +99,10 @@ type Engine struct {
 	err      error // why; set before done is closed
 }
 
-// Check returns the error that Start would return before it changes anything: for addresses that are in use or not
-// allowed, and for certificates that cannot be used. A caller that starts other things before the engine can call it
-// first.
+// Check returns the error that Start would return before it changes anything:
+// for addresses that are in use or not allowed, and for certificates that
+// cannot be used. A caller that starts other things before the engine can call
+// it first.
 func Check(cfg Config) error {
 	cfg = cfg.withDefaults()
 	if _, err := settleAddresses(cfg); err != nil {
@@ -103,11 +112,12 @@ func Check(cfg Config) error {
 	return err
 }
 
-// Start runs the engine and returns when a workflow can start in the namespace. The context bounds the start, not the
-// engine's life.
+// Start runs the engine and returns when a workflow can start in the namespace.
+// The context bounds the start, not the engine's life.
 //
-// Nothing is changed before the addresses are known to be free. The errors are single sentences. Their kind is
-// ErrUnavailable for problems that can pass (a busy port, a database that does not answer), ErrClaimed if another engine
+// Nothing is changed before the addresses are known to be free. The errors are
+// single sentences. Their kind is ErrUnavailable for problems that can pass (a
+// busy port, a database that does not answer), ErrClaimed if another engine
 // uses the databases, and ErrInvalid for mistakes in the configuration.
 func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 	began := time.Now()
@@ -128,7 +138,8 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 
-	// The databases may take long. The ports are chosen after that, so that they are taken soon.
+	// The databases may take long. The ports are chosen after that, so that they
+	// are taken soon.
 	ports, err := addrs.reserveInternal()
 	if err != nil {
 		held.release(ctx)
@@ -141,8 +152,8 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 	}
 	e.log.fatal = e.fail
 
-	// If the start fails, Stop releases the lock and ends whatever has started. The context may
-	// be the reason of the failure, so Stop gets one of its own.
+	// If the start fails, Stop releases the lock and ends whatever has started. The
+	// context may be the reason of the failure, so Stop gets one of its own.
 	if err := e.start(ctx, cfg, addrs); err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startStopLimit)
 		defer cancel()
@@ -158,10 +169,12 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 	return e, nil
 }
 
-// startStopLimit is how long it may take to stop an engine whose start has failed.
+// startStopLimit is how long it may take to stop an engine whose start has
+// failed.
 const startStopLimit = 10 * time.Second
 
-// start starts Temporal, opens the namespace and starts the Web UI. On an error the caller stops what has started.
+// start starts Temporal, opens the namespace and starts the Web UI. On an error
+// the caller stops what has started.
 func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
 	if err := e.startServer(cfg, addrs); err != nil { //nolint:contextcheck // its connections outlive the context
 		return err
@@ -177,8 +190,9 @@ func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
 	return err
 }
 
-// startServer starts Temporal in a goroutine of its own. If Temporal gives up, it calls Fatal of its logger, which here
-// ends the calling goroutine and not the process. The goroutine of the caller must survive that.
+// startServer starts Temporal in a goroutine of its own. If Temporal gives up,
+// it calls Fatal of its logger, which here ends the calling goroutine and not
+// the process. The goroutine of the caller must survive that.
 func (e *Engine) startServer(cfg Config, addrs addresses) error {
 	ended := make(chan struct{}) // closed also if the goroutine is ended by Fatal
 	var server temporal.Server
@@ -205,23 +219,26 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 	return nil
 }
 
-// FrontendAddress returns the host and port of Temporal's frontend for clients on this machine.
+// FrontendAddress returns the host and port of Temporal's frontend for clients
+// on this machine.
 func (e *Engine) FrontendAddress() string { return e.frontend }
 
 // Namespace returns the name of the namespace that was opened.
 func (e *Engine) Namespace() string { return e.namespace }
 
-// ClientTLS returns the TLS configuration for clients in this process, or nil without TLS. Such clients may do
-// everything in Temporal.
+// ClientTLS returns the TLS configuration for clients in this process, or nil
+// without TLS. Such clients may do everything in Temporal.
 func (e *Engine) ClientTLS() *tls.Config { return e.identity.clientConfig() }
 
 // UIURL returns the address of the Web UI.
 func (e *Engine) UIURL() string { return e.ui.url() }
 
-// Done returns a channel that is closed when the engine cannot go on. Stop does not close it.
+// Done returns a channel that is closed when the engine cannot go on. Stop does
+// not close it.
 func (e *Engine) Done() <-chan struct{} { return e.done }
 
-// Err returns why the engine cannot go on. It is nil as long as the engine can, and Stop does not set it.
+// Err returns why the engine cannot go on. It is nil as long as the engine can,
+// and Stop does not set it.
 func (e *Engine) Err() error {
 	select {
 	case <-e.done:
@@ -231,8 +248,9 @@ func (e *Engine) Err() error {
 	}
 }
 
-// fail is called when Temporal wants to end the process. It closes done, so that the user of the engine can stop, and ends
-// the calling goroutine, which must not go on. Only the first message is kept.
+// fail is called when Temporal wants to end the process. It closes done, so
+// that the user of the engine can stop, and ends the calling goroutine, which
+// must not go on. Only the first message is kept.
 func (e *Engine) fail(message string) {
 	e.failOnce.Do(func() {
 		e.err = cyborg.Errorf(cyborg.ErrUnavailable, "Temporal gave up: %s", message)
@@ -242,20 +260,24 @@ func (e *Engine) fail(message string) {
 	runtime.Goexit()
 }
 
-// Stop ends the Web UI and the server, and gives up the lock on the databases. Workers must have been stopped before,
-// because their requests are refused from now on. If the context ends before the server has, Stop returns and leaves the
-// rest of the server's work to the next start. Nothing is lost: Temporal's state in PostgreSQL is consistent at any moment.
+// Stop ends the Web UI and the server, and gives up the lock on the databases.
+// Workers must have been stopped before, because their requests are refused
+// from now on. If the context ends before the server has, Stop returns and
+// leaves the rest of the server's work to the next start. Nothing is lost:
+// Temporal's state in PostgreSQL is consistent at any moment.
 func (e *Engine) Stop(ctx context.Context) error {
 	e.stopOnce.Do(func() { e.stopErr = e.stop(ctx) })
 	return e.stopErr
 }
 
-// stop does the work of Stop. It also stops an engine that has started only in part.
+// stop does the work of Stop. It also stops an engine that has started only in
+// part.
 func (e *Engine) stop(ctx context.Context) error {
 	e.log.stopping()
 	e.ui.stop()
 
-	// The channel has a buffer, so that the goroutine can end after stop has returned.
+	// The channel has a buffer, so that the goroutine can end after stop has
+	// returned.
 	stopped := make(chan error, 1)
 	go func() {
 		if e.server == nil {
@@ -275,7 +297,8 @@ func (e *Engine) stop(ctx context.Context) error {
 		err = cyborg.Errorf(cyborg.ErrTimeout, "Temporal did not stop in time: %w", context.Cause(ctx))
 	}
 
-	// The lock is released last, because the server writes to the databases until it ends.
+	// The lock is released last, because the server writes to the databases until
+	// it ends.
 	e.lock.release(ctx)
 	e.ports.release()
 	return err
@@ -290,7 +313,8 @@ type address struct {
 // String returns the address in the form host:port.
 func (a address) String() string { return net.JoinHostPort(a.ip.String(), strconv.Itoa(a.port)) }
 
-// dial returns the address for clients on this machine. A listener on all addresses is reached through loopback.
+// dial returns the address for clients on this machine. A listener on all
+// addresses is reached through loopback.
 func (a address) dial() string {
 	if a.ip.IsUnspecified() {
 		return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port))

@@ -20,21 +20,23 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TLS configures mutual TLS on the frontend. All three files are PEM, and all are needed.
+// TLS configures mutual TLS on the frontend. All three files are PEM, and all
+// are needed.
 type TLS struct {
 	CertFile string // the server's certificate, followed by its intermediates
 	KeyFile  string // the private key of the certificate
-	// ClientCAFile holds the authorities that sign the certificates of clients. A client with such a
-	// certificate may do everything in Temporal.
+	// ClientCAFile holds the authorities that sign the certificates of clients. A
+	// client with such a certificate may do everything in Temporal.
 	ClientCAFile string
 }
 
 // on reports whether TLS is configured.
 func (t TLS) on() bool { return t != TLS{} }
 
-// identity holds the TLS configurations of everything in the engine. Temporal's own services, the Web UI
-// and the clients in this process show a certificate that is made at each start and whose key never leaves
-// the process. So operators do not have to provide a client certificate.
+// identity holds the TLS configurations of everything in the engine. Temporal's
+// own services, the Web UI and the clients in this process show a certificate
+// that is made at each start and whose key never leaves the process. So
+// operators do not have to provide a client certificate.
 type identity struct {
 	server    *tls.Config // for the frontend
 	internode *tls.Config // for Temporal's other services, which accept only this process
@@ -44,8 +46,8 @@ type identity struct {
 
 var _ encryption.TLSConfigProvider = (*identity)(nil)
 
-// load reads the files. It returns nil if TLS is not configured. The error is of kind ErrInvalid if a file
-// is missing or cannot be used.
+// load reads the files. It returns nil if TLS is not configured. The error is
+// of kind ErrInvalid if a file is missing or cannot be used.
 func (t TLS) load() (*identity, error) {
 	if !t.on() {
 		return nil, nil //nolint:nilnil // no TLS is a configuration, too
@@ -98,8 +100,8 @@ func (t TLS) load() (*identity, error) {
 	}, nil
 }
 
-// serverConfigTLS returns the configuration of a listener that requires a certificate of the authorities
-// in clients.
+// serverConfigTLS returns the configuration of a listener that requires a
+// certificate of the authorities in clients.
 func serverConfigTLS(cert tls.Certificate, clients *x509.CertPool) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
@@ -107,8 +109,8 @@ func serverConfigTLS(cert tls.Certificate, clients *x509.CertPool) *tls.Config {
 	}
 }
 
-// nameOf returns a name that the certificate is valid for. Clients in this process connect to an IP
-// address and need to know which name to expect.
+// nameOf returns a name that the certificate is valid for. Clients in this
+// process connect to an IP address and need to know which name to expect.
 func nameOf(cert *x509.Certificate) (string, error) {
 	switch {
 	case len(cert.DNSNames) > 0:
@@ -120,8 +122,9 @@ func nameOf(cert *x509.Certificate) (string, error) {
 	}
 }
 
-// ephemeral makes the certificate for clients in this process, and also returns its key in PEM. The
-// certificate is valid for 20 years, which is longer than the process runs.
+// ephemeral makes the certificate for clients in this process, and also returns
+// its key in PEM. The certificate is valid for 20 years, which is longer than
+// the process runs.
 func ephemeral() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -157,7 +160,8 @@ func certificatePEM(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
 
-// clientConfig returns the configuration for clients in this process, or nil without TLS.
+// clientConfig returns the configuration for clients in this process, or nil
+// without TLS.
 func (id *identity) clientConfig() *tls.Config {
 	if id == nil {
 		return nil
@@ -165,24 +169,28 @@ func (id *identity) clientConfig() *tls.Config {
 	return id.client.Clone()
 }
 
-// GetInternodeServerConfig returns the configuration of services that only other services connect to.
+// GetInternodeServerConfig returns the configuration of services that only
+// other services connect to.
 func (id *identity) GetInternodeServerConfig() (*tls.Config, error) { return id.internode, nil }
 
-// GetInternodeClientConfig returns the configuration that services use to connect to each other.
+// GetInternodeClientConfig returns the configuration that services use to
+// connect to each other.
 func (id *identity) GetInternodeClientConfig() (*tls.Config, error) { return id.client, nil }
 
 // GetFrontendServerConfig returns the configuration of the frontend.
 func (id *identity) GetFrontendServerConfig() (*tls.Config, error) { return id.server, nil }
 
-// GetFrontendClientConfig returns the configuration that Temporal's own workers use to connect to the
-// frontend.
+// GetFrontendClientConfig returns the configuration that Temporal's own workers
+// use to connect to the frontend.
 func (id *identity) GetFrontendClientConfig() (*tls.Config, error) { return id.client, nil }
 
-// GetRemoteClusterClientConfig returns the configuration for connections to other clusters. There are none,
-// but Temporal also connects to its own cluster with it.
+// GetRemoteClusterClientConfig returns the configuration for connections to
+// other clusters. There are none, but Temporal also connects to its own cluster
+// with it.
 func (id *identity) GetRemoteClusterClientConfig(string) (*tls.Config, error) { return id.client, nil }
 
-// GetExpiringCerts returns nothing: it only serves metrics that are not collected here.
+// GetExpiringCerts returns nothing: it only serves metrics that are not
+// collected here.
 func (id *identity) GetExpiringCerts(time.Duration) (expiring, expired encryption.CertExpirationMap, err error) {
 	return nil, nil, nil
 }

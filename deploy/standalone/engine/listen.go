@@ -16,8 +16,9 @@ type addresses struct {
 	history, matching, worker address // for Temporal's own use, on loopback
 }
 
-// settleAddresses returns the addresses to listen on, after it has made sure that they are allowed and free. It is
-// called before anything starts, because Temporal and its UI end the whole process if a port is in use.
+// settleAddresses returns the addresses to listen on, after it has made sure
+// that they are allowed and free. It is called before anything starts, because
+// Temporal and its UI end the whole process if a port is in use.
 func settleAddresses(cfg Config) (addresses, error) {
 	var a addresses
 	var err error
@@ -48,8 +49,9 @@ func settleAddresses(cfg Config) (addresses, error) {
 	return a, nil
 }
 
-// settle parses an address, makes sure that nobody listens there, and replaces port 0 by a free one. The name of the
-// listener and the flag are for the error.
+// settle parses an address, makes sure that nobody listens there, and replaces
+// port 0 by a free one. The name of the listener and the flag are for the
+// error.
 func settle(listen, flag, what string) (address, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -78,8 +80,8 @@ func settle(listen, flag, what string) (address, error) {
 	return free, nil
 }
 
-// tryListen listens for a moment to find out whether the address is free. It returns the address with the port that
-// was used.
+// tryListen listens for a moment to find out whether the address is free. It
+// returns the address with the port that was used.
 func (a address) tryListen() (address, error) {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: a.ip, Port: a.port})
 	if err != nil {
@@ -91,8 +93,9 @@ func (a address) tryListen() (address, error) {
 	return a, listener.Close()
 }
 
-// reservation keeps the ports of Temporal's own services from other engines on this machine. An engine listens on them
-// only some time after it has chosen them, and Temporal ends the process if a port is taken by then.
+// reservation keeps the ports of Temporal's own services from other engines on
+// this machine. An engine listens on them only some time after it has chosen
+// them, and Temporal ends the process if a port is taken by then.
 type reservation struct {
 	names []net.Listener
 }
@@ -105,7 +108,8 @@ func (r *reservation) release() {
 	r.names = nil
 }
 
-// reserveInternal chooses the ports of Temporal's own services on loopback, and reserves them until release.
+// reserveInternal chooses the ports of Temporal's own services on loopback, and
+// reserves them until release.
 func (a *addresses) reserveInternal() (*reservation, error) {
 	r := &reservation{}
 	for _, internal := range []*address{&a.history, &a.matching, &a.worker} {
@@ -120,8 +124,9 @@ func (a *addresses) reserveInternal() (*reservation, error) {
 	return r, nil
 }
 
-// reserve returns a free port on loopback that no engine on this machine has reserved. It stays below the ports that the
-// kernel gives to outgoing connections, because this process is about to make many of those.
+// reserve returns a free port on loopback that no engine on this machine has
+// reserved. It stays below the ports that the kernel gives to outgoing
+// connections, because this process is about to make many of those.
 func (r *reservation) reserve(a *addresses) (address, error) {
 	const from, to, tries = 20000, 32000, 200
 	for range tries {
@@ -130,7 +135,8 @@ func (r *reservation) reserve(a *addresses) (address, error) {
 			continue
 		}
 
-		// An abstract name (unix(7)) belongs to one process of the machine, and the kernel frees it when that ends.
+		// An abstract name (unix(7)) belongs to one process of the machine, and the
+		// kernel frees it when that ends.
 		name, err := net.Listen("unix", "@cyborg-temporal-port-"+strconv.Itoa(candidate.port)) //nolint:noctx // it returns at once
 		if err != nil {
 			continue

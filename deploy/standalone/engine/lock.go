@@ -13,22 +13,24 @@ import (
 )
 
 const (
-	// lockKey is the key of the advisory lock of an engine that uses a database ("cybtempo" in
-	// ASCII).
+	// lockKey is the key of the advisory lock of an engine that uses a database
+	// ("cybtempo" in ASCII).
 	lockKey = 0x63796274656d706f
-	// lockWait is how long a start waits for the lock: PostgreSQL needs a moment to notice that
-	// the session of an engine that was killed has ended.
+	// lockWait is how long a start waits for the lock: PostgreSQL needs a moment to
+	// notice that the session of an engine that was killed has ended.
 	lockWait = 5 * time.Second
 	// lockLook is how often a running engine checks whether it still has the lock.
 	lockLook = 2 * time.Second
-	// lockPatience is how long a running engine tries to get a lost lock back. PostgreSQL may
-	// take that long to notice that the engine's own old session is gone.
+	// lockPatience is how long a running engine tries to get a lost lock back.
+	// PostgreSQL may take that long to notice that the engine's own old session is
+	// gone.
 	lockPatience = time.Minute
 )
 
-// lock keeps a second engine away from the databases, for example one with another state directory or
-// on another machine. Two engines would each believe to be the only one, and take Temporal's shards from
-// each other forever. The lock is an advisory lock of PostgreSQL, which ends with its session. After
+// lock keeps a second engine away from the databases, for example one with
+// another state directory or on another machine. Two engines would each believe
+// to be the only one, and take Temporal's shards from each other forever. The
+// lock is an advisory lock of PostgreSQL, which ends with its session. After
 // that, keep takes it again.
 type lock struct {
 	url     string
@@ -37,8 +39,8 @@ type lock struct {
 	kept    sync.WaitGroup     // the goroutine of keep
 }
 
-// acquire takes the lock. The error is of kind ErrClaimed if another engine has it. The caller releases
-// the lock.
+// acquire takes the lock. The error is of kind ErrClaimed if another engine has
+// it. The caller releases the lock.
 func acquire(ctx context.Context, databaseURL string) (*lock, error) {
 	l := &lock{url: databaseURL, stop: func() {}}
 	if err := l.connect(ctx); err != nil {
@@ -52,8 +54,9 @@ func acquire(ctx context.Context, databaseURL string) (*lock, error) {
 	return l, nil
 }
 
-// connect opens the session. TCP keepalives make PostgreSQL notice within half a minute that the network
-// to this process is gone. Until it does, nobody else can get the lock.
+// connect opens the session. TCP keepalives make PostgreSQL notice within half
+// a minute that the network to this process is gone. Until it does, nobody else
+// can get the lock.
 func (l *lock) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
@@ -98,8 +101,9 @@ func (l *lock) take(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// keep starts a goroutine that takes the lock again when it is lost, for example by a restart of
-// PostgreSQL. The goroutine ends with release. It calls lost if another engine has taken the lock.
+// keep starts a goroutine that takes the lock again when it is lost, for
+// example by a restart of PostgreSQL. The goroutine ends with release. It calls
+// lost if another engine has taken the lock.
 func (l *lock) keep(lost func(message string), log *slog.Logger) {
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
@@ -130,8 +134,8 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 	})
 }
 
-// regain opens a new session and takes the lock. It fails while PostgreSQL cannot be reached; keep then
-// tries again.
+// regain opens a new session and takes the lock. It fails while PostgreSQL
+// cannot be reached; keep then tries again.
 func (l *lock) regain(ctx context.Context) error {
 	l.close(ctx)
 	if err := l.connect(ctx); err != nil {

@@ -12,11 +12,13 @@ import (
 	"go.temporal.io/server/common/log/tag"
 )
 
-// levelTrace is below debug. Temporal's own debug messages get it: they are for developers of Temporal.
+// levelTrace is below debug. Temporal's own debug messages get it: they are for
+// developers of Temporal.
 const levelTrace = slog.LevelDebug - 4
 
-// phase is the phase of the engine's life. While the engine starts and stops, Temporal warns about many things
-// that are normal then, such as shards without an owner and connections that end.
+// phase is the phase of the engine's life. While the engine starts and stops,
+// Temporal warns about many things that are normal then, such as shards without
+// an owner and connections that end.
 type phase = int32
 
 const (
@@ -25,8 +27,9 @@ const (
 	stopping
 )
 
-// logger writes Temporal's messages to the log of the process. Temporal's information becomes debug. Its warnings
-// and errors keep their level while the engine runs, and become debug in other phases.
+// logger writes Temporal's messages to the log of the process. Temporal's
+// information becomes debug. Its warnings and errors keep their level while the
+// engine runs, and become debug in other phases.
 type logger struct {
 	out   *slog.Logger
 	tags  []tag.Tag     // converted to attributes only for messages that are logged
@@ -78,8 +81,9 @@ func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
 	l.out.LogAttrs(context.Background(), level, msg, append(attributes(l.tags), attributes(tags)...)...)
 }
 
-// givenUp reports whether the message is about a request whose caller has cancelled it, as a worker does with
-// its polls when it stops. That is no failure. Temporal's stores wrap the cancellation in an error of their own
+// givenUp reports whether the message is about a request whose caller has
+// cancelled it, as a worker does with its polls when it stops. That is no
+// failure. Temporal's stores wrap the cancellation in an error of their own
 // that keeps only the text, so the text is what can be compared.
 func givenUp(tags []tag.Tag) bool {
 	return slices.ContainsFunc(tags, func(t tag.Tag) bool {
@@ -87,7 +91,8 @@ func givenUp(tags []tag.Tag) bool {
 	})
 }
 
-// attributes converts tags to attributes, with underscores in their keys as in the rest of the log.
+// attributes converts tags to attributes, with underscores in their keys as in
+// the rest of the log.
 func attributes(tags []tag.Tag) []slog.Attr {
 	attrs := make([]slog.Attr, 0, len(tags))
 	for _, t := range tags {
@@ -117,7 +122,8 @@ func (l *logger) Panic(msg string, tags ...tag.Tag) {
 	panic(msg)
 }
 
-// Fatal logs a problem after which Temporal cannot continue, and passes it to fatal. It does not return.
+// Fatal logs a problem after which Temporal cannot continue, and passes it to
+// fatal. It does not return.
 func (l *logger) Fatal(msg string, tags ...tag.Tag) {
 	l.log(slog.LevelError, msg, tags)
 
@@ -164,7 +170,8 @@ func (h *levelHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &levelHandler{Handler: h.Handler.WithAttrs(attrs), logger: h.logger}
 }
 
-// WithGroup returns a handler that puts the attributes of each record into a group.
+// WithGroup returns a handler that puts the attributes of each record into a
+// group.
 func (h *levelHandler) WithGroup(name string) slog.Handler {
 	return &levelHandler{Handler: h.Handler.WithGroup(name), logger: h.logger}
 }

@@ -26,8 +26,8 @@ import (
 // openLimit is how long the namespace may take to become usable.
 const openLimit = time.Minute
 
-// openNamespace makes the namespace with its retention and search attributes, and returns when workflows
-// with any of the search attributes can start in it.
+// openNamespace makes the namespace with its retention and search attributes,
+// and returns when workflows with any of the search attributes can start in it.
 func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, errors.New("it took too long"))
 	defer cancel()
@@ -95,8 +95,9 @@ func (n *namespace) ensure(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// ensureAttributes adds the search attributes that are missing. The error is of kind ErrInvalid if the
-// namespace has one of them with another type, which cannot be changed.
+// ensureAttributes adds the search attributes that are missing. The error is of
+// kind ErrInvalid if the namespace has one of them with another type, which
+// cannot be changed.
 func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 	if len(cfg.SearchAttributes) == 0 {
 		return nil
@@ -126,9 +127,10 @@ func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// awaitUsable waits until each of Temporal's shards answers for the namespace, and until queries can use
-// the search attributes. Temporal's services notice a change of a namespace independently of each other,
-// each within namespaceRefresh, so one answer proves nothing about the others.
+// awaitUsable waits until each of Temporal's shards answers for the namespace,
+// and until queries can use the search attributes. Temporal's services notice a
+// change of a namespace independently of each other, each within
+// namespaceRefresh, so one answer proves nothing about the others.
 func (n *namespace) awaitUsable(ctx context.Context, cfg Config) error {
 	if err := n.retry(ctx, func() error { return n.searchAttributesWork(ctx, cfg) }); err != nil {
 		return err
@@ -156,8 +158,9 @@ func (n *namespace) searchAttributesWork(ctx context.Context, cfg Config) error 
 	return err
 }
 
-// onePerShard returns workflow ids that do not exist, one for each shard. Temporal chooses the shard by a
-// hash of the id, so it tries ids until every shard has one.
+// onePerShard returns workflow ids that do not exist, one for each shard.
+// Temporal chooses the shard by a hash of the id, so it tries ids until every
+// shard has one.
 func (n *namespace) onePerShard() []string {
 	found := map[int32]string{}
 	for i := 0; len(found) < shards; i++ {
@@ -167,8 +170,9 @@ func (n *namespace) onePerShard() []string {
 	return slices.Sorted(maps.Values(found))
 }
 
-// lookFor asks for a workflow that does not exist. The answer "not found" comes from the shard that would
-// run the workflow, and so proves that this shard knows the namespace.
+// lookFor asks for a workflow that does not exist. The answer "not found" comes
+// from the shard that would run the workflow, and so proves that this shard
+// knows the namespace.
 func (n *namespace) lookFor(ctx context.Context, id string) error {
 	_, err := n.workflows.DescribeWorkflowExecution(ctx, &workflowservice.DescribeWorkflowExecutionRequest{
 		Namespace: n.name, Execution: &commonpb.WorkflowExecution{WorkflowId: id},
@@ -179,8 +183,8 @@ func (n *namespace) lookFor(ctx context.Context, id string) error {
 	return err
 }
 
-// retry calls try until it succeeds or the context ends. It retries after every error, because errors are
-// expected until the services know the namespace.
+// retry calls try until it succeeds or the context ends. It retries after every
+// error, because errors are expected until the services know the namespace.
 func (n *namespace) retry(ctx context.Context, try func() error) error {
 	for {
 		err := try()

@@ -17,10 +17,11 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// updateSchemas brings the tables of both databases to the version of the Temporal that is linked into this
-// program, from nothing or from an older version. Each database is updated in one transaction. Temporal's own
-// tool commits every statement by itself, and cannot always continue after an interruption, because some
-// statements fail when they are repeated.
+// updateSchemas brings the tables of both databases to the version of the
+// Temporal that is linked into this program, from nothing or from an older
+// version. Each database is updated in one transaction. Temporal's own tool
+// commits every statement by itself, and cannot always continue after an
+// interruption, because some statements fail when they are repeated.
 func updateSchemas(ctx context.Context, urlOf func(string) string, log *slog.Logger) error {
 	began := time.Now()
 	quiet := newLogger(log) // Temporal logs every statement, and warns if there is nothing to do
@@ -41,8 +42,8 @@ func updateSchemas(ctx context.Context, urlOf func(string) string, log *slog.Log
 	return nil
 }
 
-// schemaOf is the schema of one database: its name among Temporal's embedded schemas, and the version that
-// this program needs.
+// schemaOf is the schema of one database: its name among Temporal's embedded
+// schemas, and the version that this program needs.
 type schemaOf struct {
 	database, name, version string
 }
@@ -87,7 +88,8 @@ func (s schemaOf) update(ctx context.Context, databaseURL string, log temporallo
 	return cyborg.Errorf(cyborg.ErrUnavailable, "cannot make Temporal's tables in PostgreSQL's database %s: %w", s.database, err)
 }
 
-// refuseNewer rejects a database whose schema a newer Temporal has made: this version may not understand it.
+// refuseNewer rejects a database whose schema a newer Temporal has made: this
+// version may not understand it.
 func (s schemaOf) refuseNewer(version string) error {
 	has, errHas := semver.ParseTolerant(version)
 	knows, errKnows := semver.ParseTolerant(s.version)
@@ -102,8 +104,9 @@ func (s schemaOf) refuseNewer(version string) error {
 	return nil
 }
 
-// tables is a database in a transaction, in the form that Temporal's schema tasks work on. After a failure
-// every statement returns the same error, because PostgreSQL has aborted the transaction.
+// tables is a database in a transaction, in the form that Temporal's schema
+// tasks work on. After a failure every statement returns the same error,
+// because PostgreSQL has aborted the transaction.
 type tables struct {
 	exec    func(sql string, args ...any) error
 	ask     func(value any, sql string, args ...any) error
@@ -113,13 +116,14 @@ type tables struct {
 
 var _ schema.DB = (*tables)(nil)
 
-// newTables returns the tables in the transaction. The name is that of the database in schema_version.
+// newTables returns the tables in the transaction. The name is that of the
+// database in schema_version.
 func newTables(ctx context.Context, tx pgx.Tx, name string) *tables {
 	return &tables{
 		name: name,
 		exec: func(sql string, args ...any) error {
-			// CREATE INDEX CONCURRENTLY cannot run in a transaction. It would only help other
-			// users of the table, and the engine's lock keeps them away.
+			// CREATE INDEX CONCURRENTLY cannot run in a transaction. It would only help
+			// other users of the table, and the engine's lock keeps them away.
 			sql = strings.Replace(sql, "CREATE INDEX CONCURRENTLY", "CREATE INDEX", 1)
 			_, err := tx.Exec(ctx, sql, args...)
 			return err
@@ -149,10 +153,12 @@ func (t *tables) Exec(sql string, args ...any) error {
 	return t.failure
 }
 
-// The statements below are those of Temporal's own tool (common/persistence/sql/sqlplugin/postgresql/admin.go),
-// so each can continue with a database that the other has made.
+// The statements below are those of Temporal's own tool
+// (common/persistence/sql/sqlplugin/postgresql/admin.go), so each can continue
+// with a database that the other has made.
 
-// CreateSchemaVersionTables makes the tables that hold the version of the schema and its history.
+// CreateSchemaVersionTables makes the tables that hold the version of the
+// schema and its history.
 func (t *tables) CreateSchemaVersionTables() error {
 	return errors.Join(
 		t.Exec(`CREATE TABLE IF NOT EXISTS schema_version (version_partition INT NOT NULL, db_name VARCHAR(255) NOT NULL,
@@ -186,7 +192,8 @@ func (t *tables) WriteSchemaUpdateLog(oldVersion, newVersion, manifestMD5, desc 
 		now.Year(), int(now.Month()), now, oldVersion, newVersion, manifestMD5, desc)
 }
 
-// DropAllTables is not supported. Temporal calls it only to make a schema anew, which is never asked for here.
+// DropAllTables is not supported. Temporal calls it only to make a schema anew,
+// which is never asked for here.
 func (t *tables) DropAllTables() error { return errors.ErrUnsupported }
 
 // Close does nothing: whoever opened the transaction ends it.

@@ -17,10 +17,12 @@ const (
 	clusterName = "active" // Temporal's usual name for a single cluster
 	mainStore   = "main"   // the name of the store in this configuration
 
-	// shards is the number of parts that Temporal divides its work into. It cannot be changed after the database has
-	// been made. With more shards more work runs at once, but an idle engine costs more. Four suit a small machine.
+	// shards is the number of parts that Temporal divides its work into. It cannot
+	// be changed after the database has been made. With more shards more work runs
+	// at once, but an idle engine costs more. Four suit a small machine.
 	shards = 4
-	// namespaceRefresh is how often Temporal's services look for new and changed namespaces while the engine starts.
+	// namespaceRefresh is how often Temporal's services look for new and changed
+	// namespaces while the engine starts.
 	namespaceRefresh = 200 * time.Millisecond
 )
 
@@ -38,8 +40,8 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 		temporal.WithLogger(log),
 		temporal.WithNamespaceLogger(log),
 		temporal.WithDynamicConfigClient(tuned),
-		// Every client that can connect may do everything. On loopback those are the users of this machine, elsewhere
-		// those with a certificate.
+		// Every client that can connect may do everything. On loopback those are the
+		// users of this machine, elsewhere those with a certificate.
 		temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
 	}
@@ -51,7 +53,8 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 	return options
 }
 
-// serverConfig returns Temporal's static configuration: one cluster with all four services in this process.
+// serverConfig returns Temporal's static configuration: one cluster with all
+// four services in this process.
 func serverConfig(cfg Config, addrs addresses) *config.Config {
 	const archival = "disabled"
 	return &config.Config{
@@ -101,7 +104,8 @@ func service(a address) config.Service {
 	return config.Service{RPC: config.RPC{GRPCPort: a.port, BindOnIP: a.ip.String()}}
 }
 
-// tuning is Temporal's dynamic configuration. It never changes, except for what open turns off.
+// tuning is Temporal's dynamic configuration. It never changes, except for what
+// open turns off.
 type tuning struct {
 	settings dynamicconfig.StaticClient
 	open     atomic.Bool // the namespace is open, so the fast refresh of namespaces can end
@@ -109,8 +113,9 @@ type tuning struct {
 
 var _ dynamicconfig.Client = (*tuning)(nil)
 
-// GetValue returns the value of a setting, or none where Temporal's default is right. Once the namespace is open, the
-// default is also right for how often Temporal's four services look for changed namespaces.
+// GetValue returns the value of a setting, or none where Temporal's default is
+// right. Once the namespace is open, the default is also right for how often
+// Temporal's four services look for changed namespaces.
 func (t *tuning) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedValue {
 	if key == dynamicconfig.NamespaceCacheRefreshInterval.Key() && t.open.Load() {
 		return nil
@@ -118,42 +123,46 @@ func (t *tuning) GetValue(key dynamicconfig.Key) []dynamicconfig.ConstrainedValu
 	return t.settings.GetValue(key)
 }
 
-// newTuning returns the settings that make Temporal fast in one process with few shards, and that let ten thousand
-// agents wait on queues of their own.
+// newTuning returns the settings that make Temporal fast in one process with
+// few shards, and that let ten thousand agents wait on queues of their own.
 func newTuning() *tuning {
 	const plenty = 20000
 	return &tuning{settings: dynamicconfig.StaticClient{
-		// With the default of 20, each shard looks for new work at most 20 times a second, so every step of a workflow
-		// waits up to 50 ms. The default is meant for hundreds of shards.
+		// With the default of 20, each shard looks for new work at most 20 times a
+		// second, so every step of a workflow waits up to 50 ms. The default is meant
+		// for hundreds of shards.
 		dynamicconfig.TransferProcessorMaxPollRPS.Key(): 1000,
 		dynamicconfig.TimerProcessorMaxPollRPS.Key():    1000,
 
-		// A caller that waits for a result may miss its announcement. It looks again only after this time.
+		// A caller that waits for a result may miss its announcement. It looks again
+		// only after this time.
 		dynamicconfig.HistoryLongPollExpirationInterval.Key(): 2 * time.Second,
 
 		// Each host has a queue of its own, and each partition of a queue costs memory.
 		dynamicconfig.MatchingNumTaskqueueReadPartitions.Key():  1,
 		dynamicconfig.MatchingNumTaskqueueWritePartitions.Key(): 1,
 
-		// Each queue also compares its partitions and the versions of its workers every few seconds, which costs CPU. The
-		// first of the two intervals must not be 0: in v1.32 a queue without it does not stop, and keeps a core busy
+		// Each queue also compares its partitions and the versions of its workers every
+		// few seconds, which costs CPU. The first of the two intervals must not be 0:
+		// in v1.32 a queue without it does not stop, and keeps a core busy
 		// (task_queue_partition_manager.go, updateEphemeralData).
 		dynamicconfig.MatchingEphemeralDataUpdateInterval.Key(): 24 * time.Hour,
 		dynamicconfig.MatchingBacklogMetricsEmitInterval.Key():  time.Duration(0),
 
-		// Each queue also checks whether another process has taken it over or changed its data about workers. Here there
-		// is no other process.
+		// Each queue also checks whether another process has taken it over or changed
+		// its data about workers. Here there is no other process.
 		dynamicconfig.MatchingUpdateAckInterval.Key():  10 * time.Minute,
 		dynamicconfig.MatchingGetUserDataRefresh.Key(): time.Hour,
 
-		// A longer poll means fewer polls that find nothing. It must stay below the two and a half minutes that workers
-		// wait for an answer.
+		// A longer poll means fewer polls that find nothing. It must stay below the two
+		// and a half minutes that workers wait for an answer.
 		dynamicconfig.MatchingLongPollExpirationInterval.Key(): 2 * time.Minute,
 
 		// The default allows 1200 long polls at once, and each agent keeps one open.
 		dynamicconfig.FrontendMaxConcurrentLongRunningRequestsPerInstance.Key(): plenty,
 
-		// Rate limits are for clusters that serve strangers. Cyborg limits its work before it reaches Temporal.
+		// Rate limits are for clusters that serve strangers. Cyborg limits its work
+		// before it reaches Temporal.
 		dynamicconfig.FrontendRPS.Key():                                  plenty,
 		dynamicconfig.FrontendMaxNamespaceRPSPerInstance.Key():           plenty,
 		dynamicconfig.FrontendMaxNamespaceVisibilityRPSPerInstance.Key(): 1000,

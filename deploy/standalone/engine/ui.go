@@ -23,8 +23,9 @@ type webUI struct {
 	ended  chan struct{} // closed when the server has ended
 }
 
-// startUI starts the Web UI and returns when it answers. The UI ends the whole process if it cannot
-// listen, so startUI tests the port once more immediately before.
+// startUI starts the Web UI and returns when it answers. The UI ends the whole
+// process if it cannot listen, so startUI tests the port once more immediately
+// before.
 func startUI(ctx context.Context, addr address, frontend, namespace string, id *identity) (*webUI, error) {
 	if _, err := addr.tryListen(); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI cannot listen on %s any more: %w", addr, err)
@@ -59,7 +60,8 @@ func startUI(ctx context.Context, addr address, frontend, namespace string, id *
 	return u, nil
 }
 
-// awaitReady waits until the UI answers. It returns an error if the UI ends or uiLimit passes first.
+// awaitReady waits until the UI answers. It returns an error if the UI ends or
+// uiLimit passes first.
 func (u *webUI) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, uiLimit)
 	defer cancel()
@@ -89,7 +91,8 @@ func (u *webUI) get(ctx context.Context) error {
 		return err
 	}
 
-	// The default client would keep the connection open and use a proxy of the environment.
+	// The default client would keep the connection open and use a proxy of the
+	// environment.
 	transport := &http.Transport{DisableKeepAlives: true}
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
@@ -108,7 +111,8 @@ func (u *webUI) get(ctx context.Context) error {
 
 func (u *webUI) url() string { return "http://" + u.addr.String() }
 
-// stop stops the UI and waits for its end. It does nothing for a UI that was never started.
+// stop stops the UI and waits for its end. It does nothing for a UI that was
+// never started.
 func (u *webUI) stop() {
 	if u == nil {
 		return

@@ -1,4 +1,5 @@
-// Package hosts parses the option --hosts: the machines that the standalone runs agents for.
+// Package hosts parses the option --hosts: the machines that the standalone
+// runs agents for.
 package hosts
 
 import (
@@ -20,10 +21,11 @@ type Host struct {
 // ThisMachine is the argument of a sysfs host that is the machine itself.
 const ThisMachine = "/"
 
-// Parse parses the values of --hosts: [NAME=]fake:PARK or [NAME=]sysfs:PATH. Without a name, this
-// machine gets the name in machine, a fake host gets the name fake, and a capture gets the name of
-// its file. If such a name is taken, a number is appended; a name that was given twice is an
-// error. The error is of kind ErrInvalid and quotes the value.
+// Parse parses the values of --hosts: [NAME=]fake:PARK or [NAME=]sysfs:PATH.
+// Without a name, this machine gets the name in machine, a fake host gets the
+// name fake, and a capture gets the name of its file. If such a name is taken,
+// a number is appended; a name that was given twice is an error. The error is
+// of kind ErrInvalid and quotes the value.
 func Parse(values []string, machine string) ([]Host, error) {
 	var hosts []Host
 	given := map[string]bool{}

@@ -11,10 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// PrepareTraits prepares the traits of the wanted providers: it creates custom traits
-// in Placement, and drops standard ones that Placement does not know, because
-// Placement would refuse a provider's traits as a whole. It returns the dropped
-// traits as differences.
+// PrepareTraits prepares the traits of the wanted providers: it creates custom
+// traits in Placement, and drops standard ones that Placement does not know,
+// because Placement would refuse a provider's traits as a whole. It returns the
+// dropped traits as differences.
 func (c *Client) PrepareTraits(ctx context.Context, wanted []Provider) ([]Difference, error) {
 	var all []string
 	for i := range wanted {

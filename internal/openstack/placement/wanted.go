@@ -14,8 +14,8 @@ type Deployable struct {
 
 	// Untouched is true if nobody has ever taken the deployable into service.
 	Untouched bool
-	// HeldOutsideNova is how many of its handles are held by somebody who got them without
-	// Placement.
+	// HeldOutsideNova is how many of its handles are held by somebody who got them
+	// without Placement.
 	HeldOutsideNova int
 }
 

@@ -1,16 +1,18 @@
-// Package postgrestest gives tests PostgreSQL databases of their own: one private server
-// per test process, which is started when a test first needs it, and one database per test.
+// Package postgrestest gives tests PostgreSQL databases of their own: one
+// private server per test process, which is started when a test first needs it,
+// and one database per test.
 //
 // A package whose tests use it has
 //
 //	func TestMain(m *testing.M) { postgrestest.Main(m) }
 //
-// Without it everything works and ends as well, but a directory stays behind, which the next
-// test process that starts a server removes. The kernel ends the server of a test process that
-// is killed.
+// Without it everything works and ends as well, but a directory stays behind,
+// which the next test process that starts a server removes. The kernel ends the
+// server of a test process that is killed.
 //
-// If CYBORG_TEST_DATABASE_URL names a database of an existing server, that server is used. The
-// role in the URL must be allowed to create databases. Only tests import this package.
+// If CYBORG_TEST_DATABASE_URL names a database of an existing server, that
+// server is used. The role in the URL must be allowed to create databases. Only
+// tests import this package.
 package postgrestest
 
 import (
@@ -36,7 +38,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
-// URLEnv names the environment variable with the connection URL of a server to use instead of a private one.
+// URLEnv names the environment variable with the connection URL of a server to
+// use instead of a private one.
 const URLEnv = "CYBORG_TEST_DATABASE_URL"
 
 const (
@@ -51,14 +54,16 @@ const (
 // Main runs a package's tests, stops the server and exits.
 func Main(m *testing.M) { os.Exit(Runner(m).Run()) }
 
-// Runner returns a runner of the package's tests that stops the server afterwards. It is for
-// packages that wrap their tests in something else, such as goleak.VerifyTestMain.
+// Runner returns a runner of the package's tests that stops the server
+// afterwards. It is for packages that wrap their tests in something else, such
+// as goleak.VerifyTestMain.
 func Runner(m *testing.M) interface{ Run() int } { return runner{m} }
 
 // runner runs the tests and then stops the server.
 type runner struct{ tests *testing.M }
 
-// Run returns the exit code of the tests, or 1 if only the stop of the server failed.
+// Run returns the exit code of the tests, or 1 if only the stop of the server
+// failed.
 func (r runner) Run() int {
 	if err := environtest.Clear(); err != nil { // PGOPTIONS and the like would be heeded by every connection
 		fmt.Fprintln(os.Stderr, "postgrestest:", err)
@@ -74,22 +79,24 @@ func (r runner) Run() int {
 	return code
 }
 
-// New returns the connection URL of an empty database, which is dropped when the test ends.
+// New returns the connection URL of an empty database, which is dropped when
+// the test ends.
 func New(t testing.TB) string {
 	t.Helper()
 	return process.database(t, "", nil)
 }
 
-// NewFrom is New for a database that starts as a copy of a template. The function build makes
-// the template, once per key in this process; usually it runs the migrations of a package. It
-// must not leave a connection open, because PostgreSQL does not copy a database that is in use.
+// NewFrom is New for a database that starts as a copy of a template. The
+// function build makes the template, once per key in this process; usually it
+// runs the migrations of a package. It must not leave a connection open,
+// because PostgreSQL does not copy a database that is in use.
 func NewFrom(t testing.TB, key string, build func(ctx context.Context, url string) error) string {
 	t.Helper()
 	return process.database(t, key, build)
 }
 
-// process is the server of this test process. It is a global variable because all tests of the
-// process share it.
+// process is the server of this test process. It is a global variable because
+// all tests of the process share it.
 var process = server{templates: map[string]*template{}} //nolint:gochecknoglobals // see above
 
 // server is the PostgreSQL that the tests of this process use.
@@ -103,16 +110,16 @@ type server struct {
 	templates map[string]*template
 }
 
-// template is a database that others are copied from. It is built once, by the first test that
-// needs it.
+// template is a database that others are copied from. It is built once, by the
+// first test that needs it.
 type template struct {
 	once sync.Once
 	name string
 	err  error
 }
 
-// database makes a database for the test and returns its URL. It is a copy of the template with
-// the key, or empty without build.
+// database makes a database for the test and returns its URL. It is a copy of
+// the template with the key, or empty without build.
 func (s *server) database(t testing.TB, key string, build func(context.Context, string) error) string {
 	t.Helper()
 	if err := s.start(t.Context()); err != nil {
@@ -146,18 +153,21 @@ func (s *server) database(t testing.TB, key string, build func(context.Context, 
 	return s.url(name)
 }
 
-// createSQL returns the statement that copies a database. It copies files instead of writing
-// every page to the log, which is much faster with fsync off.
+// createSQL returns the statement that copies a database. It copies files
+// instead of writing every page to the log, which is much faster with fsync
+// off.
 func createSQL(name, from string) string {
 	return "CREATE DATABASE " + pgx.Identifier{name}.Sanitize() + " TEMPLATE " + pgx.Identifier{from}.Sanitize() + " STRATEGY file_copy"
 }
 
-// dropSQL returns the statement that drops a database and ends the connections to it.
+// dropSQL returns the statement that drops a database and ends the connections
+// to it.
 func dropSQL(name string) string {
 	return "DROP DATABASE IF EXISTS " + pgx.Identifier{name}.Sanitize() + " WITH (FORCE)"
 }
 
-// newName returns a random name, so that test processes can share an existing server.
+// newName returns a random name, so that test processes can share an existing
+// server.
 func newName() string { return "test_" + strings.ToLower(rand.Text()[:16]) }
 
 // template returns the template with the key, which may not be built yet.
@@ -191,9 +201,10 @@ func (s *server) url(database string) string {
 	return u.String()
 }
 
-// exec makes or drops a database. PostgreSQL itself waits five seconds for the other users of
-// the database to end. Even closed connections need time to end, and on a busy machine five
-// seconds are not enough, so exec tries again until the context ends.
+// exec makes or drops a database. PostgreSQL itself waits five seconds for the
+// other users of the database to end. Even closed connections need time to end,
+// and on a busy machine five seconds are not enough, so exec tries again until
+// the context ends.
 func (s *server) exec(ctx context.Context, sql string) error {
 	conn, err := pgx.Connect(ctx, s.base)
 	if err != nil {
@@ -258,8 +269,8 @@ func (s *server) startPrivate(ctx context.Context) error {
 	return nil
 }
 
-// newDir makes a directory and locks it. The sweep of another process may remove
-// the directory before it is locked; then newDir makes another one.
+// newDir makes a directory and locks it. The sweep of another process may
+// remove the directory before it is locked; then newDir makes another one.
 func newDir() (*os.File, error) {
 	for {
 		path, err := os.MkdirTemp("", dirPrefix)
@@ -297,7 +308,8 @@ func lock(dir *os.File) error {
 	}
 }
 
-// close stops the server and removes its directory, or drops the templates from a server that is not ours.
+// close stops the server and removes its directory, or drops the templates from
+// a server that is not ours.
 func (s *server) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,8 +332,9 @@ func (s *server) close() error {
 	return errors.Join(s.private.Stop(ctx), os.RemoveAll(s.dir.Name()), s.dir.Close())
 }
 
-// sweep removes the directories of test processes that died. A living one holds the lock of its directory; their
-// servers died with them, as the kernel arranges.
+// sweep removes the directories of test processes that died. A living one holds
+// the lock of its directory; their servers died with them, as the kernel
+// arranges.
 func sweep() error {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), dirPrefix+"*"))
 	if err != nil {
@@ -342,7 +355,8 @@ func sweep() error {
 	return nil
 }
 
-// old says whether a directory is past the moment between its making and its locking.
+// old says whether a directory is past the moment between its making and its
+// locking.
 func old(dir *os.File) bool {
 	info, err := dir.Stat()
 	return err == nil && time.Since(info.ModTime()) > time.Minute

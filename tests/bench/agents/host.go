@@ -116,7 +116,8 @@ type host struct {
 	generation int64  // with this generation
 }
 
-// start is the start of a machine and of its agent, which takes steps once it was heard.
+// start is the start of a machine and of its agent, which takes steps once it
+// was heard.
 func (h *host) start(ctx context.Context) error {
 	h.boot()
 	if err := h.report(ctx); err != nil || h.cloud.options.temporal == "" {
@@ -125,7 +126,8 @@ func (h *host) start(ctx context.Context) error {
 	return h.serve(ctx)
 }
 
-// boot makes it a host that has just booted, with new hardware where it was not there before.
+// boot makes it a host that has just booted, with new hardware where it was not
+// there before.
 func (h *host) boot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,7 +146,8 @@ func (h *host) boot() {
 	h.content = cyborg.Content{Backends: []cyborg.BackendReport{b}, Attachments: []cyborg.Attachment{}}
 }
 
-// device is a card with one deployable and two handles, as the fake driver has them.
+// device is a card with one deployable and two handles, as the fake driver has
+// them.
 func device(i int) cyborg.DeviceReport {
 	name := fmt.Sprintf("fpga%d", i)
 	d := cyborg.DeployableReport{
@@ -190,7 +193,8 @@ func (h *host) next() (cyborg.Report, []byte, error) {
 	return report, text, err
 }
 
-// report sends what it has until that is acknowledged. From then on it gives signs of life.
+// report sends what it has until that is acknowledged. From then on it gives
+// signs of life.
 func (h *host) report(ctx context.Context) error {
 	h.sending.Lock()
 	defer h.sending.Unlock()
@@ -221,7 +225,8 @@ func (h *host) report(ctx context.Context) error {
 	return nil
 }
 
-// heartbeats come at intervals. The first waits for a part of one, so that the hosts of this process do not come at once.
+// heartbeats come at intervals. The first waits for a part of one, so that the
+// hosts of this process do not come at once.
 func (h *host) heartbeats(ctx context.Context) {
 	pause := time.Duration(rand.Int64N(int64(h.cloud.options.interval))) //nolint:gosec // it spreads load
 	for wait(ctx, pause) {
@@ -249,7 +254,8 @@ func (h *host) heartbeats(ctx context.Context) {
 	}
 }
 
-// post sends a message, and returns how long the conductor asks to wait where it refuses it.
+// post sends a message, and returns how long the conductor asks to wait where
+// it refuses it.
 func (h *host) post(ctx context.Context, path string, within time.Duration, text []byte, answer any) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

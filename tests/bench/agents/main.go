@@ -1,7 +1,9 @@
-// Agents plays many agents in one process, for benchmarks: each reports its inventory, gives signs of life and waits for
-// steps as cyborg-agent does, with connections of its own, and has no hardware, no state and no driver.
+// Agents plays many agents in one process, for benchmarks: each reports its
+// inventory, gives signs of life and waits for steps as cyborg-agent does, with
+// connections of its own, and has no hardware, no state and no driver.
 //
-// It reads commands from its standard input, a line each, and answers each with a line of JSON (Answer) when it is done:
+// It reads commands from its standard input, a line each, and answers each with
+// a line of JSON (Answer) when it is done:
 //
 //	start    every host boots, all at once: it reports all it has and, with -temporal, waits for steps on its queue
 //	change   every host changes one of its devices and reports that, all at once
@@ -29,7 +31,8 @@ import (
 type Answer struct {
 	// Took is how long it took until the last host had done it, in milliseconds.
 	Took float64 `json:"took_ms"`
-	// P50 and P99 are of the hosts: how long each took until it had its acknowledgement, repeats and pauses included.
+	// P50 and P99 are of the hosts: how long each took until it had its
+	// acknowledgement, repeats and pauses included.
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
 	Counts

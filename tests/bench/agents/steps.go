@@ -28,8 +28,8 @@ func (c *cloud) dial(share int) (client.Client, error) {
 	})
 }
 
-// serve waits for steps as an agent's worker does (workers/agent), from when Temporal answers. Nobody has work for these
-// hosts.
+// serve waits for steps as an agent's worker does (workers/agent), from when
+// Temporal answers. Nobody has work for these hosts.
 func (h *host) serve(ctx context.Context) error {
 	connected, err := h.cloud.temporal[h.number/h.cloud.options.shared]()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package rig runs a real OpenStack control plane for tests: Keystone, Placement, Glance and Nova from Debian's packages,
-// on loopback, one for all tests of a binary. It knows nothing of Cyborg.
+// Package rig runs a real OpenStack control plane for tests: Keystone,
+// Placement, Glance and Nova from Debian's packages, on loopback, one for all
+// tests of a binary. It knows nothing of Cyborg.
 package rig
 
 import (
@@ -22,14 +23,16 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// Variable says which rig the tests use: "new" for one of their own, or the state directory of one that runs already.
-// Without it, tests that need a rig are skipped.
+// Variable says which rig the tests use: "new" for one of their own, or the
+// state directory of one that runs already. Without it, tests that need a rig
+// are skipped.
 const Variable = "OPENSTACK_RIG"
 
 // portCount is how many ports in a row a rig has.
 const portCount = 8
 
-// Part is how much of OpenStack a test needs. Each part contains the one before.
+// Part is how much of OpenStack a test needs. Each part contains the one
+// before.
 type Part string
 
 // The parts.
@@ -39,12 +42,15 @@ const (
 	Nova     Part = "up-nova"   // with two computes of fake virtual machines, and a flavor, "rig.tiny"
 )
 
-// Rig is a running control plane. Its methods fail the test where something goes wrong.
+// Rig is a running control plane. Its methods fail the test where something
+// goes wrong.
 type Rig struct {
-	// The URLs of its services. They answer as far as the test has asked for their part.
+	// The URLs of its services. They answer as far as the test has asked for their
+	// part.
 	Keystone, Placement, Glance, Nova string
 	Region, Password                  string
-	// Computes are the names of Nova's hosts, which are those of their providers in Placement.
+	// Computes are the names of Nova's hosts, which are those of their providers in
+	// Placement.
 	Computes []string
 	// Image is the id of the image in Glance.
 	Image string
@@ -64,7 +70,8 @@ type own struct {
 
 var ownTable = &own{}
 
-// Main runs the tests of a package, takes down the rig that they have used, and returns the exit code: for TestMain.
+// Main runs the tests of a package, takes down the rig that they have used, and
+// returns the exit code: for TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if err := ownTable.down(code != 0); err != nil {
@@ -74,7 +81,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Up returns the rig with this part of it running. The first caller waits until it has started.
+// Up returns the rig with this part of it running. The first caller waits until
+// it has started.
 func Up(t testing.TB, part Part) *Rig {
 	t.Helper()
 	which := os.Getenv(Variable)
@@ -105,7 +113,8 @@ func (o *own) start(t testing.TB, r *Rig) {
 	r.state, err = os.MkdirTemp("", "cyborg-rig-") //nolint:usetesting // it serves more than one test
 	require.NoError(t, err)
 	if os.Getenv("RIG_PORT") == "" {
-		// They are held for as long as this process lives: Nova's are not used before a test asks for it.
+		// They are held for as long as this process lives: Nova's are not used before a
+		// test asks for it.
 		first, _, err := porttest.Row(portCount)
 		require.NoError(t, err)
 		r.ports = strconv.Itoa(first)
@@ -172,35 +181,39 @@ func (r *Rig) environ(t testing.TB, who string) map[string]string {
 	return env
 }
 
-// Token is a fresh token of a user: admin, manager, demo, reader (all of project demo, but admin), alt (of project alt), or a
-// service's user.
+// Token is a fresh token of a user: admin, manager, demo, reader (all of
+// project demo, but admin), alt (of project alt), or a service's user.
 func (r *Rig) Token(t testing.TB, who string) string {
 	t.Helper()
 	return strings.TrimSpace(r.command(t, nil, "token", who))
 }
 
-// Alone waits until no other test has the rig for itself, and gives it to this one: for whoever changes the catalog, has virtual
-// machines on its hosts, or stops its daemons.
+// Alone waits until no other test has the rig for itself, and gives it to this
+// one: for whoever changes the catalog, has virtual machines on its hosts, or
+// stops its daemons.
 func (r *Rig) Alone(t testing.TB) {
 	t.Helper()
 	r.alone.Lock()
 	t.Cleanup(r.alone.Unlock)
 }
 
-// Announce puts the URL of an accelerator service into the catalog. Ask to be Alone before.
+// Announce puts the URL of an accelerator service into the catalog. Ask to be
+// Alone before.
 func (r *Rig) Announce(t testing.TB, url string) {
 	t.Helper()
 	r.command(t, []string{"RIG_ACCEL_URL=" + url}, string(Keystone))
 }
 
-// Stop ends one of the daemons: keystone, placement, glance, nova-api, nova-conductor, nova-scheduler, nova-compute-HOST,
-// neutron, rabbit, db. Up starts it again.
+// Stop ends one of the daemons: keystone, placement, glance, nova-api,
+// nova-conductor, nova-scheduler, nova-compute-HOST, neutron, rabbit, db. Up
+// starts it again.
 func (r *Rig) Stop(t testing.TB, daemon string) {
 	t.Helper()
 	r.command(t, nil, "stop", daemon)
 }
 
-// Freeze stops one of the daemons in its tracks, connections and all; Thaw lets it go on.
+// Freeze stops one of the daemons in its tracks, connections and all; Thaw lets
+// it go on.
 func (r *Rig) Freeze(t testing.TB, daemon string) {
 	t.Helper()
 	r.command(t, nil, "signal", "STOP", daemon)
@@ -212,13 +225,15 @@ func (r *Rig) Thaw(t testing.TB, daemon string) {
 	r.command(t, nil, "signal", "CONT", daemon)
 }
 
-// Client runs OpenStack's own client as a user: the words after "openstack". It returns what it printed and its exit code.
+// Client runs OpenStack's own client as a user: the words after "openstack". It
+// returns what it printed and its exit code.
 func (r *Rig) Client(t testing.TB, who string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return r.Run(t, who, "/usr/bin/openstack", args...)
 }
 
-// Run runs a program as a user, whose credentials are in its environment as OpenStack's clients know them.
+// Run runs a program as a user, whose credentials are in its environment as
+// OpenStack's clients know them.
 func (r *Rig) Run(t testing.TB, who, program string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
