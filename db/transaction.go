@@ -88,7 +88,6 @@ func beginAs(actor cyborg.Actor, operation uuid.UUID, more string) string {
 	}
 	return fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED;
 		SELECT set_config('cyborg.actor', convert_from(decode('%x', 'hex'), 'UTF8'), true),
-
 		       set_config('cyborg.request_id', convert_from(decode('%x', 'hex'), 'UTF8'), true),
 		       set_config('cyborg.operation', convert_from(decode('%x', 'hex'), 'UTF8'), true)%s`,
 		actor.Name, actor.RequestID, text, more)
