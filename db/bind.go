@@ -78,8 +78,8 @@ func (b bind) providers() []uuid.UUID {
 	return out
 }
 
-// choose locks everything that the bind is about, and then assignments a handle
-// for each request.
+// choose locks everything that the bind is about, and then assigns a free
+// handle to each request.
 func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := b.validate(); err != nil {
 		return choice{}, err
@@ -326,8 +326,9 @@ const (
 )
 
 // loadOf returns what must be loaded into accelerator a for a group of a device
-// profile; the zero Load means nothing, because the image is there already.
-// wish is the image that the group asks for, or empty where any image will do.
+// profile; the zero ImageLoad means nothing, because the group asks for no
+// image or for the one that is recorded as loaded. wish is the image that the
+// group asks for, or empty where any image will do.
 func loadOf(a *accelerator, group map[string]string) (load cyborg.ImageLoad, wish string, err error) {
 	bitstream, function := group[bitstreamProperty], group[functionProperty]
 
@@ -340,7 +341,6 @@ func loadOf(a *accelerator, group map[string]string) (load cyborg.ImageLoad, wis
 		return load, "", nil
 	case bitstream == a.BitstreamID:
 		return load, bitstream, nil
-
 	default:
 		// The UUID may be spelled in another way than the recorded one.
 		id, err := uuid.Parse(bitstream)

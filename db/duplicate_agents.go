@@ -47,8 +47,8 @@ type duplicateAgent struct {
 	agentIdentity
 	by int // index of its message in the batch
 
-	// refused is false where the host's agent is silent, so that this one may take
-	// its place.
+	// refused is false where this one may take the place of the host's agent, which
+	// is silent.
 	refused bool
 	unheard time.Duration // since the host's agent was heard
 	at      string        // the address that the host's agent was heard from
@@ -64,9 +64,9 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 		names = append(names, one.name())
 	}
 
-	// An agent is refused while the host's agent is heard. It is also refused while
-	// it is itself a known duplicate that has been heard for less than the time
-	// after which an agent counts as silent, or that has paused since.
+	// An agent is refused while the host's agent is heard. A known duplicate is
+	// also refused until it has been heard without a pause for as long as it takes
+	// to count as silent.
 	batch.Queue(`
 		SELECT b.n, clock_timestamp() - h.last_seen, h.agent_address,
 		       h.last_seen >= clock_timestamp() - $5::interval
@@ -85,9 +85,9 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 	})
 }
 
-// recordDuplicateAgents records the duplicates that are refused, and returns
-// those that are new or were not heard for a while, so that each is logged
-// once.
+// recordDuplicateAgents records the duplicates that are refused. It returns
+// those of them that are new, or are heard again after a pause, so that each is
+// logged once.
 func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates []duplicateAgent) ([]duplicateAgent, error) {
 	var (
 		hosts, boots, instances, versions, addresses []string
@@ -193,7 +193,7 @@ func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAg
 
 // replaceSilentAgents returns the duplicates whose reports were recorded
 // because the agents of their hosts had fallen silent. Each is its host's agent
-// now, so it is removed from the table of duplicates.
+// now, so it removes them from the table rivals.
 func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
 	var (
 		successors   []duplicateAgent
@@ -213,7 +213,6 @@ func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates [
 	_, err := tx.Exec(ctx, `
 		DELETE FROM rivals r USING unnest($1::text[], $2::text[]) AS s (host, instance)
 		WHERE r.host = s.host AND r.instance = s.instance`, hosts, names)
-
 	return successors, err
 }
 

@@ -25,8 +25,9 @@ func (s *Store) RecordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) 
 	return replies, errors.Join(errs...)
 }
 
-// recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat. A
-// failed statement is the error of all of them.
+// recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat, for
+// the Ingester, which collects heartbeats into batches. A failed statement is
+// the error of all of them.
 func (s *Store) recordEachHeartbeat(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
 	replies, errs := make([]cyborg.HeartbeatReply, len(beats)), make([]error, len(beats))
 	known, refusals, err := s.recordHeartbeats(ctx, beats)

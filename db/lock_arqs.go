@@ -17,10 +17,10 @@ import (
 // requests and holders also have lock names of their own.
 //
 // A transaction that only gives an instance a handle, or takes it back, locks
-// the host in shared mode, and its accelerator alone by the name of the
+// the host in shared mode, and its accelerator exclusively, by the name of the
 // resource provider. Several of them can then run at the same time on different
-// accelerators of one host, while a transaction that locks the host alone
-// excludes all of them.
+// accelerators of one host, while a transaction that locks the host exclusively
+// keeps out all of them.
 
 // arqKey names the lock of an accelerator request.
 func arqKey(id uuid.UUID) string { return "arq/" + id.String() }
@@ -31,8 +31,8 @@ func providerKey(id uuid.UUID) string { return "provider/" + id.String() }
 // holderKey names the lock of a holder and the requests that belong to it.
 func holderKey(h cyborg.Holder) string { return string(h.Kind) + "/" + h.ID }
 
-// locks are the names of the locks that a transaction holds, each with whether
-// it is shared.
+// locks are the names of the locks that a transaction holds, and whether each
+// of them is shared.
 type locks map[string]bool
 
 // queue takes the locks that the query returns, as lockNamed describes, and
@@ -71,8 +71,8 @@ func (l locks) covers(a *cyborg.ARQ, shared bool) bool {
 
 // lockARQs locks the accelerator requests that meet the condition, together
 // with their hosts and accelerators, and reads them. Where shared is set, it
-// shares the hosts of instances' requests. more are names of further locks that
-// the condition needs to stay true, such as the holder's.
+// locks the hosts of instances' requests in shared mode. more are names of
+// further locks that the condition needs to stay true, such as the holder's.
 //
 // It returns errCollision where a request has moved to another host between the
 // moment when the keys were read and the moment when all locks were held.

@@ -16,7 +16,7 @@ import (
 // it, and changes.collect finds what has to be written.
 //
 // A merge never deletes anything. What a host no longer shows becomes missing,
-// and only Forget deletes it.
+// and only Forget deletes it, or ForgetHost together with its host.
 type inventory struct {
 	host        string
 	boot        string // boot id of the host
@@ -42,7 +42,7 @@ type inventory struct {
 	// newest report. It is filled only where the inventory is loaded in part.
 	observed []string
 
-	merged     map[uuid.UUID]bool  // deployables that the report describes completely
+	merged     map[uuid.UUID]bool  // deployables that the report shows, or shows to be missing
 	wanted     []wantedHandle      // handles that the report shows, for finish
 	complaints map[string][]string // what could not be recorded, by backend
 }
@@ -420,7 +420,9 @@ func (v *inventory) deployable(backend string, d *tracked[deviceRow], r cyborg.D
 		row.ProgramSet = d.row.Identity
 	}
 
-	// The image was seen in this boot. A trigger compares the boots.
+	// The deployable was seen in this boot. By that the database's trigger
+	// deployables_image tells an image that was lost at a boot from one that
+	// somebody has replaced.
 	if row.ImageBoot != nil {
 		row.ImageBoot = &v.boot
 	}

@@ -46,9 +46,10 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 	batch := &pgx.Batch{}
 
 	// A bind for an instance that loads no image locks its host in shared mode and
-	// its accelerators alone; see lock_arqs.go. Every other operation locks its
-	// host alone. The accelerator requests need locks of their own in either case:
-	// a transaction that wants one of them for another host does not lock this one.
+	// its accelerators exclusively; see lock_arqs.go. Every other operation locks
+	// its host exclusively. The accelerator requests need locks of their own in
+	// either case: a transaction that wants one of them for another host does not
+	// lock this one.
 	locks{}.queue(batch, `
 		WITH o AS MATERIALIZED (
 			SELECT host, kind = 'bind' AND NOT before ? 'loads' AND input #>> '{holder,kind}' = 'instance' AS shared FROM operations WHERE id = $1)
@@ -163,9 +164,9 @@ func (s *Store) Begin(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
 	return s.begin(ctx, id, false)
 }
 
-// Complete is Begin for a caller that would end the operation at once if there
-// is nothing to do: a bind that needs no image begins and ends in the same
-// transaction, which saves a round trip. Its work then has Ended set.
+// Complete is Begin, except that a bind that has no image to load begins and
+// ends in the same transaction, which saves a round trip. Its work then has
+// Ended set.
 func (s *Store) Complete(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
 	return s.begin(ctx, id, true)
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A handle is unconfirmed while nobody has it in the records but its host may
+// A handle is unconfirmed while the records give it no holder, and its host may
 // still have it attached: it was taken back by force, or the host was forgotten
 // and has come back with an attachment in its journal. Its accelerator is
-// fenced and nobody gets the handle until the host has been heard and Reconcile
-// has settled the attachment there. In the database the columns left_kind,
-// left_id and left_operation keep who had it.
+// fenced, and nobody gets the handle, until the host has been heard and
+// Reconcile has settled the attachment there. In the database the columns
+// left_kind, left_id and left_operation keep who had it.
 
 // fenceUnconfirmed is the reason of the fence around an accelerator with an
 // unconfirmed handle. The fence belongs to the operation that used force, if
@@ -50,12 +50,12 @@ func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.
 
 	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
 		ids(o.targets), fenceUnconfirmed, o.id)
-
 	return err
 }
 
-// markObservedUnconfirmed is markNewUnconfirmed for handles that an operation
-// observed. They are compared with the journal that the host reported last.
+// markObservedUnconfirmed is markNewUnconfirmed for handles that an operation's
+// observation has added. They are compared with the journal that the host
+// reported last.
 func markObservedUnconfirmed(ctx context.Context, tx pgx.Tx, host string, added []handleRow) error {
 	if len(added) == 0 {
 		return nil
@@ -76,7 +76,6 @@ func markObservedUnconfirmed(ctx context.Context, tx pgx.Tx, host string, added 
 func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added []handleRow) error {
 	type place struct{ host, handle string }
 	known := map[place]uuid.UUID{}
-
 	for _, host := range hosts {
 		for _, entry := range host.Attachments {
 			known[place{host.Name, entry.Handle}] = entry.Operation
@@ -107,8 +106,9 @@ func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added [
 }
 
 // clearUnconfirmed makes the unconfirmed handles that meet the condition free
-// again, and lifts the fences of the accelerators that have no other one. It
-// returns the accelerators of the handles.
+// again. An accelerator that has no other unconfirmed handle loses the fence
+// that they gave it, and stays fenced only where remainingFence has another
+// reason. It returns the accelerators of the handles.
 func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
 		UPDATE attach_handles h SET left_kind = NULL, left_id = NULL, left_operation = NULL

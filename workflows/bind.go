@@ -16,13 +16,14 @@ import (
 // must be loaded first, it loads them. Without images there is nothing to do on
 // the host, and Begin ends the operation in its own transaction.
 //
-// The same run then notifies Nova of the outcome of each request, for as long
-// as Nova is away. It does so after the operation has ended, so that a Nova
-// that is away does not keep the accelerators claimed. A notification that
-// fails undoes nothing. When a bind fails, Nova is notified as soon as the
-// failure is certain, before the undo. When the operation ended in Begin or
-// earlier, the Begin activity has notified Nova already, and Work.Notify lists
-// only the requests for which that did not work.
+// The same run then notifies Nova of the outcome of each request. It does so
+// after the operation has ended, so that a Nova that is away does not keep the
+// accelerators claimed, and tries again until Nova has taken the notification.
+// A notification that fails undoes nothing. A bind that runs out of time, or
+// fails and has something to undo, is the exception: Nova is notified at once,
+// before the undo. When the operation ended in Begin or earlier, the Begin
+// activity has notified Nova already, and Work.Notify lists only the requests
+// for which that did not work.
 func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	o := newOperation(in)
 	result, err := o.run(ctx, bind)
@@ -75,8 +76,8 @@ func bind(ctx workflow.Context, o *operation) error {
 		err = o.timeoutError(err)
 	}
 
-	// Without an undo the operation ends at once, and its end records and notifies
-	// the same.
+	// Where there is nothing to undo, the operation ends at once. Its end then
+	// fails the requests, and Nova is notified after it.
 	if err != nil && len(o.undos) > 0 {
 		o.failRequests(ctx, err)
 	}

@@ -46,8 +46,9 @@ type undo struct {
 type steps func(ctx workflow.Context, o *operation) error
 
 // runOperation runs an operation with the steps of its kind. The error is
-// non-nil only where the outcome could not be recorded. The attempts of End
-// have no limit, so that happens only when someone terminates the run.
+// non-nil only where no outcome was recorded: End failed with an error that is
+// not tried again, or an abandoned operation could not begin again, so that
+// Reconcile has to start another run.
 func runOperation(ctx workflow.Context, in OperationInput, do steps) (OperationResult, error) {
 	return newOperation(in).run(ctx, do)
 }
@@ -114,7 +115,7 @@ func (o *operation) remedy() string {
 		return "The accelerator is in error. Program it with an image that works, or make it ready again."
 	case cyborg.OperationWhitelist:
 		return "What it was to add or to remove stays Nova's in the records. Look at the file on its host, then whitelist again."
-	default: // provision and retire; configure has nothing to undo
+	default: // provision and retire; configure, unbind and rescue have nothing to undo
 		return "The accelerator is in error. Look at its host, then make it ready again, or retire it."
 	}
 }
@@ -221,7 +222,6 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 
 	for attempts := int32(1); ; attempts++ {
 		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
-
 		if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && isStartTimeout(timeout) {
 			o.askLastSeen(ctx)
 			if o.lastSeen.Busy && workflow.Now(ctx).Before(slotDeadline) && ctx.Err() == nil {
@@ -263,8 +263,8 @@ func (o *operation) options(c call) workflow.ActivityOptions {
 }
 
 // undoCall returns an undo that is one call to the agent. It is repeated until
-// Limits.Undo is over, the agent's absence included: without it the accelerator
-// ends in error and needs an operator. Here Temporal's own retries serve,
+// Limits.Undo is over, also while the agent is away: an accelerator whose undo
+// fails ends in error and needs an operator. Here Temporal's own retries serve,
 // because nothing depends on whether an agent took the call.
 func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	c.undoing = true
@@ -293,8 +293,8 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 		return err
 	}
 
-	// A step has asked when the agent was last seen already, in attempt; an undo
-	// has not.
+	// For a step, attempt has already asked when the agent was last seen; for an
+	// undo nobody has.
 	wait := o.in.Limits.AgentWait
 	if c.undoing {
 		wait = o.in.Limits.Undo

@@ -58,8 +58,8 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 
 	for _, one := range disturbed(found, wholeDevice) {
 		note.BitstreamIDs[one.Name] = one.BitstreamID
-		key := regionOf(found.Backend, found.Device, one)
 
+		key := regionOf(found.Backend, found.Device, one)
 		if asked[key] {
 			continue
 		}
@@ -100,9 +100,9 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 	}
 
 	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {
-		// The staged image was in the journal, so the journal was lost since. An
-		// earlier try may have loaded the image then, and nobody knows any more what
-		// was there before it.
+		// The stage step wrote the image into the journal, so the journal was lost
+		// since. An earlier try may have loaded the image then, and nobody knows any
+		// more what was there before it.
 		return result, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
 			WithHint("Somebody emptied the agent's state directory, or it is not on a disk that stays. Then program again.")
 	}
@@ -195,8 +195,8 @@ func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.Progr
 func (a *Activities) checkDisturbedUnused(ctx context.Context, t *try, found inventory.Found, wholeDevice bool) error {
 	for _, one := range disturbed(found, wholeDevice) {
 		part := found
-
 		part.Deployable = one
+
 		for _, handle := range one.Handles {
 			if err := a.checkUnused(ctx, t, part, handle); err != nil {
 				return cyborg.Errorf(cyborg.ErrorKindOf(err), "an image for %s would change %s: %w", found.Deployable.Name, handle.Identity, err).

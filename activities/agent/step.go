@@ -15,8 +15,8 @@ import (
 
 const (
 	// freshEnough is how old the last look at a deployable may be when a step is
-	// about to change it. An older look might miss that the host itself has come to
-	// live on the device since.
+	// about to change it. An older look might miss that the host itself has begun
+	// to use the device since, such as by mounting a disk.
 	freshEnough = 5 * time.Second
 	// lookFirst demands a new look, for a step that depends on the present content
 	// of the hardware.

@@ -35,7 +35,8 @@ type PlacementStore interface {
 	// longest ago, but not within the interval and none of those before; "" where
 	// there is none.
 	TakePlacementComparison(ctx context.Context, every time.Duration, before []string) (string, error)
-	// ReturnPlacementComparison gives back a host that ComparePlacement has leased.
+	// ReturnPlacementComparison gives back a host that TakePlacementComparison has
+	// leased.
 	ReturnPlacementComparison(ctx context.Context, host string) error
 	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
 }
@@ -116,7 +117,6 @@ type syncResult struct {
 // newer ones.
 func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UUID) (syncResult, error) {
 	var err error
-
 	for collision := range maxCollisions {
 		var result syncResult
 		result, err = p.attempt(ctx, host, confirm, collision == 0)
@@ -155,9 +155,9 @@ func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UU
 }
 
 // attempt is one attempt of syncHost. The error is of kind ErrChanged where the
-// next one should follow at once. Trusting assumes that providers which this
-// system has never written do not exist yet, which saves requests; after a
-// collision that is not assumed any more.
+// next one should follow at once. With trusting set, it assumes that providers
+// which this system has never written do not exist yet, which saves requests;
+// after a collision that is not assumed any more.
 func (p *Placement) attempt(ctx context.Context, host string, confirm []uuid.UUID, trusting bool) (syncResult, error) {
 	records, err := p.store.Placement(ctx, host)
 	if err != nil {
@@ -260,10 +260,10 @@ func (p *Placement) ignoreOtherHosts(ctx context.Context, wanted []placement.Pro
 	return err
 }
 
-// record writes to the records that the host is synchronised to their version,
+// record writes down which version of its records the host is synchronised to,
 // and what differed. Where Placement has no compute node for the host, nothing
-// could be written: then the host is due again after a pause, and the result
-// waits.
+// could be written: then the host is due again after a pause, and result.waits
+// says why.
 func (p *Placement) record(ctx context.Context, host string, records db.PlacementHost, marks placement.Marks, result *syncResult) error {
 	text, err := json.Marshal(marks)
 	if err != nil {
@@ -437,7 +437,7 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 // the two. The error is of kind ErrInUse where somebody has one.
 func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput) error {
 	defer heartbeat(ctx)()
-	providers, names := []uuid.UUID{}, map[uuid.UUID]string{} // never nil: nil would confirm nothing
+	providers, names := []uuid.UUID{}, map[uuid.UUID]string{} // never nil: with nil, syncHost would return no error for a refusal
 	for _, id := range in.Accelerators {
 		a, err := p.store.Accelerator(ctx, id)
 		if err != nil {

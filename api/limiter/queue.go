@@ -37,16 +37,16 @@ type Queue struct {
 }
 
 // NewQueue returns a queue with count places in which callers wait for at most
-// the given time. full makes the error for a caller that waited for the given
-// time and is refused; 0 means that it did not wait.
+// the given time. full makes the error for a caller that is refused, from how
+// long it has waited; 0 means that it did not wait.
 func NewQueue(count int, wait time.Duration, shed prometheus.Counter, full func(waited time.Duration) *cyborg.Error) *Queue {
 	return &Queue{places: semaphore.NewWeighted(int64(count)), count: count, wait: wait, shed: shed, full: full}
 }
 
-// Acquire waits for a place. The caller must call release exactly once to give
-// the place back. How long Acquire may wait is said by ctx; see NeverRefuse.
-// The error is of kind ErrOverloaded, with the time after which there is
-// probably a free place, or that of ctx.
+// Acquire waits for a place: for the queue's own time, unless ctx says
+// otherwise; see NeverRefuse. The caller must call release exactly once to give
+// the place back. The error is of kind ErrOverloaded, with the time after which
+// there is probably a free place, or that of ctx.
 func (q *Queue) Acquire(ctx context.Context) (release func(), err error) {
 	if !q.places.TryAcquire(1) {
 		if err := q.waitForPlace(ctx); err != nil {
@@ -106,7 +106,6 @@ func (q *Queue) waitForPlace(ctx context.Context) error {
 // their turn, at the present pace.
 func (q *Queue) estimatedWait(ahead int64) time.Duration {
 	took := float64(q.meanHold.Load()) * float64(ahead) / float64(q.count)
-
 	return time.Duration(min(took, math.MaxInt64/2))
 }
 

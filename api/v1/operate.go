@@ -148,8 +148,9 @@ func (a *API) admitAndStart(r *http.Request, job work) (started, error) {
 }
 
 // answer writes the answer for an operation that is recorded. It owns release,
-// the place that the operation has in flight, and returns it when the operation
-// ends or no longer counts.
+// which gives back the operation's place in flight: when the caller that waits
+// has its answer, or, for a caller that does not wait, when holdInFlight is
+// over.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, job work, prefer preference, s started, release func()) error {
 	op := s.admitted.Operation
 	if s.admitted.Repeated {

@@ -174,10 +174,10 @@ func (a *API) projectOf(r *http.Request, holder cyborg.Holder, deadline time.Tim
 	return project
 }
 
-// bind has the bind admitted and answers. Two refusals are resolved here before
-// they reach Nova: the instance still has requests of an earlier scheduling
-// attempt, or all handles are held by instances that Nova may have deleted
-// meanwhile.
+// bind gets the bind admitted, and answers. Two refusals are resolved here
+// before they reach Nova: the instance still has requests of an earlier
+// scheduling attempt, or all handles are held by instances that Nova may have
+// deleted meanwhile.
 func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRequest, deadline time.Time) error {
 	ctx := r.Context()
 	request.RefuseIfHeld = a.instances != nil
@@ -185,7 +185,6 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
 		request.Within = left
 		admitted, err := a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
-
 		if errors.Is(err, db.ErrOtherARQs) {
 			if err := a.deleteEarlierARQs(ctx, request, deadline, err); err != nil {
 				return admitted, err
@@ -198,8 +197,8 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 			return admitted, err
 		}
 
-		// The second admission must not look for stale holders again: if the handles
-		// are still held, the bind has failed and is recorded as failed.
+		// This admission must not look for stale holders again: if the handles are
+		// still held, the bind fails and is recorded as failed.
 		a.deleteAbandonedARQs(ctx, request, deadline)
 		request.RefuseIfHeld, request.Within = false, max(0, time.Until(deadline))
 		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
@@ -211,12 +210,12 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 }
 
 // deleteEarlierARQs deletes the requests that an instance already has, provided
-// that the instance is on no host. They were left by an earlier scheduling
-// attempt: Nova gave it up, but its DELETE did not reach this service. Where
-// the instance is on a host, or Nova does not answer, it returns the given
-// refusal. Where an operation still works on the old requests, it returns an
-// error of kind ErrClaimed that names the operation, so that the caller waits
-// for it.
+// that the instance is on no host and Nova is looking for one. They were left
+// by an earlier scheduling attempt: Nova gave it up, but its DELETE did not
+// reach this service. Where Nova is not looking for a host, or does not answer,
+// it returns the given refusal. Where an operation still works on the old
+// requests, it returns an error of kind ErrClaimed that names the operation, so
+// that the caller waits for it.
 func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time, refusal error) error {
 	instance, err := uuid.Parse(request.Holder.ID)
 	if err != nil || a.instances == nil {
@@ -320,7 +319,7 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 	}
 }
 
-// unbind has the unbind admitted and answers when it has ended or has been
+// unbind gets the unbind admitted, and answers when it has ended or has been
 // accepted.
 func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, deadline time.Time) error {
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {

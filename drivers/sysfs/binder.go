@@ -89,10 +89,11 @@ func (b *Binder) Bind(ctx context.Context, address cyborg.PCIAddress, driver str
 	return b.rebind(ctx, address, Binding{Driver: driver, Override: driver})
 }
 
-// Restore gives the function back to the driver that it had before Give. Where
-// a driver other than given has it now, somebody else has bound that driver
-// since, and it keeps the function. The caller has checked that nobody uses the
-// function.
+// Restore gives the function back to the driver that it had before Bind: given
+// is the driver that Bind gave it to, and prior the Binding from before. Where
+// another driver has it now, somebody else has bound that one since: it keeps
+// the function, and only the override is restored. The caller has checked that
+// nobody uses the function.
 func (b *Binder) Restore(ctx context.Context, address cyborg.PCIAddress, given string, prior Binding) error {
 	function, err := b.tree.Function(ctx, address)
 	if err != nil {
@@ -134,10 +135,10 @@ func (b *Binder) Release(ctx context.Context, address cyborg.PCIAddress, given s
 	return b.write(ctx, address, "sys/bus/pci/drivers_probe", address.String())
 }
 
-// rebind writes the override and moves the function to the wanted driver; it
-// does nothing where that has it already. The override comes first: without it
-// the kernel rejects a driver that does not know the ids of the function, and
-// with it no other driver can bind the function between unbind and bind.
+// rebind writes the override, and moves the function to the wanted driver
+// unless that has it already. The override comes first: without it the kernel
+// rejects a driver that does not know the ids of the function, and with it no
+// other driver can bind the function between unbind and bind.
 func (b *Binder) rebind(ctx context.Context, address cyborg.PCIAddress, want Binding) error {
 	if err := b.setOverride(ctx, address, want.Override); err != nil {
 		return err

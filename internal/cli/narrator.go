@@ -135,7 +135,6 @@ func (n *narrator) changes(group []cyborg.Event) string {
 	}
 
 	by, done := group[0].Actor, false
-
 	for i, text := range said {
 		// The person is the subject of a clause with the placeholder ("ann set the
 		// specs of gpu-1"), and the thing is the subject of any other.
@@ -253,7 +252,6 @@ func (n *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 		}
 		return presenceClause(event)
 	case "boot":
-
 		switch "" {
 		case from:
 			return "registered"
@@ -416,7 +414,6 @@ func stateClause(event cyborg.Event) string {
 	}
 
 	reason, _ := event.Data["error"].(string)
-
 	switch {
 	case event.To == "":
 		return "was removed"

@@ -43,8 +43,8 @@ func (s *Server) start(ctx context.Context, cfg Config, acct account, inst insta
 				return nil
 			}
 
-			// The caller has given up, and knows nothing against the running server. It is
-			// left as it is.
+			// The context ended before it was known whether the running server can be taken
+			// over. It is left as it is.
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

@@ -31,8 +31,8 @@ const (
 	// wholeReportsFor is how long an agent sends whole reports after a conductor
 	// did not understand differences. The conductor may be upgraded meanwhile.
 	wholeReportsFor = 10 * time.Minute
-	// lostHeartbeatFraction is the fraction of the interval after which a heartbeat
-	// is repeated when the first one was not acknowledgement.
+	// lostHeartbeatFraction divides the pause after a heartbeat that failed, unless
+	// the one before it failed, too.
 	lostHeartbeatFraction = 10
 )
 
@@ -137,10 +137,10 @@ func (r *reporter) notAcknowledged() error {
 	return cyborg.Errorf(cyborg.ErrUnavailable, "the conductor has not acknowledged a report in time")
 }
 
-// run sends reports until the context ends. It reports at the start where the
-// conductor does not know yet what was seen, or knows another boot or version;
-// then whenever the inventory changes, somebody asks, or the conductor wants
-// it.
+// run sends reports until the context ends. It reports at the start unless the
+// conductor has acknowledged just what was seen, from this boot and this
+// version; then whenever the inventory changes, somebody asks, or the conductor
+// wants it.
 func (r *reporter) run(ctx context.Context) {
 	select {
 	case <-r.inventory.Ready():
@@ -149,9 +149,9 @@ func (r *reporter) run(ctx context.Context) {
 	}
 
 	r.saveTimer = time.NewTimer(saveInterval)
+	r.saveTimer.Stop()
 
 	// What is waiting to be written is written before the process ends.
-	r.saveTimer.Stop()
 	defer func() {
 		if r.saveTimer.Stop() {
 			r.save()
@@ -228,8 +228,8 @@ func (r *reporter) report(ctx context.Context, waiting []reportRequest, whole bo
 			return true
 		}
 
-		// The acknowledged state is written once even if the conductor stays away: what
-		// was seen must survive a restart.
+		// The inventory is written once even if the conductor stays away: what was seen
+		// must survive a restart.
 		if tries == 0 {
 			r.save()
 		}
@@ -401,16 +401,17 @@ func (r *reporter) saveSoon() {
 // the next process sends one report too many.
 func (r *reporter) save() {
 	r.saveTimer.Stop()
-
 	r.savedAt = time.Now()
+
 	if err := r.inventory.Save(); err != nil {
 		r.log.Warn("the inventory is not kept", "error", err)
 	}
 }
 
 // heartbeat sends heartbeats until the context ends, and asks for a report
-// where the conductor wants one. It logs silence and duplicate agents when they
-// begin and end, not with each heartbeat.
+// where the conductor wants one. It logs when silence begins and ends, and when
+// the list of duplicate agents has changed and is not empty, but not with each
+// heartbeat.
 func (r *reporter) heartbeat(ctx context.Context) {
 	silent := false
 	var duplicates []string
@@ -464,7 +465,6 @@ func (r *reporter) sendHeartbeat(ctx context.Context) (cyborg.HeartbeatReply, er
 	acked := r.inventory.Acknowledged()
 
 	var reply cyborg.HeartbeatReply
-
 	err := r.endpoint.post(ctx, heartbeatPath, cyborg.Heartbeat{
 		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
 		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),

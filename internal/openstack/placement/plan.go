@@ -93,9 +93,10 @@ func NewPlan(wanted []Provider, tree Tree, marks Marks) *Plan {
 		}
 	}
 
-	// Children come before their parents, so that deleted already knows which
-	// children go with this plan. It begins with the wanted providers: this plan
-	// puts them below the root, so they keep no orphan either.
+	// Children come before their parents, so that deleted already has those
+	// children that this plan deletes. It begins with the wanted providers: the
+	// plan moves them below the root, so an orphan that has one as its child can be
+	// deleted, too.
 	slices.SortFunc(orphans, p.deepestFirst)
 	deleted := known
 	for _, node := range orphans {
@@ -113,7 +114,6 @@ func (p *Plan) Confirm(wanted []Provider, providers []uuid.UUID) {
 	for i := range wanted {
 		w := &wanted[i]
 		node := p.tree.Nodes[w.UUID]
-
 		planned := slices.ContainsFunc(p.calls, func(c call) bool { return c.provider == w.UUID && c.verb == setInventories })
 		if node != nil && !planned && slices.Contains(providers, w.UUID) {
 			p.calls = append(p.calls, call{verb: setInventories, provider: w.UUID, inventories: node.Inventories})
@@ -229,7 +229,6 @@ func (p *Plan) inventories(w *Provider, node *Node, previous Mark) ([]call, []st
 	}
 
 	var kept []string
-
 	for _, class := range previous.Classes {
 		have, there := all[class]
 		switch {
@@ -313,7 +312,6 @@ func (p *Plan) removeOrphan(node *Node, previous Mark, deleted map[uuid.UUID]boo
 		return false
 	case hasChildren:
 		stays("others are below it")
-
 	default:
 		p.addDifference(true, cyborg.DriftOrphanProvider, node.UUID, node.Name, "no accelerator is recorded for it")
 		p.calls = append(p.calls, call{verb: destroy, provider: node.UUID})
@@ -345,7 +343,6 @@ func (p *Plan) release(node *Node, previous Mark, theirs map[string]Inventory) {
 	}
 
 	traits := slices.DeleteFunc(slices.Clone(node.Traits), func(trait string) bool { return trait == Owner || previous.stale(trait, nil) })
-
 	if len(traits) < len(node.Traits) {
 		p.calls = append(p.calls, call{verb: setTraits, provider: node.UUID, traits: traits})
 	}
