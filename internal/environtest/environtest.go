@@ -54,12 +54,13 @@ func Clear() error {
 			return err
 		}
 	}
+
 	return nil
 }
 
 // Strip returns a copy of an environment without foreign variables, for a
-// program that a test runs. The settings of the tests are removed too, because
-// programs do not need them.
+// program that a test runs. The settings of the tests are removed too: they are
+// not for programs.
 func Strip(environ []string) []string { return slices.DeleteFunc(slices.Clone(environ), foreign) }
 
 // foreign reports whether a variable, as NAME=VALUE, has a prefix of

@@ -59,6 +59,7 @@ func Row(n int) (first int, release func(), err error) {
 			return first, release, nil
 		}
 	}
+
 	return 0, nil, fmt.Errorf("no %d ports in a row are free from %d to %d", n, firstPort, lastPort)
 }
 
@@ -92,5 +93,6 @@ func holdPorts(first, n int) (release func(), ok bool) {
 		}
 		_ = listener.Close() // nobody has connected
 	}
+
 	return release, true
 }

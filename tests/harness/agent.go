@@ -52,8 +52,10 @@ func (s *Standalone) StartAgent(t testing.TB, host, park string) *Agent {
 func (a *Agent) Clone(t testing.TB) *Agent {
 	t.Helper()
 	b := &Agent{Host: a.Host, process: newProcess("cyborg-agent"), of: a.of, root: a.root + "-clone", state: a.root + "-clone-state"}
+
 	require.NoError(t, os.CopyFS(b.state, os.DirFS(a.state)))
 	require.NoError(t, os.Chmod(b.state, 0o700))
+
 	b.prepare(t, a.args[:2]...)
 	return b
 }
@@ -106,6 +108,7 @@ func (a *Agent) LoseState(t testing.TB) {
 
 	entries, err := os.ReadDir(a.state)
 	require.NoError(t, err)
+
 	for _, entry := range entries {
 		if entry.Name() != "backends" && entry.Name() != "cyborg-state" {
 			require.NoError(t, os.RemoveAll(filepath.Join(a.state, entry.Name())))

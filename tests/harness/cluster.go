@@ -127,6 +127,7 @@ func (c *Cluster) close(t testing.TB) {
 		node.Thaw()
 		node.close()
 	}
+
 	for _, link := range c.Links {
 		link.close()
 	}
@@ -159,6 +160,7 @@ func (c *Cluster) Node(name string) *Node {
 			return node
 		}
 	}
+
 	panic("there is no node " + name)
 }
 
@@ -170,6 +172,7 @@ func (c *Cluster) Link(from, to string) *Link {
 			return link
 		}
 	}
+
 	panic(fmt.Sprintf("nothing links %s to %s", from, to))
 }
 
@@ -182,13 +185,13 @@ func (c *Cluster) link(t testing.TB, from, to, target string) string {
 	return link.Address()
 }
 
-// startPostgres runs PostgreSQL and makes Cyborg's database. Unlike other
-// tests, it leaves fsync on, so that the records survive kills as they do in
-// production.
+// startPostgres runs PostgreSQL and makes Cyborg's database. fsync stays on, as
+// in production, unlike in other tests.
 func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 	t.Helper()
 	disk := c.disk(t, "postgres", filepath.Join(c.dir, "postgres"), 512<<20)
 	require.NoError(t, os.Chmod(disk, 0o711)) // PostgreSQL runs as an unprivileged user
+
 	config := postgres.Config{
 		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], DieWithParent: true,
 		Settings: map[string]string{"max_wal_size": "128MB", "min_wal_size": "32MB"},
@@ -263,6 +266,7 @@ func (c *Cluster) startTemporal(ctx context.Context, t testing.TB) {
 	t.Helper()
 	ports := porttest.Ports(t, 2)
 	c.temporal = fmt.Sprintf("127.0.0.1:%d", ports[0])
+
 	c.add(ctx, c.program(t, "temporal", NodeTemporal, "cyborg-standalone",
 		[]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, "temporal")}, "temporal",
 		"--temporal-listen", c.temporal, "--temporal-ui-listen", fmt.Sprintf("127.0.0.1:%d", ports[1])))
@@ -275,6 +279,7 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 	migrate := c.program(t, "migrate", "", "cyborg", []string{"CYBORG_DATABASE_URL=" + c.records}, "migrate")
 	run, err := migrate.launch(ctx)
 	require.NoError(t, err)
+
 	<-run.done
 	code, _ := run.exit()
 	require.Zero(t, code, migrate.Said(1000))
@@ -294,9 +299,11 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 
 		direct, err := apiclient.New(apiclient.Options{URL: "http://" + address, Token: c.options.Token})
 		require.NoError(t, err)
+
 		url := "http://" + c.link(t, Client, name, address)
 		linked, err := apiclient.New(apiclient.Options{URL: url, Token: c.options.Token})
 		require.NoError(t, err)
+
 		c.Directs, c.APIs, c.URLs = append(c.Directs, direct), append(c.APIs, linked), append(c.URLs, url)
 	}
 
@@ -314,8 +321,8 @@ func (c *Cluster) serverEnv(t testing.TB, name string) []string {
 	}
 	if c.options.Outside != nil {
 		env = append(env, c.options.Outside(func(to, address string) string { return c.link(t, name, to, address) })...)
-
 	}
+
 	return env
 }
 
@@ -397,6 +404,7 @@ func (c *Cluster) Unready(ctx context.Context) error {
 		if !strings.HasPrefix(name, "api") {
 			path = "/healthz"
 		}
+
 		if err := answers(ctx, "http://"+address+path); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -406,6 +414,7 @@ func (c *Cluster) Unready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	for _, name := range c.Hosts {
 		i := slices.IndexFunc(hosts, func(h cyborg.Host) bool { return h.Name == name })
 		if i < 0 || hosts[i].Devices == 0 || now.Sub(hosts[i].LastSeen) > 4*time.Second {
@@ -423,6 +432,7 @@ func (c *Cluster) now(ctx context.Context) (now time.Time, err error) {
 		return now, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
+
 	return now, conn.QueryRow(ctx, "SELECT now()").Scan(&now)
 }
 
@@ -462,5 +472,6 @@ func (c *Cluster) Metrics() map[string]string {
 			urls[name] = "http://" + address + "/metrics"
 		}
 	}
+
 	return urls
 }

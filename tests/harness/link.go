@@ -77,6 +77,7 @@ func (l *Link) Heal() { l.set(linkState{}) }
 func (l *Link) set(state linkState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.state = state
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -197,6 +198,7 @@ func (l *Link) pump(to, from net.Conn) {
 			if !l.pass() {
 				return
 			}
+
 			if _, err := to.Write(buffer[:n]); err != nil {
 				reset(from)
 				return

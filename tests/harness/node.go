@@ -156,6 +156,7 @@ func (n *Node) awaitWanted() bool {
 func (n *Node) noteExit(exit Exit) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	exit.Asked = n.down || n.dark || n.closing
 	n.exits = append(n.exits, exit)
 	n.now, n.starting = nil, false
@@ -166,6 +167,7 @@ func (n *Node) noteExit(exit Exit) {
 func (n *Node) pause(ctx context.Context) {
 	timer := time.NewTimer(againAfter)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
@@ -233,6 +235,7 @@ func (n *Node) awaitGone() {
 		if gone {
 			return
 		}
+
 		<-changed
 	}
 }
@@ -289,6 +292,7 @@ func (n *Node) Freeze() bool {
 func (n *Node) Thaw() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	for _, pid := range n.frozen {
 		_ = syscall.Kill(pid, syscall.SIGCONT) // the process may have ended
 	}
@@ -356,6 +360,7 @@ func (n *Node) Said(most int) string {
 	if err != nil {
 		return err.Error()
 	}
+
 	return string(text[max(0, len(text)-most):])
 }
 

@@ -125,6 +125,7 @@ func (p *process) Signal(t testing.TB, signal syscall.Signal) {
 // returns its exit code.
 func (p *process) WaitExit(t testing.TB) int {
 	t.Helper()
+
 	select {
 	case <-p.exited:
 	case <-time.After(stopLimit):
@@ -179,6 +180,7 @@ func (o *output) open() error {
 	if o.file != nil {
 		return nil
 	}
+
 	file, err := os.CreateTemp("", "cyborg-output-")
 	if err != nil {
 		return err
@@ -194,9 +196,11 @@ func (o *output) String() string {
 	if o.file == nil {
 		return ""
 	}
+
 	text, err := io.ReadAll(io.NewSectionReader(o.file, 0, math.MaxInt64))
 	if err != nil {
 		return err.Error()
 	}
+
 	return string(text)
 }

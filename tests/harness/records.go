@@ -21,8 +21,10 @@ func (s *System) Store(t testing.TB) *db.Store {
 	t.Helper()
 	address, err := s.DatabaseURL()
 	require.NoError(t, err)
+
 	store, err := db.Open(t.Context(), address, db.Options{MaxConns: 2}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
+
 	t.Cleanup(store.Close)
 	return store
 }
@@ -56,7 +58,7 @@ func (s *System) journals(ctx context.Context) (map[string]cyborg.AttachmentStat
 		for _, entry := range entries {
 			journals[host+"/"+entry.Handle] = entry.State
 		}
-		entries = nil // the next row must not reuse the memory of these
+		entries = nil // nothing of this row is to be left when the next one is scanned
 		return nil
 	})
 	return journals, err
@@ -75,6 +77,7 @@ func (s *System) unsoundJournals(ctx context.Context, accelerators []apiclient.A
 		for _, handle := range accelerators[i].Handles {
 			place := accelerators[i].Host + "/" + handle.Identity
 			held := handle.Holder != nil && handle.Holder.Kind == cyborg.HolderHost
+
 			switch state, known := journals[place]; {
 			case held && state != cyborg.AttachmentDone:
 				return fmt.Errorf("handle %s is held by its host, and the journal says %q", place, state)

@@ -54,6 +54,7 @@ func StartService(t testing.TB, name string, handler http.Handler) *Service {
 	s := &Service{
 		Name: name, Address: porttest.Address(t), handler: handler, changed: make(chan struct{}),
 	}
+
 	require.NoError(t, s.Up())
 	t.Cleanup(s.Down)
 	return s
@@ -88,6 +89,7 @@ func (s *Service) Up() error {
 
 	s.server = &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}
 	s.listener = listener
+
 	go s.server.Serve(listener) //nolint:errcheck // Down ends it
 	return nil
 }
@@ -134,11 +136,13 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 func waited(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 	case <-changed:
 	case <-ctx.Done():
 		return false
 	}
+
 	return true
 }

@@ -102,8 +102,10 @@ func Binary(t testing.TB, name string) string {
 
 	path, err := filepath.Abs(filepath.Join(dir, name))
 	require.NoError(t, err)
+
 	_, err = os.Stat(path)
 	require.NoError(t, err, "run make build first")
+
 	return path
 }
 
@@ -183,9 +185,11 @@ func Place(t testing.TB) string {
 	dir, err := os.MkdirTemp("", placePrefix) //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
+
 	t.Cleanup(func() {
 		_ = os.RemoveAll(dir) // a leftover directory does no harm
 	})
+
 	return dir
 }
 
@@ -196,6 +200,7 @@ func (s *Standalone) Launch(t testing.TB) {
 	for _, host := range s.options.Hosts {
 		args = append(args, "--hosts", host)
 	}
+
 	s.start(t, s.env, args...)
 }
 
@@ -228,6 +233,7 @@ func (s *Standalone) WaitReady(t testing.TB) {
 				live++
 			}
 		}
+
 		if live < len(s.options.Hosts) {
 			return fmt.Errorf("%d of %d hosts have reported", live, len(s.options.Hosts))
 		}
@@ -235,7 +241,7 @@ func (s *Standalone) WaitReady(t testing.TB) {
 	})
 }
 
-// Restart starts a standalone that has ended again, on the same state, and
+// Restart starts the standalone again after its end, on the same state, and
 // waits until it is ready.
 func (s *Standalone) Restart(t testing.TB) {
 	t.Helper()
@@ -320,5 +326,6 @@ func (s *Standalone) Environ() []string {
 	if s.options.Token != "" {
 		env = append(env, "CYBORG_TOKEN="+s.options.Token)
 	}
+
 	return env
 }

@@ -90,6 +90,7 @@ func newCloud(o settings) *cloud {
 		}
 		c.hosts = append(c.hosts, h)
 	}
+
 	return c
 }
 
@@ -159,6 +160,7 @@ func (h *host) boot() {
 	for i := range h.cloud.options.devices {
 		b.Devices = append(b.Devices, device(i))
 	}
+
 	h.content = cyborg.Content{Backends: []cyborg.BackendReport{b}, Attachments: []cyborg.Attachment{}}
 }
 

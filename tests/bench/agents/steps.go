@@ -61,17 +61,19 @@ func (h *host) serve(ctx context.Context) error {
 func reach(ctx context.Context, connected client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
+
 	_, err := connected.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
 	return err
 }
 
-// worker returns a worker on the task queue of the host. Temporal demands that
-// a worker has an activity; this one is never called.
+// worker returns a worker that polls the task queue of the host like that of an
+// agent. Its only activity is never called.
 func (h *host) worker(connected client.Client) worker.Worker {
 	w := worker.New(connected, workflows.AgentQueue(h.name), worker.Options{
 		DisableWorkflowWorker: true, DisableEagerActivities: true, MaxConcurrentActivityTaskPollers: 1,
 		MaxConcurrentActivityExecutionSize: 8, Identity: "agent@" + h.name,
 	})
+
 	w.RegisterActivityWithOptions(func(context.Context) error { return nil }, activity.RegisterOptions{Name: "nothing"})
 	return w
 }

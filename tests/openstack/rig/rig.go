@@ -202,6 +202,7 @@ func (r *Rig) environ(t testing.TB, who string) map[string]string {
 			env[name] = value
 		}
 	}
+
 	return env
 }
 
@@ -213,9 +214,9 @@ func (r *Rig) Token(t testing.TB, who string) string {
 }
 
 // Alone waits until no other test has the rig for itself, and reserves it for
-// this test until the test ends. Tests need that which change the service
-// catalog, run virtual machines on the hosts, or stop daemons. It does not keep
-// out tests that do not call Alone.
+// this test until the test ends. A test that changes the service catalog, runs
+// virtual machines on the hosts, or stops daemons must call it. It does not
+// keep out tests that do not call Alone.
 func (r *Rig) Alone(t testing.TB) {
 	t.Helper()
 	r.alone.Lock()
