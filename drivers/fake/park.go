@@ -51,22 +51,27 @@ func models() []model {
 			word: "fpga", kind: cyborg.DeviceTypeFPGA, name: "Fake FPGA", product: "fa01", class: "FPGA",
 			purpose: "reconfigurable", capability: cyborg.JSONObject{"logic_cells": 1150000}, volatile: true,
 		},
+
 		{
 			word: "gpu", kind: cyborg.DeviceTypeGPU, name: "Fake GPU", product: "fa02", class: "PGPU",
 			purpose: "compute", capability: cyborg.JSONObject{"memory_mib": 40960},
 		},
+
 		{
 			word: "nic", kind: cyborg.DeviceTypeNIC, name: "Fake SmartNIC", product: "fa03", class: "CUSTOM_NIC",
 			purpose: "network", capability: cyborg.JSONObject{"speed_mbps": 100000},
 		},
+
 		{
 			word: "ssd", kind: cyborg.DeviceTypeSSD, name: "Fake SSD", product: "fa04", class: "CUSTOM_SSD",
 			purpose: "storage", capability: cyborg.JSONObject{"size_gib": 3840},
 		},
+
 		{
 			word: "qat", kind: cyborg.DeviceTypeQAT, name: "Fake QAT", product: "fa05", class: "CUSTOM_QAT",
 			purpose: "crypto", capability: cyborg.JSONObject{"symmetric": true, "compression": true},
 		},
+
 		{
 			word: "aichip", kind: cyborg.DeviceTypeAIChip, name: "Fake AI chip", product: "fa06", class: "CUSTOM_AICHIP",
 			purpose: "inference", capability: cyborg.JSONObject{"int8_tops": 256},

@@ -1,9 +1,10 @@
-// Package porttest gives tests ports of loopback that they may listen on later,
-// or after a pause, and that no other test of the machine gets meanwhile: not
-// one of another process, of another clone, or of another user.
+// Package porttest reserves ports of loopback for tests. A test may listen on
+// its ports later, or again after a pause; meanwhile no other test on the
+// machine gets them, not even a test of another process, clone or user.
 //
-// To listen on port 0, close and listen again is no way to have a port, because
-// anybody may get it in between. Only tests import this package.
+// A test cannot instead listen on port 0, close, and listen on the same port
+// again, because another process may get the port in between. Only tests import
+// this package.
 package porttest
 
 import (
@@ -15,24 +16,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The ports of tests lie above those that "make run" and other services have,
-// and below those that the embedded Temporal takes for itself and that the
+// The ports of tests lie above those of "make run" and of other services. They
+// lie below those that the embedded Temporal chooses for itself and that the
 // kernel gives to outgoing connections.
 const (
 	firstPort = 10000
 	lastPort  = 19999
-	portTries = 1000
+	portTries = 1000 // enough unless nearly all ports are in use
 )
 
-// Address is an address of loopback with such a port.
+// Address returns an address of loopback with a port that is reserved until the
+// test ends.
 func Address(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", Ports(t, 1)[0])
 }
 
-// Ports returns ports of loopback on which nobody listens, and which no other
-// test of this machine gets until this one has ended: a process may be about to
-// start again on one.
+// Ports returns n ports of loopback on which nobody listens. They are reserved
+// until the test ends, even while nobody listens on them, because a process may
+// be about to start again on one. They are not consecutive. The test fails
+// where too few ports are free.
 func Ports(t testing.TB, n int) []int {
 	t.Helper()
 	ports := make([]int, n)
@@ -45,9 +48,10 @@ func Ports(t testing.TB, n int) []int {
 	return ports
 }
 
-// Row returns the first of n ports in a row, on which nobody listens and which
-// no other test of this machine gets before they are released, or before this
-// process has ended.
+// Row returns the first of n consecutive ports of loopback on which nobody
+// listens. They are reserved until release is called or this process ends. It
+// tries random ports, so that tests that start at once seldom try the same
+// ones.
 func Row(n int) (first int, release func(), err error) {
 	for range portTries {
 		first := firstPort + rand.IntN(lastPort-firstPort-n+2)
@@ -55,22 +59,24 @@ func Row(n int) (first int, release func(), err error) {
 			return first, release, nil
 		}
 	}
+
 	return 0, nil, fmt.Errorf("no %d ports in a row are free from %d to %d", n, firstPort, lastPort)
 }
 
-// holdPorts takes n ports in a row from all other tests, and says whether it
-// could.
+// holdPorts reserves n consecutive ports. It returns false, and reserves
+// nothing, where one of them is reserved or in use.
 func holdPorts(first, n int) (release func(), ok bool) {
 	var held []net.Listener
 	release = func() {
 		for _, one := range held {
-			_ = one.Close() // nobody ever connected
+			_ = one.Close() // no data can be lost: nobody connects
 		}
 	}
+
 	for port := first; port < first+n; port++ {
-		// An abstract name (unix(7)) is one process's on the whole machine, whoever
-		// runs it and from whichever directory, and is free when that has ended,
-		// however it did.
+		// The reservation is a Unix socket with an abstract name (unix(7)). Only one
+		// process on the machine can hold it, whatever its user and directory, and the
+		// kernel frees it when the process ends, even by a kill.
 		name, err := net.Listen("unix", fmt.Sprintf("@cyborg-test-port-%d", port)) //nolint:noctx // nobody connects
 		if err != nil {
 			release()
@@ -78,6 +84,8 @@ func holdPorts(first, n int) (release func(), ok bool) {
 		}
 		held = append(held, name)
 
+		// Programs that are no tests do not reserve their ports, so see whether one
+		// listens there.
 		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)) //nolint:noctx // only to find a free port
 		if err != nil {
 			release()
@@ -85,5 +93,6 @@ func holdPorts(first, n int) (release func(), ok bool) {
 		}
 		_ = listener.Close() // nobody has connected
 	}
+
 	return release, true
 }

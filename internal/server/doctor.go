@@ -158,6 +158,7 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 // examineListeners examines ports and certificates. A port that is in use is no
 // failure, because the server itself may run.
 func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config) {
+	// examine examines one listener. setting is its section of the configuration.
 	examine := func(setting, address string, given config.ServerTLS) {
 		if _, err := given.Listener(tls.NoClientCert); err != nil {
 			f.Error("certificate of "+setting, err, "Put a certificate and its key there.")
@@ -167,6 +168,7 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 		if given.ClientCA != "" {
 			f.CertificateFile(setting+".tls.client_ca", given.ClientCA, time.Now())
 		}
+
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		switch {
 		case err == nil:
@@ -178,6 +180,7 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 			f.Fail("port of "+setting, err.Error(), "Set "+setting+".listen to an address of this machine.")
 		}
 	}
+
 	if c.Server.Has(config.RoleAPI) {
 		examine("api", c.API.Listen, c.API.TLS)
 	}

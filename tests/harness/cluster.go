@@ -25,55 +25,62 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
-// Client is the name of the test itself among the ends of links.
+// Client is the name of the test itself as an end of links.
 const Client = "client"
 
-// ClusterOptions says what cluster to run.
+// ClusterOptions are the options of a cluster.
 type ClusterOptions struct {
-	// Hosts are the names of the hosts with an agent, and Park is what stands in
-	// each.
+	// Hosts are the names of the hosts. Each has an agent.
 	Hosts []string
-	Park  string
+	// Park is the text of the fake cards of each host, such as 2xfpga,1xgpu.
+	Park string
 	// Env is added to the environment of every process.
 	Env []string
-	// Token is a static token of an admin. Without it, and where Env says of no
-	// other credential, everybody is admin.
+	// Token is a static token of an admin. Where it is empty and Env configures no
+	// other credentials, everybody is admin.
 	Token string
-	// Outside makes what is added to the environment of a server, so that it finds
-	// what stands outside the cluster: to links it to an address there, under a
-	// name, and returns where to connect.
+	// Outside returns what is added to the environment of a server, so that the
+	// server finds services outside the cluster. It is called once for each server.
+	// Its argument makes a link from the server to an address outside, under a
+	// name, and returns the address of the link; nil for no such services.
 	Outside func(to func(name, address string) string) []string
 }
 
-// Cluster is Cyborg in processes of its own: PostgreSQL, Temporal, two
-// conductors, two APIs, and an agent of fake cards for each host. Whatever two
-// of them say to each other goes through a link.
+// Cluster is a Cyborg whose parts are separate processes: PostgreSQL, Temporal,
+// two conductors, two APIs, and an agent with fake cards for each host. Every
+// connection between two of them goes through a link, so that a test can
+// disturb it.
 type Cluster struct {
-	System // as seen by the first API, past the links
+	System // its API is the first one, past the links
 
-	Nodes []*Node
+	Nodes []*Node // in the order of their start
 	Links []*Link
+
 	// APIs are clients of each API, through the links.
 	APIs []*apiclient.Client
-	// URLs are those of each API, through the links.
+	// URLs are the URLs of each API, through the links.
 	URLs []string
 	// Directs are clients of each API, past the links.
 	Directs []*apiclient.Client
-	Disks   []*Disk
-	Hosts   []string
 
-	dir      string
-	env      []string
+	// Disks are the file systems that can be filled. There are none where the test
+	// may not mount.
+	Disks []*Disk
+	// Hosts are the names of the hosts.
+	Hosts []string
+
+	dir      string   // everything lies below it
+	env      []string // of every process
 	options  ClusterOptions
-	records  string // URL of the database past the links
-	temporal string // address past the links
-	metrics  map[string]string
-	cancel   context.CancelFunc
+	records  string             // URL of the database, past the links
+	temporal string             // address of Temporal, past the links
+	metrics  map[string]string  // addresses of the processes with HTTP endpoints, past the links, by name
+	cancel   context.CancelFunc // ends the supervision of the nodes
 }
 
 // StartCluster runs a cluster and returns when it is ready. The test's cleanup
-// ends it; where the test has failed, what each process has said stays in a
-// directory that the log names.
+// ends it. Where the test has failed, the logs of the processes are kept in a
+// directory that the test's log names.
 func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -83,78 +90,93 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	c.env = Environ(c.dir, options.Env...)
 	c.StateDir, c.parks = filepath.Join(c.dir, "state"), filepath.Join(c.dir, "parks")
 	c.database = func() (string, error) { return c.records, nil }
-	t.Cleanup(func() { c.close(t) })
+	t.Cleanup(func() { c.close(t) }) // before anything is mounted or runs, so that a failed start is cleaned up too
+
 	c.sweepDisks(t)
 	for _, dir := range []string{c.logs(), c.StateDir, c.parks} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
+
 	c.startPostgres(ctx, t)
 	c.startTemporal(ctx, t)
 	c.startServers(ctx, t)
 	for _, host := range c.Hosts {
 		c.startAgent(ctx, t, host)
 	}
+
 	ready, stop := context.WithTimeout(ctx, startLimit)
 	defer stop()
 	Until(t, ready, "ready", func() error { return c.Unready(ready) })
 	return c
 }
 
+// logs is the directory with the log of each node.
 func (c *Cluster) logs() string { return filepath.Join(c.dir, "logs") }
 
+// close ends every process and unmounts the disks.
 func (c *Cluster) close(t testing.TB) {
 	t.Helper()
 	c.cancel()
+
 	for _, client := range slices.Concat(c.APIs, c.Directs) {
 		client.Close()
 	}
+
+	// Backward: the processes end before those that they need.
 	for _, node := range slices.Backward(c.Nodes) {
 		node.Thaw()
 		node.close()
 	}
+
 	for _, link := range c.Links {
 		link.close()
 	}
+
 	if t.Failed() {
-		kept, err := os.MkdirTemp("", "cyborg-logs-") //nolint:usetesting // it stays
+		kept, err := os.MkdirTemp("", "cyborg-logs-") //nolint:usetesting // it is to outlive the test
 		if err == nil {
 			err = os.CopyFS(kept, os.DirFS(c.logs()))
 		}
 		t.Logf("what the processes said is in %s (%v)", kept, err)
 	}
+
 	for _, disk := range c.Disks {
 		disk.unmount(t)
 	}
 }
 
-// add puts a node under supervision and lets it run.
+// add adds a node to the cluster, begins to supervise it, and lets it run.
 func (c *Cluster) add(ctx context.Context, node *Node) {
 	c.Nodes = append(c.Nodes, node)
 	go node.supervise(ctx)
 	node.Up()
 }
 
-// Node finds a node by its name.
+// Node returns the node with this name, which is that of the host for an agent.
+// It panics where there is none.
 func (c *Cluster) Node(name string) *Node {
 	for _, node := range c.Nodes {
 		if node.Name == name {
 			return node
 		}
 	}
+
 	panic("there is no node " + name)
 }
 
-// Link finds the link between two nodes.
+// Link returns the link from one node to another. It panics where there is
+// none.
 func (c *Cluster) Link(from, to string) *Link {
 	for _, link := range c.Links {
 		if link.From == from && link.To == to {
 			return link
 		}
 	}
+
 	panic(fmt.Sprintf("nothing links %s to %s", from, to))
 }
 
-// link makes a link.
+// link makes a link to the address target and returns the address of the link.
 func (c *Cluster) link(t testing.TB, from, to, target string) string {
 	t.Helper()
 	link, err := newLink(from, to, target)
@@ -163,28 +185,32 @@ func (c *Cluster) link(t testing.TB, from, to, target string) string {
 	return link.Address()
 }
 
-// startPostgres runs PostgreSQL with everything that keeps data safe, and makes
-// our database.
+// startPostgres runs PostgreSQL and makes Cyborg's database. fsync stays on, as
+// in production, unlike in other tests.
 func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 	t.Helper()
 	disk := c.disk(t, "postgres", filepath.Join(c.dir, "postgres"), 512<<20)
-	require.NoError(t, os.Chmod(disk, 0o711))
+	require.NoError(t, os.Chmod(disk, 0o711)) // PostgreSQL runs as an unprivileged user
+
 	config := postgres.Config{
 		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], DieWithParent: true,
 		Settings: map[string]string{"max_wal_size": "128MB", "min_wal_size": "32MB"},
 	}
+
 	node := newNode("postgres", NodePostgres, c.logs())
 	node.launch = func(ctx context.Context) (*instance, error) {
 		server, err := postgres.Start(ctx, config, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return nil, err
 		}
+
 		if c.records == "" {
 			if err := server.CreateDatabase(ctx, "cyborg"); err != nil {
 				return nil, errors.Join(err, server.Stop(ctx))
 			}
 			c.records = server.TCPURL("cyborg")
 		}
+
 		return &instance{
 			pid: server.PID(), done: server.Done(),
 			end: func() error { return server.Stop(context.WithoutCancel(ctx)) },
@@ -196,17 +222,23 @@ func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 			},
 		}, nil
 	}
+
 	node.Log = filepath.Join(config.Dir, "postgres.log")
+
+	// The first run makes the database. It happens before the node is supervised,
+	// because it sets c.records, which others read without a lock from then on.
 	run, err := node.launch(ctx)
 	require.NoError(t, err)
 	require.NoError(t, run.end())
+
 	c.add(ctx, node)
 	running, stop := context.WithTimeout(ctx, startLimit)
 	defer stop()
 	Until(t, running, "running", func() error { _, err := c.now(running); return err })
 }
 
-// databaseFor is the URL of the database for one of its clients.
+// databaseFor returns the URL of the database for one of its clients, through a
+// link of that client.
 func (c *Cluster) databaseFor(t testing.TB, client string) string {
 	t.Helper()
 	u, err := url.Parse(c.records)
@@ -215,68 +247,87 @@ func (c *Cluster) databaseFor(t testing.TB, client string) string {
 	return u.String()
 }
 
-// program is a node that is one of our binaries.
+// program returns a node that runs one of Cyborg's binaries, with a clock that
+// SetClock can change. An empty kind is for a program that is not a node of the
+// cluster.
 func (c *Cluster) program(t testing.TB, name string, kind NodeKind, binary string, env []string, args ...string) *Node {
 	t.Helper()
 	path := Binary(t, binary)
 	node := newNode(name, kind, c.logs())
 	require.NoError(t, node.SetClock(0))
+
 	env = slices.Concat(c.env, []string{clock.FileVariable + "=" + node.clock}, env)
 	node.launch = func(context.Context) (*instance, error) { return runProgram(path, node.Log, env, args...) }
 	return node
 }
 
+// startTemporal runs Temporal, with the program of the standalone.
 func (c *Cluster) startTemporal(ctx context.Context, t testing.TB) {
 	t.Helper()
 	ports := porttest.Ports(t, 2)
 	c.temporal = fmt.Sprintf("127.0.0.1:%d", ports[0])
+
 	c.add(ctx, c.program(t, "temporal", NodeTemporal, "cyborg-standalone",
 		[]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, "temporal")}, "temporal",
 		"--temporal-listen", c.temporal, "--temporal-ui-listen", fmt.Sprintf("127.0.0.1:%d", ports[1])))
 }
 
+// startServers migrates the database, runs two conductors and two APIs, and
+// makes the clients of each API.
 func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 	t.Helper()
 	migrate := c.program(t, "migrate", "", "cyborg", []string{"CYBORG_DATABASE_URL=" + c.records}, "migrate")
 	run, err := migrate.launch(ctx)
 	require.NoError(t, err)
+
 	<-run.done
 	code, _ := run.exit()
 	require.Zero(t, code, migrate.Said(1000))
+
 	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("conductor%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
 		c.add(ctx, c.program(t, name, NodeConductor, "cyborg", c.serverEnv(t, name),
 			"server", "--roles", "conductor", "--agent-listen", address, "--temporal-address", c.link(t, name, "temporal", c.temporal)))
 		c.metrics[name] = address
 	}
+
 	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("api%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
 		c.add(ctx, c.program(t, name, NodeAPI, "cyborg", c.serverEnv(t, name),
 			"server", "--roles", "api", "--listen", address, "--temporal-address", c.link(t, name, "temporal", c.temporal)))
 		c.metrics[name] = address
+
 		direct, err := apiclient.New(apiclient.Options{URL: "http://" + address, Token: c.options.Token})
 		require.NoError(t, err)
+
 		url := "http://" + c.link(t, Client, name, address)
 		linked, err := apiclient.New(apiclient.Options{URL: url, Token: c.options.Token})
 		require.NoError(t, err)
+
 		c.Directs, c.APIs, c.URLs = append(c.Directs, direct), append(c.APIs, linked), append(c.URLs, url)
 	}
+
 	c.API = c.Directs[0]
 }
 
-// serverEnv is what the environment of a server has and those of others do not.
+// serverEnv returns what only servers have in their environment: the database,
+// the credentials, and the services outside the cluster.
 func (c *Cluster) serverEnv(t testing.TB, name string) []string {
 	t.Helper()
 	env := []string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, name)}
+
 	if c.options.Token != "" {
 		env = append(env, fmt.Sprintf("CYBORG_API_TOKENS=[{name: tests, role: admin, token: %q}]", c.options.Token))
 	}
 	if c.options.Outside != nil {
 		env = append(env, c.options.Outside(func(to, address string) string { return c.link(t, name, to, address) })...)
 	}
+
 	return env
 }
 
+// startAgent runs the agent of a host, with links to both conductors and to
+// Temporal.
 func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	t.Helper()
 	state := c.disk(t, host, filepath.Join(c.StateDir, "agents", host), 32<<20)
@@ -285,13 +336,15 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 	}
 	require.NoError(t, writeBootID(c.root(host)))
+
 	var endpoints []string
 	for _, conductor := range []string{"conductor1", "conductor2"} {
 		endpoints = append(endpoints, "http://"+c.link(t, host, conductor, c.metrics[conductor]))
 	}
 	if len(c.Links)%2 == 0 {
-		slices.Reverse(endpoints) // not all to the same
+		slices.Reverse(endpoints) // so that not all agents begin with the same conductor
 	}
+
 	c.metrics[host] = porttest.Address(t)
 	c.add(ctx, c.program(t, host, NodeAgent, "cyborg-agent", []string{"CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)},
 		"--host", host, "--root", c.root(host), "--image-dir", images, "--state-dir", filepath.Join(state, "agent"),
@@ -301,96 +354,117 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 		"--metrics-listen", c.metrics[host]))
 }
 
-// NovaConfDir is from where the nova-compute of a host would read drop-ins.
+// NovaConfDir returns the directory from which the nova-compute of a host would
+// read configuration files. The agent writes there.
 func (c *Cluster) NovaConfDir(host string) string { return filepath.Join(c.dir, "nova.conf.d", host) }
 
-// Image makes an image that lies on a host, for cards of a type, and returns
-// its source.
+// Image writes an image into the image directory of a host, and returns the
+// source by which an operation names it.
 func (c *Cluster) Image(host, name string, content []byte) (string, error) {
 	return name, os.WriteFile(filepath.Join(c.dir, "images", host, name), content, 0o600)
 }
 
+// root is the directory that stands for / of a host's machine.
 func (c *Cluster) root(host string) string { return filepath.Join(c.dir, "roots", host) }
 
-// Reboot cuts a host's power and gives it a new boot id, which the next process
-// of its agent finds: whoever else lets the agent run or boots the host
-// meanwhile, no process sees two boots. It says whether the agent ran. Node.Up
+// Reboot cuts the power of a host and gives it a new boot id, which the next
+// process of its agent reads. The boot id changes only while no process of the
+// agent runs, also where others start the agent or boot the host at the same
+// time, so no process sees two boots. ran is whether the agent ran. Node.Up
 // lets it run again.
 func (c *Cluster) Reboot(host string) (ran bool, err error) {
 	return c.Node(host).PowerCut(func() error { return writeBootID(c.root(host)) })
 }
 
-// writeBootID gives a machine a new boot id, where a program finds it that
-// takes this directory for its root.
+// writeBootID gives a machine a new boot id. root is the directory that the
+// programs of the machine take for /.
 func writeBootID(root string) error {
 	return replaceFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"), uuid.NewString()+"\n")
 }
 
-// Unready says what does not run as it should.
+// Unready returns an error that names the first thing that is not ready: a node
+// that does not run, a process that does not answer, or a host that has not
+// reported its devices lately. It is nil where the cluster is ready. It uses no
+// link.
 func (c *Cluster) Unready(ctx context.Context) error {
 	for _, node := range c.Nodes {
 		if node.PID() == 0 {
 			return fmt.Errorf("%s does not run; it said:\n%s", node.Name, node.Said(500))
 		}
 	}
+
+	// LastSeen is a time of the database, so it is compared with its clock.
 	now, err := c.now(ctx)
 	if err != nil {
 		return err
 	}
+
 	for name, address := range c.metrics {
 		path := "/readyz?verbose"
 		if !strings.HasPrefix(name, "api") {
 			path = "/healthz"
 		}
+
 		if err := answers(ctx, "http://"+address+path); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
+
 	hosts, err := apiclient.Collect(c.API.Hosts(ctx, apiclient.Page{}))
 	if err != nil {
 		return err
 	}
+
 	for _, name := range c.Hosts {
 		i := slices.IndexFunc(hosts, func(h cyborg.Host) bool { return h.Name == name })
 		if i < 0 || hosts[i].Devices == 0 || now.Sub(hosts[i].LastSeen) > 4*time.Second {
 			return fmt.Errorf("host %s has not been heard", name)
 		}
 	}
+
 	return nil
 }
 
-// now is the time of the database.
+// now returns the time of the database.
 func (c *Cluster) now(ctx context.Context) (now time.Time, err error) {
 	conn, err := pgx.Connect(ctx, c.records)
 	if err != nil {
 		return now, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it was only read
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
+
 	return now, conn.QueryRow(ctx, "SELECT now()").Scan(&now)
 }
 
+// answers returns an error unless the URL answers with status 200 within 5
+// seconds.
 func answers(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
+
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
+
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("it answers %s", response.Status)
 	}
 	return nil
 }
 
-// Temporal is the address of its frontend, past the links.
+// Temporal returns the address of Temporal's frontend, past the links.
 func (c *Cluster) Temporal() string { return c.temporal }
 
-// Metrics are the URLs of the metrics of the processes that have some.
+// Metrics returns the URLs of the metrics of the APIs and agents, by name. They
+// lead past the links. The conductors are left out: their addresses are those
+// of the agent endpoints, which serve no metrics.
 func (c *Cluster) Metrics() map[string]string {
 	urls := map[string]string{}
 	for name, address := range c.metrics {
@@ -398,5 +472,6 @@ func (c *Cluster) Metrics() map[string]string {
 			urls[name] = "http://" + address + "/metrics"
 		}
 	}
+
 	return urls
 }

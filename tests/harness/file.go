@@ -6,9 +6,10 @@ import (
 	"path/filepath"
 )
 
-// replaceFile gives a file new content in one step, so that whoever reads it
-// meets the old text or the new one. Any number may do so at once, because each
-// writes a file of its own before the rename.
+// replaceFile gives a file new content in one step, so that a reader gets
+// either the old text or the new one, and never a part. Several callers may
+// replace the same file at once, because each writes a temporary file of its
+// own before the rename.
 func replaceFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// NodeKind is what a process of a cluster is.
+// NodeKind is the kind of a process of a cluster.
 type NodeKind string
 
 // The kinds of processes.
@@ -27,54 +27,66 @@ const (
 	NodeAgent     NodeKind = "agent"
 )
 
-// againAfter is how long a process that ended stays away before it is started
-// again.
+// againAfter is the pause before a process that has ended is started again. It
+// keeps a process that fails at its start from filling its log.
 const againAfter = 300 * time.Millisecond
 
-// Node is a process of a cluster. Whenever it ends it is started again, as a
-// service manager would, unless it is held down. Its methods may be called from
-// any goroutine.
+// Node is a process of a cluster. Whenever the process ends it is started
+// again, as a service manager would, unless it is held down. Its methods may be
+// called from any goroutine.
+//
+// The goroutine of supervise is the only one that starts processes. The other
+// methods say what should be, and send signals.
 type Node struct {
 	Name string
 	Kind NodeKind
-	// Log is the file with everything that it has said.
+	// Log is the file with everything that the process has printed.
 	Log string
 
-	launch func(ctx context.Context) (*instance, error)
-	clock  string // the file with how far its clock is off
+	launch func(ctx context.Context) (*instance, error) // starts the process
+	clock  string                                       // path of the file with the offset of its clock
 
-	power sync.Mutex // held by whoever cuts its power
+	// power is held during a power cut, so that cuts come one after the other. It
+	// is taken before mu.
+	power sync.Mutex
 
+	// mu guards the fields below.
 	mu       sync.Mutex
-	now      *instance // nil while it does not run
-	starting bool      // it is about to run
-	down     bool      // it is not to run
-	dark     bool      // it has no power, and cannot run whoever wants it to
-	closing  bool
-	changed  chan struct{} // closed, and replaced, whenever one of these changes
-	exits    []Exit
-	frozen   []int         // processes that were stopped with it: those of PostgreSQL outlive the first
-	over     chan struct{} // closed when it is supervised no more
+	now      *instance // the current run; nil while it does not run
+	starting bool      // supervise has decided to launch it, and now is not set yet
+	down     bool      // it is held down, until Up
+	dark     bool      // a power cut is under way; it does not run even after Up
+	closing  bool      // it is never to run again
+	// changed is closed, and replaced, whenever one of the fields above changes.
+	changed chan struct{}
+	exits   []Exit
+	// frozen are the processes that Freeze has suspended. Children are listed too,
+	// because those of PostgreSQL outlive their parent.
+	frozen []int
+	// over is closed when supervise has returned.
+	over chan struct{}
 }
 
 // Exit is one end of a process.
 type Exit struct {
 	At    time.Time
-	How   string
-	Code  int  // -1 where a signal ended it
-	Asked bool // by Kill or Stop
+	How   string // for people, such as "signal: killed"
+	Code  int    // exit code; -1 where a signal ended it
+	Asked bool   // it was to end, by Kill, Stop, PowerCut or the end of the test
 }
 
 // instance is one run of a node.
 type instance struct {
 	pid  int
-	done <-chan struct{}
-	// end asks it to stop in order.
+	done <-chan struct{} // closed when the process has ended
+	// end asks the process to stop in order.
 	end func() error
-	// exit says how it ended.
+	// exit returns how the process ended. It may be called once done is closed.
 	exit func() (code int, how string)
 }
 
+// newNode returns a node that is held down and not supervised yet. Its log lies
+// in dir.
 func newNode(name string, kind NodeKind, dir string) *Node {
 	return &Node{
 		Name: name, Kind: kind,
@@ -83,15 +95,17 @@ func newNode(name string, kind NodeKind, dir string) *Node {
 	}
 }
 
-// notify wakes whoever waits. The caller holds the lock.
+// notify wakes the goroutines that wait for a change. The caller holds mu.
 func (n *Node) notify() {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
 
-// supervise starts it again and again, until close.
+// supervise starts the process again whenever it has ended and is wanted, until
+// close.
 func (n *Node) supervise(ctx context.Context) {
 	defer close(n.over)
+
 	for n.awaitWanted() {
 		run, err := n.launch(ctx)
 		if err != nil {
@@ -99,13 +113,17 @@ func (n *Node) supervise(ctx context.Context) {
 			n.pause(ctx)
 			continue
 		}
+
 		n.mu.Lock()
 		n.now, n.starting = run, false
-		if n.down || n.dark || n.closing { // somebody wanted it gone meanwhile
+		// Kill and close see no process while it is being launched, so they leave it to
+		// this check to kill it.
+		if n.down || n.dark || n.closing {
 			_ = syscall.Kill(run.pid, syscall.SIGKILL)
 		}
 		n.notify()
 		n.mu.Unlock()
+
 		<-run.done
 		code, how := run.exit()
 		n.noteExit(Exit{At: time.Now(), How: how, Code: code})
@@ -113,43 +131,50 @@ func (n *Node) supervise(ctx context.Context) {
 	}
 }
 
-// awaitWanted returns true when it is to run, and false when it is never to run
-// again.
+// awaitWanted waits until the process is to run. It returns false where it is
+// never to run again. It sets starting under the same lock as it decides, so
+// that awaitGone does not miss a launch.
 func (n *Node) awaitWanted() bool {
 	for {
 		n.mu.Lock()
 		closing, wanted, changed := n.closing, !n.down && !n.dark, n.changed
 		n.starting = wanted && !closing
 		n.mu.Unlock()
+
 		switch {
 		case closing:
 			return false
 		case wanted:
 			return true
 		}
+
 		<-changed
 	}
 }
 
+// noteExit records how the process ended, or why it did not start.
 func (n *Node) noteExit(exit Exit) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	exit.Asked = n.down || n.dark || n.closing
 	n.exits = append(n.exits, exit)
 	n.now, n.starting = nil, false
 	n.notify()
 }
 
+// pause waits for againAfter, or until the context ends.
 func (n *Node) pause(ctx context.Context) {
 	timer := time.NewTimer(againAfter)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
 }
 
-// Up lets it run.
+// Up lets the node run. It undoes Kill, PowerCut and Stop, and returns at once.
 func (n *Node) Up() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -157,27 +182,29 @@ func (n *Node) Up() {
 	n.notify()
 }
 
-// Kill ends it as a power cut would, and holds it down. It returns false where
-// it did not run.
+// Kill ends the process without warning (SIGKILL), and holds the node down. It
+// returns when the process is gone, and false where it did not run.
 func (n *Node) Kill() bool {
 	n.mu.Lock()
 	n.down = true
 	run := n.now
 	n.notify()
 	n.mu.Unlock()
+
 	if run == nil {
 		return false
 	}
+
 	killed := syscall.Kill(run.pid, syscall.SIGKILL) == nil
-	n.Thaw() // those of its processes that stand still could not notice
+	n.Thaw() // frozen children could not notice the death of their parent, and would stay
 	<-run.done
 	return killed
 }
 
-// PowerCut kills it, has a change made while it does not run, and then holds it
-// down. It returns false where it did not run. Nothing else makes it run before
-// the change is made, and of several cuts one begins when the one before it is
-// over.
+// PowerCut kills the process, calls change while the node does not run, and
+// then holds the node down. ran is false where it did not run. Nothing can
+// start the process before change has returned, not even Up, and several power
+// cuts come one after the other.
 func (n *Node) PowerCut(change func() error) (ran bool, err error) {
 	n.power.Lock()
 	defer n.power.Unlock()
@@ -189,6 +216,7 @@ func (n *Node) PowerCut(change func() error) (ran bool, err error) {
 	return ran, change()
 }
 
+// setDark begins or ends the time without power.
 func (n *Node) setDark(dark bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -196,95 +224,113 @@ func (n *Node) setDark(dark bool) {
 	n.notify()
 }
 
-// awaitGone returns when it neither runs nor is about to.
+// awaitGone returns when the process does not run, and supervise is not about
+// to launch it.
 func (n *Node) awaitGone() {
 	for {
 		n.mu.Lock()
 		gone, changed := n.now == nil && !n.starting, n.changed
 		n.mu.Unlock()
+
 		if gone {
 			return
 		}
+
 		<-changed
 	}
 }
 
-// Stop asks it to stop, waits until it has, holds it down, and returns its exit
-// code.
+// Stop asks the process to stop, holds the node down, waits until the process
+// has ended, and returns its exit code. It returns an error where that takes
+// longer than stopLimit.
 func (n *Node) Stop() (int, error) {
 	n.mu.Lock()
 	n.down = true
 	run := n.now
 	n.notify()
 	n.mu.Unlock()
+
 	if run == nil {
 		return 0, nil
 	}
 	if err := run.end(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return -1, err
 	}
+
 	select {
 	case <-run.done:
 	case <-time.After(stopLimit):
-		_ = syscall.Kill(run.pid, syscall.SIGQUIT) // for its stacks
+		_ = syscall.Kill(run.pid, syscall.SIGQUIT) // it prints the stacks of its goroutines
 		<-run.done
 		return -1, fmt.Errorf("%s did not stop within %s; its stacks are in %s", n.Name, stopLimit, n.Log)
 	}
+
 	code, _ := run.exit()
 	return code, nil
 }
 
-// Freeze stops it in its tracks, with all that it has started; Thaw lets it go
-// on. It returns false where it does not run.
+// Freeze suspends the process and its children: their connections stay open,
+// and they do not answer until Thaw. It returns false where the process does
+// not run.
 func (n *Node) Freeze() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.now == nil {
 		return false
 	}
+
 	all := append([]int{n.now.pid}, family(n.now.pid)...)
 	for _, pid := range all {
-		_ = syscall.Kill(pid, syscall.SIGSTOP) // it may just have ended
+		_ = syscall.Kill(pid, syscall.SIGSTOP) // the process may just have ended
 	}
+
 	n.frozen = append(n.frozen, all...)
 	return true
 }
 
-// Thaw undoes Freeze.
+// Thaw resumes the processes that Freeze has suspended.
 func (n *Node) Thaw() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	for _, pid := range n.frozen {
-		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended
+		_ = syscall.Kill(pid, syscall.SIGCONT) // the process may have ended
 	}
 	n.frozen = nil
 }
 
-// Stacks ends it so that it tells what each of its goroutines does, which go to
-// its log, and returns how many there were. It is started again.
+// Stacks ends the process with SIGQUIT, so that Go prints the stacks of all
+// goroutines to its log, and returns how many goroutines there were. The
+// process is started again.
 func (n *Node) Stacks() (goroutines int, err error) {
 	n.mu.Lock()
 	run := n.now
 	n.mu.Unlock()
+
 	if run == nil {
 		return 0, fmt.Errorf("%s does not run", n.Name)
 	}
+
+	// The log may hold stacks of earlier runs: only what is added counts.
 	before, err := os.Stat(n.Log)
 	if err != nil {
 		return 0, err
 	}
+
 	if err := syscall.Kill(run.pid, syscall.SIGQUIT); err != nil {
 		return 0, err
 	}
 	<-run.done
+
 	text, err := os.ReadFile(n.Log)
 	if err != nil {
 		return 0, err
 	}
+
 	return bytes.Count(text[before.Size():], []byte("\ngoroutine ")), nil
 }
 
-// PID is its process id; 0 while it does not run.
+// PID returns the process id; 0 while the process does not run.
 func (n *Node) PID() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -294,53 +340,60 @@ func (n *Node) PID() int {
 	return n.now.pid
 }
 
-// Exits is how it has ended so far.
+// Exits returns how the process has ended so far, oldest first.
 func (n *Node) Exits() []Exit {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return append([]Exit(nil), n.exits...)
 }
 
-// SetClock puts its clock forward, or back.
+// SetClock makes the clock of the process wrong by this much, from now on:
+// ahead where the offset is positive. It lasts over restarts.
 func (n *Node) SetClock(offset time.Duration) error {
 	return replaceFile(n.clock, offset.String())
 }
 
-// Said is the end of what it has said.
+// Said returns the end of what the process has printed, at most so many bytes;
+// where the log cannot be read, the error instead.
 func (n *Node) Said(most int) string {
 	text, err := os.ReadFile(n.Log)
 	if err != nil {
 		return err.Error()
 	}
+
 	return string(text[max(0, len(text)-most):])
 }
 
-// close ends it for good.
+// close kills the process for good, and returns when supervise has ended.
 func (n *Node) close() {
 	n.mu.Lock()
 	n.closing = true
 	run := n.now
 	n.notify()
 	n.mu.Unlock()
+
 	if run != nil {
-		_ = syscall.Kill(run.pid, syscall.SIGKILL) // it may just have ended
+		_ = syscall.Kill(run.pid, syscall.SIGKILL) // the process may just have ended
 	}
+
 	<-n.over
 }
 
-// runProgram starts a binary whose words go to a file. It dies with this
-// process, however that dies.
+// runProgram starts a binary that prints to the end of the log. The binary dies
+// with this process, however this process dies.
 func runProgram(path, log string, env []string, args ...string) (*instance, error) {
 	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(path, args...) //nolint:noctx // it outlives any context but the cluster
+
+	cmd := exec.Command(path, args...) //nolint:noctx // the node ends it, not a context
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, output, output
 	done, err := startChild(cmd, syscall.SIGKILL)
 	if err := errors.Join(err, output.Close()); err != nil {
 		return nil, err
 	}
+
 	return &instance{
 		pid: cmd.Process.Pid, done: done,
 		end:  func() error { return cmd.Process.Signal(syscall.SIGTERM) },
@@ -348,28 +401,33 @@ func runProgram(path, log string, env []string, args ...string) (*instance, erro
 	}, nil
 }
 
-// family are the children of a process.
+// family returns the process ids of the children of a process. It does not
+// return their children.
 func family(parent int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
 	}
+
 	var children []int
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
 			continue
 		}
-		// proc_pid_stat(5): the state and the parent come after the name, which is in
-		// parentheses and may hold anything.
+
+		// proc_pid_stat(5): the state and the parent come after the name. The name is
+		// in parentheses and may itself hold spaces and parentheses.
 		text, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "stat"))
 		if err != nil {
 			continue
 		}
+
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		if len(fields) > 1 && fields[1] == strconv.Itoa(parent) {
 			children = append(children, pid)
 		}
 	}
+
 	return children
 }

@@ -15,60 +15,69 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stopLimit is how long a process may take to stop in order.
+// stopLimit is how long a process may take for an orderly stop. It is generous
+// for a busy machine: it ends what hangs, and measures nothing.
 const stopLimit = 10 * time.Minute
 
 // process is a program that a test runs, kills and runs again. Its methods fail
-// the test where something goes wrong.
+// the test on an error, and are for the goroutine of the test only.
 type process struct {
-	name   string // of the binary
+	name   string // name of the binary
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when it has ended
-	output *output
+	exited chan struct{} // closed when the current run has ended; nil before the first
+	output *output       // of all runs
 }
 
+// newProcess returns a process of this binary, which does not run yet.
 func newProcess(name string) process { return process{name: name, output: &output{}} }
 
-// start runs the program and returns at once.
+// start runs the program and returns at once. The first call registers the
+// check for defects, so that it happens once, over the output of all runs.
 func (p *process) start(t testing.TB, env []string, args ...string) {
 	t.Helper()
 	if p.cmd == nil {
 		t.Cleanup(func() { p.requireNoDefect(t) })
 	}
+
 	p.cmd = exec.Command(Binary(t, p.name), args...) //nolint:noctx // it outlives any context but the test
 	p.cmd.Env = env
 	require.NoError(t, p.output.open())
 	p.cmd.Stdout, p.cmd.Stderr = p.output.file, p.output.file
-	exited, err := startChild(p.cmd, syscall.SIGTERM) // in order: a standalone has a PostgreSQL to stop
+
+	exited, err := startChild(p.cmd, syscall.SIGTERM) // not SIGKILL: a standalone has to stop its PostgreSQL
 	require.NoError(t, err)
 	p.exited = exited
 }
 
-// startChild starts a program in a process group of its own, which gets the
-// signal when this process dies, however it dies. The channel is closed when it
-// has ended; its state says how.
+// startChild starts a program in a process group of its own, so that Ctrl-C at
+// the terminal does not reach it. The program gets the signal when this process
+// dies, however it dies. The channel is closed when the program has ended; then
+// cmd.ProcessState says how.
 func startChild(cmd *exec.Cmd, orphaned syscall.Signal) (exited chan struct{}, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: orphaned}
 	exited = make(chan struct{})
 	started := make(chan error)
+
 	go func() {
 		// To the kernel the parent is this thread, not the process (prctl(2),
 		// PR_SET_PDEATHSIG), so it stays as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
+
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // whoever cares reads ProcessState
+			_ = cmd.Wait() // callers read ProcessState
 			close(exited)
 		}
 	}()
+
 	return exited, <-started
 }
 
-// requireNoDefect fails the test where the process has told of a defect of
-// ours: an answer with status 500, a panic, or anything else of kind internal.
-// Nothing that a test does to it, kills included, may bring one about.
+// requireNoDefect fails the test where the output of the process shows a
+// defect: an answer with status 500, a panic, or an error of kind internal.
+// Nothing that a test does to a process may cause one, not even a kill.
 func (p *process) requireNoDefect(t testing.TB) {
 	t.Helper()
 	for line := range strings.Lines(p.Output()) {
@@ -78,67 +87,76 @@ func (p *process) requireNoDefect(t testing.TB) {
 	}
 }
 
+// defectPattern matches the log lines of a defect, as text and as JSON.
 var defectPattern = regexp.MustCompile(`\bstatus=500\b|\bkind=internal\b|"status":500\b|"kind":"internal"|^panic: |^fatal error: `)
 
-// Kill ends it as a power cut would: kill -9.
+// Kill ends the process like a power cut (SIGKILL), and returns when it is
+// gone.
 func (p *process) Kill(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Kill())
 	<-p.exited
 }
 
-// Stop ends it as Ctrl-C does and returns its exit code.
+// Stop ends the process like Ctrl-C (SIGINT) and returns its exit code. The
+// test fails where that takes longer than stopLimit.
 func (p *process) Stop(t testing.TB) int {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
+
 	select {
 	case <-p.exited:
 	case <-time.After(stopLimit):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // for its stacks
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it prints the stacks of its goroutines
 		<-p.exited
 		t.Fatalf("%s did not stop:\n%s", p.name, p.output)
 	}
+
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Signal sends it a signal.
+// Signal sends a signal to the process.
 func (p *process) Signal(t testing.TB, signal syscall.Signal) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(signal))
 }
 
-// WaitExit waits until it has ended by itself and returns its exit code.
+// WaitExit waits until the process has ended by itself, at most stopLimit, and
+// returns its exit code.
 func (p *process) WaitExit(t testing.TB) int {
 	t.Helper()
+
 	select {
 	case <-p.exited:
 	case <-time.After(stopLimit):
 		t.Fatalf("%s did not end:\n%s", p.name, p.output)
 	}
+
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Freeze stops it in its tracks, connections and all; Thaw lets it go on as if
-// nothing had happened.
+// Freeze suspends the process: its connections stay open, and it does not
+// answer until Thaw. Its children are not suspended.
 func (p *process) Freeze(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 }
 
-// Thaw undoes Freeze.
+// Thaw resumes a process that Freeze has suspended.
 func (p *process) Thaw(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// PID is its process id.
+// PID returns the process id of the current or last run.
 func (p *process) PID() int { return p.cmd.Process.Pid }
 
-// Running says whether it lives.
+// Running reports whether the process runs. A frozen one does.
 func (p *process) Running() bool {
 	if p.exited == nil {
 		return false
 	}
+
 	select {
 	case <-p.exited:
 		return false
@@ -147,33 +165,42 @@ func (p *process) Running() bool {
 	}
 }
 
-// Output is what it has said so far, over all its runs.
+// Output returns everything that the process has printed so far, in all its
+// runs.
 func (p *process) Output() string { return p.output.String() }
 
-// output keeps what a process says, in a file without a name: unlike a pipe it
-// lets the process go on when this one has died.
+// output keeps what a process prints, in a file without a name. Unlike a pipe,
+// a file does not block or fail the writer when this process has died, so that
+// an orderly stop can complete.
 type output struct{ file *os.File }
 
-// open makes the file, once.
+// open creates the file at the first call. The file loses its name at once, so
+// that nothing is left where this process is killed.
 func (o *output) open() error {
 	if o.file != nil {
 		return nil
 	}
+
 	file, err := os.CreateTemp("", "cyborg-output-")
 	if err != nil {
 		return err
 	}
+
 	o.file = file
 	return os.Remove(file.Name())
 }
 
+// String returns the content; where it cannot be read, the error instead,
+// because it goes into the message of a test that fails anyway.
 func (o *output) String() string {
 	if o.file == nil {
 		return ""
 	}
+
 	text, err := io.ReadAll(io.NewSectionReader(o.file, 0, math.MaxInt64))
 	if err != nil {
 		return err.Error()
 	}
+
 	return string(text)
 }

@@ -15,74 +15,88 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// Service is a stub of one of OpenStack's services, always at the same address,
-// that can be away, slow or wrong. What it knows is the handler's, and outlives
-// its being away. Its methods may be called from any goroutine.
+// Service is a stub of one of OpenStack's services that a test can make
+// unreachable, slow or faulty. It always has the same address. The state
+// belongs to the handler, so it survives Down. Its methods may be called from
+// any goroutine.
 type Service struct {
 	Name    string
 	Address string // on loopback
 
 	handler http.Handler
 
+	// mu guards the fields below.
 	mu       sync.Mutex
-	server   *http.Server // nil while it is away
+	server   *http.Server // nil while the service is down
 	listener net.Listener // of the server
 	trouble  Trouble
-	changed  chan struct{} // closed, and replaced, whenever the trouble changes
+	// changed is closed, and replaced, whenever the trouble changes. It wakes the
+	// requests that wait.
+	changed chan struct{}
 }
 
-// Trouble is how the requests of a service go wrong.
+// Trouble is how the requests of a service go wrong. The zero value is no
+// trouble.
 type Trouble struct {
-	// Status is answered to each request, and nothing is done.
+	// Status is the status of every answer. The handler does not get the request.
 	Status int
-	// Lost has each request done, and the connection broken instead of an answer.
+	// Lost has the handler do each request, and then breaks the connection instead
+	// of an answer: the client cannot know whether the request was done.
 	Lost bool
-	// Slow is how long each request waits before.
+	// Slow is how long each request waits before anything is done.
 	Slow time.Duration
 }
 
-// StartService lets the handler answer at an address of its own. The test's
-// cleanup ends it.
+// StartService runs a service with this handler at a free address of loopback.
+// The test's cleanup ends it.
 func StartService(t testing.TB, name string, handler http.Handler) *Service {
 	t.Helper()
 	s := &Service{
 		Name: name, Address: porttest.Address(t), handler: handler, changed: make(chan struct{}),
 	}
+
 	require.NoError(t, s.Up())
 	t.Cleanup(s.Down)
 	return s
 }
 
-// Down breaks every connection, and refuses new ones until Up.
+// Down breaks every connection. New ones are refused until Up.
 func (s *Service) Down() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
-		_ = s.server.Close()   // it is gone in any case
-		_ = s.listener.Close() // the server may not have got it yet, and then its address stays taken for a moment
+		_ = s.server.Close() // an error does not matter: the server is discarded
+		// Serve may not have taken the listener yet; then Close of the server does not
+		// close it, and the address would still be in use at the next Up.
+		_ = s.listener.Close()
 		s.server = nil
 	}
 }
 
-// Up lets it answer again.
+// Up makes the service answer again at the same address. It does nothing where
+// the service is up.
 func (s *Service) Up() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
 		return nil
 	}
+
 	listener, err := net.Listen("tcp", s.Address) //nolint:noctx // loopback
 	if err != nil {
 		return err
 	}
+
 	s.server = &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}
 	s.listener = listener
+
 	go s.server.Serve(listener) //nolint:errcheck // Down ends it
 	return nil
 }
 
-// Disturb has requests go wrong from now on; the zero Trouble ends that, also
-// for those that wait.
+// Disturb makes requests go wrong from now on. Requests that wait stop waiting,
+// and are still treated as the trouble before demands. The zero Trouble heals
+// the service.
 func (s *Service) Disturb(trouble Trouble) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,39 +105,44 @@ func (s *Service) Disturb(trouble Trouble) {
 	s.changed = make(chan struct{})
 }
 
+// serve answers one request according to the trouble at its arrival.
 func (s *Service) serve(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	trouble, changed := s.trouble, s.changed
 	s.mu.Unlock()
+
 	if trouble.Slow > 0 && !waited(r.Context(), trouble.Slow, changed) {
 		return
 	}
+
 	switch {
 	case trouble.Status != 0:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(trouble.Status)
-		// Placement finds its words in "errors", the others in "error"; the code is
-		// that of its conflicts.
+		// Clients of Placement read "errors", those of the other services "error". The
+		// code is the one of Placement's conflicts of generations.
 		_, _ = fmt.Fprintf(w, `{"errors": [{"status": %d, "code": "placement.concurrent_update", "detail": "told to fail"}],`+
-			` "error": {"code": %[1]d, "message": "told to fail"}}`, trouble.Status) // a client that is gone is no matter of ours
+			` "error": {"code": %[1]d, "message": "told to fail"}}`, trouble.Status) // it fails only where the client is gone
 	case trouble.Lost:
 		s.handler.ServeHTTP(httptest.NewRecorder(), r)
-		panic(http.ErrAbortHandler)
+		panic(http.ErrAbortHandler) // net/http breaks the connection, and logs nothing
 	default:
 		s.handler.ServeHTTP(w, r)
 	}
 }
 
-// waited says that the client is still there after that time, or when something
-// has changed before.
+// waited waits for the given time, or until changed is closed. It returns false
+// where the client went away before that.
 func waited(ctx context.Context, d time.Duration, changed <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 	case <-changed:
 	case <-ctx.Done():
 		return false
 	}
+
 	return true
 }

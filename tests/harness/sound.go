@@ -15,15 +15,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// settleLimit is how long the system may take to come to rest after a kill: a
-// heartbeat timeout, the agent's absence, a reconcile round, and a busy
-// machine. Like every limit here it ends what hangs, and says nothing about
-// speed.
+// settleLimit is how long the system may take to come to rest after a kill.
+// Rest needs a heartbeat timeout, the detection that an agent is away, and a
+// round of reconciliation, on a busy machine.
 const settleLimit = 15 * time.Minute
 
-// ParkDir is where the fake cards of a host are.
+// ParkDir returns the directory with the fake cards of a host.
 func (s *System) ParkDir(host string) string { return s.parkDir(host, "fake") }
 
+// parkDir is ParkDir for a backend that has another name than "fake".
 func (s *System) parkDir(host, backend string) string {
 	if s.parks != "" {
 		return filepath.Join(s.parks, host)
@@ -31,7 +31,8 @@ func (s *System) parkDir(host, backend string) string {
 	return filepath.Join(s.StateDir, "agents", host, "backends", backend)
 }
 
-// Bench is the hand on the fake cards of a host.
+// Bench returns the access to the fake cards of a host: it reads and changes
+// them like a person at the machine.
 func (s *System) Bench(host string) fake.Bench { return fake.NewBench(s.ParkDir(host)) }
 
 // Accelerators lists all accelerators.
@@ -50,15 +51,20 @@ func (s *System) Operations(t testing.TB) []apiclient.Operation {
 	return all
 }
 
-// RequireSound waits until no operation is under way and then asserts what must
-// always be true at rest: every operation has ended and says how, no claim is
-// left, nothing is fenced without a reason, each handle's holder is confirmed,
-// each fake card and each journal is attached exactly where the records say so,
-// and the events lead to the records.
+// RequireSound waits until no operation is under way and everything is true
+// that must be true at rest; the test fails after settleLimit. At rest
+//
+//   - every operation has ended, with a time, and with an error where it failed;
+//   - no accelerator is claimed, and none is fenced without a reason;
+//   - the holder of each handle is confirmed;
+//   - exactly the handles that the records say are attached on the fake cards and
+//     in the journals;
+//   - the events lead to the recorded values.
 func RequireSound(t testing.TB, s *Standalone) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleLimit)
 	defer cancel()
+
 	Until(t, ctx, "at rest and sound", func() error {
 		if !s.Running() {
 			t.Fatalf("the standalone has ended (%s):\n%s", s.cmd.ProcessState, s.output)
@@ -67,12 +73,14 @@ func RequireSound(t testing.TB, s *Standalone) {
 	})
 }
 
-// Unsound says what is not yet, or not at all, as RequireSound wants it.
+// Unsound returns an error that names the first thing that is not, or not yet,
+// as RequireSound demands; nil where the system is at rest and sound.
 func (s *System) Unsound(ctx context.Context) error {
 	operations, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}))
 	if err != nil {
 		return err
 	}
+
 	for _, op := range operations {
 		switch {
 		case !op.State.Ended():
@@ -83,10 +91,12 @@ func (s *System) Unsound(ctx context.Context) error {
 			return fmt.Errorf("operation %s %s ended %s, but not why", op.Kind, op.ID, op.State)
 		}
 	}
+
 	accelerators, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
 	if err != nil {
 		return err
 	}
+
 	for i := range accelerators {
 		if err := s.unsoundAccelerator(ctx, &accelerators[i]); err != nil {
 			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
@@ -95,9 +105,12 @@ func (s *System) Unsound(ctx context.Context) error {
 			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
 		}
 	}
+
 	return s.unsoundJournals(ctx, accelerators)
 }
 
+// unsoundAccelerator compares one accelerator with itself and, where it is a
+// fake one, with its card. It returns an error where it is not sound.
 func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerator) error {
 	switch {
 	case a.Claim != nil:
@@ -107,9 +120,11 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 	case a.Fence != nil && a.Fence.Reason == "":
 		return fmt.Errorf("fenced without a reason")
 	}
+
 	if a.Driver != "fake" {
 		return nil
 	}
+
 	device, err := s.API.Device(ctx, a.DeviceUUID)
 	if err != nil {
 		return err
@@ -118,21 +133,26 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 	if err != nil {
 		return err
 	}
-	hardware := map[string]bool{}
+
+	// A card has one or more regions. The region of this accelerator is the one
+	// with one of its handles.
+	hardware := map[string]bool{} // attached, by address
 	for _, region := range card.Deployables {
 		mine := false
 		for address, handle := range region.Handles {
 			hardware[address] = handle.Attached
 			mine = mine || slices.ContainsFunc(a.Handles, func(h cyborg.AttachHandle) bool { return h.Identity == address })
 		}
+
 		switch {
-		case !mine:
+		case !mine: // it belongs to another accelerator
 		case a.Lifecycle != cyborg.LifecycleError && region.Installed != (a.Lifecycle == cyborg.LifecycleReady):
 			return fmt.Errorf("it is %s, and installed on the card is %v", a.Lifecycle, region.Installed)
 		case region.BitstreamID != a.BitstreamID:
 			return fmt.Errorf("it has image %q in the records and %q on the card", a.BitstreamID, region.BitstreamID)
 		}
 	}
+
 	for _, handle := range a.Handles {
 		recorded := handle.Holder != nil && handle.Holder.Kind == cyborg.HolderHost
 		if handle.Holder != nil && handle.AttachedAt.IsZero() {
@@ -142,5 +162,6 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 			return fmt.Errorf("handle %s: attached is %v on the card and %v in the records", handle.Identity, hardware[handle.Identity], recorded)
 		}
 	}
+
 	return nil
 }

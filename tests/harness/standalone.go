@@ -1,6 +1,11 @@
-// Package harness runs the built binaries as their users do, for the
-// whole-system tests: a standalone in a directory of its own, on free ports,
-// that can be killed and started again.
+// Package harness runs the built binaries as their users do, for the tests of
+// the whole system: a standalone (Start), or a cluster of separate processes
+// whose network, disks and clocks a test can disturb (StartCluster). Everything
+// has a directory of its own and free ports, and can be killed and started
+// again.
+//
+// All times here are limits for a busy machine. They end what hangs, and
+// measure nothing.
 package harness
 
 import (
@@ -24,63 +29,69 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// startLimit is how long a standalone may take to be ready on a busy machine of
+// startLimit is how long a system may take to get ready on a busy machine with
 // two cores.
 const startLimit = 15 * time.Minute
 
-// Options says what standalone to run. The zero value is one fake host.
+// Options are the options of a standalone. The zero value has one fake host.
 type Options struct {
+	// Hosts are the values of the flag --hosts, such as fake:2xfpga,1xgpu.
 	Hosts []string
-	// Dir is where the state directory, and whatever lies beside it, is made; empty
-	// for a new directory.
+	// Dir is the directory in which the state directory and everything else is
+	// made; empty for a new one.
 	Dir string
 	// Env is added to the environment, such as CYBORG_OPERATIONS_AGENT_WAIT=2s.
 	Env []string
-	// Token is a static token of an admin. Without it, and where Env says of no
-	// other credential, everybody is admin.
+	// Token is a static token of an admin. Where it is empty and Env configures no
+	// other credentials, everybody is admin.
 	Token string
 }
 
-// Standalone is a running standalone. Its methods fail the test where something
-// goes wrong.
+// Standalone is a standalone in a process of its own. Its methods fail the test
+// on an error.
 type Standalone struct {
 	System
 
-	// URL is the API's.
+	// URL is the URL of its API.
 	URL string
-	// Temporal is the address of the embedded frontend.
+	// Temporal is the address of the frontend of the embedded Temporal.
 	Temporal string
 
 	process
 	options Options
-	env     []string
-	agents  string // address of the agent endpoint
+	env     []string // of the process
+	agents  string   // address of the agent endpoint
 }
 
-// databaseURL is that of the records: in the PostgreSQL that the standalone was
-// given, or in its private one, which listens on a Unix socket only.
+// databaseURL returns the URL of the database: in the PostgreSQL that the
+// options name, or in the standalone's own PostgreSQL, which listens only on a
+// Unix socket.
 func (s *Standalone) databaseURL() (string, error) {
 	for _, variable := range s.options.Env {
 		if given, ok := strings.CutPrefix(variable, "CYBORG_DATABASE_URL="); ok {
 			return given, nil
 		}
 	}
-	// postmaster.pid: the fourth line is the port, the fifth the directory of the
-	// socket.
+
+	// PostgreSQL writes the port into the fourth line of postmaster.pid, and the
+	// directory of the socket into the fifth.
 	text, err := os.ReadFile(filepath.Join(s.StateDir, "postgres", "data", "postmaster.pid"))
 	if err != nil {
 		return "", err
 	}
+
 	lines := strings.Split(string(text), "\n")
 	if len(lines) < 5 {
 		return "", fmt.Errorf("postmaster.pid has %d lines", len(lines))
 	}
+
 	query := url.Values{"port": {lines[3]}, "host": {lines[4]}}
 	return (&url.URL{Scheme: "postgres", User: url.User("cyborg"), Path: "/cyborg", RawQuery: query.Encode()}).String(), nil
 }
 
-// Binary returns the path of a built binary. They are in bin/ of the
-// repository, where "make build" puts them, or in $CYBORG_BIN.
+// Binary returns the path of a built binary. The binaries are in $CYBORG_BIN,
+// or else in bin/ of the repository, where "make build" puts them. The test
+// fails where the binary does not exist.
 func Binary(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("CYBORG_BIN")
@@ -88,10 +99,13 @@ func Binary(t testing.TB, name string) string {
 		_, file, _, _ := runtime.Caller(0)
 		dir = filepath.Join(filepath.Dir(file), "..", "..", "bin")
 	}
+
 	path, err := filepath.Abs(filepath.Join(dir, name))
 	require.NoError(t, err)
+
 	_, err = os.Stat(path)
 	require.NoError(t, err, "run make build first")
+
 	return path
 }
 
@@ -105,17 +119,19 @@ func Start(t testing.TB, options Options) *Standalone {
 	return s
 }
 
-// New settles where a standalone will run, and runs nothing yet. The test's
-// cleanup stops it.
+// New chooses the directory and the ports of a standalone, and does not run it
+// yet: Launch does. The test's cleanup stops it.
 func New(t testing.TB, options Options) *Standalone {
 	t.Helper()
 	if len(options.Hosts) == 0 {
 		options.Hosts = []string{"fake:2xfpga,1xgpu"}
 	}
+
 	dir := options.Dir
 	if dir == "" {
 		dir = Place(t)
 	}
+
 	ports := porttest.Ports(t, 4)
 	s := &Standalone{
 		System:   System{StateDir: filepath.Join(dir, "state")},
@@ -125,20 +141,24 @@ func New(t testing.TB, options Options) *Standalone {
 		options:  options,
 		agents:   fmt.Sprintf("127.0.0.1:%d", ports[1]),
 	}
+
 	s.env = Environ(dir,
 		fmt.Sprintf("CYBORG_API_LISTEN=127.0.0.1:%d", ports[0]),
 		"CYBORG_AGENT_ENDPOINT_LISTEN="+s.agents,
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_LISTEN=127.0.0.1:%d", ports[2]),
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_UI_LISTEN=127.0.0.1:%d", ports[3]),
 	)
+
 	if options.Token != "" {
 		s.env = append(s.env, fmt.Sprintf("CYBORG_API_TOKENS=[{name: tests, role: admin, token: %q}]", options.Token))
 	}
-	s.env = append(s.env, options.Env...)
+	s.env = append(s.env, options.Env...) // last, so that a test can override the above
+
 	s.database = s.databaseURL
 	var err error
 	s.API, err = apiclient.New(apiclient.Options{URL: s.URL, Token: options.Token})
 	require.NoError(t, err)
+
 	t.Cleanup(func() {
 		s.API.Close()
 		if s.Running() {
@@ -148,61 +168,72 @@ func New(t testing.TB, options Options) *Standalone {
 			t.Logf("standalone said:\n%s", s.output)
 		}
 	})
+
 	return s
 }
 
-// placePrefix is how the names of the directories of tests begin.
+// placePrefix is the prefix of the names of the tests' directories. sweepDisks
+// finds them by it.
 const placePrefix = "cyborg-"
 
-// Place makes a directory that is gone after the test. Unlike t.TempDir's the
-// unprivileged PostgreSQL can reach it, and its name is short enough for a
-// socket's.
+// Place makes a directory that is removed after the test. Unlike the
+// directories of t.TempDir, it can be reached by a PostgreSQL that runs as an
+// unprivileged user, and its name is short enough for the path of a Unix socket
+// (unix(7): 108 bytes).
 func Place(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", placePrefix) //nolint:usetesting // see above
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
+
 	t.Cleanup(func() {
 		_ = os.RemoveAll(dir) // a leftover directory does no harm
 	})
+
 	return dir
 }
 
-// Launch starts the process and returns at once.
+// Launch starts the process and returns at once. WaitReady waits for it.
 func (s *Standalone) Launch(t testing.TB) {
 	t.Helper()
 	args := []string{"--state-dir", s.StateDir}
 	for _, host := range s.options.Hosts {
 		args = append(args, "--hosts", host)
 	}
+
 	s.start(t, s.env, args...)
 }
 
 // WaitReady returns when every check of /readyz passes and every host has
-// reported.
+// reported. The test fails where the process ends first, or after startLimit.
 func (s *Standalone) WaitReady(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
+
 	Until(t, ctx, "ready", func() error {
 		select {
 		case <-s.exited:
 			t.Fatalf("standalone ended instead of getting ready:\n%s", s.output)
 		default:
 		}
+
 		if err := answers(ctx, s.URL+"/readyz"); err != nil {
 			return err
 		}
+
 		hosts, err := apiclient.Collect(s.API.Hosts(ctx, apiclient.Page{}))
 		if err != nil {
 			return err
 		}
+
 		live := 0
 		for _, host := range hosts {
 			if !host.Silent {
 				live++
 			}
 		}
+
 		if live < len(s.options.Hosts) {
 			return fmt.Errorf("%d of %d hosts have reported", live, len(s.options.Hosts))
 		}
@@ -210,31 +241,38 @@ func (s *Standalone) WaitReady(t testing.TB) {
 	})
 }
 
-// Restart starts it again on the same state and waits until it is ready.
+// Restart starts the standalone again after its end, on the same state, and
+// waits until it is ready.
 func (s *Standalone) Restart(t testing.TB) {
 	t.Helper()
 	s.Launch(t)
 	s.WaitReady(t)
 }
 
-// AgentEndpoint is the URL that agents report to.
+// AgentEndpoint returns the URL that agents report to.
 func (s *Standalone) AgentEndpoint() string { return "http://" + s.agents }
 
-// Until calls check until it returns nil, and fails the test when ctx ends
-// before.
+// Until calls check every 50 ms until it returns nil. It fails the test when
+// ctx ends before that, with the last error of check; what names the awaited
+// state in that message, such as "ready".
 func Until(t testing.TB, ctx context.Context, what string, check func() error) { //nolint:revive // t first, as everywhere
 	t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
+
 	var last error
 	for {
 		err := check()
 		if err == nil {
 			return
 		}
-		if last == nil || ctx.Err() == nil { // the end of ctx is no news
+
+		// Once ctx has ended, check fails because of that. The error before it says
+		// what was missing.
+		if last == nil || ctx.Err() == nil {
 			last = err
 		}
+
 		select {
 		case <-ctx.Done():
 			t.Fatalf("not %s in time: %v", what, last)
@@ -243,28 +281,32 @@ func Until(t testing.TB, ctx context.Context, what string, check func() error) {
 	}
 }
 
-// CLI runs the cyborg client against the standalone and returns what it printed
-// and its exit code.
+// CLI runs the command line client against the standalone, and returns what it
+// printed and its exit code.
 func (s *Standalone) CLI(t testing.TB, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return s.runToEnd(t, "cyborg", args...)
 }
 
 // Refused runs another standalone with the same configuration on the same
-// state, and returns what it printed and its exit code. It is for one that does
-// not get as far as to run: otherwise the test fails when startLimit is over.
+// state, and returns what it printed and its exit code. It is for a standalone
+// that refuses to start: the test fails where it still runs after startLimit.
 func (s *Standalone) Refused(t testing.TB, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return s.runToEnd(t, "cyborg-standalone", append([]string{"--state-dir", s.StateDir}, args...)...)
 }
 
+// runToEnd runs a binary in the environment of a client, and returns what it
+// printed and its exit code. An exit code other than 0 does not fail the test.
 func (s *Standalone) runToEnd(t testing.TB, binary string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
+
 	cmd := exec.CommandContext(ctx, Binary(t, binary), args...)
 	cmd.Env = s.Environ()
-	cmd.WaitDelay = time.Second // what it leaves behind may hold the pipes
+	cmd.WaitDelay = time.Second // a child that outlives it may keep the pipes open
+
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	failure := cmd.Run()
@@ -272,15 +314,18 @@ func (s *Standalone) runToEnd(t testing.TB, binary string, args ...string) (stdo
 	if failure != nil && !errors.As(failure, &exit) {
 		require.NoError(t, failure)
 	}
+
 	require.NoError(t, ctx.Err(), "%s did not end:\n%s%s", binary, &out, &err)
 	return out.String(), err.String(), cmd.ProcessState.ExitCode()
 }
 
-// Environ is the environment of a client on the same machine.
+// Environ returns the environment of a client on the same machine: that of the
+// standalone, with its URL and the token.
 func (s *Standalone) Environ() []string {
 	env := append(slices.Clone(s.env), "CYBORG_URL="+s.URL)
 	if s.options.Token != "" {
 		env = append(env, "CYBORG_TOKEN="+s.options.Token)
 	}
+
 	return env
 }

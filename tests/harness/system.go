@@ -4,17 +4,22 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// System is what there is to look at of what runs: its API, its records, the
-// state of its hosts.
+// System gives a test access to a running system: to its API, to its database,
+// and to the state of its hosts. Standalone and Cluster embed it.
 type System struct {
 	API *apiclient.Client
-	// StateDir is where state outlives kills: that of the agent of a host in
-	// agents/HOST.
+	// StateDir is the directory of the state that outlives kills. The agent of a
+	// host has its state in agents/HOST below it.
 	StateDir string
 
-	parks    string // the fake cards of a host are in a directory of this one; in its agent's state where it is empty
+	// parks is the directory with one directory of fake cards for each host. Where
+	// it is empty, the fake cards lie in the state of the host's agent.
+	parks string
+	// database returns the URL of the database. It is a function because a
+	// standalone knows its URL only once its PostgreSQL runs.
 	database func() (string, error)
 }
 
-// DatabaseURL is that of the records.
+// DatabaseURL returns the URL of Cyborg's database. It fails where a
+// standalone's own PostgreSQL does not run.
 func (s *System) DatabaseURL() (string, error) { return s.database() }

@@ -11,8 +11,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 )
 
-// TemporalClient connects to the embedded Temporal, as an operator does who
-// looks at runs and ends them by hand. It closes with the test.
+// TemporalClient connects to the embedded Temporal, like an operator who
+// inspects workflow runs and terminates them by hand. The client is closed with
+// the test.
 func (s *Standalone) TemporalClient(t testing.TB) client.Client {
 	t.Helper()
 	connected, err := client.DialContext(t.Context(), client.Options{

@@ -21,22 +21,24 @@ import (
 	"github.com/cyborg-project/cyborg/api/agents"
 )
 
-// How an agent behaves; see workers/agent.
+// The times are those of an agent; see workers/agent.
 const (
-	reportWithin = 15 * time.Second
-	beatWithin   = 5 * time.Second
-	firstRetry   = 500 * time.Millisecond
-	lastRetry    = 30 * time.Second
-	version      = "simulated"
+	reportWithin = 15 * time.Second       // limit of a report
+	beatWithin   = 5 * time.Second        // limit of a heartbeat
+	firstRetry   = 500 * time.Millisecond // first pause after a failed report
+	lastRetry    = 30 * time.Second       // longest pause after a failed report
+	version      = "simulated"            // the version that the agents report
 )
 
+// settings are the options of the command line.
 type settings struct {
 	endpoint, temporal, prefix string
 	hosts, devices, shared     int
 	interval                   time.Duration
 }
 
-// Counts are of messages to the conductor.
+// Counts are numbers of messages between the agents and the conductor, since
+// they were last taken.
 type Counts struct {
 	Reports    int64 `json:"reports"`    // acknowledged
 	Heartbeats int64 `json:"heartbeats"` // answered
@@ -46,9 +48,10 @@ type Counts struct {
 	Unreached  int64 `json:"unreached"`  // tries to reach Temporal that failed
 }
 
+// counts are Counts while the hosts add to them.
 type counts struct{ reports, heartbeats, asked, refused, failed, unreached atomic.Int64 }
 
-// take returns what was counted since the last call.
+// take returns the counts since the last call and resets them.
 func (c *counts) take() Counts {
 	return Counts{
 		Reports: c.reports.Swap(0), Heartbeats: c.heartbeats.Swap(0), Asked: c.asked.Swap(0),
@@ -56,24 +59,30 @@ func (c *counts) take() Counts {
 	}
 }
 
-// cloud is all hosts.
+// cloud holds all hosts of this process and what they share.
 type cloud struct {
-	options  settings
-	hosts    []*host
-	counts   counts
-	temporal []func() (client.Client, error) // one for each options.shared hosts
-	ends     []func()
-	mu       sync.Mutex // of ends
+	options settings
+	hosts   []*host
+	counts  counts
+	// temporal has one client for every options.shared hosts, made at its first
+	// use.
+	temporal []func() (client.Client, error)
+	ends     []func()   // close calls them
+	mu       sync.Mutex // guards ends
 }
 
+// newCloud returns hosts that have not booted yet.
 func newCloud(o settings) *cloud {
 	c := &cloud{options: o}
 	for i := range (o.hosts + o.shared - 1) / o.shared {
 		c.temporal = append(c.temporal, sync.OnceValues(func() (client.Client, error) { return c.dial(i) }))
 	}
+
 	for i := range o.hosts {
 		h := &host{
 			cloud: c, number: i, name: fmt.Sprintf("%s-%05d", o.prefix, i),
+			// Each host has connections of its own, like a machine. Small buffers keep
+			// thousands of them in memory.
 			http: &http.Client{Transport: &http.Transport{
 				DialContext: (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext, DisableCompression: true,
 				IdleConnTimeout: 90 * time.Second, WriteBufferSize: 1 << 10, ReadBufferSize: 1 << 10,
@@ -81,15 +90,19 @@ func newCloud(o settings) *cloud {
 		}
 		c.hosts = append(c.hosts, h)
 	}
+
 	return c
 }
 
+// later has close call end.
 func (c *cloud) later(end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ends = append(c.ends, end)
 }
 
+// close stops the workers, all at once, because each may take a while. No host
+// starts one any more.
 func (c *cloud) close() {
 	var group sync.WaitGroup
 	for _, end := range c.ends {
@@ -98,26 +111,28 @@ func (c *cloud) close() {
 	group.Wait()
 }
 
-// host is one agent.
+// host is one host with its simulated agent.
 type host struct {
 	cloud   *cloud
-	number  int
+	number  int // position among the hosts, from 0
 	name    string
 	http    *http.Client
-	beating sync.Once
-	sending sync.Mutex // a report; one at a time
+	beating sync.Once  // starts the heartbeats, after the first report
+	sending sync.Mutex // held while a report is sent: one at a time; taken before mu
 
-	mu         sync.Mutex
-	bootID     string
-	started    time.Time
-	sequence   int64
-	content    cyborg.Content
-	digest     string // acknowledged,
-	generation int64  // with this generation
+	// mu guards the fields below.
+	mu       sync.Mutex
+	bootID   string
+	started  time.Time
+	sequence int64 // of the last report
+	content  cyborg.Content
+	// digest and generation are those of the last acknowledged report.
+	digest     string
+	generation int64
 }
 
-// start is the start of a machine and of its agent, which takes steps once it
-// was heard.
+// start boots the machine and starts its agent. As with a real agent, the
+// conductor must have heard of it before it waits for steps.
 func (h *host) start(ctx context.Context) error {
 	h.boot()
 	if err := h.report(ctx); err != nil || h.cloud.options.temporal == "" {
@@ -126,16 +141,18 @@ func (h *host) start(ctx context.Context) error {
 	return h.serve(ctx)
 }
 
-// boot makes it a host that has just booted, with new hardware where it was not
-// there before.
+// boot gives the host a new boot id, as after a boot. The first call also makes
+// its devices, which stay the same at later boots.
 func (h *host) boot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.bootID, h.started = uuid.NewString(), time.Now().UTC()
 	h.digest, h.generation = "", 0
+
 	if len(h.content.Backends) > 0 {
 		return
 	}
+
 	b := cyborg.BackendReport{
 		Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"attach", "program", "usage"},
 		Options: map[string]any{"park": fmt.Sprintf("%dxfpga", h.cloud.options.devices)},
@@ -143,11 +160,12 @@ func (h *host) boot() {
 	for i := range h.cloud.options.devices {
 		b.Devices = append(b.Devices, device(i))
 	}
+
 	h.content = cyborg.Content{Backends: []cyborg.BackendReport{b}, Attachments: []cyborg.Attachment{}}
 }
 
-// device is a card with one deployable and two handles, as the fake driver has
-// them.
+// device returns a card with one deployable and two handles, similar to the
+// reports of the fake driver.
 func device(i int) cyborg.DeviceReport {
 	name := fmt.Sprintf("fpga%d", i)
 	d := cyborg.DeployableReport{
@@ -158,6 +176,7 @@ func device(i int) cyborg.DeviceReport {
 		},
 		Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait1", Value: "CUSTOM_FPGA_ACME"}},
 	}
+
 	for n := range 2 {
 		address := fmt.Sprintf("0000:%02x:00.%d", i+1, n)
 		d.Handles = append(d.Handles, cyborg.HandleReport{
@@ -165,6 +184,7 @@ func device(i int) cyborg.DeviceReport {
 			Info: map[string]string{"domain": "0000", "bus": fmt.Sprintf("%02x", i+1), "device": "00", "function": strconv.Itoa(n)},
 		})
 	}
+
 	return cyborg.DeviceReport{
 		Identity: name, Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "0001", Vendor: "Acme", Model: "F1",
 		BoardInfo:   cyborg.JSONObject{"serial": fmt.Sprintf("A%04d", i)},
@@ -173,7 +193,8 @@ func device(i int) cyborg.DeviceReport {
 	}
 }
 
-// change loads other firmware into one of its devices.
+// change gives one of the host's devices another bitstream, so that its content
+// has a new digest.
 func (h *host) change() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,7 +202,9 @@ func (h *host) change() {
 	devices[h.number%len(devices)].Deployables[0].BitstreamID = uuid.NewString()
 }
 
-// next is the report that it would send now.
+// next returns the next report and its JSON. Its sequence number is greater
+// than all before, also those of an earlier process: that is why it follows the
+// clock.
 func (h *host) next() (cyborg.Report, []byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,15 +216,17 @@ func (h *host) next() (cyborg.Report, []byte, error) {
 	return report, text, err
 }
 
-// report sends what it has until that is acknowledged. From then on it gives
-// signs of life.
+// report sends the content of the host again and again until the conductor
+// acknowledges it. The first acknowledgement starts the heartbeats.
 func (h *host) report(ctx context.Context) error {
 	h.sending.Lock()
 	defer h.sending.Unlock()
+
 	report, text, err := h.next()
 	if err != nil {
 		return err
 	}
+
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
 		var reply cyborg.ReportReply
 		pause, err := h.post(ctx, agents.ReportsPath, reportWithin, text, &reply)
@@ -209,24 +234,28 @@ func (h *host) report(ctx context.Context) error {
 			if !reply.Accepted {
 				return fmt.Errorf("report %d of host %s is older than what is recorded", report.Sequence, h.name)
 			}
+
 			h.cloud.counts.reports.Add(1)
 			h.mu.Lock()
 			h.digest, h.generation = report.Digest, reply.Generation
 			h.mu.Unlock()
 			break
 		}
+
 		if !wait(ctx, spread(max(pause, retry))) {
 			return ctx.Err()
 		}
 	}
+
 	if h.cloud.options.interval > 0 {
 		h.beating.Do(func() { go h.heartbeats(ctx) })
 	}
 	return nil
 }
 
-// heartbeats come at intervals. The first waits for a part of one, so that the
-// hosts of this process do not come at once.
+// heartbeats sends heartbeats at intervals, until the context ends. The first
+// one waits for a random part of the interval, so that the heartbeats of all
+// hosts do not arrive at once.
 func (h *host) heartbeats(ctx context.Context) {
 	pause := time.Duration(rand.Int64N(int64(h.cloud.options.interval))) //nolint:gosec // it spreads load
 	for wait(ctx, pause) {
@@ -236,46 +265,55 @@ func (h *host) heartbeats(ctx context.Context) {
 			SentAt: time.Now().UTC(),
 		}
 		h.mu.Unlock()
+
 		text, err := json.Marshal(beat)
 		if err != nil {
 			panic(err) // strings and numbers always marshal
 		}
+
 		var reply cyborg.HeartbeatReply
 		if _, err = h.post(ctx, agents.HeartbeatsPath, beatWithin, text, &reply); err == nil {
 			h.cloud.counts.heartbeats.Add(1)
 		}
+
 		if reply.Report {
 			h.cloud.counts.asked.Add(1)
 			if err := h.report(ctx); err != nil {
 				h.cloud.counts.failed.Add(1)
 			}
 		}
+
 		pause = spread(h.cloud.options.interval)
 	}
 }
 
-// post sends a message, and returns how long the conductor asks to wait where
-// it refuses it.
+// post sends a message, and reads the answer into answer. Where the conductor
+// refuses the message, post returns an error and how long the conductor asks to
+// wait.
 func (h *host) post(ctx context.Context, path string, within time.Duration, text []byte, answer any) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.cloud.options.endpoint+path, bytes.NewReader(text))
 	if err != nil {
 		return 0, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	request.Header["Idempotency-Key"] = nil // as an agent does, see workers/agent
+	request.Header["Idempotency-Key"] = nil // net/http may send it again, as for an agent: see workers/agent
+
 	response, err := h.http.Do(request)
 	if err != nil {
 		h.cloud.counts.failed.Add(1)
 		return 0, err
 	}
-	defer func() { _ = response.Body.Close() }() // it was only read
+	defer func() { _ = response.Body.Close() }() // nothing was written
+
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		h.cloud.counts.failed.Add(1)
 		return 0, err
 	}
+
 	switch response.StatusCode {
 	case http.StatusOK:
 		return 0, json.Unmarshal(body, answer)
@@ -284,10 +322,12 @@ func (h *host) post(ctx context.Context, path string, within time.Duration, text
 	default:
 		h.cloud.counts.failed.Add(1)
 	}
-	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // where there is none, 0
+
+	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 where there is none
 	return time.Duration(seconds) * time.Second, fmt.Errorf("%s: %s: %s", path, response.Status, body)
 }
 
+// wait waits for the pause. It returns false where the context ends before.
 func wait(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -299,7 +339,8 @@ func wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// spread is a duration up to a tenth shorter or longer.
+// spread makes a duration up to a tenth shorter or longer at random, so that
+// hosts that began together do not stay in step.
 func spread(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.9 + 0.2*rand.Float64())) //nolint:gosec // it spreads load
 }

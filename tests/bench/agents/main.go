@@ -1,15 +1,16 @@
-// Agents plays many agents in one process, for benchmarks: each reports its
-// inventory, gives signs of life and waits for steps as cyborg-agent does, with
-// connections of its own, and has no hardware, no state and no driver.
+// Agents simulates many agents in one process, for benchmarks. Each agent
+// reports its inventory, sends heartbeats and waits for steps like
+// cyborg-agent, over connections of its own. It has no hardware, no state and
+// no driver.
 //
-// It reads commands from its standard input, a line each, and answers each with
-// a line of JSON (Answer) when it is done:
+// The program reads commands from its standard input, one a line. When a
+// command is done, the program answers with a line of JSON (Answer):
 //
-//	start    every host boots, all at once: it reports all it has and, with -temporal, waits for steps on its queue
-//	change   every host changes one of its devices and reports that, all at once
-//	count    what was sent and answered since the last answer
+//	start    all hosts boot at once: each reports its devices and, with -temporal, waits for steps on its queue
+//	change   all hosts at once change one of their devices and report that
+//	count    nothing is done: the answer has the counts since the last one
 //
-// It ends when its standard input does.
+// The program ends at the end of its standard input.
 package main
 
 import (
@@ -27,14 +28,15 @@ import (
 	"time"
 )
 
-// Answer is what a command did.
+// Answer is the result of a command.
 type Answer struct {
-	// Took is how long it took until the last host had done it, in milliseconds.
+	// Took is the time until the last host was done, in milliseconds.
 	Took float64 `json:"took_ms"`
-	// P50 and P99 are of the hosts: how long each took until it had its
-	// acknowledgement, repeats and pauses included.
+	// P50 and P99 are percentiles over the hosts, in milliseconds: the time from
+	// the command until the host was done, including repeats and pauses.
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
+	// Counts are the counts since the last answer.
 	Counts
 }
 
@@ -47,6 +49,8 @@ func main() {
 	}
 }
 
+// run does the commands one after the other, until the input or the context
+// ends.
 func run(ctx context.Context) error {
 	var options settings
 	flag.StringVar(&options.endpoint, "endpoint", "http://127.0.0.1:6667", "URL of the agent endpoint")
@@ -60,10 +64,14 @@ func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return errors.New("it takes options, and commands on its standard input")
 	}
+
 	c := newCloud(options)
 	defer c.close()
+
 	commands := bufio.NewScanner(os.Stdin)
 	answers := json.NewEncoder(os.Stdout)
+	// A read of the standard input cannot be interrupted. The goroutine that reads
+	// ends with the process, and run itself reacts to the context.
 	lines := make(chan string)
 	go func() {
 		defer close(lines)
@@ -71,6 +79,7 @@ func run(ctx context.Context) error {
 			lines <- commands.Text()
 		}
 	}()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -79,10 +88,12 @@ func run(ctx context.Context) error {
 			if !more {
 				return commands.Err()
 			}
+
 			answer, err := c.do(ctx, line)
 			if err != nil {
 				return err
 			}
+
 			if err := answers.Encode(answer); err != nil {
 				return err
 			}
@@ -90,6 +101,7 @@ func run(ctx context.Context) error {
 	}
 }
 
+// do does one command.
 func (c *cloud) do(ctx context.Context, command string) (Answer, error) {
 	switch command {
 	case "start":
@@ -102,7 +114,9 @@ func (c *cloud) do(ctx context.Context, command string) (Answer, error) {
 	return Answer{}, fmt.Errorf("%q is no command: start, change, count", command)
 }
 
-// all has every host do something, all at once.
+// all calls do for every host at once, and returns when all are done, with the
+// errors of all hosts. Every time is measured from the common start, so that it
+// includes the wait for this process itself.
 func (c *cloud) all(do func(h *host) error) (Answer, error) {
 	var (
 		began  = time.Now()
@@ -110,6 +124,7 @@ func (c *cloud) all(do func(h *host) error) (Answer, error) {
 		failed = make([]error, len(c.hosts))
 		group  sync.WaitGroup
 	)
+
 	for i, h := range c.hosts {
 		group.Go(func() {
 			failed[i] = do(h)
@@ -117,10 +132,12 @@ func (c *cloud) all(do func(h *host) error) (Answer, error) {
 		})
 	}
 	group.Wait()
+
 	answer := Answer{Took: milliseconds(time.Since(began)), Counts: c.counts.take()}
 	slices.Sort(taken)
 	answer.P50, answer.P99 = taken[len(taken)/2], taken[len(taken)*99/100]
 	return answer, errors.Join(failed...)
 }
 
+// milliseconds converts a duration, to microseconds' precision.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

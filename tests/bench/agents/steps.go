@@ -14,13 +14,17 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// reachWithin and reachAgain are how an agent tries to reach Temporal.
+// These are the times of an agent that tries to reach Temporal, as in
+// workers/agent.
 const (
+	// reachWithin limits one try.
 	reachWithin = 5 * time.Second
-	reachAgain  = 15 * time.Second
+	// reachAgain is the longest pause between two tries.
+	reachAgain = 15 * time.Second
 )
 
-// dial makes the client of the hosts of one share; it connects when it is used.
+// dial returns the Temporal client that the hosts of one share have in common.
+// It connects at its first use.
 func (c *cloud) dial(share int) (client.Client, error) {
 	return client.NewLazyClient(client.Options{
 		HostPort: c.options.temporal, Namespace: "cyborg", Identity: fmt.Sprintf("agent@share-%d", share), Logger: quiet{},
@@ -28,13 +32,15 @@ func (c *cloud) dial(share int) (client.Client, error) {
 	})
 }
 
-// serve waits for steps as an agent's worker does (workers/agent), from when
-// Temporal answers. Nobody has work for these hosts.
+// serve tries to reach Temporal until that succeeds, and then starts a worker
+// that polls for steps like that of an agent (workers/agent). It returns when
+// the worker polls. No steps ever come, because nobody gives these hosts work.
 func (h *host) serve(ctx context.Context) error {
 	connected, err := h.cloud.temporal[h.number/h.cloud.options.shared]()
 	if err != nil {
 		return err
 	}
+
 	for retry := firstRetry; ; retry = min(2*retry, reachAgain) {
 		if err = reach(ctx, connected); err == nil {
 			w := h.worker(connected)
@@ -43,6 +49,7 @@ func (h *host) serve(ctx context.Context) error {
 				return nil
 			}
 		}
+
 		h.cloud.counts.unreached.Add(1)
 		if !wait(ctx, spread(retry)) {
 			return err
@@ -50,23 +57,28 @@ func (h *host) serve(ctx context.Context) error {
 	}
 }
 
+// reach returns an error unless Temporal answers in time.
 func reach(ctx context.Context, connected client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
+
 	_, err := connected.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
 	return err
 }
 
+// worker returns a worker that polls the task queue of the host like that of an
+// agent. Its only activity is never called.
 func (h *host) worker(connected client.Client) worker.Worker {
 	w := worker.New(connected, workflows.AgentQueue(h.name), worker.Options{
 		DisableWorkflowWorker: true, DisableEagerActivities: true, MaxConcurrentActivityTaskPollers: 1,
 		MaxConcurrentActivityExecutionSize: 8, Identity: "agent@" + h.name,
 	})
+
 	w.RegisterActivityWithOptions(func(context.Context) error { return nil }, activity.RegisterOptions{Name: "nothing"})
 	return w
 }
 
-// quiet is a log that keeps nothing.
+// quiet is a logger that discards everything.
 type quiet struct{}
 
 var _ log.Logger = quiet{}
