@@ -412,7 +412,7 @@ func TestStepsWaitForTheFirstReport(t *testing.T) {
 func TestALostHeartbeat(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.config.HeartbeatInterval = 2 * patience
+	h.config.HeartbeatInterval = 2 * time.Minute
 	lost := make(chan struct{}, 1)
 	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/agent/v1/heartbeats" {

@@ -105,10 +105,18 @@ type Engine struct {
 // it first.
 func Check(cfg Config) error {
 	cfg = cfg.withDefaults()
-	if _, err := settleAddresses(cfg); err != nil {
+	addrs, err := settleAddresses(cfg)
+	if err != nil {
 		return err
 	}
-	_, err := cfg.TLS.load()
+
+	ports, err := addrs.reserveInternal()
+	if err != nil {
+		return err
+	}
+	ports.release()
+
+	_, err = cfg.TLS.load()
 	return err
 }
 

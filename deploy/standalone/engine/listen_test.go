@@ -34,11 +34,11 @@ func TestReleasedPortsCanBeReservedAgain(t *testing.T) {
 	require.NoError(t, err)
 
 	name := ports.names[0].Addr().String()
-	_, err = net.Listen("unix", name) //nolint:noctx // it returns at once
+	_, err = net.Listen("unix", name)
 	require.Error(t, err)
 
 	ports.release()
-	again, err := net.Listen("unix", name) //nolint:noctx // it returns at once
+	again, err := net.Listen("unix", name)
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
 }
