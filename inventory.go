@@ -32,9 +32,9 @@ type Report struct {
 
 	// Base, where it is not empty, is the digest of an acknowledged report, and
 	// this report has only the difference to it. Content then has the devices that
-	// changed, or that an operation changed meanwhile; of their backends only name
-	// and driver, because the backends themselves are unchanged; and all
-	// attachments.
+	// changed, or that an operation observed meanwhile; of their backends only
+	// name, driver and state, because the backends themselves are unchanged; and
+	// all attachments and the whitelist file.
 	Base string `json:"base,omitempty"`
 	// Gone are the identities of the devices in the base report that are no longer
 	// there.
@@ -119,8 +119,8 @@ type Attachment struct {
 	State      AttachmentState `json:"state"`
 }
 
-// Heartbeat says that an agent is alive, and what it was last told about the
-// records.
+// Heartbeat says that an agent is alive, and which of its reports was
+// acknowledged last.
 type Heartbeat struct {
 	Host         string    `json:"host"`
 	BootID       string    `json:"boot_id"`

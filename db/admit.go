@@ -61,7 +61,7 @@ type choice struct {
 }
 
 // failedWith returns the choice of an operation that fails with its admission.
-// It claims no accelerator and assignments no handle; it only has its subjects.
+// It claims no accelerator and assigns no handle; it only has its subjects.
 func (c *choice) failedWith(err error) choice {
 	out := *c
 
@@ -82,7 +82,7 @@ type before struct {
 	Stuck string `json:"stuck,omitempty"`
 	// Loads are the images that a Bind has to load.
 	Loads []cyborg.ImageLoad `json:"loads,omitempty"`
-	// Handles are the handles that an Unbind assignments back.
+	// Handles are the handles that an Unbind has its host take back.
 	Handles []uuid.UUID `json:"handles,omitempty"`
 	// Whitelist is what Nova's whitelist had of the targets before a Whitelist
 	// changed it.
@@ -207,8 +207,8 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 
 	change := s.changeByKey
 	if a.Provision != nil {
-		// A provision may search for an accelerator that fits, and so needs plans that
-		// are made for its conditions.
+		// A provision may search for an accelerator that fits. Such a search needs a
+		// plan for its own conditions, and changeByKey would use a generic one.
 		change = s.change
 	}
 

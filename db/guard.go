@@ -164,8 +164,8 @@ func (a *accelerator) remedy() string {
 }
 
 // unheld refuses an accelerator that somebody holds, or that Nova uses by its
-// whitelist. The refusal names the operation that gave away the first held
-// handle.
+// whitelist. The refusal of a held one names the operation that took its first
+// held handle.
 func (a *accelerator) unheld() error { return a.unheldExcept(uuid.Nil) }
 
 // unheldExcept is unheld, except that handles which the given operation took

@@ -13,8 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// RecordHeartbeats records that agents are alive, in one statement for all of
-// them.
+// RecordHeartbeats records that agents are alive, in one statement for all that
+// are accepted.
 //
 // A reply asks for a full report where the host is unknown, or where its boot
 // id, digest or generation differs from the recorded one. A heartbeat of an
@@ -99,13 +99,15 @@ func (s *Store) recordHeartbeats(
 		sent = append(sent, zeronull.Timestamptz(b.SentAt))
 	}
 
-	// clock_offset is the agent's clock minus the database's, with the time in
-	// transit.
+	// clock_offset is the agent's clock at the sending minus the database's clock
+	// now, so the time in transit makes it smaller.
 	//
 	// SKIP LOCKED: a host whose row is locked is being written by a report, which
 	// records the same sign of life, or is being forgotten. The heartbeats of all
-	// other hosts in the batch must not wait for that. The SELECT answers for
-	// skipped hosts, too.
+	// other hosts in the batch must not wait for that. NO KEY: a transaction that
+	// inserts a row of the host, such as a device, holds a key lock on the host,
+	// for which the host must not be skipped. The SELECT answers for skipped hosts,
+	// too.
 	rows, err := s.pool.Query(ctx, `
 		WITH beats AS (
 			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::boolean[],

@@ -295,7 +295,7 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Rep
 		return nil, err
 	}
 
-	// These were differences that do not fit the records.
+	// What was not written is a difference that does not fit the records.
 	for _, i := range changed {
 		if _, ok := written[reports[i].Host]; !ok {
 			whole[reports[i].Host] = true
@@ -413,7 +413,7 @@ func touch(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, which []int)
 }
 
 // writeReports merges the contents of reports that say something new, and
-// returns the hosts as they are recorded then. A host whose report tells a
+// returns the hosts as they are recorded then. A host whose report has only a
 // difference that does not fit the records is left out, and nothing of it is
 // written.
 func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]hostRow, reports []cyborg.Report, which []int) (map[string]hostRow, error) {
@@ -452,8 +452,8 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 
 		host, ok := known[r.Host]
 		differences := diff.collect(v)
-		// The content changes the records, or an operation changed them since the last
-		// report: then the recorded digest is empty.
+		// The generation stays only where this report changes nothing and the recorded
+		// digest is empty: what emptied the digest has raised the generation already.
 		if !ok || differences > 0 || host.Digest != "" {
 			host.Generation++
 		}
@@ -506,7 +506,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 	return written, markNewUnconfirmed(ctx, tx, rows, diff.handles.inserts)
 }
 
-// observed stands for the base of a report that is made of an observation. It
+// observed is the Base of the reports that observe makes of observations. It
 // makes loadInventories load only what the observation shows.
 const observed = "observed"
 

@@ -14,9 +14,10 @@ import (
 )
 
 // This file records how far Placement follows the records. Triggers (see the
-// migration that made the tables) notice changes that Placement has to learn of
-// and increase placement_sync.wanted of the host. The numbers are counted, not
-// compared with Placement: a host is in step where done has reached wanted.
+// migration that made the tables) increase placement_sync.wanted of a host at
+// each change that Placement has to learn of; done is the version that
+// Placement was last brought to. A host is in step where done has reached
+// wanted.
 
 // PlacementHost is what Placement should know of one host, with the marks of
 // what was written there before.
@@ -40,8 +41,8 @@ type PlacementDeployable struct {
 	cyborg.Accelerator
 	Untouched bool // it was never taken into service
 
-	// HeldOutsideNova is the number of handles that are held without Nova having
-	// given them out, that is, by an accelerator request of an instance.
+	// HeldOutsideNova is the number of held handles that Nova did not give out: all
+	// but those that instances hold through accelerator requests.
 	HeldOutsideNova int
 
 	// Instances are the instances that use it, as far as the records know, each
@@ -49,7 +50,7 @@ type PlacementDeployable struct {
 	Instances map[string]int
 }
 
-// SetPlacementFollowing turns on or off that Placement follows the records.
+// SetPlacementFollowing turns the tracking of changes for Placement on or off.
 //
 // Turned on, it records every host that is not recorded yet as out of step, so
 // that it is written to Placement at once, and sets the times of their next
@@ -127,9 +128,10 @@ func (s *Store) TakeDuePlacement(ctx context.Context, limit int, lease time.Dura
 		WHERE p.host = due.host RETURNING p.host`, clamp(limit), lease)
 }
 
-// MarkPlacementStarted records that work on hosts that were taken for the lease
-// has begun: nobody else takes them for the time of patience. Hosts that have
-// been recorded or taken again meanwhile stay as they are.
+// MarkPlacementStarted records that work has begun on hosts that the caller has
+// taken for the lease. Nobody else takes them within patience of when they were
+// taken, unless the records change again. Hosts that have been recorded or
+// taken again meanwhile stay as they are.
 func (s *Store) MarkPlacementStarted(ctx context.Context, hosts []string, lease, patience time.Duration) error {
 	return s.bookPlacement(ctx, `
 		UPDATE placement_sync SET try_at = asked_at + $3::interval
@@ -152,11 +154,11 @@ func (s *Store) bookPlacement(ctx context.Context, sql string, values ...any) er
 	})
 }
 
-// TakePlacementComparison takes the host in step whose comparison is longest
-// ago, if that is at least the interval and the host is not among those that
-// were taken before; it returns "" where there is none. The caller has a minute
-// to bring the host into step again. After that TakeDuePlacement gives it to
-// another caller, who compares it as well; comparing twice does no harm.
+// TakePlacementComparison takes a host to compare: of the hosts in step that
+// are not among before, the one whose comparison is longest ago, if that is at
+// least the interval ago. It returns "" where there is none. The caller has a
+// minute to bring the host into step again. After that TakeDuePlacement gives
+// it to another caller, who compares it as well; comparing twice does no harm.
 func (s *Store) TakePlacementComparison(ctx context.Context, every time.Duration, before []string) (string, error) {
 	hosts, err := s.hostNames(ctx, `
 		UPDATE placement_sync p SET wanted = p.wanted + 1, asked = p.wanted + 1, asked_at = clock_timestamp(),
@@ -165,7 +167,6 @@ func (s *Store) TakePlacementComparison(ctx context.Context, every time.Duration
 		      WHERE done = wanted AND compared_at <= clock_timestamp() - $1::interval AND host <> ALL(coalesce($2::text[], '{}'))
 		      ORDER BY compared_at LIMIT 1 FOR UPDATE SKIP LOCKED) AS due
 		WHERE p.host = due.host RETURNING p.host`, every, before)
-
 	if err != nil || len(hosts) == 0 {
 		return "", err
 	}
@@ -173,8 +174,8 @@ func (s *Store) TakePlacementComparison(ctx context.Context, every time.Duration
 	return hosts[0], nil
 }
 
-// ReturnPlacementComparison gives back a host that ComparePlacement has taken
-// and that could not be compared: it counts as in step again, unless the
+// ReturnPlacementComparison gives back a host that TakePlacementComparison has
+// taken and that could not be compared: it counts as in step again, unless the
 // records have changed since.
 func (s *Store) ReturnPlacementComparison(ctx context.Context, host string) error {
 	_, err := s.pool.Exec(ctx, `
@@ -326,7 +327,7 @@ type PlacementOutcome struct {
 
 	// Error is why the host could not be brought into step; empty where it could.
 	// It is tried again after TryIn at first, and then less and less often, up to
-	// every 10 minutes.
+	// every 10 minutes; with a TryIn of 0, at once.
 	Error string
 	TryIn time.Duration
 }
@@ -375,8 +376,8 @@ func (s *Store) RecordPlacement(ctx context.Context, o PlacementOutcome) error {
 }
 
 // recordDrift records the drift that was found. Open drift that a comparison no
-// longer finds is repaired. Without a comparison, a host that was brought into
-// step has at least no drift left that kept it from that.
+// longer finds is repaired. Without a comparison, only the drift that keeps a
+// host out of step is known to be repaired, because the host is in step now.
 func recordDrift(ctx context.Context, tx pgx.Tx, o PlacementOutcome) error {
 	classes, providers := make([]string, len(o.Drift)), make([]uuid.UUID, len(o.Drift))
 

@@ -12,10 +12,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Orphans lists the open operations in a state that were admitted or started at
-// least olderThan ago. A workflow should be running each of them; where it was
-// lost, they are orphans. They are listed in the order of their admission, from
-// the place after on.
+// Orphans lists the open operations in the given state that were admitted or
+// started at least olderThan ago. Each should have a workflow that runs; one
+// whose workflow was lost is an orphan. They are listed in the order of their
+// admission, beginning after the given place.
 func (s *Store) Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after OperationPlace, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, coalesce(started_at, admitted_at), admitted_at FROM operations
@@ -40,8 +40,8 @@ func (s *Store) orphans(ctx context.Context, sql string, values ...any) ([]Orpha
 	return found, s.failure(ctx, err)
 }
 
-// LastOfHosts returns the name of the last of the given number of hosts that
-// come after a name, or "" where there are fewer.
+// LastOfHosts counts off hosts by name, beginning after the given name, and
+// returns the name of the last one; "" where there are fewer hosts.
 func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (string, error) {
 	var name string
 	err := s.pool.QueryRow(ctx, "SELECT name FROM hosts WHERE name > $1 ORDER BY name LIMIT 1 OFFSET $2", after, hosts-1).Scan(&name)
@@ -65,14 +65,15 @@ const (
 // no bound.
 //
 // It leaves out accelerators that an operation works on, journals that are
-// older than what an operation has observed of the device, and handles that
-// somebody else than a host holds, which no journal lists. An unconfirmed
-// handle is always listed: its host has to settle it, whatever its journal
-// says.
+// older than what an operation has observed of the device, and handles that the
+// records give to an instance or a service. An unconfirmed handle is always
+// listed, unless an operation works on its accelerator: its host has to settle
+// it, whatever its journal says.
 //
-// Journal and records agree nearly everywhere. Such a row ends in compared;
-// only for an entry of the journal that the records do not have, the handle is
-// looked up (f).
+// Journal and records agree nearly everywhere, and compared leaves out the rows
+// in which they do, unless the accelerator is in error. Only for an entry of
+// the journal that matches no handle held by its host is the handle looked up
+// (f).
 const selectDisagreements = `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts
@@ -193,7 +194,7 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 			return err
 		}
 
-		// Only a doubt that the same operation has left is settled by this.
+		// This settles only doubts that the listed operations left.
 		err := release(ctx, tx, `
 			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
 			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
@@ -228,9 +229,10 @@ func unclaimedOf(ctx context.Context, tx pgx.Tx, host string, targets []uuid.UUI
 	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }
 
-// Forget deletes what has been missing for that long and what nobody holds or
-// works on, and returns how many handles, deployables and devices it deleted.
-// Their events stay.
+// Forget deletes what has been missing for that long, unless somebody holds it
+// or an operation works on it, and returns how many handles, deployables and
+// devices it deleted. It also deletes backends without devices that their host
+// no longer reports. The events of what was deleted stay.
 func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT host FROM attach_handles WHERE presence = 'missing' AND missing_since <= now() - $1::interval AND holder_kind IS NULL

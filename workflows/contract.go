@@ -132,8 +132,9 @@ type Run interface {
 // BeginInput names the operation to begin.
 type BeginInput struct {
 	Operation uuid.UUID `json:"operation"`
-	// Abandoned is set where the run only undoes: then Begin must not end an
-	// operation that leaves nothing to do.
+	// Abandoned is set where the run only undoes. Begin then does not end an
+	// operation that has nothing left to do: an earlier run may have left something
+	// to undo.
 	Abandoned bool `json:"abandoned,omitempty"`
 }
 

@@ -8,9 +8,9 @@ import (
 )
 
 // Program loads an image into an accelerator. All accelerators that the image
-// disturbs are claimed and fenced from Begin to End. Where the image cannot be
-// loaded, the previous one is loaded again. Where that fails too, the
-// accelerators stay fenced and in error.
+// disturbs are claimed from the admission, and fenced from Begin, both until
+// End. Where the image cannot be loaded, the previous one is loaded again.
+// Where that fails too, the accelerators stay fenced and in error.
 func Program(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, program)
 }

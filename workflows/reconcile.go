@@ -264,8 +264,8 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 				StartToCloseTimeout:    in.Limits.Step,
 				HeartbeatTimeout:       in.Limits.Heartbeat,
 				Summary:                "settle attachments of " + host,
-				// The next round tries again, and does not wait longer than it must for a host
-				// that hangs.
+				// One attempt: the next round tries again, and this one must not wait long for
+				// a host that hangs.
 				RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1},
 			}), SettleActivity, input).Get(ctx, &result)
 			if err != nil {

@@ -84,9 +84,11 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 	}
 }
 
-// settleAttached attaches a handle that the records say is attached, unless it
-// already is. It touches the hardware only where that is certain to be needed:
-// somebody may be using the handle.
+// settleAttached attaches a handle that the records say is attached. Where the
+// journal says that the attach was left in doubt, was undone by a boot, or
+// belongs to another operation, the driver attaches at once. Otherwise the
+// hardware is asked first, and left alone if it shows the handle attached:
+// somebody may be using it.
 func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target) error {
 	plan, err := a.planAttach(ctx, t, workflows.AttachInput{Operation: entry.Operation, Target: target, Handle: entry.Handle})
 	if err != nil {

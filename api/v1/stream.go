@@ -97,7 +97,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 
 // sendAll sends all events that can be read now, and says whether the stream is
 // over: because the operation's end was among them, or, if check is set,
-// because the caller has that end already.
+// because nothing can follow them (see callerHasEnd).
 func (s *stream) sendAll(ctx context.Context, check bool) (over bool, err error) {
 	if check && s.operation != uuid.Nil {
 		over, err = s.callerHasEnd(ctx)
@@ -126,8 +126,8 @@ func (s *stream) sendAll(ctx context.Context, check bool) (over bool, err error)
 	}
 }
 
-// callerHasEnd reports whether no event of the operation can follow after those
-// the caller has. That an operation has ended is not enough: its last events
+// callerHasEnd reports whether the operation has no events beyond those that
+// can be read now. That the operation has ended is not enough: its last events
 // stay unreadable while older transactions are open. So the end itself must be
 // readable, or be so long ago (Config.Settle) that its events have been
 // deleted.

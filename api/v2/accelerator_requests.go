@@ -317,7 +317,6 @@ func (a *API) deleteARQs(w http.ResponseWriter, r *http.Request) error {
 	deletion := db.ARQDeletion{Projects: visible(r, true), AllowBound: auth.CallerOf(r.Context()).Service()}
 
 	named := q.list("arqs")
-
 	if in := pathText(r, "arq"); in != "" {
 		if q.has("arqs") || q.has("instance") {
 			q.fail("the request is named in the path and by an argument; name it once")

@@ -64,7 +64,7 @@ type ExchangeRecorder func(ctx context.Context, x Exchange)
 // Observe returns the middleware of a listener: it gives each request its ID,
 // turns panics of the handler into answers, logs the request, and counts it. A
 // request that went well is logged at debug if it is a GET, or if its handler
-// called SetRoutine. The account may be nil.
+// called SetRoutine. account gets every exchange; it may be nil.
 func Observe(log *slog.Logger, metrics *Metrics, account ExchangeRecorder) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

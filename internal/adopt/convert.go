@@ -233,7 +233,7 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 			}
 			out.ProductID = strings.ToLower(strings.TrimPrefix(text, "0x"))
 		}
-		delete(info, "product_id") // the device has a field for it, which /v2 shows the id from
+		delete(info, "product_id") // it is in ProductID, from which /v2 shows it
 
 		maps.Copy(out.BoardInfo, info)
 	}
@@ -435,9 +435,7 @@ func (c *converter) checkUnique() {
 		}
 
 		d := c.adoption.Deployables[at]
-
 		local := d.Host + " " + d.LocalName
-
 		if other, taken := deployables[d.Name]; taken {
 			c.refuse("deployables", row.id, row.uuid, "deployable %s has the name %q, too", other, d.Name)
 		} else if other, taken := providers[d.ProviderUUID]; taken {

@@ -81,8 +81,11 @@ func (f *feed) next(ctx context.Context) (message, error) {
 			return msg, nil
 		}
 
+		// The API may have said how long to wait before a reconnect. Only the reader
+		// knows that, and stop drops the reader.
 		f.delay = max(f.delay, f.conn.retry)
 		f.stop()
+
 		if ctx.Err() != nil {
 			return message{}, context.Cause(ctx)
 		}
@@ -117,7 +120,8 @@ func (f *feed) connect(ctx context.Context) error {
 		}
 
 		f.fail(err)
-		// The API's own advice is respected up to the longest delay.
+		// The API's own advice is respected up to half of the longest delay: backOff
+		// doubles the delay and waits at least half of the result.
 		if problem, ok := errors.AsType[*Problem](err); ok {
 			f.delay = max(f.delay, min(problem.RetryAfter, longestDelay))
 		}

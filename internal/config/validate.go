@@ -124,8 +124,8 @@ func (d *decoder) pair(c *Config, firstKey, first, secondKey, second string) {
 // listener is an address that a process listens on, with the key of its option.
 type listener struct{ key, address string }
 
-// validateListeners requires protection from listeners that other machines can
-// reach, and different ports from listeners of the same process.
+// validateListeners requires that listeners which other machines can reach are
+// protected, and that listeners of the same process have different ports.
 func (d *decoder) validateListeners(c *Config, process Process) {
 	d.pair(c, "api.tls.cert", c.API.TLS.Cert, "api.tls.key", c.API.TLS.Key)
 	d.pair(c, "agent_endpoint.tls.cert", c.AgentEndpoint.TLS.Cert, "agent_endpoint.tls.key", c.AgentEndpoint.TLS.Key)

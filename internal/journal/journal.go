@@ -64,8 +64,9 @@ type Journal struct {
 	size int64
 	// compactedSize is the size of the file after it was last rewritten.
 	compactedSize int64
-	// damaged is set when a write has failed. The content of the disk is unknown
-	// then, so the file is rewritten before the next write.
+	// damaged is set when a write, or the sync of the directory after a rewrite,
+	// has failed. The content of the disk is unknown then, so the file is rewritten
+	// before the next write.
 	damaged bool
 	state   state
 	// next is the sequence number to return next.
@@ -97,7 +98,6 @@ func Open(dir string, options Options) (*Journal, error) {
 	default:
 		err = j.load(text)
 	}
-
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +184,9 @@ func (j *Journal) write(change Change) error {
 		}
 	}
 
-	// After a failed write, a new write behind it would follow a damaged record,
-	// which counts as damage of the whole file.
+	// After a failed write the file may end in part of a record. Another record
+	// behind it would make the whole file count as damaged, so the next write
+	// rewrites the file.
 	if err := j.append(record); err != nil {
 		j.damaged = true
 		return unwritable(j.path, err)
@@ -205,7 +206,8 @@ func (j *Journal) append(record []byte) error {
 }
 
 // tryRewrite rewrites the file to save space. Where that fails, the old file is
-// still good and only goes on growing.
+// still good and only goes on growing, unless rewrite has replaced it and set
+// damaged.
 func (j *Journal) tryRewrite() {
 	if err := j.rewrite(); err != nil {
 		j.log.Warn("the journal could not be rewritten; it goes on growing", "journal", j.path, "error", err)

@@ -42,8 +42,8 @@ type Deps struct {
 }
 
 // Run serves the configured roles until ctx ends. Then it stops in order: it
-// takes no more requests, lets running activities end, writes the reports that
-// agents have sent, and closes the database.
+// takes no more requests, writes the reports that agents have sent, lets
+// running activities end, and closes the database.
 func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	metrics, err := newMetrics(deps.Registry)
 	if err != nil {
@@ -79,6 +79,7 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	}
 
 	s.activities = s.newActivities()
+
 	// Parts are stopped in reverse order: those that take requests come after those
 	// that do the work.
 	parts := []Part{s.worker()}
@@ -129,7 +130,8 @@ type server struct {
 // newActivities returns the conductor's activities with the configured services
 // and policy.
 func (s *server) newActivities() *activities.Activities {
-	// The fields are interfaces: a nil pointer in one of them would not be nil.
+	// Images and Nova are interfaces: a nil pointer in one of them would not be
+	// nil.
 	cloud := activities.Cloud{Placement: s.placement}
 	if s.images != nil {
 		cloud.Images = s.images

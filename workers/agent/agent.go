@@ -110,6 +110,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		close(a.ready)
 		a.log.InfoContext(ctx, "agent ready")
 	})
+
 	// Where a thousand hosts start at the same time, they must not all connect to
 	// Temporal at once as well. The conductor limits how many reports it takes, so
 	// waiting for the first report spreads the connections, too.

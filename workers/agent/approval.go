@@ -2,7 +2,7 @@ package agent
 
 import "sync"
 
-// verdict is the conductor's answer to whether this agent is its host'a.
+// verdict says whether the conductor takes this agent for its host's agent.
 type verdict int
 
 const (

@@ -166,6 +166,8 @@ func (f *Follower) checkSilence(ctx context.Context, s *followState) error {
 		return nil
 	}
 
+	// After a break, as when the machine was suspended, heartbeats may not have
+	// been recorded either, so the time begins anew.
 	if now.Sub(s.silenceCheckedAt) > 4*silencePause {
 		s.healthySince = now
 	}

@@ -75,7 +75,7 @@ type Inventory struct {
 	// happens at a time.
 	configuring chan struct{}
 
-	// mu guards everything below that is no channel.
+	// mu guards everything below that is no channel, except overrides.
 	mu       sync.Mutex
 	backends map[string]*backend
 	// overrides are the settings that were made through Configure. They are guarded
@@ -105,7 +105,8 @@ type Inventory struct {
 	ready chan struct{}
 }
 
-// backend is one named driver. Its fields are guarded by Inventory.mu.
+// backend is one named driver. setting and making never change: a backend with
+// another setting is a new one. The other fields are guarded by Inventory.mu.
 type backend struct {
 	setting Setting
 	// instance is nil where the backend is disabled or its driver could not be
@@ -158,8 +159,8 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 		i.backends[setting.Name] = &backend{setting: setting, making: &watchdog{}}
 	}
 
-	// What an operator changed through the API goes before the configuration file,
-	// or a restart would undo it.
+	// What an operator changed through the API takes precedence over the
+	// configuration file; otherwise a restart would undo it.
 	for name, setting := range overrides {
 		if b, ok := i.backends[name]; ok && !sameSetting(b.setting, setting) {
 			log.Warn("a backend is set as an operator changed it through the API, not as it is configured", "backend", name)

@@ -145,9 +145,9 @@ func (i *Inventory) failed(name string, err error) {
 	}
 }
 
-// merge keeps what a look saw, for each device the newest look: operations look
-// at single devices at the same time, and what they saw under a later number
-// stays.
+// merge keeps what a look saw. Of each device the newest look counts:
+// operations look at single devices at the same time, and what they saw under a
+// later number stays.
 func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceReport, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -199,7 +199,7 @@ func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceR
 
 // Observe looks at a device after it was changed, and returns what it saw under
 // a sequence number that is later than the change. Where keep is not nil, it is
-// called with the observation to write down what came of the change, before
+// called with the observation, to write down the result of the change before
 // there can be a report with a later number. The error is of kind ErrHardware
 // where the device is gone.
 func (i *Inventory) Observe(

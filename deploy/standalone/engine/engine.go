@@ -146,8 +146,8 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 
-	// The databases may take long. The ports are chosen after that, so that they
-	// are taken soon.
+	// Preparing the databases may take long. The ports are chosen after that, so
+	// that little time passes before Temporal listens on them.
 	ports, err := addrs.reserveInternal()
 	if err != nil {
 		held.release(ctx)
@@ -192,7 +192,10 @@ func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
 		return err
 	}
 
+	// Temporal's services looked for new namespaces often, to find this one soon.
+	// From now on they need not.
 	e.tuning.open.Store(true)
+
 	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg.Namespace, e.identity)
 	e.ui = ui
 	return err

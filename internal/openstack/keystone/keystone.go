@@ -155,7 +155,8 @@ func New(session *openstack.Session, o Options) (*Validator, error) {
 // expired token for as long as Keystone allows it: for requests that a service
 // makes on behalf of a user whose token has ended while the service was
 // working. Errors: ErrUnauthenticated if Keystone does not know the token;
-// ErrUnavailable if Keystone does not answer and the token is not in the cache.
+// ErrUnavailable if the token is not in the cache and Keystone does not answer,
+// or too many requests wait for it already.
 func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExpired bool) (Token, error) {
 	if !wellFormed(token) {
 		return Token{}, v.refuse()
@@ -216,8 +217,9 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 	}
 }
 
-// fallback returns the answer for the time that Keystone gives none, because of
-// err: the cached one if it is usable.
+// fallback returns the cached answer where Keystone gives none, if it is
+// usable; otherwise an error. err is why Keystone gave none; nil where Keystone
+// was not asked, or not waited for any longer.
 func (v *Validator) fallback(known answer, usable bool, err error) (Token, error) {
 	if usable {
 		v.answers.WithLabelValues("stale").Inc()
@@ -261,7 +263,7 @@ func (v *Validator) ask(ctx context.Context, k key, token string, acquire func(c
 		return valid, nil
 	case cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated:
 		v.cacheRefusal(k)
-		if k.expired { // a token that is invalid even so is invalid without the exception, too
+		if k.expired { // a token that is refused with its expiry ignored is refused without that, too
 			v.cacheRefusal(key{hash: k.hash})
 		}
 		return Token{}, err

@@ -90,9 +90,9 @@ func hardRebootTasks() []string {
 }
 
 // HardReboot returns the request id of the hard reboot that is in progress for
-// the instance, or an empty text. The newest reboot in the action log is the
-// right one, because Nova accepts no soft reboot during a hard one. Errors are
-// those of Instance.
+// the instance; "" where there is none. The newest reboot in the action log is
+// the right one, because Nova accepts no soft reboot during a hard one. Errors
+// are those of Instance.
 func (n *Nova) HardReboot(ctx context.Context, instance uuid.UUID) (string, error) {
 	found, err := n.Instance(ctx, instance)
 	if err != nil || !slices.Contains(hardRebootTasks(), found.Task) {
