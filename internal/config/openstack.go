@@ -11,30 +11,30 @@ import (
 // own user in it. The credential is one of three: an entry of clouds.yaml, an
 // application credential, or a user with a password.
 type OpenStack struct {
-	AuthURL               string `key:"auth_url" check:"url" example:"https://keystone.example.org:5000/v3" doc:"URL of Keystone. Where this and cloud are empty there is no OpenStack, and nothing of these sections is used."`
-	Cloud                 string `key:"cloud" example:"cyborg" doc:"Instead of auth_url, the user and the region here: the name of an entry in clouds.yaml that has them, as OpenStack's own clients read it."`
-	CloudsFile            string `key:"clouds_file" check:"file" example:"/etc/cyborg/clouds.yaml" doc:"That file; a secure.yaml beside it is read as well. Empty means the first of clouds.yaml in the working directory, in ~/.config/openstack and in /etc/openstack."`
-	Username              string `key:"username" default:"cyborg" doc:"The server's own user."`
-	Password              Secret `key:"password" doc:"Its password."`
-	PasswordFile          string `key:"password_file" check:"file" example:"/etc/cyborg/openstack-password" doc:"A file that holds it instead."`
-	ApplicationCredential string `key:"application_credential_id" doc:"Instead of username, password, project and domains: the id of an application credential of the user, for the project in which it has its role."`
-	ApplicationSecret     Secret `key:"application_credential_secret" doc:"Its secret."`
-	ApplicationSecretFile string `key:"application_credential_secret_file" check:"file" example:"/etc/cyborg/openstack-secret" doc:"A file that holds it instead."`
+	AuthURL               string `key:"auth_url" check:"url" example:"https://keystone.example.org:5000/v3" doc:"URL of Keystone. If this and cloud are both empty, Cyborg runs without OpenStack and ignores the sections about it."`
+	Cloud                 string `key:"cloud" example:"cyborg" doc:"Name of an entry in clouds.yaml that has the URL, the user and the region. Set it instead of auth_url, the user and the region here. Cyborg reads the file as OpenStack's own clients do."`
+	CloudsFile            string `key:"clouds_file" check:"file" example:"/etc/cyborg/clouds.yaml" doc:"Path of clouds.yaml. Cyborg also reads a secure.yaml in the same directory. If this is empty, Cyborg takes the first clouds.yaml that it finds in the working directory, in ~/.config/openstack and in /etc/openstack."`
+	Username              string `key:"username" default:"cyborg" doc:"Name of the server's own user."`
+	Password              Secret `key:"password" doc:"Password of the server's own user."`
+	PasswordFile          string `key:"password_file" check:"file" example:"/etc/cyborg/openstack-password" doc:"A file that holds the password. Set it instead of password."`
+	ApplicationCredential string `key:"application_credential_id" doc:"Id of an application credential of the user, for the project in which the user has its role. Set it instead of username, password, project and domains."`
+	ApplicationSecret     Secret `key:"application_credential_secret" doc:"Secret of the application credential."`
+	ApplicationSecretFile string `key:"application_credential_secret_file" check:"file" example:"/etc/cyborg/openstack-secret" doc:"A file that holds the secret. Set it instead of application_credential_secret."`
 
 	// The user needs a role in the project that may validate tokens and change
 	// Placement: service, or admin on older clouds.
 	UserDomain    string `key:"user_domain_name" default:"Default" doc:"The user's domain."`
-	Project       string `key:"project_name" default:"service" doc:"The project in which the user has the role service (or admin, where the cloud is older than that role)."`
+	Project       string `key:"project_name" default:"service" doc:"The project in which the user has the role service (or admin, if the cloud is older than the role service)."`
 	ProjectDomain string `key:"project_domain_name" default:"Default" doc:"The project's domain."`
 
 	// How the endpoints of services are found and reached.
-	Region    string            `key:"region" example:"RegionOne" doc:"Region of the services in the catalog; empty takes the first that is there."`
-	Interface EndpointInterface `key:"interface" default:"internal" oneof:"public internal admin" doc:"Which of a service's endpoints in the catalog is used."`
-	Endpoints []ServiceEndpoint `key:"endpoints" doc:"Endpoints that are used instead of those in the catalog."`
-	CAFile    string            `key:"ca_file" check:"file" example:"/etc/cyborg/openstack-ca.crt" doc:"PEM file of the authorities that may have signed the services' certificates, instead of the system's."`
-	Insecure  bool              `key:"insecure" default:"false" doc:"Accept any certificate. For a first try only: whoever is between can take the password."`
+	Region    string            `key:"region" example:"RegionOne" doc:"Region of the services in the catalog. If this is empty, Cyborg takes the first one there."`
+	Interface EndpointInterface `key:"interface" default:"internal" oneof:"public internal admin" doc:"Which of a service's endpoints in the catalog Cyborg uses."`
+	Endpoints []ServiceEndpoint `key:"endpoints" doc:"Endpoints that Cyborg uses instead of those in the catalog."`
+	CAFile    string            `key:"ca_file" check:"file" example:"/etc/cyborg/openstack-ca.crt" doc:"PEM file of the certificate authorities that Cyborg trusts for the services' certificates, instead of the system's."`
+	Insecure  bool              `key:"insecure" default:"false" doc:"Accept any certificate. Use this for a first try only: anybody between Cyborg and the service can take the password."`
 	Connect   time.Duration     `key:"connect_timeout" default:"5s" max:"5m" doc:"How long connecting to a service may take."`
-	Answer    time.Duration     `key:"answer_timeout" default:"30s" max:"1h" doc:"How long a service may stay silent while we wait for its answer, or for more of it."`
+	Answer    time.Duration     `key:"answer_timeout" default:"30s" max:"1h" doc:"How long a service may stay silent while Cyborg waits for its answer, or for more of the answer."`
 }
 
 // EndpointInterface selects one of the endpoints that Keystone's catalog lists
@@ -43,8 +43,8 @@ type EndpointInterface string
 
 // ServiceEndpoint is the address of a service, which replaces the catalog's.
 type ServiceEndpoint struct {
-	Service string `key:"service" doc:"Type of the service, as the catalog has it: placement, compute, image."`
-	URL     string `key:"url" check:"url" doc:"Its URL, as it would stand in the catalog."`
+	Service string `key:"service" doc:"Type of the service, as in the catalog: placement, compute, image."`
+	URL     string `key:"url" check:"url" doc:"URL of the service, as it would be in the catalog."`
 }
 
 // Enabled reports whether an OpenStack cloud is configured. Where it is not,
