@@ -27,8 +27,9 @@ type Service struct {
 
 	// mu guards the fields below.
 	mu       sync.Mutex
-	server   *http.Server // nil while the service is down
-	listener net.Listener // of the server
+	server   *http.Server  // nil while the service is down
+	listener net.Listener  // of the server
+	served   chan struct{} // closed when Serve of the server has returned
 	trouble  Trouble
 	// changed is closed, and replaced, whenever the trouble changes. It wakes the
 	// requests that wait.
@@ -67,8 +68,10 @@ func (s *Service) Down() {
 	if s.server != nil {
 		_ = s.server.Close() // an error does not matter: the server is discarded
 		// Serve may not have taken the listener yet; then Close of the server does not
-		// close it, and the address would still be in use at the next Up.
+		// close it. Where Serve closes it at this moment, Close returns too early: the
+		// address is free, and Up can have it again, only when Serve has returned.
 		_ = s.listener.Close()
+		<-s.served
 		s.server = nil
 	}
 }
@@ -87,10 +90,14 @@ func (s *Service) Up() error {
 		return err
 	}
 
-	s.server = &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}
-	s.listener = listener
+	server, served := &http.Server{Handler: http.HandlerFunc(s.serve), ReadHeaderTimeout: time.Minute}, make(chan struct{})
+	s.server, s.listener, s.served = server, listener, served
 
-	go s.server.Serve(listener) //nolint:errcheck // Down ends it
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener) // Down ends it
+	}()
+
 	return nil
 }
 
