@@ -20,31 +20,31 @@ import (
 // id, digest or generation differs from the recorded one. A heartbeat of an
 // agent whose host is bound to another agent is refused with an error of kind
 // ErrClaimed; the replies to the other heartbeats are valid nevertheless.
-func (s *Store) RecordHeartbeats(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
-	replies, errs := s.recordEachHeartbeat(ctx, beats)
+func (s *Store) RecordHeartbeats(ctx context.Context, heartbeats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
+	replies, errs := s.recordEachHeartbeat(ctx, heartbeats)
 	return replies, errors.Join(errs...)
 }
 
 // recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat, for
 // the Ingester, which collects heartbeats into batches. A failed statement is
 // the error of all of them.
-func (s *Store) recordEachHeartbeat(ctx context.Context, beats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
-	replies, errs := make([]cyborg.HeartbeatReply, len(beats)), make([]error, len(beats))
-	known, refusals, err := s.recordHeartbeats(ctx, beats)
+func (s *Store) recordEachHeartbeat(ctx context.Context, heartbeats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
+	replies, errs := make([]cyborg.HeartbeatReply, len(heartbeats)), make([]error, len(heartbeats))
+	known, refusals, err := s.recordHeartbeats(ctx, heartbeats)
 
-	for i := range beats {
-		beat := &beats[i]
+	for i := range heartbeats {
+		heartbeat := &heartbeats[i]
 		if err != nil {
 			errs[i] = err
 			continue
 		}
-		if refusal := refusals[agentOf(beat)]; refusal != nil {
+		if refusal := refusals[agentOf(heartbeat)]; refusal != nil {
 			errs[i] = refusal
 			continue
 		}
 
-		host, ok := known[agentOf(beat)]
-		replies[i].Report = !ok || host.BootID != beat.BootID || host.Digest != beat.Digest || host.Generation != beat.Generation
+		host, ok := known[agentOf(heartbeat)]
+		replies[i].Report = !ok || host.BootID != heartbeat.BootID || host.Digest != heartbeat.Digest || host.Generation != heartbeat.Generation
 		replies[i].DuplicateAgents = host.duplicates
 	}
 
@@ -55,7 +55,9 @@ func (s *Store) recordEachHeartbeat(ctx context.Context, beats []cyborg.Heartbea
 type agentKey struct{ host, boot, instance string }
 
 // agentOf returns the sender of a heartbeat.
-func agentOf(beat *cyborg.Heartbeat) agentKey { return agentKey{beat.Host, beat.BootID, beat.Instance} }
+func agentOf(heartbeat *cyborg.Heartbeat) agentKey {
+	return agentKey{heartbeat.Host, heartbeat.BootID, heartbeat.Instance}
+}
 
 // heardHost is what the records have of a host when a heartbeat for it arrives.
 type heardHost struct {
@@ -66,15 +68,15 @@ type heardHost struct {
 // recordHeartbeats records heartbeats. It returns the hosts of the agents that
 // were accepted, and the errors for the agents that are refused.
 func (s *Store) recordHeartbeats(
-	ctx context.Context, beats []cyborg.Heartbeat,
+	ctx context.Context, heartbeats []cyborg.Heartbeat,
 ) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
 	// Only the last heartbeat of each agent counts: an UPDATE that finds several
 	// rows for a host would use any one of them. A heartbeat that PostgreSQL cannot
 	// store is left out. Its host then counts as unknown, so the agent is asked for
 	// a full report, and the refusal of that report says what is wrong.
 	latest := map[agentKey]*cyborg.Heartbeat{}
-	for i := range beats {
-		b := &beats[i]
+	for i := range heartbeats {
+		b := &heartbeats[i]
 		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) {
 			latest[agentOf(b)] = b
 		}

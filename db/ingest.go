@@ -111,8 +111,8 @@ func (i *Ingester) Report(ctx context.Context, report cyborg.Report) (cyborg.Rep
 
 // Heartbeat records one heartbeat together with those of other agents; see
 // Store.RecordHeartbeats. It waits until the heartbeat has been written.
-func (i *Ingester) Heartbeat(ctx context.Context, beat cyborg.Heartbeat) (cyborg.HeartbeatReply, error) {
-	return i.heartbeats.submit(ctx, beat)
+func (i *Ingester) Heartbeat(ctx context.Context, heartbeat cyborg.Heartbeat) (cyborg.HeartbeatReply, error) {
+	return i.heartbeats.submit(ctx, heartbeat)
 }
 
 // batcher collects the messages of concurrent callers into batches. Its

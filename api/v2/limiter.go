@@ -40,8 +40,8 @@ func (s *limitedStore) DeleteDeviceProfiles(ctx context.Context, profiles []db.D
 }
 
 // EachDevice calls the store when the limiter admits it.
-func (s *limitedStore) EachDevice(ctx context.Context, filter db.DeviceFilter, listing db.Listing, tell func(*db.ListedDevice)) error {
-	_, err := limited(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.EachDevice(ctx, filter, listing, tell) })
+func (s *limitedStore) EachDevice(ctx context.Context, filter db.DeviceFilter, listing db.Listing, yield func(*db.ListedDevice)) error {
+	_, err := limited(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.EachDevice(ctx, filter, listing, yield) })
 	return err
 }
 
@@ -58,8 +58,8 @@ func (s *limitedStore) EnableDevice(ctx context.Context, device uuid.UUID, actor
 }
 
 // EachDeployable calls the store when the limiter admits it.
-func (s *limitedStore) EachDeployable(ctx context.Context, filter db.DeployableFilter, listing db.Listing, tell func(*db.ListedDeployable)) error {
-	_, err := limited(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.EachDeployable(ctx, filter, listing, tell) })
+func (s *limitedStore) EachDeployable(ctx context.Context, filter db.DeployableFilter, listing db.Listing, yield func(*db.ListedDeployable)) error {
+	_, err := limited(ctx, s, func() (struct{}, error) { return struct{}{}, s.store.EachDeployable(ctx, filter, listing, yield) })
 	return err
 }
 

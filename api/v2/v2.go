@@ -61,11 +61,11 @@ type Store interface {
 	CreateDeviceProfile(ctx context.Context, profile cyborg.DeviceProfile, actor cyborg.Actor) (cyborg.DeviceProfile, error)
 	DeleteDeviceProfiles(ctx context.Context, profiles []db.DeviceProfileFilter, actor cyborg.Actor) error
 
-	EachDevice(ctx context.Context, filter db.DeviceFilter, listing db.Listing, tell func(*db.ListedDevice)) error
+	EachDevice(ctx context.Context, filter db.DeviceFilter, listing db.Listing, yield func(*db.ListedDevice)) error
 	MaintainDevice(ctx context.Context, device uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Device, error)
 	EnableDevice(ctx context.Context, device uuid.UUID, actor cyborg.Actor) (cyborg.Device, error)
 
-	EachDeployable(ctx context.Context, filter db.DeployableFilter, listing db.Listing, tell func(*db.ListedDeployable)) error
+	EachDeployable(ctx context.Context, filter db.DeployableFilter, listing db.Listing, yield func(*db.ListedDeployable)) error
 
 	Attributes(ctx context.Context, filter db.DeployableFilter) ([]db.DeployableAttribute, error)
 	Attribute(ctx context.Context, id uuid.UUID) (db.DeployableAttribute, error)
