@@ -36,8 +36,8 @@ const selectAccelerators = `
 	LEFT JOIN operations o ON o.id = c.operation_id
 	CROSS JOIN LATERAL (
 		SELECT count(holder_kind) AS held,
-		       count(*) FILTER (WHERE holder_kind IS NULL AND left_kind IS NULL AND presence = 'present') AS free,
-		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, left_kind, left_id,
+		       count(*) FILTER (WHERE holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present') AS free,
+		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, unconfirmed_kind, unconfirmed_id,
 		               EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
 		           ORDER BY id) AS handles
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`

@@ -319,7 +319,7 @@ func insertOperation(
 	// retry_of is left empty where the earlier operation has been pruned.
 	batch.Queue(`
 		INSERT INTO operations (id, kind, host, input, before, actor, project, request_id, idempotency_key, fingerprint, retry_of,
-		    untold, actor_id)
+		    notification_pending, actor_id)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (SELECT id FROM operations WHERE id = $11), $12, $13)`,
 		a.ID, string(kind), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint,
 		a.RetryOf, c.notificationPending, a.Actor.ID)

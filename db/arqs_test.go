@@ -281,7 +281,7 @@ func TestBindPassesWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
-	r.exec(t, "UPDATE attach_handles SET left_kind = 'host', left_id = 'h1', left_operation = $2 WHERE uuid = $1", a.Handles[0].UUID, uuid.New())
+	r.exec(t, "UPDATE attach_handles SET unconfirmed_kind = 'host', unconfirmed_id = 'h1', unconfirmed_operation = $2 WHERE uuid = $1", a.Handles[0].UUID, uuid.New())
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.OperationSucceeded)

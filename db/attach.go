@@ -76,7 +76,7 @@ func (a attach) guard(targets []accelerator, operation uuid.UUID) error {
 func (a attach) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
-		WHERE uuid = $1 AND holder_kind IS NULL AND left_kind IS NULL AND presence = 'present'`,
+		WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
 		o.targets[0].FreeHandle().UUID, string(a.request.Holder.Kind), a.request.Holder.ID, o.id)
 	if err == nil && tag.RowsAffected() == 0 {
 		return errCollision

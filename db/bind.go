@@ -458,7 +458,7 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
-		WHERE uuid = ANY($1) AND holder_kind IS NULL AND left_kind IS NULL AND presence = 'present'`,
+		WHERE uuid = ANY($1) AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
 		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation).Exec(all(len(chosen.assignments)))
 
 	batch.Queue(`

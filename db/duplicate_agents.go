@@ -16,8 +16,8 @@ import (
 //
 // A host has one agent. The first report that is recorded decides which one.
 // While that agent is heard, every other agent that reports or sends heartbeats
-// for the host is a duplicate and is refused; the table rivals lists the
-// refused ones.
+// for the host is a duplicate and is refused; the table duplicate_agents lists
+// the refused ones.
 //
 // Once the host's agent has fallen silent, the next agent that is heard takes
 // its place. It may well be the same agent after a reboot, or after it lost its
@@ -38,8 +38,8 @@ type agentIdentity struct {
 // each other.
 const otherAgent = "(h.instance <> b.instance AND (h.boot_id <> b.boot_id OR h.instance <> '' AND b.instance <> ''))"
 
-// name identifies the agent in the table rivals: its instance, or its boot id
-// where it sent no instance.
+// name identifies the agent in the table duplicate_agents: its instance, or its
+// boot id where it sent no instance.
 func (r *agentIdentity) name() string { return cmp.Or(r.instance, r.boot, "unknown") }
 
 // duplicateAgent is an agent that is not the one its host is bound to.
@@ -72,7 +72,7 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 		       h.last_seen >= clock_timestamp() - $5::interval
 		       OR coalesce(clock_timestamp() - $5::interval NOT BETWEEN v.since AND v.last_seen, false)
 		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS b (name, boot_id, instance, known_as, n)
-		JOIN hosts h USING (name) LEFT JOIN rivals v ON v.host = b.name AND v.instance = b.known_as
+		JOIN hosts h USING (name) LEFT JOIN duplicate_agents v ON v.host = b.name AND v.instance = b.known_as
 		WHERE `+otherAgent, hosts, boots, instances, names, s.opts.SilentAfter).Query(func(rows pgx.Rows) (err error) {
 		*found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r duplicateAgent, err error) {
 			if err = row.Scan(&r.by, &r.unheard, &r.at, &r.refused); err == nil {
@@ -126,7 +126,7 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates
 			    AS b (host, boot_id, instance, version, address, started_at)),
 		known AS (
 			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR KEY SHARE)
-		INSERT INTO rivals AS r (host, instance, boot_id, agent_version, address, started_at)
+		INSERT INTO duplicate_agents AS r (host, instance, boot_id, agent_version, address, started_at)
 		SELECT host, instance, boot_id, version, address, coalesce(started_at, now()) FROM said JOIN known ON name = host
 		ORDER BY host, instance
 		ON CONFLICT (host, instance) DO UPDATE SET
@@ -193,7 +193,7 @@ func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAg
 
 // replaceSilentAgents returns the duplicates whose reports were recorded
 // because the agents of their hosts had fallen silent. Each is its host's agent
-// now, so it removes them from the table rivals.
+// now, so it removes them from the table duplicate_agents.
 func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
 	var (
 		successors   []duplicateAgent
@@ -211,7 +211,7 @@ func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates [
 	}
 
 	_, err := tx.Exec(ctx, `
-		DELETE FROM rivals r USING unnest($1::text[], $2::text[]) AS s (host, instance)
+		DELETE FROM duplicate_agents r USING unnest($1::text[], $2::text[]) AS s (host, instance)
 		WHERE r.host = s.host AND r.instance = s.instance`, hosts, names)
 	return successors, err
 }

@@ -54,7 +54,7 @@ func requireRefused(t testing.TB, err error) {
 func (h *host) ago(t testing.TB, d time.Duration) {
 	t.Helper()
 	h.records.exec(t, "UPDATE hosts SET last_seen = last_seen - $2::interval WHERE name = $1", h.name, d)
-	h.records.exec(t, "UPDATE rivals SET last_seen = last_seen - $2::interval, since = since - $2::interval WHERE host = $1", h.name, d)
+	h.records.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen - $2::interval, since = since - $2::interval WHERE host = $1", h.name, d)
 }
 
 // twoAgents returns the agent of a host, which is heard, and a second agent under the host's name.
@@ -116,7 +116,7 @@ func TestASecondAgentIsRefused(t *testing.T) {
 	require.Equal(t, "h1", health.DuplicateAgents[0].Host)
 
 	// Once it is not heard any more, it is not listed any more.
-	r.exec(t, "UPDATE rivals SET last_seen = last_seen - interval '1 hour'")
+	r.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen - interval '1 hour'")
 	found, err = r.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Empty(t, found.DuplicateAgents)
@@ -251,5 +251,5 @@ func TestAForgottenHostHasNoDuplicateAgents(t *testing.T) {
 	requireRefused(t, err)
 	first.ago(t, time.Hour)
 	require.NoError(t, first.records.ForgetHost(context.Background(), "h1", alice()))
-	require.Zero(t, scalar[int](t, first.records, "SELECT count(*) FROM rivals"))
+	require.Zero(t, scalar[int](t, first.records, "SELECT count(*) FROM duplicate_agents"))
 }

@@ -93,7 +93,7 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 	}
 
 	rows, err = conn.Query(ctx, `
-		SELECT r.host, r.address, h.agent_address FROM rivals r JOIN hosts h ON h.name = r.host
+		SELECT r.host, r.address, h.agent_address FROM duplicate_agents r JOIN hosts h ON h.name = r.host
 		WHERE r.last_seen >= clock_timestamp() - interval '30 s' ORDER BY r.host, r.address`)
 	if err == nil {
 		h.DuplicateAgents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RefusedAgent])

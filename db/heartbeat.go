@@ -121,7 +121,7 @@ func (s *Store) recordHeartbeats(
 			    agent_address = b.address, clock_offset = b.sent_at - clock_timestamp()
 			FROM beats b JOIN free USING (name) WHERE h.name = b.name AND NOT `+otherAgent+`)
 		SELECT b.n, h.boot_id, h.digest, h.generation, `+otherAgent+`,
-		       (SELECT array_agg(address ORDER BY address) FROM rivals
+		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
 		        WHERE host = h.name AND last_seen >= clock_timestamp() - $8::interval)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
 		names, boots, instances, versions, addresses, starts, busy, s.opts.SilentAfter, sent)

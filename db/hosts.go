@@ -22,7 +22,7 @@ const selectHosts = `
 	       (SELECT coalesce(json_agg(json_build_object('host', host, 'name', name, 'driver', driver, 'options', options,
 	           'state', state, 'error', error, 'services', services) ORDER BY name), '[]') FROM backends WHERE host = h.name),
 	       (SELECT json_agg(json_build_object('instance', instance, 'boot_id', boot_id, 'agent_address', address,
-	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM rivals
+	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM duplicate_agents
 	        WHERE host = h.name AND last_seen >= clock_timestamp() - $1::interval)
 	FROM hosts h`
 

@@ -106,7 +106,7 @@ const (
 		    'image_boot', CASE WHEN d.fence_operation IS NULL THEN d.image_boot END)
 		FROM deployables d LEFT JOIN claims c ON c.deployable_uuid = d.uuid WHERE `
 	handleRows = `
-		SELECT to_jsonb(h) || jsonb_build_object('holder', coalesce(holder_kind || ' ' || holder_id, left_kind || ' ' || left_id, ''))
+		SELECT to_jsonb(h) || jsonb_build_object('holder', coalesce(holder_kind || ' ' || holder_id, unconfirmed_kind || ' ' || unconfirmed_id, ''))
 		FROM attach_handles h WHERE `
 
 	// reportedDevices are the devices that a difference mentions. concerned are the

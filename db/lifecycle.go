@@ -56,7 +56,7 @@ func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
 		UPDATE deployables d SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
 		WHERE uuid = ANY($1) AND lifecycle = $3 AND error_kind = ANY($4) AND NOT EXISTS (
 			SELECT FROM attach_handles
-			WHERE deployable_uuid = d.uuid AND (holder_kind IS NOT NULL AND attached_at IS NULL OR left_kind IS NOT NULL))`,
+			WHERE deployable_uuid = d.uuid AND (holder_kind IS NOT NULL AND attached_at IS NULL OR unconfirmed_kind IS NOT NULL))`,
 		targets, string(cyborg.LifecycleReady), string(cyborg.LifecycleError), doubtful())
 	return err
 }

@@ -29,7 +29,7 @@ func (s *Store) FailARQs(ctx context.Context, operation uuid.UUID, reason string
 
 // MarkNovaNotified records that Nova has been notified of how a bind ended.
 func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error {
-	_, err := s.pool.Exec(ctx, "UPDATE operations SET untold = false WHERE id = $1 AND untold", operation)
+	_, err := s.pool.Exec(ctx, "UPDATE operations SET notification_pending = false WHERE id = $1 AND notification_pending", operation)
 	return s.failure(ctx, err)
 }
 
@@ -40,6 +40,6 @@ func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 func (s *Store) UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after OperationPlace, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, ended_at, admitted_at FROM operations
-		WHERE untold AND NOT open AND ended_at <= clock_timestamp() - $1::interval AND (admitted_at, id) > ($2, $3)
+		WHERE notification_pending AND NOT open AND ended_at <= clock_timestamp() - $1::interval AND (admitted_at, id) > ($2, $3)
 		ORDER BY admitted_at, id LIMIT $4`, endedFor, after.Admitted, after.ID, clamp(limit))
 }

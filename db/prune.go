@@ -45,8 +45,8 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 				SELECT role, host, instance FROM services WHERE last_seen < now() - $1::interval LIMIT $2)`},
 
 		{r.Services, &out.Services, `
-			DELETE FROM rivals WHERE (host, instance) IN (
-				SELECT host, instance FROM rivals WHERE last_seen < now() - $1::interval LIMIT $2)`},
+			DELETE FROM duplicate_agents WHERE (host, instance) IN (
+				SELECT host, instance FROM duplicate_agents WHERE last_seen < now() - $1::interval LIMIT $2)`},
 
 		{r.Idempotency, &out.Keys, `
 			UPDATE operations SET idempotency_key = NULL, fingerprint = NULL WHERE id = ANY (ARRAY (

@@ -202,8 +202,8 @@ func TestStatusInSQL(t *testing.T) {
 				there := pick(local+" handle", "present", "present", "missing")
 				exec(`UPDATE attach_handles SET presence = $2, missing_since = CASE WHEN $2 = 'missing' THEN now() END,
 				    holder_kind = CASE WHEN $3 <> '' THEN 'instance' END, holder_id = nullif($3, ''),
-				    left_kind = CASE WHEN $4 <> '' THEN 'instance' END, left_id = nullif($4, ''),
-				    left_operation = CASE WHEN $4 <> '' THEN $1::uuid END,
+				    unconfirmed_kind = CASE WHEN $4 <> '' THEN 'instance' END, unconfirmed_id = nullif($4, ''),
+				    unconfirmed_operation = CASE WHEN $4 <> '' THEN $1::uuid END,
 				    operation_id = CASE WHEN $3 <> '' THEN $1::uuid END, attached_at = NULL WHERE uuid = $1`, handle.UUID, there, holder, left)
 			}
 			if kind := pick(local+" claim", "", "", "provision", "program", "attach", "detach", "configure"); kind != "" {

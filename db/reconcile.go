@@ -84,7 +84,7 @@ const selectDisagreements = `
 		    AS j (backend text, deployable text, handle text, operation_id uuid, state text)
 		WHERE l.attachments <> '[]'),
 	handles AS NOT MATERIALIZED (
-		SELECT h.host, h.uuid, h.identity AS handle, h.left_kind, h.left_id, h.left_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
+		SELECT h.host, h.uuid, h.identity AS handle, h.unconfirmed_kind, h.unconfirmed_id, h.unconfirmed_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
 		       d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.observed_seq,
 		       c.operation_id IS NOT NULL AS claimed
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
@@ -109,15 +109,15 @@ const selectDisagreements = `
 		SELECT * FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
 	WHERE NOT coalesce(p.claimed, f.claimed, false) AND coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq
-	  AND f.holder_kind IS NULL AND f.left_kind IS NULL
+	  AND f.holder_kind IS NULL AND f.unconfirmed_kind IS NULL
 	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
 	UNION ALL
-	SELECT h.host, h.backend, h.deployable, h.handle, h.uuid, h.left_kind, h.left_id, coalesce(j.operation_id, h.left_operation),
-	       h.accelerator, coalesce(j.state, ''), 'left', false, h.left_operation
+	SELECT h.host, h.backend, h.deployable, h.handle, h.uuid, h.unconfirmed_kind, h.unconfirmed_id, coalesce(j.operation_id, h.unconfirmed_operation),
+	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation
 	FROM handles h JOIN live l ON l.name = h.host
 	LEFT JOIN journal j ON j.host = h.host AND j.backend = h.backend AND j.handle = h.handle
-	WHERE h.left_kind IS NOT NULL AND NOT h.claimed) AS all_disagreements
+	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS all_disagreements
 	WHERE (host, deployable, handle) > ($1, $6, $7)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
 
@@ -204,7 +204,7 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		}
 
 		_, err = clearUnconfirmed(ctx, tx, `
-			host = $1 AND (uuid, left_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, unconfirmedHandles, attachedBy)
+			host = $1 AND (uuid, unconfirmed_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, unconfirmedHandles, attachedBy)
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func (s *Store) Services(ctx context.Context, page Page) ([]cyborg.Service, erro
 			 FROM hosts WHERE ($2 > $3 OR $2 = $3 AND name >= $4)
 			     AND ($2, name, coalesce(nullif(instance, ''), boot_id)) > ($3, $4, $5) ORDER BY name`+page.limit()+`)
 			UNION ALL
-			SELECT host, instance, agent_version, started_at, last_seen, true FROM rivals
+			SELECT host, instance, agent_version, started_at, last_seen, true FROM duplicate_agents
 			WHERE ($2, host, instance) > ($3, $4, $5) AND last_seen >= clock_timestamp() - $1::interval)
 		SELECT role, host, instance, version, started_at, nullif(last_seen, 'epoch'), last_seen >= clock_timestamp() - $1::interval, refused
 		FROM (SELECT role, host, instance, version, started_at, last_seen, false AS refused FROM services

@@ -12,7 +12,7 @@ import (
 // and has come back with an attachment in its journal. Its accelerator is
 // fenced, and nobody gets the handle, until the host has been heard and
 // Reconcile has settled the attachment there. In the database the columns
-// left_kind, left_id and left_operation keep who had it.
+// unconfirmed_kind, unconfirmed_id and unconfirmed_operation keep who had it.
 
 // fenceUnconfirmed is the reason of the fence around an accelerator with an
 // unconfirmed handle. The fence belongs to the operation that used force, if
@@ -23,7 +23,7 @@ const fenceUnconfirmed = "its host may still have it attached, and has not settl
 // stays fenced once the fence of a Program, or of a Bind that loaded an image,
 // is lifted, or NULL. While an image was being loaded, a host may have come
 // back with an attachment, or a device may have gone missing under its holder.
-const remainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL) THEN '" +
+const remainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND unconfirmed_kind IS NOT NULL) THEN '" +
 	fenceUnconfirmed + "' WHEN " + goneUnderHolder + " THEN '" + fenceVanished + "' END"
 
 // confirmed refuses an accelerator with an unconfirmed handle, whatever reason
@@ -41,7 +41,7 @@ func (a *accelerator) confirmed() error {
 // and fences the targets of the operation.
 func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
-		UPDATE attach_handles SET left_kind = holder_kind, left_id = holder_id, left_operation = operation_id,
+		UPDATE attach_handles SET unconfirmed_kind = holder_kind, unconfirmed_id = holder_id, unconfirmed_operation = operation_id,
 		    holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
 		WHERE uuid = ANY($1) AND holder_kind IS NOT NULL`, handles)
 	if err != nil {
@@ -95,7 +95,7 @@ func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added [
 	}
 
 	_, err := tx.Exec(ctx, `
-		UPDATE attach_handles h SET left_kind = 'host', left_id = h.host, left_operation = l.operation
+		UPDATE attach_handles h SET unconfirmed_kind = 'host', unconfirmed_id = h.host, unconfirmed_operation = l.operation
 		FROM unnest($1::uuid[], $2::uuid[]) AS l (handle, operation) WHERE h.uuid = l.handle`, handles, operations)
 	if err != nil {
 		return err
@@ -111,8 +111,8 @@ func markNewUnconfirmed(ctx context.Context, tx pgx.Tx, hosts []hostRow, added [
 // reason. It returns the accelerators of the handles.
 func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]uuid.UUID, error) {
 	rows, err := tx.Query(ctx, `
-		UPDATE attach_handles h SET left_kind = NULL, left_id = NULL, left_operation = NULL
-		WHERE left_kind IS NOT NULL AND `+condition+` RETURNING deployable_uuid`, values...)
+		UPDATE attach_handles h SET unconfirmed_kind = NULL, unconfirmed_id = NULL, unconfirmed_operation = NULL
+		WHERE unconfirmed_kind IS NOT NULL AND `+condition+` RETURNING deployable_uuid`, values...)
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +125,6 @@ func clearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values .
 	_, err = tx.Exec(ctx, `
 		UPDATE deployables d SET fence_operation = NULL, fence_reason = `+remainingFence+`
 		WHERE uuid = ANY($1) AND fence_reason = $2 AND NOT EXISTS (
-			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND left_kind IS NOT NULL)`, targets, fenceUnconfirmed)
+			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND unconfirmed_kind IS NOT NULL)`, targets, fenceUnconfirmed)
 	return targets, err
 }

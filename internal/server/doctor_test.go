@@ -59,7 +59,7 @@ func TestTheDoctorLooksAtTheDatabase(t *testing.T) {
 		"a second agent": {
 			`
 			INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest, agent_address) VALUES ('h1', 'b', '1', 1, 'd', '10.0.0.1');
-			INSERT INTO rivals (host, instance, boot_id, agent_version, address) VALUES ('h1', 'two', 'c', '1', '10.0.0.2')`,
+			INSERT INTO duplicate_agents (host, instance, boot_id, agent_version, address) VALUES ('h1', 'two', 'c', '1', '10.0.0.2')`,
 			"agents", "host h1 and is refused: one at 10.0.0.2, while the host's is at 10.0.0.1",
 		},
 	} {

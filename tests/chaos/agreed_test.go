@@ -90,7 +90,7 @@ var misfitTable = []struct{ what, sql string }{
 	{"is held by an instance that Nova has booted, without a request", `
 				SELECT h.uuid FROM attach_handles h WHERE h.holder_kind = 'instance' AND h.holder_id NOT LIKE '5f5f5f5f-%'
 				AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)`},
-	{"is a bind of which Nova was not told", "SELECT id FROM operations WHERE untold"},
+	{"is a bind of which Nova was not told", "SELECT id FROM operations WHERE notification_pending"},
 	{"was lost when its host booted, and its instance has not got it back", "SELECT uuid FROM arqs WHERE lost_at IS NOT NULL"},
 }
 

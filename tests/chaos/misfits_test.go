@@ -36,7 +36,7 @@ func TestCheckerFindsMisfits(t *testing.T) {
 		{"is held by an instance", `
 			WITH gone AS (DELETE FROM arqs)
 			UPDATE attach_handles SET operation_id = (SELECT id FROM operations WHERE kind <> 'bind') WHERE holder_kind IS NOT NULL`},
-		{"of which Nova was not told", "UPDATE operations SET untold = true WHERE kind = 'bind'"},
+		{"of which Nova was not told", "UPDATE operations SET notification_pending = true WHERE kind = 'bind'"},
 		{"was lost when its host booted", "UPDATE arqs SET lost_at = now(), lost_boot = 'b'"},
 	} {
 		tx, err := conn.Begin(t.Context())

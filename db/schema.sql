@@ -1,0 +1,1157 @@
+-- What the migrations make, to look things up and to see what one changes. To be read: nothing runs it.
+-- Written by go test ./db -run TestSchema -update.
+
+CREATE TABLE adopted_rows (
+    kind text NOT NULL,
+    uuid uuid NOT NULL,
+    adopted_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT adopted_rows_pkey PRIMARY KEY (kind, uuid),
+    CONSTRAINT adopted_rows_kind_check CHECK (kind = ANY (ARRAY['device_profile'::text, 'device'::text, 'deployable'::text, 'attach_handle'::text, 'accelerator_request'::text]))
+);
+
+CREATE TABLE arqs (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    uuid uuid NOT NULL DEFAULT gen_random_uuid(),
+    state text NOT NULL DEFAULT 'Initial'::text,
+    reason text NOT NULL DEFAULT ''::text,
+    project text,
+    profile_uuid uuid NOT NULL,
+    profile_name text NOT NULL,
+    group_index integer NOT NULL,
+    profile_group jsonb NOT NULL,
+    host text,
+    provider_uuid uuid,
+    instance_uuid uuid,
+    service text,
+    operation_id uuid,
+    handle_uuid uuid,
+    seen_at timestamp with time zone NOT NULL DEFAULT now(),
+    claimed_by uuid,
+    claim_open boolean GENERATED ALWAYS AS (CASE WHEN claimed_by IS NOT NULL THEN true ELSE NULL::boolean END) STORED,
+    lost_boot text,
+    lost_at timestamp with time zone,
+    hard_reboot text,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone,
+    CONSTRAINT arqs_pkey PRIMARY KEY (uuid),
+    CONSTRAINT arqs_handle_uuid_key UNIQUE (handle_uuid),
+    CONSTRAINT arqs_id_key UNIQUE (id),
+    CONSTRAINT arqs_claim_fkey FOREIGN KEY (claimed_by, claim_open) REFERENCES operations(id, open),
+    CONSTRAINT arqs_handle_fkey FOREIGN KEY (handle_uuid, operation_id) REFERENCES attach_handles(uuid, operation_id),
+    CONSTRAINT arqs_profile_uuid_fkey FOREIGN KEY (profile_uuid) REFERENCES device_profiles(uuid),
+    CONSTRAINT arqs_bound_check CHECK (state <> 'Bound'::text OR handle_uuid IS NOT NULL),
+    CONSTRAINT arqs_claim_check CHECK (claimed_by IS NOT NULL OR (state <> ALL (ARRAY['BindStarted'::text, 'Deleting'::text]))),
+    CONSTRAINT arqs_failed_check CHECK (state <> 'BindFailed'::text OR handle_uuid IS NULL OR claimed_by IS NOT NULL),
+    CONSTRAINT arqs_free_check CHECK ((state <> ALL (ARRAY['Initial'::text, 'Unbound'::text])) OR num_nonnulls(host, provider_uuid, instance_uuid, service, operation_id, handle_uuid) = 0),
+    CONSTRAINT arqs_group_index_check CHECK (group_index >= 0),
+    CONSTRAINT arqs_handle_check CHECK (handle_uuid IS NULL OR operation_id IS NOT NULL AND num_nonnulls(instance_uuid, service) = 1),
+    CONSTRAINT arqs_lost_check CHECK ((lost_at IS NULL) = (lost_boot IS NULL) AND (lost_at IS NULL OR instance_uuid IS NOT NULL AND handle_uuid IS NOT NULL)),
+    CONSTRAINT arqs_reason_check CHECK ((state = ANY (ARRAY['BindFailed'::text, 'UnbindFailed'::text])) = (reason <> ''::text)),
+    CONSTRAINT arqs_service_check CHECK (service <> ''::text),
+    CONSTRAINT arqs_state_check CHECK (state = ANY (ARRAY['Initial'::text, 'BindStarted'::text, 'Bound'::text, 'BindFailed'::text, 'Unbound'::text, 'UnbindFailed'::text, 'Deleting'::text]))
+);
+CREATE INDEX arqs_bound ON arqs USING btree (seen_at) WHERE state = 'Bound'::text;
+CREATE INDEX arqs_by_host ON arqs USING btree (host, id) WHERE host IS NOT NULL;
+CREATE INDEX arqs_by_instance ON arqs USING btree (instance_uuid);
+CREATE INDEX arqs_by_profile ON arqs USING btree (profile_uuid);
+CREATE INDEX arqs_by_project ON arqs USING btree (project, id);
+CREATE INDEX arqs_by_state ON arqs USING btree (state, id) WHERE state <> 'Bound'::text;
+CREATE INDEX arqs_claimed ON arqs USING btree (claimed_by) WHERE claimed_by IS NOT NULL;
+CREATE INDEX arqs_lost ON arqs USING btree (host) WHERE lost_at IS NOT NULL;
+CREATE TRIGGER arqs_deleted AFTER DELETE ON arqs REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION arqs_deleted();
+CREATE TRIGGER arqs_inserted AFTER INSERT ON arqs REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION arqs_inserted();
+CREATE TRIGGER arqs_updated AFTER UPDATE ON arqs REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION arqs_updated();
+CREATE TRIGGER note_update BEFORE UPDATE OF state, project ON arqs FOR EACH ROW EXECUTE FUNCTION note_update();
+
+CREATE TABLE attach_handles (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    uuid uuid NOT NULL,
+    deployable_uuid uuid NOT NULL,
+    host text NOT NULL,
+    kind text NOT NULL,
+    identity text NOT NULL,
+    info jsonb NOT NULL,
+    presence text NOT NULL DEFAULT 'present'::text,
+    missing_since timestamp with time zone,
+    holder_kind text,
+    holder_id text,
+    operation_id uuid,
+    attached_at timestamp with time zone,
+    unconfirmed_kind text,
+    unconfirmed_id text,
+    unconfirmed_operation uuid,
+    CONSTRAINT attach_handles_pkey PRIMARY KEY (uuid),
+    CONSTRAINT attach_handles_host_kind_identity_key UNIQUE (host, kind, identity),
+    CONSTRAINT attach_handles_id_key UNIQUE (id),
+    CONSTRAINT attach_handles_taken UNIQUE (uuid, operation_id),
+    CONSTRAINT attach_handles_deployable_uuid_host_fkey FOREIGN KEY (deployable_uuid, host) REFERENCES deployables(uuid, host),
+    CONSTRAINT attach_handles_attached_is_held CHECK (attached_at IS NULL OR holder_kind IS NOT NULL),
+    CONSTRAINT attach_handles_holder_has_operation CHECK ((holder_kind IS NULL) = (operation_id IS NULL)),
+    CONSTRAINT attach_handles_holder_id_check CHECK (holder_id <> ''::text),
+    CONSTRAINT attach_handles_holder_kind_check CHECK (holder_kind = ANY (ARRAY['instance'::text, 'host'::text, 'service'::text])),
+    CONSTRAINT attach_handles_identity_check CHECK (identity <> ''::text),
+    CONSTRAINT attach_handles_kind_check CHECK (kind <> ''::text),
+    CONSTRAINT attach_handles_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
+    CONSTRAINT attach_handles_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
+    CONSTRAINT attach_handles_unconfirmed_id_check CHECK (unconfirmed_id <> ''::text),
+    CONSTRAINT attach_handles_unconfirmed_kind_check CHECK (unconfirmed_kind = ANY (ARRAY['instance'::text, 'host'::text, 'service'::text])),
+    CONSTRAINT attach_handles_unconfirmed_or_held CHECK (unconfirmed_kind IS NULL OR holder_kind IS NULL),
+    CONSTRAINT attach_handles_whole_holder CHECK ((holder_kind IS NULL) = (holder_id IS NULL)),
+    CONSTRAINT attach_handles_whole_unconfirmed CHECK (num_nulls(unconfirmed_kind, unconfirmed_id, unconfirmed_operation) = ANY (ARRAY[0, 3]))
+);
+CREATE INDEX attach_handles_by_deployable ON attach_handles USING btree (deployable_uuid);
+CREATE INDEX attach_handles_by_holder ON attach_handles USING btree (holder_kind, holder_id) WHERE holder_kind IS NOT NULL;
+CREATE INDEX attach_handles_missing ON attach_handles USING btree (missing_since) WHERE presence = 'missing'::text;
+CREATE INDEX attach_handles_unconfirmed ON attach_handles USING btree (host) WHERE unconfirmed_kind IS NOT NULL;
+CREATE TRIGGER attach_handles_deleted AFTER DELETE ON attach_handles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
+CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
+CREATE TRIGGER attach_handles_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_updated();
+CREATE TRIGGER placement_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_handles_changed();
+
+CREATE TABLE backends (
+    host text NOT NULL,
+    name text NOT NULL,
+    driver text NOT NULL,
+    options jsonb NOT NULL DEFAULT '{}'::jsonb,
+    services text[] NOT NULL DEFAULT '{}'::text[],
+    reported boolean NOT NULL DEFAULT true,
+    state text NOT NULL,
+    error text NOT NULL DEFAULT ''::text,
+    CONSTRAINT backends_pkey PRIMARY KEY (host, name),
+    CONSTRAINT backends_host_fkey FOREIGN KEY (host) REFERENCES hosts(name),
+    CONSTRAINT backends_disabled_has_none CHECK (state <> 'disabled'::text OR error = ''::text),
+    CONSTRAINT backends_driver_check CHECK (driver <> ''::text),
+    CONSTRAINT backends_failed_has_error CHECK (state <> 'failed'::text OR error <> ''::text),
+    CONSTRAINT backends_name_check CHECK (name <> ''::text),
+    CONSTRAINT backends_state_check CHECK (state = ANY (ARRAY['ok'::text, 'failed'::text, 'disabled'::text])),
+    CONSTRAINT backends_unreported_is_disabled CHECK (reported OR state = 'disabled'::text)
+);
+CREATE TRIGGER backends_deleted AFTER DELETE ON backends REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION backends_added_or_removed();
+CREATE TRIGGER backends_inserted AFTER INSERT ON backends REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION backends_added_or_removed();
+CREATE TRIGGER backends_updated AFTER UPDATE ON backends REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION backends_updated();
+
+CREATE TABLE claims (
+    deployable_uuid uuid NOT NULL,
+    operation_id uuid NOT NULL,
+    operation_open boolean NOT NULL DEFAULT true,
+    claimed_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT claims_pkey PRIMARY KEY (deployable_uuid),
+    CONSTRAINT claims_deployable_uuid_fkey FOREIGN KEY (deployable_uuid) REFERENCES deployables(uuid),
+    CONSTRAINT claims_operation_id_operation_open_fkey FOREIGN KEY (operation_id, operation_open) REFERENCES operations(id, open),
+    CONSTRAINT claims_operation_open_check CHECK (operation_open)
+);
+CREATE INDEX claims_by_operation ON claims USING btree (operation_id);
+CREATE TRIGGER claims_deleted AFTER DELETE ON claims REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION claims_taken_or_released();
+CREATE TRIGGER claims_inserted AFTER INSERT ON claims REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION claims_taken_or_released();
+CREATE TRIGGER placement_deleted AFTER DELETE ON claims REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION placement_claims_changed();
+CREATE TRIGGER placement_inserted AFTER INSERT ON claims REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION placement_claims_changed();
+CREATE TRIGGER refuse_handover BEFORE UPDATE ON claims FOR EACH STATEMENT EXECUTE FUNCTION refuse_handover();
+
+CREATE TABLE deployables (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    uuid uuid NOT NULL,
+    device_uuid uuid NOT NULL,
+    host text NOT NULL,
+    local_name text NOT NULL,
+    name text NOT NULL,
+    provider_uuid uuid NOT NULL,
+    accelerator text NOT NULL,
+    specs jsonb NOT NULL,
+    specs_set jsonb NOT NULL DEFAULT '{}'::jsonb,
+    specs_version bigint NOT NULL DEFAULT 1,
+    attributes jsonb NOT NULL DEFAULT '[]'::jsonb,
+    attributes_set jsonb NOT NULL DEFAULT '[]'::jsonb,
+    bitstream_id text NOT NULL DEFAULT ''::text,
+    program_set text NOT NULL,
+    protected text NOT NULL DEFAULT ''::text,
+    presence text NOT NULL DEFAULT 'present'::text,
+    missing_since timestamp with time zone,
+    untouched boolean NOT NULL DEFAULT true,
+    lifecycle text NOT NULL DEFAULT 'inactive'::text,
+    lifecycle_operation uuid,
+    reason text NOT NULL DEFAULT ''::text,
+    error_operation uuid,
+    error_kind text NOT NULL DEFAULT ''::text,
+    administration text NOT NULL DEFAULT 'enabled'::text,
+    maintain_reason text NOT NULL DEFAULT ''::text,
+    maintain_by text NOT NULL DEFAULT ''::text,
+    maintain_until timestamp with time zone,
+    fence_reason text,
+    fence_operation uuid,
+    nova_spec jsonb,
+    image jsonb,
+    image_bitstream text,
+    image_boot text,
+    image_lost_at timestamp with time zone,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
+    CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
+    CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
+    CONSTRAINT deployables_id_key UNIQUE (id),
+    CONSTRAINT deployables_name_key UNIQUE (name),
+    CONSTRAINT deployables_provider_uuid_key UNIQUE (provider_uuid),
+    CONSTRAINT deployables_uuid_host_key UNIQUE (uuid, host),
+    CONSTRAINT deployables_device_uuid_host_fkey FOREIGN KEY (device_uuid, host) REFERENCES devices(uuid, host),
+    CONSTRAINT deployables_accelerator_check CHECK (accelerator <> ''::text),
+    CONSTRAINT deployables_administration_check CHECK (administration = ANY (ARRAY['enabled'::text, 'maintaining'::text])),
+    CONSTRAINT deployables_attributes_set_check CHECK (jsonb_typeof(attributes_set) = 'array'::text),
+    CONSTRAINT deployables_error_has_reason CHECK ((lifecycle = 'error'::text) = (reason <> ''::text)),
+    CONSTRAINT deployables_error_operation CHECK (lifecycle = 'error'::text OR error_operation IS NULL AND error_kind = ''::text),
+    CONSTRAINT deployables_fence_has_reason CHECK (fence_operation IS NULL OR fence_reason IS NOT NULL),
+    CONSTRAINT deployables_fence_reason_check CHECK (fence_reason <> ''::text),
+    CONSTRAINT deployables_given_out_once CHECK (nova_spec IS NULL OR (lifecycle = ANY (ARRAY['inactive'::text, 'error'::text]))),
+    CONSTRAINT deployables_image_check CHECK (jsonb_typeof(image) = 'object'::text),
+    CONSTRAINT deployables_image_known CHECK ((image IS NULL) = (image_bitstream IS NULL) AND (image IS NULL) = (image_boot IS NULL) AND (image IS NOT NULL OR image_lost_at IS NULL)),
+    CONSTRAINT deployables_lifecycle_check CHECK (lifecycle = ANY (ARRAY['inactive'::text, 'installing'::text, 'ready'::text, 'error'::text])),
+    CONSTRAINT deployables_local_name_check CHECK (local_name <> ''::text),
+    CONSTRAINT deployables_maintenance CHECK (administration = 'maintaining'::text OR maintain_by = ''::text AND maintain_until IS NULL),
+    CONSTRAINT deployables_maintenance_has_reason CHECK ((administration = 'maintaining'::text) = (maintain_reason <> ''::text)),
+    CONSTRAINT deployables_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
+    CONSTRAINT deployables_name_check CHECK (name <> ''::text),
+    CONSTRAINT deployables_nova_spec_check CHECK (jsonb_typeof(nova_spec) = 'object'::text),
+    CONSTRAINT deployables_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
+    CONSTRAINT deployables_served_is_touched CHECK ((lifecycle = ANY (ARRAY['inactive'::text, 'error'::text])) OR NOT untouched)
+);
+CREATE INDEX deployables_by_device ON deployables USING btree (device_uuid);
+CREATE INDEX deployables_by_host ON deployables USING btree (host, id);
+CREATE INDEX deployables_by_lifecycle ON deployables USING btree (lifecycle, id);
+CREATE INDEX deployables_fenced ON deployables USING btree (id) WHERE fence_reason IS NOT NULL;
+CREATE INDEX deployables_image_lost ON deployables USING btree (host) WHERE image_lost_at IS NOT NULL;
+CREATE INDEX deployables_maintained ON deployables USING btree (maintain_until, id) WHERE administration = 'maintaining'::text;
+CREATE INDEX deployables_missing ON deployables USING btree (id) WHERE presence = 'missing'::text;
+CREATE INDEX deployables_new ON deployables USING btree (id) WHERE untouched AND lifecycle = 'inactive'::text AND presence = 'present'::text AND protected = ''::text;
+CREATE INDEX deployables_untouched ON deployables USING btree (id) WHERE untouched;
+CREATE INDEX deployables_whitelisted ON deployables USING btree (host) WHERE nova_spec IS NOT NULL;
+CREATE INDEX deployables_with_attributes_set ON deployables USING btree (id) WHERE attributes_set <> '[]'::jsonb;
+CREATE TRIGGER attributes_set_changed AFTER UPDATE OF attributes_set ON deployables FOR EACH ROW WHEN (old.attributes_set <> new.attributes_set) EXECUTE FUNCTION attributes_set_changed();
+CREATE TRIGGER deployables_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_deleted();
+CREATE TRIGGER deployables_image BEFORE UPDATE ON deployables FOR EACH ROW WHEN (new.image IS NOT NULL) EXECUTE FUNCTION deployables_image();
+CREATE TRIGGER deployables_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_inserted();
+CREATE TRIGGER deployables_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_updated();
+CREATE TRIGGER note_lifecycle BEFORE UPDATE OF lifecycle ON deployables FOR EACH ROW WHEN (old.lifecycle <> new.lifecycle) EXECUTE FUNCTION note_lifecycle();
+CREATE TRIGGER note_update BEFORE UPDATE ON deployables FOR EACH ROW EXECUTE FUNCTION note_update();
+CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
+CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
+CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
+
+CREATE TABLE device_profiles (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    uuid uuid NOT NULL DEFAULT gen_random_uuid(),
+    name text NOT NULL,
+    description text,
+    groups jsonb NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone,
+    CONSTRAINT device_profiles_pkey PRIMARY KEY (uuid),
+    CONSTRAINT device_profiles_id_key UNIQUE (id),
+    CONSTRAINT device_profiles_name_key UNIQUE (name),
+    CONSTRAINT device_profiles_groups_check CHECK (jsonb_typeof(groups) = 'array'::text AND jsonb_array_length(groups) > 0),
+    CONSTRAINT device_profiles_name_check CHECK (name <> ''::text AND length(name) <= 255)
+);
+CREATE TRIGGER device_profiles_deleted AFTER DELETE ON device_profiles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION device_profiles_added_or_removed();
+CREATE TRIGGER device_profiles_inserted AFTER INSERT ON device_profiles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION device_profiles_added_or_removed();
+
+CREATE TABLE devices (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    uuid uuid NOT NULL,
+    host text NOT NULL,
+    backend text NOT NULL,
+    driver text NOT NULL,
+    identity text NOT NULL,
+    type text NOT NULL,
+    vendor_id text NOT NULL,
+    product_id text NOT NULL,
+    vendor text NOT NULL,
+    model text NOT NULL,
+    numa_node integer,
+    board_info jsonb NOT NULL DEFAULT '{}'::jsonb,
+    control_path_kind text NOT NULL,
+    control_path_info jsonb NOT NULL,
+    observed_seq bigint NOT NULL DEFAULT 0,
+    presence text NOT NULL DEFAULT 'present'::text,
+    missing_since timestamp with time zone,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT devices_pkey PRIMARY KEY (uuid),
+    CONSTRAINT devices_host_identity_key UNIQUE (host, identity),
+    CONSTRAINT devices_id_key UNIQUE (id),
+    CONSTRAINT devices_uuid_host_key UNIQUE (uuid, host),
+    CONSTRAINT devices_host_backend_fkey FOREIGN KEY (host, backend) REFERENCES backends(host, name),
+    CONSTRAINT devices_identity_check CHECK (identity <> ''::text),
+    CONSTRAINT devices_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
+    CONSTRAINT devices_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text]))
+);
+CREATE INDEX devices_by_backend ON devices USING btree (host, backend);
+CREATE INDEX devices_missing ON devices USING btree (missing_since) WHERE presence = 'missing'::text;
+CREATE TRIGGER devices_deleted AFTER DELETE ON devices REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_deleted();
+CREATE TRIGGER devices_inserted AFTER INSERT ON devices REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_inserted();
+CREATE TRIGGER devices_updated AFTER UPDATE ON devices REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_updated();
+CREATE TRIGGER note_update BEFORE UPDATE ON devices FOR EACH ROW EXECUTE FUNCTION note_update();
+
+CREATE TABLE duplicate_agents (
+    host text NOT NULL,
+    instance text NOT NULL,
+    boot_id text NOT NULL,
+    agent_version text NOT NULL,
+    address text NOT NULL,
+    started_at timestamp with time zone NOT NULL DEFAULT now(),
+    since timestamp with time zone NOT NULL DEFAULT now(),
+    last_seen timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT duplicate_agents_pkey PRIMARY KEY (host, instance),
+    CONSTRAINT duplicate_agents_host_fkey FOREIGN KEY (host) REFERENCES hosts(name) ON DELETE CASCADE,
+    CONSTRAINT duplicate_agents_instance_check CHECK (instance <> ''::text)
+);
+
+CREATE TABLE events (
+    transaction xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    subject_kind text NOT NULL,
+    subject_id text NOT NULL,
+    host text NOT NULL DEFAULT ''::text,
+    axis text NOT NULL,
+    from_value text NOT NULL,
+    to_value text NOT NULL,
+    data jsonb,
+    operation_id uuid DEFAULT NULLIF(current_setting('cyborg.operation'::text, true), ''::text)::uuid,
+    actor text NOT NULL DEFAULT COALESCE(current_setting('cyborg.actor'::text, true), ''::text),
+    request_id text NOT NULL DEFAULT COALESCE(current_setting('cyborg.request_id'::text, true), ''::text),
+    CONSTRAINT events_pkey PRIMARY KEY (transaction, id)
+);
+CREATE INDEX events_by_host ON events USING btree (host, transaction, id);
+CREATE INDEX events_by_operation ON events USING btree (operation_id, transaction, id) WHERE operation_id IS NOT NULL;
+CREATE INDEX events_by_subject ON events USING btree (subject_kind, subject_id, transaction, id);
+CREATE INDEX events_by_time ON events USING btree (at);
+CREATE TRIGGER wake_readers AFTER INSERT ON events REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION wake_readers();
+
+CREATE TABLE hosts (
+    name text NOT NULL,
+    boot_id text NOT NULL,
+    registered_at timestamp with time zone NOT NULL DEFAULT now(),
+    last_seen timestamp with time zone NOT NULL DEFAULT now(),
+    instance text NOT NULL DEFAULT ''::text,
+    agent_version text NOT NULL,
+    agent_address text NOT NULL DEFAULT ''::text,
+    agent_started_at timestamp with time zone NOT NULL DEFAULT now(),
+    busy boolean NOT NULL DEFAULT false,
+    clock_offset interval,
+    report_seq bigint NOT NULL,
+    digest text NOT NULL,
+    base text NOT NULL DEFAULT ''::text,
+    generation bigint NOT NULL DEFAULT 1,
+    attachments jsonb NOT NULL DEFAULT '[]'::jsonb,
+    whitelist jsonb,
+    whitelist_written text,
+    CONSTRAINT hosts_pkey PRIMARY KEY (name),
+    CONSTRAINT hosts_name_check CHECK (name <> ''::text)
+) WITH (fillfactor=60);
+CREATE INDEX hosts_whitelist_differs ON hosts USING btree (name) WHERE (whitelist ->> 'sha256'::text) <> COALESCE(whitelist_written, ''::text);
+CREATE INDEX hosts_with_attachments ON hosts USING btree (name) WHERE attachments <> '[]'::jsonb;
+CREATE TRIGGER hosts_changed AFTER INSERT OR DELETE OR UPDATE OF boot_id ON hosts FOR EACH ROW EXECUTE FUNCTION hosts_changed();
+CREATE TRIGGER placement_inserted AFTER INSERT ON hosts REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_hosts_inserted();
+
+CREATE TABLE image_urls (
+    operation_id uuid NOT NULL,
+    deployable_uuid uuid NOT NULL,
+    secret bytea NOT NULL,
+    host text NOT NULL,
+    image jsonb NOT NULL,
+    size bigint NOT NULL,
+    valid interval NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT image_urls_pkey PRIMARY KEY (operation_id, deployable_uuid),
+    CONSTRAINT image_urls_secret_key UNIQUE (secret),
+    CONSTRAINT image_urls_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES operations(id) ON DELETE CASCADE,
+    CONSTRAINT image_urls_host_check CHECK (host <> ''::text),
+    CONSTRAINT image_urls_secret_check CHECK (length(secret) = 32),
+    CONSTRAINT image_urls_size_check CHECK (size >= 0),
+    CONSTRAINT image_urls_valid_check CHECK (valid > '00:00:00'::interval)
+);
+CREATE INDEX image_urls_by_end ON image_urls USING btree (expires_at);
+
+CREATE TABLE instance_drift (
+    instance_uuid uuid NOT NULL,
+    class text NOT NULL,
+    host text NOT NULL,
+    accelerators uuid[] NOT NULL,
+    detail text NOT NULL,
+    found_at timestamp with time zone NOT NULL DEFAULT now(),
+    last_found_at timestamp with time zone NOT NULL DEFAULT now(),
+    times integer NOT NULL DEFAULT 1,
+    repaired_at timestamp with time zone,
+    counts boolean NOT NULL GENERATED ALWAYS AS (times > 1 OR class = 'instance_error'::text) STORED,
+    CONSTRAINT instance_drift_pkey PRIMARY KEY (instance_uuid, class),
+    CONSTRAINT instance_drift_class_check CHECK (class <> ''::text)
+);
+CREATE INDEX instance_drift_open ON instance_drift USING btree (class) WHERE repaired_at IS NULL;
+CREATE INDEX instance_drift_repaired ON instance_drift USING btree (repaired_at) WHERE repaired_at IS NOT NULL;
+CREATE TRIGGER instance_drift_changed AFTER INSERT OR UPDATE ON instance_drift FOR EACH ROW EXECUTE FUNCTION instance_drift_changed();
+CREATE TRIGGER instance_drift_found BEFORE UPDATE ON instance_drift FOR EACH ROW WHEN (old.repaired_at IS NOT NULL) EXECUTE FUNCTION instance_drift_found();
+CREATE TRIGGER instance_drift_inserted BEFORE INSERT ON instance_drift FOR EACH ROW EXECUTE FUNCTION instance_drift_found();
+
+CREATE TABLE operation_kinds (
+    kind text NOT NULL,
+    CONSTRAINT operation_kinds_pkey PRIMARY KEY (kind)
+);
+
+CREATE TABLE operation_subjects (
+    operation_id uuid NOT NULL,
+    position integer NOT NULL,
+    kind text NOT NULL,
+    subject_id text NOT NULL,
+    CONSTRAINT operation_subjects_pkey PRIMARY KEY (operation_id, "position"),
+    CONSTRAINT operation_subjects_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES operations(id) ON DELETE CASCADE,
+    CONSTRAINT operation_subjects_position_check CHECK ("position" >= 0),
+    CONSTRAINT operation_subjects_subject_id_check CHECK (subject_id <> ''::text)
+);
+CREATE INDEX operation_subjects_by_subject ON operation_subjects USING btree (kind, subject_id, operation_id);
+
+CREATE TABLE operations (
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    state text NOT NULL DEFAULT 'admitted'::text,
+    open boolean NOT NULL GENERATED ALWAYS AS (state = ANY (ARRAY['admitted'::text, 'running'::text])) STORED,
+    host text NOT NULL,
+    first_subject integer NOT NULL DEFAULT 0,
+    input jsonb NOT NULL,
+    before jsonb NOT NULL DEFAULT '{}'::jsonb,
+    steps jsonb NOT NULL DEFAULT '[]'::jsonb,
+    result jsonb,
+    error jsonb,
+    actor text NOT NULL,
+    actor_id text NOT NULL DEFAULT ''::text,
+    project text NOT NULL DEFAULT ''::text,
+    request_id text NOT NULL DEFAULT ''::text,
+    idempotency_key text,
+    fingerprint text,
+    retry_of uuid,
+    cancel_at timestamp with time zone,
+    notification_pending boolean NOT NULL DEFAULT false,
+    admitted_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    CONSTRAINT operations_pkey PRIMARY KEY (id),
+    CONSTRAINT operations_id_open_key UNIQUE (id, open),
+    CONSTRAINT operations_have_a_subject FOREIGN KEY (id, first_subject) REFERENCES operation_subjects(operation_id, "position") DEFERRABLE INITIALLY DEFERRED,
+    CONSTRAINT operations_kind_fkey FOREIGN KEY (kind) REFERENCES operation_kinds(kind),
+    CONSTRAINT operations_retry_of_fkey FOREIGN KEY (retry_of) REFERENCES operations(id) ON DELETE SET NULL,
+    CONSTRAINT operations_bind_notifies CHECK (kind = 'bind'::text OR NOT notification_pending),
+    CONSTRAINT operations_ended_at CHECK (open = (ended_at IS NULL)),
+    CONSTRAINT operations_failure_has_error CHECK ((state = ANY (ARRAY['failed'::text, 'needs_operator'::text, 'cancelled'::text])) = (error IS NOT NULL)),
+    CONSTRAINT operations_first_subject_check CHECK (first_subject = 0),
+    CONSTRAINT operations_idempotency_key_check CHECK (idempotency_key <> ''::text),
+    CONSTRAINT operations_key_has_fingerprint CHECK ((idempotency_key IS NULL) = (fingerprint IS NULL)),
+    CONSTRAINT operations_started_at CHECK ((state <> ALL (ARRAY['running'::text, 'succeeded'::text, 'needs_operator'::text])) OR started_at IS NOT NULL),
+    CONSTRAINT operations_state_check CHECK (state = ANY (ARRAY['admitted'::text, 'running'::text, 'succeeded'::text, 'failed'::text, 'needs_operator'::text, 'cancelled'::text]))
+);
+CREATE INDEX operations_by_host ON operations USING btree (host, admitted_at DESC, id DESC);
+CREATE UNIQUE INDEX operations_by_idempotency_key ON operations USING btree (actor, actor_id, project, idempotency_key);
+CREATE INDEX operations_by_retry ON operations USING btree (retry_of) WHERE retry_of IS NOT NULL;
+CREATE INDEX operations_ended ON operations USING btree (ended_at) WHERE NOT open;
+CREATE INDEX operations_idempotent ON operations USING btree (admitted_at) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX operations_in_need ON operations USING btree (admitted_at DESC, id DESC) WHERE state = 'needs_operator'::text;
+CREATE INDEX operations_newest ON operations USING btree (admitted_at DESC, id DESC);
+CREATE INDEX operations_open ON operations USING btree (admitted_at) WHERE open;
+CREATE INDEX operations_to_notify ON operations USING btree (admitted_at, id) WHERE notification_pending AND NOT open;
+CREATE TRIGGER operations_inserted AFTER INSERT ON operations REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION operations_inserted();
+CREATE TRIGGER operations_updated AFTER UPDATE ON operations REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION operations_updated();
+
+CREATE TABLE placement_drift (
+    host text NOT NULL,
+    class text NOT NULL,
+    provider_uuid uuid NOT NULL,
+    provider_name text NOT NULL DEFAULT ''::text,
+    subject_kind text NOT NULL,
+    subject_id text NOT NULL,
+    detail text NOT NULL,
+    found_at timestamp with time zone NOT NULL DEFAULT now(),
+    last_found_at timestamp with time zone NOT NULL DEFAULT now(),
+    times integer NOT NULL DEFAULT 1,
+    repaired_at timestamp with time zone,
+    counts boolean NOT NULL GENERATED ALWAYS AS (times > 1 OR (class <> ALL (ARRAY['unknown_allocation'::text, 'missing_allocation'::text]))) STORED,
+    CONSTRAINT placement_drift_pkey PRIMARY KEY (host, class, provider_uuid),
+    CONSTRAINT placement_drift_class_check CHECK (class <> ''::text)
+);
+CREATE INDEX placement_drift_open ON placement_drift USING btree (class) WHERE repaired_at IS NULL;
+CREATE INDEX placement_drift_repaired ON placement_drift USING btree (repaired_at) WHERE repaired_at IS NOT NULL;
+CREATE TRIGGER placement_drift_changed AFTER INSERT OR UPDATE ON placement_drift FOR EACH ROW EXECUTE FUNCTION placement_drift_changed();
+CREATE TRIGGER placement_drift_found BEFORE UPDATE ON placement_drift FOR EACH ROW WHEN (old.repaired_at IS NOT NULL) EXECUTE FUNCTION placement_drift_found();
+CREATE TRIGGER placement_drift_inserted BEFORE INSERT ON placement_drift FOR EACH ROW EXECUTE FUNCTION placement_drift_found();
+
+CREATE TABLE placement_following (
+    one boolean NOT NULL DEFAULT true,
+    compare_every interval NOT NULL,
+    CONSTRAINT placement_following_pkey PRIMARY KEY (one),
+    CONSTRAINT placement_following_one_check CHECK (one)
+);
+
+CREATE TABLE placement_sync (
+    host text NOT NULL,
+    wanted bigint NOT NULL DEFAULT 1,
+    asked bigint NOT NULL DEFAULT 0,
+    done bigint NOT NULL DEFAULT 0,
+    asked_at timestamp with time zone,
+    since timestamp with time zone DEFAULT now(),
+    try_at timestamp with time zone,
+    error text NOT NULL DEFAULT ''::text,
+    silent boolean NOT NULL DEFAULT false,
+    compare boolean NOT NULL DEFAULT false,
+    compared_at timestamp with time zone NOT NULL DEFAULT now(),
+    marks jsonb NOT NULL DEFAULT '{}'::jsonb,
+    CONSTRAINT placement_sync_pkey PRIMARY KEY (host),
+    CONSTRAINT placement_sync_order CHECK (done <= wanted AND asked <= wanted),
+    CONSTRAINT placement_sync_since CHECK ((done = wanted) = (since IS NULL))
+) WITH (fillfactor=70);
+CREATE INDEX placement_sync_compared ON placement_sync USING btree (compared_at) WHERE done = wanted;
+CREATE INDEX placement_sync_due ON placement_sync USING btree (host) WHERE done < wanted;
+CREATE INDEX placement_sync_silent ON placement_sync USING btree (host) WHERE silent;
+
+CREATE TABLE rescues (
+    instance_uuid uuid NOT NULL,
+    boot_id text NOT NULL,
+    operation_id uuid NOT NULL,
+    asked_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT rescues_pkey PRIMARY KEY (instance_uuid, boot_id)
+);
+
+CREATE TABLE services (
+    role text NOT NULL,
+    host text NOT NULL,
+    instance text NOT NULL,
+    version text NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    last_seen timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT services_pkey PRIMARY KEY (role, host, instance)
+);
+
+CREATE TABLE whitelist_drift (
+    host text NOT NULL,
+    detail text NOT NULL,
+    found_at timestamp with time zone NOT NULL DEFAULT now(),
+    last_found_at timestamp with time zone NOT NULL DEFAULT now(),
+    times integer NOT NULL DEFAULT 1,
+    repaired_at timestamp with time zone,
+    counts boolean NOT NULL GENERATED ALWAYS AS (times > 1) STORED,
+    CONSTRAINT whitelist_drift_pkey PRIMARY KEY (host)
+);
+CREATE INDEX whitelist_drift_repaired ON whitelist_drift USING btree (repaired_at) WHERE repaired_at IS NOT NULL;
+CREATE TRIGGER whitelist_drift_changed AFTER INSERT OR UPDATE ON whitelist_drift FOR EACH ROW EXECUTE FUNCTION whitelist_drift_changed();
+
+CREATE VIEW drift AS
+ SELECT host,
+    class,
+    provider_uuid,
+    provider_name,
+    '00000000-0000-0000-0000-000000000000'::uuid AS instance_uuid,
+    detail,
+    found_at,
+    last_found_at,
+    counts,
+    repaired_at
+   FROM placement_drift
+UNION ALL
+ SELECT host,
+    class,
+    '00000000-0000-0000-0000-000000000000'::uuid AS provider_uuid,
+    ''::text AS provider_name,
+    instance_uuid,
+    detail,
+    found_at,
+    last_found_at,
+    counts,
+    repaired_at
+   FROM instance_drift
+UNION ALL
+ SELECT host,
+    'lost_at_boot'::text AS class,
+    '00000000-0000-0000-0000-000000000000'::uuid AS provider_uuid,
+    ''::text AS provider_name,
+    instance_uuid,
+    ('its host has booted since its accelerators were bound: it may run without '::text || count(*)) || ' of them'::text AS detail,
+    min(lost_at) AS found_at,
+    max(lost_at) AS last_found_at,
+    true AS counts,
+    NULL::timestamp with time zone AS repaired_at
+   FROM arqs
+  WHERE lost_at IS NOT NULL
+  GROUP BY host, instance_uuid
+UNION ALL
+ SELECT host,
+    'nova_whitelist'::text AS class,
+    '00000000-0000-0000-0000-000000000000'::uuid AS provider_uuid,
+    ''::text AS provider_name,
+    '00000000-0000-0000-0000-000000000000'::uuid AS instance_uuid,
+    detail,
+    found_at,
+    last_found_at,
+    counts,
+    repaired_at
+   FROM whitelist_drift
+UNION ALL
+ SELECT host,
+    'lost_image'::text AS class,
+    provider_uuid,
+    name AS provider_name,
+    '00000000-0000-0000-0000-000000000000'::uuid AS instance_uuid,
+    (('image '::text || image_bitstream) || ' is not loaded any more since its host booted; it has '::text) ||
+        CASE
+            WHEN bitstream_id = ''::text THEN 'none'::text
+            ELSE bitstream_id
+        END AS detail,
+    image_lost_at AS found_at,
+    image_lost_at AS last_found_at,
+    true AS counts,
+    NULL::timestamp with time zone AS repaired_at
+   FROM deployables
+  WHERE image_lost_at IS NOT NULL AND lifecycle = 'ready'::text;
+
+CREATE OR REPLACE FUNCTION arqs_deleted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT e.subject, e.subject_id, coalesce(o.host, ''), e.axis, e.old, '', e.data
+    FROM old_rows o LEFT JOIN attach_handles h ON h.uuid = o.handle_uuid AND o.lost_at IS NOT NULL CROSS JOIN LATERAL (VALUES
+        (1, 'arq', o.uuid::text, 'state', o.state, NULL),
+        (2, 'handle', h.uuid::text, 'health', 'lost_at_boot', jsonb_build_object('instance', o.instance_uuid, 'boot', o.lost_boot,
+            'booted_at', o.lost_at, 'arq', o.uuid, 'accelerator', h.deployable_uuid, 'identity', h.identity))
+        ) AS e (position, subject, subject_id, axis, old, data)
+    WHERE e.subject_id IS NOT NULL ORDER BY o.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION arqs_inserted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
+    SELECT 'arq', n.uuid::text, coalesce(n.host, ''), 'state', '', n.state FROM new_rows n ORDER BY n.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION arqs_updated()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT e.subject, e.subject_id, coalesce(n.host, o.host, ''), e.axis, e.old, e.new, e.data
+    FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid
+    LEFT JOIN attach_handles h ON h.uuid = coalesce(n.handle_uuid, o.handle_uuid) AND n.lost_boot IS DISTINCT FROM o.lost_boot
+    CROSS JOIN LATERAL (VALUES
+        (1, 'arq', n.uuid::text, 'state', o.state, n.state, nullif(jsonb_strip_nulls(jsonb_build_object('reason', nullif(n.reason, ''),
+            'instance', n.instance_uuid, 'service', n.service, 'handle', n.handle_uuid)), '{}'), o.state <> n.state),
+        (2, 'arq', n.uuid::text, 'project', coalesce(o.project, ''), coalesce(n.project, ''), NULL,
+            coalesce(o.project, '') <> coalesce(n.project, '')),
+        (3, 'arq', n.uuid::text, 'health', CASE WHEN o.lost_at IS NULL THEN '' ELSE 'lost_at_boot' END,
+            CASE WHEN n.lost_at IS NULL THEN '' ELSE 'lost_at_boot' END,
+            jsonb_build_object('instance', coalesce(n.instance_uuid, o.instance_uuid), 'boot', coalesce(n.lost_boot, o.lost_boot),
+                'booted_at', coalesce(n.lost_at, o.lost_at)),
+            n.lost_boot IS DISTINCT FROM o.lost_boot),
+        (4, 'handle', h.uuid::text, 'health', CASE WHEN o.lost_at IS NULL THEN '' ELSE 'lost_at_boot' END,
+            CASE WHEN n.lost_at IS NULL THEN '' ELSE 'lost_at_boot' END,
+            jsonb_build_object('instance', coalesce(n.instance_uuid, o.instance_uuid), 'boot', coalesce(n.lost_boot, o.lost_boot),
+                'booted_at', coalesce(n.lost_at, o.lost_at), 'arq', n.uuid, 'accelerator', h.deployable_uuid, 'identity', h.identity),
+            n.lost_boot IS DISTINCT FROM o.lost_boot AND h.uuid IS NOT NULL)
+        ) AS e (position, subject, subject_id, axis, old, new, data, changed)
+    WHERE e.changed ORDER BY n.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attach_handles_added_or_removed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'handle', c.uuid::text, c.host, 'presence', CASE TG_OP WHEN 'DELETE' THEN c.presence ELSE '' END,
+           CASE TG_OP WHEN 'INSERT' THEN c.presence ELSE '' END,
+           jsonb_build_object('accelerator', c.deployable_uuid, 'identity', c.identity)
+    FROM rows_changed c ORDER BY c.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attach_handles_inserted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'handle', n.uuid::text, n.host, 'presence', '', n.presence,
+           jsonb_build_object('accelerator', n.deployable_uuid, 'identity', n.identity)
+    FROM new_rows n ORDER BY n.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attach_handles_updated()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT e.subject, e.subject_id, n.host, e.axis, e.old, e.new,
+           jsonb_build_object('accelerator', n.deployable_uuid, 'handle', n.uuid, 'identity', n.identity)
+    FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid CROSS JOIN LATERAL (VALUES
+        (1, 'handle', n.uuid::text, 'accelerator', o.deployable_uuid::text, n.deployable_uuid::text),
+        (2, 'handle', n.uuid::text, 'presence', o.presence, n.presence),
+        (3, 'accelerator', n.deployable_uuid::text, 'holder',
+            holder_text(o.holder_kind, o.holder_id, o.attached_at), holder_text(n.holder_kind, n.holder_id, n.attached_at))
+        ) AS e (position, subject, subject_id, axis, old, new)
+    WHERE e.old <> e.new ORDER BY n.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attributes_set_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'attributes', '', '', jsonb_build_object('attributes', NEW.attributes_set));
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION backends_added_or_removed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'backend', c.host || '/' || c.name, c.host, e.axis, CASE TG_OP WHEN 'DELETE' THEN e.value ELSE '' END,
+           CASE TG_OP WHEN 'INSERT' THEN e.value ELSE '' END, CASE TG_OP WHEN 'INSERT' THEN e.data END
+    FROM rows_changed c CROSS JOIN LATERAL (VALUES
+        (1, 'state',  c.state,  jsonb_build_object('error', c.error)),
+        (2, 'driver', c.driver, NULL::jsonb)) AS e (position, axis, value, data)
+    ORDER BY c.host, c.name, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION backends_updated()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'backend', n.host || '/' || n.name, n.host, e.axis, e.old, e.new, e.data
+    FROM new_rows n JOIN old_rows o ON o.host = n.host AND o.name = n.name CROSS JOIN LATERAL (VALUES
+        (1, 'state',   o.state,  n.state,  jsonb_build_object('error', n.error), (o.state, o.error) <> (n.state, n.error)),
+        (2, 'driver',  o.driver, n.driver, NULL::jsonb, o.driver <> n.driver),
+        (3, 'options', '', '', NULL::jsonb, o.options <> n.options)) AS e (position, axis, old, new, data, changed)
+    WHERE e.changed ORDER BY n.host, n.name, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION claims_taken_or_released()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
+    SELECT 'accelerator', c.deployable_uuid::text, d.host, 'claim', CASE TG_OP WHEN 'DELETE' THEN c.operation_id::text ELSE '' END,
+           CASE TG_OP WHEN 'INSERT' THEN c.operation_id::text ELSE '' END
+    FROM rows_changed c JOIN deployables d ON d.uuid = c.deployable_uuid ORDER BY d.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION deployables_deleted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'accelerator', o.uuid::text, o.host, 'presence', o.presence, '', jsonb_build_object('deployable', o.name)
+    FROM old_rows o ORDER BY o.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION deployables_image()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF NEW.fence_operation IS NOT NULL OR NEW.presence <> 'present' THEN
+        RETURN NEW;
+    END IF;
+    IF OLD.fence_operation IS NOT NULL THEN
+        SELECT boot_id INTO NEW.image_boot FROM hosts WHERE name = NEW.host;
+    END IF;
+    IF NEW.bitstream_id = NEW.image_bitstream THEN
+        NEW.image_lost_at := NULL;
+    ELSIF NEW.image_lost_at IS NOT NULL THEN
+        RETURN NEW;
+    ELSIF NEW.image_boot = OLD.image_boot THEN
+        NEW.image := NULL;
+        NEW.image_bitstream := NULL;
+        NEW.image_boot := NULL;
+    ELSE
+        NEW.image_lost_at := now();
+    END IF;
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION deployables_inserted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'accelerator', n.uuid::text, n.host, e.axis, '', e.value, e.data
+    FROM new_rows n CROSS JOIN LATERAL (VALUES
+        (1, 'presence',       n.presence,       jsonb_build_object('deployable', n.name, 'device', n.device_uuid)),
+        (2, 'name',           n.accelerator,    NULL::jsonb),
+        (3, 'lifecycle',      n.lifecycle,      NULL::jsonb),
+        (4, 'administration', n.administration, CASE WHEN n.administration = 'maintaining'
+            THEN jsonb_build_object('reason', n.maintain_reason, 'by', n.maintain_by, 'until', n.maintain_until) END),
+        (5, 'bitstream',      n.bitstream_id,   NULL::jsonb),
+        (6, 'protected',      n.protected,      NULL::jsonb)) AS e (position, axis, value, data)
+    WHERE e.value <> '' ORDER BY n.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION deployables_updated()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'accelerator', n.uuid::text, n.host, e.axis, coalesce(e.old, ''), coalesce(e.new, ''), e.data
+    FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid CROSS JOIN LATERAL (VALUES
+        (1, 'presence', o.presence, n.presence, NULL::jsonb, o.presence <> n.presence),
+        (2, 'name', o.accelerator, n.accelerator, NULL, o.accelerator <> n.accelerator),
+        (3, 'lifecycle', o.lifecycle, n.lifecycle,
+            CASE WHEN n.lifecycle = 'error' THEN jsonb_build_object('reason', n.reason, 'operation_id', n.error_operation) END,
+            (o.lifecycle, o.reason) <> (n.lifecycle, n.reason)),
+        (4, 'administration', o.administration, n.administration,
+            CASE WHEN n.administration = 'maintaining'
+                THEN jsonb_build_object('reason', n.maintain_reason, 'by', n.maintain_by, 'until', n.maintain_until) END,
+            (o.administration, o.maintain_reason, o.maintain_by, o.maintain_until)
+                IS DISTINCT FROM (n.administration, n.maintain_reason, n.maintain_by, n.maintain_until)),
+        (5, 'fence', o.fence_reason, n.fence_reason,
+            CASE WHEN n.fence_operation IS NOT NULL THEN jsonb_build_object('operation_id', n.fence_operation) END,
+            (o.fence_reason, o.fence_operation) IS DISTINCT FROM (n.fence_reason, n.fence_operation)),
+        (6, 'bitstream', o.bitstream_id, n.bitstream_id, NULL, o.bitstream_id <> n.bitstream_id),
+        (7, 'protected', o.protected, n.protected, NULL, o.protected <> n.protected),
+        (8, 'device', o.device_uuid::text, n.device_uuid::text, NULL, o.device_uuid <> n.device_uuid),
+        (9, 'reported', '', '', jsonb_build_object('specs', n.specs, 'attributes', n.attributes),
+            (o.specs, o.attributes) <> (n.specs, n.attributes)),
+        (10, 'specs', o.specs_version::text, n.specs_version::text, n.specs_set, o.specs_version <> n.specs_version),
+        (11, 'nova_whitelist', CASE WHEN o.nova_spec IS NOT NULL THEN 'in' ELSE '' END,
+            CASE WHEN n.nova_spec IS NOT NULL THEN 'in' ELSE '' END, n.nova_spec, o.nova_spec IS DISTINCT FROM n.nova_spec),
+        (12, 'health', CASE WHEN o.image_lost_at IS NULL THEN '' ELSE 'lost_image' END,
+            CASE WHEN n.image_lost_at IS NULL THEN '' ELSE 'lost_image' END,
+            jsonb_build_object('bitstream_id', coalesce(o.image_bitstream, n.image_bitstream)),
+            (o.image_lost_at IS NULL) <> (n.image_lost_at IS NULL))
+        ) AS e (position, axis, old, new, data, changed)
+    WHERE e.changed ORDER BY n.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION device_profiles_added_or_removed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, axis, from_value, to_value, data)
+    SELECT 'device_profile', c.uuid::text, 'name', CASE TG_OP WHEN 'DELETE' THEN c.name ELSE '' END,
+           CASE TG_OP WHEN 'INSERT' THEN c.name ELSE '' END, CASE TG_OP WHEN 'INSERT' THEN jsonb_build_object('groups', c.groups) END
+    FROM rows_changed c ORDER BY c.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION devices_deleted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'device', o.uuid::text, o.host, 'presence', o.presence, '', jsonb_build_object('identity', o.identity)
+    FROM old_rows o ORDER BY o.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION devices_inserted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'device', n.uuid::text, n.host, e.axis, '', e.value, jsonb_build_object('identity', n.identity)
+    FROM new_rows n CROSS JOIN LATERAL (VALUES
+        (1, 'presence', n.presence),
+        (2, 'backend',  n.backend)) AS e (position, axis, value)
+    ORDER BY n.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION devices_updated()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'device', n.uuid::text, n.host, e.axis, e.old, e.new, jsonb_build_object('identity', n.identity)
+    FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid CROSS JOIN LATERAL (VALUES
+        (1, 'presence', o.presence, n.presence),
+        (2, 'backend',  o.backend,  n.backend)) AS e (position, axis, old, new)
+    WHERE e.old <> e.new ORDER BY n.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION holder_text(kind text, id text, attached_at timestamp with time zone)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    SELECT coalesce(kind || ':' || id || CASE WHEN attached_at IS NULL THEN ' (unconfirmed)' ELSE '' END, '')
+$function$;
+
+CREATE OR REPLACE FUNCTION hosts_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    changed text := coalesce(NEW.name, OLD.name);
+BEGIN
+    IF OLD.boot_id IS DISTINCT FROM NEW.boot_id THEN
+        INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
+        VALUES ('host', changed, changed, 'boot', coalesce(OLD.boot_id, ''), coalesce(NEW.boot_id, ''));
+    END IF;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION instance_drift_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    was    text := '';
+    is_now text := CASE WHEN NEW.counts AND NEW.repaired_at IS NULL THEN NEW.detail ELSE '' END;
+    about  jsonb := jsonb_build_object('instance', NEW.instance_uuid);
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        was := CASE WHEN OLD.counts AND OLD.repaired_at IS NULL THEN OLD.detail ELSE '' END;
+    END IF;
+    IF was = is_now THEN
+        RETURN NULL;
+    END IF;
+    IF is_now = '' THEN
+        about := about || '{"repaired": false}';
+    END IF;
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'accelerator', a::text, NEW.host, 'drift_' || NEW.class, was, is_now, about FROM unnest(NEW.accelerators) AS a
+    UNION ALL
+    SELECT 'host', NEW.host, NEW.host, 'drift_' || NEW.class, was, is_now, about WHERE NEW.accelerators = '{}';
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION instance_drift_found()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.accelerators := ARRAY(
+        SELECT DISTINCT h.deployable_uuid FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid
+        WHERE a.instance_uuid = NEW.instance_uuid ORDER BY h.deployable_uuid);
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION note_lifecycle()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.lifecycle_operation := nullif(current_setting('cyborg.operation', true), '')::uuid;
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION note_update()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.updated_at := now();
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION operations_inserted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data, operation_id)
+    SELECT 'operation', n.id::text, n.host, 'state', '', n.state, jsonb_build_object('kind', n.kind), n.id
+    FROM new_rows n ORDER BY n.id;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION operations_updated()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data, operation_id)
+    SELECT 'operation', n.id::text, n.host, e.axis, e.old, e.new, e.data, n.id
+    FROM new_rows n JOIN old_rows o ON o.id = n.id CROSS JOIN LATERAL (VALUES
+        (1, 'cancel', '', 'requested', NULL::jsonb, o.cancel_at IS NULL AND n.cancel_at IS NOT NULL),
+        (2, 'steps', '', '', jsonb_build_object('steps', n.steps), o.steps <> n.steps),
+        (3, 'state', o.state, n.state, jsonb_strip_nulls(jsonb_build_object('kind', n.kind, 'error', n.error, 'result', n.result)),
+            o.state <> n.state)) AS e (position, axis, old, new, data, changed)
+    WHERE e.changed ORDER BY n.id, e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION placement_claims_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF NOT EXISTS (SELECT FROM placement_sync) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM placement_out_of_step(ARRAY(
+        SELECT DISTINCT d.host FROM rows_changed c JOIN operations p ON p.id = c.operation_id
+        JOIN deployables d ON d.uuid = c.deployable_uuid WHERE p.kind IN ('program', 'retire')));
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION placement_deployables_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF NOT EXISTS (SELECT FROM placement_sync) THEN
+        RETURN NULL;
+    END IF;
+    CASE TG_OP
+    WHEN 'INSERT' THEN
+        PERFORM placement_out_of_step(ARRAY(SELECT DISTINCT host FROM new_rows));
+    WHEN 'DELETE' THEN
+        PERFORM placement_out_of_step(ARRAY(SELECT DISTINCT host FROM old_rows));
+    ELSE
+        PERFORM placement_out_of_step(ARRAY(
+            SELECT DISTINCT n.host FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid
+            WHERE (o.provider_uuid, o.name, o.specs -> 'num', o.attributes, o.attributes_set, o.lifecycle, o.administration, o.presence,
+                   o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL)
+               IS DISTINCT FROM
+                  (n.provider_uuid, n.name, n.specs -> 'num', n.attributes, n.attributes_set, n.lifecycle, n.administration, n.presence,
+                   n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL)));
+    END CASE;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION placement_drift_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    about    jsonb := jsonb_build_object('provider', NEW.provider_uuid, 'name', NEW.provider_name);
+    repaired boolean := coalesce(NEW.repaired_at = NEW.last_found_at, false);
+    was      text := '';
+    is_now   text := CASE WHEN NEW.counts AND NEW.repaired_at IS NULL THEN NEW.detail ELSE '' END;
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        was := CASE WHEN OLD.counts AND OLD.repaired_at IS NULL THEN OLD.detail ELSE '' END;
+        repaired := repaired AND OLD.repaired_at IS DISTINCT FROM NEW.repaired_at;
+    END IF;
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT NEW.subject_kind, NEW.subject_id, NEW.host, 'drift_' || NEW.class, e.old, e.new, e.data
+    FROM (VALUES
+        (1, '', NEW.detail, about, repaired AND was = ''),
+        (2, CASE WHEN repaired AND was = '' THEN NEW.detail ELSE was END, is_now,
+            CASE WHEN is_now = '' THEN about || jsonb_build_object('repaired', repaired) ELSE about END,
+            repaired OR was <> is_now)) AS e (position, old, new, data, happened)
+    WHERE e.happened ORDER BY e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION placement_drift_found()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    SELECT 'accelerator', uuid::text INTO NEW.subject_kind, NEW.subject_id FROM deployables WHERE provider_uuid = NEW.provider_uuid;
+    IF NOT FOUND AND NEW.provider_uuid = '00000000-0000-0000-0000-000000000000' THEN
+        NEW.subject_kind := 'host';
+        NEW.subject_id := NEW.host;
+    ELSIF NOT FOUND THEN
+        NEW.subject_kind := 'resource_provider';
+        NEW.subject_id := NEW.provider_uuid::text;
+    END IF;
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION placement_handles_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF NOT EXISTS (SELECT FROM placement_sync) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM placement_out_of_step(ARRAY(
+        SELECT DISTINCT n.host FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid
+        LEFT JOIN operations p ON p.id = coalesce(n.operation_id, o.operation_id)
+        WHERE o.presence <> n.presence
+           OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
+              AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')));
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION placement_hosts_inserted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO placement_sync (host, compared_at)
+    SELECT n.name, now() - random() * f.compare_every FROM new_rows n CROSS JOIN placement_following f ORDER BY n.name
+    ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION placement_out_of_step(hosts text[])
+ RETURNS void
+ LANGUAGE sql
+AS $function$
+    UPDATE placement_sync
+    SET wanted = wanted + 1, compare = false, try_at = NULL, since = coalesce(since, clock_timestamp())
+    WHERE host = ANY(hosts)
+$function$;
+
+CREATE OR REPLACE FUNCTION refuse_handover()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    RAISE EXCEPTION 'a claim is taken and released, never handed over' USING ERRCODE = 'integrity_constraint_violation';
+END $function$;
+
+CREATE OR REPLACE FUNCTION wake_readers()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF EXISTS (SELECT FROM new_rows) THEN
+        PERFORM pg_notify('cyborg_events', '');
+    END IF;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION whitelist_drift_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    was    text := '';
+    is_now text := CASE WHEN NEW.counts AND NEW.repaired_at IS NULL THEN NEW.detail ELSE '' END;
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        was := CASE WHEN OLD.counts AND OLD.repaired_at IS NULL THEN OLD.detail ELSE '' END;
+    END IF;
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'host', NEW.host, NEW.host, 'drift_nova_whitelist', was, is_now, CASE WHEN is_now = '' THEN '{"repaired": false}'::jsonb END
+    WHERE was <> is_now;
+    RETURN NULL;
+END $function$;
