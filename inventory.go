@@ -13,9 +13,8 @@ type Report struct {
 	Host   string `json:"host"`
 	BootID string `json:"boot_id"`
 	// Instance distinguishes this agent from all others that run at the same time.
-	// It survives a restart of the agent. Agents of an earlier release leave it
-	// empty.
-	Instance     string `json:"instance,omitempty"`
+	// It survives a restart of the agent.
+	Instance     string `json:"instance"`
 	Address      string `json:"-"` // from which the endpoint received the report
 	AgentVersion string `json:"agent_version"`
 	// Uptime is how long the host had been running when the report was made; 0
@@ -124,16 +123,14 @@ type Attachment struct {
 type Heartbeat struct {
 	Host         string    `json:"host"`
 	BootID       string    `json:"boot_id"`
-	Instance     string    `json:"instance,omitempty"` // as in a Report
-	Address      string    `json:"-"`                  // likewise
+	Instance     string    `json:"instance"` // as in a Report
+	Address      string    `json:"-"`        // likewise
 	AgentVersion string    `json:"agent_version"`
 	StartedAt    time.Time `json:"started_at"`
 	Digest       string    `json:"digest"`         // of the last acknowledged report; empty before the first one
 	Generation   int64     `json:"generation"`     // the host's generation in that acknowledgement
 	Busy         bool      `json:"busy,omitempty"` // the agent has no slot left for another step
-	// SentAt is when the heartbeat was sent, by the agent's clock; zero from agents
-	// of an earlier release.
-	SentAt time.Time `json:"sent_at,omitzero"`
+	SentAt       time.Time `json:"sent_at"`        // by the agent's clock
 }
 
 // HeartbeatReply says whether the records still agree with the agent's last

@@ -269,8 +269,7 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 	if a.IdempotencyKey == "" {
 		c.and("id = ?", a.ID)
 	} else {
-		// Operations that were admitted before migration 22 have no actor id.
-		c.and("(id = ? OR (actor = ? AND actor_id IN (?, '') AND project = ? AND idempotency_key = ?))",
+		c.and("(id = ? OR (actor = ? AND actor_id = ? AND project = ? AND idempotency_key = ?))",
 			a.ID, a.Actor.Name, a.Actor.ID, a.Actor.Project, a.IdempotencyKey)
 	}
 

@@ -1,7 +1,6 @@
 package db
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -33,14 +32,8 @@ type agentIdentity struct {
 }
 
 // otherAgent is an SQL condition: the message b was not sent by the agent that
-// the host h is bound to. Agents of earlier releases send no instance. They
-// differ from agents that do by their boot id, and cannot be distinguished from
-// each other.
-const otherAgent = "(h.instance <> b.instance AND (h.boot_id <> b.boot_id OR h.instance <> '' AND b.instance <> ''))"
-
-// name identifies the agent in the table duplicate_agents: its instance, or its
-// boot id where it sent no instance.
-func (r *agentIdentity) name() string { return cmp.Or(r.instance, r.boot, "unknown") }
+// the host h is bound to.
+const otherAgent = "h.instance <> b.instance"
 
 // duplicateAgent is an agent that is not the one its host is bound to.
 type duplicateAgent struct {
@@ -57,11 +50,9 @@ type duplicateAgent struct {
 // queueDuplicateAgents adds to a batch the query for the duplicates among the
 // senders of messages; found is set when the batch has been sent.
 func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, senders []agentIdentity) {
-	var hosts, boots, instances, names []string
+	var hosts, instances []string
 	for i := range senders {
-		one := &senders[i]
-		hosts, boots, instances = append(hosts, one.host), append(boots, one.boot), append(instances, one.instance)
-		names = append(names, one.name())
+		hosts, instances = append(hosts, senders[i].host), append(instances, senders[i].instance)
 	}
 
 	// An agent is refused while the host's agent is heard. A known duplicate is
@@ -69,11 +60,11 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 	// to count as silent.
 	batch.Queue(`
 		SELECT b.n, clock_timestamp() - h.last_seen, h.agent_address,
-		       h.last_seen >= clock_timestamp() - $5::interval
-		       OR coalesce(clock_timestamp() - $5::interval NOT BETWEEN v.since AND v.last_seen, false)
-		FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS b (name, boot_id, instance, known_as, n)
-		JOIN hosts h USING (name) LEFT JOIN duplicate_agents v ON v.host = b.name AND v.instance = b.known_as
-		WHERE `+otherAgent, hosts, boots, instances, names, s.opts.SilentAfter).Query(func(rows pgx.Rows) (err error) {
+		       h.last_seen >= clock_timestamp() - $3::interval
+		       OR coalesce(clock_timestamp() - $3::interval NOT BETWEEN v.since AND v.last_seen, false)
+		FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS b (name, instance, n)
+		JOIN hosts h USING (name) LEFT JOIN duplicate_agents v ON v.host = b.name AND v.instance = b.instance
+		WHERE `+otherAgent, hosts, instances, s.opts.SilentAfter).Query(func(rows pgx.Rows) (err error) {
 		*found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r duplicateAgent, err error) {
 			if err = row.Scan(&r.by, &r.unheard, &r.at, &r.refused); err == nil {
 				r.by--
@@ -99,7 +90,7 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates
 			continue
 		}
 
-		hosts, boots, instances = append(hosts, r.host), append(boots, r.boot), append(instances, r.name())
+		hosts, boots, instances = append(hosts, r.host), append(boots, r.boot), append(instances, r.instance)
 		versions, addresses = append(versions, r.version), append(addresses, r.address)
 
 		var started *time.Time
@@ -155,7 +146,7 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates
 	// A batch may have several messages of one duplicate; it is returned once.
 	var out []duplicateAgent
 	for _, r := range duplicates {
-		k := key{r.host, r.name()}
+		k := key{r.host, r.instance}
 		if r.refused && fresh[k] {
 			fresh[k] = false
 			out = append(out, r)
@@ -167,17 +158,9 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q querier, duplicates
 
 // refusal is the error that a duplicate agent gets as its answer.
 func (s *Store) refusal(r *duplicateAgent) error {
-	return cyborg.Errorf(cyborg.ErrClaimed, "host %q has another agent, heard%s %s ago", r.host, fromAddress(r.at), r.unheard.Round(time.Second)).
+	return cyborg.Errorf(cyborg.ErrClaimed, "host %q has another agent, heard from %s %s ago", r.host, r.at, r.unheard.Round(time.Second)).
 		WithHint("Give this machine a name of its own with agent.host, or stop the agent there. When that one has not been heard for "+
 			"%s, this one takes its place.", s.opts.SilentAfter)
-}
-
-// fromAddress phrases an address for refusal; earlier releases recorded none.
-func fromAddress(address string) string {
-	if address == "" {
-		return ""
-	}
-	return " from " + address
 }
 
 // logDuplicateAgents warns about duplicates that have just appeared.
@@ -196,13 +179,13 @@ func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAg
 // now, so it removes them from the table duplicate_agents.
 func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
 	var (
-		successors   []duplicateAgent
-		hosts, names []string
+		successors       []duplicateAgent
+		hosts, instances []string
 	)
 	for _, r := range duplicates {
 		if !r.refused && replies[r.by].Accepted {
 			successors = append(successors, r)
-			hosts, names = append(hosts, r.host), append(names, r.name())
+			hosts, instances = append(hosts, r.host), append(instances, r.instance)
 		}
 	}
 
@@ -212,7 +195,7 @@ func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates [
 
 	_, err := tx.Exec(ctx, `
 		DELETE FROM duplicate_agents r USING unnest($1::text[], $2::text[]) AS s (host, instance)
-		WHERE r.host = s.host AND r.instance = s.instance`, hosts, names)
+		WHERE r.host = s.host AND r.instance = s.instance`, hosts, instances)
 	return successors, err
 }
 

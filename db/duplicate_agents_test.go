@@ -222,27 +222,6 @@ func TestNobodySucceedsAfterATimeWithoutServers(t *testing.T) {
 	requireRefused(t, err)
 }
 
-// TestAgentsOfAnEarlierRelease: agents of an earlier release send no instance. They are distinguished from newer agents by their boot
-// id, and an upgrade or a downgrade is accepted at once.
-func TestAgentsOfAnEarlierRelease(t *testing.T) {
-	t.Parallel()
-	r := newRecords(t)
-	old := r.addHost(t, "h1", 1)
-	old.boot = "boot-2"
-	require.True(t, old.report(t).Accepted)
-	upgraded := old.by("boot-2", "one", "10.0.0.1")
-	reply, err := upgraded.sendReport(t)
-	require.NoError(t, err)
-	require.True(t, reply.Accepted)
-	_, err = old.by("boot-3", "", "").sendReport(t)
-	requireRefused(t, err)
-	downgraded := upgraded.by("boot-2", "", "10.0.0.1")
-	downgraded.sequence = upgraded.sequence
-	reply, err = downgraded.sendReport(t)
-	require.NoError(t, err)
-	require.True(t, reply.Accepted)
-}
-
 // TestAForgottenHostHasNoDuplicateAgents: the records of duplicates go with their host.
 func TestAForgottenHostHasNoDuplicateAgents(t *testing.T) {
 	t.Parallel()

@@ -86,19 +86,18 @@ func (s *Store) recordHeartbeats(
 	}
 
 	var (
-		senders                                      []agentIdentity
-		names, boots, instances, versions, addresses []string
-		starts                                       []time.Time
-		busy                                         []bool
-		sent                                         []zeronull.Timestamptz
+		senders                               []agentIdentity
+		names, instances, versions, addresses []string
+		starts, sent                          []time.Time
+		busy                                  []bool
 	)
 
 	for key, b := range latest {
 		senders = append(senders, agentIdentity{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
-		names, boots, instances = append(names, key.host), append(boots, key.boot), append(instances, key.instance)
+		names, instances = append(names, key.host), append(instances, key.instance)
 		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
 		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
-		sent = append(sent, zeronull.Timestamptz(b.SentAt))
+		sent = append(sent, b.SentAt)
 	}
 
 	// clock_offset is the agent's clock at the sending minus the database's clock
@@ -112,8 +111,8 @@ func (s *Store) recordHeartbeats(
 	// too.
 	rows, err := s.pool.Query(ctx, `
 		WITH beats AS (
-			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::boolean[],
-			    $9::timestamptz[]) WITH ORDINALITY AS b (name, boot_id, instance, version, address, started_at, busy, sent_at, n)),
+			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[], $7::timestamptz[])
+			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, n)),
 		free AS (
 			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR NO KEY UPDATE SKIP LOCKED),
 		heard AS (
@@ -124,7 +123,7 @@ func (s *Store) recordHeartbeats(
 		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
 		        WHERE host = h.name AND last_seen >= clock_timestamp() - $8::interval)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
-		names, boots, instances, versions, addresses, starts, busy, s.opts.SilentAfter, sent)
+		names, instances, versions, addresses, starts, busy, sent, s.opts.SilentAfter)
 	if err != nil {
 		return nil, nil, s.failure(ctx, err)
 	}

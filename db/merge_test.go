@@ -521,11 +521,6 @@ func TestSilence(t *testing.T) {
 		require.NoError(t, err)
 		require.InDelta(t, want, *host.ClockOffset, 60)
 	}
-	_, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{a.beat()}) // of an earlier release
-	require.NoError(t, err)
-	host, err := r.Host(t.Context(), "a")
-	require.NoError(t, err)
-	require.Nil(t, host.ClockOffset)
 
 	require.NoError(t, r.RecordService(t.Context(), cyborg.Service{Role: "conductor", Host: "c1", Instance: "1", Version: "2", StartedAt: time.Now()}))
 	services, err = r.Services(t.Context(), db.Page{})

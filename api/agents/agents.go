@@ -27,8 +27,8 @@ const (
 	ReportsPath = "/agent/v1/reports"
 
 	// DifferencesPath is for reports with a base, which list only what has changed.
-	// They have a path of their own so that a server which does not know them yet
-	// answers 404, instead of taking the part for the whole inventory.
+	// They have a path of their own, so that a part that has lost its base is never
+	// taken for the whole inventory.
 	DifferencesPath = "/agent/v1/differences"
 
 	HeartbeatsPath = "/agent/v1/heartbeats"

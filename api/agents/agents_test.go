@@ -231,7 +231,7 @@ func report(host string, sequence int64) cyborg.Report {
 		Attachments: []cyborg.Attachment{},
 	}
 	return cyborg.Report{
-		Host: host, BootID: "boot", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
+		Host: host, BootID: "boot", Instance: "agent", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
 	}
 }
 
@@ -245,7 +245,8 @@ func TestReportAndHeartbeat(t *testing.T) {
 	require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
 
 	beat := cyborg.Heartbeat{
-		Host: "h1", BootID: "boot", AgentVersion: "test", StartedAt: time.Now(), Digest: first.Digest, Generation: reply.Generation,
+		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Now(), Digest: first.Digest, Generation: reply.Generation,
+		SentAt: time.Now(),
 	}
 	response, body = h.post(agents.HeartbeatsPath, beat)
 	require.False(t, accepted[cyborg.HeartbeatReply](h, response, body).Report)
@@ -364,8 +365,9 @@ func TestBadInput(t *testing.T) {
 		"wrong types": `{"host": 7}`,
 		"no host":     strings.Replace(text, `"host":"h1"`, `"host":""`, 1),
 		"no boot id":  strings.Replace(text, `"boot_id":"boot"`, `"boot_id":""`, 1),
+		"no instance": strings.Replace(text, `"instance":"agent"`, `"instance":""`, 1),
 		"no sequence": strings.Replace(text, `"sequence":1`, `"sequence":0`, 1),
-		"no digest":   `{"host":"h1","boot_id":"b","sequence":1}`,
+		"no digest":   `{"host":"h1","boot_id":"b","instance":"agent","sequence":1}`,
 		"NUL":         strings.Replace(text, `"Card"`, `"Ca\u0000rd"`, 1),
 	} {
 		response, got := h.send(http.MethodPost, agents.ReportsPath, []byte(body))
@@ -373,6 +375,8 @@ func TestBadInput(t *testing.T) {
 		h.refused(cyborg.ErrInvalid, response, got)
 	}
 	response, got := h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":""}`))
+	h.refused(cyborg.ErrInvalid, response, got)
+	response, got = h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":"h1"}`))
 	h.refused(cyborg.ErrInvalid, response, got)
 	response, got = h.send(http.MethodGet, "/agent/v1/nothing", nil)
 	h.refused(cyborg.ErrNotFound, response, got)

@@ -44,7 +44,7 @@ func FuzzReport(f *testing.F) {
 // FuzzHeartbeat is FuzzReport for heartbeats.
 func FuzzHeartbeat(f *testing.F) {
 	beat := cyborg.Heartbeat{
-		Host: "h1", BootID: "boot", AgentVersion: "test", StartedAt: time.Unix(1, 0), Digest: "d", Generation: 1,
+		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Unix(1, 0), Digest: "d", Generation: 1,
 		SentAt: time.Unix(2, 0),
 	}
 	h := setup(f, agents.Config{}).plain()
@@ -103,7 +103,7 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 			}
 			require.NoError(t, json.Unmarshal(got, &problem), "%s: %s", what, got)
 			fuzztest.RequireRefusal(t, &cyborg.Error{Kind: problem.Kind, Message: problem.Detail, Hint: problem.Hint},
-				cyborg.ErrInvalid, cyborg.ErrTooLarge, cyborg.ErrNotFound)
+				cyborg.ErrInvalid, cyborg.ErrTooLarge, cyborg.ErrNotFound, cyborg.ErrClaimed)
 		}
 		if response.StatusCode == http.StatusOK && next != nil { // nothing is recorded of a heartbeat from nowhere
 			var said struct{ Host string }

@@ -21,6 +21,10 @@ import (
 // size.
 const heartbeatLimit = 64 << 10
 
+// instanceLimit is the length of the longest instance of an agent, in bytes:
+// several times the usual length.
+const instanceLimit = 255
+
 // smallReport is the largest report, in bytes after decompression, that needs
 // no place for large reports.
 const smallReport = 1 << 20
@@ -55,7 +59,7 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
-	if err := cyborg.CheckHostName(report.Host); err != nil {
+	if err := checkAgent(report.Host, report.Instance); err != nil {
 		return err
 	}
 
@@ -148,7 +152,7 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	if err := cyborg.CheckHostName(heartbeat.Host); err != nil {
+	if err := checkAgent(heartbeat.Host, heartbeat.Instance); err != nil {
 		return err
 	}
 
@@ -163,6 +167,19 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return web.WriteJSON(w, http.StatusOK, reply)
+}
+
+// checkAgent refuses a sender that does not say which agent of which host it
+// is. The records have an index of the instances, and one that is too long for
+// it would fail the whole batch.
+func checkAgent(host, instance string) error {
+	if err := cyborg.CheckHostName(host); err != nil {
+		return err
+	}
+	if instance == "" || len(instance) > instanceLimit {
+		return cyborg.Errorf(cyborg.ErrInvalid, "the agent of host %q has an instance of %d bytes, not of 1 to %d", host, len(instance), instanceLimit)
+	}
+	return nil
 }
 
 // decode decodes a body. It ignores properties that this release does not know,

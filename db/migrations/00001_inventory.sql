@@ -18,7 +18,7 @@ CREATE TABLE hosts (
     agent_started_at  timestamptz NOT NULL DEFAULT now(),
     busy              boolean NOT NULL DEFAULT false,      -- at the newest heartbeat all its slots were taken
     clock_offset      interval,                            -- by which its clock was ahead of this database's at the newest
-                                                           -- heartbeat; null where it did not tell
+                                                           -- heartbeat; null before the first one
     -- its reports
     report_seq        bigint NOT NULL,                     -- sequence of the newest report merged
     digest            text NOT NULL,                       -- of that report's content; empty where the records differ from it
@@ -104,7 +104,7 @@ CREATE TABLE devices (
 );
 -- A backend is forgotten once no device refers to it.
 CREATE INDEX devices_by_backend ON devices (host, backend);
--- Forgets what has been missing for long.
+-- Reconcile forgets what has been missing for long.
 CREATE INDEX devices_missing ON devices (missing_since) WHERE presence = 'missing';
 
 -- A part of a device that can be allocated; the same row is the accelerator.
@@ -220,7 +220,7 @@ CREATE INDEX attach_handles_by_deployable ON attach_handles (deployable_uuid);
 CREATE INDEX attach_handles_by_holder ON attach_handles (holder_kind, holder_id) WHERE holder_kind IS NOT NULL;
 -- Reconcile asks their hosts.
 CREATE INDEX attach_handles_unconfirmed ON attach_handles (host) WHERE unconfirmed_kind IS NOT NULL;
--- Forgets what has been missing for long.
+-- Reconcile forgets what has been missing for long.
 CREATE INDEX attach_handles_missing ON attach_handles (missing_since) WHERE presence = 'missing';
 
 -- +goose StatementBegin

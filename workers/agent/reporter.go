@@ -28,9 +28,6 @@ const (
 	// next process. A process that finds an older inventory only sends one report
 	// too many.
 	saveInterval = 10 * time.Second
-	// wholeReportsFor is how long an agent sends whole reports after a conductor
-	// did not understand differences. The conductor may be upgraded meanwhile.
-	wholeReportsFor = 10 * time.Minute
 	// lostHeartbeatFraction divides the pause after a heartbeat that failed, unless
 	// the one before it failed, too.
 	lostHeartbeatFraction = 10
@@ -82,9 +79,6 @@ type reporter struct {
 	savedAt time.Time
 	// saveTimer runs while the inventory has to be written.
 	saveTimer *time.Timer
-	// wholeUntil is until when whole reports are sent, because a conductor did not
-	// understand differences.
-	wholeUntil time.Time
 
 	// mu guards failure, which Report's callers read.
 	mu sync.Mutex
@@ -356,13 +350,9 @@ func (r *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, 
 		report.Uptime = r.uptime()
 	}
 
-	if difference, ok := r.inventory.Difference(report); ok && !whole && time.Now().After(r.wholeUntil) {
+	if difference, ok := r.inventory.Difference(report); ok && !whole {
 		err := r.endpoint.post(ctx, differencePath, difference, &reply)
-		switch {
-		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound: // a conductor of an earlier release does not have that path
-			r.wholeUntil = time.Now().Add(wholeReportsFor)
-			return r.post(ctx, true)
-		case err == nil && reply.Whole: // the conductor has another base than the difference
+		if err == nil && reply.Whole { // the conductor has another base than the difference
 			return r.post(ctx, true)
 		}
 		return report, reply, err

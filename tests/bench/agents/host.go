@@ -210,7 +210,7 @@ func (h *host) next() (cyborg.Report, []byte, error) {
 	defer h.mu.Unlock()
 	h.sequence = max(h.sequence+1, time.Now().UnixMicro())
 	report := cyborg.Report{
-		Host: h.name, BootID: h.bootID, AgentVersion: version, Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
+		Host: h.name, BootID: h.bootID, Instance: h.bootID, AgentVersion: version, Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
 	}
 	text, err := json.Marshal(report)
 	return report, text, err
@@ -261,8 +261,8 @@ func (h *host) heartbeats(ctx context.Context) {
 	for wait(ctx, pause) {
 		h.mu.Lock()
 		beat := cyborg.Heartbeat{
-			Host: h.name, BootID: h.bootID, AgentVersion: version, StartedAt: h.started, Digest: h.digest, Generation: h.generation,
-			SentAt: time.Now().UTC(),
+			Host: h.name, BootID: h.bootID, Instance: h.bootID, AgentVersion: version, StartedAt: h.started,
+			Digest: h.digest, Generation: h.generation, SentAt: time.Now().UTC(),
 		}
 		h.mu.Unlock()
 
