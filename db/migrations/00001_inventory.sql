@@ -12,23 +12,23 @@ CREATE TABLE hosts (
     registered_at     timestamptz NOT NULL DEFAULT now(),
     last_seen         timestamptz NOT NULL DEFAULT now(),
     -- its agent
-    instance          text NOT NULL DEFAULT '',            -- tells apart the agents that run at the same time
+    instance          text NOT NULL DEFAULT '',       -- tells apart the agents that run at the same time
     agent_version     text NOT NULL,
-    agent_address     text NOT NULL DEFAULT '',            -- from which it was last heard
+    agent_address     text NOT NULL DEFAULT '',       -- from which it was last heard
     agent_started_at  timestamptz NOT NULL DEFAULT now(),
-    busy              boolean NOT NULL DEFAULT false,      -- at the newest heartbeat all its slots were taken
-    clock_offset      interval,                            -- by which its clock was ahead of this database's at the newest
-                                                           -- heartbeat; null before the first one
+    busy              boolean NOT NULL DEFAULT false, -- at the newest heartbeat all its slots were taken
+    clock_offset      interval,                       -- of its clock ahead of the database's at the newest heartbeat
     -- its reports
-    report_seq        bigint NOT NULL,                     -- sequence of the newest report merged
-    digest            text NOT NULL,                       -- of that report's content; empty where the records differ from it
-    base              text NOT NULL DEFAULT '',            -- digest of the newest report that was recorded exactly as reported, from
-                                                           -- which a report of differences starts; empty where it was not
-    generation        bigint NOT NULL DEFAULT 1,           -- grows with each change of the recorded content
-    attachments       jsonb NOT NULL DEFAULT '[]',         -- the agent's journal, as last reported
-    whitelist         jsonb,                               -- the file of its Nova's whitelist as last reported; null where nothing was
-    whitelist_written text                                 -- checksum of what was written into that file last; empty where nothing was,
-                                                           -- null where nobody knows
+    report_seq        bigint NOT NULL,                -- sequence of the newest report merged
+    digest            text NOT NULL,                  -- of its content; empty where the records differ from it
+    base              text NOT NULL DEFAULT '',       -- digest of the newest report that was recorded exactly as it
+                                                      -- was, from which differences start; empty where it was not
+    generation        bigint NOT NULL DEFAULT 1,      -- grows with each change of the recorded content
+    attachments       jsonb NOT NULL DEFAULT '[]',    -- the agent's journal, as last reported
+    -- the file of its Nova's whitelist
+    whitelist         jsonb,                          -- as last reported; null where nothing was
+    whitelist_written text                            -- checksum of what was written last; empty where nothing was,
+                                                      -- null where nobody knows
 ) WITH (fillfactor = 60);
 -- Reconcile compares journals with handles.
 CREATE INDEX hosts_with_attachments ON hosts (name) WHERE attachments <> '[]';
@@ -92,7 +92,7 @@ CREATE TABLE devices (
     board_info        jsonb NOT NULL DEFAULT '{}',
     control_path_kind text NOT NULL,
     control_path_info jsonb NOT NULL,
-    observed_seq      bigint NOT NULL DEFAULT 0, -- a report older than this changes nothing of the device: an operation's result is newer
+    observed_seq      bigint NOT NULL DEFAULT 0, -- an older report changes nothing: an operation's result is newer
     presence          text NOT NULL DEFAULT 'present' CHECK (presence IN ('present', 'missing')),
     missing_since     timestamptz,
     created_at        timestamptz NOT NULL DEFAULT now(),
@@ -164,7 +164,8 @@ CREATE TABLE deployables (
     -- What Nova gives out is not in service here.
     CONSTRAINT deployables_given_out_once CHECK (nova_spec IS NULL OR lifecycle IN ('inactive', 'error')),
     CONSTRAINT deployables_image_known CHECK (
-        (image IS NULL) = (image_bitstream IS NULL) AND (image IS NULL) = (image_boot IS NULL) AND (image IS NOT NULL OR image_lost_at IS NULL))
+        (image IS NULL) = (image_bitstream IS NULL) AND (image IS NULL) = (image_boot IS NULL)
+        AND (image IS NOT NULL OR image_lost_at IS NULL))
 );
 CREATE INDEX deployables_by_device ON deployables (device_uuid);
 -- Lists are in the order of the ids, of a host or in a lifecycle.
@@ -179,7 +180,8 @@ CREATE INDEX deployables_with_attributes_set ON deployables (id) WHERE attribute
 CREATE INDEX deployables_whitelisted ON deployables (host) WHERE nova_spec IS NOT NULL;
 CREATE INDEX deployables_image_lost ON deployables (host) WHERE image_lost_at IS NOT NULL;
 -- What is put into service by itself, without what is never to be.
-CREATE INDEX deployables_new ON deployables (id) WHERE untouched AND lifecycle = 'inactive' AND presence = 'present' AND protected = '';
+CREATE INDEX deployables_new ON deployables (id)
+    WHERE untouched AND lifecycle = 'inactive' AND presence = 'present' AND protected = '';
 
 -- What a consumer receives. One row is one handle, and it has room for one holder.
 CREATE TABLE attach_handles (

@@ -2,11 +2,13 @@
 
 -- Operations, and what they hold while they work.
 
+-- One for each file of package db that handles a kind.
 CREATE TABLE operation_kinds (
     kind text PRIMARY KEY
 );
 INSERT INTO operation_kinds (kind) VALUES
-    ('provision'), ('program'), ('attach'), ('detach'), ('configure'), ('retire'), ('bind'), ('unbind'), ('whitelist'), ('rescue');
+    ('provision'), ('program'), ('attach'), ('detach'), ('configure'), ('retire'), ('bind'), ('unbind'), ('whitelist'),
+    ('rescue');
 
 -- An operation outlives the host that it was about.
 CREATE TABLE operations (
@@ -24,7 +26,7 @@ CREATE TABLE operations (
     error                jsonb,
     -- who asked
     actor                text NOT NULL,
-    actor_id             text NOT NULL DEFAULT '',    -- a name may be several people's, as of a static token and of a user of Keystone
+    actor_id             text NOT NULL DEFAULT '',    -- a name may be that of a static token and of a user of Keystone
     project              text NOT NULL DEFAULT '',
     request_id           text NOT NULL DEFAULT '',
     idempotency_key      text CHECK (idempotency_key <> ''),

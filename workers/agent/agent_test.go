@@ -307,7 +307,6 @@ func TestDifferencesAreReported(t *testing.T) {
 	require.Greater(t, whole.Sequence, back.Sequence)
 	require.Equal(t, first.Digest, whole.Digest)
 	require.Len(t, whole.Content.Backends[0].Devices, 2)
-
 }
 
 // TestAConductorThatIsAway, or ill, or slow: reports are repeated until one is acknowledged, as things are then.
