@@ -6,57 +6,6 @@ import (
 	"github.com/google/uuid"
 )
 
-// OperationKind is the kind of an operation; it is also the prefix of its
-// workflow id.
-type OperationKind string
-
-// The operation kinds.
-const (
-	OperationProvision OperationKind = "provision"
-	OperationProgram   OperationKind = "program"
-	OperationAttach    OperationKind = "attach"
-	OperationDetach    OperationKind = "detach"
-	OperationConfigure OperationKind = "configure" // install, uninstall or update a driver's backend on a host
-	OperationRetire    OperationKind = "retire"    // the opposite of provision
-	OperationBind      OperationKind = "bind"      // give accelerator requests of OpenStack their handles
-	OperationUnbind    OperationKind = "unbind"    // take these handles back, once the host says that they are not in use
-	OperationWhitelist OperationKind = "whitelist" // set which PCI devices of a host its Nova gives out by itself
-	OperationRescue    OperationKind = "rescue"    // have Nova reboot instances that lost accelerators when their host booted
-)
-
-// OperationKinds returns every kind.
-func OperationKinds() []OperationKind {
-	return []OperationKind{
-		OperationProvision, OperationProgram, OperationAttach, OperationDetach, OperationConfigure,
-		OperationRetire, OperationBind, OperationUnbind, OperationWhitelist, OperationRescue,
-	}
-}
-
-// Status returns the status that an accelerator shows while an operation of
-// this kind has claimed it; "" for a kind that claims none.
-func (k OperationKind) Status() Status {
-	switch k {
-	case OperationProvision:
-		return StatusInstalling
-	case OperationProgram:
-		return StatusProgramming
-	case OperationAttach:
-		return StatusAttaching
-	case OperationDetach:
-		return StatusDetaching
-	case OperationConfigure, OperationWhitelist:
-		return StatusConfiguring
-	case OperationRetire:
-		return StatusRetiring
-	case OperationBind: // a bind keeps claims only on what it programs
-		return StatusProgramming
-	case OperationUnbind:
-		return StatusDetaching
-	default:
-		return ""
-	}
-}
-
 // SubjectKind is the kind of thing that an operation or an event is about.
 type SubjectKind string
 

@@ -6,6 +6,24 @@ import (
 	"github.com/google/uuid"
 )
 
+// OperationRescue has Nova reboot instances that lost accelerators when their
+// host booted.
+const OperationRescue OperationKind = "rescue"
+
+// RescueRequest has Nova reboot the instances on a host that may have lost
+// their accelerators when the host booted.
+type RescueRequest struct {
+	Host string `json:"host"`
+	// Once leaves out the instances that an earlier rescue has handled since the
+	// same boot.
+	Once bool `json:"once,omitempty"`
+	// Within bounds the whole rescue, including the time for which Nova is away.
+	Within time.Duration `json:"within"`
+}
+
+// Kind returns OperationRescue.
+func (RescueRequest) Kind() OperationKind { return OperationRescue }
+
 // ARQHealth says why the holder of an accelerator request may lack the
 // accelerator; empty where nothing is known to be wrong.
 type ARQHealth string

@@ -46,8 +46,8 @@ func TestRetryNeedsTheRoleOfTheRequest(t *testing.T) {
 	accelerator := ada.host("h1", 1)["fpga-0"]
 	mias := cyborg.Actor{Name: "mia"}
 	for _, request := range []db.Admission{
-		{ID: uuid.New(), Actor: mias, Provision: &cyborg.ProvisionRequest{Accelerator: accelerator.UUID}},
-		{ID: uuid.New(), Actor: mias, Configure: &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUninstall}},
+		{ID: uuid.New(), Actor: mias, Request: cyborg.ProvisionRequest{Accelerator: accelerator.UUID}},
+		{ID: uuid.New(), Actor: mias, Request: cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUninstall}},
 	} {
 		_, err := h.store.Admit(t.Context(), request)
 		require.NoError(t, err)

@@ -13,32 +13,6 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// operationHandler is what one kind of operation does to the records: which
-// accelerators it claims, its first change, and its last. Each kind has a file
-// of its own.
-type operationHandler interface {
-	kind() cyborg.OperationKind
-	// choose locks the host, finds the accelerators and requests that the operation
-	// is about, and checks them under the lock.
-	choose(ctx context.Context, tx pgx.Tx) (choice, error)
-	// admit makes the changes that belong to the admission. It runs in the
-	// transaction of choose, after the claims have been taken.
-	admit(ctx context.Context, tx pgx.Tx, chosen choice) error
-	// guard returns why the operation cannot be done to its targets, or nil. The
-	// operation's own claim is no obstacle.
-	guard(targets []accelerator, operation uuid.UUID) error
-	// begin makes the first change of the running operation. It runs once, after
-	// guard.
-	begin(ctx context.Context, tx pgx.Tx, o *running) error
-	// describe fills in the work to do from the records. It may run many times, and
-	// changes nothing.
-	describe(o *running, work *cyborg.Work)
-	// end makes the last change, or undoes all that admit and begin did. An
-	// operation may end without ever having begun; then there is nothing of begin
-	// to undo.
-	end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error
-}
-
 // choice is the result of operationHandler.choose: the host and the things on
 // it that an operation is about.
 type choice struct {
@@ -128,53 +102,6 @@ func (c *choice) subjects() []cyborg.Subject {
 	return append(out, cyborg.Subject{Kind: cyborg.SubjectHost, ID: c.host})
 }
 
-// handler returns the handler of the one request that the admission has, and
-// that request, which is recorded as the operation's input.
-func (s *Store) handler(a *Admission) (operationHandler, any, error) {
-	var (
-		handlers []operationHandler
-		request  any
-	)
-
-	if a.Provision != nil {
-		handlers, request = append(handlers, provision{*a.Provision, s.opts.SilentAfter}), a.Provision
-	}
-	if a.Program != nil {
-		handlers, request = append(handlers, program{*a.Program}), a.Program
-	}
-	if a.Attach != nil {
-		handlers, request = append(handlers, attach{*a.Attach}), a.Attach
-	}
-	if a.Detach != nil {
-		handlers, request = append(handlers, detach{*a.Detach, s.opts.SilentAfter}), a.Detach
-	}
-	if a.Configure != nil {
-		handlers, request = append(handlers, configure{*a.Configure}), a.Configure
-	}
-	if a.Retire != nil {
-		handlers, request = append(handlers, retire{*a.Retire}), a.Retire
-	}
-	if a.Bind != nil {
-		handlers, request = append(handlers, bind{*a.Bind}), a.Bind
-	}
-	if a.Unbind != nil {
-		handlers, request = append(handlers, unbind{*a.Unbind}), a.Unbind
-	}
-	if a.Whitelist != nil {
-		handlers, request = append(handlers, whitelist{*a.Whitelist}), a.Whitelist
-	}
-	if a.Rescue != nil {
-		handlers, request = append(handlers, rescue{*a.Rescue}), a.Rescue
-	}
-
-	// An admission with two requests would admit only one of them.
-	if len(handlers) != 1 || a.ID == uuid.Nil {
-		return nil, nil, cyborg.Errorf(cyborg.ErrInvalid, "an admission has an id and exactly one request")
-	}
-
-	return handlers[0], request, nil
-}
-
 // Admit records an operation with its claims, all or none. The caller starts
 // the operation's workflow afterwards.
 //
@@ -187,7 +114,11 @@ func (s *Store) handler(a *Admission) (operationHandler, any, error) {
 // Admit is idempotent: the same id, or the same idempotency key from the same
 // actor and project, returns the operation that was admitted first.
 func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
-	handler, request, err := s.handler(&a)
+	if a.Request == nil || a.ID == uuid.Nil {
+		return Admitted{}, cyborg.Errorf(cyborg.ErrInvalid, "an admission has an id and a request")
+	}
+
+	handler, err := s.handlerOf(a.Request)
 	if err != nil {
 		return Admitted{}, err
 	}
@@ -206,9 +137,7 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	)
 
 	change := s.changeByKey
-	if a.Provision != nil {
-		// A provision may search for an accelerator that fits. Such a search needs a
-		// plan for its own conditions, and changeByKey would use a generic one.
+	if _, ok := handler.(searching); ok {
 		change = s.change
 	}
 
@@ -226,7 +155,7 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 			return nil
 		}
 
-		if out.Operation, err = insertOperation(ctx, tx, &a, handler.kind(), request, &chosen); err != nil {
+		if out.Operation, err = insertOperation(ctx, tx, &a, &chosen); err != nil {
 			return err
 		}
 
@@ -237,7 +166,9 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 		// The operation ends in the transaction that admits it, so nobody ever sees it
 		// open and no workflow is started for it.
 		refused = cyborg.AsError(chosen.failed).WithOperation(a.ID)
-		failed := &running{id: a.ID, state: cyborg.OperationAdmitted, host: chosen.host, handler: handler}
+		failed := &running{
+			id: a.ID, kind: a.Request.Kind(), state: cyborg.OperationAdmitted, host: chosen.host, handler: handler,
+		}
 		return failed.conclude(ctx, tx, &cyborg.Outcome{
 			Operation: a.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(refused),
 		})
@@ -293,10 +224,8 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 // insertOperation writes the operation, its subjects and its claims, and reads
 // the operation back, in one round trip. It fails with ErrClaimed where another
 // operation has one of the targets.
-func insertOperation(
-	ctx context.Context, tx pgx.Tx, a *Admission, kind cyborg.OperationKind, request any, c *choice,
-) (out cyborg.Operation, _ error) {
-	input, err := json.Marshal(request)
+func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, c *choice) (out cyborg.Operation, _ error) {
+	input, err := json.Marshal(a.Request)
 	if err != nil {
 		return out, err
 	}
@@ -320,7 +249,7 @@ func insertOperation(
 		INSERT INTO operations (id, kind, host, input, before, actor, project, request_id, idempotency_key, fingerprint, retry_of,
 		    notification_pending, actor_id)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (SELECT id FROM operations WHERE id = $11), $12, $13)`,
-		a.ID, string(kind), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint,
+		a.ID, string(a.Request.Kind()), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint,
 		a.RetryOf, c.notificationPending, a.Actor.ID)
 
 	batch.Queue(`

@@ -33,19 +33,21 @@ func one() map[string]string { return map[string]string{"resources:FPGA": "1"} }
 
 func toBind(host string, holder cyborg.Holder, provider uuid.UUID, arqs ...cyborg.ARQ) db.Admission {
 	a := admission()
-	a.Bind = &cyborg.BindRequest{Host: host, Holder: holder, Within: time.Minute}
+	request := cyborg.BindRequest{Host: host, Holder: holder, Within: time.Minute}
 	for _, arq := range arqs {
-		a.Bind.ARQs = append(a.Bind.ARQs, cyborg.BindARQ{UUID: arq.UUID, Provider: provider})
+		request.ARQs = append(request.ARQs, cyborg.BindARQ{UUID: arq.UUID, Provider: provider})
 	}
+	a.Request = request
 	return a
 }
 
 func toUnbind(arqs ...cyborg.ARQ) db.Admission {
 	a := admission()
-	a.Unbind = &cyborg.UnbindRequest{}
+	request := cyborg.UnbindRequest{}
 	for _, arq := range arqs {
-		a.Unbind.ARQs = append(a.Unbind.ARQs, arq.UUID)
+		request.ARQs = append(request.ARQs, arq.UUID)
 	}
+	a.Request = request
 	return a
 }
 
@@ -205,10 +207,10 @@ func TestL11BindRefused(t *testing.T) {
 		}
 		request := toBind("h1", holder, good.ProviderUUID, arqs...)
 		if test.provider != uuid.Nil {
-			request.Bind.ARQs[1].Provider = test.provider
+			edit(&request, func(r *cyborg.BindRequest) { r.ARQs[1].Provider = test.provider })
 		}
 		if test.arq != nil {
-			request.Bind.ARQs[1].UUID = test.arq.UUID
+			edit(&request, func(r *cyborg.BindRequest) { r.ARQs[1].UUID = test.arq.UUID })
 		}
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, test.kind, err, test.says)
@@ -244,7 +246,7 @@ func TestBindWaitsForAHandle(t *testing.T) {
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, held...), cyborg.OperationSucceeded)
 	arq := r.request(t, "one")[0]
 	looks := toBind("h1", vm(), a.ProviderUUID, arq)
-	looks.Bind.RefuseIfHeld = true
+	edit(&looks, func(r *cyborg.BindRequest) { r.RefuseIfHeld = true })
 	_, err := r.Admit(t.Context(), looks)
 	requireKind(t, cyborg.ErrNoFit, err)
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, arq.UUID).State)
@@ -300,7 +302,7 @@ func TestL3BindTooLate(t *testing.T) {
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "one", one())
 	request := toBind("h1", vm(), a.ProviderUUID, r.request(t, "one")[0])
-	request.Bind.Within = time.Nanosecond
+	edit(&request, func(r *cyborg.BindRequest) { r.Within = time.Nanosecond })
 	op := r.admit(t, request)
 	_, err := r.Begin(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
@@ -370,7 +372,7 @@ func TestL3BindBeginsLate(t *testing.T) {
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
 	request := toBind("h1", vm(), a.ProviderUUID, r.request(t, "image")[0])
-	request.Bind.Within = time.Hour
+	edit(&request, func(r *cyborg.BindRequest) { r.Within = time.Hour })
 	op := r.admit(t, request)
 	r.exec(t, "UPDATE operations SET admitted_at = admitted_at - interval '50 minutes' WHERE id = $1", op.ID)
 	work, err := r.Begin(t.Context(), op.ID)
@@ -482,7 +484,7 @@ func TestBindWithImageBesideOthers(t *testing.T) {
 		r.profile(t, name, test.groups...)
 		arqs := r.request(t, name)
 		request := toBind("h1", vm(), a.ProviderUUID, arqs...)
-		request.Bind.ARQs[1].Provider = test.second.ProviderUUID
+		edit(&request, func(r *cyborg.BindRequest) { r.ARQs[1].Provider = test.second.ProviderUUID })
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, cyborg.ErrInvalid, err, test.says)
 		require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arqs[0].UUID).State)

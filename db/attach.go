@@ -15,7 +15,7 @@ import (
 // doubt.
 type attach struct{ request cyborg.AttachRequest }
 
-func (attach) kind() cyborg.OperationKind { return cyborg.OperationAttach }
+func newAttach(r cyborg.AttachRequest, _ Options) operationHandler { return attach{r} }
 
 // choose checks the holder, and locks the accelerator.
 func (a attach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {

@@ -35,7 +35,12 @@ var ErrOtherARQs = errors.New("accelerator requests")
 // provider that the handle's accelerator has in Placement.
 type assignment struct{ arq, provider, handle uuid.UUID }
 
-func (bind) kind() cyborg.OperationKind { return cyborg.OperationBind }
+func newBind(r cyborg.BindRequest, _ Options) operationHandler { return bind{r} }
+
+// sharesHost is the SQL condition on a row of operations that is true for a
+// bind for an instance that loads no image. While such an operation runs, others
+// may give out further handles on the same host; see lock_arqs.go.
+const sharesHost = `kind = 'bind' AND NOT before ? 'loads' AND input #>> '{holder,kind}' = 'instance'`
 
 // validate refuses a request that is incomplete or contradicts itself.
 func (b bind) validate() error {
@@ -523,8 +528,9 @@ func (b bind) notified() []uuid.UUID {
 	return b.arqs()
 }
 
-// nothingToLoad reports whether the bind can end without any work on the host.
-func (bind) nothingToLoad(o *running) bool { return len(o.before.Loads) == 0 }
+// complete reports whether the bind has no image to load, and so nothing to do
+// on its host.
+func (bind) complete(o *running) bool { return len(o.before.Loads) == 0 }
 
 // end settles the requests as Bound or BindFailed. Where an image was to be
 // loaded it also lifts, restores or keeps the fences, depending on the outcome.

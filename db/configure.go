@@ -16,7 +16,7 @@ import (
 // backend. It claims every deployable of the backend.
 type configure struct{ request cyborg.ConfigureRequest }
 
-func (configure) kind() cyborg.OperationKind { return cyborg.OperationConfigure }
+func newConfigure(r cyborg.ConfigureRequest, _ Options) operationHandler { return configure{r} }
 
 // choose locks the host, and checks that the backend is free and that the
 // action makes sense for it.
@@ -86,7 +86,7 @@ func (c configure) checkIdle(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 
-	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on backend %q of host %s", other, c.kind(), c.request.Backend, c.request.Host).
+	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on backend %q of host %s", other, cyborg.OperationConfigure, c.request.Backend, c.request.Host).
 		WithOperation(other).WithHint("Wait until it has ended, or cancel it.")
 }
 

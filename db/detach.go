@@ -23,7 +23,7 @@ type detach struct {
 	silentAfter time.Duration
 }
 
-func (detach) kind() cyborg.OperationKind { return cyborg.OperationDetach }
+func newDetach(r cyborg.DetachRequest, o Options) operationHandler { return detach{r, o.SilentAfter} }
 
 // choose locks the accelerator, and checks that its handles may be taken back,
 // and that force is needed where it is asked for.

@@ -37,12 +37,12 @@ func markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Out
 		}
 	}
 
-	reason := fmt.Sprintf("%s %s needs an operator: %s", o.handler.kind(), o.id, outcome.Error.Message)
+	reason := fmt.Sprintf("%s %s needs an operator: %s", o.kind, o.id, outcome.Error.Message)
 	_, err := tx.Exec(ctx, `
 		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4,
 		    error_kind = CASE WHEN $5 = ANY($7) AND lifecycle = $2 THEN error_kind ELSE $5 END
 		WHERE uuid = ANY($1) AND lifecycle = ANY($6)`,
-		ids(o.targets), string(cyborg.LifecycleError), reason, o.id, string(o.handler.kind()), from,
+		ids(o.targets), string(cyborg.LifecycleError), reason, o.id, string(o.kind), from,
 		append(doubtful(), string(cyborg.OperationRetire)))
 
 	return err

@@ -84,7 +84,7 @@ func TestOneNameManyTakers(t *testing.T) {
 		h := r.addHost(t, "h"+string(rune('a'+i)), 1)
 		requests[i] = toProvision(cyborg.ProvisionRequest{Name: "wanted"})
 		if i%2 == 0 {
-			requests[i].Provision.Accelerator = h.accelerator(t, "card0").UUID
+			edit(&requests[i], func(r *cyborg.ProvisionRequest) { r.Accelerator = h.accelerator(t, "card0").UUID })
 		}
 	}
 	var wg sync.WaitGroup

@@ -29,13 +29,13 @@ func (r *records) loads(t *testing.T, h *host, card int, a *cyborg.Accelerator, 
 
 func toLoad(a uuid.UUID, image cyborg.Image) db.Admission {
 	out := admission()
-	out.Program = &cyborg.ProgramRequest{Accelerator: a, Image: image}
+	out.Request = cyborg.ProgramRequest{Accelerator: a, Image: image}
 	return out
 }
 
 func toReload(a uuid.UUID, image cyborg.Image) db.Admission {
 	out := toLoad(a, image)
-	out.Program.Reload = true
+	edit(&out, func(r *cyborg.ProgramRequest) { r.Reload = true })
 	return out
 }
 

@@ -180,33 +180,40 @@ func alice() cyborg.Actor { return cyborg.Actor{Name: "alice", Project: "p", Req
 
 func admission() db.Admission { return db.Admission{ID: uuid.New(), Actor: alice()} }
 
+// edit changes the request of an admission.
+func edit[R cyborg.Request](a *db.Admission, change func(r *R)) {
+	r := a.Request.(R)
+	change(&r)
+	a.Request = r
+}
+
 func toProvision(r cyborg.ProvisionRequest) db.Admission {
 	a := admission()
-	a.Provision = &r
+	a.Request = r
 	return a
 }
 
 func toAttach(accelerator uuid.UUID, holder cyborg.Holder) db.Admission {
 	a := admission()
-	a.Attach = &cyborg.AttachRequest{Accelerator: accelerator, Holder: holder}
+	a.Request = cyborg.AttachRequest{Accelerator: accelerator, Holder: holder}
 	return a
 }
 
 func toDetach(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
 	a := admission()
-	a.Detach = &cyborg.DetachRequest{Accelerator: accelerator, Holder: holder}
+	a.Request = cyborg.DetachRequest{Accelerator: accelerator, Holder: holder}
 	return a
 }
 
 func toProgram(accelerator uuid.UUID) db.Admission {
 	a := admission()
-	a.Program = &cyborg.ProgramRequest{Accelerator: accelerator, Image: cyborg.Image{Source: "image.bin"}}
+	a.Request = cyborg.ProgramRequest{Accelerator: accelerator, Image: cyborg.Image{Source: "image.bin"}}
 	return a
 }
 
 func toConfigure(r cyborg.ConfigureRequest) db.Admission {
 	a := admission()
-	a.Configure = &r
+	a.Request = r
 	return a
 }
 

@@ -34,9 +34,10 @@ type SchemaStatus struct {
 	Pending []string // files of the migrations that are still to be applied
 }
 
-// Migrate brings the schema to the version that this binary knows, and returns
-// the versions before and after. Of several processes that call it at the same
-// time one migrates, and the others wait. A newer schema is an error of kind
+// Migrate brings the schema to the version that this binary knows, records the
+// kinds of operations that this binary knows, and returns the versions before
+// and after. Of several processes that call it at the same time one migrates,
+// and the others wait. A newer schema is an error of kind
 // ErrInvalid and is left alone.
 func Migrate(ctx context.Context, url string) (from, to int64, err error) {
 	provider, err := migrator(url)
@@ -60,11 +61,31 @@ func Migrate(ctx context.Context, url string) (from, to int64, err error) {
 		return status.Current, status.Current, cyborg.Errorf(cyborg.ErrInternal, "migrating the database failed: %w", err)
 	}
 
+	if err := recordKinds(ctx, url); err != nil {
+		return status.Current, status.Latest, cyborg.Errorf(cyborg.ErrInternal, "the kinds of operations cannot be recorded: %w", err)
+	}
+
 	if len(results) == 0 { // another process has migrated meanwhile
 		return status.Latest, status.Latest, nil
 	}
 
 	return status.Current, status.Latest, nil
+}
+
+// recordKinds adds the kinds that this binary knows to operation_kinds, which
+// operations refer to. A newer binary may have added others; they stay. The
+// rows are in one order, so that processes that add the same kinds at the same
+// time cannot wait for each other.
+func recordKinds(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // what was recorded is committed
+
+	_, err = conn.Exec(ctx, "INSERT INTO operation_kinds SELECT kind FROM unnest($1::text[]) AS kind ORDER BY kind ON CONFLICT DO NOTHING",
+		texts(cyborg.OperationKinds()))
+	return err
 }
 
 // MigrationStatus reads the state of the schema, and changes nothing. The error
@@ -125,7 +146,8 @@ func schemaStatus(ctx context.Context, conn *pgx.Conn) (SchemaStatus, error) {
 	return status, nil
 }
 
-// checkSchema refuses a schema that is older or newer than this binary's.
+// checkSchema refuses a schema that is older or newer than this binary's, or
+// that lacks a kind of operations.
 func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	status, err := schemaStatus(ctx, conn)
 	switch {
@@ -136,6 +158,19 @@ func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	case status.Current < status.Latest:
 		return cyborg.Errorf(cyborg.ErrInvalid, "the database's schema has version %d and this binary needs %d",
 			status.Current, status.Latest).WithHint("Run `cyborg migrate`.")
+	}
+
+	// A new kind comes without a migration, so the version alone does not show
+	// whether Migrate has run since.
+	var unknown []string
+	err = conn.QueryRow(ctx, "SELECT array(SELECT unnest($1::text[]) EXCEPT SELECT kind FROM operation_kinds ORDER BY 1)",
+		texts(cyborg.OperationKinds())).Scan(&unknown)
+	switch {
+	case err != nil:
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the recorded kinds of operations cannot be read: %w", err)
+	case len(unknown) > 0:
+		return cyborg.Errorf(cyborg.ErrInvalid, "the database does not know operations of kind %s, which this binary needs",
+			strings.Join(unknown, ", ")).WithHint("Run `cyborg migrate`.")
 	}
 
 	return nil

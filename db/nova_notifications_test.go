@@ -105,6 +105,6 @@ func TestL13Untold(t *testing.T) {
 	refused := toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0])
 	_, err := r.Admit(t.Context(), refused)
 	requireKind(t, cyborg.ErrInvalid, err)
-	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, refused.Bind.ARQs[0].UUID).State)
+	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, refused.Request.(cyborg.BindRequest).ARQs[0].UUID).State)
 	require.Empty(t, unnotified(), "it is in the answer")
 }

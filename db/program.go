@@ -16,7 +16,7 @@ import (
 // deployable that the image changes.
 type program struct{ request cyborg.ProgramRequest }
 
-func (program) kind() cyborg.OperationKind { return cyborg.OperationProgram }
+func newProgram(r cyborg.ProgramRequest, _ Options) operationHandler { return program{r} }
 
 // choose finds the deployables that the image changes: those of the same
 // program set, or of the whole device.

@@ -31,7 +31,7 @@ func TestProgramSets(t *testing.T) {
 	r.do(t, toAttach(r2.UUID, onHost("h1")), cyborg.OperationSucceeded)
 
 	whole := toProgram(r1.UUID)
-	whole.Program.Image.WholeDevice = true
+	edit(&whole, func(r *cyborg.ProgramRequest) { r.Image.WholeDevice = true })
 	_, err := r.Admit(t.Context(), whole)
 	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	r.end(t, work, cyborg.OperationSucceeded)
@@ -119,7 +119,7 @@ func TestFailedWholeDeviceProgram(t *testing.T) {
 	h.report(t)
 	one, other := h.ready(t, "r0").UUID, h.accelerator(t, "r1").UUID
 	whole := toProgram(one)
-	whole.Program.Image.WholeDevice = true
+	edit(&whole, func(r *cyborg.ProgramRequest) { r.Image.WholeDevice = true })
 	failed := r.do(t, whole, cyborg.OperationNeedsOperator)
 	fence := &cyborg.Fence{Reason: "programming failed, and what is loaded now is not known", Operation: failed.Operation}
 	require.Equal(t, fence, r.accelerator(t, one).Fence)

@@ -77,17 +77,7 @@ type Admission struct {
 
 	RetryOf uuid.UUID // the failed operation that this one repeats; zero for none
 
-	// Exactly one request is set.
-	Provision *cyborg.ProvisionRequest
-	Program   *cyborg.ProgramRequest
-	Attach    *cyborg.AttachRequest
-	Detach    *cyborg.DetachRequest
-	Configure *cyborg.ConfigureRequest
-	Retire    *cyborg.RetireRequest
-	Bind      *cyborg.BindRequest
-	Unbind    *cyborg.UnbindRequest
-	Whitelist *cyborg.WhitelistRequest
-	Rescue    *cyborg.RescueRequest
+	Request cyborg.Request // what the operation has to do; it is recorded as its input
 }
 
 // Admitted is the answer of Admit.

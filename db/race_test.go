@@ -117,7 +117,7 @@ func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 		t.Error(err)
 		return ""
 	}
-	if work.Kind == cyborg.OperationAttach && (len(work.Handles) != 1 || work.Handles[0].Holder != a.Attach.Holder) {
+	if work.Kind == cyborg.OperationAttach && (len(work.Handles) != 1 || work.Handles[0].Holder != a.Request.(cyborg.AttachRequest).Holder) {
 		t.Errorf("told to attach %v", work.Handles)
 	}
 	if err := r.End(t.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationSucceeded}); err != nil {

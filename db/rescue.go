@@ -17,7 +17,7 @@ import (
 // reboot only once, however many operations ask for that at the same time.
 type rescue struct{ request cyborg.RescueRequest }
 
-func (rescue) kind() cyborg.OperationKind { return cyborg.OperationRescue }
+func newRescue(r cyborg.RescueRequest, _ Options) operationHandler { return rescue{r} }
 
 // choose finds the instances that have lost accelerators and that no open
 // operation reboots already. With Once it leaves out those that any operation

@@ -14,7 +14,7 @@ import (
 
 func toRescue(host string, once bool) db.Admission {
 	a := admission()
-	a.Rescue = &cyborg.RescueRequest{Host: host, Once: once, Within: time.Minute}
+	a.Request = cyborg.RescueRequest{Host: host, Once: once, Within: time.Minute}
 	return a
 }
 

@@ -13,7 +13,7 @@ import (
 // may be in error, in maintenance or missing. It keeps its name and its fence.
 type retire struct{ request cyborg.RetireRequest }
 
-func (retire) kind() cyborg.OperationKind { return cyborg.OperationRetire }
+func newRetire(r cyborg.RetireRequest, _ Options) operationHandler { return retire{r} }
 
 // choose finds the accelerator.
 func (r retire) choose(ctx context.Context, tx pgx.Tx) (choice, error) {

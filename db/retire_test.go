@@ -11,7 +11,7 @@ import (
 
 func toRetire(a *cyborg.Accelerator) db.Admission {
 	out := admission()
-	out.Retire = &cyborg.RetireRequest{Accelerator: a.UUID}
+	out.Request = cyborg.RetireRequest{Accelerator: a.UUID}
 	return out
 }
 

@@ -2,7 +2,6 @@ package db
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -18,6 +17,7 @@ import (
 // locked.
 type running struct {
 	id        uuid.UUID
+	kind      cyborg.OperationKind
 	state     cyborg.OperationState
 	host      string
 	before    before
@@ -39,20 +39,18 @@ type running struct {
 func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*running, error) {
 	var (
 		o     = running{id: id}
-		kind  cyborg.OperationKind
 		input []byte
 		first uuid.UUID
 	)
 	batch := &pgx.Batch{}
 
-	// A bind for an instance that loads no image locks its host in shared mode and
-	// its accelerators exclusively; see lock_arqs.go. Every other operation locks
-	// its host exclusively. The accelerator requests need locks of their own in
-	// either case: a transaction that wants one of them for another host does not
-	// lock this one.
+	// An operation that meets sharesHost locks its host in shared mode and its
+	// accelerators exclusively; see lock_arqs.go. Every other operation locks its
+	// host exclusively. The accelerator requests need locks of their own in either
+	// case: a transaction that wants one of them for another host does not lock
+	// this one.
 	locks{}.queue(batch, `
-		WITH o AS MATERIALIZED (
-			SELECT host, kind = 'bind' AND NOT before ? 'loads' AND input #>> '{holder,kind}' = 'instance' AS shared FROM operations WHERE id = $1)
+		WITH o AS MATERIALIZED (SELECT host, `+sharesHost+` AS shared FROM operations WHERE id = $1)
 		SELECT host, shared FROM o
 		UNION ALL SELECT k.* FROM o, arqs a CROSS JOIN LATERAL (VALUES
 			('arq/' || a.uuid, false), (CASE WHEN o.shared THEN 'provider/' || a.provider_uuid END, false)) AS k WHERE a.claimed_by = $1`, id)
@@ -62,7 +60,7 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 		SELECT kind, state, host, input, before, cancel_at IS NOT NULL, clock_timestamp() - admitted_at,
 		       set_config('cyborg.actor', actor, true), set_config('cyborg.request_id', request_id, true)
 		FROM operations WHERE id = $1 FOR UPDATE`, id).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&kind, &o.state, &o.host, &input, &o.before, &o.cancelled, &o.age, nil, nil)
+		err := row.Scan(&o.kind, &o.state, &o.host, &input, &o.before, &o.cancelled, &o.age, nil, nil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return noOperation(id)
 		}
@@ -89,66 +87,15 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 
 	o.targets = moveToFront(o.targets, first)
 
-	handler, err := s.recordedHandler(kind, input)
+	request, err := cyborg.DecodeRequest(o.kind, input)
+	if err == nil {
+		o.handler, err = s.handlerOf(request)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the input of operation %s: %w", id, err)
 	}
-	o.handler = handler
 
 	return &o, nil
-}
-
-// recordedHandler returns the handler of an operation that was recorded with
-// this kind and input.
-func (s *Store) recordedHandler(kind cyborg.OperationKind, input []byte) (operationHandler, error) {
-	var (
-		a       Admission
-		request any // the field of a that the input is decoded into
-	)
-
-	switch kind {
-	case cyborg.OperationProvision:
-		a.Provision = new(cyborg.ProvisionRequest)
-		request = a.Provision
-	case cyborg.OperationProgram:
-		a.Program = new(cyborg.ProgramRequest)
-		request = a.Program
-	case cyborg.OperationAttach:
-		a.Attach = new(cyborg.AttachRequest)
-		request = a.Attach
-	case cyborg.OperationDetach:
-		a.Detach = new(cyborg.DetachRequest)
-		request = a.Detach
-	case cyborg.OperationConfigure:
-		a.Configure = new(cyborg.ConfigureRequest)
-		request = a.Configure
-	case cyborg.OperationRetire:
-		a.Retire = new(cyborg.RetireRequest)
-		request = a.Retire
-	case cyborg.OperationBind:
-		a.Bind = new(cyborg.BindRequest)
-		request = a.Bind
-	case cyborg.OperationUnbind:
-		a.Unbind = new(cyborg.UnbindRequest)
-		request = a.Unbind
-	case cyborg.OperationWhitelist:
-		a.Whitelist = new(cyborg.WhitelistRequest)
-		request = a.Whitelist
-	case cyborg.OperationRescue:
-		a.Rescue = new(cyborg.RescueRequest)
-		request = a.Rescue
-	default:
-		return nil, fmt.Errorf("unknown kind %q", kind)
-	}
-
-	if err := json.Unmarshal(input, request); err != nil {
-		return nil, err
-	}
-	// handler refuses an admission without an id. Any id will do: the operation was
-	// admitted with one, and the handler does not keep it.
-	a.ID = uuid.Max
-	handler, _, err := s.handler(&a)
-	return handler, err
 }
 
 // Begin moves an admitted operation to running, makes the first change of its
@@ -156,7 +103,7 @@ func (s *Store) recordedHandler(kind cyborg.OperationKind, input []byte) (operat
 //
 // It may be repeated: for a running operation it returns the same work again
 // and changes nothing. For an operation that has ended it returns only the
-// final state and, for a bind, what Nova has to be notified of. Where the
+// final state and what Nova has still to be notified of. Where the
 // operation may no longer begin, because something changed since its admission,
 // the error is the one that Admit would return; where it was cancelled before
 // it began, the error is of kind ErrCancelled.
@@ -164,9 +111,9 @@ func (s *Store) Begin(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
 	return s.begin(ctx, id, false)
 }
 
-// Complete is Begin, except that a bind that has no image to load begins and
-// ends in the same transaction, which saves a round trip. Its work then has
-// Ended set.
+// Complete is Begin, except that an operation that has nothing to do on its
+// host, such as a bind without images, begins and ends in the same transaction,
+// which saves a round trip. Its work then has Ended set.
 func (s *Store) Complete(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
 	return s.begin(ctx, id, true)
 }
@@ -180,15 +127,15 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 			return err
 		}
 
-		work = cyborg.Work{Operation: id, Kind: o.handler.kind(), Host: o.host}
+		work = cyborg.Work{Operation: id, Kind: o.kind, Host: o.host}
 
 		if o.state == cyborg.OperationAdmitted {
 			if err := o.start(ctx, tx); err != nil {
 				return err
 			}
 
-			short, ok := o.handler.(bind)
-			if ok && complete && short.nothingToLoad(o) {
+			short, ok := o.handler.(completing)
+			if ok && complete && short.complete(o) {
 				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.OperationSucceeded}); err != nil {
 					return err
 				}
@@ -199,7 +146,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 
 		if o.state.Ended() {
 			work.Ended = o.state
-			if ended, ok := o.handler.(bind); ok {
+			if ended, ok := o.handler.(notifying); ok {
 				work.Notify = ended.notified()
 			}
 

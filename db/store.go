@@ -46,8 +46,8 @@ type Store struct {
 
 // Open connects to a database that Migrate has prepared. The error is of kind
 // ErrUnavailable where the database does not answer, and of kind ErrInvalid
-// where the URL cannot be used or the schema is older or newer than this
-// binary's.
+// where the URL cannot be used, or the schema is older or newer than this
+// binary's or lacks a kind of operations.
 func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Store, error) {
 	opts.MaxConns = cmp.Or(opts.MaxConns, 16)
 	opts.SilentAfter = cmp.Or(opts.SilentAfter, 25*time.Second)

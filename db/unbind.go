@@ -15,7 +15,7 @@ import (
 // its host perhaps as well; see delete_arqs.go.
 type unbind struct{ request cyborg.UnbindRequest }
 
-func (unbind) kind() cyborg.OperationKind { return cyborg.OperationUnbind }
+func newUnbind(r cyborg.UnbindRequest, _ Options) operationHandler { return unbind{r} }
 
 // choose finds the bound requests among those that the operation is about. They
 // must be on one host.

@@ -15,7 +15,7 @@ const unsettled = "its host may still have it attached, and has not settled that
 
 func toForce(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
 	a := toDetach(accelerator, holder)
-	a.Detach.Force = true
+	edit(&a, func(r *cyborg.DetachRequest) { r.Force = true })
 	return a
 }
 

@@ -20,7 +20,7 @@ import (
 // one out. The operation claims the added, the removed and the unchanged ones.
 type whitelist struct{ request cyborg.WhitelistRequest }
 
-func (whitelist) kind() cyborg.OperationKind { return cyborg.OperationWhitelist }
+func newWhitelist(r cyborg.WhitelistRequest, _ Options) operationHandler { return whitelist{r} }
 
 // choose finds the accelerators that are in the whitelist or are to be put into
 // it.
@@ -87,7 +87,7 @@ func (w whitelist) onlyOne(ctx context.Context, tx pgx.Tx) error {
 	err := tx.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM hosts WHERE name = $1),
 		       (SELECT id FROM operations WHERE host = $1 AND kind = $2 AND open LIMIT 1)`,
-		w.request.Host, string(w.kind())).Scan(&known, &other)
+		w.request.Host, string(cyborg.OperationWhitelist)).Scan(&known, &other)
 
 	switch {
 	case err != nil:
@@ -95,7 +95,7 @@ func (w whitelist) onlyOne(ctx context.Context, tx pgx.Tx) error {
 	case !known:
 		return noHost(w.request.Host)
 	case other != nil:
-		return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on the whitelist of host %s", *other, w.kind(), w.request.Host).
+		return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on the whitelist of host %s", *other, cyborg.OperationWhitelist, w.request.Host).
 			WithOperation(*other).WithHint("Wait until it has ended, or cancel it.")
 	}
 

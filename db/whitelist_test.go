@@ -33,10 +33,11 @@ func (r *records) addPCIHost(t testing.TB, name string, devices int) *host {
 
 func toWhitelist(host string, accelerators ...*cyborg.Accelerator) db.Admission {
 	a := admission()
-	a.Whitelist = &cyborg.WhitelistRequest{Host: host, Devices: []cyborg.WhitelistDevice{}}
+	request := cyborg.WhitelistRequest{Host: host, Devices: []cyborg.WhitelistDevice{}}
 	for _, accelerator := range accelerators {
-		a.Whitelist.Devices = append(a.Whitelist.Devices, cyborg.WhitelistDevice{Accelerator: accelerator.UUID})
+		request.Devices = append(request.Devices, cyborg.WhitelistDevice{Accelerator: accelerator.UUID})
 	}
+	a.Request = request
 	return a
 }
 
@@ -58,19 +59,19 @@ func TestWhitelist(t *testing.T) {
 	h := r.addPCIHost(t, "h1", 3)
 	first, second, third := h.accelerator(t, "card0"), h.accelerator(t, "card1"), h.accelerator(t, "card2")
 
-	plan, err := r.PlanWhitelist(t.Context(), *toWhitelist("h1", first).Whitelist)
+	plan, err := r.PlanWhitelist(t.Context(), toWhitelist("h1", first).Request.(cyborg.WhitelistRequest))
 	require.NoError(t, err)
 	require.Len(t, plan.Entries, 1)
 	require.Empty(t, r.novas(t, "h1"), "a plan changes nothing")
 
 	request := toWhitelist("h1", first, second)
-	request.Whitelist.Devices[1].Spec = cyborg.NovaSpec{ResourceClass: "FPGA", Traits: []string{"CUSTOM_A"}}
-	request.Whitelist.Force = true
+	spec := cyborg.NovaSpec{ResourceClass: "FPGA", Traits: []string{"CUSTOM_A"}}
+	edit(&request, func(r *cyborg.WhitelistRequest) { r.Devices[1].Spec, r.Force = spec, true })
 	work := r.begin(t, request)
 	require.Equal(t, []string{"card0", "card1"}, r.novas(t, "h1"), "from its beginning on")
 	require.Equal(t, cyborg.StatusConfiguring, r.accelerator(t, first.UUID).Status())
 	require.Equal(t, &cyborg.WhitelistWork{
-		Entries: []cyborg.WhitelistEntry{{Target: work.Targets[0]}, {Target: work.Targets[1], Spec: request.Whitelist.Devices[1].Spec}},
+		Entries: []cyborg.WhitelistEntry{{Target: work.Targets[0]}, {Target: work.Targets[1], Spec: spec}},
 		Before:  []cyborg.WhitelistEntry{}, Force: true,
 	}, work.Whitelist)
 	again, err := r.Begin(t.Context(), work.Operation)
@@ -80,7 +81,7 @@ func TestWhitelist(t *testing.T) {
 	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	require.Equal(t, work.Operation, cyborg.AsError(err).Operation)
 	r.end(t, work, cyborg.OperationSucceeded)
-	require.Equal(t, request.Whitelist.Devices[1].Spec, *r.accelerator(t, second.UUID).Nova)
+	require.Equal(t, spec, *r.accelerator(t, second.UUID).Nova)
 
 	// The next one is the whole of it. What it removes is Nova's until it has succeeded.
 	for state, after := range map[cyborg.OperationState][]string{
@@ -94,7 +95,7 @@ func TestWhitelist(t *testing.T) {
 		require.False(t, work.Whitelist.Had(work.Whitelist.Entries[1].Target))
 		r.end(t, work, state)
 		require.Equal(t, after, r.novas(t, "h1"))
-		require.Equal(t, request.Whitelist.Devices[1].Spec, *r.accelerator(t, second.UUID).Nova)
+		require.Equal(t, spec, *r.accelerator(t, second.UUID).Nova)
 	}
 	r.do(t, toWhitelist("h1", first, third), cyborg.OperationNeedsOperator)
 	require.Equal(t, []string{"card0", "card1", "card2"}, r.novas(t, "h1"), "nobody knows which of them Nova has")
@@ -293,7 +294,7 @@ func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	h.report(t)
 	r.do(t, toWhitelist("h1", a, h.accelerator(t, "part")), cyborg.OperationSucceeded)
 	whole := toProgram(beside.UUID)
-	whole.Program.Image.WholeDevice = true
+	edit(&whole, func(r *cyborg.ProgramRequest) { r.Image.WholeDevice = true })
 	_, err = r.Admit(t.Context(), whole)
 	requireKind(t, cyborg.ErrInUse, err, "part")
 
@@ -327,7 +328,7 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, kind, err, text...)
-		_, err = r.PlanWhitelist(t.Context(), *request.Whitelist)
+		_, err = r.PlanWhitelist(t.Context(), request.Request.(cyborg.WhitelistRequest))
 		requireKind(t, kind, err, text...)
 		require.Empty(t, r.novas(t, "h1"))
 	}
@@ -341,10 +342,10 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 	refused(cyborg.ErrUnsupported, toWhitelist("h1", odd), "MDEV")
 	refused(cyborg.ErrChanged, toWhitelist("h1", inactive, ready, protected), "2 of 3 devices", ready.Name, protected.Name)
 	network := toWhitelist("h1", gpu)
-	network.Whitelist.Devices[0].Spec.PhysicalNetwork = "physnet1"
+	edit(&network, func(r *cyborg.WhitelistRequest) { r.Devices[0].Spec.PhysicalNetwork = "physnet1" })
 	refused(cyborg.ErrInvalid, network, "for NICs")
 	class := toWhitelist("h1", gpu)
-	class.Whitelist.Devices[0].Spec.ResourceClass = "gpu"
+	edit(&class, func(r *cyborg.WhitelistRequest) { r.Devices[0].Spec.ResourceClass = "gpu" })
 	refused(cyborg.ErrInvalid, class, "gpu")
 
 	// Maintenance does not matter, but what we have given away does, wherever its lifecycle has got to meanwhile.
@@ -398,7 +399,7 @@ func TestHistoryOfTheWhitelist(t *testing.T) {
 	a := h.accelerator(t, "card0")
 	first := r.do(t, toWhitelist("h1", a), cyborg.OperationSucceeded)
 	tagged := toWhitelist("h1", a)
-	tagged.Whitelist.Devices[0].Spec.ResourceClass = "PGPU"
+	edit(&tagged, func(r *cyborg.WhitelistRequest) { r.Devices[0].Spec.ResourceClass = "PGPU" })
 	r.do(t, tagged, cyborg.OperationSucceeded)
 	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 	rows, err := r.sql.Query(t.Context(), `

@@ -116,7 +116,7 @@ func (c *compute) bind() uuid.UUID {
 		if all[i].Handles[0].Holder != nil {
 			continue
 		}
-		admitted, err := c.Admit(ctx, db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "nova"}, Bind: &cyborg.BindRequest{
+		admitted, err := c.Admit(ctx, db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "nova"}, Request: cyborg.BindRequest{
 			Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: who.String()}, Within: time.Hour,
 			ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: all[i].ProviderUUID}},
 		}})

@@ -105,7 +105,7 @@ func (c *cloud) report(host string, cards ...cyborg.DeviceReport) {
 func (c *cloud) ready(host string) {
 	c.t.Helper()
 	for _, a := range c.of(host) {
-		c.operate(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: a.UUID}})
+		c.operate(db.Admission{Request: cyborg.ProvisionRequest{Accelerator: a.UUID}})
 	}
 }
 
@@ -228,11 +228,11 @@ func TestPlacementFollowsTheRecords(t *testing.T) {
 	// What somebody gets without Nova, Nova cannot have.
 	a := c.of("h1")[0]
 	vm := cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
-	c.operate(db.Admission{Attach: &cyborg.AttachRequest{Accelerator: a.UUID, Holder: vm}})
+	c.operate(db.Admission{Request: cyborg.AttachRequest{Accelerator: a.UUID, Holder: vm}})
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": 1})
-	c.operate(db.Admission{Detach: &cyborg.DetachRequest{Accelerator: a.UUID}})
-	c.operate(db.Admission{Retire: &cyborg.RetireRequest{Accelerator: a.UUID}})
+	c.operate(db.Admission{Request: cyborg.DetachRequest{Accelerator: a.UUID}})
+	c.operate(db.Admission{Request: cyborg.RetireRequest{Accelerator: a.UUID}})
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": 2})
 
@@ -373,7 +373,7 @@ func (c *cloud) ready1(host, deployable string) {
 	c.t.Helper()
 	for _, a := range c.of(host) {
 		if a.ProviderName == deployable {
-			c.operate(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: a.UUID}})
+			c.operate(db.Admission{Request: cyborg.ProvisionRequest{Accelerator: a.UUID}})
 		}
 	}
 }
@@ -439,7 +439,7 @@ func TestPlacementFenceAsksWhoHasIt(t *testing.T) {
 	c.sync("h1")
 	a := c.of("h1")[0]
 	require.Equal(t, cyborg.ErrInternal, workflows.FromFailure(c.fence(&a)).Kind, "only what the records have fenced")
-	operation := c.begin(db.Admission{Program: &cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
+	operation := c.begin(db.Admission{Request: cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
 	require.NoError(t, c.fence(&a))
 	c.requireReserved(map[string]int{"h1_a.0": 1})
 	c.model.Allocate("11111111-2222-3333-4444-555555555555", "h1_a.0", "FPGA", 1)
@@ -496,7 +496,7 @@ func TestPlacementFenceHoldsAgainstOldPlans(t *testing.T) {
 				for name, activity := range all.All() {
 					other.env.RegisterActivityWithOptions(activity, registered(name))
 				}
-				other.begin(db.Admission{Program: &cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
+				other.begin(db.Admission{Request: cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
 				require.NoError(t, other.fence(&a))
 				fenced = true
 				c.requireReserved(map[string]int{"h1_a.0": 2})
@@ -569,13 +569,13 @@ func TestPlacementWhoUsesWhat(t *testing.T) {
 	c.sync("h1")
 	c.exec(`INSERT INTO device_profiles (name, groups) VALUES ('two', '[{"resources:FPGA": "2"}]')`)
 	vm, one := uuid.NewString(), c.of("h1")[0]
-	request := &cyborg.BindRequest{Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: vm}, Within: time.Minute}
+	request := cyborg.BindRequest{Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: vm}, Within: time.Minute}
 	arqs, err := c.CreateARQs(t.Context(), "two", cyborg.Actor{Name: "alice"})
 	require.NoError(t, err)
 	for i := range arqs {
 		request.ARQs = append(request.ARQs, cyborg.BindARQ{UUID: arqs[i].UUID, Provider: one.ProviderUUID})
 	}
-	c.operate(db.Admission{Bind: request})
+	c.operate(db.Admission{Request: request})
 	found := func() map[cyborg.DriftClass]string {
 		require.Zero(t, c.compare().Repaired)
 		told := map[cyborg.DriftClass]string{}

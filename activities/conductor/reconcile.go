@@ -314,7 +314,7 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 
 	for _, accelerator := range found {
 		answer, err := a.store.Admit(ctx, db.Admission{
-			ID: uuid.New(), Actor: repairer(), Provision: &cyborg.ProvisionRequest{Accelerator: accelerator},
+			ID: uuid.New(), Actor: repairer(), Request: cyborg.ProvisionRequest{Accelerator: accelerator},
 		})
 
 		switch cyborg.ErrorKindOf(err) {

@@ -56,7 +56,7 @@ func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Acce
 		return op, err
 	}
 
-	answer, err := a.store.Admit(ctx, db.Admission{ID: id, Actor: repairer(), Program: &cyborg.ProgramRequest{
+	answer, err := a.store.Admit(ctx, db.Admission{ID: id, Actor: repairer(), Request: cyborg.ProgramRequest{
 		Accelerator: lost.UUID, Image: lost.LostImage.Image, Reload: true,
 	}})
 

@@ -31,7 +31,7 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 	var errs []error
 	for _, host := range hosts {
 		answer, err := a.store.Admit(ctx, db.Admission{
-			ID: uuid.New(), Actor: repairer(), Rescue: &cyborg.RescueRequest{Host: host, Once: true, Within: a.policy.RescueWithin},
+			ID: uuid.New(), Actor: repairer(), Request: cyborg.RescueRequest{Host: host, Once: true, Within: a.policy.RescueWithin},
 		})
 
 		switch {

@@ -456,8 +456,8 @@ func (h *harness) programming(source string, begin bool) uuid.UUID {
 		}
 		return admission.ID
 	}
-	run(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: target}}, true)
-	return run(db.Admission{Program: &cyborg.ProgramRequest{
+	run(db.Admission{Request: cyborg.ProvisionRequest{Accelerator: target}}, true)
+	return run(db.Admission{Request: cyborg.ProgramRequest{
 		Accelerator: target, Image: cyborg.Image{Source: source, SHA256: strings.Repeat("ab", 32)},
 	}}, false)
 }

@@ -63,7 +63,7 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationAttach,
-		request: db.Admission{Attach: &cyborg.AttachRequest{Accelerator: id, Holder: holder}},
+		request: db.Admission{Request: cyborg.AttachRequest{Accelerator: id, Holder: holder}},
 		body:    o.canonical,
 		done:    a.showSubject,
 	})
@@ -121,9 +121,18 @@ func (a *API) detach(w http.ResponseWriter, r *http.Request) error {
 
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationDetach,
-		request: db.Admission{Detach: &request},
+		request: db.Admission{Request: request},
 		done:    noContent,
 	})
+}
+
+// detachRole returns the role that a detach needs.
+func detachRole(request cyborg.Request) auth.Role {
+	if detach, ok := request.(cyborg.DetachRequest); ok && !detach.Force {
+		return auth.Member
+	}
+
+	return auth.Admin
 }
 
 // noContent answers 204 for an operation that succeeded.

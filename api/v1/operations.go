@@ -2,7 +2,6 @@ package v1
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"time"
@@ -181,14 +180,13 @@ func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
 
 	// The caller's role is checked again for the new operation. The operation that
 	// is retried may have been admitted when its caller had a higher role.
-	if role := roleOf(&request); role != auth.Member {
+	if role := roleOf(request); role != auth.Member {
 		if err := auth.Require(r.Context(), role, "retry an operation of kind "+string(op.Kind)); err != nil {
 			return err
 		}
 	}
 
-	request.RetryOf = op.ID
-	return a.operate(w, r, work{kind: op.Kind, request: request, async: true})
+	return a.operate(w, r, work{kind: op.Kind, request: db.Admission{Request: request, RetryOf: op.ID}, async: true})
 }
 
 // operationToChange reads the operation of a request to cancel or retry it, and
@@ -213,66 +211,4 @@ func (a *API) operationToChange(w http.ResponseWriter, r *http.Request, verb str
 	}
 
 	return op, ownOrAdmin(r, op, verb)
-}
-
-// roleOf returns the role that a retry of the request needs: the role that the
-// table of routes has for the same request.
-func roleOf(request *db.Admission) auth.Role {
-	member := request.Attach != nil || request.Program != nil || request.Detach != nil && !request.Detach.Force
-
-	if member {
-		return auth.Member
-	}
-	return auth.Admin
-}
-
-// requestOf rebuilds the request for an operation from its recorded input. The
-// error is of kind ErrUnsupported for kinds that cannot be retried.
-func requestOf(op cyborg.Operation) (db.Admission, error) {
-	var out db.Admission
-	var into any
-	switch op.Kind {
-	case cyborg.OperationProvision:
-		out.Provision = &cyborg.ProvisionRequest{}
-		into = out.Provision
-
-	case cyborg.OperationProgram:
-		out.Program = &cyborg.ProgramRequest{}
-		into = out.Program
-
-	case cyborg.OperationAttach:
-		out.Attach = &cyborg.AttachRequest{}
-		into = out.Attach
-
-	case cyborg.OperationDetach:
-		out.Detach = &cyborg.DetachRequest{}
-		into = out.Detach
-
-	case cyborg.OperationConfigure:
-		out.Configure = &cyborg.ConfigureRequest{}
-		into = out.Configure
-
-	case cyborg.OperationRetire:
-		out.Retire = &cyborg.RetireRequest{}
-		into = out.Retire
-
-	case cyborg.OperationWhitelist:
-		out.Whitelist = &cyborg.WhitelistRequest{}
-		into = out.Whitelist
-
-	default:
-		return out, cyborg.Errorf(cyborg.ErrUnsupported, "an operation of kind %s cannot be retried", op.Kind)
-	}
-
-	// The input was written as JSON of the same type, so the way back goes through
-	// JSON.
-	text, err := json.Marshal(op.Input)
-	if err == nil {
-		err = json.Unmarshal(text, into)
-	}
-	if err != nil {
-		return out, cyborg.Errorf(cyborg.ErrInternal, "the input of operation %s cannot be read: %w", op.ID, err)
-	}
-
-	return out, nil
 }

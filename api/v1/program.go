@@ -35,7 +35,7 @@ func (a *API) program(w http.ResponseWriter, r *http.Request) error {
 
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationProgram,
-		request: db.Admission{Program: &cyborg.ProgramRequest{Accelerator: id, Image: image}},
+		request: db.Admission{Request: cyborg.ProgramRequest{Accelerator: id, Image: image}},
 		body:    o.canonical,
 		done:    a.showSubject,
 	})

@@ -24,7 +24,7 @@ func (a *API) retire(w http.ResponseWriter, r *http.Request) error {
 
 	return a.operate(w, r, work{
 		kind:    cyborg.OperationRetire,
-		request: db.Admission{Retire: &cyborg.RetireRequest{Accelerator: id}},
+		request: db.Admission{Request: cyborg.RetireRequest{Accelerator: id}},
 		done:    a.showSubject,
 	})
 }

@@ -184,13 +184,13 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
 		request.Within = left
-		admitted, err := a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
+		admitted, err := a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
 		if errors.Is(err, db.ErrOtherARQs) {
 			if err := a.deleteEarlierARQs(ctx, request, deadline, err); err != nil {
 				return admitted, err
 			}
 			request.Within = max(0, time.Until(deadline))
-			admitted, err = a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
+			admitted, err = a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
 		}
 
 		if cyborg.ErrorKindOf(err) != cyborg.ErrNoFit {
@@ -201,7 +201,7 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 		// still held, the bind fails and is recorded as failed.
 		a.deleteAbandonedARQs(ctx, request, deadline)
 		request.RefuseIfHeld, request.Within = false, max(0, time.Until(deadline))
-		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Bind: &request}, bindWait)
+		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
 	})
 	if err != nil {
 		return err
@@ -323,7 +323,7 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 // accepted.
 func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, deadline time.Time) error {
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
-		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Unbind: &cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
+		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Request: cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
 	})
 	if err != nil {
 		return err

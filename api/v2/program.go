@@ -54,7 +54,7 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 		return noDeployable(filter)
 	}
 
-	done, err := a.operator.Operate(w, r, cyborg.OperationProgram, db.Admission{Program: &cyborg.ProgramRequest{
+	done, err := a.operator.Operate(w, r, cyborg.OperationProgram, db.Admission{Request: cyborg.ProgramRequest{
 		Accelerator: id, Image: cyborg.GlanceImage(image),
 	}}, a.config.SyncWait)
 	if err != nil {

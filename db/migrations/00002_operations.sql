@@ -2,13 +2,11 @@
 
 -- Operations, and what they hold while they work.
 
--- One for each file of package db that handles a kind.
+-- The kinds of operations. After all migrations, cyborg migrate adds every
+-- kind that its binary knows, so that a new kind needs no migration.
 CREATE TABLE operation_kinds (
     kind text PRIMARY KEY
 );
-INSERT INTO operation_kinds (kind) VALUES
-    ('provision'), ('program'), ('attach'), ('detach'), ('configure'), ('retire'), ('bind'), ('unbind'), ('whitelist'),
-    ('rescue');
 
 -- An operation outlives the host that it was about.
 CREATE TABLE operations (

@@ -85,7 +85,7 @@ func bindOne(t *testing.T, url string) {
 	found, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	operate(db.Admission{Provision: &cyborg.ProvisionRequest{Accelerator: found[0].UUID}})
+	operate(db.Admission{Request: cyborg.ProvisionRequest{Accelerator: found[0].UUID}})
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `INSERT INTO device_profiles (name, groups) VALUES ('one', '[{"resources:FPGA": "1"}]')`)
@@ -93,7 +93,7 @@ func bindOne(t *testing.T, url string) {
 	require.NoError(t, conn.Close(t.Context()))
 	arqs, err := store.CreateARQs(t.Context(), "one", alice)
 	require.NoError(t, err)
-	bind := operate(db.Admission{Bind: &cyborg.BindRequest{
+	bind := operate(db.Admission{Request: cyborg.BindRequest{
 		Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}, Within: time.Minute,
 		ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: found[0].ProviderUUID}},
 	}})

@@ -18,17 +18,17 @@ func admission(t *testing.T, s *harness.Standalone, stage stage, a apiclient.Acc
 	out := db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "orphan maker", RequestID: "req-" + stage.name}}
 	switch stage.name {
 	case "provision":
-		out.Provision = &cyborg.ProvisionRequest{Accelerator: a.UUID}
+		out.Request = cyborg.ProvisionRequest{Accelerator: a.UUID}
 	case "program":
-		out.Program = &cyborg.ProgramRequest{
+		out.Request = cyborg.ProgramRequest{
 			Accelerator: a.UUID, Image: cyborg.Image{Source: image(t, s, a.Host, "sha"), ID: "sha-1"},
 		}
 	case "attach":
-		out.Attach = &cyborg.AttachRequest{Accelerator: a.UUID, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host}}
+		out.Request = cyborg.AttachRequest{Accelerator: a.UUID, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host}}
 	case "detach":
-		out.Detach = &cyborg.DetachRequest{Accelerator: a.UUID}
+		out.Request = cyborg.DetachRequest{Accelerator: a.UUID}
 	case "retire":
-		out.Retire = &cyborg.RetireRequest{Accelerator: a.UUID}
+		out.Request = cyborg.RetireRequest{Accelerator: a.UUID}
 	}
 	return out
 }

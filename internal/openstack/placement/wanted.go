@@ -67,7 +67,7 @@ func Wanted(deployables []Deployable, silent bool) []Provider {
 // operation that changes the deployable closes it from its beginning on; an
 // operation that depends on this waits until Placement has it.
 func closed(d *Deployable) bool {
-	working := d.Claim != nil && (d.Claim.Kind == cyborg.OperationProgram || d.Claim.Kind == cyborg.OperationRetire)
+	working := d.Claim != nil && d.Claim.Kind.ClosesPlacement()
 	return working || d.Presence == cyborg.PresenceMissing || d.Lifecycle != cyborg.LifecycleReady || d.Admin == cyborg.AdministrationMaintaining ||
 		d.Fence != nil || d.Protected != ""
 }

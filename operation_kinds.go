@@ -1,0 +1,89 @@
+package cyborg
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// OperationKind is the kind of an operation; it is also the prefix of its
+// workflow id.
+type OperationKind string
+
+// Request asks for an operation of one kind. It is passed by value, and
+// recorded as the operation's input.
+type Request interface {
+	// Kind returns the kind of the operation that is asked for.
+	Kind() OperationKind
+}
+
+// operationKind describes one kind of operation.
+type operationKind struct {
+	kind   OperationKind
+	status Status // of an accelerator while it is claimed; "" for a kind that claims none
+	closed bool   // Placement must not give an accelerator away while it is claimed
+	decode func(input []byte) (Request, error)
+}
+
+// operationKindTable has a line for each kind. The records, the workflows and
+// the API have tables of their own, with one line for each of these kinds;
+// docs/workflows.md names them.
+var operationKindTable = []operationKind{
+	{kind: OperationProvision, status: StatusInstalling, decode: decode[ProvisionRequest]},
+	{kind: OperationProgram, status: StatusProgramming, decode: decode[ProgramRequest], closed: true},
+	{kind: OperationAttach, status: StatusAttaching, decode: decode[AttachRequest]},
+	{kind: OperationDetach, status: StatusDetaching, decode: decode[DetachRequest]},
+	{kind: OperationConfigure, status: StatusConfiguring, decode: decode[ConfigureRequest]},
+	{kind: OperationRetire, status: StatusRetiring, decode: decode[RetireRequest], closed: true},
+	{kind: OperationBind, status: StatusProgramming, decode: decode[BindRequest]}, // keeps claims only on what it programs
+	{kind: OperationUnbind, status: StatusDetaching, decode: decode[UnbindRequest]},
+	{kind: OperationWhitelist, status: StatusConfiguring, decode: decode[WhitelistRequest]},
+	{kind: OperationRescue, decode: decode[RescueRequest]},
+}
+
+// decode reads a request from an operation's recorded input.
+func decode[R Request](input []byte) (Request, error) {
+	var request R
+	err := json.Unmarshal(input, &request)
+	return request, err
+}
+
+// describe returns the line of the kind in operationKindTable, or the zero
+// value for an unknown kind.
+func (k OperationKind) describe() operationKind {
+	for _, line := range operationKindTable {
+		if line.kind == k {
+			return line
+		}
+	}
+
+	return operationKind{}
+}
+
+// OperationKinds returns every kind.
+func OperationKinds() []OperationKind {
+	out := make([]OperationKind, len(operationKindTable))
+	for i, line := range operationKindTable {
+		out[i] = line.kind
+	}
+
+	return out
+}
+
+// Status returns the status that an accelerator shows while an operation of
+// this kind has claimed it; "" for a kind that claims none.
+func (k OperationKind) Status() Status { return k.describe().status }
+
+// ClosesPlacement reports whether Placement must not give an accelerator away
+// while an operation of this kind has claimed it.
+func (k OperationKind) ClosesPlacement() bool { return k.describe().closed }
+
+// DecodeRequest returns the request of an operation from its kind and its
+// recorded input, which is JSON.
+func DecodeRequest(kind OperationKind, input []byte) (Request, error) {
+	line := kind.describe()
+	if line.decode == nil {
+		return nil, fmt.Errorf("unknown kind %q", kind)
+	}
+
+	return line.decode(input)
+}
