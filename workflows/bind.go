@@ -12,6 +12,18 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// binding is the state of one bind's run.
+type binding struct {
+	*operation
+
+	// timedOut says that the time of the requests was over before anybody cancelled
+	// the operation.
+	timedOut bool
+	// notification is done when Nova was notified of a failure before the end; nil
+	// where that has not begun.
+	notification workflow.Future
+}
+
 // BindARQs gives accelerator requests of OpenStack their handles. Where images
 // must be loaded first, it loads them. Without images there is nothing to do on
 // the host, and Begin ends the operation in its own transaction.
@@ -25,32 +37,32 @@ import (
 // activity has notified Nova already, and Work.Notify lists only the requests
 // for which that did not work.
 func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	o := newOperation(in)
-	result, err := o.run(ctx, bind)
+	b := &binding{operation: newOperation(in)}
+	result, err := b.run(ctx, steps{do: b.bind, remedy: remedyImage, gaveUp: func() bool { return b.timedOut }})
 
 	// Without a successful Begin the work is unknown, and with it whether Nova
 	// waits: the activity looks that up.
-	begun := o.work.Kind != ""
-	if err != nil || begun && len(o.work.Notify) == 0 {
+	begun := b.work.Kind != ""
+	if err != nil || begun && len(b.work.Notify) == 0 {
 		return result, err
 	}
 
 	// Nova waits for the notification of a cancelled bind, too.
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	defer cancel()
-	if o.notification != nil && o.notification.Get(ctx, nil) == nil {
+	if b.notification != nil && b.notification.Get(ctx, nil) == nil {
 		return result, nil
 	}
 
-	return result, o.notify(ctx)
+	return result, b.notify(ctx)
 }
 
 // bind holds the steps of a bind: it loads the images, within the time that the
 // requests have left. When that time is over, the requests fail and Nova is
 // notified at once, while the step that runs is still being cancelled.
-func bind(ctx workflow.Context, o *operation) error {
-	if len(o.work.Loads) == 0 {
-		if o.in.Abandoned {
+func (b *binding) bind(ctx workflow.Context, _ *operation) error {
+	if len(b.work.Loads) == 0 {
+		if b.in.Abandoned {
 			return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
 		}
 		return nil
@@ -62,24 +74,24 @@ func bind(ctx workflow.Context, o *operation) error {
 	defer stopTimer()
 
 	workflow.Go(timer, func(ctx workflow.Context) {
-		if workflow.Sleep(ctx, o.work.Within) == nil {
-			o.timedOut = true
+		if workflow.Sleep(ctx, b.work.Within) == nil {
+			b.timedOut = true
 			stop()
-			o.failRequests(ctx, o.timeoutError(nil))
+			b.failRequests(ctx, b.timeoutError(nil))
 		}
 	})
-	err := o.loadAll(limited)
+	err := b.loadAll(limited)
 
 	// Once the requests have failed, the bind must fail too, even where its last
 	// step still succeeded.
-	if o.timedOut && (err != nil || o.requestsFailed()) {
-		err = o.timeoutError(err)
+	if b.timedOut && (err != nil || b.requestsFailed()) {
+		err = b.timeoutError(err)
 	}
 
 	// Where there is nothing to undo, the operation ends at once. Its end then
 	// fails the requests, and Nova is notified after it.
-	if err != nil && len(o.undos) > 0 {
-		o.failRequests(ctx, err)
+	if err != nil && len(b.undos) > 0 {
+		b.failRequests(ctx, err)
 	}
 
 	return err
@@ -87,8 +99,8 @@ func bind(ctx workflow.Context, o *operation) error {
 
 // timeoutError returns the error of a bind that ran out of time. The argument
 // is how the interrupted step ended; it may be nil.
-func (o *operation) timeoutError(step error) error {
-	text := fmt.Sprintf("the accelerator requests were not bound within %s", o.work.Within.Round(time.Second))
+func (b *binding) timeoutError(step error) error {
+	text := fmt.Sprintf("the accelerator requests were not bound within %s", b.work.Within.Round(time.Second))
 	if step != nil {
 		text += ": " + FromFailure(step).Message
 	}
@@ -101,20 +113,20 @@ func (o *operation) timeoutError(step error) error {
 // coroutine of its own, while the operation goes on undoing what it did. Nova
 // then need not wait for the undo, which may take minutes. GetVersion keeps
 // runs that were started before this existed replayable.
-func (o *operation) failRequests(ctx workflow.Context, cause error) {
-	if o.requestsFailed() || workflow.GetVersion(ctx, "fail-before-undo", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+func (b *binding) failRequests(ctx workflow.Context, cause error) {
+	if b.requestsFailed() || workflow.GetVersion(ctx, "fail-before-undo", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
 		return
 	}
 
 	ctx, cancel := workflow.NewDisconnectedContext(ctx)
 	notification, settable := workflow.NewFuture(ctx)
-	o.notification = notification
+	b.notification = notification
 
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		defer cancel()
-		err := local(ctx, FailARQsActivity, FailARQsInput{Operation: o.in.Operation, Reason: FromFailure(cause).Message}, nil)
-		if err == nil && len(o.work.Notify) > 0 {
-			err = o.notify(ctx)
+		err := local(ctx, FailARQsActivity, FailARQsInput{Operation: b.in.Operation, Reason: FromFailure(cause).Message}, nil)
+		if err == nil && len(b.work.Notify) > 0 {
+			err = b.notify(ctx)
 		}
 		settable.Set(nil, err)
 	})
@@ -122,36 +134,36 @@ func (o *operation) failRequests(ctx workflow.Context, cause error) {
 
 // requestsFailed says that failRequests has been called: the requests have
 // failed before the end of the operation.
-func (o *operation) requestsFailed() bool { return o.notification != nil }
+func (b *binding) requestsFailed() bool { return b.notification != nil }
 
 // loadAll loads the images, one after the other. Of an abandoned operation it
 // only collects the undos.
-func (o *operation) loadAll(ctx workflow.Context) error {
-	o.outcome.Bitstreams = map[uuid.UUID]string{}
-	o.outcome.Images = map[uuid.UUID]cyborg.Image{}
+func (b *binding) loadAll(ctx workflow.Context) error {
+	b.outcome.Bitstreams = map[uuid.UUID]string{}
+	b.outcome.Images = map[uuid.UUID]cyborg.Image{}
 
-	if !o.in.Abandoned {
-		if err := o.fence(ctx); err != nil {
+	if !b.in.Abandoned {
+		if err := b.fence(ctx); err != nil {
 			return err
 		}
 	}
 
-	for i, want := range o.work.Loads {
-		at := slices.IndexFunc(o.work.Targets, func(t cyborg.Target) bool { return t.Accelerator == want.Accelerator })
+	for i, want := range b.work.Loads {
+		at := slices.IndexFunc(b.work.Targets, func(t cyborg.Target) bool { return t.Accelerator == want.Accelerator })
 		if at < 0 {
 			return cyborg.Errorf(cyborg.ErrInternal, "the bind does not have accelerator %s, for which it has an image", want.Accelerator)
 		}
 
 		l := load{
-			operation: o, target: o.work.Targets[at], disturbed: o.disturbedWith(at), image: want.Image,
-			journalID: o.journalID(i, want.Accelerator),
+			operation: b.operation, target: b.work.Targets[at], disturbed: b.disturbedWith(at), image: want.Image,
+			journalID: b.journalID(i, want.Accelerator),
 		}
-		if len(o.work.Loads) > 1 {
+		if len(b.work.Loads) > 1 {
 			l.suffix = " " + l.target.Deployable
 		}
 
-		if o.in.Abandoned {
-			o.undos = append(o.undos, undo{step: "program" + l.suffix, run: l.undo()})
+		if b.in.Abandoned {
+			b.undos = append(b.undos, undo{step: "program" + l.suffix, run: l.undo()})
 			continue
 		}
 
@@ -167,11 +179,11 @@ func (o *operation) loadAll(ctx workflow.Context) error {
 			return err
 		}
 
-		o.outcome.Bitstreams[want.Accelerator] = l.result.BitstreamID
-		o.outcome.Images[want.Accelerator] = l.reloadable()
+		b.outcome.Bitstreams[want.Accelerator] = l.result.BitstreamID
+		b.outcome.Images[want.Accelerator] = l.reloadable()
 	}
 
-	if o.in.Abandoned {
+	if b.in.Abandoned {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
 	}
 	return nil
@@ -206,11 +218,11 @@ func (o *operation) journalID(i int, accelerator uuid.UUID) uuid.UUID {
 
 // notify notifies Nova. Its attempts have no limit: it ends when Nova was
 // notified, or has none of the instances any more.
-func (o *operation) notify(ctx workflow.Context) error {
+func (b *binding) notify(ctx workflow.Context) error {
 	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:           ConductorQueue,
 		StartToCloseTimeout: time.Minute,
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: time.Minute},
 		Summary:             "tell Nova",
-	}), NotifyNovaActivity, NotifyNovaInput{Operation: o.in.Operation}).Get(ctx, nil)
+	}), NotifyNovaActivity, NotifyNovaInput{Operation: b.in.Operation}).Get(ctx, nil)
 }

@@ -8,7 +8,7 @@ import (
 // its agent runs. It has nothing to undo: when the new backend does not work,
 // the agent keeps the old one.
 func Configure(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, configure)
+	return runOperation(ctx, in, steps{do: configure})
 }
 
 // configure holds the one step of a configure, and puts the backend's state

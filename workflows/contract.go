@@ -24,21 +24,12 @@ const ConductorQueue = "conductor"
 // AgentQueue returns the name of the task queue of one host's agent.
 func AgentQueue(host string) string { return "agent." + host }
 
-// Names of workflow types. Histories and schedules carry them, so they never
-// change. The workflow id of an operation is <kind>/<operation id>.
+// Names of workflow types that run no operation; those of operations are in
+// operation_kinds.go. Histories and schedules carry them, so they never change.
 const (
-	ProvisionWorkflow = "Provision"
-	ProgramWorkflow   = "Program"
-	AttachWorkflow    = "Attach"
-	DetachWorkflow    = "Detach"
-	ConfigureWorkflow = "Configure"
-	RetireWorkflow    = "Retire"
-	BindWorkflow      = "BindARQs"
-	UnbindWorkflow    = "UnbindARQs"
 	ReconcileWorkflow = "Reconcile"
 	CensusWorkflow    = "Census"
 	DiscoverWorkflow  = "Discover"
-	WhitelistWorkflow = "WhitelistDevices"
 
 	PreviewWhitelistWorkflow = "PreviewWhitelist"
 )

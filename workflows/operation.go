@@ -26,12 +26,6 @@ type operation struct {
 	// lastSeen is the last answer about the host's agent; the zero value until it
 	// was needed.
 	lastSeen LastSeenResult
-
-	// timedOut and notification belong to binds. The first says that the time of
-	// the requests was over before anybody cancelled the operation; the second is
-	// done when Nova was notified of a failure, nil where that has not begun.
-	timedOut     bool
-	notification workflow.Future
 }
 
 // undo is the compensation of one step. Its run must be safe to repeat, and
@@ -41,16 +35,25 @@ type undo struct {
 	run  func(ctx workflow.Context) error
 }
 
-// steps is the function with the steps of one kind of operation: what it does
-// between Begin and End.
-type steps func(ctx workflow.Context, o *operation) error
+// steps are what one kind of operation does between Begin and End.
+type steps struct {
+	do func(ctx workflow.Context, o *operation) error
+	// remedy is the hint for an operator where the undo has failed; empty for a kind
+	// that has nothing to undo. The table under "Remedies" in docs/data.md says the
+	// same.
+	remedy string
+	// gaveUp may be set by a kind that has a deadline of its own. It reports that
+	// the deadline was over before anybody cancelled the operation: the operation
+	// then ends with the error of its steps, also where it is cancelled later.
+	gaveUp func() bool
+}
 
 // runOperation runs an operation with the steps of its kind. The error is
 // non-nil only where no outcome was recorded: End failed with an error that is
 // not tried again, or an abandoned operation could not begin again, so that
 // Reconcile has to start another run.
-func runOperation(ctx workflow.Context, in OperationInput, do steps) (OperationResult, error) {
-	return newOperation(in).run(ctx, do)
+func runOperation(ctx workflow.Context, in OperationInput, s steps) (OperationResult, error) {
+	return newOperation(in).run(ctx, s)
 }
 
 func newOperation(in OperationInput) *operation {
@@ -59,7 +62,7 @@ func newOperation(in OperationInput) *operation {
 
 // run begins the operation, does its steps, undoes them where one failed, and
 // records the outcome.
-func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error) {
+func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) {
 	in := o.in
 
 	err := local(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned}, &o.work)
@@ -78,7 +81,7 @@ func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error)
 
 	if err == nil {
 		o.describe(ctx)
-		err = do(ctx, o)
+		err = s.do(ctx, o)
 	}
 
 	if err == nil {
@@ -87,7 +90,8 @@ func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error)
 	}
 
 	cause := FromFailure(err)
-	if ctx.Err() != nil && cause.Kind != cyborg.ErrCancelled && !o.timedOut {
+	gaveUp := s.gaveUp != nil && s.gaveUp()
+	if ctx.Err() != nil && cause.Kind != cyborg.ErrCancelled && !gaveUp {
 		cause = cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled; its step ended with: %s", cause.Message)
 	}
 
@@ -99,25 +103,10 @@ func (o *operation) run(ctx workflow.Context, do steps) (OperationResult, error)
 	if failures := o.compensate(ctx); len(failures) > 0 {
 		o.outcome.State = cyborg.OperationNeedsOperator
 		o.outcome.Error = cyborg.Errorf(cause.Kind, "%s; undoing it failed as well: %s", cause.Message, strings.Join(failures, "; ")).
-			WithHint("%s", o.remedy())
+			WithHint("%s", s.remedy)
 	}
 
 	return o.end(ctx)
-}
-
-// remedy returns the hint for an operator where the undo has failed. The table
-// under "Remedies" in docs/data.md says the same.
-func (o *operation) remedy() string {
-	switch o.work.Kind {
-	case cyborg.OperationAttach, cyborg.OperationDetach:
-		return "The accelerator is in error. Reconcile settles it when its host answers; where that fails, detach it by force."
-	case cyborg.OperationProgram, cyborg.OperationBind:
-		return "The accelerator is in error. Program it with an image that works, or make it ready again."
-	case cyborg.OperationWhitelist:
-		return "What it was to add or to remove stays Nova's in the records. Look at the file on its host, then whitelist again."
-	default: // provision and retire; configure, unbind and rescue have nothing to undo
-		return "The accelerator is in error. Look at its host, then make it ready again, or retire it."
-	}
 }
 
 // end records the outcome and releases the claims. Its context is detached from

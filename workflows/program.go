@@ -7,12 +7,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// remedyImage is the remedy where nobody knows what image is loaded.
+const remedyImage = "The accelerator is in error. Program it with an image that works, or make it ready again."
+
 // Program loads an image into an accelerator. All accelerators that the image
 // disturbs are claimed from the admission, and fenced from Begin, both until
 // End. Where the image cannot be loaded, the previous one is loaded again.
 // Where that fails too, the accelerators stay fenced and in error.
 func Program(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, program)
+	return runOperation(ctx, in, steps{do: program, remedy: remedyImage})
 }
 
 // program holds the steps of a program. The first target gets the image; the

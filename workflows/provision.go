@@ -6,10 +6,14 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// remedyInstall is the remedy where nobody knows whether an accelerator is
+// installed.
+const remedyInstall = "The accelerator is in error. Look at its host, then make it ready again, or retire it."
+
 // Provision takes an inactive accelerator into service: its driver installs and
 // verifies it, and then it is ready. The undo uninstalls it.
 func Provision(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, provision)
+	return runOperation(ctx, in, steps{do: provision, remedy: remedyInstall})
 }
 
 // provision holds the one step of a provision.

@@ -11,9 +11,6 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// RescueWorkflow is the name of the workflow type.
-const RescueWorkflow = "RescueInstances"
-
 // Names of activities that ask Nova, on ConductorQueue.
 const (
 	LookAtInstanceActivity = "LookAtInstance" // LookAtInstanceInput → LookAtInstanceResult
@@ -76,7 +73,7 @@ const (
 // the run or its workers die. A reboot cannot be undone, so the operation has
 // no undo.
 func RescueInstances(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, rescue)
+	return runOperation(ctx, in, steps{do: rescue})
 }
 
 // rescue holds the steps of a rescue: all instances are looked at,

@@ -10,7 +10,7 @@ import (
 // allocated to a consumer. A run that was terminated goes forward again instead
 // of undoing.
 func Retire(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, retire)
+	return runOperation(ctx, in, steps{do: retire, remedy: remedyInstall})
 }
 
 // retire holds the steps of a retire.

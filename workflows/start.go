@@ -13,29 +13,6 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// typeOf returns the workflow type of a kind of operation. The error is of kind
-// ErrInternal where the kind has none.
-func typeOf(kind cyborg.OperationKind) (string, error) {
-	types := map[cyborg.OperationKind]string{
-		cyborg.OperationProvision: ProvisionWorkflow,
-		cyborg.OperationProgram:   ProgramWorkflow,
-		cyborg.OperationAttach:    AttachWorkflow,
-		cyborg.OperationDetach:    DetachWorkflow,
-		cyborg.OperationConfigure: ConfigureWorkflow,
-		cyborg.OperationRetire:    RetireWorkflow,
-		cyborg.OperationBind:      BindWorkflow,
-		cyborg.OperationUnbind:    UnbindWorkflow,
-		cyborg.OperationWhitelist: WhitelistWorkflow,
-		cyborg.OperationRescue:    RescueWorkflow,
-	}
-
-	name, ok := types[kind]
-	if !ok {
-		return "", cyborg.Errorf(cyborg.ErrInternal, "operation kind %q has no workflow", kind)
-	}
-	return name, nil
-}
-
 // SearchAttributes are the custom search attributes that every namespace used
 // by Cyborg must have, by name.
 func SearchAttributes() map[string]enumspb.IndexedValueType {

@@ -11,7 +11,7 @@ import (
 // It changes nothing on the host, so a run that was terminated goes forward
 // again.
 func UnbindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, unbind)
+	return runOperation(ctx, in, steps{do: unbind})
 }
 
 // unbind holds the steps of an unbind: one for each accelerator of which the

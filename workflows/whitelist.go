@@ -8,12 +8,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// remedyWhitelist is the remedy where nobody knows which whitelist the host has.
+const remedyWhitelist = "What it was to add or to remove stays Nova's in the records. Look at the file on its host, then whitelist again."
+
 // WhitelistDevices has a host write the file that lists which of its PCI
 // devices Nova gives out by itself. Until the operation has ended, the
 // accelerators that are added and those that are removed stay claimed, so
 // nobody else gets them. The undo restores the previous file.
 func WhitelistDevices(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, whitelist)
+	return runOperation(ctx, in, steps{do: whitelist, remedy: remedyWhitelist})
 }
 
 // whitelist holds the one step of a whitelist, and puts what was written into

@@ -3,6 +3,7 @@ package workflows_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -234,13 +235,9 @@ func (w *world) play(
 	w.cancel = env.CancelWorkflow
 	w.register(env)
 	change(env)
-	workflowOf := map[cyborg.OperationKind]func(workflow.Context, workflows.OperationInput) (workflows.OperationResult, error){
-		cyborg.OperationProvision: workflows.Provision, cyborg.OperationProgram: workflows.Program, cyborg.OperationAttach: workflows.Attach,
-		cyborg.OperationDetach: workflows.Detach, cyborg.OperationConfigure: workflows.Configure, cyborg.OperationRetire: workflows.Retire,
-		cyborg.OperationBind: workflows.BindARQs, cyborg.OperationUnbind: workflows.UnbindARQs, cyborg.OperationWhitelist: workflows.WhitelistDevices,
-		cyborg.OperationRescue: workflows.RescueInstances,
-	}[w.kind]
-	env.RegisterWorkflowWithOptions(workflowOf, workflow.RegisterOptions{Name: string(w.kind)})
+	all := workflows.OperationWorkflows()
+	at := slices.IndexFunc(all, func(o workflows.OperationWorkflow) bool { return o.Kind == w.kind })
+	env.RegisterWorkflowWithOptions(all[at].Run, workflow.RegisterOptions{Name: string(w.kind)})
 	in := w.input
 	in.Operation, in.Limits, in.Abandoned = w.work.Operation, limits(), abandoned
 	w.mu.Lock()

@@ -22,7 +22,7 @@ func TestCancelWithoutARun(t *testing.T) {
 		op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationAttach, State: state}
 		temporal := &mocks.Client{}
 		temporal.On("CancelWorkflow", mock.Anything, op.WorkflowID(), "").Return(serviceerror.NewNotFound("it was terminated"))
-		temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, workflows.AttachWorkflow, workflows.OperationInput{
+		temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, "Attach", workflows.OperationInput{
 			Operation: op.ID, Abandoned: abandoned,
 		}).Return(&mocks.WorkflowRun{}, nil).Once()
 		engine := conductor.NewEngine(temporal, &activities.Runs{}, workflows.Limits{})

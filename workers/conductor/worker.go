@@ -26,27 +26,17 @@ type registry interface {
 
 // RegisterWorkflows registers every workflow under its name.
 func RegisterWorkflows(r registry) {
-	for name, w := range map[string]any{
-		workflows.ProvisionWorkflow: workflows.Provision,
-		workflows.ProgramWorkflow:   workflows.Program,
-		workflows.AttachWorkflow:    workflows.Attach,
-		workflows.DetachWorkflow:    workflows.Detach,
-		workflows.ConfigureWorkflow: workflows.Configure,
-		workflows.RetireWorkflow:    workflows.Retire,
-		workflows.BindWorkflow:      workflows.BindARQs,
-		workflows.UnbindWorkflow:    workflows.UnbindARQs,
-		workflows.RescueWorkflow:    workflows.RescueInstances,
-		workflows.ReconcileWorkflow: workflows.Reconcile,
-		workflows.CensusWorkflow:    workflows.Census,
-		workflows.DiscoverWorkflow:  workflows.Discover,
-		workflows.WhitelistWorkflow: workflows.WhitelistDevices,
+	register := func(name string, w any) { r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name}) }
 
-		workflows.PreviewWhitelistWorkflow: workflows.PreviewWhitelist,
-
-		workflows.PlacementSyncWorkflow: workflows.PlacementSync,
-	} {
-		r.RegisterWorkflowWithOptions(w, workflow.RegisterOptions{Name: name})
+	for _, w := range workflows.OperationWorkflows() {
+		register(w.Name, w.Run)
 	}
+
+	register(workflows.ReconcileWorkflow, workflows.Reconcile)
+	register(workflows.CensusWorkflow, workflows.Census)
+	register(workflows.DiscoverWorkflow, workflows.Discover)
+	register(workflows.PreviewWhitelistWorkflow, workflows.PreviewWhitelist)
+	register(workflows.PlacementSyncWorkflow, workflows.PlacementSync)
 }
 
 // newWorker returns a worker of the conductor's queue, and the channel of its

@@ -1,0 +1,46 @@
+package workflows
+
+import (
+	"slices"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// OperationWorkflow is the workflow of one kind of operation.
+type OperationWorkflow struct {
+	Kind cyborg.OperationKind
+	Name string // the registered name; histories carry it, so it never changes
+	Run  func(ctx workflow.Context, in OperationInput) (OperationResult, error)
+}
+
+// workflowTable has the workflow of each kind.
+var workflowTable = []OperationWorkflow{
+	{cyborg.OperationProvision, "Provision", Provision},
+	{cyborg.OperationProgram, "Program", Program},
+	{cyborg.OperationAttach, "Attach", Attach},
+	{cyborg.OperationDetach, "Detach", Detach},
+	{cyborg.OperationConfigure, "Configure", Configure},
+	{cyborg.OperationRetire, "Retire", Retire},
+	{cyborg.OperationBind, "BindARQs", BindARQs},
+	{cyborg.OperationUnbind, "UnbindARQs", UnbindARQs},
+	{cyborg.OperationWhitelist, "WhitelistDevices", WhitelistDevices},
+	{cyborg.OperationRescue, "RescueInstances", RescueInstances},
+}
+
+// OperationWorkflows returns the workflow of every kind of operation, for
+// workers.
+func OperationWorkflows() []OperationWorkflow { return slices.Clone(workflowTable) }
+
+// typeOf returns the name of the workflow of a kind of operation. The error is
+// of kind ErrInternal where the kind has none.
+func typeOf(kind cyborg.OperationKind) (string, error) {
+	for _, w := range workflowTable {
+		if w.Kind == kind {
+			return w.Name, nil
+		}
+	}
+
+	return "", cyborg.Errorf(cyborg.ErrInternal, "operation kind %q has no workflow", kind)
+}
