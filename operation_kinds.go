@@ -16,11 +16,23 @@ type Request interface {
 	Kind() OperationKind
 }
 
+// Doubt is what is not known of an accelerator after an operation that could
+// not be undone. It decides what takes the accelerator out of its error; see
+// "Remedies" in docs/data.md. It is empty where a provision or a retire does.
+type Doubt string
+
+// The doubts.
+const (
+	DoubtHandle Doubt = "handle" // whether a handle is attached: its host settles that
+	DoubtImage  Doubt = "image"  // which image is loaded: a program settles that
+)
+
 // operationKind describes one kind of operation.
 type operationKind struct {
 	kind   OperationKind
 	status Status // of an accelerator while it is claimed; "" for a kind that claims none
 	closed bool   // Placement must not give an accelerator away while it is claimed
+	doubt  Doubt  // what is not known of an accelerator where the undo has failed
 	decode func(input []byte) (Request, error)
 }
 
@@ -29,12 +41,12 @@ type operationKind struct {
 // docs/workflows.md names them.
 var operationKindTable = []operationKind{
 	{kind: OperationProvision, status: StatusInstalling, decode: decode[ProvisionRequest]},
-	{kind: OperationProgram, status: StatusProgramming, decode: decode[ProgramRequest], closed: true},
-	{kind: OperationAttach, status: StatusAttaching, decode: decode[AttachRequest]},
-	{kind: OperationDetach, status: StatusDetaching, decode: decode[DetachRequest]},
+	{kind: OperationProgram, status: StatusProgramming, closed: true, doubt: DoubtImage, decode: decode[ProgramRequest]},
+	{kind: OperationAttach, status: StatusAttaching, doubt: DoubtHandle, decode: decode[AttachRequest]},
+	{kind: OperationDetach, status: StatusDetaching, doubt: DoubtHandle, decode: decode[DetachRequest]},
 	{kind: OperationConfigure, status: StatusConfiguring, decode: decode[ConfigureRequest]},
-	{kind: OperationRetire, status: StatusRetiring, decode: decode[RetireRequest], closed: true},
-	{kind: OperationBind, status: StatusProgramming, decode: decode[BindRequest]}, // keeps claims only on what it programs
+	{kind: OperationRetire, status: StatusRetiring, closed: true, decode: decode[RetireRequest]},
+	{kind: OperationBind, status: StatusProgramming, doubt: DoubtImage, decode: decode[BindRequest]}, // keeps claims only on what it programs
 	{kind: OperationUnbind, status: StatusDetaching, decode: decode[UnbindRequest]},
 	{kind: OperationWhitelist, status: StatusConfiguring, decode: decode[WhitelistRequest]},
 	{kind: OperationRescue, decode: decode[RescueRequest]},
@@ -76,6 +88,10 @@ func (k OperationKind) Status() Status { return k.describe().status }
 // ClosesPlacement reports whether Placement must not give an accelerator away
 // while an operation of this kind has claimed it.
 func (k OperationKind) ClosesPlacement() bool { return k.describe().closed }
+
+// Doubt returns what is not known of an accelerator where an operation of this
+// kind could not be undone.
+func (k OperationKind) Doubt() Doubt { return k.describe().doubt }
 
 // DecodeRequest returns the request of an operation from its kind and its
 // recorded input, which is JSON.

@@ -567,7 +567,7 @@ func (bind) recordLoaded(ctx context.Context, tx pgx.Tx, o *running, outcome *cy
 		}
 	}
 
-	if err := recordImages(ctx, tx, o, outcome); err != nil {
+	if err := recordImages(ctx, tx, o, outcome, false); err != nil {
 		return err
 	}
 

@@ -154,13 +154,14 @@ func (a *accelerator) ready() error {
 // remedy says what an operator can do about an accelerator in error, depending
 // on the kind of operation that left it so; docs/data.md describes the cases.
 func (a *accelerator) remedy() string {
-	switch {
-	case slices.Contains(doubtful(), string(a.errorKind)):
+	switch a.errorKind.Doubt() {
+	case cyborg.DoubtHandle:
 		return "Its host settles it when it answers; else detach it by force."
-	case a.errorKind == cyborg.OperationProgram, a.errorKind == cyborg.OperationBind:
+	case cyborg.DoubtImage:
 		return "Program it with an image that works, or make it ready again."
+	default:
+		return "Make it ready again once the reason is gone."
 	}
-	return "Make it ready again once the reason is gone."
 }
 
 // unheld refuses an accelerator that somebody holds, or that Nova uses by its

@@ -62,9 +62,16 @@ func settle(ctx context.Context, tx pgx.Tx, targets []uuid.UUID) error {
 }
 
 // doubtful are the kinds of operations that leave a handle in doubt when they
-// fail.
+// cannot be undone.
 func doubtful() []string {
-	return []string{string(cyborg.OperationAttach), string(cyborg.OperationDetach)}
+	var out []string
+	for _, kind := range cyborg.OperationKinds() {
+		if kind.Doubt() == cyborg.DoubtHandle {
+			out = append(out, string(kind))
+		}
+	}
+
+	return out
 }
 
 // release takes handles back from their holders, and lifts the fences of

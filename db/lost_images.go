@@ -16,15 +16,12 @@ import (
 //
 // A reload is recorded only for its target: the image that other deployables
 // have lost still has to be loaded into them.
-func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
-	p, ok := o.handler.(program)
-	reloads := ok && p.request.Reload
-
+func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome, reload bool) error {
 	batch := &pgx.Batch{}
 	for loaded, image := range outcome.Images {
 		var changed []uuid.UUID
 		for i := range o.targets {
-			if reloads && o.targets[i].UUID != loaded {
+			if reload && o.targets[i].UUID != loaded {
 				continue
 			}
 

@@ -89,7 +89,7 @@ func (a *accelerator) unused() error {
 // curable reports whether the accelerator is in error because an image could
 // not be loaded, which loading another image may cure.
 func (a *accelerator) curable() bool {
-	return a.Lifecycle == cyborg.LifecycleError && (a.errorKind == cyborg.OperationProgram || a.errorKind == cyborg.OperationBind)
+	return a.Lifecycle == cyborg.LifecycleError && a.errorKind.Doubt() == cyborg.DoubtImage
 }
 
 func (program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
@@ -126,7 +126,7 @@ func (p program) describe(o *running, work *cyborg.Work) {
 
 // end makes accelerators ready again that the image has cured, and records the
 // image; or it restores the fences.
-func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+func (p program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
 		if outcome.BitstreamID != "" {
@@ -148,7 +148,7 @@ func (program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.O
 			return err
 		}
 
-		if err := recordImages(ctx, tx, o, outcome); err != nil {
+		if err := recordImages(ctx, tx, o, outcome, p.request.Reload); err != nil {
 			return err
 		}
 

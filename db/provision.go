@@ -22,16 +22,16 @@ type provision struct {
 	silentAfter time.Duration
 }
 
-// searches marks a provision as searching: it may look for an accelerator that
-// fits.
-func (provision) searches() {}
-
 // nameTaken is the constraint that accelerators have different names.
 const nameTaken = "deployables_accelerator_key"
 
 func newProvision(r cyborg.ProvisionRequest, o Options) operationHandler {
 	return provision{r, o.SilentAfter}
 }
+
+// searches marks a provision as searching: it may look for an accelerator that
+// fits.
+func (provision) searches() {}
 
 // choose finds the accelerator by its UUID or its name, or else picks one that
 // fits the request.
