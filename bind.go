@@ -6,8 +6,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// OperationBind gives accelerator requests of OpenStack their
-// handles.
+// OperationBind gives accelerator requests of OpenStack their handles.
 const OperationBind OperationKind = "bind"
 
 // BindRequest gives accelerator requests of one holder their handles on one

@@ -1,6 +1,7 @@
 package cyborg
 
-// OperationConfigure installs, uninstalls or updates a driver's backend on a host.
+// OperationConfigure installs, uninstalls or updates a driver's backend on a
+// host.
 const OperationConfigure OperationKind = "configure"
 
 // ConfigureAction is what a ConfigureRequest does.

@@ -2,8 +2,8 @@ package cyborg
 
 import "github.com/google/uuid"
 
-// OperationUnbind takes these handles back, once the host says that they
-// are not in use.
+// OperationUnbind takes the handles of accelerator requests back, once the host
+// says that they are not in use.
 const OperationUnbind OperationKind = "unbind"
 
 // UnbindRequest takes back the handles of accelerator requests on one host,

@@ -37,8 +37,8 @@ type SchemaStatus struct {
 // Migrate brings the schema to the version that this binary knows, records the
 // kinds of operations that this binary knows, and returns the versions before
 // and after. Of several processes that call it at the same time one migrates,
-// and the others wait. A newer schema is an error of kind
-// ErrInvalid and is left alone.
+// and the others wait. A newer schema is an error of kind ErrInvalid and is
+// left alone.
 func Migrate(ctx context.Context, url string) (from, to int64, err error) {
 	provider, err := migrator(url)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 
 // handlerTable has the operation handler of each kind.
 var handlerTable = []kindHandler{
-	handle(newProvision),
-	handle(newProgram),
-	handle(newAttach),
-	handle(newDetach),
-	handle(newConfigure),
-	handle(newRetire),
-	handle(newBind),
-	handle(newUnbind),
-	handle(newWhitelist),
-	handle(newRescue),
+	handledBy(newProvision),
+	handledBy(newProgram),
+	handledBy(newAttach),
+	handledBy(newDetach),
+	handledBy(newConfigure),
+	handledBy(newRetire),
+	handledBy(newBind),
+	handledBy(newUnbind),
+	handledBy(newWhitelist),
+	handledBy(newRescue),
 }
 
 // kindHandler makes the handlers of one kind of operation.
@@ -30,9 +30,9 @@ type kindHandler struct {
 	build func(request cyborg.Request, o Options) (operationHandler, error)
 }
 
-// handle returns the line of handlerTable for the kind of operation that
+// handledBy returns the line of handlerTable for the kind of operation that
 // requests of type R ask for.
-func handle[R cyborg.Request](build func(request R, o Options) operationHandler) kindHandler {
+func handledBy[R cyborg.Request](build func(request R, o Options) operationHandler) kindHandler {
 	var zero R
 
 	return kindHandler{zero.Kind(), func(request cyborg.Request, o Options) (operationHandler, error) {
@@ -87,8 +87,8 @@ type operationHandler interface {
 // ask more.
 
 // searching is a handler whose choose searches by conditions that differ from
-// request to request. PostgreSQL then has to plan the query for their values;
-// a transaction by changeByKey would use one generic plan.
+// request to request. PostgreSQL then has to plan the query for their values; a
+// transaction by changeByKey would use one generic plan.
 type searching interface{ searches() }
 
 // completing is a handler of which an operation may have nothing to do on its

@@ -38,9 +38,9 @@ type undo struct {
 // steps are what one kind of operation does between Begin and End.
 type steps struct {
 	do func(ctx workflow.Context, o *operation) error
-	// remedy is the hint for an operator where the undo has failed; empty for a kind
-	// that has nothing to undo. The table under "Remedies" in docs/data.md says the
-	// same.
+	// remedy is the hint for an operator where the undo has failed; empty for a
+	// kind that has nothing to undo. The table under "Remedies" in docs/data.md
+	// says the same.
 	remedy string
 	// gaveUp may be set by a kind that has a deadline of its own. It reports that
 	// the deadline was over before anybody cancelled the operation: the operation
