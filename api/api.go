@@ -16,9 +16,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/limiter"
+	"github.com/cyborg-project/cyborg/api/operate"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
 	v2 "github.com/cyborg-project/cyborg/api/v2"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/db"
 )
 
 // Config configures the interface. The zero value serves everybody as admin, so
@@ -32,15 +35,25 @@ type Config struct {
 	// server through its visitor's browser (DNS rebinding).
 	Hosts []string
 
-	V1 v1.Config
-	V2 v2.Config
+	Limits  limiter.Config
+	Operate operate.Config
+	V1      v1.Config
+	V2      v2.Config
 }
 
 // Store is what the interface needs of the records. *db.Store implements it.
 type Store interface {
 	v1.Store
 	v2.Store
+	operate.Store
 	Ping(ctx context.Context) error
+}
+
+// Engine is what the interface needs of Temporal. The conductor's Engine
+// implements it.
+type Engine interface {
+	v1.Engine
+	operate.Engine
 }
 
 // Registry is where metrics are registered and collected.
@@ -58,7 +71,7 @@ type Check struct {
 // Deps are the dependencies of the interface.
 type Deps struct {
 	Store  Store
-	Engine v1.Engine
+	Engine Engine
 
 	// Policy decides who may do what in /v2. Without it, /v2 is not served.
 	Policy v2.Policy
@@ -89,7 +102,19 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		return nil, err
 	}
 
-	first, err := v1.New(config.V1, deps.Store, deps.Engine, deps.Registry, deps.Log)
+	limits, err := limiter.New(config.Limits, deps.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("metrics of the limiter: %w", err)
+	}
+
+	operations, err := operate.New(config.Operate, deps.Store, deps.Engine, limits, deps.Registry, deps.Log)
+	if err != nil {
+		return nil, fmt.Errorf("metrics of operations: %w", err)
+	}
+
+	first, err := v1.New(config.V1, v1.Deps{
+		Store: deps.Store, Engine: deps.Engine, Operations: operations, Limiter: limits, Registry: deps.Registry, Log: deps.Log,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("metrics of /v1: %w", err)
 	}
@@ -116,11 +141,21 @@ func New(config Config, deps Deps) (http.Handler, error) {
 
 	if deps.Policy != nil {
 		s.v2 = v2.New(config.V2, v2.Deps{
-			Store: deps.Store, Limiter: first.Limiter(), Operator: first, Canceller: deps.Engine,
+			Store: deps.Store, Operations: operations, Canceller: deps.Engine,
 			Instances: deps.Instances, Log: deps.Log, Policy: deps.Policy,
 			Authenticator: authenticator, Document: documentV2,
 		})
 	}
 
-	return web.Observe(deps.Log, metrics, deps.Account)(s.handler()), nil
+	return web.Observe(deps.Log, metrics, deps.Account)(inTurn(limits, s.handler())), nil
+}
+
+// inTurn makes the calls of the store that requests make wait for their turn:
+// requests of one class get no more than its share of the connections. A turn
+// lasts only as long as a connection is used, so a client that reads its answer
+// slowly keeps nobody waiting.
+func inTurn(limits *limiter.Limiter, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(db.WithTurn(r.Context(), limits.Acquire)))
+	})
 }

@@ -81,7 +81,7 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	r.cancel = sync.OnceFunc(func() { close(r.canceled) })
 	e.runs[op.ID] = r
 	hold, fail, result, loads := e.hold, e.fail, e.result, e.loads
-	ctx = context.WithoutCancel(ctx)
+	ctx = db.WithTurn(context.WithoutCancel(ctx), nil) // a worker is no caller of the interface
 	e.work.Go(func() {
 		defer close(r.ended)
 		e.operate(ctx, op, r, hold, fail, result, loads)

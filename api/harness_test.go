@@ -62,29 +62,24 @@ func withTokens(config *api.Config) {
 
 func setup(t testing.TB, options ...func(*api.Config)) *harness {
 	t.Helper()
-	return setupOn(t, func(store *db.Store) api.Store { return store }, options...)
+	return setupOf(t, db.Options{}, func(*api.Deps) {}, options...)
 }
 
 // setupWith is setup with something else that the interface is made of.
 func setupWith(t testing.TB, change func(deps *api.Deps)) *harness {
 	t.Helper()
-	return setupOf(t, func(store *db.Store) api.Store { return store }, change)
+	return setupOf(t, db.Options{}, change)
 }
 
-// setupOn is setup with something between the interface and the store.
-func setupOn(t testing.TB, between func(store *db.Store) api.Store, options ...func(*api.Config)) *harness {
-	t.Helper()
-	return setupOf(t, between, func(*api.Deps) {}, options...)
-}
-
-func setupOf(t testing.TB, between func(store *db.Store) api.Store, change func(*api.Deps), options ...func(*api.Config)) *harness {
+func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...func(*api.Config)) *harness {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
 		return err
 	})
 	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	store, err := db.Open(t.Context(), url, db.Options{MaxConns: 6}, log)
+	opts.MaxConns = 6
+	store, err := db.Open(t.Context(), url, opts, log)
 	require.NoError(t, err)
 	h := &harness{t: t, url: url, store: store, engine: newEngine(t, store), registry: prometheus.NewRegistry()}
 	t.Cleanup(store.Close)
@@ -96,7 +91,7 @@ func setupOf(t testing.TB, between func(store *db.Store) api.Store, change func(
 	}
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
-	deps := api.Deps{Store: between(store), Engine: h.engine, Policy: rules, Registry: h.registry, Log: log}
+	deps := api.Deps{Store: store, Engine: h.engine, Policy: rules, Registry: h.registry, Log: log}
 	change(&deps)
 	handler, err := api.New(config, deps)
 	require.NoError(t, err)

@@ -66,7 +66,7 @@ func TestRoutesAndDocumentAgree(t *testing.T) {
 // routes is the table of /v1; nothing is called on what it is made from.
 func routes(t testing.TB) []v1.Route {
 	t.Helper()
-	api, err := v1.New(v1.Config{}, nil, newEngine(t, nil), prometheus.NewRegistry(), nil)
+	api, err := v1.New(v1.Config{}, v1.Deps{Registry: prometheus.NewRegistry()})
 	require.NoError(t, err)
 	return api.Routes()
 }

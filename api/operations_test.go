@@ -323,7 +323,7 @@ func TestStartFails(t *testing.T) {
 func TestInFlightLimit(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
-		c.V1.MaxInFlight, c.V1.QueueWait, c.V1.InFlightHold = 1, 50*time.Millisecond, time.Hour
+		c.Operate.MaxInFlight, c.Limits.QueueWait, c.Operate.InFlightHold = 1, 50*time.Millisecond, time.Hour
 	})
 	found := h.host("h1", 2)
 	release := h.engine.block()
@@ -348,7 +348,7 @@ func TestInFlightLimit(t *testing.T) {
 func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
-		c.V1.MaxInFlight, c.V1.QueueWait, c.V1.InFlightHold = 1, time.Millisecond, 200*time.Millisecond
+		c.Operate.MaxInFlight, c.Limits.QueueWait, c.Operate.InFlightHold = 1, time.Millisecond, 200*time.Millisecond
 	})
 	found := h.host("h1", 2)
 	release := h.engine.block()
@@ -394,7 +394,7 @@ func TestCallerLeaves(t *testing.T) {
 
 func TestDefaultsDependOnTheMachine(t *testing.T) {
 	t.Parallel()
-	h := setup(t, func(c *api.Config) { c.V1.QueueWait, c.V1.InFlightHold = 50*time.Millisecond, time.Hour })
+	h := setup(t, func(c *api.Config) { c.Limits.QueueWait, c.Operate.InFlightHold = 50*time.Millisecond, time.Hour })
 	count := 5*runtime.NumCPU() + 1
 	h.host("h1", count)
 	release := h.engine.block()

@@ -4,11 +4,13 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -30,7 +32,7 @@ func (r *reply) retryAfter() int {
 func TestSlowOperationsAreShed(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(config *api.Config) {
-		config.V1.MaxInFlight, config.V1.QueueWait, config.V1.InFlightHold = 2, 50*time.Millisecond, time.Minute
+		config.Operate.MaxInFlight, config.Limits.QueueWait, config.Operate.InFlightHold = 2, 50*time.Millisecond, time.Minute
 	})
 	accelerators := h.host("h1", 4)
 	release := h.engine.block()
@@ -58,33 +60,38 @@ func TestSlowOperationsAreShed(t *testing.T) {
 	require.GreaterOrEqual(t, h.metric("cyborg_requests_shed_total"), 3.0)
 }
 
-// stalledStore is a store whose reads of lists wait, as those of a flood on a slow database do.
-type stalledStore struct {
-	*db.Store
+// slowLists is a database on which, during a flood, lists of accelerators take until it is released.
+type slowLists struct {
+	flood   atomic.Bool
 	stalled atomic.Int64
 	release chan struct{}
 }
 
-func (s *stalledStore) Accelerators(ctx context.Context, filter db.AcceleratorFilter, page db.Page) ([]cyborg.Accelerator, error) {
+func (s *slowLists) TraceQueryStart(ctx context.Context, _ *pgx.Conn, statement pgx.TraceQueryStartData) context.Context {
+	if !s.flood.Load() || !strings.Contains(statement.SQL, "ORDER BY d.id LIMIT") {
+		return ctx
+	}
 	s.stalled.Add(1)
 	defer s.stalled.Add(-1)
 	select {
 	case <-s.release:
 	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
-	return s.Store.Accelerators(ctx, filter, page)
+	return ctx
 }
+
+func (*slowLists) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // A flood of slow reads takes its share of the store and no more: what does not find a place is shed, and changes, event
 // streams and health go on.
 func TestSlowReadsAreShed(t *testing.T) {
 	t.Parallel()
-	slow := &stalledStore{release: make(chan struct{})}
-	h := setupOn(t, func(store *db.Store) api.Store { slow.Store = store; return slow }, func(config *api.Config) {
-		config.V1.Connections, config.V1.QueueWait = 6, 50*time.Millisecond
+	slow := &slowLists{release: make(chan struct{})}
+	h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, func(config *api.Config) {
+		config.Limits.Connections, config.Limits.QueueWait = 6, 50*time.Millisecond
 	})
 	accelerator := h.host("h1", 1)["fpga-0"]
+	slow.flood.Store(true)
 	const flood = 20
 	var (
 		sent   sync.WaitGroup
@@ -125,9 +132,10 @@ func TestSlowReadsAreShed(t *testing.T) {
 func TestServicesAreNotShed(t *testing.T) {
 	t.Parallel()
 	for _, patience := range []time.Duration{2 * time.Second, time.Hour} {
-		slow := &stalledStore{release: make(chan struct{})}
-		h := setupOn(t, func(store *db.Store) api.Store { slow.Store = store; return slow }, withTokens, func(config *api.Config) {
-			config.V1.Connections, config.V1.QueueWait, config.V2.BindTimeout = 6, 50*time.Millisecond, patience
+		slow := &slowLists{release: make(chan struct{})}
+		slow.flood.Store(true)
+		h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, withTokens, func(config *api.Config) {
+			config.Limits.Connections, config.Limits.QueueWait, config.V2.BindTimeout = 6, 50*time.Millisecond, patience
 		}).as(adminToken)
 		var flood sync.WaitGroup
 		for range 3 {

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/api/drain"
 )
 
 // Limits of every listener. Handlers that may take longer set their own write
@@ -156,11 +156,11 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, opt
 		BaseContext: func(net.Listener) context.Context {
 			// The context is detached from ctx: a stop must not cancel requests that have
 			// the grace time.
-			return web.WithDraining(context.WithoutCancel(ctx), draining)
+			return drain.WithSignal(context.WithoutCancel(ctx), draining)
 		},
 	}
 
-	// Handlers that wait or stream see the closed channel through web.Draining.
+	// Handlers that wait or stream see the closed channel through drain.Signal.
 	server.RegisterOnShutdown(sync.OnceFunc(func() { close(draining) }))
 
 	// The stop runs in its own goroutine as soon as ctx ends. Serve returns

@@ -489,7 +489,7 @@ func TestL3BindTimeout(t *testing.T) {
 func TestL3BindTimeoutInAFullProcess(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
-		c.V1.MaxInFlight, c.V1.InFlightHold, c.V2.BindTimeout = 1, time.Hour, 3*time.Second
+		c.Operate.MaxInFlight, c.Operate.InFlightHold, c.V2.BindTimeout = 1, time.Hour, 3*time.Second
 	})
 	accelerator := h.ready("first")
 	release := h.engine.block()
@@ -504,7 +504,7 @@ func TestL3BindTimeoutInAFullProcess(t *testing.T) {
 func TestBindWhereNovaIsMute(t *testing.T) {
 	t.Parallel()
 	mute := muteInstances{asked: make(chan struct{}, 1)}
-	h := setupOf(t, func(store *db.Store) api.Store { return store }, func(deps *api.Deps) { deps.Instances = mute },
+	h := setupOf(t, db.Options{}, func(deps *api.Deps) { deps.Instances = mute },
 		func(c *api.Config) { c.V2.BindTimeout = 16 * time.Second })
 	accelerator := h.ready("first")
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), h.requests("one", 1)...)).expect(http.StatusAccepted)

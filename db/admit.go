@@ -123,6 +123,14 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 		return Admitted{}, err
 	}
 
+	// One turn for the transaction and the reads around it. A refusal for overload
+	// among them would hide what became of the admission.
+	ctx, release, err := takeTurn(ctx)
+	if err != nil {
+		return Admitted{}, s.failure(ctx, err)
+	}
+	defer release()
+
 	// Without a key a repeat is rare. It has the id of the first call, violates the
 	// primary key below, and is looked up afterwards.
 	if a.IdempotencyKey != "" {

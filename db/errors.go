@@ -58,6 +58,9 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	if refused, ok := errors.AsType[*noTurn](err); ok {
+		return refused.error
+	}
 	if known, ok := errors.AsType[*cyborg.Error](err); ok { // a refusal, which needs no explanation
 		return known
 	}
@@ -65,7 +68,7 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == readOnly {
 		// After a failover the URL leads to the new primary, but open connections still
 		// lead to the old one. Without the reset they would keep failing.
-		s.pool.Reset()
+		s.pool.connections.Reset()
 	}
 
 	out := explain(err)

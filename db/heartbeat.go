@@ -164,7 +164,7 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 	batch := &pgx.Batch{}
 	s.queueDuplicateAgents(batch, &duplicates, senders)
 
-	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
+	if err := s.pool.send(ctx, batch); err != nil {
 		return nil, err
 	}
 

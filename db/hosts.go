@@ -140,7 +140,7 @@ func (s *Store) BackendsOf(ctx context.Context, hosts []string, page Page) ([]cy
 		return err
 	})
 
-	return found, s.failure(ctx, s.pool.SendBatch(ctx, batch).Close())
+	return found, s.failure(ctx, s.pool.send(ctx, batch))
 }
 
 // SilentHosts lists the hosts that are silent, the longest silent first.

@@ -38,7 +38,7 @@ type Options struct {
 
 // Store keeps the records in PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool     *pgxpool.Pool
+	pool     pool
 	opts     Options
 	log      *slog.Logger
 	notifier *notifier
@@ -69,16 +69,16 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 	listener := config.ConnConfig.Copy()
 	config.ConnConfig.Tracer = opts.Tracer
 
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	connections, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the database URL cannot be used: %w", err)
 	}
 
-	s := &Store{pool: pool, opts: opts, log: log, notifier: newNotifier(listener, log)}
+	s := &Store{pool: pool{connections}, opts: opts, log: log, notifier: newNotifier(listener, log)}
 
 	// A wrong schema is refused here, before any statement fails on it.
 	if err := s.check(ctx); err != nil {
-		pool.Close()
+		connections.Close()
 		return nil, err
 	}
 
@@ -112,7 +112,7 @@ func scanTimesAsUTC(_ context.Context, conn *pgx.Conn) error {
 
 // check refuses a database that this binary cannot work with.
 func (s *Store) check(ctx context.Context) error {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.pool.connections.Acquire(ctx)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
 	}
@@ -122,7 +122,7 @@ func (s *Store) check(ctx context.Context) error {
 
 // Ping checks that the database answers. The error is of kind ErrUnavailable or
 // ErrTimeout.
-func (s *Store) Ping(ctx context.Context) error { return s.failure(ctx, s.pool.Ping(ctx)) }
+func (s *Store) Ping(ctx context.Context) error { return s.failure(ctx, s.pool.connections.Ping(ctx)) }
 
 // Now returns the time of the database's clock, which sets all recorded times.
 func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
@@ -134,7 +134,7 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 // progress fail.
 func (s *Store) Close() {
 	s.notifier.close()
-	s.pool.Close()
+	s.pool.connections.Close()
 }
 
 // querier is a pool, a connection or a transaction.

@@ -56,7 +56,14 @@ func (s *Store) changeByKey(ctx context.Context, actor cyborg.Actor, operation u
 // transact runs body in a transaction that the statement begin begins, and
 // tries it again where it has collided with another one.
 func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx) error) error {
-	var err error
+	// One turn for all tries: a transaction that has waited for it is not refused
+	// for overload because it has collided.
+	ctx, release, err := takeTurn(ctx)
+	if err != nil {
+		return s.failure(ctx, err)
+	}
+	defer release()
+
 	for attempt := range attempts {
 		if attempt > 0 {
 			pause := time.NewTimer(rand.N(10 * time.Millisecond << (attempt - 1))) //nolint:gosec // spreads retries, protects nothing
@@ -68,7 +75,7 @@ func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx)
 			}
 		}
 
-		err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{BeginQuery: begin}, body)
+		err = pgx.BeginTxFunc(ctx, s.pool.connections, pgx.TxOptions{BeginQuery: begin}, body)
 		if !collided(err) {
 			break
 		}

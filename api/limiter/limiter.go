@@ -5,6 +5,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -84,18 +85,37 @@ func admissionOf(ctx context.Context) admission {
 	return a
 }
 
-// Limiter has one queue for each class, for the connections of one store.
-type Limiter struct {
-	queues [classes]*Queue
+// Config bounds what requests may use. The zero value of a field means its
+// default.
+type Config struct {
+	// Connections is how many connections the store has; default 16. At once,
+	// requests that read may use half of them, requests that change something a
+	// quarter, and event streams an eighth.
+	Connections int
+
+	// QueueWait is how long a request waits for its turn before it is answered
+	// 429; default 2 s.
+	QueueWait time.Duration
 }
 
-// New divides the given number of connections among the classes. A call waits
-// for its turn for the given time; if there is none by then, it is refused, and
-// counted in shed under its class.
-func New(connections int, wait time.Duration, shed *prometheus.CounterVec) *Limiter {
-	l := &Limiter{}
+// Limiter has one queue for each class, for the connections of one store, and
+// makes the queues for whatever else there can be too much of.
+type Limiter struct {
+	queues [classes]*Queue
+	wait   time.Duration
+	shed   *prometheus.CounterVec // requests answered 429
+}
+
+// New divides the connections among the classes. The error says that the metric
+// is already registered.
+func New(config Config, registry prometheus.Registerer) (*Limiter, error) {
+	l := &Limiter{wait: cmp.Or(config.QueueWait, 2*time.Second), shed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "cyborg_requests_shed_total",
+		Help: "Requests answered 429, by what there was too much of at once: read, change, stream, operation.",
+	}, []string{"of"})}
+
 	for i := range classes {
-		count := i.connections(connections)
+		count := i.connections(cmp.Or(config.Connections, 16))
 
 		// full makes the error for a call that got no turn.
 		full := func(waited time.Duration) *cyborg.Error {
@@ -103,23 +123,25 @@ func New(connections int, wait time.Duration, shed *prometheus.CounterVec) *Limi
 				WithHint("Try again after the time in Retry-After, ask another replica, or raise database.max_conns.")
 		}
 
-		l.queues[i] = NewQueue(count, wait, shed.WithLabelValues(i.String()), full)
+		l.queues[i] = l.Queue(i.String(), count, full)
 	}
 
-	return l
+	return l, registry.Register(l.shed)
 }
 
-// Do makes the call when a connection is free for the class of ctx. The
-// connection counts as used only during the call, so a client that reads its
-// answer slowly keeps nobody waiting. The error is that of the call, of kind
-// ErrOverloaded if there was no turn, or that of ctx.
-func Do[T any](ctx context.Context, limiter *Limiter, call func() (T, error)) (T, error) {
-	release, err := limiter.queues[admissionOf(ctx).class].Acquire(ctx)
-	if err != nil {
-		var nothing T
-		return nothing, err
-	}
+// Queue returns a further queue with count places, in which callers wait as
+// long as in those of the classes. What it refuses is counted under the name of
+// what there was too much of; full makes the error for it, see NewQueue.
+func (l *Limiter) Queue(of string, count int, full func(waited time.Duration) *cyborg.Error) *Queue {
+	return NewQueue(count, l.wait, l.shed.WithLabelValues(of), full)
+}
 
-	defer release()
-	return call()
+// CountShed counts a request of the class that was refused without a queue.
+func (l *Limiter) CountShed(class Class) { l.shed.WithLabelValues(class.String()).Inc() }
+
+// Acquire waits until a connection is free for the class of ctx. The caller
+// must call release exactly once, when it no longer uses the connection. The
+// error is of kind ErrOverloaded if there was no turn, or that of ctx.
+func (l *Limiter) Acquire(ctx context.Context) (release func(), err error) {
+	return l.queues[admissionOf(ctx).class].Acquire(ctx)
 }

@@ -58,10 +58,6 @@ type Reader interface {
 // Changer changes the records. Every change names the actor on whose behalf it
 // happens.
 type Changer interface {
-	// Admit records a new operation, or finds the one that was admitted before
-	// under the same idempotency key.
-	Admit(ctx context.Context, admission db.Admission) (db.Admitted, error)
-
 	// UpdateSpecs changes the specs if they still have the version; 0 accepts every
 	// version.
 	UpdateSpecs(ctx context.Context, accelerator uuid.UUID, patch cyborg.SpecsPatch, ifVersion int64, actor cyborg.Actor) (cyborg.Accelerator, error)
@@ -70,18 +66,11 @@ type Changer interface {
 	Enable(ctx context.Context, accelerator uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error)
 	MaintainDevice(ctx context.Context, device uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Device, error)
 	EnableDevice(ctx context.Context, device uuid.UUID, actor cyborg.Actor) (cyborg.Device, error)
-
-	RequestCancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error)
 }
 
-// Engine is what the API needs of Temporal. The conductor's Engine implements
-// it.
+// Engine is what this interface asks Temporal and hosts. The conductor's Engine
+// implements it.
 type Engine interface {
-	// Start starts the run of an admitted operation, or finds the run that was
-	// started before.
-	Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error)
-	// Cancel asks the run to undo what it has done, and to end.
-	Cancel(ctx context.Context, op cyborg.Operation) error
 	// Progress returns how far the present step is; nil when no step runs.
 	Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error)
 	// Census asks the hosts how their accelerators are used. If deployables, names
@@ -92,6 +81,4 @@ type Engine interface {
 	Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error)
 	// PreviewWhitelist asks a host what a whitelist would change there.
 	PreviewWhitelist(ctx context.Context, host string, work cyborg.WhitelistWork, wait time.Duration) (cyborg.WhitelistPreview, error)
-	// Ping returns an error if Temporal does not answer.
-	Ping(ctx context.Context) error
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/drain"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
@@ -124,18 +125,18 @@ func ask[T any](
 		return answer, silentError(host)
 	}
 
-	if err := a.health.check(ctx); err != nil {
+	if err := a.operations.Available(ctx); err != nil {
 		return answer, err
 	}
 
-	release, err := a.inFlight.take(ctx)
+	release, err := a.operations.TakePlace(ctx)
 	if err != nil {
 		return answer, err
 	}
 	defer release()
 
 	wait := cmp.Or(prefer.wait, time.Second)
-	ctx, cancel := waitingContext(ctx, wait)
+	ctx, cancel := drain.Within(ctx, wait)
 	defer cancel()
 
 	return question(ctx, host.Name, wait)

@@ -88,9 +88,7 @@ func (a *API) showOperation(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if prefer.waited && !op.State.Ended() {
-		waiting, cancel := waitingContext(r.Context(), prefer.wait)
-		defer cancel()
-		op, err = a.awaitRecord(r.Context(), waiting, id)
+		op, err = a.operations.Await(r.Context(), id, prefer.wait)
 		if err != nil {
 			return err
 		}
@@ -140,21 +138,9 @@ func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	// Once the wish to cancel is recorded, the run must hear of it even if the
-	// caller has disconnected, hence the detached context.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), admitLimit)
-	defer cancel()
-
-	op, err = a.store.RequestCancel(ctx, op.ID, actor(r))
+	op, err = a.operations.Cancel(r.Context(), op.ID, actor(r))
 	if err != nil {
 		return err
-	}
-
-	if err := a.engine.Cancel(ctx, op); err != nil {
-		a.log.WarnContext(ctx, "the cancellation is recorded, but Temporal did not take it",
-			slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
-		return cyborg.Errorf(cyborg.ErrUnavailable, "the wish to cancel is recorded, but Temporal does not answer").
-			WithHint("Send the same request again after the time in Retry-After.").WithOperation(op.ID)
 	}
 
 	return writeAccepted(w, op)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
@@ -31,6 +32,17 @@ func (r Route) Paths() []string {
 	}
 
 	return paths
+}
+
+// inClass returns the route with a handler that puts each request into the
+// class of its HTTP method. The class decides which queue the request's calls
+// of the store wait in.
+func inClass(route Route) Route {
+	class, handle := limiter.ClassOf(route.Method), route.Handle
+	route.Handle = func(w http.ResponseWriter, r *http.Request) error {
+		return handle(w, r.WithContext(limiter.WithClass(r.Context(), class)))
+	}
+	return route
 }
 
 // canonicalPath returns the path of a request in the form of its route's first

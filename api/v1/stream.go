@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/drain"
 	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
@@ -53,13 +54,13 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if !s.api.streams.TryAcquire(1) {
-		s.api.metrics.shed.WithLabelValues(limiter.Stream.String()).Inc()
+		s.api.limiter.CountShed(limiter.Stream)
 		return cyborg.Errorf(cyborg.ErrOverloaded, "%d event streams are open here already", s.api.config.MaxStreams).
 			WithHint("Try again later, or at another replica.")
 	}
 	defer s.api.streams.Release(1)
-	s.api.metrics.streams.Inc()
-	defer s.api.metrics.streams.Dec()
+	s.api.open.Inc()
+	defer s.api.open.Dec()
 
 	s.out, s.control = w, http.NewResponseController(w)
 	ctx, cancel := context.WithCancel(limiter.NeverRefuse(limiter.WithClass(r.Context(), limiter.Stream)))
@@ -182,7 +183,7 @@ func (s *stream) waitForMore(ctx context.Context, changes <-chan struct{}) (proc
 	case <-heartbeat.C:
 		return s.write([]byte(": still here\n\n")) == nil, true
 	case <-ctx.Done():
-	case <-web.Draining(ctx):
+	case <-drain.Signal(ctx):
 	}
 
 	return false, false
@@ -243,4 +244,15 @@ func (s *stream) write(text []byte) error {
 	// HTTP/2 ends the stream when the deadline passes, even if nothing is being
 	// written, so the deadline is removed.
 	return s.control.SetWriteDeadline(time.Time{})
+}
+
+// pause waits for the given time, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }

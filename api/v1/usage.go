@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/drain"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
@@ -127,7 +128,7 @@ func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string,
 		return out, nil
 	}
 
-	if err := a.health.check(r.Context()); err != nil {
+	if err := a.operations.Available(r.Context()); err != nil {
 		return out, err
 	}
 
@@ -137,7 +138,7 @@ func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string,
 	}
 
 	// A census counts as one operation in flight, however many hosts it asks.
-	release, err := a.inFlight.take(r.Context())
+	release, err := a.operations.TakePlace(r.Context())
 	if err != nil {
 		return out, err
 	}
@@ -148,7 +149,7 @@ func (a *API) census(r *http.Request, hosts []cyborg.Host, deployables []string,
 		deadline = max(prefer.wait, time.Second)
 	}
 
-	ctx, cancel := waitingContext(r.Context(), deadline+censusGrace)
+	ctx, cancel := drain.Within(r.Context(), deadline+censusGrace)
 	defer cancel()
 
 	answer, err := a.engine.Census(ctx, asked, deployables, deadline)

@@ -11,7 +11,6 @@ package v1
 import (
 	"cmp"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/limiter"
+	"github.com/cyborg-project/cyborg/api/operate"
 )
 
 // Config bounds what requests may use. The zero value of a field means its
@@ -27,24 +27,6 @@ type Config struct {
 	// SyncWait is how long a request waits for its operation to end before it
 	// answers 202; default 30 s.
 	SyncWait time.Duration
-
-	// MaxInFlight is how many operations this process has in flight for its callers
-	// at once; default 5 for each core.
-	MaxInFlight int
-
-	// QueueWait is how long a request waits for its turn, to have an operation in
-	// flight or to use a connection, before it is answered 429; default 2 s.
-	QueueWait time.Duration
-
-	// Connections is how many connections the store has; default 16. At once,
-	// requests that read may use half of them, requests that change something a
-	// quarter, and event streams an eighth.
-	Connections int
-
-	// InFlightHold is how long an operation counts as in flight at most; default 2
-	// s. An operation that takes longer waits for hardware, and costs this process
-	// nothing.
-	InFlightHold time.Duration
 
 	// BodyLimit is the largest body, in bytes; default 1 MiB.
 	BodyLimit int64
@@ -74,16 +56,9 @@ type Config struct {
 	RescueWithin time.Duration
 }
 
-// inFlightPerCore is the default of Config.MaxInFlight for each processor core.
-const inFlightPerCore = 5
-
 // withDefaults replaces the fields that are zero by their defaults.
 func (c Config) withDefaults() Config {
 	c.SyncWait = cmp.Or(c.SyncWait, 30*time.Second)
-	c.MaxInFlight = cmp.Or(c.MaxInFlight, inFlightPerCore*runtime.NumCPU())
-	c.QueueWait = cmp.Or(c.QueueWait, 2*time.Second)
-	c.Connections = cmp.Or(c.Connections, 16)
-	c.InFlightHold = cmp.Or(c.InFlightHold, 2*time.Second)
 	c.BodyLimit = cmp.Or(c.BodyLimit, 1<<20)
 	c.MaxStreams = cmp.Or(c.MaxStreams, 1000)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
@@ -94,77 +69,39 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// Deps are the parts that an API is made of.
+type Deps struct {
+	Store      Store
+	Engine     Engine
+	Operations *operate.Runner
+	Limiter    *limiter.Limiter
+	Registry   prometheus.Registerer
+	Log        *slog.Logger
+}
+
 // API answers the requests of /v1.
 type API struct {
-	config   Config
-	store    Store
-	engine   Engine
-	log      *slog.Logger
-	limiter  *limiter.Limiter
-	inFlight *inFlightLimiter
-	streams  *semaphore.Weighted // one place for each event stream
-	health   health
-	metrics  metrics
+	config     Config
+	store      Store
+	engine     Engine
+	operations *operate.Runner
+	limiter    *limiter.Limiter
+	log        *slog.Logger
+	streams    *semaphore.Weighted // one place for each event stream
+	open       prometheus.Gauge    // event streams that are open
 }
 
-// New returns the API. The error says that its metrics are already registered.
-func New(config Config, store Store, engine Engine, registry prometheus.Registerer, log *slog.Logger) (*API, error) {
+// New returns the API. The error says that its metric is already registered.
+func New(config Config, deps Deps) (*API, error) {
 	config = config.withDefaults()
 	a := &API{
-		config:  config,
-		engine:  engine,
-		log:     log,
+		config: config, store: deps.Store, engine: deps.Engine,
+		operations: deps.Operations, limiter: deps.Limiter, log: deps.Log,
 		streams: semaphore.NewWeighted(int64(config.MaxStreams)),
-		health:  health{ping: engine.Ping, log: log},
-		metrics: newMetrics(),
+		open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "cyborg_event_streams", Help: "Event streams that are open."}),
 	}
 
-	a.limiter = limiter.New(config.Connections, config.QueueWait, a.metrics.shed)
-	a.store = &limitedStore{store: store, limiter: a.limiter}
-	a.inFlight = newInFlightLimiter(config, a.metrics.inFlight, a.metrics.shed.WithLabelValues("operation"))
-
-	return a, a.metrics.register(registry)
-}
-
-// metrics are the measurements of operations and event streams. The text Help
-// of each says what it counts.
-type metrics struct {
-	inFlight prometheus.Gauge
-	streams  prometheus.Gauge
-	answers  *prometheus.CounterVec
-	shed     *prometheus.CounterVec // requests answered 429
-}
-
-func newMetrics() metrics {
-	return metrics{
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "cyborg_operations_in_flight", Help: "Operations that count against the limit of this process.",
-		}),
-
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "cyborg_event_streams", Help: "Event streams that are open.",
-		}),
-
-		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "cyborg_operation_answers_total",
-			Help: "How requests for an operation were answered: succeeded, failed (its error), accepted (202), repeated, refused (not admitted).",
-		}, []string{"kind", "answer"}),
-
-		shed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "cyborg_requests_shed_total",
-			Help: "Requests answered 429, by what there was too much of at once: read, change, stream, operation.",
-		}, []string{"of"}),
-	}
-}
-
-func (m metrics) register(registry prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.inFlight, m.streams, m.answers, m.shed} {
-		if err := registry.Register(c); err != nil {
-			return err
-		}
-	}
-
-	return nil
+	return a, deps.Registry.Register(a.open)
 }
 
 // Routes lists every route with the role that it needs. The router is made from

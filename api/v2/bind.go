@@ -14,7 +14,9 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/drain"
 	"github.com/cyborg-project/cyborg/api/limiter"
+	"github.com/cyborg-project/cyborg/api/operate"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
@@ -182,26 +184,26 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 	ctx := r.Context()
 	request.RefuseIfHeld = a.instances != nil
 
-	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
+	err := a.admitWithRetries(r, deadline, func(left time.Duration) (operate.Outcome, error) {
 		request.Within = left
-		admitted, err := a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
+		outcome, err := a.operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
 		if errors.Is(err, db.ErrOtherARQs) {
 			if err := a.deleteEarlierARQs(ctx, request, deadline, err); err != nil {
-				return admitted, err
+				return outcome, err
 			}
 			request.Within = max(0, time.Until(deadline))
-			admitted, err = a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
+			outcome, err = a.operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
 		}
 
 		if cyborg.ErrorKindOf(err) != cyborg.ErrNoFit {
-			return admitted, err
+			return outcome, err
 		}
 
 		// This admission must not look for stale holders again: if the handles are
 		// still held, the bind fails and is recorded as failed.
 		a.deleteAbandonedARQs(ctx, request, deadline)
 		request.RefuseIfHeld, request.Within = false, max(0, time.Until(deadline))
-		return a.operator.Operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
+		return a.operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
 	})
 	if err != nil {
 		return err
@@ -322,8 +324,8 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 // unbind gets the unbind admitted, and answers when it has ended or has been
 // accepted.
 func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, deadline time.Time) error {
-	err := a.admitWithRetries(r, deadline, func(left time.Duration) (db.Admitted, error) {
-		return a.operator.Operate(w, r, cyborg.OperationUnbind, db.Admission{Request: cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
+	err := a.admitWithRetries(r, deadline, func(left time.Duration) (operate.Outcome, error) {
+		return a.operate(w, r, cyborg.OperationUnbind, db.Admission{Request: cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
 	})
 	if err != nil {
 		return err
@@ -336,18 +338,20 @@ func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, de
 // available, and while too many operations are in progress. Nova gives up an
 // instance at any other answer than success, so waiting is cheaper than
 // refusing. The last call of try gets no time to wait.
-func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(left time.Duration) (db.Admitted, error)) error {
+func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(left time.Duration) (operate.Outcome, error)) error {
 	waiting, cancel := context.WithDeadline(r.Context(), deadline)
 	defer cancel()
 
 	for {
 		left := max(0, time.Until(deadline))
-		admitted, err := try(left)
+		outcome, err := try(left)
 
 		// The caller hears of anything but a refusal that may pass, and of any
-		// operation that was admitted: it must not be admitted a second time.
+		// operation that has ended. One that goes on, and whose record could not be
+		// read, is in the way of the next attempt, which waits for its end.
+		ended := outcome.Operation.ID != uuid.Nil && outcome.Result != operate.GoesOn
 		kind := cyborg.ErrorKindOf(err)
-		if err == nil || admitted.Operation.ID != uuid.Nil || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
+		if err == nil || ended || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
 			return err
 		}
 
@@ -393,7 +397,7 @@ func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, atMost time.Dur
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-web.Draining(ctx):
+		case <-drain.Signal(ctx):
 			return cyborg.Errorf(cyborg.ErrUnavailable, "the server stops")
 		case <-notified:
 			select {

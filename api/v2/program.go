@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/operate"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
@@ -54,7 +55,7 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 		return noDeployable(filter)
 	}
 
-	done, err := a.operator.Operate(w, r, cyborg.OperationProgram, db.Admission{Request: cyborg.ProgramRequest{
+	outcome, err := a.operate(w, r, cyborg.OperationProgram, db.Admission{Request: cyborg.ProgramRequest{
 		Accelerator: id, Image: cyborg.GlanceImage(image),
 	}}, a.config.SyncWait)
 	if err != nil {
@@ -63,7 +64,7 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 
 	// The operation goes on when SyncWait is over; 202 tells the client to look
 	// again.
-	if !done.Operation.State.Ended() {
+	if outcome.Result != operate.Succeeded {
 		return writeEmpty(w, http.StatusAccepted)
 	}
 

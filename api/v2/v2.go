@@ -21,7 +21,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
-	"github.com/cyborg-project/cyborg/api/limiter"
+	"github.com/cyborg-project/cyborg/api/operate"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 )
@@ -88,20 +88,11 @@ type Authenticator interface {
 	Authenticate(r *http.Request) (auth.Caller, error)
 }
 
-// Operator runs operations; *v1.API implements it.
-type Operator interface {
-	// Operate admits an operation, starts it, and waits at most that long for its
-	// end. The returned operation may still be running. It is set even beside an
-	// error if the operation was admitted.
-	Operate(w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind, admission db.Admission, wait time.Duration) (db.Admitted, error)
-}
-
 // Deps are the parts that an API is made of. All are needed unless the field
 // says otherwise.
 type Deps struct {
 	Store         Store
-	Limiter       *limiter.Limiter
-	Operator      Operator
+	Operations    *operate.Runner
 	Canceller     Canceller
 	Policy        Policy
 	Authenticator Authenticator
@@ -116,7 +107,7 @@ type Deps struct {
 type API struct {
 	config        Config
 	store         Store
-	operator      Operator
+	operations    *operate.Runner
 	canceller     Canceller
 	instances     Instances
 	log           *slog.Logger
@@ -127,11 +118,10 @@ type API struct {
 	places        sync.Pool // of *[]byte: the memory of long lists, used again by later ones
 }
 
-// New returns the API. It limits its use of the store to what deps.Limiter
-// grants.
+// New returns the API.
 func New(config Config, deps Deps) *API {
 	a := &API{
-		config: config.withDefaults(), store: &limitedStore{store: deps.Store, limiter: deps.Limiter}, operator: deps.Operator, policy: deps.Policy,
+		config: config.withDefaults(), store: deps.Store, operations: deps.Operations, policy: deps.Policy,
 		canceller: deps.Canceller, instances: deps.Instances, log: deps.Log,
 		authenticator: deps.Authenticator, document: deps.Document,
 	}

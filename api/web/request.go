@@ -97,19 +97,3 @@ func requestIDOf(r *http.Request) string {
 	}
 	return "req-" + uuid.NewString()
 }
-
-type drainKey struct{}
-
-// WithDraining returns a context for all requests of a server. Its handlers see
-// through Draining when the server begins to stop.
-func WithDraining(ctx context.Context, draining <-chan struct{}) context.Context {
-	return context.WithValue(ctx, drainKey{}, draining)
-}
-
-// Draining returns a channel that is closed when the server begins to stop.
-// Handlers that wait or stream must end soon after. Without a server it is nil,
-// and blocks for ever.
-func Draining(ctx context.Context) <-chan struct{} {
-	draining, _ := ctx.Value(drainKey{}).(<-chan struct{})
-	return draining
-}

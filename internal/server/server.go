@@ -13,6 +13,8 @@ import (
 	activities "github.com/cyborg-project/cyborg/activities/conductor"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/api/agents"
+	"github.com/cyborg-project/cyborg/api/limiter"
+	"github.com/cyborg-project/cyborg/api/operate"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
 	v2 "github.com/cyborg-project/cyborg/api/v2"
 	"github.com/cyborg-project/cyborg/db"
@@ -272,10 +274,11 @@ func (s *server) api() ([]Part, error) {
 	}
 
 	handler, err := api.New(api.Config{
-		Auth: callers,
+		Auth:    callers,
+		Limits:  limiter.Config{Connections: int(s.config.Database.MaxConns), QueueWait: c.QueueWait},
+		Operate: operate.Config{MaxInFlight: c.MaxInFlight},
 		V1: v1.Config{
-			SyncWait: c.SyncWait, MaxInFlight: c.MaxInFlight, QueueWait: c.QueueWait, BodyLimit: int64(c.BodyLimit),
-			MaxStreams: c.MaxStreams, CensusWait: c.CensusWait, Connections: int(s.config.Database.MaxConns),
+			SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), MaxStreams: c.MaxStreams, CensusWait: c.CensusWait,
 			RescueWithin: rescueWithin,
 		},
 		V2: v2.Config{

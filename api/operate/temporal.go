@@ -1,4 +1,4 @@
-package v1
+package operate
 
 import (
 	"context"
@@ -16,9 +16,9 @@ const (
 	pingLimit = 2 * time.Second
 )
 
-// health remembers for a moment whether Temporal answers, so that not every
+// temporalHealth remembers for a moment whether Temporal answers, so that not every
 // request asks again.
-type health struct {
+type temporalHealth struct {
 	ping func(context.Context) error
 	log  *slog.Logger
 
@@ -33,7 +33,7 @@ type health struct {
 // for the same answer instead of asking too. The question is detached from the
 // request, because a caller that disconnects must not make Temporal look
 // unavailable to the others.
-func (h *health) check(ctx context.Context) error {
+func (h *temporalHealth) check(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
