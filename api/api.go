@@ -3,8 +3,8 @@
 // the listener that serves it. The handlers are in its sub-packages.
 //
 // The package reaches the records and Temporal only through the interfaces that
-// api/v1 and api/v2 declare. It must not import a driver, an activity or a
-// worker.
+// api/v1, api/v2 and api/operate declare. It must not import a driver, an
+// activity or a worker.
 package api
 
 import (

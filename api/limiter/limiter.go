@@ -1,7 +1,9 @@
 // Package limiter keeps one kind of request from using all connections of the
 // store. It divides the connections among requests that read, requests that
 // change something, and event streams, and lets requests wait for their turn in
-// order. It knows neither the store nor any request, and must not import them.
+// order. It knows neither the store nor any request, and must not import them:
+// package api gives Limiter.Acquire to the store as the turn of each request
+// (db.WithTurn).
 package limiter
 
 import (
@@ -93,8 +95,8 @@ type Config struct {
 	// quarter, and event streams an eighth.
 	Connections int
 
-	// QueueWait is how long a request waits for its turn before it is answered
-	// 429; default 2 s.
+	// QueueWait is how long a request waits for its turn before it is answered 429;
+	// default 2 s.
 	QueueWait time.Duration
 }
 

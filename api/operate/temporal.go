@@ -16,8 +16,8 @@ const (
 	pingLimit = 2 * time.Second
 )
 
-// temporalHealth remembers for a moment whether Temporal answers, so that not every
-// request asks again.
+// temporalHealth remembers for a moment whether Temporal answers, so that not
+// every request asks again.
 type temporalHealth struct {
 	ping func(context.Context) error
 	log  *slog.Logger

@@ -1,11 +1,11 @@
 // Package v1 is Cyborg's own REST interface: the accelerators of the seed
 // contract, and everything that an operator needs besides. Handlers decode a
-// request, call the store or Temporal, and encode the answer. The table of
-// routes and the store's guards decide what a caller may do.
+// request, call the store, Temporal or api/operate, and encode the answer. The
+// table of routes and the store's guards decide what a caller may do.
 //
 // The package reaches the records and Temporal only through the interfaces
-// declared here. It must not import a driver, an activity, a worker, or the
-// code that makes the store.
+// declared here, and has operations run by api/operate. It must not import a
+// driver, an activity, a worker, or the code that makes the store.
 package v1
 
 import (
@@ -74,9 +74,10 @@ type Deps struct {
 	Store      Store
 	Engine     Engine
 	Operations *operate.Runner
-	Limiter    *limiter.Limiter
-	Registry   prometheus.Registerer
-	Log        *slog.Logger
+	// Limiter counts the event streams that are refused.
+	Limiter  *limiter.Limiter
+	Registry prometheus.Registerer
+	Log      *slog.Logger
 }
 
 // API answers the requests of /v1.

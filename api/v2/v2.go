@@ -4,8 +4,8 @@
 // its answers differ from upstream's, and why.
 //
 // The package reaches the records and Temporal only through the interfaces that
-// it declares. It must not import a driver, an activity or a worker, nor open
-// the store itself.
+// it declares, and has operations run by api/operate. It must not import a
+// driver, an activity or a worker, nor open the store itself.
 package v2
 
 import (
