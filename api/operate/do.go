@@ -148,8 +148,8 @@ func (r *Runner) admitAndStart(ctx context.Context, admission db.Admission) (sta
 
 // settle waits for the end of an operation that is recorded, as far as the
 // caller does, and returns its outcome. It owns release, which gives back the
-// operation's place in flight: when the caller that waits has its answer, or,
-// for a caller that does not wait, when holdInFlight is over.
+// operation's place in flight: when the wait is over, or, for a caller that
+// does not wait, when holdInFlight is over.
 func (r *Runner) settle(ctx context.Context, request Request, s started, release func()) (Outcome, error) {
 	if s.admitted.Repeated {
 		r.count(request, "repeated")
