@@ -1,10 +1,68 @@
 package cyborg
 
 import (
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 )
+
+// EventAxis is what about its subject an event has changed. For each subject and
+// axis, an event begins at the value at which the one before it ended.
+type EventAxis string
+
+// The axes. Triggers of the database write the events, so each of these is a
+// word of a trigger, too. docs/data.md says what each axis has as its values.
+const (
+	AxisAccelerator    EventAxis = "accelerator"    // to which accelerator a handle belongs
+	AxisAdministration EventAxis = "administration" // whether an operator has taken an accelerator out of use
+	AxisAttributes     EventAxis = "attributes"     // what an operator has set beside the reported attributes
+	AxisBackend        EventAxis = "backend"        // which backend shows a device
+	AxisBitstream      EventAxis = "bitstream"      // the image that an accelerator shows
+	AxisBoot           EventAxis = "boot"           // the boot of a host
+	AxisCancel         EventAxis = "cancel"         // somebody has asked an operation to stop
+	AxisClaim          EventAxis = "claim"          // the operation that works on an accelerator
+	AxisDevice         EventAxis = "device"         // to which device an accelerator belongs
+	AxisDriver         EventAxis = "driver"         // the driver of a backend
+	AxisFence          EventAxis = "fence"          // why new work is kept off an accelerator
+	AxisHealth         EventAxis = "health"         // what a boot of the host has cost
+	AxisHolder         EventAxis = "holder"         // who has a handle of an accelerator
+	AxisLifecycle      EventAxis = "lifecycle"      // how far an accelerator is taken into service
+	AxisName           EventAxis = "name"           // the name of an accelerator or a device profile
+	AxisNovaWhitelist  EventAxis = "nova_whitelist" // whether Nova itself gives out an accelerator
+	AxisOptions        EventAxis = "options"        // the options of a backend
+	AxisPresence       EventAxis = "presence"       // whether a host shows a device, an accelerator or a handle
+	AxisProject        EventAxis = "project"        // the owner of an accelerator request
+	AxisProtected      EventAxis = "protected"      // why an accelerator must not be touched
+	AxisReported       EventAxis = "reported"       // the specs and attributes as the driver reports them
+	AxisSpecs          EventAxis = "specs"          // what an operator has set beside the reported specs
+	AxisState          EventAxis = "state"          // the state of a backend, an operation or an accelerator request
+	AxisSteps          EventAxis = "steps"          // the steps of an operation
+)
+
+// EventAxes returns every axis but those of the drift, of which each class has
+// its own (DriftClass.Axis).
+func EventAxes() []EventAxis {
+	return []EventAxis{
+		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
+		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisLifecycle, AxisName, AxisNovaWhitelist, AxisOptions, AxisPresence,
+		AxisProject, AxisProtected, AxisReported, AxisSpecs, AxisState, AxisSteps,
+	}
+}
+
+// driftAxisPrefix is how the axis of each class of drift begins.
+const driftAxisPrefix = "drift_"
+
+// Axis returns the axis of the events about differences of this class. Its
+// values are the difference in words, and empty while there is none.
+func (c DriftClass) Axis() EventAxis { return EventAxis(driftAxisPrefix + string(c)) }
+
+// Drift returns the class of drift that the axis belongs to; ok is false for any
+// other axis.
+func (a EventAxis) Drift() (class DriftClass, ok bool) {
+	text, ok := strings.CutPrefix(string(a), driftAxisPrefix)
+	return DriftClass(text), ok
+}
 
 // Event is one recorded change of one subject. Its Cursor gives its place in
 // the feed.
@@ -12,7 +70,7 @@ type Event struct {
 	Cursor    Cursor     `json:"cursor"`
 	Subject   Subject    `json:"subject"`
 	Host      string     `json:"host,omitempty"`
-	Axis      string     `json:"axis"` // what changed: lifecycle, administration, presence, holder, fence, claim, name, specs, state…
+	Axis      EventAxis  `json:"axis"`
 	From      string     `json:"from"`
 	To        string     `json:"to"`
 	Operation uuid.UUID  `json:"operation_id,omitzero"`

@@ -356,9 +356,9 @@ func TestHistory(t *testing.T) {
 				next = page.Links[0].Href
 			}
 		}
-		return slices.ContainsFunc(all, func(e cyborg.Event) bool { return e.Axis == "holder" && e.To == "host:h1" })
+		return slices.ContainsFunc(all, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisHolder && e.To == "host:h1" })
 	}, waitLimit, poll)
-	axes := map[string]bool{}
+	axes := map[cyborg.EventAxis]bool{}
 	ours := false
 	for i, event := range all {
 		axes[event.Axis] = true
@@ -367,7 +367,7 @@ func TestHistory(t *testing.T) {
 			require.NotEqual(t, all[i-1].Cursor, event.Cursor)
 		}
 	}
-	for _, axis := range []string{"presence", "lifecycle", "name", "claim", "holder"} {
+	for _, axis := range []cyborg.EventAxis{cyborg.AxisPresence, cyborg.AxisLifecycle, cyborg.AxisName, cyborg.AxisClaim, cyborg.AxisHolder} {
 		require.True(t, axes[axis], axis)
 	}
 	require.True(t, ours, "events name the request that caused them")
@@ -378,13 +378,13 @@ func TestHistory(t *testing.T) {
 	attach := all[len(all)-1].Operation
 	for path, also := range map[string]func(cyborg.Event) bool{
 		"/v1/devices/" + accelerator.DeviceUUID.String(): func(e cyborg.Event) bool { return e.Subject.Kind == cyborg.SubjectDevice },
-		"/v1/hosts/h1": func(e cyborg.Event) bool { return e.Axis == "boot" },
+		"/v1/hosts/h1": func(e cyborg.Event) bool { return e.Axis == cyborg.AxisBoot },
 		operationPath(attach): func(e cyborg.Event) bool {
 			return e.Subject.Kind == cyborg.SubjectOperation && e.To == string(cyborg.OperationSucceeded)
 		},
 	} {
 		events := read(path)
-		require.True(t, slices.ContainsFunc(events, func(e cyborg.Event) bool { return e.Axis == "holder" && e.To == "host:h1" }), path)
+		require.True(t, slices.ContainsFunc(events, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisHolder && e.To == "host:h1" }), path)
 		require.True(t, slices.ContainsFunc(events, also), path)
 	}
 	require.False(t, slices.ContainsFunc(read(operationPath(attach)), func(e cyborg.Event) bool { return e.Operation != attach }))

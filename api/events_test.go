@@ -122,9 +122,9 @@ func TestOperationEvents(t *testing.T) {
 	var states []string
 	for _, m := range all {
 		require.Equal(t, m.id, m.data.Cursor.String())
-		require.Equal(t, m.event, m.data.Axis)
+		require.Equal(t, m.event, string(m.data.Axis))
 		require.Equal(t, op.ID, m.data.Operation, "%+v", m)
-		if m.data.Axis == "state" && m.data.Subject.Kind == cyborg.SubjectOperation {
+		if m.data.Axis == cyborg.AxisState && m.data.Subject.Kind == cyborg.SubjectOperation {
 			states = append(states, m.data.To)
 		}
 	}

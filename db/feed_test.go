@@ -193,17 +193,17 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 	told := 0
 	for _, e := range events {
 		switch e.Axis {
-		case "steps", "reported", "options", "cancel", "a": // they tell of no state
+		case cyborg.AxisSteps, cyborg.AxisReported, cyborg.AxisOptions, cyborg.AxisCancel, "a": // they tell of no state
 			continue
 		}
 		thing := fmt.Sprint(e.Subject, e.Axis)
-		if e.Axis == "holder" {
+		if e.Axis == cyborg.AxisHolder {
 			thing += fmt.Sprint(e.Data["handle"])
 		}
 		if before, ok := value[thing]; ok {
 			told++
 			require.Equal(t, before, e.From, "%s, event %s", thing, e.Cursor)
-		} else if e.Axis == "specs" {
+		} else if e.Axis == cyborg.AxisSpecs {
 			require.Equal(t, "1", e.From)
 		} else {
 			require.Empty(t, e.From, "%s starts from nothing, event %s", thing, e.Cursor)
@@ -304,7 +304,7 @@ func TestEventsSayWhoAndWhy(t *testing.T) {
 		require.Equal(t, work.Operation, e.Operation)
 		require.Equal(t, "h1", e.Host)
 		require.NotZero(t, e.Time)
-		axes = append(axes, e.Axis+":"+e.To)
+		axes = append(axes, string(e.Axis)+":"+e.To)
 	}
 	require.Equal(t, []string{
 		"state:admitted", "claim:" + work.Operation.String(), "holder:host:h1 (unconfirmed)", "state:running", "steps:",

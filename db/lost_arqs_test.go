@@ -2,7 +2,6 @@ package db_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -209,7 +208,8 @@ func TestInstanceDriftIsTold(t *testing.T) {
 		require.NoError(t, err)
 		out := []string{}
 		for _, e := range events {
-			if at = e.Cursor; !strings.HasPrefix(e.Axis, "drift_") {
+			at = e.Cursor
+			if _, drift := e.Axis.Drift(); !drift {
 				continue
 			}
 			require.Equal(t, "h1", e.Host)

@@ -303,19 +303,20 @@ func (r *records) requireWithinTables(t *rapid.T, host string) {
 	require.NoError(t, err)
 	defer rows.Close()
 	for rows.Next() {
-		var axis, from, to string
+		var from, to string
+		var axis cyborg.EventAxis
 		require.NoError(t, rows.Scan(&axis, &from, &to))
-		allowed := map[string]func() bool{
-			"lifecycle": func() bool {
+		allowed := map[cyborg.EventAxis]func() bool{
+			cyborg.AxisLifecycle: func() bool {
 				return cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.Lifecycle(from), cyborg.Lifecycle(to))
 			},
-			"administration": func() bool {
+			cyborg.AxisAdministration: func() bool {
 				return cyborg.Allowed(cyborg.AdministrationTransitions(), cyborg.Administration(from), cyborg.Administration(to))
 			},
-			"presence": func() bool {
+			cyborg.AxisPresence: func() bool {
 				return cyborg.Allowed(cyborg.PresenceTransitions(), cyborg.Presence(from), cyborg.Presence(to))
 			},
-			"state": func() bool {
+			cyborg.AxisState: func() bool {
 				return cyborg.Allowed(cyborg.OperationTransitions(), cyborg.OperationState(from), cyborg.OperationState(to))
 			},
 		}[axis]()

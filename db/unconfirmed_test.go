@@ -160,12 +160,12 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	r.endOfFeed(t) // all of it can be read
 	history, err := r.Events(t.Context(), db.EventFilter{Operation: forced.Operation}, cyborg.Cursor{Transaction: 1}, 100)
 	require.NoError(t, err)
-	changes := map[string]string{}
+	changes := map[cyborg.EventAxis]string{}
 	for _, event := range history {
 		changes[event.Axis] = event.From + " → " + event.To
 	}
-	require.Equal(t, "host:h1 → ", changes["holder"])
-	require.Equal(t, " → "+unsettled, changes["fence"])
+	require.Equal(t, "host:h1 → ", changes[cyborg.AxisHolder])
+	require.Equal(t, " → "+unsettled, changes[cyborg.AxisFence])
 }
 
 // TestForceOfWhatIsInError: the accelerator is back in service once its host has settled the doubt, not before.

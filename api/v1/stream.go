@@ -164,7 +164,7 @@ func (s *stream) callerHasEnd(ctx context.Context) (bool, error) {
 
 // ends reports whether the event is the end of the stream's operation.
 func (s *stream) ends(event cyborg.Event) bool {
-	return s.operation != uuid.Nil && event.Axis == "state" && cyborg.OperationState(event.To).Ended() &&
+	return s.operation != uuid.Nil && event.Axis == cyborg.AxisState && cyborg.OperationState(event.To).Ended() &&
 		event.Subject == cyborg.Subject{Kind: cyborg.SubjectOperation, ID: s.operation.String()}
 }
 
@@ -217,7 +217,7 @@ func (s *stream) send(events []cyborg.Event) error {
 		if err != nil {
 			return cyborg.Errorf(cyborg.ErrInternal, "event %s does not marshal: %w", event.Cursor, err)
 		}
-		text.WriteString("id: " + event.Cursor.String() + "\nevent: " + event.Axis + "\ndata: ")
+		text.WriteString("id: " + event.Cursor.String() + "\nevent: " + string(event.Axis) + "\ndata: ")
 		text.Write(data)
 		text.WriteString("\n\n")
 	}

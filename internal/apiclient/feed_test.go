@@ -62,7 +62,7 @@ func TestEventsGoOnAfterABrokenConnectionWithoutLossOrRepeat(t *testing.T) {
 	var got []int64
 	for event, err := range client.Events(t.Context(), apiclient.EventFilter{Host: "h1"}, "", func(err error) { troubles = append(troubles, err) }) {
 		require.NoError(t, err)
-		require.Equal(t, "lifecycle", event.Axis)
+		require.Equal(t, cyborg.AxisLifecycle, event.Axis)
 		got = append(got, event.Cursor.Event)
 		if len(got) == all {
 			break

@@ -311,8 +311,8 @@ func TestDevicesAndHistory(t *testing.T) {
 	api.answers("GET /v1/devices", http.StatusOK, map[string]any{"device": []apiclient.Device{device}})
 	api.answers("GET /v1/devices/{uuid}", http.StatusOK, full)
 	api.answers("GET /v1/accelerators/{uuid}/history", http.StatusOK, map[string]any{"event": []cyborg.Event{
-		{Cursor: cyborg.Cursor{Transaction: 7, Event: 1}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: "lifecycle", To: "inactive", Time: noon},
-		{Cursor: cyborg.Cursor{Transaction: 8, Event: 2}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: "lifecycle", From: "inactive", To: "error", Data: cyborg.JSONObject{"reason": "it burns"}, Actor: "alice", Operation: operation, Time: noon},
+		{Cursor: cyborg.Cursor{Transaction: 7, Event: 1}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: cyborg.AxisLifecycle, To: "inactive", Time: noon},
+		{Cursor: cyborg.Cursor{Transaction: 8, Event: 2}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: cyborg.AxisLifecycle, From: "inactive", To: "error", Data: cyborg.JSONObject{"reason": "it burns"}, Actor: "alice", Operation: operation, Time: noon},
 	}})
 	var all strings.Builder
 	for _, line := range []string{"device list", "device show dddddddd", "accelerator history fast"} {

@@ -35,7 +35,7 @@ func operationID(event cyborg.Event) string {
 
 // changeText describes a change in a phrase.
 func changeText(event cyborg.Event) string {
-	text := event.Axis
+	text := string(event.Axis)
 	switch {
 	case event.From != "" && event.To != "":
 		text += ": " + event.From + " -> " + event.To

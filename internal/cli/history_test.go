@@ -114,7 +114,7 @@ func TestAnImageThatAReportBrought(t *testing.T) {
 	told := func(seen func(e *cyborg.Event)) string {
 		all := recorded(t)
 		for i := range all.Event {
-			if e := &all.Event[i]; e.Axis == "bitstream" && e.From != "" {
+			if e := &all.Event[i]; e.Axis == cyborg.AxisBitstream && e.From != "" {
 				seen(e)
 			}
 		}
@@ -163,23 +163,23 @@ func TestRetireIsASentence(t *testing.T) {
 func TestDriftIsASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
-	about := func(subject cyborg.Subject, transaction uint64, class, from, to string, data map[string]any) cyborg.Event {
+	about := func(subject cyborg.Subject, transaction uint64, class cyborg.DriftClass, from, to string, data map[string]any) cyborg.Event {
 		return cyborg.Event{
-			Subject: subject, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south", Axis: "drift_" + class, From: from, To: to,
+			Subject: subject, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south", Axis: class.Axis(), From: from, To: to,
 			Actor: "cyborg", Data: data,
 		}
 	}
 	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: all.Accelerator[0].UUID.String()}
 	provider := cyborg.Subject{Kind: cyborg.SubjectProvider, ID: uuid.NewString()}
 	drifted := feed{Accelerator: all.Accelerator, Event: []cyborg.Event{
-		about(accelerator, 1, "reserved", "", "0 of 2 FPGA are reserved, not 2", nil),
-		about(accelerator, 1, "reserved", "0 of 2 FPGA are reserved, not 2", "", map[string]any{"repaired": true}),
-		about(provider, 2, "orphan_provider", "", "vm has an allocation", map[string]any{"name": "south_x"}),
-		about(provider, 3, "orphan_provider", "vm has an allocation", "", map[string]any{"name": "south_x", "repaired": false}),
-		about(accelerator, 4, "instance_elsewhere", "", "it is on h9", map[string]any{"instance": "vm"}),
-		about(accelerator, 5, "instance_elsewhere", "it is on h9", "", map[string]any{"instance": "vm", "repaired": false}),
-		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 6, "nova_whitelist", "", "its file is gone", nil),
-		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 7, "nova_whitelist", "its file is gone", "", map[string]any{"repaired": false}),
+		about(accelerator, 1, cyborg.DriftReserved, "", "0 of 2 FPGA are reserved, not 2", nil),
+		about(accelerator, 1, cyborg.DriftReserved, "0 of 2 FPGA are reserved, not 2", "", map[string]any{"repaired": true}),
+		about(provider, 2, cyborg.DriftOrphanProvider, "", "vm has an allocation", map[string]any{"name": "south_x"}),
+		about(provider, 3, cyborg.DriftOrphanProvider, "vm has an allocation", "", map[string]any{"name": "south_x", "repaired": false}),
+		about(accelerator, 4, cyborg.DriftInstanceElsewhere, "", "it is on h9", map[string]any{"instance": "vm"}),
+		about(accelerator, 5, cyborg.DriftInstanceElsewhere, "it is on h9", "", map[string]any{"instance": "vm", "repaired": false}),
+		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 6, cyborg.DriftNovaWhitelist, "", "its file is gone", nil),
+		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 7, cyborg.DriftNovaWhitelist, "its file is gone", "", map[string]any{"repaired": false}),
 	}}
 	got := drifted.serve(t, func(cyborg.Event) bool { return true }).cyborg("host", "history", "south")
 	require.Zero(t, got.code, got.err)
@@ -202,8 +202,8 @@ func TestNewInMaintenanceIsASentence(t *testing.T) {
 	all := recorded(t)
 	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: all.Accelerator[0].UUID.String()}
 	appeared := feed{Accelerator: all.Accelerator, Event: []cyborg.Event{
-		{Subject: accelerator, Host: "south", Axis: "presence", To: "present", Actor: "agent"},
-		{Subject: accelerator, Host: "south", Axis: "administration", To: "maintaining", Actor: "agent", Data: map[string]any{"reason": "cleaning"}},
+		{Subject: accelerator, Host: "south", Axis: cyborg.AxisPresence, To: "present", Actor: "agent"},
+		{Subject: accelerator, Host: "south", Axis: cyborg.AxisAdministration, To: "maintaining", Actor: "agent", Data: map[string]any{"reason": "cleaning"}},
 	}}
 	got := appeared.serve(t, func(cyborg.Event) bool { return true }).cyborg("host", "history", "south")
 	require.Zero(t, got.code, got.err)
@@ -219,8 +219,8 @@ func TestOneClauseForMany(t *testing.T) {
 		device := cyborg.Subject{Kind: cyborg.SubjectDevice, ID: uuid.NewString()}
 		data := map[string]any{"identity": identity}
 		appeared.Event = append(appeared.Event,
-			cyborg.Event{Subject: device, Host: "south", Axis: "presence", To: "present", Actor: "agent", Data: data},
-			cyborg.Event{Subject: device, Host: "south", Axis: "backend", To: "fake", Actor: "agent", Data: data})
+			cyborg.Event{Subject: device, Host: "south", Axis: cyborg.AxisPresence, To: "present", Actor: "agent", Data: data},
+			cyborg.Event{Subject: device, Host: "south", Axis: cyborg.AxisBackend, To: "fake", Actor: "agent", Data: data})
 	}
 	got := appeared.serve(t, func(cyborg.Event) bool { return true }).cyborg("host", "history", "south")
 	require.Zero(t, got.code, got.err)
@@ -254,9 +254,9 @@ func TestAForgottenHostHasNotRebooted(t *testing.T) {
 	host := cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}
 	backend := cyborg.Subject{Kind: cyborg.SubjectBackend, ID: "south/fake"}
 	forgotten := feed{Accelerator: recorded(t).Accelerator, Event: []cyborg.Event{
-		{Subject: backend, Host: "south", Axis: "state", From: "ok", Actor: "alice"},
-		{Subject: backend, Host: "south", Axis: "driver", From: "fake", Actor: "alice"},
-		{Subject: host, Host: "south", Axis: "boot", From: "b1", Actor: "alice"},
+		{Subject: backend, Host: "south", Axis: cyborg.AxisState, From: "ok", Actor: "alice"},
+		{Subject: backend, Host: "south", Axis: cyborg.AxisDriver, From: "fake", Actor: "alice"},
+		{Subject: host, Host: "south", Axis: cyborg.AxisBoot, From: "b1", Actor: "alice"},
 	}}
 	got := forgotten.serve(t, func(cyborg.Event) bool { return true }).cyborg("host", "history", "south")
 	require.Zero(t, got.code, got.err)

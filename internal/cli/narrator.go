@@ -41,7 +41,7 @@ func (n *narrator) describe(events []cyborg.Event) []sentence {
 	groups := map[string][]cyborg.Event{}
 	for _, event := range events {
 		event.Operation = n.operationOf(event)
-		if event.Axis == "name" && n.names[event.Subject.ID] == "" {
+		if event.Axis == cyborg.AxisName && n.names[event.Subject.ID] == "" {
 			n.names[event.Subject.ID] = event.To // the last name of an accelerator that is gone
 		}
 
@@ -79,7 +79,7 @@ func (n *narrator) describe(events []cyborg.Event) []sentence {
 // recorded without an operation, and is assigned to it here by the time and the
 // accelerator.
 func (n *narrator) operationOf(event cyborg.Event) uuid.UUID {
-	if event.Axis != "bitstream" || event.Operation != uuid.Nil || person(event.Actor) {
+	if event.Axis != cyborg.AxisBitstream || event.Operation != uuid.Nil || person(event.Actor) {
 		return event.Operation
 	}
 
@@ -245,13 +245,13 @@ func (n *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 	text := func(key string) string { text, _ := event.Data[key].(string); return text }
 
 	switch event.Axis {
-	case "presence":
+	case cyborg.AxisPresence:
 		// A handle comes and goes with its accelerator.
 		if event.Subject.Kind == cyborg.SubjectHandle && hasPresenceOf(text("accelerator"), group) {
 			return ""
 		}
 		return presenceClause(event)
-	case "boot":
+	case cyborg.AxisBoot:
 		switch "" {
 		case from:
 			return "registered"
@@ -260,38 +260,38 @@ func (n *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 		}
 		return "rebooted"
 
-	case "name":
+	case cyborg.AxisName:
 		if from == "" {
 			return ""
 		}
 		return fmt.Sprintf("changed its name from %s to %s", from, to)
 
-	case "lifecycle":
+	case cyborg.AxisLifecycle:
 		return lifecycleClause(from, to, text("reason"))
 
-	case "device":
+	case cyborg.AxisDevice:
 		return fmt.Sprintf("moved from device %s to %s", short(from), short(to))
 
-	case "backend":
+	case cyborg.AxisBackend:
 		if from == "" {
 			return "came with backend " + to
 		}
 		return fmt.Sprintf("moved from backend %s to %s", from, to)
 
-	case "accelerator":
+	case cyborg.AxisAccelerator:
 		return fmt.Sprintf("moved from %s to %s", n.accelerator(from), n.accelerator(to))
 
-	case "reported":
+	case cyborg.AxisReported:
 		return "reported other abilities"
 
-	case "specs":
+	case cyborg.AxisSpecs:
 		set, err := json.Marshal(event.Data)
 		if err != nil {
 			return "set the specs of " + subjectPlaceholder
 		}
 		return "set the specs of " + subjectPlaceholder + " to " + string(set)
 
-	case "nova_whitelist":
+	case cyborg.AxisNovaWhitelist:
 		switch "" {
 		case from:
 			return "got into the whitelist of Nova"
@@ -300,19 +300,19 @@ func (n *narrator) clause(event cyborg.Event, group []cyborg.Event) string {
 		}
 		return "got other tags in the whitelist of Nova"
 
-	case "options":
+	case cyborg.AxisOptions:
 		return "got other options"
 
-	case "driver":
+	case cyborg.AxisDriver:
 		if from == "" || to == "" {
 			return ""
 		}
 		return fmt.Sprintf("changed from driver %s to %s", from, to)
 
-	case "holder":
+	case cyborg.AxisHolder:
 		return holderClause(from, to, text("identity"))
 
-	case "state":
+	case cyborg.AxisState:
 		return stateClause(event)
 	}
 
@@ -326,7 +326,7 @@ func useClause(event cyborg.Event, group []cyborg.Event) string {
 	text := func(key string) string { text, _ := event.Data[key].(string); return text }
 
 	switch event.Axis {
-	case "administration":
+	case cyborg.AxisAdministration:
 		switch {
 		case from == "" && to == string(cyborg.AdministrationMaintaining):
 			return "began in maintenance, with all else of the device: " + text("reason")
@@ -339,19 +339,19 @@ func useClause(event cyborg.Event, group []cyborg.Event) string {
 		}
 		return "came out of maintenance, whose time was over"
 
-	case "fence":
+	case cyborg.AxisFence:
 		if to == "" {
 			return "opened to new work again"
 		}
 		return "closed to new work: " + to
 
-	case "bitstream":
+	case cyborg.AxisBitstream:
 		if from == "" && hasPresenceOf(event.Subject.ID, group) {
 			return ""
 		}
 		return fmt.Sprintf("showed image %s instead of %s", cmp.Or(to, "none"), cmp.Or(from, "none"))
 
-	case "health":
+	case cyborg.AxisHealth:
 		if event.Subject.Kind == cyborg.SubjectAccelerator {
 			if to == "" {
 				return ""
@@ -367,15 +367,15 @@ func useClause(event cyborg.Event, group []cyborg.Event) string {
 		}
 		return "may be lost to instance " + text("instance") + ", because the host has booted"
 
-	case "protected":
+	case cyborg.AxisProtected:
 		if to == "" {
 			return "lost its protection"
 		}
 		return "came under protection: " + to
 	}
 
-	if class, ok := strings.CutPrefix(event.Axis, "drift_"); ok {
-		return driftClause(event, strings.ReplaceAll(class, "_", " "))
+	if class, ok := event.Axis.Drift(); ok {
+		return driftClause(event, strings.ReplaceAll(string(class), "_", " "))
 	}
 
 	return ""
@@ -393,7 +393,7 @@ func driftClause(event cyborg.Event, class string) string {
 	}
 
 	switch {
-	case event.Subject.Kind == cyborg.SubjectHost && event.Axis == "drift_"+string(cyborg.DriftNovaWhitelist):
+	case event.Subject.Kind == cyborg.SubjectHost && event.Axis == cyborg.DriftNovaWhitelist.Axis():
 		if event.To != "" {
 			return "differed from what was written: " + event.To
 		}
@@ -443,7 +443,7 @@ func holderClause(from, to, handle string) string {
 // appearing or disappearing. That event's sentence covers the lesser ones.
 func hasPresenceOf(id string, group []cyborg.Event) bool {
 	return slices.ContainsFunc(group, func(e cyborg.Event) bool {
-		return e.Axis == "presence" && e.Subject.Kind == cyborg.SubjectAccelerator && e.Subject.ID == id
+		return e.Axis == cyborg.AxisPresence && e.Subject.Kind == cyborg.SubjectAccelerator && e.Subject.ID == id
 	})
 }
 

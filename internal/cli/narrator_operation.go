@@ -71,7 +71,7 @@ func (n *narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 // which the operation's own sentence does not say.
 func (n *narrator) sideEffects(events []cyborg.Event) string {
 	presence := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
-		return e.Axis != "presence" || e.Subject.Kind == cyborg.SubjectHandle
+		return e.Axis != cyborg.AxisPresence || e.Subject.Kind == cyborg.SubjectHandle
 	})
 	for i := range presence {
 		presence[i].Actor = "" // the sentence names the actor already
@@ -88,7 +88,7 @@ func (n *narrator) sideEffects(events []cyborg.Event) string {
 // cancelledBy names who cancelled an operation, where the events have it.
 func cancelledBy(events []cyborg.Event) string {
 	for _, event := range events {
-		if event.Axis == "cancel" && event.Actor != "" {
+		if event.Axis == cyborg.AxisCancel && event.Actor != "" {
 			return event.Actor + " cancelled"
 		}
 	}
@@ -137,7 +137,7 @@ func (n *narrator) verbPhrases(o apiclient.Operation, events []cyborg.Event) (di
 		if image.WholeDevice {
 			rest += ", the whole device"
 		}
-		if i := slices.IndexFunc(events, func(e cyborg.Event) bool { return e.Axis == "bitstream" && e.From != "" }); i >= 0 {
+		if i := slices.IndexFunc(events, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisBitstream && e.From != "" }); i >= 0 {
 			rest += ", over " + events[i].From
 		}
 		return both("programmed", "program", "%s", rest)
@@ -216,7 +216,7 @@ func formerHolders(o apiclient.Operation, events []cyborg.Event) string {
 
 	var from []string
 	for _, event := range events {
-		if name := holderPhrase(event.From); event.Axis == "holder" && name != "" && !slices.Contains(from, name) {
+		if name := holderPhrase(event.From); event.Axis == cyborg.AxisHolder && name != "" && !slices.Contains(from, name) {
 			from = append(from, name)
 		}
 	}
@@ -233,7 +233,7 @@ func handlesOf(events []cyborg.Event) string {
 	var handles []string
 	for _, event := range events {
 		identity, _ := event.Data["identity"].(string)
-		if event.Axis == "holder" && identity != "" && !slices.Contains(handles, identity) {
+		if event.Axis == cyborg.AxisHolder && identity != "" && !slices.Contains(handles, identity) {
 			handles = append(handles, identity)
 		}
 	}

@@ -115,9 +115,11 @@ func (k *checker) records(ctx context.Context, read func(conn *pgx.Conn) error) 
 
 // event is one row of the feed.
 type event struct {
-	cursor                  cyborg.Cursor
-	subject, axis, from, to string
-	handle, operation       string
+	cursor            cyborg.Cursor
+	subject           string
+	axis              cyborg.EventAxis
+	from, to          string
+	handle, operation string
 }
 
 // feed reads the whole feed in its order, and finds where it contradicts itself: each change of each axis of each thing
@@ -145,15 +147,15 @@ func (k *checker) feed(ctx context.Context) (events []event, err error) {
 	}
 	now := map[string]string{}
 	for _, e := range events {
-		if e.from == "" && e.to == "" || e.axis == "cancel" { // what they carry is in their data, or is no state
+		if e.from == "" && e.to == "" || e.axis == cyborg.AxisCancel { // what they carry is in their data, or is no state
 			continue
 		}
-		axis := e.subject + " " + e.axis
-		if e.axis == "holder" { // of each handle of the accelerator
+		axis := e.subject + " " + string(e.axis)
+		if e.axis == cyborg.AxisHolder { // of each handle of the accelerator
 			axis += " " + e.handle
 		}
 		was, known := now[axis]
-		if was != e.from && (known || e.axis != "specs" && e.axis != "project") { // those begin at a version, and at who made it
+		if was != e.from && (known || e.axis != cyborg.AxisSpecs && e.axis != cyborg.AxisProject) { // those begin at a version, and at who made it
 			return nil, fmt.Errorf("event %s changes %s from %q to %q, and it was %q", e.cursor, axis, e.from, e.to, was)
 		}
 		now[axis] = e.to
@@ -227,7 +229,7 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 	case a.kind == cyborg.OperationAttach && a.what == "attach":
 		holder := string(a.holder.Kind) + ":" + a.holder.ID
 		for _, e := range events {
-			if e.axis == "holder" && e.to == holder && e.operation == op.id.String() {
+			if e.axis == cyborg.AxisHolder && e.to == holder && e.operation == op.id.String() {
 				return nil
 			}
 		}

@@ -112,23 +112,23 @@ func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) e
 	// now holds the value of each axis as the events before have left it.
 	now := map[string]string{}
 	for _, event := range events {
-		if event.Axis == "reported" || event.Subject.Kind == cyborg.SubjectOperation {
+		if event.Axis == cyborg.AxisReported || event.Subject.Kind == cyborg.SubjectOperation {
 			continue // these carry their content in Data, not in From and To
 		}
 
 		axis := fmt.Sprintf("%s of %s %s", event.Axis, event.Subject.Kind, event.Subject.ID)
-		if event.Axis == "holder" {
+		if event.Axis == cyborg.AxisHolder {
 			axis = fmt.Sprintf("holder %v", event.Data["handle"])
 		}
 
-		if before, known := now[axis]; before != event.From && (known || event.Axis != "specs") { // the first event of specs begins at a version, not at ""
+		if before, known := now[axis]; before != event.From && (known || event.Axis != cyborg.AxisSpecs) { // the first event of specs begins at a version, not at ""
 			return fmt.Errorf("event %v changes %s from %q, which was %q", event.Cursor, axis, event.From, now[axis])
 		}
 
 		// A handle that changes hands without being free in between was given to two
 		// holders.
 		from, to := strings.TrimSuffix(event.From, unconfirmed), strings.TrimSuffix(event.To, unconfirmed)
-		if event.Axis == "holder" && from != "" && to != "" && from != to {
+		if event.Axis == cyborg.AxisHolder && from != "" && to != "" && from != to {
 			return fmt.Errorf("event %v hands handle %v from %s to %s, and it was never free", event.Cursor, event.Data["handle"], from, to)
 		}
 
@@ -137,12 +137,12 @@ func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) e
 
 	// At rest no operation claims the accelerator, so the claim is empty. A fence
 	// may remain.
-	recorded := map[string]string{
-		"lifecycle": string(a.Lifecycle), "administration": string(a.Admin), "presence": string(a.Presence),
-		"name": a.Name, "bitstream": a.BitstreamID, "claim": "", "fence": "",
+	recorded := map[cyborg.EventAxis]string{
+		cyborg.AxisLifecycle: string(a.Lifecycle), cyborg.AxisAdministration: string(a.Admin), cyborg.AxisPresence: string(a.Presence),
+		cyborg.AxisName: a.Name, cyborg.AxisBitstream: a.BitstreamID, cyborg.AxisClaim: "", cyborg.AxisFence: "",
 	}
 	if a.Fence != nil {
-		recorded["fence"] = a.Fence.Reason
+		recorded[cyborg.AxisFence] = a.Fence.Reason
 	}
 
 	for axis, value := range recorded {

@@ -356,17 +356,17 @@ func followEvents(t *testing.T, p terminal) {
 	require.NoError(t, cmd.Start())
 	p.types(exitOK, "accelerator", "maintain", "alpha", "--reason", "the last change")
 	p.types(exitOK, "accelerator", "enable", "alpha")
-	var axes []string
+	var axes []cyborg.EventAxis
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var event cyborg.Event
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &event))
 		axes = append(axes, event.Axis)
-		if event.Axis == "administration" && len(axes) > 1 && strings.Contains(string(lines.Bytes()), "the last change") {
+		if event.Axis == cyborg.AxisAdministration && len(axes) > 1 && strings.Contains(string(lines.Bytes()), "the last change") {
 			break
 		}
 	}
-	require.Contains(t, axes, "lifecycle", "it began at the beginning")
+	require.Contains(t, axes, cyborg.AxisLifecycle, "it began at the beginning")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	for lines.Scan() { // until it has ended
 	}

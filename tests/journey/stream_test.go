@@ -327,10 +327,10 @@ func TestStreamsOverKills(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, status, op)
 	id := op["id"].(string)
 	ready := reader("/v1/events?accelerator="+a.UUID.String(), func(r received) bool {
-		return r.event.Axis != "lifecycle" || r.event.To != string(cyborg.LifecycleReady)
+		return r.event.Axis != cyborg.AxisLifecycle || r.event.To != string(cyborg.LifecycleReady)
 	})
 	ended := reader(headers.Get("Location")+"/events", func(r received) bool {
-		return r.event.Axis != "state" || !cyborg.OperationState(r.event.To).Ended()
+		return r.event.Axis != cyborg.AxisState || !cyborg.OperationState(r.event.To).Ended()
 	})
 
 	for i := range 3 {
@@ -373,7 +373,7 @@ func TestStreamsOverKills(t *testing.T) {
 	require.Equal(t, string(cyborg.LifecycleReady), last.To)
 	require.Equal(t, id, last.Operation.String())
 	rounds := only(func(e cyborg.Event) bool {
-		return e.Subject.ID == cards[1].UUID.String() && e.Axis == "administration" && e.From != ""
+		return e.Subject.ID == cards[1].UUID.String() && e.Axis == cyborg.AxisAdministration && e.From != ""
 	})
 	require.Len(t, rounds, 6, "three times out of use and back")
 }

@@ -173,13 +173,13 @@ func (h *history) hints(events []cyborg.Event) hints {
 	for _, e := range events {
 		at := e.Time.Sub(h.began)
 		switch {
-		case e.Axis == "claim" && e.From == "":
+		case e.Axis == cyborg.AxisClaim && e.From == "":
 			out[hint{name: "admit", operation: e.Operation}] = at
-		case e.Axis == "claim":
+		case e.Axis == cyborg.AxisClaim:
 			out[hint{name: "end", operation: e.Operation}] = at
-		case e.Axis == "state" && e.To == string(cyborg.OperationRunning):
+		case e.Axis == cyborg.AxisState && e.To == string(cyborg.OperationRunning):
 			out[hint{name: "begin", operation: e.Operation}] = at
-		case e.Axis == "specs", e.Axis == "administration", e.Axis == "cancel":
+		case e.Axis == cyborg.AxisSpecs, e.Axis == cyborg.AxisAdministration, e.Axis == cyborg.AxisCancel:
 			out[hint{requestID: e.RequestID}] = at
 		}
 	}
