@@ -49,6 +49,9 @@ type Holder struct {
 	ID   string     `json:"id"`
 }
 
+// String names the holder for people: "instance 5f5f…".
+func (h Holder) String() string { return string(h.Kind) + " " + h.ID }
+
 // Host is a machine with an agent.
 type Host struct {
 	// Name is the only identity of a host. It is the name that Placement and Nova

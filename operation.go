@@ -89,5 +89,16 @@ type Operation struct {
 	EndedAt   time.Time      `json:"ended_at,omitzero"`
 }
 
+// Accelerator returns the id of the first accelerator among the subjects, which
+// is the one that the operation was requested for; "" where there is none.
+func (o *Operation) Accelerator() string {
+	for _, subject := range o.Subjects {
+		if subject.Kind == SubjectAccelerator {
+			return subject.ID
+		}
+	}
+	return ""
+}
+
 // WorkflowID returns the id of the operation's workflow: <kind>/<operation id>.
 func (o *Operation) WorkflowID() string { return string(o.Kind) + "/" + o.ID.String() }

@@ -3,7 +3,6 @@ package workflows
 import (
 	"context"
 	"errors"
-	"slices"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
@@ -133,9 +132,8 @@ func searchAttributes(op cyborg.Operation) temporal.SearchAttributes {
 // accelerator and the host.
 func summary(op cyborg.Operation) string {
 	text := string(op.Kind)
-	i := slices.IndexFunc(op.Subjects, func(s cyborg.Subject) bool { return s.Kind == cyborg.SubjectAccelerator })
-	if i >= 0 {
-		text += " " + op.Subjects[i].ID
+	if id := op.Accelerator(); id != "" {
+		text += " " + id
 	}
 
 	if op.Host != "" {

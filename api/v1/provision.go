@@ -105,11 +105,8 @@ func (a *API) showSubject(w http.ResponseWriter, r *http.Request, op cyborg.Oper
 
 // acceleratorOf returns the accelerator on which an operation works.
 func acceleratorOf(op cyborg.Operation) (uuid.UUID, error) {
-	for _, subject := range op.Subjects {
-		if subject.Kind == cyborg.SubjectAccelerator {
-			return uuid.Parse(subject.ID)
-		}
+	if id := op.Accelerator(); id != "" {
+		return uuid.Parse(id)
 	}
-
 	return uuid.Nil, cyborg.Errorf(cyborg.ErrInternal, "operation %s is about no accelerator", op.ID)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/history"
 )
 
 // eventColumns are the columns of a history with --events.
@@ -16,7 +17,7 @@ func eventColumns() []column[cyborg.Event] {
 	return []column[e]{
 		{title: "Time", key: "time", value: func(x e) any { return x.Time }},
 		{title: "Subject", key: "subject", value: func(x e) any { return x.Subject }, text: func(x e) string { return string(x.Subject.Kind) + " " + x.Subject.ID }},
-		{title: "Change", key: "change", value: func(x e) any { return changeText(x) }},
+		{title: "Change", key: "change", value: func(x e) any { return history.Change(x) }},
 		{title: "Actor", key: "actor", value: func(x e) any { return x.Actor }},
 		{title: "Operation", key: "operation_id", value: func(x e) any { return x.Operation }, text: operationID},
 		{title: hostTitle, key: hostKey, value: func(x e) any { return x.Host }, long: true},
@@ -31,25 +32,6 @@ func operationID(event cyborg.Event) string {
 		return ""
 	}
 	return event.Operation.String()
-}
-
-// changeText describes a change in a phrase.
-func changeText(event cyborg.Event) string {
-	text := string(event.Axis)
-	switch {
-	case event.From != "" && event.To != "":
-		text += ": " + event.From + " -> " + event.To
-	case event.To != "":
-		text += ": " + event.To
-	case event.From != "":
-		text += ": " + event.From + " -> none"
-	}
-
-	if reason, ok := event.Data["reason"].(string); ok && reason != "" {
-		text += note(reason)
-	}
-
-	return text
 }
 
 // eventsCommand is `cyborg events`.
@@ -123,7 +105,7 @@ func (p *printer) event(event cyborg.Event) error {
 		return p.write(string(line) + "\n")
 	}
 
-	line := fmt.Sprintf("%s %s %s %s", timeText(event.Time), event.Subject.Kind, event.Subject.ID, changeText(event))
+	line := fmt.Sprintf("%s %s %s %s", timeText(event.Time), event.Subject.Kind, event.Subject.ID, history.Change(event))
 	if event.Actor != "" {
 		line += " by " + event.Actor
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/history"
 )
 
 // past is the source of one history.
@@ -60,8 +61,8 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 			return printList(p, events, eventColumns(), false)
 		}
 
-		n := narrator{subject: about.subject, names: map[string]string{}}
-		if n.operations, err = operationsOf(ctx, client, events); err != nil {
+		n := history.Narrator{Subject: about.subject, Names: map[string]string{}}
+		if n.Operations, err = operationsOf(ctx, client, events); err != nil {
 			return err
 		}
 
@@ -71,11 +72,11 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 				if err != nil {
 					return err
 				}
-				n.names[a.UUID.String()] = a.Name
+				n.Names[a.UUID.String()] = a.Name
 			}
 		}
 
-		return p.sentences(n.describe(events))
+		return p.sentences(n.Sentences(events))
 	}
 
 	return cmd
@@ -83,13 +84,13 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 
 // operationsOf reads the operations that the events belong to, by id. An
 // operation that the API no longer keeps is left out.
-func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg.Event) (map[uuid.UUID]apiclient.Operation, error) {
+func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg.Event) (map[uuid.UUID]cyborg.Operation, error) {
 	var ids []uuid.UUID
-	known := map[uuid.UUID]apiclient.Operation{}
+	known := map[uuid.UUID]cyborg.Operation{}
 	for _, event := range events {
 		if _, ok := known[event.Operation]; !ok && event.Operation != uuid.Nil {
 			// The empty operation marks an id that is in ids already.
-			known[event.Operation] = apiclient.Operation{}
+			known[event.Operation] = cyborg.Operation{}
 			ids = append(ids, event.Operation)
 		}
 	}
@@ -100,7 +101,7 @@ func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg
 			if err != nil {
 				return nil, err
 			}
-			known[operation.ID] = operation
+			known[operation.ID] = operation.Operation
 		}
 	}
 
@@ -109,13 +110,13 @@ func operationsOf(ctx context.Context, client *apiclient.Client, events []cyborg
 
 // sentences prints one sentence after the other, each with its time before it,
 // wrapped to the terminal.
-func (p *printer) sentences(all []sentence) error {
+func (p *printer) sentences(all []history.Sentence) error {
 	const stamp = "2006-01-02 15:04:05"
 	indent := strings.Repeat(" ", len(stamp)+2)
 
 	var out strings.Builder
 	for _, one := range all {
-		wrapped := clean(one.text)
+		wrapped := clean(one.Text)
 		if width := p.shell.outWidth(); width > len(indent)+20 {
 			wrapped = text.WrapSoft(wrapped, width-len(indent)-1)
 		}
@@ -125,7 +126,7 @@ func (p *printer) sentences(all []sentence) error {
 			lines[i] = strings.TrimRight(lines[i], " ")
 		}
 
-		out.WriteString(one.at.UTC().Format(stamp) + "  " + strings.Join(lines, "\n"+indent) + "\n")
+		out.WriteString(one.At.UTC().Format(stamp) + "  " + strings.Join(lines, "\n"+indent) + "\n")
 	}
 
 	return p.write(out.String())

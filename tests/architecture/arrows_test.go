@@ -64,6 +64,7 @@ func TestArrows(t *testing.T) {
 		"the configuration":     {[]string{"./internal/config"}, [][]string{temporal, records, hostParts, serverParts}},
 		"OpenStack":             {[]string{"./internal/openstack/..."}, [][]string{temporal, records, hostParts, serverParts, {module + "/workflows"}}},
 		"the command line":      {[]string{"./internal/cli"}, [][]string{temporal, records, hostParts, serverParts, {module + "/workflows"}}},
+		"the sentences":         {[]string{"./internal/history"}, [][]string{temporal, records, hostParts, serverParts, {module + "/workflows", module + "/internal/apiclient", module + "/internal/cli"}}},
 		"the client of the API": {[]string{"./internal/apiclient"}, [][]string{temporal, records, hostParts, serverParts}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,302 @@
+package history
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// change is an event for which a clause is needed.
+type change struct {
+	cyborg.Event
+
+	narrator *Narrator
+	group    []cyborg.Event // all that is told in the same sentence
+}
+
+// text returns a text of the event's data, or "".
+func (c change) text(key string) string {
+	text, _ := c.Data[key].(string)
+	return text
+}
+
+// clauseTable has a function for each axis. It says what changed, in words that
+// fit one subject and several. It returns "" where the event needs no words,
+// because another event of the group says the same.
+var clauseTable = map[cyborg.EventAxis]func(c change) string{
+	cyborg.AxisAccelerator:    acceleratorClause,
+	cyborg.AxisAdministration: administrationClause,
+	cyborg.AxisAttributes:     unsaid,
+	cyborg.AxisBackend:        backendClause,
+	cyborg.AxisBitstream:      bitstreamClause,
+	cyborg.AxisBoot:           bootClause,
+	cyborg.AxisCancel:         unsaid, // the sentence of the operation says who cancelled it
+	cyborg.AxisClaim:          unsaid, // the sentence of the operation says enough
+	cyborg.AxisDevice:         deviceClause,
+	cyborg.AxisDriver:         driverClause,
+	cyborg.AxisFence:          fenceClause,
+	cyborg.AxisHealth:         healthClause,
+	cyborg.AxisHolder:         holderClause,
+	cyborg.AxisLifecycle:      lifecycleClause,
+	cyborg.AxisName:           nameClause,
+	cyborg.AxisNovaWhitelist:  novaWhitelistClause,
+	cyborg.AxisOptions:        func(change) string { return "got other options" },
+	cyborg.AxisPresence:       presenceClause,
+	cyborg.AxisProject:        unsaid,
+	cyborg.AxisProtected:      protectedClause,
+	cyborg.AxisReported:       func(change) string { return "reported other abilities" },
+	cyborg.AxisSpecs:          specsClause,
+	cyborg.AxisState:          stateClause,
+	cyborg.AxisSteps:          unsaid, // the sentence of the operation says which ones were undone
+}
+
+// clauseOf returns the clause of a change. It returns "" also for an axis that
+// only a newer server has.
+func clauseOf(c change) string {
+	if class, ok := c.Axis.Drift(); ok {
+		return driftClause(c, class)
+	}
+	if clause, ok := clauseTable[c.Axis]; ok {
+		return clause(c)
+	}
+	return ""
+}
+
+// unsaid is of axes whose events need no words.
+func unsaid(change) string { return "" }
+
+func acceleratorClause(c change) string {
+	return fmt.Sprintf("moved from %s to %s", c.narrator.accelerator(c.From), c.narrator.accelerator(c.To))
+}
+
+func administrationClause(c change) string {
+	switch {
+	case c.From == "" && c.To == string(cyborg.AdministrationMaintaining):
+		return "began in maintenance, with all else of the device: " + c.text("reason")
+	case c.To == string(cyborg.AdministrationMaintaining):
+		return "put " + subjectPlaceholder + " into maintenance" + untilText(c.text("until")) + ": " + c.text("reason")
+	case c.From == "":
+		return ""
+	case person(c.Actor):
+		return "took " + subjectPlaceholder + " out of maintenance"
+	}
+
+	return "came out of maintenance, whose time was over"
+}
+
+// untilText formats the end of a maintenance, and returns "" where none is
+// recorded.
+func untilText(until string) string {
+	at, err := time.Parse(time.RFC3339, until)
+	if err != nil {
+		return ""
+	}
+	return " until " + at.UTC().Format(time.RFC3339)
+}
+
+func backendClause(c change) string {
+	if c.From == "" {
+		return "came with backend " + c.To
+	}
+	return fmt.Sprintf("moved from backend %s to %s", c.From, c.To)
+}
+
+func bitstreamClause(c change) string {
+	if c.From == "" && hasPresenceOf(c.Subject.ID, c.group) {
+		return ""
+	}
+	return fmt.Sprintf("showed image %s instead of %s", cmp.Or(c.To, "none"), cmp.Or(c.From, "none"))
+}
+
+func bootClause(c change) string {
+	switch "" {
+	case c.From:
+		return "registered"
+	case c.To:
+		return "was forgotten"
+	}
+	return "rebooted"
+}
+
+func deviceClause(c change) string {
+	return fmt.Sprintf("moved from device %s to %s", short(c.From), short(c.To))
+}
+
+func driverClause(c change) string {
+	if c.From == "" || c.To == "" {
+		return ""
+	}
+	return fmt.Sprintf("changed from driver %s to %s", c.From, c.To)
+}
+
+func fenceClause(c change) string {
+	if c.To == "" {
+		return "opened to new work again"
+	}
+	return "closed to new work: " + c.To
+}
+
+// healthClause describes what was lost when the host booted. Of an accelerator
+// request the event of its handle says it, with the instance.
+func healthClause(c change) string {
+	switch {
+	case c.Subject.Kind == cyborg.SubjectAccelerator && c.To != "":
+		return "lost its image " + c.text("bitstream_id") + " when the host booted"
+	case c.Subject.Kind != cyborg.SubjectHandle:
+		return ""
+	case c.To == "":
+		return "came out of doubt for instance " + c.text("instance")
+	}
+
+	return "may be lost to instance " + c.text("instance") + ", because the host has booted"
+}
+
+// holderClause describes how a handle changed hands. A change of the note
+// "(unconfirmed)" alone is not worth a sentence.
+func holderClause(c change) string {
+	from, to, handle := holderPhrase(c.From), holderPhrase(c.To), c.text("identity")
+	switch {
+	case c.From == "":
+		return fmt.Sprintf("went to %s (%s)", to, handle)
+	case c.To == "":
+		return fmt.Sprintf("came back from %s (%s)", from, handle)
+	case from == to:
+		return ""
+	}
+
+	return fmt.Sprintf("went from %s to %s (%s)", from, to, handle)
+}
+
+// lifecycleClause leaves the steps of a provision to the sentence about its
+// operation.
+func lifecycleClause(c change) string {
+	switch cyborg.Lifecycle(c.To) {
+	case cyborg.LifecycleError:
+		return "went into error: " + c.text("reason")
+	case cyborg.LifecycleReady:
+		return "came into service"
+	case cyborg.LifecycleInactive:
+		if c.From == "" {
+			return ""
+		}
+		return "left service"
+	case cyborg.LifecycleInstalling:
+		return ""
+	}
+
+	return "became " + c.To
+}
+
+func nameClause(c change) string {
+	if c.From == "" {
+		return ""
+	}
+	return fmt.Sprintf("changed its name from %s to %s", c.From, c.To)
+}
+
+func novaWhitelistClause(c change) string {
+	switch "" {
+	case c.From:
+		return "got into the whitelist of Nova"
+	case c.To:
+		return "left the whitelist of Nova"
+	}
+	return "got other tags in the whitelist of Nova"
+}
+
+// presenceClause describes appearing and disappearing. A handle comes and goes with
+// its accelerator.
+func presenceClause(c change) string {
+	if c.Subject.Kind == cyborg.SubjectHandle && hasPresenceOf(c.text("accelerator"), c.group) {
+		return ""
+	}
+
+	where := ""
+	if c.Host != "" {
+		where = " on " + c.Host
+	}
+
+	switch {
+	case c.From == "" && c.To == string(cyborg.PresencePresent):
+		return "appeared" + where
+	case c.To == string(cyborg.PresenceMissing):
+		return "vanished" + strings.Replace(where, " on ", " from ", 1)
+	case c.To == string(cyborg.PresencePresent):
+		return "came back" + where
+	}
+
+	return "left the records"
+}
+
+// hasPresenceOf reports whether the group has an event about an accelerator's
+// appearing or disappearing. That event's clause covers the lesser ones.
+func hasPresenceOf(id string, group []cyborg.Event) bool {
+	return slices.ContainsFunc(group, func(e cyborg.Event) bool {
+		return e.Axis == cyborg.AxisPresence && e.Subject.Kind == cyborg.SubjectAccelerator && e.Subject.ID == id
+	})
+}
+
+func protectedClause(c change) string {
+	if c.To == "" {
+		return "lost its protection"
+	}
+	return "came under protection: " + c.To
+}
+
+func specsClause(c change) string {
+	set, err := json.Marshal(c.Data)
+	if err != nil {
+		return "set the specs of " + subjectPlaceholder
+	}
+	return "set the specs of " + subjectPlaceholder + " to " + string(set)
+}
+
+// stateClause describes a backend's new state, with its error. That of an operation
+// is in its own sentence.
+func stateClause(c change) string {
+	if c.Subject.Kind != cyborg.SubjectBackend {
+		return ""
+	}
+
+	reason := c.text("error")
+	switch {
+	case c.To == "":
+		return "was removed"
+	case reason != "":
+		return "reported " + c.To + ": " + reason
+	}
+
+	return "reported " + c.To
+}
+
+// driftClause describes a difference from OpenStack Placement, from the instance in
+// Nova, or from a host's whitelist file.
+func driftClause(c change, class cyborg.DriftClass) string {
+	words := strings.ReplaceAll(string(class), "_", " ")
+	if instance, ok := c.Data["instance"].(string); ok {
+		if c.To != "" {
+			return fmt.Sprintf("differed from its instance %s (%s): %s", instance, words, c.To)
+		}
+		return fmt.Sprintf("differed from its instance %s no longer (%s)", instance, words)
+	}
+
+	repaired, _ := c.Data["repaired"].(bool)
+	switch {
+	case c.Subject.Kind == cyborg.SubjectHost && class == cyborg.DriftNovaWhitelist:
+		if c.To != "" {
+			return "differed from what was written: " + c.To
+		}
+		return "has the file of its Nova's whitelist as it was written"
+	case c.To != "":
+		return fmt.Sprintf("differed in Placement (%s): %s", words, c.To)
+	case repaired:
+		return fmt.Sprintf("was put right in Placement (%s)", words)
+	}
+
+	return fmt.Sprintf("differed in Placement no longer (%s)", words)
+}

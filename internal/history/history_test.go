@@ -1,0 +1,231 @@
+package history_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/history"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// feed is what a standalone answered after a day of a host with two cards: its events, operations and accelerators.
+type feed struct {
+	Event       []cyborg.Event     `json:"event"`
+	Operation   []cyborg.Operation `json:"operation"`
+	Accelerator []struct {
+		UUID uuid.UUID `json:"uuid"`
+		Name string    `json:"name"`
+	} `json:"accelerator"`
+}
+
+func recorded(t *testing.T) feed {
+	t.Helper()
+	var all feed
+	for _, name := range []string{"history", "operations", "accelerators"} {
+		content, err := os.ReadFile("testdata/feed/" + name + ".json")
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(content, &all))
+	}
+	return all
+}
+
+// told is the history of the host, a sentence a line.
+func (f feed) told() string {
+	n := history.Narrator{
+		Subject: cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"},
+		Names:   map[string]string{}, Operations: map[uuid.UUID]cyborg.Operation{},
+	}
+	for _, a := range f.Accelerator {
+		n.Names[a.UUID.String()] = a.Name
+	}
+	for _, o := range f.Operation {
+		n.Operations[o.ID] = o
+	}
+	var out strings.Builder
+	for _, sentence := range n.Sentences(f.Event) {
+		fmt.Fprintf(&out, "%s  %s\n", sentence.At.UTC().Format(time.DateTime), sentence.Text)
+	}
+	return out.String()
+}
+
+// A report that is recorded before the operation ends may bring the new image. It is the operation's, and no second sentence.
+func TestAnImageThatAReportBrought(t *testing.T) {
+	t.Parallel()
+	told := func(seen func(e *cyborg.Event)) string {
+		all := recorded(t)
+		for i := range all.Event {
+			if e := &all.Event[i]; e.Axis == cyborg.AxisBitstream && e.From != "" {
+				seen(e)
+			}
+		}
+		return all.told()
+	}
+	loaded := 0
+	want := told(func(*cyborg.Event) { loaded++ })
+	require.NotZero(t, loaded)
+	require.NotContains(t, want, "showed image")
+	brought := func(e *cyborg.Event) {
+		e.Operation, e.Actor, e.Cursor.Transaction = uuid.Nil, "agent", e.Cursor.Transaction+1_000_000
+		e.Time = e.Time.Add(-50 * time.Millisecond)
+	}
+	require.Equal(t, want, told(brought))
+	require.Contains(t, told(func(e *cyborg.Event) { brought(e); e.Time = e.Time.Add(-1000 * time.Hour) }), "showed image", "by hand, before")
+}
+
+// TestForgottenOperationsAreStillTold: events may be kept for longer than operations and accelerators.
+func TestForgottenOperationsAreStillTold(t *testing.T) {
+	t.Parallel()
+	const golden = "testdata/forgotten.txt"
+	all := recorded(t)
+	all.Operation = nil
+	got := all.told()
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+// Each kind of operation is told in words of its own, and one that only a newer server has, in some.
+func TestEveryKindOfOperation(t *testing.T) {
+	t.Parallel()
+	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
+	said := map[string]cyborg.OperationKind{}
+	for _, kind := range append(cyborg.OperationKinds(), "polish") {
+		id := uuid.New()
+		n := history.Narrator{Subject: accelerator, Operations: map[uuid.UUID]cyborg.Operation{id: {
+			ID: id, Kind: kind, State: cyborg.OperationSucceeded, Host: "south", Subjects: []cyborg.Subject{accelerator},
+			Actor: cyborg.Actor{Name: "alice"}, Input: cyborg.JSONObject{"action": "install"},
+		}}}
+		all := n.Sentences([]cyborg.Event{{Axis: cyborg.AxisState, Operation: id}})
+		require.Len(t, all, 1, kind)
+		text, _, _ := strings.Cut(all[0].Text, " (operation ")
+		require.Equal(t, kind == "polish", strings.HasPrefix(text, "alice ran "), text)
+		require.Empty(t, said[text], "%s is told as %s is", kind, said[text])
+		said[text] = kind
+	}
+	require.Contains(t, said, "alice ran polish on it")
+}
+
+// What takes an accelerator out of service is told as what it is.
+func TestRetireIsASentence(t *testing.T) {
+	t.Parallel()
+	all := recorded(t)
+	for i := range all.Operation {
+		if all.Operation[i].Kind == cyborg.OperationProvision {
+			all.Operation[i].Kind = cyborg.OperationRetire
+		}
+	}
+	require.Contains(t, all.told(), "alice took accelerator story out of service (operation ")
+}
+
+// What differed in Placement is told of the accelerator that has the resource provider, or of that provider; what differed in
+// Nova, of the accelerators of the instance.
+func TestDriftIsASentence(t *testing.T) {
+	t.Parallel()
+	all := recorded(t)
+	about := func(subject cyborg.Subject, transaction uint64, class cyborg.DriftClass, from, to string, data map[string]any) cyborg.Event {
+		return cyborg.Event{
+			Subject: subject, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south", Axis: class.Axis(), From: from, To: to,
+			Actor: "cyborg", Data: data,
+		}
+	}
+	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: all.Accelerator[0].UUID.String()}
+	provider := cyborg.Subject{Kind: cyborg.SubjectProvider, ID: uuid.NewString()}
+	drifted := feed{Accelerator: all.Accelerator, Event: []cyborg.Event{
+		about(accelerator, 1, cyborg.DriftReserved, "", "0 of 2 FPGA are reserved, not 2", nil),
+		about(accelerator, 1, cyborg.DriftReserved, "0 of 2 FPGA are reserved, not 2", "", map[string]any{"repaired": true}),
+		about(provider, 2, cyborg.DriftOrphanProvider, "", "vm has an allocation", map[string]any{"name": "south_x"}),
+		about(provider, 3, cyborg.DriftOrphanProvider, "vm has an allocation", "", map[string]any{"name": "south_x", "repaired": false}),
+		about(accelerator, 4, cyborg.DriftInstanceElsewhere, "", "it is on h9", map[string]any{"instance": "vm"}),
+		about(accelerator, 5, cyborg.DriftInstanceElsewhere, "it is on h9", "", map[string]any{"instance": "vm", "repaired": false}),
+		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 6, cyborg.DriftNovaWhitelist, "", "its file is gone", nil),
+		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 7, cyborg.DriftNovaWhitelist, "its file is gone", "", map[string]any{"repaired": false}),
+	}}
+	got := drifted.told()
+	for _, sentence := range []string{
+		"Accelerator " + all.Accelerator[0].Name + " differed in Placement (reserved): 0 of 2 FPGA are reserved, not 2 and was put right in Placement (reserved).",
+		"Resource provider south_x differed in Placement (orphan provider): vm has an allocation.",
+		"Resource provider south_x differed in Placement no longer (orphan provider).",
+		"Accelerator " + all.Accelerator[0].Name + " differed from its instance vm (instance elsewhere): it is on h9.",
+		"It differed from what was written: its file is gone.",
+		"It has the file of its Nova's whitelist as it was written.",
+		"Accelerator " + all.Accelerator[0].Name + " differed from its instance vm no longer (instance elsewhere).",
+	} {
+		require.Contains(t, got, "  "+sentence+"\n")
+	}
+}
+
+// TestNewInMaintenanceIsASentence: nobody put it there.
+func TestNewInMaintenanceIsASentence(t *testing.T) {
+	t.Parallel()
+	all := recorded(t)
+	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: all.Accelerator[0].UUID.String()}
+	appeared := feed{Accelerator: all.Accelerator, Event: []cyborg.Event{
+		{Subject: accelerator, Host: "south", Axis: cyborg.AxisPresence, To: "present", Actor: "agent"},
+		{Subject: accelerator, Host: "south", Axis: cyborg.AxisAdministration, To: "maintaining", Actor: "agent", Data: map[string]any{"reason": "cleaning"}},
+	}}
+	got := appeared.told()
+	require.Contains(t, got, " appeared on south and began in maintenance, with all else of the device: cleaning.\n")
+}
+
+// TestOneClauseForMany: what two devices have in common is said once, in words that fit two.
+func TestOneClauseForMany(t *testing.T) {
+	t.Parallel()
+	all := recorded(t)
+	appeared := feed{Accelerator: all.Accelerator}
+	for _, identity := range []string{"00fa:01:00.0", "00fa:02:00.0"} {
+		device := cyborg.Subject{Kind: cyborg.SubjectDevice, ID: uuid.NewString()}
+		data := map[string]any{"identity": identity}
+		appeared.Event = append(appeared.Event,
+			cyborg.Event{Subject: device, Host: "south", Axis: cyborg.AxisPresence, To: "present", Actor: "agent", Data: data},
+			cyborg.Event{Subject: device, Host: "south", Axis: cyborg.AxisBackend, To: "fake", Actor: "agent", Data: data})
+	}
+	got := appeared.told()
+	require.Contains(t, got, "  Devices 00fa:01:00.0 and 00fa:02:00.0 appeared on south and came with backend fake.\n")
+}
+
+// What Nova has bound and unbound is told with the instance that it was for.
+func TestBindAndUnbindAreSentences(t *testing.T) {
+	t.Parallel()
+	all := recorded(t)
+	vm := uuid.NewString()
+	for i := range all.Operation {
+		o := &all.Operation[i]
+		switch o.Kind {
+		case cyborg.OperationAttach:
+			o.Kind = cyborg.OperationBind
+			o.Input = cyborg.JSONObject{"host": "south", "holder": map[string]any{"kind": "instance", "id": vm}}
+		case cyborg.OperationDetach:
+			o.Kind, o.Input = cyborg.OperationUnbind, cyborg.JSONObject{}
+		}
+	}
+	got := all.told()
+	require.Contains(t, got, "alice bound accelerator story to instance "+vm+" (handle 00fa:01:00.0, operation ")
+	require.Contains(t, got, "alice unbound accelerator story (handle 00fa:01:00.0, operation ")
+}
+
+// TestAForgottenHostHasNotRebooted: its events end with the boot that it no longer has.
+func TestAForgottenHostHasNotRebooted(t *testing.T) {
+	t.Parallel()
+	host := cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}
+	backend := cyborg.Subject{Kind: cyborg.SubjectBackend, ID: "south/fake"}
+	forgotten := feed{Accelerator: recorded(t).Accelerator, Event: []cyborg.Event{
+		{Subject: backend, Host: "south", Axis: cyborg.AxisState, From: "ok", Actor: "alice"},
+		{Subject: backend, Host: "south", Axis: cyborg.AxisDriver, From: "fake", Actor: "alice"},
+		{Subject: host, Host: "south", Axis: cyborg.AxisBoot, From: "b1", Actor: "alice"},
+	}}
+	got := forgotten.told()
+	require.Contains(t, got, "  Backend fake was removed; it was forgotten, by alice.\n")
+}

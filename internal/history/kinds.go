@@ -1,0 +1,153 @@
+package history
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/english"
+)
+
+// kindTable has a function for each kind of operation. It describes what an
+// operation does to the thing called it, once in the past tense ("attached it
+// to …") and once as an infinitive ("attach it to …").
+var kindTable = map[cyborg.OperationKind]func(it string, o cyborg.Operation, events []cyborg.Event) (did, do string){
+	cyborg.OperationProvision: provision,
+	cyborg.OperationProgram:   program,
+	cyborg.OperationAttach:    attach,
+	cyborg.OperationDetach:    detach,
+	cyborg.OperationConfigure: configure,
+	cyborg.OperationRetire:    retire,
+	cyborg.OperationBind:      bind,
+	cyborg.OperationUnbind:    unbind,
+	cyborg.OperationWhitelist: whitelist,
+	cyborg.OperationRescue:    rescue,
+}
+
+// phrases returns the phrases of the operation's kind, or some that suit a kind
+// that only a newer server has.
+func phrases(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
+	if of, ok := kindTable[o.Kind]; ok {
+		return of(it, o, events)
+	}
+	return run(it, o)
+}
+
+// both puts the same behind both forms of a verb.
+func both(past, infinitive, format string, args ...any) (did, do string) {
+	rest := fmt.Sprintf(format, args...)
+	return past + " " + rest, infinitive + " " + rest
+}
+
+func run(it string, o cyborg.Operation) (did, do string) {
+	return both("ran", "run", "%s on %s", o.Kind, it)
+}
+
+func provision(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	as := ""
+	if name := inputOf[cyborg.ProvisionRequest](o).Name; name != "" && it != "accelerator "+name {
+		as = " as " + name
+	}
+	return both("took", "take", "%s into service%s", it, as)
+}
+
+func program(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
+	image := inputOf[cyborg.ProgramRequest](o).Image
+	rest := it + " with " + image.Source
+	if image.ID != "" {
+		rest += " as " + image.ID
+	}
+	if image.WholeDevice {
+		rest += ", the whole device"
+	}
+
+	if i := slices.IndexFunc(events, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisBitstream && e.From != "" }); i >= 0 {
+		rest += ", over " + events[i].From
+	}
+
+	return both("programmed", "program", "%s", rest)
+}
+
+func attach(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	return both("attached", "attach", "%s to %s", it, inputOf[cyborg.AttachRequest](o).Holder)
+}
+
+func detach(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
+	if inputOf[cyborg.DetachRequest](o).Force {
+		return both("freed", "free", "%s from %s by force, in the records alone", it, formerHolders(o, events))
+	}
+	return both("took", "take", "%s back from %s", it, formerHolders(o, events))
+}
+
+// formerHolders names who lost what a detach took: the holder that the request
+// named, or else the holders in the events.
+func formerHolders(o cyborg.Operation, events []cyborg.Event) string {
+	if holder := inputOf[cyborg.DetachRequest](o).Holder; holder != nil {
+		return holder.String()
+	}
+
+	var from []string
+	for _, event := range events {
+		if name := holderPhrase(event.From); event.Axis == cyborg.AxisHolder && name != "" && !slices.Contains(from, name) {
+			from = append(from, name)
+		}
+	}
+
+	if len(from) == 0 {
+		return "whoever had it"
+	}
+
+	return english.Some(from)
+}
+
+func configure(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	r := inputOf[cyborg.ConfigureRequest](o)
+	backend := "backend " + r.Backend + " on " + r.Host
+
+	switch r.Action {
+	case cyborg.ConfigureInstall:
+		return both("installed", "install", "driver %s as %s", cmp.Or(r.Driver, r.Backend), backend)
+	case cyborg.ConfigureUninstall:
+		return both("uninstalled", "uninstall", "%s", backend)
+	case cyborg.ConfigureUpdate:
+		return both("updated", "update", "the options of %s", backend)
+	}
+
+	return run(it, o)
+}
+
+func retire(it string, _ cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	return both("took", "take", "%s out of service", it)
+}
+
+func bind(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	return both("bound", "bind", "%s to %s", it, inputOf[cyborg.BindRequest](o).Holder)
+}
+
+func unbind(it string, _ cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	return both("unbound", "unbind", "%s", it)
+}
+
+func whitelist(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	devices := len(inputOf[cyborg.WhitelistRequest](o).Devices)
+	if devices == 0 {
+		return both("removed", "remove", "the whitelist of Nova on %s", o.Host)
+	}
+	return both("gave", "give", "%s on %s to Nova to give out", english.Count(devices, "accelerator"), o.Host)
+}
+
+func rescue(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	return both("had Nova reboot", "have Nova reboot", "the instances that may be without their accelerators since %s booted",
+		inputOf[cyborg.RescueRequest](o).Host)
+}
+
+// inputOf decodes what an operation was asked for. It returns the zero value
+// where a newer server has sent a request that this program does not know.
+func inputOf[T any](o cyborg.Operation) (request T) {
+	if text, err := json.Marshal(o.Input); err != nil || json.Unmarshal(text, &request) != nil {
+		return *new(T)
+	}
+	return request
+}
