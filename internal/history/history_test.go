@@ -98,7 +98,7 @@ func TestForgottenOperationsAreStillTold(t *testing.T) {
 }
 
 // Each kind of operation is told in words of its own, and one that only a newer server has, in some.
-func TestEveryKindOfOperation(t *testing.T) {
+func TestKindsAreToldApart(t *testing.T) {
 	t.Parallel()
 	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
 	said := map[string]cyborg.OperationKind{}

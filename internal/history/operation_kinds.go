@@ -10,18 +10,21 @@ import (
 	"github.com/cyborg-project/cyborg/internal/english"
 )
 
-// kindTable has a function for each kind of operation. It describes what an
-// operation does to the thing called it, once in the past tense ("attached it
-// to …") and once as an infinitive ("attach it to …").
-var kindTable = map[cyborg.OperationKind]func(it string, o cyborg.Operation, events []cyborg.Event) (did, do string){
+// describe says what an operation does to the thing called it, once in the past
+// tense ("attached it to …") and once as an infinitive ("attach it to …"). The
+// events are those that the operation caused, as far as the history shows them.
+type describe func(it string, o cyborg.Operation, events []cyborg.Event) (did, do string)
+
+// operationKindTable has a line for each kind of operation.
+var operationKindTable = map[cyborg.OperationKind]describe{
 	cyborg.OperationProvision: provision,
 	cyborg.OperationProgram:   program,
 	cyborg.OperationAttach:    attach,
 	cyborg.OperationDetach:    detach,
 	cyborg.OperationConfigure: configure,
-	cyborg.OperationRetire:    retire,
+	cyborg.OperationRetire:    verb("took", "take", "%s out of service"),
 	cyborg.OperationBind:      bind,
-	cyborg.OperationUnbind:    unbind,
+	cyborg.OperationUnbind:    verb("unbound", "unbind", "%s"),
 	cyborg.OperationWhitelist: whitelist,
 	cyborg.OperationRescue:    rescue,
 }
@@ -29,10 +32,18 @@ var kindTable = map[cyborg.OperationKind]func(it string, o cyborg.Operation, eve
 // phrases returns the phrases of the operation's kind, or some that suit a kind
 // that only a newer server has.
 func phrases(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
-	if of, ok := kindTable[o.Kind]; ok {
+	if of, ok := operationKindTable[o.Kind]; ok {
 		return of(it, o, events)
 	}
-	return run(it, o)
+	return run(it, o, events)
+}
+
+// verb is for a kind of which there is no more to say than its verb; the format
+// is for the thing called it.
+func verb(past, infinitive, format string) describe {
+	return func(it string, _ cyborg.Operation, _ []cyborg.Event) (did, do string) {
+		return both(past, infinitive, format, it)
+	}
 }
 
 // both puts the same behind both forms of a verb.
@@ -41,7 +52,7 @@ func both(past, infinitive, format string, args ...any) (did, do string) {
 	return past + " " + rest, infinitive + " " + rest
 }
 
-func run(it string, o cyborg.Operation) (did, do string) {
+func run(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("ran", "run", "%s on %s", o.Kind, it)
 }
 
@@ -102,7 +113,7 @@ func formerHolders(o cyborg.Operation, events []cyborg.Event) string {
 	return english.Some(from)
 }
 
-func configure(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+func configure(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
 	r := inputOf[cyborg.ConfigureRequest](o)
 	backend := "backend " + r.Backend + " on " + r.Host
 
@@ -115,19 +126,11 @@ func configure(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string)
 		return both("updated", "update", "the options of %s", backend)
 	}
 
-	return run(it, o)
-}
-
-func retire(it string, _ cyborg.Operation, _ []cyborg.Event) (did, do string) {
-	return both("took", "take", "%s out of service", it)
+	return run(it, o, events)
 }
 
 func bind(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("bound", "bind", "%s to %s", it, inputOf[cyborg.BindRequest](o).Holder)
-}
-
-func unbind(it string, _ cyborg.Operation, _ []cyborg.Event) (did, do string) {
-	return both("unbound", "unbind", "%s", it)
 }
 
 func whitelist(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
