@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// EventAxis is what about its subject an event has changed. For each subject and
-// axis, an event begins at the value at which the one before it ended.
+// EventAxis is what about its subject an event has changed. For each subject
+// and axis, an event begins at the value at which the one before it ended.
 type EventAxis string
 
 // The axes. Triggers of the database write the events, so each of these is a
@@ -57,8 +57,8 @@ const driftAxisPrefix = "drift_"
 // values are the difference in words, and empty while there is none.
 func (c DriftClass) Axis() EventAxis { return EventAxis(driftAxisPrefix + string(c)) }
 
-// Drift returns the class of drift that the axis belongs to; ok is false for any
-// other axis.
+// Drift returns the class of drift that the axis belongs to; ok is false for
+// any other axis.
 func (a EventAxis) Drift() (class DriftClass, ok bool) {
 	text, ok := strings.CutPrefix(string(a), driftAxisPrefix)
 	return DriftClass(text), ok

@@ -70,10 +70,14 @@ func clauseOf(c change) string {
 // unsaid is of axes whose events need no words.
 func unsaid(change) string { return "" }
 
+// acceleratorClause is of a handle that another accelerator has now.
 func acceleratorClause(c change) string {
 	return fmt.Sprintf("moved from %s to %s", c.narrator.accelerator(c.From), c.narrator.accelerator(c.To))
 }
 
+// administrationClause names the person who keeps new work off an accelerator,
+// or lets it in again. Without a person, the accelerator inherited the
+// maintenance of its device, or a maintenance reached its end.
 func administrationClause(c change) string {
 	switch {
 	case c.From == "" && c.To == string(cyborg.AdministrationMaintaining):
@@ -99,6 +103,8 @@ func untilText(until string) string {
 	return " until " + at.UTC().Format(time.RFC3339)
 }
 
+// backendClause is of a device: one backend shows it, and another may take it
+// over.
 func backendClause(c change) string {
 	if c.From == "" {
 		return "came with backend " + c.To
@@ -106,6 +112,8 @@ func backendClause(c change) string {
 	return fmt.Sprintf("moved from backend %s to %s", c.From, c.To)
 }
 
+// bitstreamClause describes an image that a report brought. That of an
+// accelerator that has just appeared is nothing new.
 func bitstreamClause(c change) string {
 	if c.From == "" && hasPresenceOf(c.Subject.ID, c.group) {
 		return ""
@@ -113,6 +121,8 @@ func bitstreamClause(c change) string {
 	return fmt.Sprintf("showed image %s instead of %s", cmp.Or(c.To, "none"), cmp.Or(c.From, "none"))
 }
 
+// bootClause describes a host by its boots: it has none before it registers and
+// after it is forgotten.
 func bootClause(c change) string {
 	switch "" {
 	case c.From:
@@ -123,10 +133,14 @@ func bootClause(c change) string {
 	return "rebooted"
 }
 
+// deviceClause is of an accelerator that its driver shows on another device
+// now.
 func deviceClause(c change) string {
 	return fmt.Sprintf("moved from device %s to %s", short(c.From), short(c.To))
 }
 
+// driverClause leaves the driver of a new or a removed backend to the clause of
+// its state.
 func driverClause(c change) string {
 	if c.From == "" || c.To == "" {
 		return ""
@@ -134,6 +148,7 @@ func driverClause(c change) string {
 	return fmt.Sprintf("changed from driver %s to %s", c.From, c.To)
 }
 
+// fenceClause gives the reason of a fence, which is a sentence already.
 func fenceClause(c change) string {
 	if c.To == "" {
 		return "opened to new work again"
@@ -192,6 +207,7 @@ func lifecycleClause(c change) string {
 	return "became " + c.To
 }
 
+// nameClause leaves the first name out: the clause of the presence uses it.
 func nameClause(c change) string {
 	if c.From == "" {
 		return ""
@@ -199,6 +215,8 @@ func nameClause(c change) string {
 	return fmt.Sprintf("changed its name from %s to %s", c.From, c.To)
 }
 
+// novaWhitelistClause describes an accelerator that Nova itself gives out. Its
+// tags are what Nova knows of it.
 func novaWhitelistClause(c change) string {
 	switch "" {
 	case c.From:
@@ -209,8 +227,8 @@ func novaWhitelistClause(c change) string {
 	return "got other tags in the whitelist of Nova"
 }
 
-// presenceClause describes appearing and disappearing. A handle comes and goes with
-// its accelerator.
+// presenceClause describes appearing and disappearing. A handle comes and goes
+// with its accelerator.
 func presenceClause(c change) string {
 	if c.Subject.Kind == cyborg.SubjectHandle && hasPresenceOf(c.text("accelerator"), c.group) {
 		return ""
@@ -241,6 +259,7 @@ func hasPresenceOf(id string, group []cyborg.Event) bool {
 	})
 }
 
+// protectedClause is of an accelerator that the host itself depends on.
 func protectedClause(c change) string {
 	if c.To == "" {
 		return "lost its protection"
@@ -248,6 +267,8 @@ func protectedClause(c change) string {
 	return "came under protection: " + c.To
 }
 
+// specsClause shows all that is set now, as JSON: the event does not say what
+// was set before.
 func specsClause(c change) string {
 	set, err := json.Marshal(c.Data)
 	if err != nil {
@@ -256,8 +277,8 @@ func specsClause(c change) string {
 	return "set the specs of " + subjectPlaceholder + " to " + string(set)
 }
 
-// stateClause describes a backend's new state, with its error. That of an operation
-// is in its own sentence.
+// stateClause describes a backend's new state, with its error. That of an
+// operation is in its own sentence.
 func stateClause(c change) string {
 	if c.Subject.Kind != cyborg.SubjectBackend {
 		return ""
@@ -274,8 +295,8 @@ func stateClause(c change) string {
 	return "reported " + c.To
 }
 
-// driftClause describes a difference from OpenStack Placement, from the instance in
-// Nova, or from a host's whitelist file.
+// driftClause describes a difference from OpenStack Placement, from the
+// instance in Nova, or from a host's whitelist file.
 func driftClause(c change, class cyborg.DriftClass) string {
 	words := strings.ReplaceAll(string(class), "_", " ")
 	if instance, ok := c.Data["instance"].(string); ok {

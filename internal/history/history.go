@@ -1,9 +1,9 @@
 // Package history tells events and operations to people, in sentences: who did
 // what, when and why, and what came of it.
 //
-// What an operation changed is one sentence, which operation_kinds.go has for each kind.
-// What changed outside of operations is told by clauses, which clauses.go has
-// for each axis.
+// What an operation changed is one sentence, which operation_kinds.go has for
+// each kind. What changed outside of operations is told by clauses, which
+// clauses.go has for each axis.
 package history
 
 import (

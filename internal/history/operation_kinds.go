@@ -52,10 +52,12 @@ func both(past, infinitive, format string, args ...any) (did, do string) {
 	return past + " " + rest, infinitive + " " + rest
 }
 
+// run is for what nobody has better words for.
 func run(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("ran", "run", "%s on %s", o.Kind, it)
 }
 
+// provision leaves out a name by which the sentence calls it anyway.
 func provision(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	as := ""
 	if name := inputOf[cyborg.ProvisionRequest](o).Name; name != "" && it != "accelerator "+name {
@@ -64,6 +66,7 @@ func provision(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string)
 	return both("took", "take", "%s into service%s", it, as)
 }
 
+// program names the image before only where the events have one.
 func program(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
 	image := inputOf[cyborg.ProgramRequest](o).Image
 	rest := it + " with " + image.Source
@@ -85,6 +88,7 @@ func attach(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("attached", "attach", "%s to %s", it, inputOf[cyborg.AttachRequest](o).Holder)
 }
 
+// detach says where no host was asked: the device may still be in use there.
 func detach(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
 	if inputOf[cyborg.DetachRequest](o).Force {
 		return both("freed", "free", "%s from %s by force, in the records alone", it, formerHolders(o, events))
@@ -113,6 +117,7 @@ func formerHolders(o cyborg.Operation, events []cyborg.Event) string {
 	return english.Some(from)
 }
 
+// configure is about a backend, and so it names no accelerator.
 func configure(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
 	r := inputOf[cyborg.ConfigureRequest](o)
 	backend := "backend " + r.Backend + " on " + r.Host
@@ -133,6 +138,7 @@ func bind(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("bound", "bind", "%s to %s", it, inputOf[cyborg.BindRequest](o).Holder)
 }
 
+// whitelist has the number only: a whitelist may have a hundred devices.
 func whitelist(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	devices := len(inputOf[cyborg.WhitelistRequest](o).Devices)
 	if devices == 0 {
@@ -141,6 +147,7 @@ func whitelist(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) 
 	return both("gave", "give", "%s on %s to Nova to give out", english.Count(devices, "accelerator"), o.Host)
 }
 
+// rescue does not name the instances: the run of the operation finds them.
 func rescue(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("had Nova reboot", "have Nova reboot", "the instances that may be without their accelerators since %s booted",
 		inputOf[cyborg.RescueRequest](o).Host)
