@@ -193,13 +193,13 @@ func (c *Client) DeviceHistory(ctx context.Context, id uuid.UUID, page Page) ite
 
 // MaintainDevice puts all accelerators of a device into maintenance, or none
 // where one cannot be.
-func (c *Client) MaintainDevice(ctx context.Context, id uuid.UUID, what Maintaining) (Device, error) {
-	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/maintain", body: what})
+func (c *Client) MaintainDevice(ctx context.Context, id uuid.UUID, what Maintaining, options ...Option) (Device, error) {
+	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/maintain", body: what, options: options})
 }
 
 // EnableDevice ends the maintenance of all accelerators of a device.
-func (c *Client) EnableDevice(ctx context.Context, id uuid.UUID) (Device, error) {
-	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/enable"})
+func (c *Client) EnableDevice(ctx context.Context, id uuid.UUID, options ...Option) (Device, error) {
+	return c.changeDevice(ctx, request{method: http.MethodPost, path: devicePath(id) + "/enable", options: options})
 }
 
 // changeDevice sends a change whose answer is the device.

@@ -3,24 +3,88 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// acceleratorCommand is the noun `accelerator` with its verbs.
+// acceleratorCommand is the noun `accelerator`.
 func (s *shell) acceleratorCommand() *cobra.Command {
-	cmd := commandline.Noun("accelerator", "What can be handed out: list, take into service, program, attach, detach",
-		s.acceleratorList(), s.acceleratorShow(), s.acceleratorCreate(), s.acceleratorReady(), s.acceleratorRetire(), s.acceleratorSet(),
-		s.acceleratorAttach(), s.acceleratorDetach(), s.acceleratorProgram(),
-		s.acceleratorMaintain(), s.acceleratorEnable(), s.acceleratorHistory(), s.acceleratorUsage())
-	cmd.Aliases = []string{"accelerators", "acc"}
-	return cmd
+	return noun("accelerator", "What can be handed out: list, take into service, program, attach, detach", s.acceleratorVerbs(), "accelerators", "acc")
+}
+
+// acceleratorVerbs are the verbs of `accelerator`.
+func (s *shell) acceleratorVerbs() []verb {
+	return slices.Concat(s.readingVerbs(), s.usingVerbs(), s.adminVerbs())
+}
+
+// readingVerbs are the verbs of `accelerator` that only read.
+func (s *shell) readingVerbs() []verb {
+	return []verb{
+		{
+			use: listVerb, short: "List accelerators",
+			examples: []string{
+				"cyborg accelerator list --status ready --device-type FPGA",
+				"cyborg accelerator list -f value -c uuid -c name --sort host,name:desc",
+				"cyborg accelerator list --host compute-1 --long --watch=2s",
+			},
+			build: s.acceleratorList,
+		},
+		{
+			use: "show ACCELERATOR", short: "Show one accelerator",
+			examples: []string{"cyborg accelerator show crypto-1 -f json"},
+			build:    show(s, accelerators()),
+		},
+		{
+			complete: s.acceleratorHistory(),
+			examples: []string{
+				"cyborg accelerator history crypto-1",
+				"cyborg accelerator history crypto-1 --events -f json",
+			},
+		},
+		{
+			use: "usage ACCELERATOR", short: "How an accelerator is used at this moment, asked of its host",
+			build: s.acceleratorUsage,
+		},
+	}
+}
+
+// accelerators is how verbs read and print an accelerator.
+func accelerators() thing[apiclient.Accelerator] {
+	return thing[apiclient.Accelerator]{
+		read: func(ctx context.Context, c call) (apiclient.Accelerator, error) {
+			accelerator, _, err := c.client.Accelerator(ctx, c.id)
+			return accelerator, err
+		},
+		feed: func(_ context.Context, c call) (apiclient.EventFilter, error) {
+			return apiclient.EventFilter{Accelerator: c.id}, nil
+		},
+		lead:  []string{"uuid", nameKey, "status", hostKey, "device_type", "holders"},
+		texts: acceleratorTexts,
+	}
+}
+
+// acceleratorTexts are what a table has in place of an accelerator's lists and
+// objects.
+func acceleratorTexts(a apiclient.Accelerator) map[string]string {
+	texts := map[string]string{
+		"holders":        holdersText(a.Holders),
+		"attach_handles": handlesText(a.Handles),
+		"attributes":     attributesText(a.Attributes),
+	}
+
+	if a.Maintenance != nil {
+		texts["maintenance"] = maintenanceText(a.Maintenance)
+	}
+	if a.Claim != nil {
+		texts["operation"] = fmt.Sprintf("%s %s", a.Claim.Kind, a.Claim.Operation)
+	}
+
+	return texts
 }
 
 // acceleratorColumns are the columns of `accelerator list`.
@@ -46,10 +110,9 @@ func acceleratorColumns() []column[apiclient.Accelerator] {
 }
 
 // acceleratorList is `accelerator list`.
-func (s *shell) acceleratorList() *cobra.Command {
+func (s *shell) acceleratorList(cmd *cobra.Command) {
 	var filter apiclient.AcceleratorFilter
 	var types, statuses []string
-	cmd := &cobra.Command{Use: listVerb, Short: "List accelerators", Args: takes()}
 
 	flags := cmd.Flags()
 	flags.StringSliceVar(&filter.Names, nameKey, nil, "only of this name; repeatable")
@@ -58,72 +121,13 @@ func (s *shell) acceleratorList() *cobra.Command {
 	flags.StringSliceVar(&types, "device-type", nil, "only of this type, such as GPU or FPGA; repeatable")
 	flags.StringSliceVar(&statuses, "status", nil, "only in this status, such as ready; repeatable")
 
-	return list(s, cmd, listing[apiclient.Accelerator]{
-		columns: acceleratorColumns(), pages: true,
-		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
-		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]apiclient.Accelerator, error) {
+	list(s, cmd, listing[apiclient.Accelerator]{
+		columns: acceleratorColumns(), pages: true, feed: onlyHost(&filter.Hosts),
+		read: func(ctx context.Context, c call, page apiclient.Page) ([]apiclient.Accelerator, error) {
 			filter.DeviceTypes, filter.Statuses = deviceTypes(types), asWords[cyborg.Status](statuses)
-			return apiclient.Collect(client.Accelerators(ctx, filter, page))
+			return apiclient.Collect(c.client.Accelerators(ctx, filter, page))
 		},
 	})
-}
-
-// acceleratorShow is `accelerator show`.
-func (s *shell) acceleratorShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show ACCELERATOR", Short: "Show one accelerator", Args: takes("ACCELERATOR")}
-	p := s.printer(cmd)
-	p.addWatch(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.named(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-
-		return p.show(cmd.Context(), client, apiclient.EventFilter{Accelerator: id}, func(ctx context.Context) error {
-			return p.acceleratorOf(ctx, client, id)
-		})
-	}
-
-	return cmd
-}
-
-// named connects to the API and finds the accelerator that an argument names.
-func (s *shell) named(ctx context.Context, name string) (*apiclient.Client, uuid.UUID, error) {
-	client, err := s.connect()
-	if err != nil {
-		return nil, uuid.Nil, err
-	}
-
-	id, err := s.accelerator(ctx, client, name)
-	return client, id, err
-}
-
-// acceleratorOf reads an accelerator and prints its present state.
-func (p *printer) acceleratorOf(ctx context.Context, client *apiclient.Client, id uuid.UUID) error {
-	accelerator, _, err := client.Accelerator(ctx, id)
-	if err != nil {
-		return err
-	}
-	return p.accelerator(accelerator)
-}
-
-// accelerator prints one accelerator.
-func (p *printer) accelerator(a apiclient.Accelerator) error {
-	texts := map[string]string{
-		"holders":        holdersText(a.Holders),
-		"attach_handles": handlesText(a.Handles),
-		"attributes":     attributesText(a.Attributes),
-	}
-
-	if a.Maintenance != nil {
-		texts["maintenance"] = maintenanceText(a.Maintenance)
-	}
-	if a.Claim != nil {
-		texts["operation"] = fmt.Sprintf("%s %s", a.Claim.Kind, a.Claim.Operation)
-	}
-
-	return printShow(p, a, []string{"uuid", nameKey, "status", hostKey, "device_type", "holders"}, texts)
 }
 
 // why returns the reasons for which an accelerator is not available, as far as

@@ -8,77 +8,124 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// usingVerbs are the verbs of `accelerator` by which accelerators come into
+// service, are handed out, and leave.
+func (s *shell) usingVerbs() []verb {
+	return []verb{
+		{
+			use: "create NAME", short: "Take an accelerator into service under a name",
+			long: "Takes an inactive accelerator into service under NAME: the one that --accelerator names, or else the one that\n" +
+				"has NAME already, or else the best that satisfies the wishes.",
+			examples: []string{
+				"cyborg accelerator create crypto-1 --device-type FPGA --acc-type crypto",
+				"cyborg accelerator create gpu-1 --host compute-1 --vendor-id 10de --capability memory.gib=16",
+				"cyborg accelerator create gpu-2 --accelerator 0a1b2c3d    # that very one",
+			},
+			build: s.acceleratorCreate,
+		},
+		{
+			use: "ready ACCELERATOR", short: "Take an accelerator into service under its present name",
+			build: s.acceleratorOperation((*apiclient.Client).MakeReady),
+		},
+		{
+			use: "retire ACCELERATOR", short: "Take an accelerator out of service",
+			long:  "Has its driver uninstall an accelerator that nobody holds. It is inactive then, and keeps its name.",
+			build: s.acceleratorOperation((*apiclient.Client).Retire),
+		},
+		{
+			use: "attach ACCELERATOR", short: "Give an accelerator to an instance, a host or a service",
+			long: "Gives a free handle of the accelerator to whoever is named; to its own host where nobody is. On a host its driver\n" +
+				"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.",
+			examples: []string{
+				"cyborg accelerator attach crypto-1                                                   # to its own host",
+				"cyborg accelerator attach crypto-1 --instance 5f5f5f5f-0000-4000-8000-00000000000f",
+				"cyborg accelerator attach crypto-1 --service ovs --no-wait",
+			},
+			build: s.acceleratorAttach,
+		},
+		{
+			use: "detach ACCELERATOR", short: "Take an accelerator back",
+			long: "Takes back what whoever is named holds of the accelerator; what anybody holds, where nobody is named.\n" +
+				"It is refused while the hardware is really in use. The hardware stays in service.\n\n" +
+				"--force frees it in the records where its host cannot take it back: the host is gone, or the device is, or an\n" +
+				"earlier try left it in doubt. Nothing is done on the hardware, and nobody gets the accelerator until its host has\n" +
+				"been heard and has settled it.",
+			examples: []string{
+				"cyborg accelerator detach crypto-1 --instance 5f5f5f5f-0000-4000-8000-00000000000f",
+				"cyborg accelerator detach crypto-1 --yes            # from whoever has it",
+				"cyborg accelerator detach crypto-1 --force --yes    # its host will not come back",
+			},
+			build: s.acceleratorDetach,
+		},
+		{
+			use: "program ACCELERATOR IMAGE", short: "Load an image into an accelerator",
+			long: "Loads IMAGE: a path below the host's image directory, an http(s) URL, or an image in Glance (glance:UUID,\n" +
+				"glance:function:ID). It is refused while anybody holds anything that the image would disturb. If it fails, the previous image comes back.",
+			examples: []string{
+				"cyborg accelerator program crypto-1 afu/aes.gbs",
+				"cyborg accelerator program crypto-1 glance:5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de --yes",
+				"cyborg accelerator program crypto-1 https://images.example.org/aes.gbs --sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+			},
+			build: s.acceleratorProgram,
+		},
+	}
+}
+
 // specFlags are the flags that become the acc_specs of a request.
 type specFlags struct {
-	patch        cyborg.SpecsPatch
-	remote       bool
-	remotable    bool
-	accType      string
-	capabilities []string
+	// patch has only those values whose flags were given: an absent flag leaves its
+	// value as it is.
+	patch cyborg.SpecsPatch
 }
 
-// addFlags adds the flags of specs that both a wish (create) and a setting
-// (update) can have.
+// addFlags adds the flags of specs that both a wish (create) and a setting (set)
+// can have.
 func (f *specFlags) addFlags(cmd *cobra.Command) {
+	var remote, remotable bool
+	var accType string
+	var capabilities []string
+
 	flags := cmd.Flags()
-	flags.BoolVar(&f.remote, "remote", false, "reached over a network (--remote=false: not)")
-	flags.BoolVar(&f.remotable, "remotable", false, "usable from another host (--remotable=false: not)")
-	flags.StringVar(&f.accType, "acc-type", "", "what it does, such as crypto")
+	flags.BoolVar(&remote, "remote", false, "reached over a network (--remote=false: not)")
+	flags.BoolVar(&remotable, "remotable", false, "usable from another host (--remotable=false: not)")
+	flags.StringVar(&accType, "acc-type", "", "what it does, such as crypto")
 	allowEmpty(flags, "acc-type") // an empty type clears it
-	flags.StringArrayVar(&f.capabilities, "capability", nil, "KEY=VALUE of the capability tree, such as memory.gib=16; repeatable")
+	flags.StringArrayVar(&capabilities, "capability", nil, "KEY=VALUE of the capability tree, such as memory.gib=16; repeatable")
+
+	before(cmd, func() (err error) {
+		f.patch.Remote = given(flags, "remote", &remote)
+		f.patch.Remotable = given(flags, "remotable", &remotable)
+		f.patch.Type = given(flags, "acc-type", &accType)
+		if len(capabilities) > 0 {
+			f.patch.Capability, err = parseTree(cmd, "capability", capabilities)
+		}
+		return err
+	})
 }
 
-// specs returns a patch with only those values whose flags were given: an
-// absent flag leaves its value as it is.
-func (f *specFlags) specs(cmd *cobra.Command) (cyborg.SpecsPatch, error) {
-	patch := f.patch
-	flags := cmd.Flags()
-	if flags.Changed("remote") {
-		patch.Remote = &f.remote
+// given returns the value of a flag that was given, and nil for another: the
+// zero value of a flag is a wish, too.
+func given[T any](flags *pflag.FlagSet, name string, value *T) *T {
+	if !flags.Changed(name) {
+		return nil
 	}
-	if flags.Changed("remotable") {
-		patch.Remotable = &f.remotable
-	}
-	if flags.Changed("acc-type") {
-		patch.Type = &f.accType
-	}
-
-	if len(f.capabilities) > 0 {
-		tree, err := parseTree(cmd, "capability", f.capabilities)
-		if err != nil {
-			return patch, err
-		}
-		patch.Capability = tree
-	}
-
-	return patch, nil
+	return value
 }
 
 // acceleratorCreate is `accelerator create`, which provisions an accelerator
 // under a name.
-func (s *shell) acceleratorCreate() *cobra.Command {
+func (s *shell) acceleratorCreate(cmd *cobra.Command) {
 	var specs specFlags
 	var pick, host, kind, vendor, product string
 	var num int
-	var wait waiting
 
-	cmd := &cobra.Command{
-		Use:   "create NAME",
-		Short: "Take an accelerator into service under a name",
-		Long: "Takes an inactive accelerator into service under NAME: the one that --accelerator names, or else the one that\n" +
-			"has NAME already, or else the best that satisfies the wishes.",
-		Args: takes("NAME"),
-	}
-
-	p := s.printer(cmd)
-	wait.addFlags(cmd)
 	specs.addFlags(cmd)
-
 	flags := cmd.Flags()
 	flags.StringVar(&pick, "accelerator", "", "take this one (UUID or present name)")
 	flags.StringVar(&host, hostKey, "", "on this host")
@@ -87,148 +134,85 @@ func (s *shell) acceleratorCreate() *cobra.Command {
 	flags.StringVar(&product, "product-id", "", "of this product, a PCI id such as 20b0")
 	flags.IntVar(&num, "num", 0, "for at least so many consumers")
 
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-		wish, err := specs.specs(cmd)
-		if err != nil {
-			return err
-		}
-
-		// Only flags that were given become wishes: the zero value of a flag is a wish,
-		// too.
-		if flags.Changed("device-type") {
-			wish.DeviceType = new(deviceType(kind))
-		}
+	before(cmd, func() (err error) {
+		wish := &specs.patch
+		wish.Num = given(flags, "num", &num)
+		wish.DeviceType = given(flags, "device-type", new(deviceType(kind)))
 		if flags.Changed("vendor-id") {
 			if wish.VendorID, err = pciID(cmd, "vendor-id", vendor); err != nil {
 				return err
 			}
 		}
 		if flags.Changed("product-id") {
-			if wish.ProductID, err = pciID(cmd, "product-id", product); err != nil {
+			wish.ProductID, err = pciID(cmd, "product-id", product)
+		}
+
+		return err
+	})
+
+	s.operate(cmd, work{
+		start: func(ctx context.Context, c call) (answer apiclient.Answer, err error) {
+			request := apiclient.Provisioning{Name: c.args[0], Specs: specs.patch, Host: host}
+			if pick != "" {
+				if request.UUID, err = s.accelerator(ctx, c.client, pick); err != nil {
+					return answer, err
+				}
+			}
+
+			return c.client.Provision(ctx, request, apiclient.Async())
+		},
+		done: func(ctx context.Context, p *printer, c call, answer apiclient.Answer) (err error) {
+			if c.id, err = provisioned(answer); err != nil {
 				return err
 			}
-		}
-		if flags.Changed("num") {
-			wish.Num = &num
-		}
-
-		request := apiclient.Provisioning{Name: args[0], Specs: wish, Host: host}
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-		if pick != "" {
-			if request.UUID, err = s.accelerator(ctx, client, pick); err != nil {
-				return err
-			}
-		}
-
-		answer, err := client.Provision(ctx, request, apiclient.Async())
-		if err != nil {
-			return err
-		}
-
-		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
-			id, err := provisioned(answer, operation)
-			if err != nil {
-				return err
-			}
-			return p.acceleratorOf(ctx, client, id)
-		})
-	}
-
-	return cmd
+			return accelerators().show(ctx, p, c)
+		},
+	})
 }
 
-// provisioned returns the accelerator that a provision took. Nobody waited for
-// the operation where it is nil; the answer names the accelerator then.
-func provisioned(answer apiclient.Answer, operation *apiclient.Operation) (uuid.UUID, error) {
-	if operation == nil {
+// provisioned returns the accelerator that a provision took. Without an
+// operation, the answer itself names the accelerator.
+func provisioned(answer apiclient.Answer) (uuid.UUID, error) {
+	if answer.Operation == nil {
 		return answer.Created()
 	}
-	id, err := uuid.Parse(acceleratorIn(*operation))
+	id, err := uuid.Parse(acceleratorIn(*answer.Operation))
 	if err != nil {
-		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInternal, "operation %s succeeded and does not say with which accelerator", operation.ID)
+		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInternal, "operation %s succeeded and does not say with which accelerator", answer.Operation.ID)
 	}
 
 	return id, nil
 }
 
-// change is a command that runs an operation on one accelerator.
-type change struct {
-	// shows prints the accelerator at the end in every format, and not only as JSON
-	// and YAML.
-	shows bool
-	// named picks the argument that names the accelerator.
-	named func(args []string) string
-	// start sends the request.
-	start func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error)
-	// losses lists who loses what, for the user to agree to; it is nil for a
-	// command by which nobody ever loses anything.
-	losses func(ctx context.Context, client *apiclient.Client, id uuid.UUID) ([]string, error)
-}
-
-func first(args []string) string  { return args[0] }
-func second(args []string) string { return args[1] }
-
-// operate completes a command that runs an operation: it asks for consent,
-// starts the operation, waits as the flags say, and prints the outcome.
-func (s *shell) operate(cmd *cobra.Command, c change) *cobra.Command {
-	var wait waiting
-	var agreed consent
-
-	p := s.printer(cmd)
-	wait.addFlags(cmd)
-	if c.losses != nil {
-		agreed.addFlags(cmd)
-	}
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-		client, id, err := s.named(ctx, c.named(args))
-		if err != nil {
-			return err
-		}
-
-		// With --yes the losses need not be read at all.
-		if c.losses != nil && !agreed.yes {
-			losses, err := c.losses(ctx, client, id)
-			if err != nil {
-				return err
-			}
-			if err := s.agree(ctx, agreed, losses); err != nil {
-				return err
-			}
-		}
-
-		answer, err := c.start(ctx, client, id, args)
-		if err != nil {
-			return err
-		}
-
-		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
-			if operation == nil && !s.quiet {
-				if err := s.reportNoChange(ctx, client, id); err != nil {
-					return err
-				}
-			}
-
-			if !c.shows && !p.objects() {
-				return nil
-			}
-
-			return p.acceleratorOf(ctx, client, id)
+// acceleratorOperation builds a verb whose operation on an accelerator has no
+// flags of its own.
+func (s *shell) acceleratorOperation(start method[apiclient.Answer]) func(cmd *cobra.Command) {
+	return func(cmd *cobra.Command) {
+		s.operate(cmd, work{
+			start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+				return start(c.client, ctx, c.id, apiclient.Async())
+			},
+			done: s.acceleratorAfter,
 		})
 	}
-
-	return cmd
 }
 
-// reportNoChange says that there was nothing to do, and who has the
+// acceleratorAfter prints an accelerator after an operation on it.
+func (s *shell) acceleratorAfter(ctx context.Context, p *printer, c call, answer apiclient.Answer) error {
+	if err := s.reportNoChange(ctx, c, answer); err != nil {
+		return err
+	}
+	return accelerators().show(ctx, p, c)
+}
+
+// reportNoChange says where there was nothing to do, and who has the
 // accelerator: the user may have meant another holder.
-func (s *shell) reportNoChange(ctx context.Context, client *apiclient.Client, id uuid.UUID) error {
-	a, _, err := client.Accelerator(ctx, id)
+func (s *shell) reportNoChange(ctx context.Context, c call, answer apiclient.Answer) error {
+	if answer.Operation != nil || s.quiet {
+		return nil
+	}
+
+	a, _, err := c.client.Accelerator(ctx, c.id)
 	if err != nil {
 		return err
 	}
@@ -240,43 +224,10 @@ func (s *shell) reportNoChange(ctx context.Context, client *apiclient.Client, id
 
 	var names []string
 	for _, holder := range a.Holders {
-		names = append(names, fmt.Sprintf("%s %s", holder.Kind, holder.ID))
+		names = append(names, holderText(holder))
 	}
 	s.sayf("There was nothing to do: %s is attached to %s.", a.Name, strings.Join(names, ", "))
 	return nil
-}
-
-// acceleratorReady is `accelerator ready`.
-func (s *shell) acceleratorReady() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "ready ACCELERATOR",
-		Short: "Take an accelerator into service under its present name",
-		Args:  takes("ACCELERATOR"),
-	}
-
-	return s.operate(cmd, change{
-		shows: true, named: first,
-		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
-			return client.MakeReady(ctx, id, apiclient.Async())
-		},
-	})
-}
-
-// acceleratorRetire is `accelerator retire`.
-func (s *shell) acceleratorRetire() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "retire ACCELERATOR",
-		Short: "Take an accelerator out of service",
-		Long:  "Has its driver uninstall an accelerator that nobody holds. It is inactive then, and keeps its name.",
-		Args:  takes("ACCELERATOR"),
-	}
-
-	return s.operate(cmd, change{
-		shows: true, named: first,
-		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
-			return client.Retire(ctx, id, apiclient.Async())
-		},
-	})
 }
 
 // holderFlags name the present or future holder of a handle.
@@ -308,53 +259,27 @@ func (f *holderFlags) holder() cyborg.Holder {
 }
 
 // acceleratorAttach is `accelerator attach`.
-func (s *shell) acceleratorAttach() *cobra.Command {
+func (s *shell) acceleratorAttach(cmd *cobra.Command) {
 	var to holderFlags
-	cmd := &cobra.Command{
-		Use:   "attach ACCELERATOR",
-		Short: "Give an accelerator to an instance, a host or a service",
-		Long: "Gives a free handle of the accelerator to whoever is named; to its own host where nobody is. On a host its driver\n" +
-			"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.",
-		Args: takes("ACCELERATOR"),
-	}
-
 	to.addFlags(cmd, "give it to")
 
-	return s.operate(cmd, change{
-		shows: true, named: first,
-		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
-			return client.Attach(ctx, id, to.holder(), apiclient.Async())
+	s.operate(cmd, work{
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.Attach(ctx, c.id, to.holder(), apiclient.Async())
 		},
+		done: s.acceleratorAfter,
 	})
 }
 
 // acceleratorDetach is `accelerator detach`.
-func (s *shell) acceleratorDetach() *cobra.Command {
+func (s *shell) acceleratorDetach(cmd *cobra.Command) {
 	var from holderFlags
 	var force bool
-	cmd := &cobra.Command{
-		Use:   "detach ACCELERATOR",
-		Short: "Take an accelerator back",
-		Long: "Takes back what whoever is named holds of the accelerator; what anybody holds, where nobody is named.\n" +
-			"It is refused while the hardware is really in use. The hardware stays in service.\n\n" +
-			"--force frees it in the records where its host cannot take it back: the host is gone, or the device is, or an\n" +
-			"earlier try left it in doubt. Nothing is done on the hardware, and nobody gets the accelerator until its host has\n" +
-			"been heard and has settled it.",
-		Args: takes("ACCELERATOR"),
-	}
-
 	from.addFlags(cmd, "only from")
 	cmd.Flags().BoolVar(&force, "force", false, "free it in the records, where its host cannot take it back")
 
-	return s.operate(cmd, change{
-		named: first,
-		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, _ []string) (apiclient.Answer, error) {
-			if force {
-				return client.ForceDetach(ctx, id, from.holder(), apiclient.Async())
-			}
-			return client.Detach(ctx, id, from.holder(), apiclient.Async())
-		},
-		losses: func(ctx context.Context, client *apiclient.Client, id uuid.UUID) ([]string, error) {
+	s.operate(cmd, work{
+		losses: func(ctx context.Context, c call) ([]string, error) {
 			var named *cyborg.Holder
 			if holder := from.holder(); holder != (cyborg.Holder{}) {
 				named = &holder
@@ -364,8 +289,21 @@ func (s *shell) acceleratorDetach() *cobra.Command {
 				return nil, nil // a user who types the holder knows who loses it
 			}
 
-			a, _, err := client.Accelerator(ctx, id)
+			a, _, err := c.client.Accelerator(ctx, c.id)
 			return holdings(a, named), err
+		},
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			if force {
+				return c.client.ForceDetach(ctx, c.id, from.holder(), apiclient.Async())
+			}
+			return c.client.Detach(ctx, c.id, from.holder(), apiclient.Async())
+		},
+		// Only programs get the accelerator: people have seen that it was taken back.
+		done: func(ctx context.Context, p *printer, c call, answer apiclient.Answer) error {
+			if err := s.reportNoChange(ctx, c, answer); err != nil || !p.objects() {
+				return err
+			}
+			return accelerators().show(ctx, p, c)
 		},
 	})
 }
@@ -390,45 +328,35 @@ func holdings(a apiclient.Accelerator, holder *cyborg.Holder) []string {
 }
 
 // acceleratorProgram is `accelerator program`.
-func (s *shell) acceleratorProgram() *cobra.Command {
+func (s *shell) acceleratorProgram(cmd *cobra.Command) {
 	var image cyborg.Image
-	cmd := &cobra.Command{
-		Use:   "program ACCELERATOR IMAGE",
-		Short: "Load an image into an accelerator",
-		Long: "Loads IMAGE: a path below the host's image directory, an http(s) URL, or an image in Glance (glance:UUID,\n" +
-			"glance:function:ID). It is refused while anybody holds anything that the image would disturb. If it fails, the previous image comes back.",
-		Args: takes("ACCELERATOR", "IMAGE"),
-	}
-
 	flags := cmd.Flags()
 	flags.StringVar(&image.SHA256, "sha256", "", "checksum that the image must have; needed for http(s)")
 	flags.StringVar(&image.ID, "id", "", "what to record as bitstream id; the checksum where empty")
 	flags.BoolVar(&image.WholeDevice, "whole-device", false, "the image is for the whole device and disturbs all its accelerators")
 
-	return s.operate(cmd, change{
-		shows: true, named: first,
-		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error) {
-			image.Source = args[1]
-			return client.Program(ctx, id, image, apiclient.Async())
+	s.operate(cmd, work{
+		losses: func(ctx context.Context, c call) ([]string, error) { return overwritten(ctx, c, image) },
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			image.Source = c.args[1]
+			return c.client.Program(ctx, c.id, image, apiclient.Async())
 		},
-		losses: func(ctx context.Context, client *apiclient.Client, id uuid.UUID) ([]string, error) {
-			return overwritten(ctx, client, id, image)
-		},
+		done: s.acceleratorAfter,
 	})
 }
 
 // overwritten lists the images that a new image replaces. An image of the whole
 // device replaces those of all its accelerators. Loading the same image again
 // loses nothing.
-func overwritten(ctx context.Context, client *apiclient.Client, id uuid.UUID, image cyborg.Image) ([]string, error) {
-	a, _, err := client.Accelerator(ctx, id)
+func overwritten(ctx context.Context, c call, image cyborg.Image) ([]string, error) {
+	a, _, err := c.client.Accelerator(ctx, c.id)
 	if err != nil {
 		return nil, err
 	}
 
 	disturbed := []apiclient.Accelerator{a}
 	if image.WholeDevice {
-		device, err := client.Device(ctx, a.DeviceUUID)
+		device, err := c.client.Device(ctx, a.DeviceUUID)
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -34,21 +35,45 @@ func takes(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// takesMore demands the named arguments, and accepts any number of further
-// ones.
-func takesMore(more string, names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		for len(names) < len(args) {
-			names = append(names, more)
-		}
-		return takes(names...)(cmd, args)
-	}
+// argument is one of the arguments in a use line: HOST, [PROFILE] or
+// [ACCELERATOR...].
+type argument struct {
+	name              string
+	optional, repeats bool
 }
 
-// takesAtMost accepts the named arguments, or fewer.
-func takesAtMost(names ...string) cobra.PositionalArgs {
+// argumentPattern matches an argument of a use line.
+var argumentPattern = regexp.MustCompile(`^(\[?)([A-Z]+)(\.\.\.)?\]?$`)
+
+// argumentsOf returns the arguments in a use line, without those of its flags.
+func argumentsOf(use string) []argument {
+	var arguments []argument
+	for _, word := range strings.Fields(use)[1:] {
+		if strings.HasPrefix(strings.TrimPrefix(word, "["), "-") {
+			break
+		}
+		if found := argumentPattern.FindStringSubmatch(word); found != nil {
+			arguments = append(arguments, argument{name: found[2], optional: found[1] != "", repeats: found[3] != ""})
+		}
+	}
+
+	return arguments
+}
+
+// takesArguments demands the arguments of a use line.
+func takesArguments(arguments []argument) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		return takes(names[:min(len(args), len(names))]...)(cmd, args)
+		var names []string
+		for _, argument := range arguments {
+			if !argument.optional || len(names) < len(args) {
+				names = append(names, argument.name)
+			}
+			for argument.repeats && len(names) < len(args) {
+				names = append(names, argument.name)
+			}
+		}
+
+		return takes(names...)(cmd, args)
 	}
 }
 

@@ -233,7 +233,6 @@ func (s *shell) root(local []*cobra.Command) *cobra.Command {
 
 	root.SetHelpCommandGroupID(systemGroup)
 	// These walk the finished tree, so every command must have been added before.
-	showExamples(root)
 	s.completes(root)
 	commandline.Prepare(root)
 

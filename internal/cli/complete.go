@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"regexp"
 	"strings"
 	"time"
 
@@ -33,12 +32,16 @@ type source func(ctx context.Context, cmd *cobra.Command, args []string) []strin
 // sources maps places to their sources. A place is the name of an argument in a
 // command's use line, or of a flag with -- before it.
 func (s *shell) sources() map[string]source {
-	places := map[string]source{
-		"ACCELERATOR": s.accelerators, "--accelerator": s.accelerators,
-		"OPERATION": s.operations, "--operation": s.operations,
-		"DEVICE": s.devices,
-		"HOST":   s.hosts, "--host": s.hosts,
-		"BACKEND": s.backends, "DRIVER": s.drivers, "--driver": s.drivers,
+	accelerators, operations, hosts := s.asks(offeredAccelerators), s.asks(offeredOperations), s.asks(offeredHosts)
+	drivers, types := s.asks(offeredDrivers), s.asks(offeredTypes)
+
+	return map[string]source{
+		"ACCELERATOR": accelerators, "--accelerator": accelerators,
+		"OPERATION": operations, "--operation": operations,
+		"DEVICE": s.asks(offeredDevices),
+		"HOST":   hosts, "--host": hosts,
+		"BACKEND": s.asks(offeredBackends), "DRIVER": drivers, "--driver": drivers,
+		"--device-type": types, "--type": types,
 		"PROFILE": s.profileNames, "--profile": s.profileNames,
 		"--status": fixedWords(cyborg.Statuses()), "--kind": fixedWords(cyborg.OperationKinds()),
 		"--state": fixedWords([]cyborg.OperationState{
@@ -51,9 +54,6 @@ func (s *shell) sources() map[string]source {
 		// No file is meant, and nobody can guess.
 		"--url": fixedWords([]string{}), "--reason": fixedWords([]string{}), "--name": fixedWords([]string{}), "--timeout": fixedWords([]string{}),
 	}
-
-	places["--device-type"], places["--type"] = s.deviceTypes, s.deviceTypes
-	return places
 }
 
 // completes installs the completion of every argument and flag of the command
@@ -65,16 +65,15 @@ func (s *shell) completes(root *cobra.Command) {
 		places := argumentsOf(cmd.Use)
 		if !cmd.HasSubCommands() && cmd.ValidArgsFunction == nil {
 			cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+				at := min(len(args), len(places)-1)
 				switch {
-				case len(args) < len(places) && places[len(args)] == "IMAGE":
+				case at < 0, at < len(args) && !places[at].repeats:
+					return nil, cobra.ShellCompDirectiveNoFileComp
+				case places[at].name == "IMAGE":
 					return nil, cobra.ShellCompDirectiveDefault // an image may be a local path
-				case len(args) < len(places):
-					return s.offer(cmd, args, sources[places[len(args)]])
-				case len(places) > 0 && strings.HasSuffix(cmd.Use, "...]"):
-					return s.offer(cmd, args, sources[places[len(places)-1]])
 				}
 
-				return nil, cobra.ShellCompDirectiveNoFileComp
+				return s.offer(cmd, args, sources[places[at].name])
 			}
 		}
 
@@ -96,26 +95,6 @@ func (s *shell) completes(root *cobra.Command) {
 	}
 
 	walk(root)
-}
-
-// argumentPattern matches an argument of a use line, such as HOST or
-// [ACCELERATOR...].
-var argumentPattern = regexp.MustCompile(`^\[?([A-Z]+)(\.\.\.)?\]?$`)
-
-// argumentsOf returns the names of the arguments in a use line, without those
-// of its flags.
-func argumentsOf(use string) []string {
-	var names []string
-	for _, word := range strings.Fields(use)[1:] {
-		if strings.HasPrefix(strings.TrimPrefix(word, "["), "-") {
-			break
-		}
-		if found := argumentPattern.FindStringSubmatch(word); found != nil {
-			names = append(names, found[1])
-		}
-	}
-
-	return names
 }
 
 // offer asks a source, for a short time. Errors are not shown: they would
@@ -177,45 +156,40 @@ func offersFrom[T any](items iter.Seq2[T, error], offer func(T) string) []string
 	return offers
 }
 
-// accelerators offers the accelerators by name.
-func (s *shell) accelerators(ctx context.Context, _ *cobra.Command, _ []string) []string {
-	client, err := s.connect()
-	if err != nil {
-		return nil
+// asks is a source that asks the API; it offers nothing where there is no
+// connection.
+func (s *shell) asks(list func(ctx context.Context, client *apiclient.Client, cmd *cobra.Command, args []string) []string) source {
+	return func(ctx context.Context, cmd *cobra.Command, args []string) []string {
+		client, err := s.connect()
+		if err != nil {
+			return nil
+		}
+		return list(ctx, client, cmd, args)
 	}
+}
+
+// offeredAccelerators offers the accelerators by name.
+func offeredAccelerators(ctx context.Context, client *apiclient.Client, _ *cobra.Command, _ []string) []string {
 	return offersFrom(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{Limit: maxOffers}), func(a apiclient.Accelerator) string {
 		return fmt.Sprintf("%s\t%s, %s on %s", a.Name, a.Status, a.DeviceType, a.Host)
 	})
 }
 
-// deviceTypes offers the types of the devices that exist.
-func (s *shell) deviceTypes(ctx context.Context, _ *cobra.Command, _ []string) []string {
-	client, err := s.connect()
-	if err != nil {
-		return nil
-	}
+// offeredTypes offers the types of the devices that exist.
+func offeredTypes(ctx context.Context, client *apiclient.Client, _ *cobra.Command, _ []string) []string {
 	return offersFrom(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{Limit: maxOffers}), func(d apiclient.Device) string { return string(d.Type) })
 }
 
-// devices offers the devices by UUID.
-func (s *shell) devices(ctx context.Context, _ *cobra.Command, _ []string) []string {
-	client, err := s.connect()
-	if err != nil {
-		return nil
-	}
+// offeredDevices offers the devices by UUID.
+func offeredDevices(ctx context.Context, client *apiclient.Client, _ *cobra.Command, _ []string) []string {
 	return offersFrom(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{Limit: maxOffers}), func(d apiclient.Device) string {
 		return fmt.Sprintf("%s\t%s %s on %s", d.UUID, d.Type, d.Identity, d.Host)
 	})
 }
 
-// operations offers the operations that the command can work on: open ones to
-// watch or cancel, unsuccessful ones to retry.
-func (s *shell) operations(ctx context.Context, cmd *cobra.Command, _ []string) []string {
-	client, err := s.connect()
-	if err != nil {
-		return nil
-	}
-
+// offeredOperations offers the operations that the command can work on: open
+// ones to watch or cancel, unsuccessful ones to retry.
+func offeredOperations(ctx context.Context, client *apiclient.Client, cmd *cobra.Command, _ []string) []string {
 	filter, open := apiclient.OperationFilter{}, true
 	switch cmd.Name() {
 	case "watch", "cancel":
@@ -229,44 +203,22 @@ func (s *shell) operations(ctx context.Context, cmd *cobra.Command, _ []string) 
 	})
 }
 
-// hosts offers the hosts by name.
-func (s *shell) hosts(ctx context.Context, _ *cobra.Command, _ []string) []string {
-	client, err := s.connect()
-	if err != nil {
-		return nil
-	}
+// offeredHosts offers the hosts by name.
+func offeredHosts(ctx context.Context, client *apiclient.Client, _ *cobra.Command, _ []string) []string {
 	return offersFrom(client.Hosts(ctx, apiclient.Page{Limit: maxOffers}), func(h cyborg.Host) string { return h.Name })
 }
 
-// backends offers the backends of the host that was named before.
-func (s *shell) backends(ctx context.Context, _ *cobra.Command, args []string) []string {
-	return s.offerBackends(ctx, args, func(b cyborg.Backend) string { return fmt.Sprintf("%s\t%s, %s", b.Name, b.Driver, b.State) })
+// offeredBackends offers the backends of the host that was named before.
+func offeredBackends(ctx context.Context, client *apiclient.Client, _ *cobra.Command, args []string) []string {
+	return offersFrom(client.Drivers(ctx, args, apiclient.Page{}), func(b cyborg.Backend) string {
+		return fmt.Sprintf("%s\t%s, %s", b.Name, b.Driver, b.State)
+	})
 }
 
-// drivers offers the drivers that run on any host. Only an agent knows which
-// other drivers it has compiled in.
-func (s *shell) drivers(ctx context.Context, _ *cobra.Command, _ []string) []string {
-	return s.offerBackends(ctx, nil, func(b cyborg.Backend) string { return b.Driver })
-}
-
-// offerBackends makes an offer of each backend of the hosts, or of all hosts.
-func (s *shell) offerBackends(ctx context.Context, hosts []string, offer func(cyborg.Backend) string) []string {
-	client, err := s.connect()
-	if err != nil {
-		return nil
-	}
-
-	backends, err := apiclient.Collect(client.Drivers(ctx, hosts, apiclient.Page{}))
-	if err != nil {
-		return nil
-	}
-
-	offers := make([]string, len(backends))
-	for i, backend := range backends {
-		offers[i] = offer(backend)
-	}
-
-	return offers
+// offeredDrivers offers the drivers that run on any host. Only an agent knows
+// which other drivers it has compiled in.
+func offeredDrivers(ctx context.Context, client *apiclient.Client, _ *cobra.Command, _ []string) []string {
+	return offersFrom(client.Drivers(ctx, nil, apiclient.Page{}), func(b cyborg.Backend) string { return b.Driver })
 }
 
 // profileNames offers the user's profiles.

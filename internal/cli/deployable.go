@@ -1,16 +1,27 @@
 package cli
 
 import (
-	"github.com/spf13/cobra"
+	"slices"
+	"strings"
 
-	"github.com/cyborg-project/cyborg/internal/commandline"
+	"github.com/spf13/cobra"
 )
 
 // deployableCommand offers some verbs of `accelerator` under OpenStack's noun
 // for accelerators, for its users.
 func (s *shell) deployableCommand() *cobra.Command {
-	cmd := commandline.Noun("deployable", "Accelerators, under OpenStack's name for them",
-		s.acceleratorList(), s.acceleratorShow(), s.acceleratorProgram())
-	cmd.Aliases = []string{"deployables"}
-	return cmd
+	offered := []string{listVerb, "show ACCELERATOR", "program ACCELERATOR IMAGE"}
+	var verbs []verb
+	for _, v := range s.acceleratorVerbs() {
+		if !slices.Contains(offered, v.use) {
+			continue
+		}
+
+		for i, example := range v.examples {
+			v.examples[i] = strings.ReplaceAll(example, "cyborg accelerator ", "cyborg deployable ")
+		}
+		verbs = append(verbs, v)
+	}
+
+	return noun("deployable", "Accelerators, under OpenStack's name for them", verbs, "deployables")
 }

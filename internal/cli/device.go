@@ -4,19 +4,53 @@ import (
 	"context"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// deviceCommand is the noun `device` with its verbs.
+// deviceCommand is the noun `device`.
 func (s *shell) deviceCommand() *cobra.Command {
-	cmd := commandline.Noun("device", "Physical cards", s.deviceList(), s.deviceShow(),
-		s.deviceDisable(), s.deviceEnable(), s.deviceHistory())
-	cmd.Aliases = []string{"devices"}
-	return cmd
+	return noun("device", "Physical cards", []verb{
+		{
+			use: listVerb, short: "List devices",
+			examples: []string{"cyborg device list --vendor-id 10de --long"},
+			build:    s.deviceList,
+		},
+		{use: "show DEVICE", short: "Show one device with its accelerators", build: show(s, devices())},
+		{
+			use: "disable DEVICE --reason TEXT", short: "Take all accelerators of a device out of use for a while",
+			long: "Puts all accelerators of the device into maintenance, or none: new work is kept off them until --until, for the time\n" +
+				"of --for, or until `cyborg device enable`. Who holds one keeps it.",
+			examples: []string{`cyborg device disable 0a1b2c3d --reason "to be replaced" --until 2030-01-31T18:00:00Z`},
+			build:    maintain(s, devices(), (*apiclient.Client).MaintainDevice),
+		},
+		{
+			use: "enable DEVICE", short: "End the maintenance of a device's accelerators",
+			build: change(s, devices(), (*apiclient.Client).EnableDevice),
+		},
+		{complete: s.deviceHistory(), examples: []string{"cyborg device history 0a1b2c3d"}},
+	}, "devices")
+}
+
+// devices is how verbs read and print a device.
+func devices() thing[apiclient.Device] {
+	return thing[apiclient.Device]{
+		read: func(ctx context.Context, c call) (apiclient.Device, error) { return c.client.Device(ctx, c.id) },
+		// No filter selects a device, so the events of its host have to do.
+		feed: func(ctx context.Context, c call) (apiclient.EventFilter, error) {
+			device, err := c.client.Device(ctx, c.id)
+			return apiclient.EventFilter{Host: device.Host}, err
+		},
+		lead: []string{"uuid", hostKey, "type", "vendor", "model"},
+		texts: func(device apiclient.Device) map[string]string {
+			lines := make([]string, len(device.Accelerators))
+			for i, a := range device.Accelerators {
+				lines[i] = a.UUID.String() + " " + a.Name + " " + string(a.Status)
+			}
+			return map[string]string{"accelerators": strings.Join(lines, "\n")}
+		},
+	}
 }
 
 // deviceColumns are the columns of `device list`.
@@ -39,139 +73,31 @@ func deviceColumns() []column[apiclient.Device] {
 }
 
 // deviceList is `device list`.
-func (s *shell) deviceList() *cobra.Command {
+func (s *shell) deviceList(cmd *cobra.Command) {
 	var filter apiclient.DeviceFilter
 	var types, vendors []string
-	cmd := &cobra.Command{Use: listVerb, Short: "List devices", Args: takes()}
 
 	flags := cmd.Flags()
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringSliceVar(&types, "type", nil, "only of this type, such as GPU or FPGA; repeatable")
 	flags.StringSliceVar(&vendors, "vendor-id", nil, "only of this vendor, a PCI id such as 10de; repeatable")
 
-	return list(s, cmd, listing[apiclient.Device]{
-		columns: deviceColumns(), pages: true,
-		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
-		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]apiclient.Device, error) {
-			filter.Types, filter.Vendors = deviceTypes(types), nil
-
-			for _, text := range vendors {
-				id, err := pciID(cmd, "vendor-id", text)
-				if err != nil {
-					return nil, err
-				}
-				filter.Vendors = append(filter.Vendors, *id)
-			}
-
-			return apiclient.Collect(client.Devices(ctx, filter, page))
-		},
-	})
-}
-
-// deviceShow is `device show`.
-func (s *shell) deviceShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show DEVICE", Short: "Show one device with its accelerators", Args: takes("DEVICE")}
-	p := s.printer(cmd)
-	p.addWatch(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.namedDevice(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-
-		// The device is read first for its host, whose events the watch follows.
-		device, err := client.Device(cmd.Context(), id)
-		if err != nil {
-			return err
-		}
-
-		return p.show(cmd.Context(), client, apiclient.EventFilter{Host: device.Host}, func(ctx context.Context) error {
-			device, err := client.Device(ctx, id)
+	before(cmd, func() error {
+		for _, text := range vendors {
+			id, err := pciID(cmd, "vendor-id", text)
 			if err != nil {
 				return err
 			}
-			return p.device(device)
-		})
-	}
-
-	return cmd
-}
-
-// namedDevice connects to the API and finds the device that an argument names.
-func (s *shell) namedDevice(ctx context.Context, name string) (*apiclient.Client, uuid.UUID, error) {
-	client, err := s.connect()
-	if err != nil {
-		return nil, uuid.Nil, err
-	}
-
-	id, err := s.device(ctx, client, name)
-	return client, id, err
-}
-
-// device prints one device with a line for each accelerator.
-func (p *printer) device(device apiclient.Device) error {
-	lines := make([]string, len(device.Accelerators))
-	for i, a := range device.Accelerators {
-		lines[i] = a.UUID.String() + " " + a.Name + " " + string(a.Status)
-	}
-
-	return printShow(p, device, []string{"uuid", hostKey, "type", "vendor", "model"}, map[string]string{"accelerators": strings.Join(lines, "\n")})
-}
-
-// deviceDisable is `device disable`.
-func (s *shell) deviceDisable() *cobra.Command {
-	var flags maintenance
-	cmd := &cobra.Command{
-		Use:   "disable DEVICE --reason TEXT",
-		Short: "Take all accelerators of a device out of use for a while",
-		Long: "Puts all accelerators of the device into maintenance, or none: new work is kept off them until --until, for the time\n" +
-			"of --for, or until `cyborg device enable`. Who holds one keeps it.",
-		Args: takes("DEVICE"),
-	}
-	p := s.printer(cmd)
-	flags.addFlags(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		request, err := flags.read(cmd)
-		if err != nil {
-			return err
+			filter.Vendors = append(filter.Vendors, *id)
 		}
+		return nil
+	})
 
-		client, id, err := s.namedDevice(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-
-		changed, err := client.MaintainDevice(cmd.Context(), id, request)
-		if err != nil {
-			return err
-		}
-
-		return p.device(changed)
-	}
-
-	return cmd
-}
-
-// deviceEnable is `device enable`.
-func (s *shell) deviceEnable() *cobra.Command {
-	cmd := &cobra.Command{Use: "enable DEVICE", Short: "End the maintenance of a device's accelerators", Args: takes("DEVICE")}
-	p := s.printer(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.namedDevice(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-
-		changed, err := client.EnableDevice(cmd.Context(), id)
-		if err != nil {
-			return err
-		}
-
-		return p.device(changed)
-	}
-
-	return cmd
+	list(s, cmd, listing[apiclient.Device]{
+		columns: deviceColumns(), pages: true, feed: onlyHost(&filter.Hosts),
+		read: func(ctx context.Context, c call, page apiclient.Page) ([]apiclient.Device, error) {
+			filter.Types = deviceTypes(types)
+			return apiclient.Collect(c.client.Devices(ctx, filter, page))
+		},
+	})
 }

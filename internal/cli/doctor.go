@@ -35,10 +35,16 @@ const (
 
 // doctorCommand is `cyborg doctor`.
 func (s *shell) doctorCommand() *cobra.Command {
-	return doctor.Command("Check that everything works, and say what to do",
-		"Asks the API about itself and about all that it knows: releases, clocks, services, hosts, backends, accelerators,\n"+
-			"operations. `cyborg server doctor` and `cyborg-agent doctor` look at a server's and an agent's own set-up.",
-		func(cmd *cobra.Command, f *doctor.Findings) { s.examine(cmd.Context(), f) })
+	return verb{
+		examples: []string{
+			"cyborg doctor",
+			"cyborg doctor --profile lab -f json",
+		},
+		complete: doctor.Command("Check that everything works, and say what to do",
+			"Asks the API about itself and about all that it knows: releases, clocks, services, hosts, backends, accelerators,\n"+
+				"operations. `cyborg server doctor` and `cyborg-agent doctor` look at a server's and an agent's own set-up.",
+			func(cmd *cobra.Command, f *doctor.Findings) { s.examine(cmd.Context(), f) }),
+	}.command()
 }
 
 // examine checks the API and what it knows. A check that depends on an answer

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -11,15 +12,39 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// driverCommand is the noun `driver` with its verbs.
+// driverCommand is the noun `driver`.
 func (s *shell) driverCommand() *cobra.Command {
-	cmd := commandline.Noun("driver", "Drivers' backends on hosts: install, update, uninstall",
-		s.driverList(), s.driverShow(), s.driverInstall(), s.driverUpdate(), s.driverUninstall())
-	cmd.Aliases = []string{"drivers"}
-	return cmd
+	return noun("driver", "Drivers' backends on hosts: install, update, uninstall", []verb{
+		{use: listVerb, short: "List drivers' backends", build: s.driverList},
+		{use: "show HOST BACKEND", short: "Show one backend with its options", build: show(s, backends())},
+		{
+			use: "install HOST DRIVER", short: "Enable a driver on a host",
+			long: "Enables a backend of a driver that the host's agent has compiled in. One driver may run as several backends, each\n" +
+				"with a name and options of its own.",
+			examples: []string{"cyborg driver install compute-1 generic --name nvidia --option device_spec.vendor_id=10de"},
+			build:    s.driverInstall,
+		},
+		{
+			use: "update HOST BACKEND --option KEY=VALUE...", short: "Give a backend new options",
+			long:     "Gives a backend the options of the command line in place of all that it has.",
+			examples: []string{"cyborg driver update compute-1 nvidia --option device_spec.vendor_id=10de"},
+			build:    s.driverUpdate,
+		},
+		{use: "uninstall HOST BACKEND", short: "Disable a backend; refused while one of its devices is in use", build: s.driverUninstall},
+	}, "drivers")
+}
+
+// backends is how verbs read and print a backend.
+func backends() thing[cyborg.Backend] {
+	return thing[cyborg.Backend]{
+		read: func(ctx context.Context, c call) (cyborg.Backend, error) {
+			return c.client.Driver(ctx, c.args[0], c.args[1])
+		},
+		feed: ofHost,
+		lead: []string{hostKey, nameKey, "driver", "state", "error"},
+	}
 }
 
 // backendColumns are the columns of `driver list`.
@@ -37,162 +62,98 @@ func backendColumns() []column[cyborg.Backend] {
 }
 
 // driverList is `driver list`.
-func (s *shell) driverList() *cobra.Command {
+func (s *shell) driverList(cmd *cobra.Command) {
 	var hosts []string
-	cmd := &cobra.Command{Use: listVerb, Short: "List drivers' backends", Args: takes()}
-
 	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "only on this host; repeatable")
-	return list(s, cmd, listing[cyborg.Backend]{
-		columns: backendColumns(),
-		feed:    func() apiclient.EventFilter { return onlyHost(hosts) },
-		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]cyborg.Backend, error) {
-			return apiclient.Collect(client.Drivers(ctx, hosts, page))
+
+	list(s, cmd, listing[cyborg.Backend]{
+		columns: backendColumns(), feed: onlyHost(&hosts),
+		read: func(ctx context.Context, c call, page apiclient.Page) ([]cyborg.Backend, error) {
+			return apiclient.Collect(c.client.Drivers(ctx, hosts, page))
 		},
 	})
 }
 
-// driverShow is `driver show`.
-func (s *shell) driverShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show HOST BACKEND", Short: "Show one backend with its options", Args: takes("HOST", "BACKEND")}
-	p := s.printer(cmd)
-	p.addWatch(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		return p.show(cmd.Context(), client, apiclient.EventFilter{Host: args[0]}, func(ctx context.Context) error {
-			backend, err := client.Driver(ctx, args[0], args[1])
-			if err != nil {
-				return err
-			}
-			return printShow(p, backend, []string{hostKey, nameKey, "driver", "state", "error"}, nil)
-		})
-	}
-
-	return cmd
+// backendAfter prints a backend after an operation on it. The records change
+// only with the host's next report; the operation's result is what its agent
+// saw.
+func backendAfter(_ context.Context, p *printer, c call, answer apiclient.Answer) error {
+	after := withResult(object{{hostKey, c.args[0]}, {nameKey, c.args[1]}}, answer)
+	return printShow(p, after, []string{hostKey, nameKey, "state", "error"}, nil)
 }
 
-// configure completes a command that changes a backend and then prints its new
-// state.
-func (s *shell) configure(cmd *cobra.Command, backend func(args []string) string,
-	start func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error),
-) *cobra.Command {
-	var wait waiting
-
-	p := s.printer(cmd)
-	wait.addFlags(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		answer, err := start(ctx, client, args)
-		if err != nil {
-			return err
-		}
-
-		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
-			// The records change only with the host's next report; the operation's result
-			// is what its agent saw.
-			after := object{{hostKey, args[0]}, {nameKey, backend(args)}}
-			if operation != nil {
-				for _, key := range slices.Sorted(maps.Keys(operation.Result)) {
-					after = append(after, member{key, operation.Result[key]})
-				}
-			}
-
-			return printShow(p, after, []string{hostKey, nameKey, "state", "error"}, nil)
-		})
+// withResult appends the result of an operation, if there was one, to an
+// object.
+func withResult(after object, answer apiclient.Answer) object {
+	if answer.Operation == nil {
+		return after
 	}
-	return cmd
+	for _, key := range slices.Sorted(maps.Keys(answer.Operation.Result)) {
+		after = append(after, member{key, answer.Operation.Result[key]})
+	}
+
+	return after
+}
+
+// addOptions adds --option; the returned tree is filled before the command
+// runs.
+func addOptions(cmd *cobra.Command) *cyborg.JSONObject {
+	var settings []string
+	var options cyborg.JSONObject
+	cmd.Flags().StringArrayVar(&settings, "option", nil, "KEY=VALUE of the driver's options; repeatable")
+	before(cmd, func() (err error) {
+		options, err = parseTree(cmd, "option", settings)
+		return err
+	})
+
+	return &options
 }
 
 // driverInstall is `driver install`.
-func (s *shell) driverInstall() *cobra.Command {
+func (s *shell) driverInstall(cmd *cobra.Command) {
 	var name string
-	var settings []string
-	cmd := &cobra.Command{
-		Use:   "install HOST DRIVER",
-		Short: "Enable a driver on a host",
-		Long:  "Enables a backend of a driver that the host's agent has compiled in. One driver may run as several backends, each\nwith a name and options of its own.",
-		Args:  takes("HOST", "DRIVER"),
-	}
-
 	cmd.Flags().StringVar(&name, nameKey, "", "the backend's name; the driver's where empty")
-	cmd.Flags().StringArrayVar(&settings, "option", nil, "KEY=VALUE of the driver's options; repeatable")
+	options := addOptions(cmd)
 
-	backend := func(args []string) string {
-		if name != "" {
-			return name
-		}
-		return args[1]
-	}
-
-	return s.configure(cmd, backend, func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error) {
-		options, err := parseTree(cmd, "option", settings)
-		if err != nil {
-			return apiclient.Answer{}, err
-		}
-
-		return client.InstallDriver(ctx, args[0], backend(args), args[1], options, apiclient.Async())
+	s.operate(cmd, work{
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.InstallDriver(ctx, c.args[0], cmp.Or(name, c.args[1]), c.args[1], *options, apiclient.Async())
+		},
+		done: func(ctx context.Context, p *printer, c call, answer apiclient.Answer) error {
+			c.args = []string{c.args[0], cmp.Or(name, c.args[1])}
+			return backendAfter(ctx, p, c, answer)
+		},
 	})
 }
 
 // driverUpdate is `driver update`.
-func (s *shell) driverUpdate() *cobra.Command {
-	var settings []string
+func (s *shell) driverUpdate(cmd *cobra.Command) {
 	var none bool
-	cmd := &cobra.Command{
-		Use:   "update HOST BACKEND --option KEY=VALUE...",
-		Short: "Give a backend new options",
-		Long:  "Gives a backend the options of the command line in place of all that it has.",
-		Args:  takes("HOST", "BACKEND"),
-	}
-
-	cmd.Flags().StringArrayVar(&settings, "option", nil, "KEY=VALUE of the driver's options; repeatable")
+	options := addOptions(cmd)
 	cmd.Flags().BoolVar(&none, "no-options", false, "run it with the driver's defaults")
 	cmd.MarkFlagsMutuallyExclusive("option", "no-options")
 	cmd.MarkFlagsOneRequired("option", "no-options")
 
-	return s.configure(cmd, second, func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error) {
-		options, err := parseTree(cmd, "option", settings)
-		if err != nil {
-			return apiclient.Answer{}, err
-		}
-
-		return client.UpdateDriver(ctx, args[0], args[1], options, apiclient.Async())
+	s.operate(cmd, work{
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.UpdateDriver(ctx, c.args[0], c.args[1], *options, apiclient.Async())
+		},
+		done: backendAfter,
 	})
 }
 
 // driverUninstall is `driver uninstall`.
-func (s *shell) driverUninstall() *cobra.Command {
-	var agreed consent
-	cmd := &cobra.Command{
-		Use:   "uninstall HOST BACKEND",
-		Short: "Disable a backend; refused while one of its devices is in use",
-		Args:  takes("HOST", "BACKEND"),
-	}
-
-	agreed.addFlags(cmd)
-	return s.configure(cmd, second, func(ctx context.Context, client *apiclient.Client, args []string) (apiclient.Answer, error) {
-		if !agreed.yes {
-			managed, err := apiclient.Collect(client.Accelerators(ctx,
-				apiclient.AcceleratorFilter{Hosts: args[:1], Backends: args[1:]}, apiclient.Page{}))
-			if err != nil {
-				return apiclient.Answer{}, err
-			}
-			if err := s.agree(ctx, agreed, unmanaged(args[0], managed)); err != nil {
-				return apiclient.Answer{}, err
-			}
-		}
-
-		return client.UninstallDriver(ctx, args[0], args[1], apiclient.Async())
+func (s *shell) driverUninstall(cmd *cobra.Command) {
+	s.operate(cmd, work{
+		losses: func(ctx context.Context, c call) ([]string, error) {
+			managed, err := apiclient.Collect(c.client.Accelerators(ctx,
+				apiclient.AcceleratorFilter{Hosts: c.args[:1], Backends: c.args[1:]}, apiclient.Page{}))
+			return unmanaged(c.args[0], managed), err
+		},
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.UninstallDriver(ctx, c.args[0], c.args[1], apiclient.Async())
+		},
+		done: backendAfter,
 	})
 }
 

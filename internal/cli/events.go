@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 
@@ -19,33 +20,33 @@ func eventColumns() []column[cyborg.Event] {
 		{title: "Subject", key: "subject", value: func(x e) any { return x.Subject }, text: func(x e) string { return string(x.Subject.Kind) + " " + x.Subject.ID }},
 		{title: "Change", key: "change", value: func(x e) any { return history.Change(x) }},
 		{title: "Actor", key: "actor", value: func(x e) any { return x.Actor }},
-		{title: "Operation", key: "operation_id", value: func(x e) any { return x.Operation }, text: operationID},
+		{title: "Operation", key: "operation_id", value: func(x e) any { return x.Operation }, text: func(x e) string { return idText(x.Operation) }},
 		{title: hostTitle, key: hostKey, value: func(x e) any { return x.Host }, long: true},
 		{title: "Request ID", key: "request_id", value: func(x e) any { return x.RequestID }, long: true},
 		{title: "Cursor", key: "cursor", value: func(x e) any { return x.Cursor }, long: true},
 	}
 }
 
-// operationID shows no operation as an empty cell.
-func operationID(event cyborg.Event) string {
-	if event.Operation == (cyborg.Event{}).Operation {
-		return ""
-	}
-	return event.Operation.String()
-}
 
 // eventsCommand is `cyborg events`.
 func (s *shell) eventsCommand() *cobra.Command {
-	var host, accelerator, operation, after string
-	cmd := &cobra.Command{
-		Use:   "events",
-		Short: "Follow what changes, until Ctrl-C",
-		Long: "Writes one line for each change, from now on or from --after on, until Ctrl-C. It survives restarts of the API\n" +
+	return verb{
+		use: "events", short: "Follow what changes, until Ctrl-C",
+		long: "Writes one line for each change, from now on or from --after on, until Ctrl-C. It survives restarts of the API\n" +
 			"without losing or repeating a change. With -f json, each line is one JSON object.",
-		Args: takes(),
-	}
+		examples: []string{
+			"cyborg events --host compute-1",
+			"cyborg events --after 0-0 -f json    # all that are kept, and on",
+		},
+		build: s.events,
+	}.command()
+}
 
+// events is what `cyborg events` does.
+func (s *shell) events(cmd *cobra.Command) {
+	var host, accelerator, operation, after string
 	p := &printer{shell: s, command: cmd}
+
 	flags := cmd.Flags()
 	flags.StringVarP(&p.format, "format", "f", formatTable, "table or json")
 	flags.StringVar(&host, hostKey, "", "only on this host")
@@ -53,34 +54,28 @@ func (s *shell) eventsCommand() *cobra.Command {
 	flags.StringVar(&operation, "operation", "", "only of this operation")
 	flags.StringVar(&after, "after", "", "from after this cursor on; 0-0 for all that is kept")
 
-	cmd.PreRunE = func(*cobra.Command, []string) error {
+	before(cmd, func() error {
 		if p.format != formatTable && p.format != formatJSON {
 			return usageErrorf(cmd, "there is no format %q for events; there are table, json", p.format)
 		}
 		return nil
-	}
+	})
 
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx := cmd.Context()
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
+	s.run(cmd, func(ctx context.Context, c call) (err error) {
 		filter := apiclient.EventFilter{Host: host}
 		if accelerator != "" {
-			if filter.Accelerator, err = s.accelerator(ctx, client, accelerator); err != nil {
+			if filter.Accelerator, err = s.accelerator(ctx, c.client, accelerator); err != nil {
 				return err
 			}
 		}
 		if operation != "" {
-			if filter.Operation, err = s.operation(ctx, client, operation); err != nil {
+			if filter.Operation, err = s.operation(ctx, c.client, operation); err != nil {
 				return err
 			}
 		}
 
 		reporter := &plain{shell: s}
-		for event, err := range client.Events(ctx, filter, after, reporter.trouble) {
+		for event, err := range c.client.Events(ctx, filter, after, reporter.trouble) {
 			if err != nil {
 				return err
 			}
@@ -90,9 +85,7 @@ func (s *shell) eventsCommand() *cobra.Command {
 		}
 
 		return nil
-	}
-
-	return cmd
+	})
 }
 
 // event prints one event of the feed as a line.

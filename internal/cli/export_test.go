@@ -1,4 +1,23 @@
 package cli
 
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
 // HelpExamples are those of the help, by command.
-func HelpExamples() map[string][]string { return examplesTable }
+func HelpExamples() map[string][]string {
+	examples := map[string][]string{}
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.HasExample() {
+			examples[strings.TrimPrefix(cmd.CommandPath(), "cyborg ")] = strings.Split(strings.TrimPrefix(cmd.Example, "  "), "\n  ")
+		}
+		for _, below := range cmd.Commands() {
+			walk(below)
+		}
+	}
+	walk((&shell{Streams: System()}).root(nil))
+	return examples
+}

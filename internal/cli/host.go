@@ -13,14 +13,63 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// hostCommand is the noun `host` with its verbs.
+// hostCommand is the noun `host`.
 func (s *shell) hostCommand() *cobra.Command {
-	cmd := commandline.Noun("host", "Machines with an agent", s.hostList(), s.hostShow(), s.hostServices(), s.hostHistory(), s.hostWhitelist(), s.hostRescue(), s.hostForget())
-	cmd.Aliases = []string{"hosts"}
-	return cmd
+	return noun("host", "Machines with an agent", []verb{
+		{use: listVerb, short: "List hosts", examples: []string{"cyborg host list --watch"}, build: s.hostList},
+		{use: "show HOST", short: "Show one host", build: show(s, hosts())},
+		{use: "services HOST", short: "What acceleration services a host's backends offer", build: s.hostServices},
+		{complete: s.hostHistory(), examples: []string{"cyborg host history compute-1 --limit 100"}},
+		{
+			use: "whitelist HOST [ACCELERATOR...]", short: "Say which PCI devices of a host its Nova gives out by itself",
+			long: "Has the host's agent write [pci] device_spec of these accelerators into a drop-in of nova.conf, in place of those that\n" +
+				"it has; shows the difference, and asks. Each is named by UUID, name or PCI address, or by its device's UUID, which\n" +
+				"means all that is on the device, and may be followed by ,KEY=VALUE: physical_network, resource_class, trait\n" +
+				"(repeatable), trusted, remote_managed, managed and live_migratable, as in Nova's device_spec. Only what is inactive\n" +
+				"can be given to Nova. Without any, it shows what the whitelist has.",
+			examples: []string{
+				"cyborg host whitelist compute-1                                        # what it has",
+				"cyborg host whitelist compute-1 0000:3b:00.0,physical_network=physnet1 --dry-run",
+				"cyborg host whitelist compute-1 --none --yes",
+			},
+			build: s.hostWhitelist,
+		},
+		{
+			use: "rescue HOST", short: "Have Nova reboot the instances that a boot of the host cost their accelerators",
+			long: "Has Nova reboot, hard, the instances that may be without their accelerators since the host booted: those of\n" +
+				"`drift list --class lost_at_boot`. One that does not run, or that somebody had made anew since, is left alone.",
+			examples: []string{
+				"cyborg drift list --host compute-1 --class lost_at_boot    # which instances it would reboot",
+				"cyborg host rescue compute-1",
+			},
+			build: s.hostRescue,
+		},
+		{
+			use: "forget HOST", short: "Forget a host that will not come back",
+			long: "Forgets a silent host with its devices and accelerators. It is refused while the host is heard, and while anything\n" +
+				"there is held or being worked on. Its history stays, and if it reports again it is a new host.",
+			build: s.hostForget,
+		},
+	}, "hosts")
+}
+
+// hosts is how verbs read and print a host.
+func hosts() thing[cyborg.Host] {
+	return thing[cyborg.Host]{
+		read: func(ctx context.Context, c call) (cyborg.Host, error) { return c.client.Host(ctx, c.args[0]) },
+		feed: ofHost,
+		lead: []string{nameKey, "silent", "last_seen", "devices"},
+		texts: func(host cyborg.Host) map[string]string {
+			return map[string]string{"backends": backendsText(host.Backends), "rivals": duplicateAgentsText(host.DuplicateAgents)}
+		},
+	}
+}
+
+// ofHost is the feed of what belongs to the host that the first argument names.
+func ofHost(_ context.Context, c call) (apiclient.EventFilter, error) {
+	return apiclient.EventFilter{Host: c.args[0]}, nil
 }
 
 // hostColumns are the columns of `host list`.
@@ -87,62 +136,22 @@ func backendsText(backends []cyborg.Backend) string {
 }
 
 // hostList is `host list`.
-func (s *shell) hostList() *cobra.Command {
-	cmd := &cobra.Command{Use: listVerb, Short: "List hosts", Args: takes()}
-	return list(s, cmd, listing[cyborg.Host]{
+func (s *shell) hostList(cmd *cobra.Command) {
+	list(s, cmd, listing[cyborg.Host]{
 		columns: hostColumns(), pages: true,
-		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]cyborg.Host, error) {
-			return apiclient.Collect(client.Hosts(ctx, page))
+		read: func(ctx context.Context, c call, page apiclient.Page) ([]cyborg.Host, error) {
+			return apiclient.Collect(c.client.Hosts(ctx, page))
 		},
 	})
 }
 
-// hostShow is `host show`.
-func (s *shell) hostShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show HOST", Short: "Show one host", Args: takes("HOST")}
-	p := s.printer(cmd)
-	p.addWatch(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		return p.show(cmd.Context(), client, apiclient.EventFilter{Host: args[0]}, func(ctx context.Context) error {
-			host, err := client.Host(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			return printShow(p, host, []string{nameKey, "silent", "last_seen", "devices"}, map[string]string{
-				"backends": backendsText(host.Backends), "rivals": duplicateAgentsText(host.DuplicateAgents),
-			})
-		})
-	}
-
-	return cmd
-}
-
 // hostForget is `host forget`.
-func (s *shell) hostForget() *cobra.Command {
+func (s *shell) hostForget(cmd *cobra.Command) {
 	var agreed consent
-	cmd := &cobra.Command{
-		Use:   "forget HOST",
-		Short: "Forget a host that will not come back",
-		Long: "Forgets a silent host with its devices and accelerators. It is refused while the host is heard, and while anything\n" +
-			"there is held or being worked on. Its history stays, and if it reports again it is a new host.",
-		Args: takes("HOST"),
-	}
-
 	agreed.addFlags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
 
-		host, err := client.Host(ctx, args[0])
+	s.run(cmd, func(ctx context.Context, c call) error {
+		host, err := c.client.Host(ctx, c.args[0])
 		if err != nil {
 			return err
 		}
@@ -154,67 +163,35 @@ func (s *shell) hostForget() *cobra.Command {
 			}
 		}
 
-		return client.ForgetHost(ctx, host.Name)
-	}
-
-	return cmd
+		return c.client.ForgetHost(ctx, host.Name)
+	})
 }
 
 // hostRescue is `host rescue`.
-func (s *shell) hostRescue() *cobra.Command {
-	var (
-		agreed consent
-		wait   waiting
-	)
-	cmd := &cobra.Command{
-		Use:   "rescue HOST",
-		Short: "Have Nova reboot the instances that a boot of the host cost their accelerators",
-		Long: "Has Nova reboot, hard, the instances that may be without their accelerators since the host booted: those of\n" +
-			"`drift list --class lost_at_boot`. One that does not run, or that somebody had made anew since, is left alone.",
-		Args: takes("HOST"),
-	}
+func (s *shell) hostRescue(cmd *cobra.Command) {
+	s.operate(cmd, work{
+		losses: func(ctx context.Context, c call) (losses []string, err error) {
+			filter := apiclient.DriftFilter{Hosts: c.args, Classes: []cyborg.DriftClass{cyborg.DriftLostAtBoot}, Open: true}
+			for lost, err := range c.client.Drift(ctx, filter, apiclient.Page{}) {
+				if err != nil {
+					return nil, err
+				}
+				losses = append(losses, "instance "+lost.Instance.String()+" is rebooted hard, if it runs")
+			}
 
-	p := s.printer(cmd)
-	agreed.addFlags(cmd)
-	wait.addFlags(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, host := cmd.Context(), args[0]
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		filter := apiclient.DriftFilter{Hosts: []string{host}, Classes: []cyborg.DriftClass{cyborg.DriftLostAtBoot}, Open: true}
-		lost, err := apiclient.Collect(client.Drift(ctx, filter, apiclient.Page{}))
-		if err != nil {
-			return err
-		}
-
-		var losses []string
-		for _, d := range lost {
-			losses = append(losses, "instance "+d.Instance.String()+" is rebooted hard, if it runs")
-		}
-
-		if err := s.agree(ctx, agreed, losses); err != nil {
-			return err
-		}
-
-		answer, err := client.Rescue(ctx, host, apiclient.Async())
-		if err != nil {
-			return err
-		}
-
-		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
-			after := object{{hostKey, host}, {"instances", []any{}}}
-			if operation != nil {
-				after[1].value = operation.Result["instances"]
+			return losses, nil
+		},
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.Rescue(ctx, c.args[0], apiclient.Async())
+		},
+		done: func(_ context.Context, p *printer, c call, answer apiclient.Answer) error {
+			after := object{{hostKey, c.args[0]}, {"instances", []any{}}}
+			if answer.Operation != nil {
+				after[1].value = answer.Operation.Result["instances"]
 			}
 			return printShow(p, after, []string{hostKey, "instances"}, map[string]string{"instances": rescuedText(after[1].value)})
-		})
-	}
-
-	return cmd
+		},
+	})
 }
 
 // rescuedText has a line for each instance in a rescue's result.
@@ -233,69 +210,67 @@ func rescuedText(result any) string {
 }
 
 // hostServices is `host services`.
-func (s *shell) hostServices() *cobra.Command {
-	cmd := &cobra.Command{Use: "services HOST", Short: "What acceleration services a host's backends offer", Args: takes("HOST")}
-	// The API returns no more than the short columns here, and the host is known.
-	columns := slices.DeleteFunc(backendColumns()[1:], func(c column[cyborg.Backend]) bool { return c.long })
-
-	return list(s, cmd, listing[cyborg.Backend]{
-		columns: columns,
-		feed:    func() apiclient.EventFilter { return apiclient.EventFilter{Host: cmd.Flags().Arg(0)} },
-		read: func(ctx context.Context, client *apiclient.Client, _ apiclient.Page) ([]cyborg.Backend, error) {
-			return client.HostServices(ctx, cmd.Flags().Arg(0))
+func (s *shell) hostServices(cmd *cobra.Command) {
+	list(s, cmd, listing[cyborg.Backend]{
+		// The API returns no more than the short columns here, and the host is known.
+		columns: slices.DeleteFunc(backendColumns()[1:], func(c column[cyborg.Backend]) bool { return c.long }),
+		feed:    ofHost,
+		read: func(ctx context.Context, c call, _ apiclient.Page) ([]cyborg.Backend, error) {
+			return c.client.HostServices(ctx, c.args[0])
 		},
 	})
 }
 
 // discoverCommand is `discover`.
 func (s *shell) discoverCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "discover HOST", Short: "Make a host look at its hardware now", GroupID: hardwareGroup, Args: takes("HOST")}
-	p := s.printer(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		found, err := client.Discover(cmd.Context(), args[0])
-		if err != nil {
-			return err
-		}
-
-		var lines []string
-		for _, backend := range slices.Sorted(maps.Keys(found.Devices)) {
-			lines = append(lines, fmt.Sprintf("%s: %d", backend, found.Devices[backend]))
-		}
-
-		return printShow(p, found, []string{hostKey, "devices", "errors"}, map[string]string{"devices": strings.Join(lines, "\n")})
+	found := thing[apiclient.Discovery]{
+		read: func(ctx context.Context, c call) (apiclient.Discovery, error) {
+			return c.client.Discover(ctx, c.args[0])
+		},
+		lead: []string{hostKey, "devices", "errors"},
+		texts: func(found apiclient.Discovery) map[string]string {
+			var lines []string
+			for _, backend := range slices.Sorted(maps.Keys(found.Devices)) {
+				lines = append(lines, fmt.Sprintf("%s: %d", backend, found.Devices[backend]))
+			}
+			return map[string]string{"devices": strings.Join(lines, "\n")}
+		},
 	}
 
-	return cmd
+	return verb{
+		use: "discover HOST", short: "Make a host look at its hardware now",
+		examples: []string{"cyborg discover compute-1"},
+		build: func(cmd *cobra.Command) {
+			p := s.printer(cmd)
+			s.run(cmd, func(ctx context.Context, c call) error { return found.show(ctx, p, c) })
+		},
+	}.command()
 }
 
-// serviceCommand is the noun `service` with its verb.
+// serviceCommand is the noun `service`.
 func (s *shell) serviceCommand() *cobra.Command {
-	type v = cyborg.Service
-	cmd := commandline.Noun("service", "The system's own processes", list(s,
-		&cobra.Command{Use: listVerb, Short: "List processes: agents, conductors, APIs", Args: takes()},
-		listing[v]{
-			columns: []column[v]{
-				{title: "Role", key: "role", id: true, value: func(x v) any { return x.Role }},
-				{title: hostTitle, key: hostKey, id: true, value: func(x v) any { return x.Host }},
-				{title: "Instance", key: "instance", id: true, value: func(x v) any { return x.Instance }},
-				{title: "State", key: "alive", value: func(x v) any { return x.Alive }, text: serviceState},
-				{title: "Last Seen", key: "last_seen", value: func(x v) any { return x.LastSeen }},
-				{title: "Version", key: "version", value: func(x v) any { return x.Version }},
-				{title: "Started At", key: "started_at", value: func(x v) any { return x.StartedAt }},
-			},
-			read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]v, error) {
-				return apiclient.Collect(client.Services(ctx, page))
-			},
-		}))
+	return noun("service", "The system's own processes", []verb{
+		{use: listVerb, short: "List processes: agents, conductors, APIs", build: s.serviceList},
+	}, "services")
+}
 
-	cmd.Aliases = []string{"services"}
-	return cmd
+// serviceList is `service list`.
+func (s *shell) serviceList(cmd *cobra.Command) {
+	type v = cyborg.Service
+	list(s, cmd, listing[v]{
+		columns: []column[v]{
+			{title: "Role", key: "role", id: true, value: func(x v) any { return x.Role }},
+			{title: hostTitle, key: hostKey, id: true, value: func(x v) any { return x.Host }},
+			{title: "Instance", key: "instance", id: true, value: func(x v) any { return x.Instance }},
+			{title: "State", key: "alive", value: func(x v) any { return x.Alive }, text: serviceState},
+			{title: "Last Seen", key: "last_seen", value: func(x v) any { return x.LastSeen }},
+			{title: "Version", key: "version", value: func(x v) any { return x.Version }},
+			{title: "Started At", key: "started_at", value: func(x v) any { return x.StartedAt }},
+		},
+		read: func(ctx context.Context, c call, page apiclient.Page) ([]v, error) {
+			return apiclient.Collect(c.client.Services(ctx, page))
+		},
+	})
 }
 
 // serviceState is the state of a process; an agent that is not the host's own

@@ -14,46 +14,47 @@ import (
 
 // attachInstance is `attach-instance`, which OpenStack's users look for.
 func (s *shell) attachInstance() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "attach-instance INSTANCE ACCELERATOR",
-		Short: "Give an accelerator to an instance",
-		Long:  "Gives a free handle of the accelerator to the instance, as `accelerator attach --instance` does.",
-		Args:  takes("INSTANCE", "ACCELERATOR"),
-	}
-	return s.operate(cmd, change{
-		shows: true,
-		named: second,
-		start: func(ctx context.Context, client *apiclient.Client, id uuid.UUID, args []string) (apiclient.Answer, error) {
-			return client.Attach(ctx, id, cyborg.Holder{Kind: cyborg.HolderInstance, ID: args[0]}, apiclient.Async())
+	return verb{
+		use: "attach-instance INSTANCE ACCELERATOR", short: "Give an accelerator to an instance",
+		long:     "Gives a free handle of the accelerator to the instance, as `accelerator attach --instance` does.",
+		examples: []string{"cyborg attach-instance 5f5f5f5f-0000-4000-8000-00000000000f crypto-1"},
+		build: func(cmd *cobra.Command) {
+			s.operate(cmd, work{
+				start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+					return c.client.Attach(ctx, c.id, cyborg.Holder{Kind: cyborg.HolderInstance, ID: c.args[0]}, apiclient.Async())
+				},
+				done: s.acceleratorAfter,
+			})
 		},
-	})
+	}.command()
 }
 
 // detachInstance is `detach-instance`.
 func (s *shell) detachInstance() *cobra.Command {
+	return verb{
+		use: "detach-instance INSTANCE [ACCELERATOR...]", short: "Take accelerators back from an instance",
+		long: "Takes back from the instance what it holds of the accelerators named; all that it holds, where none is.\n" +
+			"One that fails does not keep the others from being taken back.",
+		examples: []string{
+			"cyborg detach-instance 5f5f5f5f-0000-4000-8000-00000000000f crypto-1",
+			"cyborg detach-instance 5f5f5f5f-0000-4000-8000-00000000000f --yes    # all that it has",
+		},
+		build: s.detachFromInstance,
+	}.command()
+}
+
+// detachFromInstance is what `detach-instance` does.
+func (s *shell) detachFromInstance(cmd *cobra.Command) {
 	var wait waiting
 	var agreed consent
-	cmd := &cobra.Command{
-		Use:   "detach-instance INSTANCE [ACCELERATOR...]",
-		Short: "Take accelerators back from an instance",
-		Long: "Takes back from the instance what it holds of the accelerators named; all that it holds, where none is.\n" +
-			"One that fails does not keep the others from being taken back.",
-		Args: takesMore("ACCELERATOR", "INSTANCE"),
-	}
-
 	p := s.printer(cmd)
 	wait.addFlags(cmd)
 	agreed.addFlags(cmd)
 
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: args[0]}
-		ids, err := s.heldBy(ctx, client, agreed, instance, args[1:])
+	nothing := work{done: func(context.Context, *printer, call, apiclient.Answer) error { return nil }}
+	s.run(cmd, func(ctx context.Context, c call) error {
+		instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: c.args[0]}
+		ids, err := s.heldBy(ctx, c.client, agreed, instance, c.args[1:])
 		if err != nil {
 			return err
 		}
@@ -66,9 +67,9 @@ func (s *shell) detachInstance() *cobra.Command {
 		// at once and the remaining ones still follow.
 		var failed error
 		for _, id := range ids {
-			answer, err := client.Detach(ctx, id, instance, apiclient.Async())
+			answer, err := c.client.Detach(ctx, id, instance, apiclient.Async())
 			if err == nil {
-				err = s.finish(ctx, p, wait, answer, func(*apiclient.Operation) error { return nil })
+				err = s.finish(ctx, p, c, wait, answer, nothing)
 			}
 
 			switch {
@@ -82,9 +83,7 @@ func (s *shell) detachInstance() *cobra.Command {
 		}
 
 		return failed
-	}
-
-	return cmd
+	})
 }
 
 // heldBy finds the accelerators that are named. Where none is, it returns all

@@ -21,16 +21,13 @@ type listing[T any] struct {
 	limit uint
 
 	// read fetches the list; it is called again for each refresh of a watch.
-	read func(ctx context.Context, client *apiclient.Client, page apiclient.Page) ([]T, error)
-
-	// feed returns the events that may change the list, for --watch; nil means all
-	// events.
-	feed func() apiclient.EventFilter
+	read func(ctx context.Context, c call, page apiclient.Page) ([]T, error)
+	feed feeder
 }
 
 // list completes a command with what all lists have in common: the flags -f,
 // -c, --long, --sort, -w, --limit and --marker, and the reading and printing.
-func list[T any](s *shell, cmd *cobra.Command, l listing[T]) *cobra.Command {
+func list[T any](s *shell, cmd *cobra.Command, l listing[T]) {
 	var page pageFlags
 	var long bool
 	var order []string
@@ -54,29 +51,19 @@ func list[T any](s *shell, cmd *cobra.Command, l listing[T]) *cobra.Command {
 
 	p.addWatch(cmd)
 
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		// Mistakes in the flags are reported before the API is asked.
-		chosen, err := chooseColumns(p, l.columns, long)
-		if err != nil {
+	var chosen []column[T]
+	var compare func(a, b T) int
+	before(cmd, func() (err error) {
+		if chosen, err = chooseColumns(p, l.columns, long); err != nil {
 			return err
 		}
-		compare, err := parseOrder(cmd, order, l.columns)
-		if err != nil {
-			return err
-		}
+		compare, err = parseOrder(cmd, order, l.columns)
+		return err
+	})
 
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		feed := apiclient.EventFilter{}
-		if l.feed != nil {
-			feed = l.feed()
-		}
-
-		return p.show(cmd.Context(), client, feed, func(ctx context.Context) error {
-			items, err := l.read(ctx, client, page.page())
+	s.run(cmd, func(ctx context.Context, c call) error {
+		return p.show(ctx, c, l.feed, func(ctx context.Context) error {
+			items, err := l.read(ctx, c, page.page())
 			if err != nil {
 				return err
 			}
@@ -88,9 +75,7 @@ func list[T any](s *shell, cmd *cobra.Command, l listing[T]) *cobra.Command {
 
 			return printColumns(p, items, l.columns, chosen)
 		})
-	}
-
-	return cmd
+	})
 }
 
 // pageFlags are a list's --limit and --marker.
@@ -113,9 +98,11 @@ func (f *pageFlags) page() apiclient.Page {
 
 // onlyHost returns the feed of a list that shows one host. A filter takes one
 // host only, so a list of several follows all events.
-func onlyHost(hosts []string) apiclient.EventFilter {
-	if len(hosts) == 1 {
-		return apiclient.EventFilter{Host: hosts[0]}
+func onlyHost(hosts *[]string) feeder {
+	return func(context.Context, call) (apiclient.EventFilter, error) {
+		if len(*hosts) == 1 {
+			return apiclient.EventFilter{Host: (*hosts)[0]}, nil
+		}
+		return apiclient.EventFilter{}, nil
 	}
-	return apiclient.EventFilter{}
 }

@@ -5,25 +5,85 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
 // listedOperations is the default limit of `operation list`: the number of
 // operations only grows.
 const listedOperations = 50
 
-// operationCommand is the noun `operation` with its verbs.
+// operationCommand is the noun `operation`.
 func (s *shell) operationCommand() *cobra.Command {
-	cmd := commandline.Noun("operation", "Durable pieces of work: watch, cancel, retry",
-		s.operationList(), s.operationShow(), s.operationWatch(), s.operationCancel(), s.operationRetry(),
-		s.operationHistory())
-	cmd.Aliases = []string{"operations", "op"}
-	return cmd
+	return noun("operation", "Durable pieces of work: watch, cancel, retry", []verb{
+		{
+			use: listVerb, short: "List operations, newest first",
+			examples: []string{
+				"cyborg operation list --state failed --state needs_operator --long",
+				"cyborg operation list --accelerator crypto-1 --limit 0",
+			},
+			build: s.operationList,
+		},
+		{use: "show OPERATION", short: "Show one operation with its steps", build: show(s, operations())},
+		{
+			use: "watch OPERATION", short: "Follow an operation until it has ended",
+			long:     "Follows an operation until it has ended, then shows it. The exit code tells how it ended. Ctrl-C leaves it alone.",
+			examples: []string{"cyborg operation watch 0a1b2c3d --timeout 10m"},
+			build:    s.operationWatch,
+		},
+		{
+			use: "cancel OPERATION", short: "Stop an operation and undo what it did",
+			long: "Asks the operation to stop and to undo what it did, and stays until it has. It fails where the operation came to\n" +
+				"another end first.",
+			examples: []string{"cyborg operation cancel 0a1b2c3d --yes"},
+			build:    s.operationCancel,
+		},
+		{
+			use: "retry OPERATION", short: "Do an operation that failed or was cancelled again, as a new one",
+			build: s.operationRetry,
+		},
+		{complete: s.operationHistory()},
+	}, "operations", "op")
+}
+
+// operations is how verbs read and print an operation.
+func operations() thing[apiclient.Operation] {
+	return thing[apiclient.Operation]{
+		read: func(ctx context.Context, c call) (apiclient.Operation, error) { return c.client.Operation(ctx, c.id) },
+		feed: func(_ context.Context, c call) (apiclient.EventFilter, error) {
+			return apiclient.EventFilter{Operation: c.id}, nil
+		},
+		lead:  []string{"id", "kind", "state", hostKey, "subjects", "steps", "error"},
+		texts: operationTexts,
+	}
+}
+
+// operationTexts are an operation's steps and progress in words.
+func operationTexts(operation apiclient.Operation) map[string]string {
+	steps := make([]string, len(operation.Steps))
+	for i, step := range operation.Steps {
+		steps[i] = fmt.Sprintf("%s %-7s %s%s", timeText(step.At), step.State, step.Name, note(step.Note))
+	}
+
+	texts := map[string]string{
+		"subjects": subjectsText(operation.Subjects),
+		"steps":    strings.Join(steps, "\n"),
+	}
+
+	if operation.Error != nil {
+		texts["error"] = errorText(operation)
+	}
+
+	if at := operation.Progress; at != nil {
+		texts["progress"] = inWords(at.Step) + note(at.Note)
+		if at.Percent >= 0 {
+			texts["progress"] = fmt.Sprintf("%s %d%%%s", inWords(at.Step), at.Percent, note(at.Note))
+		}
+	}
+
+	return texts
 }
 
 // operationColumns are the columns of `operation list`.
@@ -72,11 +132,10 @@ func errorText(operation apiclient.Operation) string {
 }
 
 // operationList is `operation list`.
-func (s *shell) operationList() *cobra.Command {
+func (s *shell) operationList(cmd *cobra.Command) {
 	var filter apiclient.OperationFilter
 	var kinds, states []string
 	var accelerator string
-	cmd := &cobra.Command{Use: listVerb, Short: "List operations, newest first", Args: takes()}
 
 	flags := cmd.Flags()
 	flags.StringSliceVar(&kinds, "kind", nil, "only of this kind, such as attach; repeatable")
@@ -84,168 +143,71 @@ func (s *shell) operationList() *cobra.Command {
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringVar(&accelerator, "accelerator", "", "only on this accelerator")
 
-	return list(s, cmd, listing[apiclient.Operation]{
-		columns: operationColumns(), pages: true, limit: listedOperations,
-		feed: func() apiclient.EventFilter { return onlyHost(filter.Hosts) },
-		read: func(ctx context.Context, client *apiclient.Client, page apiclient.Page) (items []apiclient.Operation, err error) {
+	list(s, cmd, listing[apiclient.Operation]{
+		columns: operationColumns(), pages: true, limit: listedOperations, feed: onlyHost(&filter.Hosts),
+		read: func(ctx context.Context, c call, page apiclient.Page) (items []apiclient.Operation, err error) {
 			filter.Kinds, filter.States = asWords[cyborg.OperationKind](kinds), asWords[cyborg.OperationState](states)
 			if accelerator != "" {
-				if filter.Accelerator, err = s.accelerator(ctx, client, accelerator); err != nil {
+				if filter.Accelerator, err = s.accelerator(ctx, c.client, accelerator); err != nil {
 					return nil, err
 				}
 			}
 
-			return apiclient.Collect(client.Operations(ctx, filter, page))
+			return apiclient.Collect(c.client.Operations(ctx, filter, page))
 		},
 	})
 }
 
-// operationShow is `operation show`.
-func (s *shell) operationShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show OPERATION", Short: "Show one operation with its steps", Args: takes("OPERATION")}
-	p := s.printer(cmd)
-	p.addWatch(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.namedOperation(cmd, args[0])
-		if err != nil {
-			return err
-		}
-
-		return p.show(cmd.Context(), client, apiclient.EventFilter{Operation: id}, func(ctx context.Context) error {
-			operation, err := client.Operation(ctx, id)
-			if err != nil {
-				return err
-			}
-			return p.operation(operation)
-		})
-	}
-
-	return cmd
-}
-
-// namedOperation connects to the API and finds the operation that an argument
-// names.
-func (s *shell) namedOperation(cmd *cobra.Command, name string) (*apiclient.Client, uuid.UUID, error) {
-	client, err := s.connect()
-	if err != nil {
-		return nil, uuid.Nil, err
-	}
-	id, err := s.operation(cmd.Context(), client, name)
-	return client, id, err
-}
-
-// operation prints one operation, with its steps and progress in words.
-func (p *printer) operation(operation apiclient.Operation) error {
-	steps := make([]string, len(operation.Steps))
-	for i, step := range operation.Steps {
-		steps[i] = fmt.Sprintf("%s %-7s %s%s", timeText(step.At), step.State, step.Name, note(step.Note))
-	}
-
-	texts := map[string]string{
-		"subjects": subjectsText(operation.Subjects),
-		"steps":    strings.Join(steps, "\n"),
-	}
-
-	if operation.Error != nil {
-		texts["error"] = errorText(operation)
-	}
-
-	if at := operation.Progress; at != nil {
-		texts["progress"] = inWords(at.Step) + note(at.Note)
-		if at.Percent >= 0 {
-			texts["progress"] = fmt.Sprintf("%s %d%%%s", inWords(at.Step), at.Percent, note(at.Note))
-		}
-	}
-
-	return printShow(p, operation, []string{"id", "kind", "state", hostKey, "subjects", "steps", "error"}, texts)
-}
-
 // operationWatch is `operation watch`.
-func (s *shell) operationWatch() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "watch OPERATION",
-		Short: "Follow an operation until it has ended",
-		Long:  "Follows an operation until it has ended, then shows it. The exit code tells how it ended. Ctrl-C leaves it alone.",
-		Args:  takes("OPERATION"),
-	}
+func (s *shell) operationWatch(cmd *cobra.Command) {
 	p := s.printer(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		_, id, err := s.namedOperation(cmd, args[0])
+	s.run(cmd, func(ctx context.Context, c call) error {
+		operation, err := s.follow(ctx, c.client, c.id)
 		if err != nil {
 			return err
 		}
 
-		operation, err := s.follow(cmd.Context(), id)
-		if err != nil {
-			return err
-		}
-
-		if err := p.operation(operation); err != nil {
+		if err := operations().render(p, operation); err != nil {
 			return err
 		}
 
 		return failureOf(operation)
-	}
-
-	return cmd
+	})
 }
 
 // operationCancel is `operation cancel`.
-func (s *shell) operationCancel() *cobra.Command {
-	var wait waiting
-	var agreed consent
-	cmd := &cobra.Command{
-		Use:   "cancel OPERATION",
-		Short: "Stop an operation and undo what it did",
-		Long:  "Asks the operation to stop and to undo what it did, and stays until it has. It fails where the operation came to\nanother end first.",
-		Args:  takes("OPERATION"),
-	}
-	p := s.printer(cmd)
-	wait.addFlags(cmd)
-	agreed.addFlags(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.namedOperation(cmd, args[0])
-		if err != nil {
-			return err
-		}
-
-		if !agreed.yes {
-			operation, err := client.Operation(cmd.Context(), id)
-			if err != nil {
-				return err
-			}
-			if err := s.agree(cmd.Context(), agreed, cancellationLosses(operation)); err != nil {
-				return err
-			}
-		}
-
-		operation, err := client.CancelOperation(cmd.Context(), id)
-		if err != nil {
-			return err
-		}
-
-		if !wait.stays() {
-			return p.operationOnly(operation)
-		}
-
+func (s *shell) operationCancel(cmd *cobra.Command) {
+	s.operate(cmd, work{
+		losses: func(ctx context.Context, c call) ([]string, error) {
+			operation, err := c.client.Operation(ctx, c.id)
+			return cancellationLosses(operation), err
+		},
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			operation, err := c.client.CancelOperation(ctx, c.id)
+			return apiclient.Answer{Operation: &operation}, err
+		},
 		// The operation may still succeed: the cancellation was only asked for.
-		if operation, err = s.follow(cmd.Context(), id); err != nil {
-			return err
-		}
+		failure: func(operation apiclient.Operation) error {
+			switch operation.State {
+			case cyborg.OperationCancelled:
+				return nil
+			case cyborg.OperationSucceeded:
+				return cyborg.Errorf(cyborg.ErrChanged, "operation %s had succeeded before it could be cancelled", operation.ID).WithOperation(operation.ID)
+			default:
+				return failureOf(operation)
+			}
+		},
+		done: operationAfter,
+	})
+}
 
-		switch operation.State {
-		case cyborg.OperationCancelled:
-			return p.operation(operation)
-		case cyborg.OperationSucceeded:
-			return cyborg.Errorf(cyborg.ErrChanged, "operation %s had succeeded before it could be cancelled", id).WithOperation(id)
-		default:
-			return failureOf(operation)
-		}
+// operationAfter prints an operation that has ended; there is none where there
+// was nothing left to do.
+func operationAfter(_ context.Context, p *printer, _ call, answer apiclient.Answer) error {
+	if answer.Operation == nil {
+		return nil
 	}
-
-	return cmd
+	return operations().render(p, *answer.Operation)
 }
 
 // cancellationLosses describes whose work a cancellation stops, for the user to
@@ -259,30 +221,11 @@ func cancellationLosses(operation apiclient.Operation) []string {
 }
 
 // operationRetry is `operation retry`.
-func (s *shell) operationRetry() *cobra.Command {
-	var wait waiting
-	cmd := &cobra.Command{Use: "retry OPERATION", Short: "Do an operation that failed or was cancelled again, as a new one", Args: takes("OPERATION")}
-	p := s.printer(cmd)
-	wait.addFlags(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.namedOperation(cmd, args[0])
-		if err != nil {
-			return err
-		}
-
-		answer, err := client.RetryOperation(cmd.Context(), id, apiclient.Async())
-		if err != nil {
-			return err
-		}
-
-		return s.finish(cmd.Context(), p, wait, answer, func(operation *apiclient.Operation) error {
-			if operation == nil {
-				return nil // there was nothing left to do
-			}
-			return p.operation(*operation)
-		})
-	}
-
-	return cmd
+func (s *shell) operationRetry(cmd *cobra.Command) {
+	s.operate(cmd, work{
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.RetryOperation(ctx, c.id, apiclient.Async())
+		},
+		done: operationAfter,
+	})
 }

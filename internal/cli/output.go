@@ -50,7 +50,7 @@ func (s *shell) printer(cmd *cobra.Command) *printer {
 	p := &printer{shell: s, command: cmd}
 	cmd.Flags().StringVarP(&p.format, "format", "f", formatTable, "table, json, yaml, value or csv")
 	cmd.Flags().StringArrayVarP(&p.columns, "column", "c", nil, "only this column or field; repeatable")
-	cmd.PreRunE = func(*cobra.Command, []string) error { return p.check() }
+	before(cmd, p.check)
 	return p
 }
 
@@ -142,16 +142,16 @@ func (c column[T]) cell(item T, forPeople bool) (string, error) {
 		return c.text(item), nil
 	}
 
-	node, err := nodeOf(c.value(item))
+	tree, err := treeOf(c.value(item))
 	if err != nil {
 		return "", err
 	}
 
 	if forPeople {
-		return nodeText(node), nil
+		return tableText(tree), nil
 	}
 
-	return nodeValue(node), nil
+	return valueText(tree), nil
 }
 
 // chooseColumns returns the columns of --column in that order, or else the
@@ -217,11 +217,7 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 	}
 
 	if p.objects() {
-		chosen := object{}
-		for _, f := range fields {
-			chosen = append(chosen, member{f.name, f.node})
-		}
-		return p.document(chosen)
+		return p.document(fields)
 	}
 
 	rows, ids := make([][]string, len(fields)), make([]string, len(fields))
@@ -229,9 +225,9 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 		cell, ok := texts[f.name]
 		switch {
 		case p.format != formatTable:
-			cell = nodeValue(f.node)
+			cell = valueText(f.value)
 		case !ok:
-			cell = nodeText(f.node)
+			cell = tableText(f.value)
 		}
 		rows[i], ids[i] = []string{f.name, cell}, f.name
 	}
@@ -247,14 +243,14 @@ func printShow(p *printer, value any, lead []string, texts map[string]string) er
 }
 
 // chooseFields returns the fields of --column in that order, or else all.
-func (p *printer) chooseFields(fields []field) ([]field, error) {
+func (p *printer) chooseFields(fields object) (object, error) {
 	if len(p.columns) == 0 {
 		return fields, nil
 	}
 
-	chosen := []field{}
+	chosen := object{}
 	for _, name := range p.columns {
-		i := slices.IndexFunc(fields, func(f field) bool { return sameName(f.name, name) })
+		i := slices.IndexFunc(fields, func(f member) bool { return sameName(f.name, name) })
 		if i < 0 {
 			names := make([]string, len(fields))
 			for i, f := range fields {
@@ -398,28 +394,28 @@ func statusColour(status string) string {
 // document prints a value as JSON or YAML. The YAML is made from the JSON, so
 // both have the same names and order.
 func (p *printer) document(value any) error {
-	var out bytes.Buffer
-	encoder := json.NewEncoder(&out)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(value); err != nil {
-		return cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
+	document, err := encode(value)
+	if err != nil {
+		return err
 	}
 
+	var out bytes.Buffer
 	if p.format == formatYAML {
-		node, err := parseNode(out.Bytes())
+		tree, err := treeOf(value)
 		if err != nil {
 			return err
 		}
 
-		blockStyle(node)
-		out.Reset()
-
 		encoder := yaml.NewEncoder(&out)
 		encoder.SetIndent(2)
-		if err := encoder.Encode(node); err != nil {
+		if err := encoder.Encode(yamlNode(tree)); err != nil {
 			return cyborg.Errorf(cyborg.ErrInternal, "cannot write YAML: %w", err)
 		}
+		return p.write(out.String())
+	}
+
+	if err := json.Indent(&out, append(document, '\n'), "", "  "); err != nil {
+		return cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
 	}
 
 	return p.write(out.String())

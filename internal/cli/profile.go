@@ -8,16 +8,38 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/profile"
 )
 
-// profileCommand is the noun `profile` with its verbs.
+// profileCommand is the noun `profile`.
 func (s *shell) profileCommand() *cobra.Command {
-	cmd := commandline.Noun("profile", "The APIs that you work with, each under a name",
-		s.profileList(), s.profileShow(), s.profileSet(), s.profileUse(), s.profileDelete())
-	cmd.Aliases = []string{"profiles"}
-	return cmd
+	return noun("profile", "The APIs that you work with, each under a name", []verb{
+		{use: listVerb, short: "List profiles", examples: []string{"cyborg profile list"}, build: s.profileList},
+		{use: "show [PROFILE]", short: "Show one profile, or the one in use; never its token", build: s.profileShow},
+		{
+			use: "set PROFILE [--url URL]", short: "Make a profile, or change what it says",
+			long: "Keeps what --url, --token-file, --cacert, --cert and --key say under the name, and leaves the rest of a profile that\n" +
+				"exists as it is. The token itself is asked for, or read from standard input, with --token-stdin: a command line is\n" +
+				"public on its host. The first profile is in use at once.",
+			examples: []string{
+				"cyborg profile set lab --url https://cyborg.lab.example.org:6666 --token-stdin",
+				"cyborg profile set lab --url https://cyborg.lab.example.org:6666 --cacert /etc/cyborg/lab.pem",
+			},
+			build: s.profileSet,
+		},
+		{
+			use: "use PROFILE", short: "Use this profile where nobody says otherwise",
+			examples: []string{"cyborg profile use lab"},
+			build: s.profileChange(func(book *profile.Book, name string) error {
+				_, err := book.Get(name)
+				if err == nil {
+					book.Current = name
+				}
+				return err
+			}),
+		},
+		{use: "delete PROFILE", short: "Forget a profile", build: s.profileChange((*profile.Book).Delete)},
+	}, "profiles")
 }
 
 // profileView is a profile as it is printed, without its token.
@@ -63,8 +85,7 @@ func (v profileView) credential() string {
 }
 
 // profileList is `profile list`.
-func (s *shell) profileList() *cobra.Command {
-	cmd := &cobra.Command{Use: listVerb, Short: "List profiles", Args: takes()}
+func (s *shell) profileList(cmd *cobra.Command) {
 	p := s.printer(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		book, err := s.profiles()
@@ -85,18 +106,11 @@ func (s *shell) profileList() *cobra.Command {
 			{title: "Credential", key: "credential", value: func(x v) any { return x.credential() }},
 		}, false)
 	}
-
-	return cmd
 }
 
 // profileShow is `profile show`.
-func (s *shell) profileShow() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "show [PROFILE]", Short: "Show one profile, or the one in use; never its token",
-		Args: takesAtMost("PROFILE"),
-	}
+func (s *shell) profileShow(cmd *cobra.Command) {
 	p := s.printer(cmd)
-
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		book, err := s.profiles()
 		if err != nil {
@@ -118,23 +132,12 @@ func (s *shell) profileShow() *cobra.Command {
 
 		return printShow(p, viewProfile(book, name), []string{nameKey, "current", "url"}, nil)
 	}
-
-	return cmd
 }
 
 // profileSet is `profile set`.
-func (s *shell) profileSet() *cobra.Command {
+func (s *shell) profileSet(cmd *cobra.Command) {
 	var token bool
 	var unset []string
-	cmd := &cobra.Command{
-		Use:   "set PROFILE [--url URL]",
-		Short: "Make a profile, or change what it says",
-		Long: "Keeps what --url, --token-file, --cacert, --cert and --key say under the name, and leaves the rest of a profile that\n" +
-			"exists as it is. The token itself is asked for, or read from standard input, with --token-stdin: a command line is\n" +
-			"public on its host. The first profile is in use at once.",
-		Args: takes("PROFILE"),
-	}
-
 	cmd.Flags().BoolVar(&token, "token-stdin", false, "ask for the token, or read it from standard input")
 	cmd.Flags().StringSliceVar(&unset, "unset", nil, "forget what it says: token, token-file, cacert, cert, key; repeatable")
 
@@ -179,8 +182,6 @@ func (s *shell) profileSet() *cobra.Command {
 			return nil
 		})
 	}
-
-	return cmd
 }
 
 // profileGiven returns what the flags say about a profile, with the token where
@@ -266,29 +267,13 @@ func (s *shell) askToken() (string, error) {
 	return oneToken(text, "standard input")
 }
 
-// profileUse is `profile use`.
-func (s *shell) profileUse() *cobra.Command {
-	return &cobra.Command{
-		Use: "use PROFILE", Short: "Use this profile where nobody says otherwise", Args: takes("PROFILE"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return s.changeProfiles(func(book *profile.Book) error {
-				if _, err := book.Get(args[0]); err != nil {
-					return err
-				}
-				book.Current = args[0]
-				return nil
-			})
-		},
-	}
-}
-
-// profileDelete is `profile delete`.
-func (s *shell) profileDelete() *cobra.Command {
-	return &cobra.Command{
-		Use: "delete PROFILE", Short: "Forget a profile", Args: takes("PROFILE"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return s.changeProfiles(func(book *profile.Book) error { return book.Delete(args[0]) })
-		},
+// profileChange builds a verb that changes the user's file of profiles in a way
+// that the name of a profile is enough for.
+func (s *shell) profileChange(change func(book *profile.Book, name string) error) func(cmd *cobra.Command) {
+	return func(cmd *cobra.Command) {
+		cmd.RunE = func(_ *cobra.Command, args []string) error {
+			return s.changeProfiles(func(book *profile.Book) error { return change(book, args[0]) })
+		}
 	}
 }
 

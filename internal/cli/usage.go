@@ -2,78 +2,48 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
 )
 
 // acceleratorUsage is `accelerator usage`.
-func (s *shell) acceleratorUsage() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "usage ACCELERATOR",
-		Short: "How an accelerator is used at this moment, asked of its host",
-		Args:  takes("ACCELERATOR"),
-	}
+func (s *shell) acceleratorUsage(cmd *cobra.Command) {
 	p := s.printer(cmd)
-
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		client, id, err := s.named(cmd.Context(), args[0])
+	s.run(cmd, func(ctx context.Context, c call) error {
+		usage, err := c.client.AcceleratorUsage(ctx, c.id)
 		if err != nil {
 			return err
 		}
-
-		usage, err := client.AcceleratorUsage(cmd.Context(), id)
-		if err != nil {
-			return err
-		}
-
-		if p.objects() && len(p.columns) == 0 {
-			return p.document(usage)
-		}
-
-		return p.usage([]cyborg.HostUsage{usage})
-	}
-
-	return cmd
+		return p.usage(usage, []cyborg.HostUsage{usage})
+	})
 }
 
 // usageCommand is `usage`.
 func (s *shell) usageCommand() *cobra.Command {
-	var hosts []string
-	cmd := &cobra.Command{
-		Use:   "usage",
-		Short: "How accelerators are used at this moment, asked of their hosts",
-		Args:  takes(),
-	}
+	return verb{
+		use: "usage", short: "How accelerators are used at this moment, asked of their hosts",
+		examples: []string{"cyborg usage --host compute-1 -c name -c in_use -c by"},
+		build: func(cmd *cobra.Command) {
+			var hosts []string
+			p := s.printer(cmd)
+			cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "ask only this host; repeatable")
 
-	p := s.printer(cmd)
-	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "ask only this host; repeatable")
-
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
-		census, err := client.Usage(cmd.Context(), hosts...)
-		if err != nil {
-			return err
-		}
-
-		if p.objects() && len(p.columns) == 0 {
-			return p.document(census)
-		}
-
-		return p.usage(census.Hosts)
-	}
-
-	return cmd
+			s.run(cmd, func(ctx context.Context, c call) error {
+				census, err := c.client.Usage(ctx, hosts...)
+				if err != nil {
+					return err
+				}
+				return p.usage(census, census.Hosts)
+			})
+		},
+	}.command()
 }
 
 // usageRow is what a host reports of one handle.
@@ -83,9 +53,14 @@ type usageRow struct {
 	handle     cyborg.HandleUsage
 }
 
-// usage prints a row for each handle. What could not be asked is reported on
-// standard error, so that the rows stay machine-readable.
-func (p *printer) usage(hosts []cyborg.HostUsage) error {
+// usage prints the API's answer, or a row for each handle of the hosts in it.
+// What could not be asked is reported on standard error, so that the rows stay
+// machine-readable.
+func (p *printer) usage(answer any, hosts []cyborg.HostUsage) error {
+	if p.objects() && len(p.columns) == 0 {
+		return p.document(answer)
+	}
+
 	rows := []usageRow{}
 	for _, host := range hosts {
 		if host.Error != "" {
@@ -104,7 +79,7 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 	}
 
 	return printList(p, rows, []column[usageRow]{
-		{title: "UUID", key: "accelerator", value: func(r usageRow) any { return usedUUID(r.deployable) }, long: true},
+		{title: "UUID", key: "accelerator", value: func(r usageRow) any { return idText(r.deployable.Accelerator) }, long: true},
 		{title: hostTitle, key: hostKey, value: func(r usageRow) any { return r.host }},
 		{
 			title: nameTitle, key: nameKey,
@@ -120,14 +95,6 @@ func (p *printer) usage(hosts []cyborg.HostUsage) error {
 			text:  func(r usageRow) string { return metricsText(r.deployable.Metrics) },
 		},
 	}, false)
-}
-
-// usedUUID is the accelerator's UUID, or "" where it is not recorded yet.
-func usedUUID(d cyborg.DeployableUsage) string {
-	if d.Accelerator == uuid.Nil {
-		return ""
-	}
-	return d.Accelerator.String()
 }
 
 // usedName is the accelerator's name, or its driver's name for it where it is

@@ -10,15 +10,17 @@ import (
 
 // versionCommand is `version`.
 func (s *shell) versionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Show the release of this program", Args: takes()}
-	p := s.printer(cmd)
-	cmd.RunE = func(*cobra.Command, []string) error {
-		return printShow(p, struct {
-			Version  string `json:"version"`
-			Go       string `json:"go"`
-			Platform string `json:"platform"`
-		}{cyborg.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}, nil, nil)
-	}
-
-	return cmd
+	return verb{
+		use: "version", short: "Show the release of this program",
+		build: func(cmd *cobra.Command) {
+			p := s.printer(cmd)
+			cmd.RunE = func(*cobra.Command, []string) error {
+				return printShow(p, struct {
+					Version  string `json:"version"`
+					Go       string `json:"go"`
+					Platform string `json:"platform"`
+				}{cyborg.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}, nil, nil)
+			}
+		},
+	}.command()
 }

@@ -16,35 +16,36 @@ type waiting struct{ wait, not bool }
 
 // addFlags adds --wait and --no-wait.
 func (w *waiting) addFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&w.wait, "wait", true, "stay until the operation has ended")
+	cmd.Flags().BoolVar(&w.wait, "wait", true, "wait until the operation has ended")
 	cmd.Flags().BoolVar(&w.not, "no-wait", false, "print the operation's id and return at once")
 	cmd.MarkFlagsMutuallyExclusive("wait", "no-wait")
 }
 
-func (w *waiting) stays() bool { return w.wait && !w.not }
-
-// finish waits for the operation that a change has started, and lets done print
-// the outcome; with --no-wait it prints the operation's id instead. The
-// operation that done gets is nil where the API answered that there was nothing
-// left to do.
-func (s *shell) finish(ctx context.Context, p *printer, w waiting, answer apiclient.Answer, done func(*apiclient.Operation) error) error {
+// finish waits for the operation that w has started, and prints the outcome;
+// with --no-wait it prints the operation's id instead.
+func (s *shell) finish(ctx context.Context, p *printer, c call, wait waiting, answer apiclient.Answer, w work) error {
 	if answer.Operation == nil {
-		return done(nil)
+		return w.done(ctx, p, c, answer)
 	}
-	if !w.stays() {
+	if wait.not || !wait.wait {
 		return p.operationOnly(*answer.Operation)
 	}
 
-	operation, err := s.follow(ctx, answer.Operation.ID)
+	operation, err := s.follow(ctx, c.client, answer.Operation.ID)
 	if err != nil {
 		return err
 	}
 
-	if err := failureOf(operation); err != nil {
+	failure := failureOf
+	if w.failure != nil {
+		failure = w.failure
+	}
+	if err := failure(operation); err != nil {
 		return err
 	}
 
-	return done(&operation)
+	answer.Operation = &operation
+	return w.done(ctx, p, c, answer)
 }
 
 // operationOnly prints an operation's id, or the whole operation as JSON or
@@ -58,12 +59,7 @@ func (p *printer) operationOnly(operation apiclient.Operation) error {
 
 // follow shows an operation's progress until it has ended. When the context
 // ends first, the operation goes on and follow returns *detached.
-func (s *shell) follow(ctx context.Context, id uuid.UUID) (apiclient.Operation, error) {
-	client, err := s.connect()
-	if err != nil {
-		return apiclient.Operation{}, err
-	}
-
+func (s *shell) follow(ctx context.Context, client *apiclient.Client, id uuid.UUID) (apiclient.Operation, error) {
 	show := s.newProgress()
 	defer show.end()
 

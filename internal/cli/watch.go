@@ -58,7 +58,7 @@ func (p *printer) addWatch(cmd *cobra.Command) {
 // show prints what view prints: once, or with --watch again whenever it has
 // changed, until the context ends. While the API cannot be reached it waits.
 // The feed selects the events that trigger a refresh.
-func (p *printer) show(ctx context.Context, client *apiclient.Client, feed apiclient.EventFilter, view func(context.Context) error) error {
+func (p *printer) show(ctx context.Context, c call, feed feeder, view func(context.Context) error) error {
 	if !p.command.Flags().Changed("watch") {
 		return view(ctx)
 	}
@@ -67,12 +67,20 @@ func (p *printer) show(ctx context.Context, client *apiclient.Client, feed apicl
 		return usageErrorf(p.command, "--watch=%s is not a time ahead", p.watch.every)
 	}
 
+	filter := apiclient.EventFilter{}
+	if feed != nil {
+		var err error
+		if filter, err = feed(ctx, c); err != nil {
+			return err
+		}
+	}
+
 	// changed holds one notification at most: further events during a refresh are
 	// covered by the next one.
 	changed := make(chan struct{}, 1)
 	watched, cancel := context.WithCancel(ctx)
 	var stream sync.WaitGroup
-	stream.Go(func() { notifyChanges(watched, client, feed, changed) })
+	stream.Go(func() { notifyChanges(watched, c.client, filter, changed) })
 	defer stream.Wait()
 	defer cancel()
 

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -16,22 +14,10 @@ import (
 
 // hostWhitelist is `host whitelist`: it shows the whitelist, or previews a new
 // one, asks for consent, and applies it.
-func (s *shell) hostWhitelist() *cobra.Command {
-	var (
-		agreed              consent
-		wait                waiting
-		none, dryRun, force bool
-	)
-	cmd := &cobra.Command{
-		Use:   "whitelist HOST [ACCELERATOR...]",
-		Short: "Say which PCI devices of a host its Nova gives out by itself",
-		Long: "Has the host's agent write [pci] device_spec of these accelerators into a drop-in of nova.conf, in place of those that\n" +
-			"it has; shows the difference, and asks. Each is named by UUID, name or PCI address, or by its device's UUID, which\n" +
-			"means all that is on the device, and may be followed by ,KEY=VALUE: physical_network, resource_class, trait\n" +
-			"(repeatable), trusted, remote_managed, managed and live_migratable, as in Nova's device_spec. Only what is inactive\n" +
-			"can be given to Nova. Without any, it shows what the whitelist has.",
-		Args: takesMore("ACCELERATOR", "HOST"),
-	}
+func (s *shell) hostWhitelist(cmd *cobra.Command) {
+	var agreed consent
+	var wait waiting
+	var none, dryRun, force bool
 
 	p := s.printer(cmd)
 	agreed.addFlags(cmd)
@@ -42,35 +28,29 @@ func (s *shell) hostWhitelist() *cobra.Command {
 	flags.BoolVar(&dryRun, "dry-run", false, "only print the difference")
 	flags.BoolVar(&force, "force", false, "replace a file that somebody else wrote or changed")
 
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx := cmd.Context()
-
-		if none && len(args) > 1 {
+	var devices []apiclient.WhitelistDevice
+	before(cmd, func() (err error) {
+		named := cmd.Flags().Args()[1:]
+		if none && len(named) > 0 {
 			return usageErrorf(cmd, "--none and a device exclude each other")
 		}
-		devices, err := whitelistDevices(cmd, args[1:])
-		if err != nil {
-			return err
-		}
+		devices, err = whitelistDevices(cmd, named)
+		return err
+	})
 
-		client, err := s.connect()
-		if err != nil {
-			return err
-		}
-
+	s.run(cmd, func(ctx context.Context, c call) error {
+		host := c.args[0]
 		if len(devices) == 0 && !none {
-			return showWhitelist(ctx, client, p, args[0])
+			return showWhitelist(ctx, c.client, p, host)
 		}
 
-		preview, err := client.PreviewWhitelist(ctx, args[0], devices)
-		if err != nil {
+		preview, err := c.client.PreviewWhitelist(ctx, host, devices)
+		switch {
+		case err != nil:
 			return err
-		}
-
-		if dryRun && p.objects() {
+		case dryRun && p.objects():
 			return p.document(preview)
-		}
-		if dryRun {
+		case dryRun:
 			return p.write(preview.Diff)
 		}
 
@@ -81,26 +61,23 @@ func (s *shell) hostWhitelist() *cobra.Command {
 			return err
 		}
 
-		answer, err := client.ApplyWhitelist(ctx, args[0], devices, force, apiclient.Async())
+		answer, err := c.client.ApplyWhitelist(ctx, host, devices, force, apiclient.Async())
 		if err != nil {
 			return err
 		}
 
-		return s.finish(ctx, p, wait, answer, func(operation *apiclient.Operation) error {
-			after := object{{hostKey, args[0]}}
-			texts := map[string]string{}
-			if operation != nil {
-				for _, key := range slices.Sorted(maps.Keys(operation.Result)) {
-					after = append(after, member{key, operation.Result[key]})
-				}
-				texts["notes"] = lines(operation.Result["notes"])
-			}
+		return s.finish(ctx, p, c, wait, answer, work{done: whitelistAfter})
+	})
+}
 
-			return printShow(p, after, []string{hostKey, "file", "changed"}, texts)
-		})
+// whitelistAfter prints what applying a whitelist did on the host.
+func whitelistAfter(_ context.Context, p *printer, c call, answer apiclient.Answer) error {
+	texts := map[string]string{}
+	if answer.Operation != nil {
+		texts["notes"] = lines(answer.Operation.Result["notes"])
 	}
 
-	return cmd
+	return printShow(p, withResult(object{{hostKey, c.args[0]}}, answer), []string{hostKey, "file", "changed"}, texts)
 }
 
 // whitelistLosses describes what applying a whitelist changes on the host, for
