@@ -14,7 +14,7 @@ import (
 
 // acceleratorCommand is the noun `accelerator`.
 func (s *shell) acceleratorCommand() *cobra.Command {
-	return noun("accelerator", "What can be handed out: list, take into service, program, attach, detach", s.acceleratorVerbs(), "accelerators", "acc")
+	return noun("accelerator", "Accelerators: list, take into service, program, attach, detach", s.acceleratorVerbs(), "accelerators", "acc")
 }
 
 // acceleratorVerbs are the verbs of `accelerator`.
@@ -47,7 +47,7 @@ func (s *shell) readingVerbs() []verb {
 			},
 		},
 		{
-			use: "usage ACCELERATOR", short: "How an accelerator is used at this moment, asked of its host",
+			use: "usage ACCELERATOR", short: "Ask its host how an accelerator is used right now",
 			build: s.acceleratorUsage,
 		},
 	}

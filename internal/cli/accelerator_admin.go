@@ -17,16 +17,16 @@ import (
 func (s *shell) adminVerbs() []verb {
 	return []verb{
 		{
-			use: "set ACCELERATOR", short: "Change what is recorded of an accelerator's abilities",
-			long: "Changes acc_specs. Keys of --capability are laid over the present tree. It is refused where somebody else\n" +
-				"changed them since this command read them.",
+			use: "set ACCELERATOR", short: "Change the recorded abilities of an accelerator",
+			long: "Changes acc_specs. --capability changes the keys that it names, and no others. It is refused if somebody else has\n" +
+				"changed acc_specs in the meantime.",
 			examples: []string{"cyborg accelerator set crypto-1 --acc-type crypto --capability memory.gib=16"},
 			build:    s.acceleratorSet,
 		},
 		{
 			use: "maintain ACCELERATOR --reason TEXT", short: "Take an accelerator out of use for a while",
-			long: "New work is kept off the accelerator until --until, for the time of --for, or until `cyborg accelerator enable`.\n" +
-				"Who holds it keeps it.",
+			long: "Keeps new work off the accelerator until --until, for the time of --for, or until `cyborg accelerator enable`.\n" +
+				"Whoever holds it keeps it.",
 			examples: []string{`cyborg accelerator maintain crypto-1 --reason "new fan" --for 2h`},
 			build:    maintain(s, accelerators(), (*apiclient.Client).Maintain),
 		},
@@ -44,7 +44,7 @@ func (s *shell) acceleratorSet(cmd *cobra.Command) {
 
 	p := s.printer(cmd)
 	specs.addFlags(cmd)
-	cmd.Flags().StringArrayVar(&unset, "unset-capability", nil, "take this top-level key out of the capability tree; repeatable")
+	cmd.Flags().StringArrayVar(&unset, "unset-capability", nil, "remove this top-level key from the capability tree; repeatable")
 
 	before(cmd, func() error {
 		if patch := specs.patch; patch.Remote == nil && patch.Remotable == nil && patch.Type == nil && patch.Capability == nil && len(unset) == 0 {
@@ -123,24 +123,24 @@ func addMaintenance(cmd *cobra.Command, request *apiclient.Maintaining) {
 
 	flags := cmd.Flags()
 	flags.StringVar(&request.Reason, "reason", "", "why (required)")
-	flags.StringVar(&until, "until", "", "till this moment, such as 2026-01-31T18:00:00Z")
-	flags.DurationVar(&length, "for", 0, "for so long, such as 2h30m")
+	flags.StringVar(&until, "until", "", "until this time, such as 2026-01-31T18:00:00Z")
+	flags.DurationVar(&length, "for", 0, "for this long, such as 2h30m")
 	cmd.MarkFlagsMutuallyExclusive("until", "for")
 
 	before(cmd, func() (err error) {
 		if strings.TrimSpace(request.Reason) == "" {
-			return usageErrorf(cmd, "--reason is missing; whoever meets this accelerator will want to know why")
+			return usageErrorf(cmd, "--reason is missing: others will want to know why")
 		}
 
 		if until != "" {
 			if request.Until, err = time.Parse(time.RFC3339, until); err != nil {
-				return usageErrorf(cmd, "--until %q is not a moment such as 2026-01-31T18:00:00Z", until)
+				return usageErrorf(cmd, "--until %q is not a time such as 2026-01-31T18:00:00Z", until)
 			}
 		}
 
 		if flags.Changed("for") {
 			if length <= 0 {
-				return usageErrorf(cmd, "--for %s is not a time ahead", length)
+				return usageErrorf(cmd, "--for %s is not a positive duration", length)
 			}
 			request.For = length.String()
 		}

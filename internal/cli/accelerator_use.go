@@ -21,7 +21,7 @@ func (s *shell) usingVerbs() []verb {
 		{
 			use: "create NAME", short: "Take an accelerator into service under a name",
 			long: "Takes an inactive accelerator into service under NAME: the one that --accelerator names, or else the one that\n" +
-				"has NAME already, or else the best that satisfies the wishes.",
+				"has the name already, or else the best one that fits the flags.",
 			examples: []string{
 				"cyborg accelerator create crypto-1 --device-type FPGA --acc-type crypto",
 				"cyborg accelerator create gpu-1 --host compute-1 --vendor-id 10de --capability memory.gib=16",
@@ -30,17 +30,17 @@ func (s *shell) usingVerbs() []verb {
 			build: s.acceleratorCreate,
 		},
 		{
-			use: "ready ACCELERATOR", short: "Take an accelerator into service under its present name",
+			use: "ready ACCELERATOR", short: "Take an accelerator into service under its current name",
 			build: s.acceleratorOperation((*apiclient.Client).MakeReady),
 		},
 		{
 			use: "retire ACCELERATOR", short: "Take an accelerator out of service",
-			long:  "Has its driver uninstall an accelerator that nobody holds. It is inactive then, and keeps its name.",
+			long:  "Has its driver uninstall an accelerator that nobody holds. It becomes inactive, and keeps its name.",
 			build: s.acceleratorOperation((*apiclient.Client).Retire),
 		},
 		{
 			use: "attach ACCELERATOR", short: "Give an accelerator to an instance, a host or a service",
-			long: "Gives a free handle of the accelerator to whoever is named; to its own host where nobody is. On a host its driver\n" +
+			long: "Gives a free handle of the accelerator to the holder that you name, or else to its own host. On a host, its driver\n" +
 				"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.",
 			examples: []string{
 				"cyborg accelerator attach crypto-1                                                   # to its own host",
@@ -51,11 +51,11 @@ func (s *shell) usingVerbs() []verb {
 		},
 		{
 			use: "detach ACCELERATOR", short: "Take an accelerator back",
-			long: "Takes back what whoever is named holds of the accelerator; what anybody holds, where nobody is named.\n" +
-				"It is refused while the hardware is really in use. The hardware stays in service.\n\n" +
-				"--force frees it in the records where its host cannot take it back: the host is gone, or the device is, or an\n" +
-				"earlier try left it in doubt. Nothing is done on the hardware, and nobody gets the accelerator until its host has\n" +
-				"been heard and has settled it.",
+			long: "Takes back the handles of the holder that you name, or else of all holders. It is refused while the hardware is really\n" +
+				"in use. The hardware stays in service.\n\n" +
+				"--force frees it in the records if its host cannot take it back: the host or the device is gone, or an earlier\n" +
+				"attempt left it in doubt. Nothing is done on the hardware, and nobody gets the accelerator until its host has\n" +
+				"reported and settled it.",
 			examples: []string{
 				"cyborg accelerator detach crypto-1 --instance 5f5f5f5f-0000-4000-8000-00000000000f",
 				"cyborg accelerator detach crypto-1 --yes            # from whoever has it",
@@ -66,7 +66,8 @@ func (s *shell) usingVerbs() []verb {
 		{
 			use: "program ACCELERATOR IMAGE", short: "Load an image into an accelerator",
 			long: "Loads IMAGE: a path below the host's image directory, an http(s) URL, or an image in Glance (glance:UUID,\n" +
-				"glance:function:ID). It is refused while anybody holds anything that the image would disturb. If it fails, the previous image comes back.",
+				"glance:function:ID). It is refused while anybody holds an accelerator that the image would disturb. If it fails, the\n" +
+				"previous image is loaded again.",
 			examples: []string{
 				"cyborg accelerator program crypto-1 afu/aes.gbs",
 				"cyborg accelerator program crypto-1 glance:5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de --yes",
@@ -92,8 +93,8 @@ func (f *specFlags) addFlags(cmd *cobra.Command) {
 	var capabilities []string
 
 	flags := cmd.Flags()
-	flags.BoolVar(&remote, "remote", false, "reached over a network (--remote=false: not)")
-	flags.BoolVar(&remotable, "remotable", false, "usable from another host (--remotable=false: not)")
+	flags.BoolVar(&remote, "remote", false, "it is reached over a network; --remote=false: it is not")
+	flags.BoolVar(&remotable, "remotable", false, "it can be used from another host; --remotable=false: it cannot")
 	flags.StringVar(&accType, "acc-type", "", "what it does, such as crypto")
 	allowEmpty(flags, "acc-type") // an empty type clears it
 	flags.StringArrayVar(&capabilities, "capability", nil, "KEY=VALUE of the capability tree, such as memory.gib=16; repeatable")
@@ -127,12 +128,12 @@ func (s *shell) acceleratorCreate(cmd *cobra.Command) {
 
 	specs.addFlags(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&pick, "accelerator", "", "take this one (UUID or present name)")
+	flags.StringVar(&pick, "accelerator", "", "take this accelerator (UUID or current name)")
 	flags.StringVar(&host, hostKey, "", "on this host")
 	flags.StringVar(&kind, "device-type", "", "of this type, such as GPU or FPGA")
 	flags.StringVar(&vendor, "vendor-id", "", "of this vendor, a PCI id such as 10de")
 	flags.StringVar(&product, "product-id", "", "of this product, a PCI id such as 20b0")
-	flags.IntVar(&num, "num", 0, "for at least so many consumers")
+	flags.IntVar(&num, "num", 0, "for at least this many consumers")
 
 	before(cmd, func() (err error) {
 		wish := &specs.patch
@@ -276,7 +277,7 @@ func (s *shell) acceleratorDetach(cmd *cobra.Command) {
 	var from holderFlags
 	var force bool
 	from.addFlags(cmd, "only from")
-	cmd.Flags().BoolVar(&force, "force", false, "free it in the records, where its host cannot take it back")
+	cmd.Flags().BoolVar(&force, "force", false, "free it in the records if its host cannot take it back")
 
 	s.operate(cmd, work{
 		losses: func(ctx context.Context, c call) ([]string, error) {
@@ -331,8 +332,8 @@ func holdings(a apiclient.Accelerator, holder *cyborg.Holder) []string {
 func (s *shell) acceleratorProgram(cmd *cobra.Command) {
 	var image cyborg.Image
 	flags := cmd.Flags()
-	flags.StringVar(&image.SHA256, "sha256", "", "checksum that the image must have; needed for http(s)")
-	flags.StringVar(&image.ID, "id", "", "what to record as bitstream id; the checksum where empty")
+	flags.StringVar(&image.SHA256, "sha256", "", "checksum that the image must have; required for http(s)")
+	flags.StringVar(&image.ID, "id", "", "bitstream id to record (default: the checksum)")
 	flags.BoolVar(&image.WholeDevice, "whole-device", false, "the image is for the whole device and disturbs all its accelerators")
 
 	s.operate(cmd, work{

@@ -21,7 +21,7 @@ import (
 func takes(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > len(names) && isWatchInterval(cmd, args[len(names)]) {
-			return usageErrorf(cmd, "%q is one argument too many; say --watch=%s", args[len(names)], args[len(names)])
+			return usageErrorf(cmd, "%q is one argument too many; use --watch=%s", args[len(names)], args[len(names)])
 		}
 
 		err := commandline.Takes(names...)(cmd, args)

@@ -188,8 +188,8 @@ func (s *shell) root(local []*cobra.Command) *cobra.Command {
 
 	flags := root.PersistentFlags()
 	s.connection.addFlags(flags)
-	flags.DurationVar(&s.timeout, "timeout", 0, "give up after so long, such as 90s; 0 for never")
-	flags.BoolVarP(&s.quiet, "quiet", "q", false, "no progress on standard error")
+	flags.DurationVar(&s.timeout, "timeout", 0, "give up after this time, such as 90s; 0 means never")
+	flags.BoolVarP(&s.quiet, "quiet", "q", false, "do not show progress on standard error")
 
 	// --timeout bounds the whole command, so it is a deadline of the command's
 	// context.

@@ -74,8 +74,8 @@ func TestUsageErrors(t *testing.T) {
 		"accelerator show fast -c nothing":                         `there is no field "nothing"; there are uuid, name`,
 		"accelerator attach fast --instance a --host b":            "--host and --instance exclude each other",
 		"accelerator maintain fast":                                "--reason is missing",
-		"accelerator maintain fast --reason x --for -3h":           "--for -3h0m0s is not a time ahead",
-		"accelerator maintain fast --reason x --until noon":        `--until "noon" is not a moment`,
+		"accelerator maintain fast --reason x --for -3h":           "--for -3h0m0s is not a positive duration",
+		"accelerator maintain fast --reason x --until noon":        `--until "noon" is not a time such as`,
 		"accelerator set fast":                                     "nothing to set",
 		"accelerator create x --capability gib":                    `--capability "gib" is not KEY=VALUE`,
 		"accelerator create x --capability a=1 --capability a.b=2": `part of "a.b" is a value`,
@@ -88,8 +88,8 @@ func TestUsageErrors(t *testing.T) {
 		"accelerator list --limit":                                 "--limit needs a value",
 		"host list --timeout soon":                                 `--timeout must be a time such as 90s or 2h30m, not "soon"`,
 		"accelerator create x --remote=perhaps":                    `--remote must be true or false, not "perhaps"`,
-		"accelerator list -w 5s":                                   `"5s" is one argument too many; say --watch=5s`,
-		"accelerator list -w=-5s":                                  "--watch=-5s is not a time ahead",
+		"accelerator list -w 5s":                                   `"5s" is one argument too many; use --watch=5s`,
+		"accelerator list -w=-5s":                                  "--watch=-5s is not a positive duration",
 		"accelerator list --sort nothing":                          `there is no column "nothing"; there are UUID, Name`,
 		"accelerator list --sort name:up":                          `--sort "name:up": a column is sorted asc or desc, not "up"`,
 		"accelerator create x --vendor-id nvidia":                  `--vendor-id "nvidia" is no PCI id; those are four hexadecimal digits`,
@@ -154,7 +154,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show(gpu.String()))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0A1B2C3E"))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0a1b2c3e-0000"))
-	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`. The beginning of a UUID does from 8 characters on.\n"}, show("0a1b2c3"))
+	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`. The beginning of a UUID is enough from 8 characters on.\n"}, show("0a1b2c3"))
 	require.Equal(t, 3, show("nobody").code)
 	require.Equal(t, 3, show(uuid.NewString()).code)
 

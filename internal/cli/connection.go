@@ -22,10 +22,10 @@ type connection struct {
 
 // addFlags adds the flags of the connection.
 func (c *connection) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.named, "profile", "", "one of the profiles (CYBORG_PROFILE; default the one in use)")
-	flags.StringVar(&c.URL, "url", "", "the API (CYBORG_URL; default "+apiclient.DefaultURL+")")
+	flags.StringVar(&c.named, "profile", "", "profile to use (CYBORG_PROFILE; default: the one in use)")
+	flags.StringVar(&c.URL, "url", "", "URL of the API (CYBORG_URL; default: "+apiclient.DefaultURL+")")
 	flags.StringVar(&c.TokenFile, "token-file", "", "file with the bearer token (CYBORG_TOKEN_FILE, or the token itself in CYBORG_TOKEN)")
-	flags.StringVar(&c.CACert, "cacert", "", "PEM file of the authorities to trust (CYBORG_CACERT)")
+	flags.StringVar(&c.CACert, "cacert", "", "PEM file of the certificate authorities to trust (CYBORG_CACERT)")
 	flags.StringVar(&c.Cert, "cert", "", "PEM file of the client certificate (CYBORG_CERT)")
 	flags.StringVar(&c.Key, "key", "", "PEM file of the client certificate's key (CYBORG_KEY)")
 }

@@ -17,7 +17,7 @@ type consent struct{ yes bool }
 
 // addFlags adds --yes.
 func (c *consent) addFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask, whatever is lost")
+	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask for confirmation")
 }
 
 // errDeclined is returned when the user does not answer yes.
@@ -32,7 +32,7 @@ func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 	}
 	if s.In == nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "%s", strings.Join(losses, "; ")).
-			WithHint("Nobody can be asked here, so nothing was changed. If this is meant, say --yes.")
+			WithHint("Nobody can be asked here, so nothing was changed. To go on all the same, add --yes.")
 	}
 
 	for _, loss := range losses {

@@ -74,7 +74,7 @@ func TestWhatDestroysNeedsYesWhereNobodyCanBeAsked(t *testing.T) {
 			got := api.cyborg(strings.Fields(line)...)
 			require.Equal(t, 2, got.code)
 			require.Contains(t, got.err, loss)
-			require.Contains(t, got.err, "\nNobody can be asked here, so nothing was changed. If this is meant, say --yes.\n")
+			require.Contains(t, got.err, "\nNobody can be asked here, so nothing was changed. To go on all the same, add --yes.\n")
 			require.Empty(t, api.changes())
 			require.NotEqual(t, 2, api.cyborg(append(strings.Fields(line), "--yes")...).code)
 			require.Len(t, api.changes(), 1)

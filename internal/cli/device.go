@@ -21,7 +21,7 @@ func (s *shell) deviceCommand() *cobra.Command {
 		{
 			use: "disable DEVICE --reason TEXT", short: "Take all accelerators of a device out of use for a while",
 			long: "Puts all accelerators of the device into maintenance, or none: new work is kept off them until --until, for the time\n" +
-				"of --for, or until `cyborg device enable`. Who holds one keeps it.",
+				"of --for, or until `cyborg device enable`. Whoever holds one keeps it.",
 			examples: []string{`cyborg device disable 0a1b2c3d --reason "to be replaced" --until 2030-01-31T18:00:00Z`},
 			build:    maintain(s, devices(), (*apiclient.Client).MaintainDevice),
 		},

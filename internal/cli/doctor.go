@@ -52,13 +52,13 @@ func (s *shell) doctorCommand() *cobra.Command {
 func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 	where, err := s.where()
 	if err != nil {
-		f.Error("connection", err, "Correct what says where the API is.")
+		f.Error("connection", err, "Correct the flag, variable or profile that says where the API is.")
 		return
 	}
 
 	client, err := s.connect()
 	if err != nil {
-		f.Error("connection", err, "Correct what says where the API is.")
+		f.Error("connection", err, "Correct the flag, variable or profile that says where the API is.")
 		return
 	}
 
@@ -79,7 +79,7 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 			if check.OK {
 				f.OKf(check.Name, "answers the server in %.1f ms", check.TookMS)
 			} else {
-				f.Fail(check.Name, check.Detail, "Start it again; until then the server goes on with what can do without. Its log says why.")
+				f.Fail(check.Name, check.Detail, "Start it again. Until then the server does what it can without it; its log says why.")
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func examinePlacement(ctx context.Context, f *doctor.Findings, client *apiclient
 		texts[i] = strings.TrimSpace(fmt.Sprintf("%s on %s %s", d.Class, d.Host, d.Name))
 	}
 
-	f.Warn("placement", "differs from the records: "+some(texts), "`cyborg drift list` says how; docs/operations.md what to do about each.")
+	f.Warn("placement", "differs from the records: "+some(texts), "`cyborg drift list` says how, and docs/operations.md what to do about each.")
 }
 
 // sentUnencrypted reports whether requests to the URL travel over a network
@@ -235,7 +235,7 @@ func examineServices(ctx context.Context, f *doctor.Findings, client *apiclient.
 	}
 
 	if len(gone) > 0 {
-		f.Warn("services", some(gone)+" ended without a word", "Start what should run; what is gone leaves the list by itself.")
+		f.Warn("services", some(gone)+" disappeared without notice", "Start what should run. The rest leaves the list by itself.")
 	}
 
 	examineReleases(f, "servers", release, releases)
@@ -338,7 +338,7 @@ func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.
 	}
 
 	if len(failed) > 0 {
-		f.Fail("backends", "cannot see their hardware: "+some(failed), "Run `cyborg-agent doctor` there, and `cyborg driver list` for all that is said.")
+		f.Fail("backends", "cannot see their hardware: "+some(failed), "Run `cyborg-agent doctor` there, and see `cyborg driver list` for the whole message.")
 		return
 	}
 
@@ -369,11 +369,11 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 
 	if len(broken) > 0 {
 		f.Fail("accelerators", fmt.Sprintf("%d in error: %s", len(broken), some(broken)),
-			"`cyborg accelerator history` tells how it came; mend what it says, then `cyborg accelerator ready`.")
+			"`cyborg accelerator history` says how it came about. Repair that, then run `cyborg accelerator ready`.")
 	}
 
 	if len(missing) > 0 {
-		f.Warn("accelerators", fmt.Sprintf("%d missing: %s", len(missing), some(missing)), "Put the hardware back. What nobody holds is forgotten in time; from its holder, `cyborg accelerator detach` takes it.")
+		f.Warn("accelerators", fmt.Sprintf("%d missing: %s", len(missing), some(missing)), "Put the hardware back. What nobody holds is forgotten in time; take the rest from its holder with `cyborg accelerator detach`.")
 	}
 
 	if len(fenced) > 0 {
@@ -433,7 +433,7 @@ func examineNeedsOperator(ctx context.Context, f *doctor.Findings, client *apicl
 	case !ok:
 	case len(unresolved) > 0:
 		f.Warn(check, fmt.Sprintf("%d of the last %d days could not be undone and need an operator: %s", len(unresolved), needsOperatorWindow/(24*time.Hour), some(unresolved)),
-			"`cyborg operation show` says where each stopped. What is in order again needs nothing; they are told for as long.")
+			"`cyborg operation show` says where each stopped. If all is in order again, there is nothing to do; this line stays for that long.")
 	default:
 		f.OKf(check, "none of the last %d days needs an operator", needsOperatorWindow/(24*time.Hour))
 	}

@@ -119,7 +119,7 @@ func TestTheDoctorForgetsWhoWasStartedAgain(t *testing.T) {
 
 	killed.LastSeen = noon.Add(time.Minute)
 	api.services(killed, service("api", true), service("conductor", true))
-	require.Contains(t, api.cyborg("doctor").out, "ended without a word", "the other one ran beside it")
+	require.Contains(t, api.cyborg("doctor").out, "disappeared without notice", "the other one ran beside it")
 }
 
 // TestOneSuccessorIsNotTwo: of two that were killed at once, one may still be missing.
@@ -134,7 +134,7 @@ func TestOneSuccessorIsNotTwo(t *testing.T) {
 	api.services(at("1", -time.Hour, -10*time.Minute, false), at("2", -time.Hour, -8*time.Minute, false),
 		at("3", -time.Minute, 0, true), service("conductor", true))
 	got := api.cyborg("doctor")
-	require.Contains(t, got.out, "api on s1 (since 2026-01-31T11:50:00Z) ended without a word", "the other one was started again")
+	require.Contains(t, got.out, "api on s1 (since 2026-01-31T11:50:00Z) disappeared without notice", "the other one was started again")
 	require.NotContains(t, got.out, "11:52")
 
 	api.services(at("1", -time.Hour, -10*time.Minute, false), at("2", -9*time.Minute, -8*time.Minute, false),
@@ -180,7 +180,7 @@ func TestTheDoctorFinds(t *testing.T) {
 		"a slow clock":   {func(f *fakeAPI) { f.clock(-5 * time.Second) }, "clock of the server", doctor.Warning, "is behind this machine's by "},
 		"a wrong clock":  {func(f *fakeAPI) { f.clock(time.Hour) }, "clock of the server", doctor.Failed, "is ahead of this machine's by "},
 		"no conductor":   {func(f *fakeAPI) { f.services(service("api", true)) }, "services", doctor.Failed, "no conductor lives"},
-		"a service gone": {func(f *fakeAPI) { f.services(service("api", true), service("conductor", true), service("api", false)) }, "services", doctor.Warning, "api on s1 (since 2026-01-31T12:00:00Z) ended without a word"},
+		"a service gone": {func(f *fakeAPI) { f.services(service("api", true), service("conductor", true), service("api", false)) }, "services", doctor.Warning, "api on s1 (since 2026-01-31T12:00:00Z) disappeared without notice"},
 		"no host":        {func(f *fakeAPI) { f.hosts() }, "hosts", doctor.Warning, "none has ever reported"},
 		"a host never heard": {func(f *fakeAPI) {
 			f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{{Name: "h1", Silent: true, RegisteredAt: noon, Backends: []cyborg.Backend{}}}})

@@ -36,9 +36,10 @@ func idText(id uuid.UUID) string {
 
 // driftCommand is the noun `drift`.
 func (s *shell) driftCommand() *cobra.Command {
-	return noun("drift", "What OpenStack has otherwise", []verb{{
-		use: listVerb, short: "List in what OpenStack Placement, Nova, or the file of a host's whitelist and the records differ",
-		long: "Lists what Placement, Nova, or the file of a host's whitelist has otherwise than the records, and is not repaired. With --all, also what was repaired.",
+	return noun("drift", "Differences between OpenStack and the records", []verb{{
+		use: listVerb, short: "List where OpenStack Placement, Nova, or a host's whitelist file differ from the records",
+		long: "Lists where Placement, Nova, or a host's whitelist file differ from the records now; with --all, also the differences\n" +
+			"that were repaired.",
 		examples: []string{
 			"cyborg drift list",
 			"cyborg drift list --class lost_at_boot --class lost_image --all --sort found_at:desc",
@@ -53,7 +54,7 @@ func (s *shell) driftList(cmd *cobra.Command) {
 	var all bool
 	cmd.Flags().StringSliceVar(&hosts, hostKey, nil, "only on this host; repeatable")
 	cmd.Flags().StringSliceVar(&classes, "class", nil, "only of this class; repeatable")
-	cmd.Flags().BoolVar(&all, "all", false, "also what was repaired")
+	cmd.Flags().BoolVar(&all, "all", false, "show repaired differences, too")
 
 	list(s, cmd, listing[apiclient.Drift]{
 		columns: driftColumns(), pages: true, feed: onlyHost(&hosts),

@@ -21,14 +21,14 @@ func (s *shell) driverCommand() *cobra.Command {
 		{use: "show HOST BACKEND", short: "Show one backend with its options", build: show(s, backends())},
 		{
 			use: "install HOST DRIVER", short: "Enable a driver on a host",
-			long: "Enables a backend of a driver that the host's agent has compiled in. One driver may run as several backends, each\n" +
-				"with a name and options of its own.",
+			long: "Enables a backend of a driver that is compiled into the host's agent. One driver can run as several backends, each\n" +
+				"with its own name and options.",
 			examples: []string{"cyborg driver install compute-1 generic --name nvidia --option device_spec.vendor_id=10de"},
 			build:    s.driverInstall,
 		},
 		{
-			use: "update HOST BACKEND --option KEY=VALUE...", short: "Give a backend new options",
-			long:     "Gives a backend the options of the command line in place of all that it has.",
+			use: "update HOST BACKEND --option KEY=VALUE...", short: "Replace the options of a backend",
+			long:     "Replaces all options of a backend by those of the command line.",
 			examples: []string{"cyborg driver update compute-1 nvidia --option device_spec.vendor_id=10de"},
 			build:    s.driverUpdate,
 		},
@@ -112,7 +112,7 @@ func addOptions(cmd *cobra.Command) *cyborg.JSONObject {
 // driverInstall is `driver install`.
 func (s *shell) driverInstall(cmd *cobra.Command) {
 	var name string
-	cmd.Flags().StringVar(&name, nameKey, "", "the backend's name; the driver's where empty")
+	cmd.Flags().StringVar(&name, nameKey, "", "name of the backend (default: the driver's)")
 	options := addOptions(cmd)
 
 	s.operate(cmd, work{

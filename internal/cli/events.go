@@ -31,9 +31,9 @@ func eventColumns() []column[cyborg.Event] {
 // eventsCommand is `cyborg events`.
 func (s *shell) eventsCommand() *cobra.Command {
 	return verb{
-		use: "events", short: "Follow what changes, until Ctrl-C",
-		long: "Writes one line for each change, from now on or from --after on, until Ctrl-C. It survives restarts of the API\n" +
-			"without losing or repeating a change. With -f json, each line is one JSON object.",
+		use: "events", short: "Follow all changes, until Ctrl-C",
+		long: "Prints a line for each change, from now on or from --after on, until Ctrl-C. It survives restarts of the API without\n" +
+			"losing or repeating a change. With -f json, each line is a JSON object.",
 		examples: []string{
 			"cyborg events --host compute-1",
 			"cyborg events --after 0-0 -f json    # all that are kept, and on",
@@ -52,7 +52,7 @@ func (s *shell) events(cmd *cobra.Command) {
 	flags.StringVar(&host, hostKey, "", "only on this host")
 	flags.StringVar(&accelerator, "accelerator", "", "only of this accelerator")
 	flags.StringVar(&operation, "operation", "", "only of this operation")
-	flags.StringVar(&after, "after", "", "from after this cursor on; 0-0 for all that is kept")
+	flags.StringVar(&after, "after", "", "start after this cursor; 0-0 means the oldest change that is kept")
 
 	before(cmd, func() error {
 		if p.format != formatTable && p.format != formatJSON {

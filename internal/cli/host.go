@@ -20,15 +20,15 @@ func (s *shell) hostCommand() *cobra.Command {
 	return noun("host", "Machines with an agent", []verb{
 		{use: listVerb, short: "List hosts", examples: []string{"cyborg host list --watch"}, build: s.hostList},
 		{use: "show HOST", short: "Show one host", build: show(s, hosts())},
-		{use: "services HOST", short: "What acceleration services a host's backends offer", build: s.hostServices},
+		{use: "services HOST", short: "List the acceleration services that a host's backends offer", build: s.hostServices},
 		{complete: s.hostHistory(), examples: []string{"cyborg host history compute-1 --limit 100"}},
 		{
-			use: "whitelist HOST [ACCELERATOR...]", short: "Say which PCI devices of a host its Nova gives out by itself",
-			long: "Has the host's agent write [pci] device_spec of these accelerators into a drop-in of nova.conf, in place of those that\n" +
-				"it has; shows the difference, and asks. Each is named by UUID, name or PCI address, or by its device's UUID, which\n" +
-				"means all that is on the device, and may be followed by ,KEY=VALUE: physical_network, resource_class, trait\n" +
-				"(repeatable), trusted, remote_managed, managed and live_migratable, as in Nova's device_spec. Only what is inactive\n" +
-				"can be given to Nova. Without any, it shows what the whitelist has.",
+			use: "whitelist HOST [ACCELERATOR...]", short: "Set which PCI devices of a host its Nova gives out by itself",
+			long: "Has the host's agent write the [pci] device_spec of these accelerators into a drop-in file of nova.conf, in place of\n" +
+				"what the file has; shows the difference, and asks first. Name each by UUID, name or PCI address, or name a device by\n" +
+				"UUID for all that is on it. ,KEY=VALUE may follow: physical_network, resource_class, trait (repeatable), trusted,\n" +
+				"remote_managed, managed and live_migratable, as in Nova's device_spec. Only inactive accelerators can be given to\n" +
+				"Nova. Without an accelerator, it shows the current whitelist.",
 			examples: []string{
 				"cyborg host whitelist compute-1                                        # what it has",
 				"cyborg host whitelist compute-1 0000:3b:00.0,physical_network=physnet1 --dry-run",
@@ -37,9 +37,9 @@ func (s *shell) hostCommand() *cobra.Command {
 			build: s.hostWhitelist,
 		},
 		{
-			use: "rescue HOST", short: "Have Nova reboot the instances that a boot of the host cost their accelerators",
-			long: "Has Nova reboot, hard, the instances that may be without their accelerators since the host booted: those of\n" +
-				"`drift list --class lost_at_boot`. One that does not run, or that somebody had made anew since, is left alone.",
+			use: "rescue HOST", short: "Have Nova reboot the instances that lost their accelerators when the host booted",
+			long: "Has Nova hard-reboot the instances that may be without their accelerators since the host booted: those of\n" +
+				"`drift list --class lost_at_boot`. An instance that does not run, or was started anew since, is left alone.",
 			examples: []string{
 				"cyborg drift list --host compute-1 --class lost_at_boot    # which instances it would reboot",
 				"cyborg host rescue compute-1",
@@ -48,8 +48,8 @@ func (s *shell) hostCommand() *cobra.Command {
 		},
 		{
 			use: "forget HOST", short: "Forget a host that will not come back",
-			long: "Forgets a silent host with its devices and accelerators. It is refused while the host is heard, and while anything\n" +
-				"there is held or being worked on. Its history stays, and if it reports again it is a new host.",
+			long: "Forgets a silent host with its devices and accelerators. It is refused while the host reports, and while anything\n" +
+				"there is held or being worked on. Its history stays. If it reports again, it is a new host.",
 			build: s.hostForget,
 		},
 	}, "hosts")
@@ -238,7 +238,7 @@ func (s *shell) discoverCommand() *cobra.Command {
 	}
 
 	return verb{
-		use: "discover HOST", short: "Make a host look at its hardware now",
+		use: "discover HOST", short: "Make a host scan its hardware now",
 		examples: []string{"cyborg discover compute-1"},
 		build: func(cmd *cobra.Command) {
 			p := s.printer(cmd)

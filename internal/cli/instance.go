@@ -33,8 +33,8 @@ func (s *shell) attachInstance() *cobra.Command {
 func (s *shell) detachInstance() *cobra.Command {
 	return verb{
 		use: "detach-instance INSTANCE [ACCELERATOR...]", short: "Take accelerators back from an instance",
-		long: "Takes back from the instance what it holds of the accelerators named; all that it holds, where none is.\n" +
-			"One that fails does not keep the others from being taken back.",
+		long: "Takes back the accelerators that you name, or else all that the instance holds. If one of them fails, the others\n" +
+			"are still taken back.",
 		examples: []string{
 			"cyborg detach-instance 5f5f5f5f-0000-4000-8000-00000000000f crypto-1",
 			"cyborg detach-instance 5f5f5f5f-0000-4000-8000-00000000000f --yes    # all that it has",

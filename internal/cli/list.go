@@ -42,12 +42,12 @@ func list[T any](s *shell, cmd *cobra.Command, l listing[T]) {
 
 	flags := cmd.Flags()
 	if slices.ContainsFunc(l.columns, func(c column[T]) bool { return c.long }) {
-		flags.BoolVar(&long, "long", false, "more columns")
+		flags.BoolVar(&long, "long", false, "show more columns")
 	}
 	if l.pages {
 		page.addFlags(cmd, l.limit)
 	}
-	flags.StringSliceVar(&order, "sort", nil, "sort what was listed by COLUMN[:asc|:desc][,...]")
+	flags.StringSliceVar(&order, "sort", nil, "sort the entries by COLUMN[:asc|:desc][,...]")
 
 	p.addWatch(cmd)
 
@@ -86,8 +86,8 @@ type pageFlags struct {
 
 // addFlags adds --limit and --marker.
 func (f *pageFlags) addFlags(cmd *cobra.Command, limit uint) {
-	cmd.Flags().UintVar(&f.limit, "limit", limit, "at most so many; 0 for all")
-	cmd.Flags().StringVar(&f.marker, "marker", "", "begin after this one, the last of an earlier list")
+	cmd.Flags().UintVar(&f.limit, "limit", limit, "show at most this many; 0 means all")
+	cmd.Flags().StringVar(&f.marker, "marker", "", "start after this entry, the last one of the previous list")
 	allowEmpty(cmd.Flags(), "marker") // a script passes an empty marker for its first page
 }
 

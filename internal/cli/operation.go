@@ -17,7 +17,7 @@ const listedOperations = 50
 
 // operationCommand is the noun `operation`.
 func (s *shell) operationCommand() *cobra.Command {
-	return noun("operation", "Durable pieces of work: watch, cancel, retry", []verb{
+	return noun("operation", "Operations on the hardware: watch, cancel, retry", []verb{
 		{
 			use: listVerb, short: "List operations, newest first",
 			examples: []string{
@@ -29,19 +29,20 @@ func (s *shell) operationCommand() *cobra.Command {
 		{use: "show OPERATION", short: "Show one operation with its steps", build: show(s, operations())},
 		{
 			use: "watch OPERATION", short: "Follow an operation until it has ended",
-			long:     "Follows an operation until it has ended, then shows it. The exit code tells how it ended. Ctrl-C leaves it alone.",
+			long: "Follows an operation until it has ended, then shows it. The exit code says how it ended. Ctrl-C does\n" +
+				"not stop the operation.",
 			examples: []string{"cyborg operation watch 0a1b2c3d --timeout 10m"},
 			build:    s.operationWatch,
 		},
 		{
 			use: "cancel OPERATION", short: "Stop an operation and undo what it did",
-			long: "Asks the operation to stop and to undo what it did, and stays until it has. It fails where the operation came to\n" +
-				"another end first.",
+			long: "Asks the operation to stop and to undo what it did, and waits until it has. It fails if the operation ends in\n" +
+				"another way first.",
 			examples: []string{"cyborg operation cancel 0a1b2c3d --yes"},
 			build:    s.operationCancel,
 		},
 		{
-			use: "retry OPERATION", short: "Do an operation that failed or was cancelled again, as a new one",
+			use: "retry OPERATION", short: "Repeat an operation that failed or was cancelled, as a new one",
 			build: s.operationRetry,
 		},
 		{complete: s.operationHistory()},

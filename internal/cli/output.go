@@ -49,7 +49,7 @@ type printer struct {
 func (s *shell) printer(cmd *cobra.Command) *printer {
 	p := &printer{shell: s, command: cmd}
 	cmd.Flags().StringVarP(&p.format, "format", "f", formatTable, "table, json, yaml, value or csv")
-	cmd.Flags().StringArrayVarP(&p.columns, "column", "c", nil, "only this column or field; repeatable")
+	cmd.Flags().StringArrayVarP(&p.columns, "column", "c", nil, "show only this column or field; repeatable")
 	before(cmd, p.check)
 	return p
 }

@@ -13,14 +13,14 @@ import (
 
 // profileCommand is the noun `profile`.
 func (s *shell) profileCommand() *cobra.Command {
-	return noun("profile", "The APIs that you work with, each under a name", []verb{
+	return noun("profile", "The APIs that you work with, each with a name", []verb{
 		{use: listVerb, short: "List profiles", examples: []string{"cyborg profile list"}, build: s.profileList},
 		{use: "show [PROFILE]", short: "Show one profile, or the one in use; never its token", build: s.profileShow},
 		{
-			use: "set PROFILE [--url URL]", short: "Make a profile, or change what it says",
-			long: "Keeps what --url, --token-file, --cacert, --cert and --key say under the name, and leaves the rest of a profile that\n" +
-				"exists as it is. The token itself is asked for, or read from standard input, with --token-stdin: a command line is\n" +
-				"public on its host. The first profile is in use at once.",
+			use: "set PROFILE [--url URL]", short: "Create or change a profile",
+			long: "Saves --url, --token-file, --cacert, --cert and --key under the name; what you leave out stays as it is. With\n" +
+				"--token-stdin it asks for the token, or reads it from standard input, because other users of a host can read its\n" +
+				"command lines. The first profile is in use at once.",
 			examples: []string{
 				"cyborg profile set lab --url https://cyborg.lab.example.org:6666 --token-stdin",
 				"cyborg profile set lab --url https://cyborg.lab.example.org:6666 --cacert /etc/cyborg/lab.pem",
@@ -28,7 +28,7 @@ func (s *shell) profileCommand() *cobra.Command {
 			build: s.profileSet,
 		},
 		{
-			use: "use PROFILE", short: "Use this profile where nobody says otherwise",
+			use: "use PROFILE", short: "Make a profile the one in use",
 			examples: []string{"cyborg profile use lab"},
 			build: s.profileChange(func(book *profile.Book, name string) error {
 				_, err := book.Get(name)
@@ -38,7 +38,7 @@ func (s *shell) profileCommand() *cobra.Command {
 				return err
 			}),
 		},
-		{use: "delete PROFILE", short: "Forget a profile", build: s.profileChange((*profile.Book).Delete)},
+		{use: "delete PROFILE", short: "Delete a profile", build: s.profileChange((*profile.Book).Delete)},
 	}, "profiles")
 }
 
@@ -139,7 +139,7 @@ func (s *shell) profileSet(cmd *cobra.Command) {
 	var token bool
 	var unset []string
 	cmd.Flags().BoolVar(&token, "token-stdin", false, "ask for the token, or read it from standard input")
-	cmd.Flags().StringSliceVar(&unset, "unset", nil, "forget what it says: token, token-file, cacert, cert, key; repeatable")
+	cmd.Flags().StringSliceVar(&unset, "unset", nil, "remove this setting: token, token-file, cacert, cert, key; repeatable")
 
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		given, err := s.profileGiven(cmd, token)

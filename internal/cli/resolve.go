@@ -75,7 +75,7 @@ func byPrefix[T any](what, listing, named string, begin func(prefix string) iter
 
 	if !looksLikePrefix(named) {
 		if len(named) < shortestPrefix && looksLikePrefix(named+strings.Repeat("0", shortestPrefix-len(named))) {
-			none = none.WithHint("See `cyborg %s`. The beginning of a UUID does from %d characters on.", listing, shortestPrefix)
+			none = none.WithHint("See `cyborg %s`. The beginning of a UUID is enough from %d characters on.", listing, shortestPrefix)
 		}
 		return uuid.UUID{}, none
 	}
@@ -89,7 +89,7 @@ func byPrefix[T any](what, listing, named string, begin func(prefix string) iter
 		return uuid.UUID{}, none
 	case len(found) > 1:
 		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInvalid, "%q is the beginning of more than one %s's UUID: %s, %s", named, what, id(found[0]), id(found[1])).
-			WithHint("Give more of it.")
+			WithHint("Give more of its characters.")
 	}
 
 	return id(found[0]), nil

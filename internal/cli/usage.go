@@ -28,7 +28,7 @@ func (s *shell) acceleratorUsage(cmd *cobra.Command) {
 // usageCommand is `usage`.
 func (s *shell) usageCommand() *cobra.Command {
 	return verb{
-		use: "usage", short: "How accelerators are used at this moment, asked of their hosts",
+		use: "usage", short: "Ask hosts how their accelerators are used right now",
 		examples: []string{"cyborg usage --host compute-1 -c name -c in_use -c by"},
 		build: func(cmd *cobra.Command) {
 			var hosts []string

@@ -51,7 +51,7 @@ type watching struct {
 // addWatch adds --watch.
 func (p *printer) addWatch(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.DurationVarP(&p.watch.every, "watch", "w", 0, "show it again when it changes, until Ctrl-C; look every `INTERVAL` at least (--watch=2s)")
+	flags.DurationVarP(&p.watch.every, "watch", "w", 0, "show it again whenever it changes, until Ctrl-C; refresh at least every `INTERVAL` (--watch=2s)")
 	flags.Lookup("watch").NoOptDefVal = watchEvery.String()
 }
 
@@ -64,7 +64,7 @@ func (p *printer) show(ctx context.Context, c call, feed feeder, view func(conte
 	}
 
 	if p.watch.every <= 0 {
-		return usageErrorf(p.command, "--watch=%s is not a time ahead", p.watch.every)
+		return usageErrorf(p.command, "--watch=%s is not a positive duration", p.watch.every)
 	}
 
 	filter := apiclient.EventFilter{}

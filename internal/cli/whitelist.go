@@ -24,7 +24,7 @@ func (s *shell) hostWhitelist(cmd *cobra.Command) {
 	wait.addFlags(cmd)
 
 	flags := cmd.Flags()
-	flags.BoolVar(&none, "none", false, "no device: remove the file")
+	flags.BoolVar(&none, "none", false, "give Nova no device, and remove the file")
 	flags.BoolVar(&dryRun, "dry-run", false, "only print the difference")
 	flags.BoolVar(&force, "force", false, "replace a file that somebody else wrote or changed")
 

@@ -45,7 +45,7 @@ func Completion(root *cobra.Command) *cobra.Command {
 	// Cobra's own command succeeds even for a shell that it does not know.
 	root.CompletionOptions.DisableDefaultCmd = true
 
-	completion := Noun("completion", "Write what a shell needs to complete command lines with the Tab key")
+	completion := Noun("completion", "Write a shell's completion script for the Tab key")
 
 	for _, sh := range shells() {
 		completion.AddCommand(&cobra.Command{

@@ -14,6 +14,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
+// The pages are written here and not by cobra's package doc, whose pages are
+// worse in several ways; docs/development.md has the comparison.
+
 // Manual is the command that writes the program's manual pages, of a section
 // such as 1 or 8, into a directory: one page for the program and one for each
 // of its nouns. The further pages are written as they are, under the names of
@@ -22,7 +25,7 @@ func Manual(root *cobra.Command, section int, further map[string]func() string) 
 	return &cobra.Command{
 		Use:   "man DIRECTORY",
 		Short: "Write the manual pages into a directory",
-		Long:  "Writes the manual pages into a directory, which is made where it is missing. Read one with: man -l FILE",
+		Long:  "Writes the manual pages into a directory, and creates it if it is missing. Read one with: man -l FILE",
 		Args:  Takes("DIRECTORY"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			pages := map[string]string{pageName(root, section): page(root, section)}
