@@ -19,11 +19,11 @@ func (s *shell) acceleratorCommand() *cobra.Command {
 
 // acceleratorVerbs are the verbs of `accelerator`.
 func (s *shell) acceleratorVerbs() []verb {
-	return slices.Concat(s.readingVerbs(), s.usingVerbs(), s.adminVerbs())
+	return slices.Concat(s.acceleratorReadVerbs(), s.acceleratorUseVerbs(), s.acceleratorAdminVerbs())
 }
 
-// readingVerbs are the verbs of `accelerator` that only read.
-func (s *shell) readingVerbs() []verb {
+// acceleratorReadVerbs are the verbs of `accelerator` that only read.
+func (s *shell) acceleratorReadVerbs() []verb {
 	return []verb{
 		{
 			use: listVerb, short: "List accelerators",

@@ -12,9 +12,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// adminVerbs are the verbs of `accelerator` for those who look after the
+// acceleratorAdminVerbs are the verbs of `accelerator` for those who look after the
 // hardware.
-func (s *shell) adminVerbs() []verb {
+func (s *shell) acceleratorAdminVerbs() []verb {
 	return []verb{
 		{
 			use: "set ACCELERATOR", short: "Change the recorded abilities of an accelerator",

@@ -14,9 +14,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// usingVerbs are the verbs of `accelerator` by which accelerators come into
+// acceleratorUseVerbs are the verbs of `accelerator` by which accelerators come into
 // service, are handed out, and leave.
-func (s *shell) usingVerbs() []verb {
+func (s *shell) acceleratorUseVerbs() []verb {
 	return []verb{
 		{
 			use: "create NAME", short: "Take an accelerator into service under a name",
@@ -38,6 +38,7 @@ func (s *shell) usingVerbs() []verb {
 			long:  "Has its driver uninstall an accelerator that nobody holds. It becomes inactive, and keeps its name.",
 			build: s.acceleratorOperation((*apiclient.Client).Retire),
 		},
+
 		{
 			use: "attach ACCELERATOR", short: "Give an accelerator to an instance, a host or a service",
 			long: "Gives a free handle of the accelerator to the holder that you name, or else to its own host. On a host, its driver\n" +
@@ -85,8 +86,8 @@ type specFlags struct {
 	patch cyborg.SpecsPatch
 }
 
-// addFlags adds the flags of specs that both a wish (create) and a setting (set)
-// can have.
+// addFlags adds the flags of specs that both a wish (create) and a setting
+// (set) can have.
 func (f *specFlags) addFlags(cmd *cobra.Command) {
 	var remote, remotable bool
 	var accType string

@@ -22,6 +22,7 @@ func (s *shell) hostCommand() *cobra.Command {
 		{use: "show HOST", short: "Show one host", build: show(s, hosts())},
 		{use: "services HOST", short: "List the acceleration services that a host's backends offer", build: s.hostServices},
 		{complete: s.hostHistory(), examples: []string{"cyborg host history compute-1 --limit 100"}},
+
 		{
 			use: "whitelist HOST [ACCELERATOR...]", short: "Set which PCI devices of a host its Nova gives out by itself",
 			long: "Has the host's agent write the [pci] device_spec of these accelerators into a drop-in file of nova.conf, in place of\n" +

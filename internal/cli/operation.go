@@ -27,6 +27,7 @@ func (s *shell) operationCommand() *cobra.Command {
 			build: s.operationList,
 		},
 		{use: "show OPERATION", short: "Show one operation with its steps", build: show(s, operations())},
+
 		{
 			use: "watch OPERATION", short: "Follow an operation until it has ended",
 			long: "Follows an operation until it has ended, then shows it. The exit code says how it ended. Ctrl-C does\n" +

@@ -70,7 +70,8 @@ type call struct {
 }
 
 // run makes a command one that talks to the API: it connects, finds what the
-// arguments name, and acts. Mistakes in the flags are found earlier; see before.
+// arguments name, and acts. Mistakes in the flags are found earlier; see
+// before.
 func (s *shell) run(cmd *cobra.Command, act func(ctx context.Context, c call) error) {
 	finders := map[string]func(context.Context, *apiclient.Client, string) (uuid.UUID, error){
 		"ACCELERATOR": s.accelerator, "DEVICE": s.device, "OPERATION": s.operation,
