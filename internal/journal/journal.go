@@ -22,6 +22,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 const (
@@ -229,22 +230,9 @@ func (j *Journal) rewrite() error {
 		text = append(text, record...)
 	}
 
-	fresh := j.path + ".new"
-	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
-	if err != nil {
+	file, err := atomicfile.Open(j.path, text, 0o600)
+	if file == nil {
 		return unwritable(j.path, err)
-	}
-
-	_, err = file.Write(text)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err == nil {
-		err = os.Rename(fresh, j.path)
-	}
-
-	if err != nil {
-		return errors.Join(unwritable(j.path, err), file.Close(), ignoreMissing(os.Remove(fresh)))
 	}
 	// From here on the new file is the journal, whatever else fails.
 	if j.file != nil {
@@ -255,7 +243,7 @@ func (j *Journal) rewrite() error {
 
 	// Until the directory is synced, a power cut may bring the old file back, so
 	// nothing may be written to the new one alone.
-	if err := syncDir(filepath.Dir(j.path)); err != nil {
+	if err != nil {
 		j.damaged = true
 		return unwritable(j.path, err)
 	}
@@ -347,23 +335,6 @@ func (j *Journal) Images(stagedSince time.Time) map[string]bool {
 // which undid it.
 func (j *Journal) Lost(attachment Attachment) bool {
 	return attachment.State == Attached && !attachment.HandedOut && attachment.BootID != j.bootID
-}
-
-// syncDir makes a rename in the directory durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// ignoreMissing turns the error for a missing file into nil.
-func ignoreMissing(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // unwritable is the error of a failed write, which names a full disk as such.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 const (
@@ -182,7 +183,11 @@ func (l layout) initCluster(ctx context.Context, acct account, inst installation
 	}
 
 	// From here on the database exists.
-	if err := errors.Join(os.Rename(tmp, l.data()), syncDir(l.dir, sync)); err != nil {
+	err = os.Rename(tmp, l.data())
+	if err == nil && sync {
+		err = atomicfile.SyncDir(l.dir)
+	}
+	if err != nil {
 		return unusable(l.dir, err)
 	}
 
@@ -226,17 +231,4 @@ func (l layout) removeUnfinished(log *slog.Logger) error {
 	}
 
 	return nil
-}
-
-// syncDir writes the names in a directory to disk, so that a rename survives a
-// power failure. It does nothing without sync.
-func syncDir(path string, sync bool) error {
-	if !sync {
-		return nil
-	}
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 // fingerprintSetting is a setting that PostgreSQL keeps but does not use. It
@@ -119,28 +120,11 @@ func (l layout) file(name string) string { return filepath.Join(l.dir, name) }
 // secret, and the server's user has to.
 func (s settings) write(l layout) error {
 	for name, content := range map[string]string{"postgresql.conf": s.conf, "pg_hba.conf": s.hba, "pg_ident.conf": s.ident} {
-		if err := writeFile(l.file(name), content, 0o644); err != nil {
+		if err := atomicfile.Write(l.file(name), []byte(content), 0o644); err != nil {
 			return unusable(l.dir, err)
 		}
 	}
 	return nil
-}
-
-// writeFile replaces a file in one step: a reader sees the old contents or the
-// new.
-func writeFile(path, content string, mode fs.FileMode) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, []byte(content), mode); err != nil {
-		return err
-	}
-
-	// WriteFile applies the umask, and keeps the mode of a file that is already
-	// there.
-	if err := os.Chmod(tmp, mode); err != nil {
-		return err
-	}
-
-	return os.Rename(tmp, path)
 }
 
 // password returns the password for TCP, and makes one if there is none yet.
@@ -156,7 +140,7 @@ func (l layout) password() (string, error) {
 	}
 
 	password := rand.Text()
-	if err := writeFile(path, password, 0o600); err != nil {
+	if err := atomicfile.Write(path, []byte(password), 0o600); err != nil {
 		return "", unusable(l.dir, err)
 	}
 
@@ -188,7 +172,7 @@ func (l layout) choosePort(asked int, running *postmaster) (int, error) {
 		return 0, cyborg.Errorf(cyborg.ErrUnavailable, "cannot get port %d of 127.0.0.1 for PostgreSQL: %w", port, err)
 	}
 
-	if err := writeFile(l.file("port"), strconv.Itoa(free), 0o600); err != nil {
+	if err := atomicfile.Write(l.file("port"), []byte(strconv.Itoa(free)), 0o600); err != nil {
 		return 0, unusable(l.dir, err)
 	}
 

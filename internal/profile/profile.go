@@ -1,6 +1,6 @@
 // Package profile stores how the command line reaches the APIs that a person
 // works with: one file for each person, with a named profile for each API. It
-// imports nothing of ours but the root package.
+// imports nothing of ours but the root package and atomicfile.
 package profile
 
 import (
@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 // Profile says how to reach one API, and how to authenticate there. Empty
@@ -142,7 +143,7 @@ func Change(path string, change func(*Book) error) (err error) {
 		return err
 	}
 
-	return book.write(lock)
+	return book.write()
 }
 
 // Set adds or replaces a profile. The first profile becomes the current one.
@@ -174,9 +175,8 @@ func (b *Book) Delete(name string) error {
 	return nil
 }
 
-// write replaces the file, as a whole or not at all. Dir is the open directory
-// of the file: syncing it makes the rename durable.
-func (b *Book) write(dir *os.File) (err error) {
+// write replaces the file. Only its owner may read it.
+func (b *Book) write() error {
 	var text bytes.Buffer
 	encoder := yaml.NewEncoder(&text)
 	encoder.SetIndent(2)
@@ -184,22 +184,7 @@ func (b *Book) write(dir *os.File) (err error) {
 		return cyborg.Errorf(cyborg.ErrInternal, "the profiles cannot be written: %w", err)
 	}
 
-	part, err := os.CreateTemp(dir.Name(), ".profiles-*") // only its owner may read it
-	if err != nil {
-		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", err)
-	}
-
-	_, err = part.Write(text.Bytes())
-	err = errors.Join(err, part.Sync(), part.Close())
-
-	if err == nil {
-		err = os.Rename(part.Name(), b.path)
-	}
-	if err != nil {
-		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", errors.Join(err, os.Remove(part.Name())))
-	}
-
-	if err := dir.Sync(); err != nil {
+	if err := atomicfile.Write(b.path, text.Bytes(), 0o600); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the profiles cannot be written: %w", err)
 	}
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 const (
@@ -409,19 +410,11 @@ func (s *Store) fill(
 	return done, nil
 }
 
-// keep moves a complete image to its final name. File and directory are synced,
-// so that a power cut cannot leave a damaged image under that name.
+// keep moves a complete image to its final name. A power cut cannot leave a
+// damaged image under that name.
 func (s *Store) keep(partial *os.File, sum string, size int64) (Image, error) {
 	path := s.path(sum)
-	err := partial.Sync()
-	if err = errors.Join(err, partial.Close()); err == nil {
-		err = os.Rename(partial.Name(), path)
-	}
-	if err == nil {
-		err = syncDir(s.config.Dir)
-	}
-
-	if err != nil {
+	if err := atomicfile.Keep(partial, path); err != nil {
 		return Image{}, s.unwritable(err)
 	}
 
@@ -510,13 +503,4 @@ func orCause(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
-}
-
-// syncDir makes a rename in the directory durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

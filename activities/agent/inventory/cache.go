@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 // Acknowledged describes the newest report that the conductor has acknowledged;
@@ -104,7 +105,7 @@ func (i *Inventory) Save() error {
 
 	text, err := json.Marshal(file)
 	if err == nil {
-		err = writeFile(i.cachePath(), text)
+		err = atomicfile.Write(i.cachePath(), text, 0o600)
 	}
 
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 // nameFormat is the format of a backend's name, which is also the name of a
@@ -366,36 +367,11 @@ func (i *Inventory) persist(want Setting) error {
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the options of backend %s cannot be kept: %w", want.Name, err)
 	}
-	if err := writeFile(i.overridesPath(), append(text, '\n')); err != nil {
+	if err := atomicfile.Write(i.overridesPath(), append(text, '\n'), 0o600); err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the change of backend %s cannot be kept: %w", want.Name, err)
 	}
 	i.overrides = overrides
 	return nil
-}
-
-// writeFile replaces a file so that a crash leaves the old one or the new one.
-func writeFile(path string, text []byte) error {
-	fresh := path + ".new"
-	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(text)
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(fresh, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(fresh))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // sameSetting compares two settings as they are written: a number from a file

@@ -9,15 +9,14 @@ import (
 	"syscall"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 const (
 	// Name is the file's name. oslo.config reads the *.conf files of a directory,
-	// in the order of their names.
+	// in the order of their names, and ignores the hidden file that is to replace
+	// this one.
 	Name = "cyborg-pci.conf"
-	// unfinished is the name under which the file is written, before it is renamed.
-	// oslo.config ignores it.
-	unfinished = "." + Name + ".new"
 	// largest is the size in bytes up to which the file is read; one with every
 	// function of a host is far smaller.
 	largest = 1 << 20
@@ -157,18 +156,9 @@ func (f File) Write(content []byte) (err error) {
 	}
 
 	if len(content) == 0 {
-		err = root.Remove(Name)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+		err = atomicfile.RemoveIn(root, Name)
 	} else {
-		if err = f.prepare(root, content); err == nil {
-			err = root.Rename(unfinished, Name)
-		}
-	}
-
-	if err == nil {
-		err = syncDir(root)
+		err = atomicfile.WriteIn(root, Name, content, mode, func(file *os.File) error { return takeGroup(root, file) })
 	}
 
 	if err != nil {
@@ -176,37 +166,6 @@ func (f File) Write(content []byte) (err error) {
 	}
 
 	return nil
-}
-
-// prepare writes the content into a hidden file next to the real one, with its
-// final mode and group.
-func (f File) prepare(root *os.Root, content []byte) (err error) {
-	if err := root.Remove(unfinished); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by an agent that was killed
-		return err
-	}
-
-	file, err := root.OpenFile(unfinished, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, mode)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, root.Remove(unfinished))
-		}
-	}()
-
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Chmod(mode)
-	}
-	if err == nil {
-		err = takeGroup(root, file)
-	}
-	if err == nil {
-		err = file.Sync()
-	}
-
-	return errors.Join(err, file.Close())
 }
 
 // takeGroup gives a file the group of its directory, which is how the group of
@@ -229,13 +188,4 @@ func takeGroup(root *os.Root, file *os.File) error {
 	}
 
 	return file.Chown(-1, int(want.Gid))
-}
-
-// syncDir makes a rename or removal in the directory durable.
-func syncDir(root *os.Root) error {
-	dir, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -1,0 +1,131 @@
+// Package atomicfile replaces files so that a crash, of the process or of the
+// machine, leaves the old file or the new one, and never a part of either. The
+// new content is written next to the file under a hidden name and synced, then
+// it gets the file's name, and the directory is synced. It imports only the
+// standard library.
+//
+// Two callers must not replace the same file at once: the hidden name is fixed,
+// so that what a killed process left there is removed by the next one.
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Write replaces the file at path. It gets exactly that mode, whatever the
+// umask is. The change is durable when Write returns nil. After an error the
+// old file is still there, unless only the directory could not be synced.
+func Write(path string, content []byte, mode fs.FileMode) error {
+	file, err := Open(path, content, mode)
+	if file != nil {
+		err = errors.Join(err, file.Close())
+	}
+	return err
+}
+
+// Open is Write for a caller that goes on appending to the new file, and closes
+// it. If only the directory could not be synced, Open returns the file together
+// with the error: the new file is in its place, and a power cut may bring the
+// old one back.
+func Open(path string, content []byte, mode fs.FileMode) (*os.File, error) {
+	root, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+
+	return replace(root, filepath.Base(path), content, mode, nil)
+}
+
+// WriteIn is Write for a file in an open directory. Own is called with the new
+// file before it is synced, and may change its owner.
+func WriteIn(root *os.Root, name string, content []byte, mode fs.FileMode, own func(*os.File) error) error {
+	file, err := replace(root, name, content, mode, own)
+	if file != nil {
+		err = errors.Join(err, file.Close())
+	}
+	return err
+}
+
+// replace returns the new file, open for appending, as soon as it has its name.
+func replace(root *os.Root, name string, content []byte, mode fs.FileMode, own func(*os.File) error) (*os.File, error) {
+	fresh := "." + name + ".new"
+	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+
+	// O_EXCL follows no link that somebody may have put there since.
+	file, err := root.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, mode)
+	if err != nil {
+		return nil, err
+	}
+
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Chmod(mode)
+	}
+	if err == nil && own != nil {
+		err = own(file)
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err == nil {
+		err = root.Rename(fresh, name)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, file.Close(), root.Remove(fresh))
+	}
+	return file, syncRoot(root)
+}
+
+// Keep closes a complete file and gives it its final path in the same
+// directory. The change is durable when Keep returns nil. After an error the
+// file may still have its old name.
+func Keep(file *os.File, path string) error {
+	err := file.Sync()
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return err
+	}
+
+	return SyncDir(filepath.Dir(path))
+}
+
+// RemoveIn removes a file from an open directory. The change is durable when
+// RemoveIn returns nil; a file that is not there is no error.
+func RemoveIn(root *os.Root, name string) error {
+	err := root.Remove(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+
+	return syncRoot(root)
+}
+
+// SyncDir makes durable what was renamed, made or removed in a directory.
+func SyncDir(path string) error {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(syncRoot(root), root.Close())
+}
+
+// syncRoot is SyncDir for an open directory.
+func syncRoot(root *os.Root) error {
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
