@@ -66,12 +66,10 @@ func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx)
 
 	for attempt := range attempts {
 		if attempt > 0 {
-			pause := time.NewTimer(rand.N(10 * time.Millisecond << (attempt - 1))) //nolint:gosec // spreads retries, protects nothing
 			select {
 			case <-ctx.Done():
-				pause.Stop()
 				return s.failure(ctx, ctx.Err())
-			case <-pause.C:
+			case <-time.After(rand.N(10 * time.Millisecond << (attempt - 1))): //nolint:gosec // spreads retries, protects nothing
 			}
 		}
 

@@ -10,6 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/drain"
 	"github.com/cyborg-project/cyborg/api/limiter"
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -63,12 +64,7 @@ func (r *Runner) awaitRecord(ctx, waiting context.Context, operation uuid.UUID) 
 
 		select {
 		case <-changes:
-			pause := time.NewTimer(pace)
-			select {
-			case <-pause.C:
-			case <-waiting.Done():
-				pause.Stop()
-			}
+			_ = clock.Sleep(waiting, pace) // the next read notices its end
 		case <-waiting.Done():
 		}
 	}

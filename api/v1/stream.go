@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 const (
@@ -178,7 +179,7 @@ func (s *stream) waitForMore(ctx context.Context, changes <-chan struct{}) (proc
 
 	select {
 	case _, open := <-changes:
-		pause(ctx, streamPace)
+		_ = clock.Sleep(ctx, streamPace) // the next read fails where it has ended
 		return open, false
 	case <-heartbeat.C:
 		return s.write([]byte(": still here\n\n")) == nil, true
@@ -244,15 +245,4 @@ func (s *stream) write(text []byte) error {
 	// HTTP/2 ends the stream when the deadline passes, even if nothing is being
 	// written, so the deadline is removed.
 	return s.control.SetWriteDeadline(time.Time{})
-}
-
-// pause waits for the given time, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

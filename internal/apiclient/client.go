@@ -23,6 +23,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // DefaultURL is where a standalone process listens by default.
@@ -261,7 +262,7 @@ func (c *Client) send(ctx context.Context, req request) (Answer, error) {
 		}
 
 		broke = err
-		if pause(ctx, time.Duration(try)*200*time.Millisecond) != nil {
+		if clock.Sleep(ctx, time.Duration(try)*200*time.Millisecond) != nil {
 			return answer, err
 		}
 	}
@@ -345,16 +346,3 @@ func connectionBroke(err error) bool {
 
 // connectionRefused reports whether no process listens at the address.
 func connectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
-// pause waits for d, or returns the context's error where that ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 const (
@@ -212,11 +213,7 @@ func (f *feed) backOff(ctx context.Context) error {
 
 	jitter := time.Duration(rand.Int64N(int64(f.delay) / 2)) //nolint:gosec // spreads load; nobody gains by guessing it
 
-	if pause(ctx, f.delay/2+jitter) != nil {
-		return context.Cause(ctx)
-	}
-
-	return nil
+	return clock.Sleep(ctx, f.delay/2+jitter)
 }
 
 // isTransient reports whether a failure can pass without a change of the

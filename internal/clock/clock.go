@@ -1,10 +1,11 @@
-// Package clock tells the time of day. The clock can be set off, so that tests
-// of whole processes can make a machine's clock jump. Durations are not its
-// concern: they are measured by Go's monotonic clock, which no jump affects. It
-// imports only the standard library.
+// Package clock tells the time of day, and waits. The clock can be set off, so
+// that tests of whole processes can make a machine's clock jump. Durations are
+// measured by Go's monotonic clock, which no jump affects. It imports only the
+// standard library.
 package clock
 
 import (
+	"context"
 	"os"
 	"strings"
 	"time"
@@ -42,4 +43,15 @@ func offset(path string) time.Duration {
 		return 0
 	}
 	return off
+}
+
+// Sleep waits for the duration. Where ctx ends first, it returns the cause of
+// that.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

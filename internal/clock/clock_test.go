@@ -1,9 +1,12 @@
 package clock_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -26,4 +29,19 @@ func TestClockJumps(t *testing.T) {
 		earlier := time.Now().Round(0)
 		require.WithinRange(t, now(), earlier.Add(off), time.Now().Add(off), text)
 	}
+}
+
+func TestSleep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		require.NoError(t, clock.Sleep(t.Context(), time.Hour))
+		require.Equal(t, time.Hour, time.Since(began))
+
+		over := errors.New("over")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Minute, func() { cancel(over) })
+		require.ErrorIs(t, clock.Sleep(ctx, time.Hour), over)
+		require.Equal(t, time.Hour+time.Minute, time.Since(began))
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 const (
@@ -59,7 +60,7 @@ func (s *Server) start(ctx context.Context, cfg Config, acct account, inst insta
 		}
 
 		log.InfoContext(ctx, "waiting for the last processes of an earlier PostgreSQL to end")
-		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+		if err := clock.Sleep(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -225,17 +226,4 @@ func (s *Server) connected(ctx context.Context, do func(context.Context, *pgx.Co
 // because another server, or a remaining process of one, uses the data.
 func stillInUse(output string) bool {
 	return strings.Contains(output, "is still in use") || strings.Contains(output, `lock file "postmaster.pid" already exists`)
-}
-
-// sleep waits for the duration, or until the context ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }

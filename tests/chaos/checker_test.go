@@ -14,6 +14,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -61,7 +62,7 @@ func (k *checker) rest(ctx context.Context) error {
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		if pause(ctx, 300*time.Millisecond) != nil {
+		if clock.Sleep(ctx, 300*time.Millisecond) != nil {
 			return fmt.Errorf("not at rest and sound within %s: %w", restLimit, last)
 		}
 	}
@@ -252,7 +253,7 @@ func (k *checker) connections(ctx context.Context) error {
 		if last == nil || ctx.Err() == nil { // the end of ctx is no news
 			last = err
 		}
-		if pause(ctx, 300*time.Millisecond) != nil {
+		if clock.Sleep(ctx, 300*time.Millisecond) != nil {
 			return last
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -94,7 +95,7 @@ func (d *driver) ask(ctx context.Context, r request) answer {
 		if err == nil || definite(err) {
 			break
 		}
-		if pause(ctx, 150*time.Millisecond) != nil {
+		if clock.Sleep(ctx, 150*time.Millisecond) != nil {
 			a.unanswered = true
 			break
 		}
@@ -115,17 +116,6 @@ func definite(err error) bool {
 		return true
 	}
 	return problem.Status < http.StatusInternalServerError && problem.Status != http.StatusTooManyRequests
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // remembered are the answers so far.
@@ -380,7 +370,7 @@ func (d *driver) await(ctx context.Context, id uuid.UUID) (apiclient.Operation, 
 		if err == nil && op.State.Ended() {
 			return op, nil
 		}
-		if pause(ctx, 50*time.Millisecond) != nil {
+		if clock.Sleep(ctx, 50*time.Millisecond) != nil {
 			return op, fmt.Errorf("operation %s has not ended: %w", id, ctx.Err())
 		}
 	}
@@ -494,7 +484,7 @@ func (d *driver) run(ctx context.Context, j *job) {
 	all.Go(func() {
 		a := d.ask(ctx, j.request)
 		for try := 0; j.force && try < 20 && cyborg.ErrorKindOf(a.err) == cyborg.ErrChanged; try++ { // its host is not silent yet
-			_ = pause(ctx, 500*time.Millisecond) // then the next request fails
+			_ = clock.Sleep(ctx, 500*time.Millisecond) // then the next request fails
 			a = d.ask(ctx, j.request)
 		}
 	})
@@ -525,7 +515,7 @@ func (d *driver) reached(ctx context.Context, j *job) (known bool) {
 				return known
 			}
 		}
-		if pause(ctx, 20*time.Millisecond) != nil {
+		if clock.Sleep(ctx, 20*time.Millisecond) != nil {
 			return known
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -32,18 +33,18 @@ func (s *saboteur) carryOut(ctx context.Context, f fault, j *job) {
 		s.d.reached(ctx, j)
 		j.letGo()
 	}
-	_ = pause(ctx, f.after) // the round is over where it fails
+	_ = clock.Sleep(ctx, f.after) // the round is over where it fails
 	heal, err := s.strike(f)
 	if err != nil {
 		s.t.Errorf("%s: %v", f, err)
 		return
 	}
 	// The step goes on amid the fault, or when it is over.
-	_ = pause(ctx, f.lasts/2)
+	_ = clock.Sleep(ctx, f.lasts/2)
 	if f.after%2 == 0 {
 		j.letGo()
 	}
-	_ = pause(ctx, f.lasts-f.lasts/2)
+	_ = clock.Sleep(ctx, f.lasts-f.lasts/2)
 	if err := heal(); err != nil {
 		s.t.Errorf("healing %s: %v", f, err)
 	}

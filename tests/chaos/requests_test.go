@@ -17,6 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/openstack/nova/novatest"
 )
 
@@ -417,7 +418,7 @@ func (d *driver) insist(
 			return status, text, fmt.Errorf("%s %s is answered with a defect of ours: %s", method, path, text)
 		}
 		lost()
-		if pause(ctx, 150*time.Millisecond) != nil {
+		if clock.Sleep(ctx, 150*time.Millisecond) != nil {
 			return 0, nil, fmt.Errorf("%s %s is not answered: %d %s %w", method, path, status, text, err)
 		}
 	}
@@ -497,7 +498,7 @@ func (d *driver) awaitBound(ctx context.Context, b *binding) error {
 		if err == nil && all[b.ids[0]].State == cyborg.ARQBindFailed {
 			return fmt.Errorf("a bind fails while nothing is wrong: %s", all[b.ids[0]].Reason)
 		}
-		if pause(ctx, 50*time.Millisecond) != nil {
+		if clock.Sleep(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("%v are not bound: %w", b.ids, ctx.Err())
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // NodeKind is the kind of a process of a cluster.
@@ -110,7 +112,7 @@ func (n *Node) supervise(ctx context.Context) {
 		run, err := n.launch(ctx)
 		if err != nil {
 			n.noteExit(Exit{At: time.Now(), How: "did not start: " + err.Error(), Code: 1})
-			n.pause(ctx)
+			_ = clock.Sleep(ctx, againAfter) // the loop looks at ctx again
 			continue
 		}
 
@@ -127,7 +129,7 @@ func (n *Node) supervise(ctx context.Context) {
 		<-run.done
 		code, how := run.exit()
 		n.noteExit(Exit{At: time.Now(), How: how, Code: code})
-		n.pause(ctx)
+		_ = clock.Sleep(ctx, againAfter) // the loop looks at ctx again
 	}
 }
 
@@ -161,17 +163,6 @@ func (n *Node) noteExit(exit Exit) {
 	n.exits = append(n.exits, exit)
 	n.now, n.starting = nil, false
 	n.notify()
-}
-
-// pause waits for againAfter, or until the context ends.
-func (n *Node) pause(ctx context.Context) {
-	timer := time.NewTimer(againAfter)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // Up lets the node run. It undoes Kill, PowerCut and Stop, and returns at once.

@@ -172,7 +172,7 @@ func (r *reporter) run(ctx context.Context) {
 			case <-r.forced:
 				due, whole = true, true
 			case <-r.inventory.Changes():
-				r.pause(ctx, batchDelay)
+				_ = clock.Sleep(ctx, batchDelay) // the loop looks at ctx again
 			}
 
 			if !due {
@@ -271,17 +271,6 @@ func (r *reporter) waitForRetry(ctx context.Context, pause time.Duration) []repo
 	}
 
 	return nil
-}
-
-// pause waits for a duration or the end of the context.
-func (r *reporter) pause(ctx context.Context, pause time.Duration) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // send sends one report. Where the conductor knows a higher report number than
@@ -443,7 +432,7 @@ func (r *reporter) heartbeat(ctx context.Context) {
 			}
 		}
 
-		r.pause(ctx, spread(pause))
+		_ = clock.Sleep(ctx, spread(pause)) // the loop looks at ctx again
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/sdk/worker"
 
 	activity "github.com/cyborg-project/cyborg/activities/agent"
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -82,13 +83,7 @@ func (a *Agent) serve(
 			away = true
 		}
 
-		timer := time.NewTimer(spread(pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-
+		_ = clock.Sleep(ctx, spread(pause)) // the loop looks at ctx again
 		pause = min(2*pause, lastRetryPause)
 	}
 }

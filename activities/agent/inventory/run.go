@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 const (
@@ -174,12 +175,7 @@ func (i *Inventory) watch(ctx context.Context, in *instance, watcher drivers.Wat
 		}
 		in.log.WarnContext(ctx, "a driver stopped watching; it is asked again", "error", err)
 
-		pause := time.NewTimer(watchPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
+		_ = clock.Sleep(ctx, watchPause) // a watcher ends with ctx, too
 	}
 }
 

@@ -92,19 +92,6 @@ func sqlState(err error) string {
 	return ""
 }
 
-// sleep waits for the duration, or until the context ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // sqlConfig returns the configuration of one of Temporal's stores. By itself
 // Temporal would build a URL from parts, which cannot hold a Unix socket or
 // every password. So it is given a function that connects.

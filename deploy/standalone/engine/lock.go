@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 const (
@@ -95,7 +96,7 @@ func (l *lock) take(ctx context.Context, patience time.Duration) error {
 				"PostgreSQL's database %s is used by the Temporal of another process: stop that one, or use another PostgreSQL server", mainDatabase)
 		}
 
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := clock.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -110,7 +111,7 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 
 	l.kept.Go(func() {
 		away := false // whether the loss has been logged
-		for sleep(ctx, lockLook) == nil {
+		for clock.Sleep(ctx, lockLook) == nil {
 			limited, cancel := context.WithTimeout(ctx, connectLimit)
 			err := l.session.Ping(limited)
 			cancel()

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // openLimit is how long the namespace may take to become usable.
@@ -191,7 +192,7 @@ func (n *namespace) retry(ctx context.Context, try func() error) error {
 		if err == nil {
 			return nil
 		}
-		if wait := sleep(ctx, 20*time.Millisecond); wait != nil {
+		if wait := clock.Sleep(ctx, 20*time.Millisecond); wait != nil {
 			return fmt.Errorf("%w: %w", wait, err)
 		}
 	}

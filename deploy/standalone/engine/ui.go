@@ -11,6 +11,7 @@ import (
 	"github.com/temporalio/ui-server/v2/server/server_options"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // uiLimit is how long the Web UI may take to answer after its start.
@@ -78,7 +79,7 @@ func (u *webUI) awaitReady(ctx context.Context) error {
 		default:
 		}
 
-		if wait := sleep(ctx, 10*time.Millisecond); wait != nil {
+		if wait := clock.Sleep(ctx, 10*time.Millisecond); wait != nil {
 			return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI does not answer at %s: %w", u.url(), err)
 		}
 	}

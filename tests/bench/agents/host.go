@@ -19,6 +19,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/agents"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // The times are those of an agent; see workers/agent.
@@ -242,7 +243,7 @@ func (h *host) report(ctx context.Context) error {
 			break
 		}
 
-		if !wait(ctx, spread(max(pause, retry))) {
+		if clock.Sleep(ctx, spread(max(pause, retry))) != nil {
 			return ctx.Err()
 		}
 	}
@@ -258,7 +259,7 @@ func (h *host) report(ctx context.Context) error {
 // hosts do not arrive at once.
 func (h *host) heartbeats(ctx context.Context) {
 	pause := time.Duration(rand.Int64N(int64(h.cloud.options.interval))) //nolint:gosec // it spreads load
-	for wait(ctx, pause) {
+	for clock.Sleep(ctx, pause) == nil {
 		h.mu.Lock()
 		beat := cyborg.Heartbeat{
 			Host: h.name, BootID: h.bootID, Instance: h.bootID, AgentVersion: version, StartedAt: h.started,
@@ -325,18 +326,6 @@ func (h *host) post(ctx context.Context, path string, within time.Duration, text
 
 	seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 where there is none
 	return time.Duration(seconds) * time.Second, fmt.Errorf("%s: %s: %s", path, response.Status, body)
-}
-
-// wait waits for the pause. It returns false where the context ends before.
-func wait(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // spread makes a duration up to a tenth shorter or longer at random, so that

@@ -11,6 +11,7 @@ import (
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
 
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -51,7 +52,7 @@ func (h *host) serve(ctx context.Context) error {
 		}
 
 		h.cloud.counts.unreached.Add(1)
-		if !wait(ctx, spread(retry)) {
+		if clock.Sleep(ctx, spread(retry)) != nil {
 			return err
 		}
 	}
