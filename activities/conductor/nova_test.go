@@ -154,12 +154,12 @@ func TestBeginTellsNova(t *testing.T) {
 	recorded := 0
 	begin := func(n *listeningNova, in workflows.BeginInput) (*conductor.Activities, cyborg.Work) {
 		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
-		watch, forget := acts.Runs().Watch(operation)
+		_, ended, forget := acts.Runs().Watch(operation)
 		defer forget()
 		first := n.first
 		n.first = func(ctx context.Context) error {
 			select {
-			case <-watch.Ended:
+			case <-ended:
 			default:
 				t.Error("who waits for the end waits for Nova")
 			}

@@ -138,7 +138,7 @@ func (a *Activities) All() map[string]any {
 // operation has ended, Begin notifies Nova with one attempt. Work.Notify lists
 // the requests of which Nova has still to be notified.
 func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg.Work, error) {
-	a.runs.notify(in.Operation, func(w *Watch) { w.begun() })
+	a.runs.notify(in.Operation, func(w *watch) { w.begun() })
 
 	begin := a.store.Complete
 	if in.Abandoned {
@@ -183,7 +183,7 @@ func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) error {
 // ended notifies who waits in this process for the operation, and logs the
 // outcome.
 func (a *Activities) ended(ctx context.Context, outcome cyborg.Outcome) {
-	a.runs.notify(outcome.Operation, func(w *Watch) { w.ended() })
+	a.runs.notify(outcome.Operation, func(w *watch) { w.ended() })
 
 	level := slog.LevelInfo
 	attrs := []slog.Attr{

@@ -11,51 +11,44 @@ import (
 // that process need not ask Temporal for what it did itself.
 type Runs struct {
 	mu      sync.Mutex
-	watched map[uuid.UUID]*Watch // guarded by mu
+	watched map[uuid.UUID]*watch // guarded by mu
 }
 
-// Watch is the view of an operation that a waiter in this process has. Each
-// channel is closed at most once.
-type Watch struct {
-	// Begun is closed when this process has begun to work on the run.
-	Begun <-chan struct{}
-	// Ended is closed when this process has recorded how the operation ended.
-	Ended <-chan struct{}
+// watch notifies a waiter. Each function may be called again.
+type watch struct{ begun, ended func() }
 
-	begun, ended func()
-}
-
-// Watch watches an operation until forget is called. A second watch of the same
-// operation replaces the first, whose channels are then never closed; its
-// forget leaves the second alone.
-func (r *Runs) Watch(operation uuid.UUID) (watch *Watch, forget func()) {
-	begun, ended := make(chan struct{}), make(chan struct{})
-	watch = &Watch{
-		Begun: begun, Ended: ended,
-		begun: sync.OnceFunc(func() { close(begun) }), ended: sync.OnceFunc(func() { close(ended) }),
+// Watch watches an operation until forget is called. It closes begun when this
+// process has begun to work on the run, and ended when this process has
+// recorded how the operation ended. A second watch of the same operation
+// replaces the first, whose channels are then never closed; its forget leaves
+// the second alone.
+func (r *Runs) Watch(operation uuid.UUID) (begun, ended <-chan struct{}, forget func()) {
+	beginning, end := make(chan struct{}), make(chan struct{})
+	w := &watch{
+		begun: sync.OnceFunc(func() { close(beginning) }), ended: sync.OnceFunc(func() { close(end) }),
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.watched == nil {
-		r.watched = map[uuid.UUID]*Watch{}
+		r.watched = map[uuid.UUID]*watch{}
 	}
-	r.watched[operation] = watch
+	r.watched[operation] = w
 
-	return watch, func() {
+	return beginning, end, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.watched[operation] == watch {
+		if r.watched[operation] == w {
 			delete(r.watched, operation)
 		}
 	}
 }
 
 // notify calls the function with the watch of the operation, if there is one.
-func (r *Runs) notify(operation uuid.UUID, call func(*Watch)) {
+func (r *Runs) notify(operation uuid.UUID, call func(*watch)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if watch, ok := r.watched[operation]; ok {
-		call(watch)
+	if w, ok := r.watched[operation]; ok {
+		call(w)
 	}
 }

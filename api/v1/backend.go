@@ -68,8 +68,8 @@ type Changer interface {
 	EnableDevice(ctx context.Context, device uuid.UUID, actor cyborg.Actor) (cyborg.Device, error)
 }
 
-// Engine is what this interface asks Temporal and hosts. The conductor's Engine
-// implements it.
+// Engine is what this interface asks Temporal and hosts.
+// temporalclient.Engine implements it.
 type Engine interface {
 	// Progress returns how far the present step is; nil when no step runs.
 	Progress(ctx context.Context, op cyborg.Operation) (*cyborg.Progress, error)

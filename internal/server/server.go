@@ -23,6 +23,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack"
 	"github.com/cyborg-project/cyborg/internal/openstack/glance"
 	"github.com/cyborg-project/cyborg/internal/openstack/nova"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workers/conductor"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -285,7 +286,7 @@ func (s *server) api() ([]Part, error) {
 			PublicEndpoint: c.PublicEndpoint, SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), BindTimeout: s.config.ARQs.BindTimeout,
 		},
 	}, api.Deps{
-		Store: s.store, Engine: conductor.NewEngine(s.Temporal, s.activities.Runs(), s.limits), Policy: rules, Account: trail.account,
+		Store: s.store, Engine: temporalclient.NewEngine(s.Temporal, s.activities.Runs(), s.limits), Policy: rules, Account: trail.account,
 		Instances: instances, Registry: s.Registry, Log: s.Log,
 	})
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package temporalclient connects a process to Temporal: our configuration on
-// top of Temporal's own environment profile, the SDK's messages in our log, and
-// the doctor's checks of the cluster. Of workflows it knows only the agents'
-// queues, and it must not import a worker, the store or the API.
+// Package temporalclient is a process's way to Temporal: the connection, with
+// our configuration on top of Temporal's own environment profile and the SDK's
+// messages in our log; the Engine, by which the API starts, watches, cancels
+// and asks runs; and the doctor's checks of the cluster. It imports no worker,
+// no activities, neither the store nor the API.
 package temporalclient
 
 import (

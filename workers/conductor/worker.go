@@ -1,6 +1,6 @@
 // Package conductor serves the conductor's queue: the workflows, and the
-// activities that touch the records. It also keeps the schedules and is the
-// API's access to Temporal. It never imports a driver or an agent's package.
+// activities that touch the records. It also keeps the schedules. It never
+// imports a driver or an agent's package.
 package conductor
 
 import (

@@ -1,4 +1,4 @@
-package conductor_test
+package temporalclient_test
 
 import (
 	"context"
@@ -13,8 +13,7 @@ import (
 	"go.temporal.io/sdk/mocks"
 
 	"github.com/cyborg-project/cyborg"
-	activities "github.com/cyborg-project/cyborg/activities/conductor"
-	"github.com/cyborg-project/cyborg/workers/conductor"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -51,7 +50,7 @@ func TestCensusOfManyHosts(t *testing.T) {
 			require.Equal(t, []string{"d0"}, in.Deployables)
 			return answering{of: in}, nil
 		})
-	engine := conductor.NewEngine(temporal, &activities.Runs{}, workflows.Limits{})
+	engine := temporalclient.NewEngine(temporal, nil, workflows.Limits{})
 	hosts := []string{"mute"}
 	for i := range 1024 {
 		hosts = append(hosts, fmt.Sprintf("h%d", i))

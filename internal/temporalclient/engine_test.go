@@ -1,4 +1,4 @@
-package conductor_test
+package temporalclient_test
 
 import (
 	"testing"
@@ -10,8 +10,7 @@ import (
 	"go.temporal.io/sdk/mocks"
 
 	"github.com/cyborg-project/cyborg"
-	activities "github.com/cyborg-project/cyborg/activities/conductor"
-	"github.com/cyborg-project/cyborg/workers/conductor"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -25,7 +24,7 @@ func TestCancelWithoutARun(t *testing.T) {
 		temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, "Attach", workflows.OperationInput{
 			Operation: op.ID, Abandoned: abandoned,
 		}).Return(&mocks.WorkflowRun{}, nil).Once()
-		engine := conductor.NewEngine(temporal, &activities.Runs{}, workflows.Limits{})
+		engine := temporalclient.NewEngine(temporal, nil, workflows.Limits{})
 		require.NoError(t, engine.Cancel(t.Context(), op), state)
 		temporal.AssertExpectations(t)
 	}

@@ -1,4 +1,4 @@
-package conductor
+package temporalclient
 
 import (
 	"context"
@@ -7,13 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
 
 	"github.com/cyborg-project/cyborg"
-	activities "github.com/cyborg-project/cyborg/activities/conductor"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -21,14 +21,23 @@ import (
 // runs of operations, and asks hosts.
 type Engine struct {
 	client client.Client
-	runs   *activities.Runs
+	runs   Runs
 	limits workflows.Limits
+}
+
+// Runs watches the runs that this process works on; activities/conductor has
+// them.
+type Runs interface {
+	// Watch returns a channel that is closed when this process has begun to work on
+	// the operation's run, and one that is closed when it has recorded the
+	// operation's end. The caller calls forget when it no longer waits.
+	Watch(operation uuid.UUID) (begun, ended <-chan struct{}, forget func())
 }
 
 // NewEngine returns an engine. The runs must be those of the conductor worker
 // that this process serves on the same client: then most operations run in this
 // process, and Wait need not ask Temporal.
-func NewEngine(c client.Client, runs *activities.Runs, limits workflows.Limits) *Engine {
+func NewEngine(c client.Client, runs Runs, limits workflows.Limits) *Engine {
 	return &Engine{client: c, runs: runs, limits: limits}
 }
 
@@ -44,8 +53,9 @@ const (
 // run is a started run of one operation; it implements workflows.Run.
 type run struct {
 	workflow client.WorkflowRun
-	watch    *activities.Watch // of the part that happens in this process
-	forget   func()            // ends the watch
+
+	begun, ended <-chan struct{} // in this process; see Runs
+	forget       func()
 }
 
 // Wait returns nil when the operation's end is recorded, and an error of kind
@@ -53,7 +63,7 @@ type run struct {
 // process works on the run, it learns of the end without a request to Temporal.
 func (r run) Wait(ctx context.Context) error {
 	defer r.forget()
-	if within(ctx, localBeginWait, r.watch.Begun) && within(ctx, localEndWait, r.watch.Ended) {
+	if within(ctx, localBeginWait, r.begun) && within(ctx, localEndWait, r.ended) {
 		return nil
 	}
 
@@ -66,8 +76,7 @@ func (r run) Wait(ctx context.Context) error {
 	go func() { answer <- r.workflow.Get(asking, nil) }()
 
 	select {
-
-	case <-r.watch.Ended:
+	case <-r.ended:
 		return nil
 	case err := <-answer:
 		if err != nil && ctx.Err() != nil {
@@ -99,14 +108,14 @@ func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bo
 // for its errors. The watch begins before the run, because a run that starts
 // eagerly may be over when StartOperation returns.
 func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error) {
-	watch, forget := e.runs.Watch(op.ID)
+	begun, ended, forget := e.runs.Watch(op.ID)
 	started, err := workflows.StartOperation(ctx, e.client, op, e.limits, false)
 	if err != nil {
 		forget()
 		return nil, err
 	}
 
-	return run{workflow: started, watch: watch, forget: forget}, nil
+	return run{workflow: started, begun: begun, ended: ended, forget: forget}, nil
 }
 
 // Cancel asks the run to undo what it has done and to end. Where the operation
