@@ -49,7 +49,7 @@ type Store interface {
 	Ping(ctx context.Context) error
 }
 
-// Engine is what the interface needs of Temporal. The conductor's Engine
+// Engine is what the interface needs of Temporal. temporalclient.Engine
 // implements it.
 type Engine interface {
 	v1.Engine

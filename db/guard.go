@@ -152,7 +152,8 @@ func (a *accelerator) ready() error {
 }
 
 // remedy says what an operator can do about an accelerator in error, depending
-// on the kind of operation that left it so; docs/data.md describes the cases.
+// on the kind of operation that left it so; docs/data.md describes the cases,
+// and remedy in workflows tells them when the operation ends.
 func (a *accelerator) remedy() string {
 	switch a.errorKind.Doubt() {
 	case cyborg.DoubtHandle:

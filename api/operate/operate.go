@@ -50,7 +50,7 @@ type Store interface {
 	Notify(ctx context.Context) <-chan struct{}
 }
 
-// Engine is what operations need of Temporal. The conductor's Engine implements
+// Engine is what operations need of Temporal. temporalclient.Engine implements
 // it.
 type Engine interface {
 	// Start starts the run of an admitted operation, or finds the run that was

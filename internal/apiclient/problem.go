@@ -89,7 +89,8 @@ func newProblem(resp *http.Response, body []byte) *Problem {
 }
 
 // kindOfStatus is the kind of an error that has none of its own, such as a
-// proxy's.
+// proxy's. A person reads it, so failures of a server are told apart; in the
+// kindOfStatus of workers/agent, which tries all of them again, they are one.
 func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusUnauthorized:

@@ -14,11 +14,11 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/contentrange"
 )
 
 // Options configure a source. The zero value of an optional field means its
@@ -242,8 +242,8 @@ func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, erro
 	size := answer.ContentLength // where a range was given, only that of the range; corrected below
 
 	if answer.StatusCode == http.StatusPartialContent {
-		start, total, err := contentRange(answer.Header.Get("Content-Range"))
-		if err != nil || start != offset {
+		begin, total, ok := contentrange.Parse(answer.Header.Get("Content-Range"))
+		if !ok || begin != offset || begin == total { // an empty part is none
 			return nil, 0, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s answers with range %q, not from byte %d",
 				source, answer.Header.Get("Content-Range"), offset)
 		}
@@ -268,31 +268,4 @@ func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, erro
 func tooLarge(source string, limit int64) error {
 	return cyborg.Errorf(cyborg.ErrTooLarge, "image %s is larger than %d bytes", source, limit).
 		WithHint("The operator sets the limit with images.max.")
-}
-
-// contentRange parses "bytes start-end/total" (RFC 9110 §14.4); total is -1
-// where it is "*".
-func contentRange(header string) (start, total int64, err error) {
-	text, ok := strings.CutPrefix(header, "bytes ")
-	span, totalText, hasTotal := strings.Cut(text, "/")
-	startText, _, hasSpan := strings.Cut(span, "-")
-	if !ok || !hasTotal || !hasSpan {
-		return 0, 0, errors.New("not a byte range")
-	}
-
-	start, err = strconv.ParseInt(startText, 10, 64)
-	if err != nil {
-		return 0, 0, err
-	}
-
-	if totalText == "*" {
-		return start, -1, nil
-	}
-
-	total, err = strconv.ParseInt(totalText, 10, 64)
-	if err == nil && total <= start {
-		err = errors.New("it begins beyond the end")
-	}
-
-	return start, total, err
 }

@@ -46,7 +46,7 @@ func Explain(service string, err error) error {
 			WithHint("Look whether it runs and whether this server reaches it.")
 	}
 
-	kind := kindOf(answer.Actual)
+	kind := kindOfStatus(answer.Actual)
 	explained := newError(kind, err, "the service %s answered %d to %s %s%s", service, answer.Actual, answer.Method, answer.URL, reason(answer.Body)+
 		requestIDText(answer.ResponseHeader))
 
@@ -66,10 +66,12 @@ func requestIDText(header http.Header) string {
 	return ""
 }
 
-// kindOf maps the status of a service's answer to the kind of error that our
-// caller sees. A refusal of our own user (401, 403) is not the caller's fault,
-// so it becomes ErrUnavailable like a failure of the service.
-func kindOf(status int) cyborg.ErrorKind {
+// kindOfStatus maps the status of a service's answer to the kind of error that
+// our caller sees. A refusal of our own user (401, 403) is not the caller's
+// fault, so it becomes ErrUnavailable like a failure of the service. That makes
+// it another table than the kindOfStatus of our own clients, workers/agent and
+// internal/apiclient.
+func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusNotFound:
 		return cyborg.ErrNotFound

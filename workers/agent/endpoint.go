@@ -19,6 +19,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
+	"github.com/cyborg-project/cyborg/internal/contentrange"
 )
 
 const (
@@ -134,7 +135,7 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 
 	download := images.Download{ReadCloser: body, Size: response.ContentLength}
 	if response.StatusCode == http.StatusPartialContent {
-		begin, all, ok := parseContentRange(response.Header.Get("Content-Range"))
+		begin, all, ok := contentrange.Parse(response.Header.Get("Content-Range"))
 		if !ok {
 			return images.Download{}, errors.Join(cyborg.Errorf(cyborg.ErrUnavailable,
 				"the conductor sent a part of the image and %q does not say which", response.Header.Get("Content-Range")), body.Close())
@@ -156,25 +157,6 @@ func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 		return err
 	}
 	return response.Body.Close()
-}
-
-// parseContentRange parses "bytes 5-9/10"; all is -1 where the size is "*" (RFC
-// 9110 §14.4).
-func parseContentRange(text string) (begin, all int64, ok bool) {
-	span, size, ok1 := strings.Cut(strings.TrimPrefix(text, "bytes "), "/")
-	first, _, ok2 := strings.Cut(span, "-")
-	begin, err := strconv.ParseInt(first, 10, 64)
-
-	if !ok1 || !ok2 || err != nil || begin < 0 || !strings.HasPrefix(text, "bytes ") {
-		return 0, 0, false
-	}
-
-	if size == "*" {
-		return begin, -1, true
-	}
-
-	all, err = strconv.ParseInt(size, 10, 64)
-	return begin, all, err == nil && all >= begin
 }
 
 // ask asks one conductor after the other until one answers with success, or
@@ -297,7 +279,11 @@ func readProblem(response *http.Response) error {
 }
 
 // kindOfStatus is the kind of error for a status without a known kind in the
-// body, such as one from a proxy.
+// body, such as one from a proxy. The agent tries again, and with the next
+// conductor, so each failure of a server is ErrUnavailable here, and so is a
+// range that cannot be satisfied. The kindOfStatus of internal/apiclient, whose
+// answers a person reads, tells failures apart; that of internal/openstack
+// is about the answers of other services.
 func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusRequestedRangeNotSatisfiable:

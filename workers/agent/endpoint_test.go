@@ -123,24 +123,6 @@ func TestAPartThatNobodyAskedFor(t *testing.T) {
 	require.ErrorContains(t, err, "does not say which")
 }
 
-func TestContentRange(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]struct {
-		begin, all int64
-		ok         bool
-	}{
-		"bytes 5-9/10": {5, 10, true}, "bytes 0-0/1": {0, 1, true}, "bytes 5-9/*": {5, -1, true},
-		"bytes */10": {0, 0, false}, "5-9/10": {5, 0, false}, "bytes 5-9": {5, 0, false}, "bytes -5-9/10": {0, 0, false},
-		"bytes 5-9/3": {5, 3, false}, "bytes 5-9/x": {5, 0, false}, "": {},
-	} {
-		begin, all, ok := parseContentRange(text)
-		require.Equal(t, want.ok, ok, text)
-		if ok {
-			require.Equal(t, [2]int64{want.begin, want.all}, [2]int64{begin, all}, text)
-		}
-	}
-}
-
 // TestComeAgain: an answer that says when to ask again is heeded, within reason.
 func TestComeAgain(t *testing.T) {
 	t.Parallel()
