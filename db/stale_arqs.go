@@ -16,7 +16,7 @@ import (
 //
 // A bind may also have failed for a request without an instance: one that was
 // adopted, or one for a service. Requests of instances are left out, because
-// Nova says when an instance is gone.
+// Nova says when an instance is gone; see package internal/stalearqs.
 func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error) {
 	rows, err := s.pool.Query(ctx, `
 		SELECT uuid FROM arqs

@@ -10,6 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/openstack/nova"
+	"github.com/cyborg-project/cyborg/internal/stalearqs"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -27,9 +28,9 @@ const (
 
 // collectARQs deletes accelerator requests that nobody needs any more: those
 // that were never bound, and those of instances that Nova no longer has or
-// could not put on any host. While Nova is away, the requests of instances
-// stay. The result counts the deleted unbound requests, and the instances whose
-// requests were deleted.
+// could not put on any host (package stalearqs has the policy). While Nova is
+// away, the requests of instances stay. The result counts the deleted unbound
+// requests, and the instances whose requests were deleted.
 func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 	collected := 0
 	if a.policy.ForgetUnbound > 0 {
@@ -79,9 +80,8 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 			}
 			err = a.store.RecordSeenInstances(ctx, []db.SeenInstance{seen}, a.policy.CheckInstances-recheckAfter)
 		case gone:
-			if _, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: held.UUID, AllowBound: true}, repairer()); err == nil {
+			if err = stalearqs.Gone(ctx, a.store, a.log, held.UUID); err == nil {
 				collected++
-				a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", held.UUID.String()))
 			}
 		default:
 			a.log.WarnContext(ctx, "it is not known whether an instance with accelerator requests exists and needs them",
@@ -155,9 +155,7 @@ func (a *Activities) compareInstance(
 // forgetStranded deletes the accelerator requests of an instance that is on no
 // host and that nobody works on. Nova deletes them itself when building or
 // unshelving an instance fails, unless it cannot reach us. Nothing is deleted
-// while the instance has an allocation of the accelerators in Placement. Only
-// the requests that were read with the instance are deleted: Nova may have made
-// new ones for it since.
+// while the instance has an allocation of the accelerators in Placement.
 func (a *Activities) forgetStranded(ctx context.Context, held db.HeldInstance) (bool, error) {
 	if a.policy.ForgetUnbound == 0 || held.Untouched < a.policy.ForgetUnbound {
 		return false, nil
@@ -170,11 +168,7 @@ func (a *Activities) forgetStranded(ctx context.Context, held db.HeldInstance) (
 		}
 	}
 
-	_, err := a.store.DeleteARQs(ctx, db.ARQDeletion{UUIDs: held.ARQs, AllowBound: true}, repairer())
-	if err == nil {
-		a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova could put on no host", slog.String("instance", held.UUID.String()))
-	}
-
+	_, err := stalearqs.OnNoHost(ctx, a.store, a.log, held.UUID, held.ARQs)
 	return err == nil, err
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/operate"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/stalearqs"
 )
 
 // Instances answers questions about instances; Nova implements it. An error is
@@ -262,28 +263,24 @@ func (a *API) deleteEarlierARQs(ctx context.Context, request cyborg.BindRequest,
 // the instance, and cancels the operations that work on them. It returns these
 // operations. The caller has made sure that the instance is on no host.
 func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs []cyborg.ARQ) ([]cyborg.Operation, error) {
-	deletion := db.ARQDeletion{AllowBound: true}
+	var stale []uuid.UUID
 	for i := range arqs {
 		if arqs[i].Instance == instance {
-			deletion.UUIDs = append(deletion.UUIDs, arqs[i].UUID)
+			stale = append(stale, arqs[i].UUID)
 		}
 	}
 
-	deleted, err := a.store.DeleteARQs(ctx, deletion, cyborg.Actor{Name: "cyborg"})
-	if err == nil {
-		a.log.WarnContext(ctx, "deleted the accelerator requests that an instance had which is on no host", slog.String("instance", instance.String()))
-	}
-
-	a.cancelAll(ctx, deleted.Pending)
-	return deleted.Pending, err
+	pending, err := stalearqs.OnNoHost(ctx, a.store, a.log, instance, stale)
+	a.cancelAll(ctx, pending)
+	return pending, err
 }
 
 // deleteAbandonedARQs deletes the requests that hold the wanted accelerators on
 // behalf of instances that Nova has deleted, or that Nova could not place on
 // any host. Nova's DELETE for them did not reach this service, but Placement
 // has already given their accelerators to the new instance. Without this, the
-// bind would fail until Reconcile has checked all instances. It works as far as
-// it gets: errors are only logged.
+// bind would fail until Reconcile has checked all instances (package stalearqs
+// has the policy of both). It works as far as it gets: errors are only logged.
 func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time) {
 	ctx, cancel := withNovaTimeout(ctx, deadline)
 	defer cancel()
@@ -307,8 +304,7 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 		stranded, err := a.instances.Stranded(ctx, arq.Instance)
 		switch {
 		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
-			_, err = a.store.DeleteARQs(ctx, db.ARQDeletion{Instance: arq.Instance, AllowBound: true}, cyborg.Actor{Name: "cyborg"})
-			a.log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", arq.Instance.String()))
+			err = stalearqs.Gone(ctx, a.store, a.log, arq.Instance)
 		case stranded:
 			_, err = a.deleteInstanceARQs(ctx, arq.Instance, held)
 		}

@@ -62,6 +62,7 @@ func TestArrows(t *testing.T) {
 		"/v2":                   {[]string{"./api/v2"}, [][]string{{module + "/api/v1"}}},
 		"the domain":            {[]string{"."}, [][]string{temporal, records, hostParts, serverParts, {module + "/internal"}}},
 		"the configuration":     {[]string{"./internal/config"}, [][]string{temporal, records, hostParts, serverParts}},
+		"stale requests":        {[]string{"./internal/stalearqs"}, [][]string{temporal, hostParts, serverParts, {module + "/workflows"}}},
 		"the way to Temporal":   {[]string{"./internal/temporalclient"}, [][]string{engine, records, hostParts, serverParts}},
 		"OpenStack":             {[]string{"./internal/openstack/..."}, [][]string{temporal, records, hostParts, serverParts, {module + "/workflows"}}},
 		"the command line":      {[]string{"./internal/cli"}, [][]string{temporal, records, hostParts, serverParts, {module + "/workflows"}}},

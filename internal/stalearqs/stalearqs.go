@@ -1,0 +1,62 @@
+// Package stalearqs deletes the accelerator requests (ARQs) of instances that
+// need them no longer. Nova deletes them itself, so these are left where its
+// DELETE did not reach this service. What Nova says about the instance decides:
+//
+//   - There is no such instance: each of its requests is stale (Gone).
+//   - It is on no host, and Nova either has given up to place it, or is looking
+//     for a host: the requests that it had before Nova was asked are stale
+//     (OnNoHost). No guest uses them, and for a next host Nova makes new ones.
+//
+// Anything else, or no answer, leaves the requests alone: no accelerator is
+// taken from a running instance.
+//
+// Who asks Nova, and when, differs. Reconcile (activities/conductor) asks about
+// every instance in turn. An instance on no host keeps its requests for
+// arqs.forget_unbound_after then, and for as long as it has an allocation of
+// their accelerators in Placement. A bind (api/v2) that finds all handles held
+// asks about their holders at once, and does not wait: Placement has already
+// given the accelerators to another instance. It also asks about its own
+// instance where that has requests of an earlier attempt.
+//
+// Requests that were never bound need no answer of Nova; see
+// db.Store.CollectUnbound.
+package stalearqs
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+)
+
+// Store deletes accelerator requests.
+type Store interface {
+	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
+}
+
+// actor is in whose name the requests are deleted.
+func actor() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }
+
+// Gone deletes all requests of an instance that Nova certainly does not have.
+func Gone(ctx context.Context, store Store, log *slog.Logger, instance uuid.UUID) error {
+	_, err := store.DeleteARQs(ctx, db.ARQDeletion{Instance: instance, AllowBound: true}, actor())
+	if err == nil {
+		log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", instance.String()))
+	}
+	return err
+}
+
+// OnNoHost deletes requests of an instance that is certainly on no host. They
+// must have been read before Nova was asked: Nova may have made new ones since.
+// It returns the operations that work on some of them; those requests are
+// deleted when their operation ends.
+func OnNoHost(ctx context.Context, store Store, log *slog.Logger, instance uuid.UUID, arqs []uuid.UUID) ([]cyborg.Operation, error) {
+	deleted, err := store.DeleteARQs(ctx, db.ARQDeletion{UUIDs: arqs, AllowBound: true}, actor())
+	if err == nil {
+		log.WarnContext(ctx, "deleted the accelerator requests that an instance had which is on no host", slog.String("instance", instance.String()))
+	}
+	return deleted.Pending, err
+}

@@ -1,0 +1,45 @@
+package stalearqs_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/stalearqs"
+)
+
+// store remembers the last deletion.
+type store struct {
+	deletion db.ARQDeletion
+	pending  []cyborg.Operation
+	err      error
+}
+
+func (s *store) DeleteARQs(_ context.Context, deletion db.ARQDeletion, _ cyborg.Actor) (db.DeletedARQs, error) {
+	s.deletion = deletion
+	return db.DeletedARQs{Pending: s.pending}, s.err
+}
+
+func TestWhatIsDeleted(t *testing.T) {
+	t.Parallel()
+	s, log := &store{pending: []cyborg.Operation{{ID: uuid.New()}}}, slog.New(slog.DiscardHandler)
+	instance, arqs := uuid.New(), []uuid.UUID{uuid.New(), uuid.New()}
+	require.NoError(t, stalearqs.Gone(t.Context(), s, log, instance))
+	require.Equal(t, db.ARQDeletion{Instance: instance, AllowBound: true}, s.deletion)
+
+	pending, err := stalearqs.OnNoHost(t.Context(), s, log, instance, arqs)
+	require.NoError(t, err)
+	require.Equal(t, s.pending, pending)
+	require.Equal(t, db.ARQDeletion{UUIDs: arqs, AllowBound: true}, s.deletion, "none that Nova may have made since")
+
+	s.err = errors.New("away")
+	require.ErrorIs(t, stalearqs.Gone(t.Context(), s, log, instance), s.err)
+	_, err = stalearqs.OnNoHost(t.Context(), s, log, instance, arqs)
+	require.ErrorIs(t, err, s.err)
+}
