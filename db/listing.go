@@ -15,7 +15,7 @@ import (
 
 // Listing asks for a whole list or a part of it, in an order that the caller
 // chooses. The zero value asks for all items in the order in which they were
-// found.
+// found. It is for /v2; see Page for /v1.
 type Listing struct {
 	Limit int // 0 means all
 

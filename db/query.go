@@ -8,9 +8,13 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Page asks for a part of a list. A list is read by key: Marker is the id (for
-// hosts the name) of the last item of the page before. An unknown one is an
-// error of kind ErrInvalid.
+// Page asks for a part of a list, in the list's own order. A list is read by
+// key: Marker is the id (for hosts the name) of the last item of the page
+// before. An unknown one is an error of kind ErrInvalid.
+//
+// Page is for /v1, whose lists come in pages. The lists of /v2 are whole, and
+// ordered as the caller likes, as OpenStack's clients expect: they take a
+// Listing.
 type Page struct {
 	Limit  int // 1–1000; 0 and more than that mean 1000
 	Marker string

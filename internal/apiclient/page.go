@@ -17,7 +17,8 @@ import (
 // them; it is the most that the API returns.
 const pageSize = 1000
 
-// Page selects a part of a list; the zero value selects all of it.
+// Page selects a part of a list; the zero value selects all of it, in as many
+// requests as that takes. Each request asks for one db.Page.
 type Page struct {
 	Limit  int    // at most so many items; 0 for all
 	Marker string // begin after the item of this id

@@ -282,8 +282,8 @@ func readProblem(response *http.Response) error {
 // body, such as one from a proxy. The agent tries again, and with the next
 // conductor, so each failure of a server is ErrUnavailable here, and so is a
 // range that cannot be satisfied. The kindOfStatus of internal/apiclient, whose
-// answers a person reads, tells failures apart; that of internal/openstack
-// is about the answers of other services.
+// answers a person reads, tells failures apart; that of internal/openstack is
+// about the answers of other services.
 func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusRequestedRangeNotSatisfiable:
