@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whoever replaces a file at the same time as others leaves one of the texts, whole, and nothing else.
+// TestReplaceFileAtOnce replaces a file from several goroutines at once. A
+// reader always finds one whole text, and no other file is left.
 func TestReplaceFileAtOnce(t *testing.T) {
 	t.Parallel()
 	const writers, times = 8, 50
@@ -28,9 +29,10 @@ func TestReplaceFileAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
+
 				found, err := os.ReadFile(path)
 				if err != nil || len(found) != 5000 || strings.Trim(string(found), string(found[:1])) != "" {
-					t.Errorf("%d bytes, not one text (%v)", len(found), err)
+					t.Errorf("the file has %d bytes that are not one of the texts (%v)", len(found), err)
 					return
 				}
 			}
@@ -40,24 +42,29 @@ func TestReplaceFileAtOnce(t *testing.T) {
 
 	entries, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
-	require.Len(t, entries, 1, "nothing stays beside it")
+	require.Len(t, entries, 1, "files in the directory after all replacements")
 }
 
-// Two rescues may boot one host in the same moment, while a fault heals that lets its agent run. Each boot has an id of its own,
-// and no process of the agent lives through a boot.
+// TestBootsOfOneHostAtOnce boots one host from several goroutines at once, as
+// two rescues may do, while a healed fault wants its agent to run. After the
+// last boot the process runs with the last boot id: no process survives a boot.
 func TestBootsOfOneHostAtOnce(t *testing.T) {
 	t.Parallel()
 	const boots, times = 4, 5
 	dir := t.TempDir()
+
 	node := newNode("rack", NodeAgent, dir)
 	c := &Cluster{dir: dir, Nodes: []*Node{node}}
 	bootID := filepath.Join(c.root("rack"), "proc/sys/kernel/random/boot_id")
 	require.NoError(t, writeBootID(c.root("rack")))
+
 	node.launch = func(context.Context) (*instance, error) {
 		return runProgram("/bin/sh", node.Log, nil, "-c", `cat "$0"; exec tail -f /dev/null`, bootID)
 	}
+
 	go node.supervise(t.Context())
 	t.Cleanup(node.close)
+
 	node.Up()
 
 	var all sync.WaitGroup
@@ -79,16 +86,20 @@ func TestBootsOfOneHostAtOnce(t *testing.T) {
 	Until(t, t.Context(), "running since the last boot", func() error { return runsSince(node, string(last)) })
 }
 
-// Whoever wants a node to run cannot make it run before its power is back.
+// TestPowerCutKeepsTheNodeOff calls Up during a power cut. The node does not
+// run before the power is back, and afterwards only where Up was called.
 func TestPowerCutKeepsTheNodeOff(t *testing.T) {
 	t.Parallel()
 	node := newNode("rack", NodeAgent, t.TempDir())
+
 	node.launch = func(context.Context) (*instance, error) {
 		return runProgram("/bin/sh", node.Log, nil, "-c", "exec tail -f /dev/null")
 	}
 	go node.supervise(t.Context())
+
 	t.Cleanup(node.close)
 	runs := func() error { return runsSince(node, "") }
+
 	node.Up()
 	Until(t, t.Context(), "running", runs)
 
@@ -99,23 +110,25 @@ func TestPowerCutKeepsTheNodeOff(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.True(t, ran)
-	Until(t, t.Context(), "running again, since somebody wants it to", runs)
+	Until(t, t.Context(), "running again, because Up was called", runs)
 
 	ran, err = node.PowerCut(func() error { return nil })
 	require.NoError(t, err)
 	require.True(t, ran)
-	require.Error(t, runs(), "nobody wants it to run")
+	require.Error(t, runs(), "the node runs although Up was not called")
 }
 
-// runsSince says that the node runs, and that the last that its processes have said is this.
+// runsSince returns an error unless the node runs and its log ends with this
+// text.
 func runsSince(node *Node, said string) error {
 	if node.PID() == 0 {
 		return errNotRunning
 	}
 	if text := node.Said(len(said)); text != said {
-		return fmt.Errorf("it says %q, not %q", text, said)
+		return fmt.Errorf("its log ends with %q, not %q", text, said)
 	}
 	return nil
 }
 
+// errNotRunning is returned for a node without a process.
 var errNotRunning = errors.New("it does not run")

@@ -5,10 +5,12 @@ import (
 	"testing"
 )
 
-// A service can be away and back at once, any number of times.
+// TestServiceComesBackAtOnce stops and starts a service from several goroutines
+// at once. Each start gets the address again immediately.
 func TestServiceComesBackAtOnce(t *testing.T) {
 	t.Parallel()
 	s := StartService(t, "stub", nil)
+
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -21,5 +23,6 @@ func TestServiceComesBackAtOnce(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 }

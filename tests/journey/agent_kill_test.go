@@ -13,21 +13,26 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// rack is the host whose agent is a process of its own.
+// rack is a host whose agent is a separate process, not part of the standalone.
 const rack = "rack1"
 
-// startRack runs a standalone with a small host of its own, and an agent beside it with a card for each stage.
+// startRack runs a standalone with a small host of its own, and next to it the
+// agent of rack, with a card for each stage. It returns the accelerators of
+// rack.
 func startRack(t *testing.T, env ...string) (*harness.Standalone, *harness.Agent, []apiclient.Accelerator) {
 	t.Helper()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xgpu"}, Env: append(shortWaits(), env...)})
 	a := s.StartAgent(t, rack, "5xfpga")
+
 	cards, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{Hosts: []string{rack}}, apiclient.Page{}))
 	require.NoError(t, err)
 	require.Len(t, cards, 5)
+
 	return s, a, cards
 }
 
-// The agent is killed in the middle of each operation, and started again: the operation goes on and succeeds.
+// TestKillAgentInTheMiddle kills the agent during each operation, and starts it
+// again. The operation continues and succeeds.
 func TestKillAgentInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
@@ -36,11 +41,13 @@ func TestKillAgentInTheMiddle(t *testing.T) {
 		a.Kill(t)
 		c.hurry(t, s)
 		a.Restart(t)
+
 		c.requireDone(t, s)
 	}
 }
 
-// The power of the whole rack fails: agent and standalone are killed at once. The operation goes on when both are back.
+// TestKillAgentAndStandalone kills agent and standalone during each operation,
+// as a power failure would. The operation continues when both are back.
 func TestKillAgentAndStandalone(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
@@ -49,77 +56,98 @@ func TestKillAgentAndStandalone(t *testing.T) {
 		a.Kill(t)
 		s.Kill(t)
 		c.hurry(t, s)
-		a.Launch(t) // it is there first, and keeps trying
+
+		a.Launch(t) // before the standalone: it has to keep trying
 		s.Restart(t)
 		a.WaitHeard(t)
+
 		c.requireDone(t, s)
 	}
 }
 
-// The machine boots in the middle of each operation. What its boot undid is done again.
+// TestRebootInTheMiddle boots the machine during each operation. What the boot
+// has undone is done again.
 func TestRebootInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	for i, stage := range stages(rack) {
 		c := catch(t, s, stage, cards[i].UUID)
+
 		a.Kill(t)
 		c.hurry(t, s)
 		a.Reboot(t)
 		a.Restart(t)
+
 		harness.RequireSound(t, s)
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
 		require.Equal(t, cyborg.OperationSucceeded, op.State, "%s: %+v", stage.name, op.Error)
 	}
-	// The boots lost the image that was loaded, and the attachment has been made again.
+
+	// Reconcile has made the attachment again. The images that were loaded are not
+	// compared: a boot loses them.
 	attached, _, err := s.API.Accelerator(t.Context(), cards[2].UUID)
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: rack}}, attached.Holders)
 }
 
-// The machine boots while an accelerator is attached: the boot undid the attachment, the records keep their holder, and
-// Reconcile attaches it again.
+// TestRebootWhileAttached boots the machine while an accelerator is attached.
+// The boot undoes the attachment, the records keep the holder, and Reconcile
+// attaches the accelerator again.
 func TestRebootWhileAttached(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	id := cards[0].UUID
+
 	_, err := s.API.MakeReady(t.Context(), id)
 	require.NoError(t, err)
+
 	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: rack}
 	_, err = s.API.Attach(t.Context(), id, holder)
 	require.NoError(t, err)
+
 	harness.RequireSound(t, s)
 	operations := len(s.Operations(t))
 
 	a.Kill(t)
+
 	before := bootOf(t, s, cards[0])
 	a.Reboot(t)
 	a.Restart(t)
 	require.NotEqual(t, before, bootOf(t, s, cards[0]), "the card has seen the boot")
+
 	harness.RequireSound(t, s)
+
 	after, _, err := s.API.Accelerator(t.Context(), id)
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.Holder{holder}, after.Holders)
 	require.Equal(t, cyborg.StatusAttached, after.Status)
-	require.Len(t, s.Operations(t), operations, "it is a repair, and nobody's operation")
+	require.Len(t, s.Operations(t), operations, "the repair is not an operation of its own")
 }
 
-// bootOf is the boot in which an accelerator's card was last touched.
+// bootOf returns the boot id under which an accelerator's card was last
+// changed.
 func bootOf(t *testing.T, s *harness.Standalone, a apiclient.Accelerator) string {
 	t.Helper()
+
 	device, err := s.API.Device(t.Context(), a.DeviceUUID)
 	require.NoError(t, err)
+
 	card, err := s.Bench(a.Host).Card(t.Context(), device.Identity)
 	require.NoError(t, err)
+
 	return card.BootID
 }
 
-// The agent stands still for longer than it may be mute, while its step is given to it again, and then goes on where it
-// was: both tries find out about each other, and nothing is done twice.
+// TestFrozenAgent freezes the agent during each operation for longer than the
+// heartbeat timeout, so that Temporal schedules the step again. When the agent
+// continues, the first attempt and the second notice each other, and nothing is
+// done twice.
 func TestFrozenAgent(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	temporal := s.TemporalClient(t)
+
 	for i, stage := range stages(rack) {
 		c := catch(t, s, stage, cards[i].UUID)
 		op, err := s.API.Operation(t.Context(), c.id)
@@ -127,20 +155,23 @@ func TestFrozenAgent(t *testing.T) {
 		first, err := temporal.DescribeWorkflowExecution(t.Context(), op.WorkflowID, "")
 		require.NoError(t, err)
 		require.Len(t, first.GetPendingActivities(), 1)
+
 		a.Freeze(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		harness.Until(t, ctx, "given again", func() error {
+		harness.Until(t, ctx, "scheduled again", func() error {
 			now, err := temporal.DescribeWorkflowExecution(ctx, op.WorkflowID, "")
 			if err != nil {
 				return err
 			}
+
 			pending := now.GetPendingActivities()
 			if len(pending) != 1 || pending[0].GetActivityId() == first.GetPendingActivities()[0].GetActivityId() {
-				return fmt.Errorf("pending: %v", pending)
+				return fmt.Errorf("the pending activities are %v, which are not one new attempt", pending)
 			}
 			return nil
 		})
 		cancel()
+
 		c.hurry(t, s)
 		a.Thaw(t)
 		c.requireDone(t, s)

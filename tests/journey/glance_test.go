@@ -15,8 +15,10 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// Images come from Glance to a host that has no credential of the cloud, through broken connections and ended tokens; one
-// that is not what it claims to be, or is for another card, is refused with nothing touched.
+// TestImagesFromGlance programs images from Glance on a host that has no
+// credential of the cloud, with broken connections and an expired token. An
+// image with a wrong checksum, or for another card, is refused before the card
+// is touched.
 func TestImagesFromGlance(t *testing.T) {
 	t.Parallel()
 	keystone, g := openstacktest.NewKeystone(t), glancetest.Start(t)
@@ -25,14 +27,17 @@ func TestImagesFromGlance(t *testing.T) {
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xfpga"}, Env: []string{
 		"CYBORG_OPENSTACK_AUTH_URL=" + keystone.URL, "CYBORG_OPENSTACK_PASSWORD=" + openstacktest.OwnPassword, "CYBORG_IMAGES_MAX=1MiB",
 	}})
+
 	status, headers, _ := request(t, s, http.MethodPost, "/v1/accelerators", map[string]any{"name": "card"})
 	require.Equal(t, http.StatusCreated, status)
 	at := headers.Get("Location")
+
 	program := func(source string) (int, map[string]any) {
 		t.Helper()
 		status, _, answer := request(t, s, http.MethodPatch, at+"/program", map[string]any{"image": map[string]any{"source": source}})
 		return status, answer
 	}
+
 	requireLoaded := func(want any) {
 		t.Helper()
 		_, _, card := request(t, s, http.MethodGet, at, nil)
@@ -40,36 +45,44 @@ func TestImagesFromGlance(t *testing.T) {
 		require.Equal(t, "ready", card["status"])
 		require.Nil(t, card["fence"])
 	}
+
 	bitstream := func(function string) []byte {
 		return fake.MakeImage("FPGA", function, []byte(strings.Repeat("payload of "+function, 30_000)))
 	}
 
-	// The connection breaks twice (L29: what is recorded afterwards is what is loaded); each time it goes on where it was, and a token that ended meanwhile is renewed.
+	// The connection and the token fail. The download continues with a new token
+	// where it was, and the records show the loaded image afterwards (L29).
 	aes := g.Add(bitstream("aes"), map[string]any{"accel:function_id": "3AFB"})
 	g.Fail(glancetest.Failure{}, glancetest.Failure{Cut: 100_000}, glancetest.Failure{Cut: 100_000})
 	status, answer := program("glance:" + aes.String())
 	require.Equal(t, http.StatusOK, status, answer)
 	requireLoaded(aes.String())
+
 	ranges := g.Ranges()
 	require.Len(t, ranges, 3)
 	require.Empty(t, ranges[0])
+
 	for _, later := range ranges[1:] {
-		require.True(t, strings.HasPrefix(later, "bytes=") && later != "bytes=0-", "it goes on: %q", ranges)
+		require.True(t, strings.HasPrefix(later, "bytes=") && later != "bytes=0-", "a later request begins where the one before ended: %q", ranges)
 	}
 
-	// By its function; and an image that the host has already is not fetched again.
+	// An image can be named by its function. An image that the host has in its
+	// cache is not fetched again.
 	sha := g.Add(bitstream("sha"), map[string]any{"accel:function_id": "SHA-3"})
 	status, answer = program("glance:function:SHA-3")
 	require.Equal(t, http.StatusOK, status, answer)
 	requireLoaded(sha.String())
+
 	before := len(g.Ranges())
+
 	keystone.RevokeOwn()
 	status, answer = program("glance:" + aes.String())
 	require.Equal(t, http.StatusOK, status, answer)
 	requireLoaded(aes.String())
+
 	require.Len(t, g.Ranges(), before, "it was in the host's cache")
 
-	// What is refused leaves the card as it is.
+	// A refused image leaves the card as it is.
 	wrong := g.Add(bitstream("evil"), map[string]any{"os_hash_value": strings.Repeat("ab", 64)})
 	elsewhere := g.Add(bitstream("other"), map[string]any{"accel:region_id": "c0ffee"})
 	large := g.Add(make([]byte, 2<<20), nil)
@@ -93,12 +106,14 @@ func TestImagesFromGlance(t *testing.T) {
 		require.Equal(t, test.kind, answer["kind"], test.source)
 		requireLoaded(aes.String())
 	}
-	require.Len(t, g.Ranges(), before+2, "only what could fit was fetched at all")
+
+	require.Len(t, g.Ranges(), before+2, "only images that could fit were fetched")
 	harness.RequireSound(t, s)
 }
 
-// L18: a host has one name in the records, for its agent and in requests, also where that is no short one: what is asked of it
-// reaches it.
+// TestL18AHostHasOneName binds on a host with a fully qualified name. The
+// records, the agent and the requests use the same name, so the bind reaches
+// the host.
 func TestL18AHostHasOneName(t *testing.T) {
 	t.Parallel()
 	const host = "compute-1.example.org"
@@ -107,8 +122,10 @@ func TestL18AHostHasOneName(t *testing.T) {
 	g.Trust(keystone.IsOwn)
 	s := harness.Start(t, harness.Options{Hosts: []string{host + "=fake:1xfpga"}, Env: append(shortWaits(),
 		"CYBORG_OPENSTACK_AUTH_URL="+keystone.URL, "CYBORG_OPENSTACK_PASSWORD="+openstacktest.OwnPassword)})
+
 	card := s.Accelerators(t)[0]
 	require.Equal(t, host, card.Host)
+
 	_, err := s.API.MakeReady(t.Context(), card.UUID)
 	require.NoError(t, err)
 
@@ -117,8 +134,10 @@ func TestL18AHostHasOneName(t *testing.T) {
 	arq := makeRequest(t, s, "image")
 	_, status := patchRequest(t, s, arq, card, uuid.NewString())
 	require.Equal(t, http.StatusAccepted, status)
+
 	requireResolved(t, s)
 	require.Equal(t, cyborg.ARQBound, stateOf(t, s, arq))
+
 	after, _, err := s.API.Accelerator(t.Context(), card.UUID)
 	require.NoError(t, err)
 	require.Equal(t, image.String(), after.BitstreamID)

@@ -30,13 +30,14 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// record names the release whose histories to write, such as v0.2, into the corpus of workflows/replay_test.go.
+// record is the release for which the histories are written into the corpus of
+// workflows/replay_test.go, such as v0.2.
 var record = flag.String("record", "", "write the histories of TestHistoriesReplay to workflows/testdata/histories/<release>")
 
-// corpus is where the recorded histories are.
+// corpus is the directory of the recorded histories.
 const corpus = "../../workflows/testdata/histories"
 
-// historian plays operations and keeps the histories of their runs.
+// historian runs operations and keeps the histories of their workflows.
 type historian struct {
 	t        *testing.T
 	s        *harness.Standalone
@@ -44,34 +45,42 @@ type historian struct {
 	kept     map[string]*historypb.History // by <workflow>-<case>
 }
 
+// newHistorian returns a historian for a standalone.
 func newHistorian(t *testing.T, s *harness.Standalone) *historian {
 	t.Helper()
 	return &historian{t: t, s: s, temporal: s.TemporalClient(t), kept: map[string]*historypb.History{}}
 }
 
-// keep waits for the end of a run and keeps its history; an empty run id is the last run of the workflow.
+// keep waits for the end of a run and keeps its history. An empty run id means
+// the last run of the workflow.
 func (h *historian) keep(name, workflowID, runID string) {
 	h.t.Helper()
 	history := &historypb.History{}
+
 	events := h.temporal.GetWorkflowHistory(h.t.Context(), workflowID, runID, true, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 	for events.HasNext() {
 		event, err := events.Next()
 		require.NoError(h.t, err)
 		history.Events = append(history.Events, event)
 	}
+
 	workflow := history.Events[0].GetWorkflowExecutionStartedEventAttributes().GetWorkflowType().GetName()
 	h.kept[workflow+"-"+name] = history
 }
 
-// play begins an operation, waits for its end, which must be as told, and keeps its history.
+// play begins an operation, waits until it ends in this state, and keeps its
+// history under the name of the case.
 func (h *historian) play(name string, state cyborg.OperationState, begin func() (apiclient.Answer, error)) {
 	h.t.Helper()
+
 	answer, err := begin()
 	require.NoError(h.t, err, name)
+
 	require.NotNil(h.t, answer.Operation, name)
 	h.end(name, state, answer.Operation.ID)
 }
 
+// end waits until an operation ends in this state, and keeps its history.
 func (h *historian) end(name string, state cyborg.OperationState, id uuid.UUID) {
 	h.t.Helper()
 	op := ended(h.t, h.s, caught{id: id})
@@ -79,9 +88,11 @@ func (h *historian) end(name string, state cyborg.OperationState, id uuid.UUID) 
 	h.keep(name, op.WorkflowID, "")
 }
 
-// fail makes the next call of a step fail on the accelerator's card; more than one makes all of them fail.
+// fail makes these steps fail on the accelerator's card. Failures from before
+// are removed.
 func (h *historian) fail(a apiclient.Accelerator, failure fake.Failure, steps ...fake.Step) {
 	h.t.Helper()
+
 	device, err := h.s.API.Device(h.t.Context(), a.DeviceUUID)
 	require.NoError(h.t, err)
 	require.NoError(h.t, h.s.Bench(a.Host).Edit(h.t.Context(), device.Identity, func(c *fake.Card) {
@@ -92,7 +103,8 @@ func (h *historian) fail(a apiclient.Accelerator, failure fake.Failure, steps ..
 	}))
 }
 
-// operations plays every kind of operation to every kind of end, each kind on a card of its own.
+// operations takes every kind of operation to every kind of end. Each kind has
+// two cards: one until it succeeds, one that ends in error.
 func (h *historian) operations(cards []apiclient.Accelerator) {
 	undoes := map[string]fake.Step{
 		"provision": fake.StepUninstall, "program": fake.StepProgram, "attach": fake.StepDetach, "detach": fake.StepAttach,
@@ -102,6 +114,7 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 	always := fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.After}
 	busy := fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}
 	refused := fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: fake.Before}
+
 	for i, stage := range stages("fake") {
 		a := cards[i]
 		begin := func() (apiclient.Answer, error) { return stage.begin(h.t.Context(), h.t, h.s, a.UUID) }
@@ -118,6 +131,7 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		require.NoError(h.t, err)
 		h.end("cancelled", cyborg.OperationCancelled, c.id)
 		c.requireUndone(h.t, h.s, cyborg.OperationCancelled)
+
 		c.hurry(h.t, h.s)
 
 		h.abandon(stage, a)
@@ -126,19 +140,22 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		h.play("tried-again", cyborg.OperationSucceeded, begin)
 		harness.RequireSound(h.t, h.s)
 
-		// On the next card, since this one needs an operator afterwards.
+		// The other card: after this end it needs an operator.
 		a = cards[i+5]
 		stages("fake")[i].before(h.t, h.s, a.UUID)
+
 		succeed := begin
-		if stage.name == "program" { // another image, so that there is one to bring back
+		if stage.name == "program" { // another image, so that the undo has one to restore
 			succeed = func() (apiclient.Answer, error) {
 				other := cyborg.Image{Source: image(h.t, h.s, "fake", "aes"), ID: "aes-1"}
 				return h.s.API.Program(h.t.Context(), a.UUID, other, apiclient.Async())
 			}
 		}
-		if stage.name != "provision" { // what is provisioned already cannot be again
+
+		if stage.name != "provision" { // an accelerator that is ready already cannot be provisioned
 			h.play("succeeded", cyborg.OperationSucceeded, succeed)
 		}
+
 		switch stage.name {
 		case "attach":
 			_, err = h.s.API.Detach(h.t.Context(), a.UUID, cyborg.Holder{})
@@ -146,63 +163,78 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		case "detach", "retire":
 			h.again(stage.name, a)
 		}
+
 		h.fail(a, always, stage.step, undoes[stage.name])
 		h.play("needs-operator", cyborg.OperationNeedsOperator, begin)
 		h.fail(a, always)
+
 		if stage.name == "provision" {
 			h.play("succeeded", cyborg.OperationSucceeded, succeed)
 		}
 	}
 }
 
-// abandon has a run terminated from outside, and keeps both that and the one which Reconcile starts after it.
+// abandon terminates a run from outside. It keeps the history of that run and
+// of the one that Reconcile starts after it.
 func (h *historian) abandon(stage stage, a apiclient.Accelerator) {
 	h.t.Helper()
 	c := catch(h.t, h.s, stage, a.UUID)
+
 	op, err := h.s.API.Operation(h.t.Context(), c.id)
 	require.NoError(h.t, err)
+
 	run, err := h.temporal.DescribeWorkflowExecution(h.t.Context(), op.WorkflowID, "")
 	require.NoError(h.t, err)
+
 	require.NoError(h.t, h.temporal.TerminateWorkflow(h.t.Context(), op.WorkflowID, "", "by hand"))
 	h.keep("terminated", op.WorkflowID, run.GetWorkflowExecutionInfo().GetExecution().GetRunId())
+
 	if stage.name != "detach" && stage.name != "retire" {
 		h.end("abandoned", cyborg.OperationCancelled, c.id)
 		c.hurry(h.t, h.s)
 		return
 	}
+
 	c.hurry(h.t, h.s)
 	h.end("abandoned", cyborg.OperationSucceeded, c.id)
 	h.again(stage.name, a)
 }
 
-// again brings back what a detach or a retire took, for the next one.
+// again undoes a detach or a retire, so that it can be run again.
 func (h *historian) again(stage string, a apiclient.Accelerator) {
 	h.t.Helper()
+
 	var err error
 	if stage == "retire" {
 		_, err = h.s.API.MakeReady(h.t.Context(), a.UUID)
 	} else {
 		_, err = h.s.API.Attach(h.t.Context(), a.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Host})
 	}
+
 	require.NoError(h.t, err)
 }
 
-// more plays what only one kind of operation can come to.
+// more records the ends that only one kind of operation can have.
 func (h *historian) more(a, spare apiclient.Accelerator) {
 	t, ctx := h.t, h.t.Context()
 	stages("fake")[1].before(t, h.s, a.UUID)
 	program := func() (apiclient.Answer, error) { return stages("fake")[1].begin(ctx, t, h.s, a.UUID) }
+
 	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrImageRejected, When: fake.Before}, fake.StepCheckImage)
 	h.play("image-rejected", cyborg.OperationFailed, program)
+
 	instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: "b5c0f1b6-6c1e-4c5e-8c8e-0d6b1c6a4a11"}
 	h.play("instance", cyborg.OperationSucceeded, func() (apiclient.Answer, error) { return h.s.API.Attach(ctx, a.UUID, instance, apiclient.Async()) })
+
 	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrInUse, When: fake.Before}, fake.StepInUse)
 	detach := func() (apiclient.Answer, error) { return h.s.API.Detach(ctx, a.UUID, instance, apiclient.Async()) }
+
 	h.play("in-use", cyborg.OperationFailed, detach)
 	h.play("instance", cyborg.OperationSucceeded, detach)
 
 	store := h.s.Store(t)
 	c := admit(t, h.s, store, stages("fake")[2], spare)
+
 	_, err := h.s.API.CancelOperation(ctx, c.id)
 	require.NoError(t, err)
 	h.end("never-began", cyborg.OperationCancelled, c.id)
@@ -218,43 +250,49 @@ func (h *historian) more(a, spare apiclient.Accelerator) {
 	})
 }
 
-// hosts asks hosts that answer and one that does not.
+// hosts records queries and operations on hosts that answer, and on one that
+// does not.
 func (h *historian) hosts(a *harness.Agent) {
 	t, ctx := h.t, h.t.Context()
 	found, err := apiclient.Collect(h.s.API.Accelerators(ctx, apiclient.AcceleratorFilter{Hosts: []string{a.Host}}, apiclient.Page{}))
 	require.NoError(t, err)
 	card := found[0]
+
+	// Queries with and without an answer from every host.
 	_, err = h.s.API.Discover(ctx, "fake")
 	require.NoError(t, err)
 	census, err := h.s.API.Usage(ctx)
 	require.NoError(t, err)
 	require.False(t, census.Partial)
+
 	a.Freeze(t)
 	census, err = h.s.API.Usage(ctx)
 	require.NoError(t, err)
 	require.True(t, census.Partial)
 	a.Thaw(t)
+
+	// Operations that wait for an agent in vain: before their step and during it.
 	a.Kill(t)
 	h.play("host-silent", cyborg.OperationFailed, func() (apiclient.Answer, error) { return h.s.API.MakeReady(ctx, card.UUID, apiclient.Async()) })
 	a.Restart(t)
+
 	c := catch(t, h.s, stages(rack)[2], card.UUID)
 	a.Kill(t)
 	_, err = h.s.API.Discover(ctx, a.Host)
 	require.Equal(t, cyborg.ErrHostSilent, cyborg.ErrorKindOf(err), "%v", err)
 	h.end("host-silent", cyborg.OperationNeedsOperator, c.id)
+
+	// A detach by force, for the handle that is in doubt.
 	h.play("forced", cyborg.OperationSucceeded, func() (apiclient.Answer, error) {
 		return h.s.API.ForceDetach(ctx, card.UUID, cyborg.Holder{}, apiclient.Async())
 	})
+
 	c.hurry(t, h.s)
 	a.Restart(t)
 }
 
-// others keeps histories of what is no operation, one for each kind of end.
-func (h *historian) others() {
-	h.runs(workflows.ReconcileWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
-}
-
-// runs keeps histories of these workflows, one for each kind of end.
+// runs keeps histories of these workflows, which are not operations: one for
+// each kind of end.
 func (h *historian) runs(names ...string) {
 	t := h.t
 	for _, name := range names {
@@ -264,10 +302,12 @@ func (h *historian) runs(names ...string) {
 				Query: "WorkflowType='" + name + "' AND ExecutionStatus != 'Running'", NextPageToken: page,
 			})
 			require.NoError(t, err)
+
 			for _, run := range found.GetExecutions() {
 				of := run.GetExecution()
 				h.keep(h.outcome(name, of.GetWorkflowId(), of.GetRunId()), of.GetWorkflowId(), of.GetRunId())
 			}
+
 			if page = found.GetNextPageToken(); len(page) == 0 {
 				break
 			}
@@ -275,16 +315,18 @@ func (h *historian) runs(names ...string) {
 	}
 }
 
-// outcome names how a run ended.
+// outcome returns a name for the end of a run.
 func (h *historian) outcome(workflow, workflowID, runID string) string {
 	h.t.Helper()
 	run := h.temporal.GetWorkflow(h.t.Context(), workflowID, runID)
+
 	switch workflow {
 	case workflows.ReconcileWorkflow:
 		var result workflows.ReconcileResult
 		if err := run.Get(h.t.Context(), &result); err != nil {
 			return "failed"
 		}
+
 		switch {
 		case result.Placement != nil && len(result.Placement.Drift) > 0:
 			return "drift"
@@ -308,6 +350,7 @@ func (h *historian) outcome(workflow, workflowID, runID string) string {
 		if census.Partial {
 			return "partial"
 		}
+
 		return "whole"
 	default:
 		if err := run.Get(h.t.Context(), nil); err != nil {
@@ -317,85 +360,105 @@ func (h *historian) outcome(workflow, workflowID, runID string) string {
 	}
 }
 
-// Everything that can happen to a workflow happens on a running system, and what its workers recorded replays with the
-// workflows of this tree. With -record, it is kept for the releases to come.
+// TestHistoriesReplay brings workflows to every end on a running system. The
+// histories replay with the workflows of this tree. With -record they are also
+// written into the corpus, so that later releases replay them.
 func TestHistoriesReplay(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:12xfpga"}, Env: append(shortWaits(), impatience()...)})
 	h := newHistorian(t, s)
+
 	cards := s.Accelerators(t)
 	require.Len(t, cards, 12)
+
 	h.operations(cards[:10])
 	h.more(cards[10], cards[11])
 	h.requests(cards[10])
 	h.hosts(s.StartAgent(t, rack, "1xfpga"))
-	h.others()
+	h.runs(workflows.ReconcileWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
 
 	h.replay()
 }
 
-// replay replays what was kept; with -record, it is kept for the releases to come.
+// replay replays the kept histories. With -record it also writes them into the
+// corpus.
 func (h *historian) replay() {
 	h.t.Helper()
+
 	replayer := worker.NewWorkflowReplayer()
 	conductor.RegisterWorkflows(replayer)
+
 	log := temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler))
 	for name, history := range h.kept {
 		require.NoError(h.t, replayer.ReplayWorkflowHistory(log, history), name)
 	}
+
 	if *record == "" {
 		return
 	}
+
 	dir := filepath.Join(corpus, *record)
 	require.NoError(h.t, os.MkdirAll(dir, 0o755))
 	for name, history := range h.kept {
 		require.NoError(h.t, os.WriteFile(filepath.Join(dir, name+".json.gz"), packed(h.t, history), 0o644))
 	}
+
 	h.t.Logf("recorded %d histories", len(h.kept))
 }
 
-// packed is a history as it is kept: without the names of the machine that recorded it.
+// packed returns a history as the corpus holds it: compressed, and without
+// names of the machine that recorded it.
 func packed(t *testing.T, history *historypb.History) []byte {
 	t.Helper()
+
 	text, err := protojson.Marshal(history)
 	require.NoError(t, err)
+
 	var tree any
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	require.NoError(t, decoder.Decode(&tree))
+
 	anonymize(tree)
+
 	text, err = json.Marshal(tree)
 	require.NoError(t, err)
+
 	machine, err := os.Hostname()
 	require.NoError(t, err)
-	require.NotContains(t, string(text), "@"+machine+"/", "an identity")
-	require.NotContains(t, string(text), `"`+machine+":", "a sticky queue")
+	require.NotContains(t, string(text), "@"+machine+"/", "the identity of a worker names the machine")
+	require.NotContains(t, string(text), `"`+machine+":", "a sticky task queue names the machine")
+
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	require.NoError(t, err)
 	_, err = w.Write(text)
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
+
 	return out.Bytes()
 }
 
-// placePattern is a directory of a test.
+// placePattern matches the path of a test's temporary directory.
 var placePattern = regexp.MustCompile(`/[^"\\ ]*/Test[A-Za-z]+[0-9]+/[0-9]+`)
 
-// anywhere stands in its place.
+// anywhere replaces such a path in the corpus.
 const anywhere = "/etc/nova/nova.conf.d"
 
-// placeless is a payload without the directories of the test that recorded it.
+// placeless returns an encoded payload with the temporary directories replaced.
 func placeless(data any) any {
 	encoded, _ := data.(string)
+
 	payload, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil || !placePattern.Match(payload) {
 		return data
 	}
+
 	return base64.StdEncoding.EncodeToString(placePattern.ReplaceAll(payload, []byte(anywhere)))
 }
 
-// anonymize takes out who ran it where, which a replay does not look at.
+// anonymize replaces what describes the machine and the process. A replay does
+// not depend on it.
 func anonymize(tree any) {
 	switch node := tree.(type) {
 	case []any:

@@ -17,10 +17,11 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// slow is how long a step takes that a test means to interrupt; the test removes it from the card afterwards.
+// slow is the duration of a step that a test interrupts. The test removes it
+// from the card afterwards, so that nobody waits that long.
 const slow = fake.Duration(10 * time.Minute)
 
-// shortWaits makes the system notice a death soon.
+// shortWaits returns settings with which the system notices a death soon.
 func shortWaits() []string {
 	return []string{
 		"CYBORG_OPERATIONS_HEARTBEAT=3s", "CYBORG_CONDUCTOR_RECONCILE_INTERVAL=2s", "CYBORG_CONDUCTOR_ORPHAN_AFTER=2s",
@@ -28,27 +29,33 @@ func shortWaits() []string {
 	}
 }
 
-// stage is an operation in the middle of which something is killed.
+// stage is an operation during which a test kills something.
 type stage struct {
 	name string
-	step fake.Step // the step of the hardware that is under way
-	// activity is the one that takes it.
+	step fake.Step // the step of the hardware during which it is killed
+	// activity is the name of the activity that takes the step.
 	activity string
-	// before brings the accelerator there; begin admits the operation and returns at once.
+
+	// before brings the accelerator into the state in which the operation is
+	// allowed.
 	before func(t *testing.T, s *harness.Standalone, id uuid.UUID)
-	begin  func(ctx context.Context, t *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error)
-	// after asserts how the accelerator is when the operation has succeeded.
+	// begin admits the operation and returns at once.
+	begin func(ctx context.Context, t *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error)
+	// after asserts the state of the accelerator after the operation has succeeded.
 	after func(t *testing.T, a apiclient.Accelerator)
 }
 
-// stages are those of an accelerator on the host.
+// stages returns a stage for each kind of operation on an accelerator of the
+// host: provision, program, attach, detach, retire.
 func stages(host string) []stage {
 	ready := func(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 		t.Helper()
 		_, err := s.API.MakeReady(t.Context(), id)
 		require.NoError(t, err)
 	}
+
 	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: host}
+
 	return []stage{
 		{
 			name: "provision", step: fake.StepInstall, activity: workflows.InstallActivity,
@@ -110,125 +117,154 @@ func stages(host string) []stage {
 	}
 }
 
-// atWork waits until the agent is at work on that step of the operation.
+// atWork waits until the agent runs this activity of the operation.
 func atWork(t *testing.T, s *harness.Standalone, id uuid.UUID, activity string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+
 	harness.Until(t, ctx, "under way", func() error {
 		op, err := s.API.Operation(ctx, id)
 		if err != nil {
 			return err
 		}
+
 		if op.State != cyborg.OperationRunning || op.Progress == nil || op.Progress.Step != activity || strings.HasPrefix(op.Progress.Note, "waits for the agent") {
-			return fmt.Errorf("operation is %s, progress %+v", op.State, op.Progress)
+			return fmt.Errorf("the operation is %s with progress %+v, and %s is not at work", op.State, op.Progress, activity)
 		}
+
 		return nil
 	})
 }
 
-// caught is an operation that an agent is at work on, and that will not get on until hurry.
+// caught is an operation whose slow step an agent has begun. The step does not
+// end before hurry.
 type caught struct {
 	stage  stage
-	before apiclient.Accelerator
-	id     uuid.UUID // of the operation
+	before apiclient.Accelerator // the accelerator before the operation
+	id     uuid.UUID             // of the operation
 	host   string
-	card   string
+	card   string // identity of the device
 }
 
-// catch begins the stage's operation on the accelerator and returns when its slow step is under way.
+// catch begins the stage's operation on the accelerator, and returns when its
+// slow step is under way.
 func catch(t *testing.T, s *harness.Standalone, stage stage, id uuid.UUID) caught {
 	t.Helper()
 	t.Log(stage.name)
+
 	stage.before(t, s, id)
+
 	before, _, err := s.API.Accelerator(t.Context(), id)
 	require.NoError(t, err)
+
 	device, err := s.API.Device(t.Context(), before.DeviceUUID)
 	require.NoError(t, err)
+
 	setLatency(t, s, before.Host, device.Identity, stage.step, slow)
+
 	answer, err := stage.begin(t.Context(), t, s, id)
 	require.NoError(t, err)
+
 	require.NotNil(t, answer.Operation)
 	atWork(t, s, answer.Operation.ID, stage.activity)
+
 	return caught{stage: stage, before: before, id: answer.Operation.ID, host: before.Host, card: device.Identity}
 }
 
-// hurry lets the slow step end.
+// hurry makes the slow step end at once.
 func (c *caught) hurry(t *testing.T, s *harness.Standalone) {
 	t.Helper()
 	setLatency(t, s, c.host, c.card, c.stage.step, 0)
 }
 
-// requireDone waits until all is at rest and asserts that the operation has succeeded.
+// requireDone waits until the system is at rest, and asserts that the operation
+// has succeeded.
 func (c *caught) requireDone(t *testing.T, s *harness.Standalone) {
 	t.Helper()
 	harness.RequireSound(t, s)
+
 	op, err := s.API.Operation(t.Context(), c.id)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, op.State, "%s: %+v", c.stage.name, op.Error)
+
 	after, _, err := s.API.Accelerator(t.Context(), c.before.UUID)
 	require.NoError(t, err)
+
 	c.stage.after(t, after)
 }
 
-// requireUndone waits until all is at rest and asserts that the operation ended in the state and left no trace.
+// requireUndone waits until the system is at rest. It asserts that the
+// operation has ended in this state, and that the accelerator is as before.
 func (c *caught) requireUndone(t *testing.T, s *harness.Standalone, state cyborg.OperationState) {
 	t.Helper()
 	harness.RequireSound(t, s)
+
 	op, err := s.API.Operation(t.Context(), c.id)
 	require.NoError(t, err)
 	require.Equal(t, state, op.State, "%s: %+v", c.stage.name, op.Error)
+
 	after, _, err := s.API.Accelerator(t.Context(), c.before.UUID)
 	require.NoError(t, err)
+
 	require.Equal(t, c.before.Status, after.Status, c.stage.name)
 	require.Equal(t, c.before.Holders, after.Holders, c.stage.name)
 	require.Equal(t, c.before.BitstreamID, after.BitstreamID, c.stage.name)
 	require.Nil(t, after.Fence, c.stage.name)
 }
 
-// The whole standalone is killed in the middle of each operation, and started again: the operation goes on and succeeds,
-// and records, journal and card agree.
+// TestKillStandaloneInTheMiddle kills the whole standalone during each
+// operation, and starts it again. The operation continues and succeeds, and
+// records, journal and card agree.
 func TestKillStandaloneInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
+
 	cards := s.Accelerators(t)
 	require.Len(t, cards, 5)
+
 	for i, stage := range stages("fake") {
 		c := catch(t, s, stage, cards[i].UUID)
 		s.Kill(t)
 		c.hurry(t, s)
 		s.Restart(t)
+
 		c.requireDone(t, s)
 	}
 }
 
-// The standalone is told to stop in the middle of each operation: it does so in order and soon, and the next start goes
-// on with the operation.
+// TestStopInTheMiddle stops the standalone during each operation. It stops in
+// order without waiting for the slow step, and continues the operation after
+// the next start.
 func TestStopInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{
 		Hosts: []string{"fake:5xfpga"}, Env: append(shortWaits(), "CYBORG_AGENT_STOP_TIMEOUT=1s"),
 	})
 	cards := s.Accelerators(t)
+
 	for i, stage := range stages("fake") {
 		c := catch(t, s, stage, cards[i].UUID)
-		require.Zero(t, s.Stop(t), "exit code, long before the slow step would have ended")
+		require.Zero(t, s.Stop(t), "exit code of a stop that does not wait for the slow step")
 		c.hurry(t, s)
+
 		s.Restart(t)
 		c.requireDone(t, s)
 	}
 }
 
-// An operation is cancelled while the agent is at work: everything is undone, and it says that it was cancelled. What
-// was cancelled can be tried again.
+// TestCancelInTheMiddle cancels each operation while the agent is at work.
+// Everything is undone, the operation is cancelled, and a retry succeeds.
 func TestCancelInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 	cards := s.Accelerators(t)
+
 	for i, stage := range stages("fake") {
 		c := catch(t, s, stage, cards[i].UUID)
 		_, err := s.API.CancelOperation(t.Context(), c.id)
 		require.NoError(t, err)
+
 		c.requireUndone(t, s, cyborg.OperationCancelled)
 
 		c.hurry(t, s)
@@ -240,6 +276,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 	}
 }
 
+// setLatency sets how long a step takes on a card; 0 removes the setting.
 func setLatency(t *testing.T, s *harness.Standalone, host, card string, step fake.Step, latency fake.Duration) {
 	t.Helper()
 	require.NoError(t, s.Bench(host).Edit(t.Context(), card, func(c *fake.Card) {
@@ -247,9 +284,11 @@ func setLatency(t *testing.T, s *harness.Standalone, host, card string, step fak
 			delete(c.Latency, step)
 			return
 		}
+
 		if c.Latency == nil {
 			c.Latency = map[fake.Step]fake.Duration{}
 		}
+
 		c.Latency[step] = latency
 	}))
 }

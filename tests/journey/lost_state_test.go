@@ -13,22 +13,27 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// An agent loses its state directory while a card is attached to its host and in use, and its clock, which had been ahead,
-// is set right. Its reports count all the same, and its journal learns again what the records and the card agree on,
-// without anybody touching the card.
+// TestLoseStateWhileAttached removes the state of an agent while a card is
+// attached to its host and in use, and corrects its clock, which was ahead. The
+// agent's reports are still accepted, and its journal gets back the entry on
+// which records and card agree. Nobody touches the card.
 func TestLoseStateWhileAttached(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
+
 	a.Kill(t)
 	a.SetClock(t, 3*time.Hour)
 	a.Restart(t)
+
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+
 	id, handle := cards[0].UUID, cards[0].Handles[0].Identity
 	_, err := s.API.MakeReady(ctx, id)
 	require.NoError(t, err)
 	_, err = s.API.Attach(ctx, id, cyborg.Holder{})
 	require.NoError(t, err)
+
 	card := deviceOf(t, s, cards[0])
 	require.NoError(t, s.Bench(rack).Use(ctx, card, handle, "qemu"))
 	harness.RequireSound(t, s)
@@ -36,23 +41,28 @@ func TestLoseStateWhileAttached(t *testing.T) {
 	a.Kill(t)
 	before, err := s.Bench(rack).Card(ctx, card)
 	require.NoError(t, err)
+
 	a.LoseState(t)
 	a.SetClock(t, 0)
 	a.Restart(t)
-	harness.Until(t, ctx, "the journal knows it again", func() error {
+
+	harness.Until(t, ctx, "back in the journal", func() error {
 		if !strings.Contains(a.Output(), "the journal did not know it") {
-			return fmt.Errorf("the agent has not logged it")
+			return fmt.Errorf("the agent has not logged that it added the attachment to its journal")
 		}
 		return nil
 	})
+
 	harness.RequireSound(t, s)
+
 	after, err := s.Bench(rack).Card(ctx, card)
 	require.NoError(t, err)
 	require.Equal(t, before.Deployables, after.Deployables)
+
 	require.Contains(t, a.Output(), "the conductor knows later reports of this host")
-	harness.Until(t, ctx, "told", func() error {
+	harness.Until(t, ctx, "logged", func() error {
 		if !strings.Contains(s.Output(), "a host has settled an attachment") {
-			return fmt.Errorf("the conductor has not logged it")
+			return fmt.Errorf("the conductor has not logged that the host has settled an attachment")
 		}
 		return nil
 	})
@@ -60,13 +70,15 @@ func TestLoseStateWhileAttached(t *testing.T) {
 	_, err = s.API.Detach(ctx, id, cyborg.Holder{})
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "%v", err)
 	require.NoError(t, s.Bench(rack).Use(ctx, card, handle, ""))
+
 	_, err = s.API.Detach(ctx, id, cyborg.Holder{})
 	require.NoError(t, err)
+
 	harness.RequireSound(t, s)
 }
 
-// The state directory is lost in the middle of each operation. Whatever becomes of the operation, it says so, and the
-// records agree with the cards.
+// TestLoseStateInTheMiddle removes the state directory during each operation.
+// The operation ends, and the records agree with the cards.
 func TestLoseStateInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
@@ -76,11 +88,14 @@ func TestLoseStateInTheMiddle(t *testing.T) {
 		a.LoseState(t)
 		c.hurry(t, s)
 		a.Restart(t)
+
 		op := ended(t, s, c)
 		t.Logf("%s: %s %+v", stage.name, op.State, op.Error)
-		if stage.name != "program" { // its image was lost as well
+
+		if stage.name != "program" { // its image was in the lost directory, too
 			require.Equal(t, cyborg.OperationSucceeded, op.State, "%+v", op.Error)
 		}
+
 		harness.RequireSound(t, s)
 	}
 }

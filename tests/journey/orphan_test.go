@@ -12,10 +12,12 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// admission is what a stage's operation looks like to the records.
+// admission returns the request with which the records admit a stage's
+// operation on an accelerator.
 func admission(t *testing.T, s *harness.Standalone, stage stage, a apiclient.Accelerator) db.Admission {
 	t.Helper()
 	out := db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "orphan maker", RequestID: "req-" + stage.name}}
+
 	switch stage.name {
 	case "provision":
 		out.Request = cyborg.ProvisionRequest{Accelerator: a.UUID}
@@ -30,41 +32,52 @@ func admission(t *testing.T, s *harness.Standalone, stage stage, a apiclient.Acc
 	case "retire":
 		out.Request = cyborg.RetireRequest{Accelerator: a.UUID}
 	}
+
 	return out
 }
 
-// admit records a stage's operation, with its claims, and starts no workflow: a server that died in between.
+// admit records a stage's operation with its claims, and starts no workflow,
+// like a server that dies in between.
 func admit(t *testing.T, s *harness.Standalone, store *db.Store, stage stage, a apiclient.Accelerator) caught {
 	t.Helper()
 	t.Log(stage.name)
+
 	stage.before(t, s, a.UUID)
+
 	before, _, err := s.API.Accelerator(t.Context(), a.UUID)
 	require.NoError(t, err)
+
 	admitted, err := store.Admit(t.Context(), admission(t, s, stage, a))
 	require.NoError(t, err)
+
 	return caught{stage: stage, before: before, id: admitted.Operation.ID, host: a.Host}
 }
 
-// A server dies between the admission of an operation and the start of its workflow. Reconcile starts it.
+// TestAdmittedWithoutAWorkflow admits operations whose workflow is not started,
+// because the server has died. Reconcile starts the workflow.
 func TestAdmittedWithoutAWorkflow(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 	store := s.Store(t)
 	cards := s.Accelerators(t)
+
 	for i, stage := range stages("fake") {
 		c := admit(t, s, store, stage, cards[i])
 		c.requireDone(t, s)
 	}
 }
 
-// The whole standalone dies right after an admission.
+// TestKillAfterAdmission kills the whole standalone right after an admission.
+// After the restart the operation succeeds.
 func TestKillAfterAdmission(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 	cards := s.Accelerators(t)
+
 	for i, stage := range stages("fake") {
 		store := s.Store(t)
 		c := admit(t, s, store, stage, cards[i])
+
 		s.Kill(t)
 		store.Close()
 		s.Restart(t)
@@ -72,21 +85,25 @@ func TestKillAfterAdmission(t *testing.T) {
 	}
 }
 
-// An operation that was admitted and has no workflow is cancelled: it ends without having begun.
+// TestCancelWithoutAWorkflow cancels an operation that was admitted and has no
+// workflow. It ends without having begun.
 func TestCancelWithoutAWorkflow(t *testing.T) {
 	t.Parallel()
-	// Reconcile stays away, so that it is the cancel that starts the run.
+	// Reconcile does not start the run in this time, so that the cancel has to.
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: []string{"CYBORG_CONDUCTOR_ORPHAN_AFTER=10m"}})
 	store := s.Store(t)
 	cards := s.Accelerators(t)
 	for i, stage := range stages("fake") {
 		c := admit(t, s, store, stage, cards[i])
+
 		_, err := s.API.Detach(t.Context(), cards[i].UUID, cyborg.Holder{})
-		require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "its claim holds, %v", err)
+		require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "the claim of the orphaned operation holds: %v", err)
 		require.Equal(t, c.id, cyborg.AsError(err).Operation)
+
 		_, err = s.API.CancelOperation(t.Context(), c.id)
 		require.NoError(t, err)
 		c.requireUndone(t, s, cyborg.OperationCancelled)
+
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
 		require.True(t, op.StartedAt.IsZero(), "it never began")
@@ -94,8 +111,9 @@ func TestCancelWithoutAWorkflow(t *testing.T) {
 	}
 }
 
-// Somebody terminates the run of an operation in Temporal, which skips all clean-up. Reconcile starts another that
-// undoes what was done; a detach and a retire go forward.
+// TestTerminatedRun terminates the run of an operation in Temporal, which skips
+// the operation's undo. Reconcile starts another run, which undoes the work; a
+// detach or a retire is completed instead.
 func TestTerminatedRun(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
@@ -106,18 +124,23 @@ func TestTerminatedRun(t *testing.T) {
 		require.NoError(t, temporal.TerminateWorkflow(t.Context(), op.WorkflowID, "", "by hand"))
 	}
 	cards := s.Accelerators(t)
+
 	for i, stage := range stages("fake") {
 		c := catch(t, s, stage, cards[i].UUID)
 		terminate(c)
+
 		if stage.name == "detach" || stage.name == "retire" {
 			c.hurry(t, s)
 			c.requireDone(t, s)
 			continue
 		}
+
 		c.requireUndone(t, s, cyborg.OperationCancelled)
+
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
 		require.Contains(t, op.Error.Message, "terminated")
+
 		c.hurry(t, s)
 		again, err := s.API.RetryOperation(t.Context(), c.id)
 		require.NoError(t, err)
@@ -125,13 +148,16 @@ func TestTerminatedRun(t *testing.T) {
 		c.requireDone(t, s)
 	}
 
-	// The standalone dies as well, before Reconcile has seen it.
+	// The same, with a kill of the standalone before Reconcile notices.
 	_, err := s.API.Detach(t.Context(), cards[2].UUID, cyborg.Holder{})
 	require.NoError(t, err)
+
 	attach := stages("fake")[2]
 	attach.before = func(*testing.T, *harness.Standalone, uuid.UUID) {}
+
 	c := catch(t, s, attach, cards[2].UUID)
 	terminate(c)
+
 	s.Kill(t)
 	s.Restart(t)
 	c.requireUndone(t, s, cyborg.OperationCancelled)

@@ -16,14 +16,17 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// withPlacement starts a cloud of as much as Placement needs, and says how a server finds it.
+// withPlacement starts a Keystone and a model of Placement, and returns the
+// model and the settings with which a server uses it.
 func withPlacement(t *testing.T) (model *placementtest.Placement, env []string) {
 	t.Helper()
 	keystone := openstacktest.NewKeystone(t)
+
 	model = placementtest.New()
 	server := httptest.NewServer(model)
 	t.Cleanup(server.Close)
 	keystone.Serve("placement", server.URL)
+
 	return model, []string{
 		"CYBORG_OPENSTACK_AUTH_URL=" + keystone.URL + "/v3", "CYBORG_OPENSTACK_USERNAME=" + openstacktest.OwnUser,
 		"CYBORG_OPENSTACK_PASSWORD=" + openstacktest.OwnPassword, "CYBORG_PLACEMENT_ENABLED=true",
@@ -31,32 +34,38 @@ func withPlacement(t *testing.T) (model *placementtest.Placement, env []string) 
 	}
 }
 
-// reserved waits until so many of a provider are reserved.
+// reserved waits until this many of a provider's resources are reserved.
 func reserved(t *testing.T, model *placementtest.Placement, name string, want int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		p := model.Provider(name)
 		return p != nil && p.Inventories["FPGA"].Reserved == want && p.Inventories["FPGA"].Total > 0
-	}, 3*time.Minute, 20*time.Millisecond, "%s: %d reserved", name, want)
+	}, 3*time.Minute, 20*time.Millisecond, "provider %s does not get to %d reserved", name, want)
 }
 
-// Placement follows what operators and operations do to an accelerator, whatever is killed meanwhile; what it has allocated
-// is refused to operations; and what others do to it is repaired and told.
+// TestPlacementFollows changes an accelerator by operations and by hand, with a
+// kill in between, and Placement follows. Operations on an allocated provider
+// are refused, and changes that somebody else makes in Placement are repaired
+// and recorded as drift.
 func TestPlacementFollows(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
+
 	model, env := withPlacement(t)
 	model.AddHost("fake")
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xfpga"}, Env: append(shortWaits(), env...)})
 	h := newHistorian(t, s)
+
 	a := s.Accelerators(t)[0]
+
 	program := stages("fake")[1]
 	program.before(t, s, a.UUID)
 	program.before = func(*testing.T, *harness.Standalone, uuid.UUID) {}
 	name := a.ProviderName
+
 	reserved(t, model, name, 0)
 
-	// Fenced while it is programmed, whoever dies in between.
+	// Its provider is fenced while it is programmed, also over a kill.
 	c := catch(t, s, program, a.UUID)
 	reserved(t, model, name, 1)
 	s.Kill(t)
@@ -66,20 +75,23 @@ func TestPlacementFollows(t *testing.T) {
 	h.end("placement", cyborg.OperationSucceeded, c.id)
 	reserved(t, model, name, 0)
 
-	// Nothing is done to what Nova has allocated.
+	// Operations on what Nova has allocated fail.
 	instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
 	model.Allocate(instance.ID, name, "FPGA", 1)
 	retire := func() (apiclient.Answer, error) { return s.API.Retire(ctx, a.UUID, apiclient.Async()) }
+
 	h.play("allocated", cyborg.OperationFailed, retire)
 	_, err := s.API.Attach(ctx, a.UUID, instance)
 	require.NoError(t, err)
 	h.play("allocated", cyborg.OperationFailed, func() (apiclient.Answer, error) { return s.API.Detach(ctx, a.UUID, instance, apiclient.Async()) })
+
 	model.Allocate(instance.ID, name, "FPGA", -1)
 	_, err = s.API.Detach(ctx, a.UUID, instance)
 	require.NoError(t, err)
+
 	reserved(t, model, name, 0)
 
-	// What somebody deletes comes back.
+	// A deleted provider is created again.
 	model.Remove(name)
 	reserved(t, model, name, 0)
 	require.Eventually(t, func() bool {

@@ -13,7 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// New hardware is taken into service when it is recorded, and not only by the next round of Reconcile.
+// TestNewHardwareIsAdmittedWithoutARound adds hardware where
+// inventory.admission is auto. It is taken into service when it is recorded; no
+// round of Reconcile is needed.
 func TestNewHardwareIsAdmittedWithoutARound(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{
@@ -22,23 +24,29 @@ func TestNewHardwareIsAdmittedWithoutARound(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+
 	ready := func(want int) {
 		harness.Until(t, ctx, fmt.Sprint(want, " ready"), func() error {
 			found, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusReady}}, apiclient.Page{}))
 			if err == nil && len(found) != want {
-				err = fmt.Errorf("%d are", len(found))
+				err = fmt.Errorf("%d accelerators are ready, not %d", len(found), want)
 			}
 			return err
 		})
 	}
+
 	ready(2)
+
 	_, err := s.API.UpdateDriver(ctx, "fake", "fake", cyborg.JSONObject{"park": "3xfpga"})
 	require.NoError(t, err)
+
 	ready(3)
 	harness.RequireSound(t, s)
 }
 
-// Where inventory.admission is auto, new hardware is taken into service by itself; and maintenance ends when it is over.
+// TestReconcileAdmitsNewHardwareAndEndsMaintenance runs with
+// inventory.admission auto. New hardware is taken into service without a
+// request, and maintenance ends at its end time.
 func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{
@@ -47,30 +55,36 @@ func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+
 	all := func(want cyborg.Status) {
 		harness.Until(t, ctx, "all "+string(want), func() error {
 			accelerators, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
 			if err != nil {
 				return err
 			}
+
 			for _, a := range accelerators {
 				if a.Status != want {
-					return fmt.Errorf("%s is %s", a.Name, a.Status)
+					return fmt.Errorf("%s is %s, not %s", a.Name, a.Status, want)
 				}
 			}
 			return nil
 		})
 	}
+
 	all(cyborg.StatusReady)
+
 	for _, op := range s.Operations(t) {
 		require.Equal(t, cyborg.OperationProvision, op.Kind)
-		require.Equal(t, "cyborg", op.Actor.Name, "what nobody asked for is our own")
+		require.Equal(t, "cyborg", op.Actor.Name, "the actor of an operation that nobody requested")
 	}
+
 	for _, a := range s.Accelerators(t) {
 		now, err := s.API.Maintain(ctx, a.UUID, apiclient.Maintaining{Reason: "new fans", Until: time.Now().Add(15 * time.Second)})
 		require.NoError(t, err)
 		require.Equal(t, cyborg.StatusMaintaining, now.Status)
 	}
+
 	all(cyborg.StatusReady)
 	harness.RequireSound(t, s)
 }

@@ -24,8 +24,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// A token that operations were asked for with stays where it belongs: it is in no run's history, no process's arguments, no
-// log, and not in what a process says when it dies.
+// TestTokensStayOutOfTemporalAndProcesses requests operations with a token. The
+// token appears in no run's history, in no process's arguments, in no log, and
+// not in the stacks that a process prints when it dies.
 func TestTokensStayOutOfTemporalAndProcesses(t *testing.T) {
 	t.Parallel()
 	token := "journey-secret-" + uuid.NewString()
@@ -33,10 +34,13 @@ func TestTokensStayOutOfTemporalAndProcesses(t *testing.T) {
 		Hosts: []string{"rack=fake:2xfpga"}, Token: token,
 		Env: []string{"CYBORG_LOG_LEVEL=debug"},
 	})
+
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+
 	cards, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
 	require.NoError(t, err)
+
 	id := cards[0].UUID
 	_, err = s.API.MakeReady(ctx, id)
 	require.NoError(t, err)
@@ -44,14 +48,17 @@ func TestTokensStayOutOfTemporalAndProcesses(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.API.Detach(ctx, id, cyborg.Holder{})
 	require.NoError(t, err)
+
 	_, err = s.API.Program(ctx, id, cyborg.Image{Source: "nowhere.img"})
 	require.Error(t, err)
+
 	_, err = s.API.UpdateDriver(ctx, "rack", "fake", cyborg.JSONObject{"park": "2xfpga", "handles": 2})
 	require.NoError(t, err)
 
 	histories := everyHistory(ctx, t, s.TemporalClient(t))
-	require.Contains(t, histories, id.String(), "payloads can be read")
+	require.Contains(t, histories, id.String(), "the histories hold readable payloads")
 	require.NotContains(t, histories, token)
+
 	require.NotContains(t, everyArgument(t, s.PID()), token)
 	require.NotContains(t, s.Output(), token)
 	require.Contains(t, s.Output(), "actor=tests")
@@ -60,53 +67,63 @@ func TestTokensStayOutOfTemporalAndProcesses(t *testing.T) {
 	s.WaitExit(t)
 	require.Contains(t, s.Output(), "SIGQUIT: quit")
 	require.NotContains(t, s.Output(), token)
-	s.Restart(t) // so that what it left behind is taken away with it
+
+	s.Restart(t) // the cleanup then stops the processes that the kill left behind
 }
 
-// everyHistory is the text of all runs' histories, payloads included.
+// everyHistory returns the text of all runs' histories, including payloads.
 func everyHistory(ctx context.Context, t *testing.T, temporal client.Client) string {
 	t.Helper()
 	var text strings.Builder
 	var next []byte
+
 	for {
 		page, err := temporal.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
 			Namespace: temporalclient.DefaultNamespace, NextPageToken: next,
 		})
 		require.NoError(t, err)
+
 		for _, run := range page.GetExecutions() {
 			text.WriteString(run.String())
 			events := temporal.GetWorkflowHistory(ctx, run.GetExecution().GetWorkflowId(), run.GetExecution().GetRunId(), false,
 				enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
+
 			for events.HasNext() {
 				event, err := events.Next()
 				require.NoError(t, err)
 				text.WriteString(event.String())
 			}
 		}
+
 		if next = page.GetNextPageToken(); len(next) == 0 {
 			return text.String()
 		}
 	}
 }
 
-// everyArgument is the command lines of a process and all that it started.
+// everyArgument returns the command lines of a process and of all its
+// descendants.
 func everyArgument(t *testing.T, root int) string {
 	t.Helper()
 	parents := map[int]int{}
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	require.NoError(t, err)
+
 	for _, path := range stats {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			continue // it has ended
 		}
+
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		require.NoError(t, err)
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // after the name, which may hold anything
 		parents[pid], err = strconv.Atoi(fields[1])
 		require.NoError(t, err)
 	}
+
 	var text strings.Builder
+
 	for pid := range parents {
 		for at := pid; at > 1; at = parents[at] {
 			if at == root {
@@ -118,6 +135,7 @@ func everyArgument(t *testing.T, root int) string {
 			}
 		}
 	}
+
 	require.Contains(t, text.String(), "cyborg-standalone")
 	return text.String()
 }
