@@ -21,14 +21,17 @@ import (
 )
 
 const (
-	// restLimit is how long the system may take to come to rest once everything is healed.
+	// restLimit is how long the system may take to come to rest after everything is
+	// healed.
 	restLimit = 10 * time.Minute
-	// mostConnections is what the processes together may keep to PostgreSQL: four servers of 16 and one that listens, and Temporal
-	// with 31.
+
+	// mostConnections is how many connections to PostgreSQL all processes together
+	// may keep: each of four servers 16 and one that listens, and Temporal 31.
 	mostConnections = 4*(16+1) + 31
 )
 
-// checker compares what is true with what was said.
+// checker compares the records with the hardware, with the answers that clients
+// got, and with the services of the cloud.
 type checker struct {
 	c        *harness.Cluster
 	temporal client.Client
@@ -37,10 +40,12 @@ type checker struct {
 	foreign  map[uuid.UUID]bool // providers to which others have added something
 }
 
-// rest waits until nothing is under way and everything agrees.
+// rest waits until nothing is under way and everything agrees. When it takes
+// too long, it returns the last disagreement.
 func (k *checker) rest(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, restLimit)
 	defer cancel()
+
 	var last error
 	for {
 		err := k.c.Unready(ctx)
@@ -48,73 +53,81 @@ func (k *checker) rest(ctx context.Context) error {
 			err = k.c.Unsound(ctx)
 		}
 		if err == nil {
-			err = k.runsWithoutOperation(ctx)
+			err = k.checkOpenRuns(ctx)
 		}
 		if err == nil {
-			err = k.taken(ctx)
+			err = k.checkPollers(ctx)
 		}
 		if err == nil {
-			err = k.agreed(ctx)
+			err = k.checkAgreement(ctx)
 		}
 		if err == nil {
 			return nil
 		}
+
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
+
 		if clock.Sleep(ctx, 300*time.Millisecond) != nil {
 			return fmt.Errorf("not at rest and sound within %s: %w", restLimit, last)
 		}
 	}
 }
 
-// runsWithoutOperation finds runs in Temporal that are open though every operation has ended.
-func (k *checker) runsWithoutOperation(ctx context.Context) error {
+// checkOpenRuns returns an error where a run is open in Temporal although every
+// operation has ended.
+func (k *checker) checkOpenRuns(ctx context.Context) error {
 	open, err := k.temporal.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
 		Namespace: temporalclient.DefaultNamespace, Query: "ExecutionStatus = 'Running'",
 	})
 	if err != nil {
 		return err
 	}
+
 	for _, run := range open.GetExecutions() {
 		id := run.GetExecution().GetWorkflowId()
 		if !strings.HasPrefix(id, "reconcile") && !strings.HasPrefix(id, "temporal-sys-") {
-			return fmt.Errorf("run %s is open, and no operation is", id)
+			return fmt.Errorf("run %s is open, but every operation has ended", id)
 		}
 	}
 	return nil
 }
 
-// taken finds agents that do not take steps from Temporal: after it was away they come back within the pause between their
-// tries to reach it, of up to fifteen seconds.
-func (k *checker) taken(ctx context.Context) error {
+// checkPollers returns an error while an agent does not poll its task queue.
+// After Temporal was away, agents come back within the pause between their
+// attempts to connect, of up to 15 seconds.
+func (k *checker) checkPollers(ctx context.Context) error {
 	for _, host := range k.c.Hosts {
 		queue, err := k.temporal.DescribeTaskQueue(ctx, workflows.AgentQueue(host), enumspb.TASK_QUEUE_TYPE_ACTIVITY)
 		if err != nil {
 			return err
 		}
+
 		if len(queue.GetPollers()) == 0 {
-			return fmt.Errorf("the agent of %s takes no steps", host)
+			return fmt.Errorf("the agent of %s does not poll its task queue", host)
 		}
 	}
 	return nil
 }
 
-// records reads PostgreSQL itself.
+// records calls read with a connection to the database, past the API.
 func (k *checker) records(ctx context.Context, read func(conn *pgx.Conn) error) error {
 	address, err := k.c.DatabaseURL()
 	if err != nil {
 		return err
 	}
+
 	conn, err := pgx.Connect(ctx, address)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	return read(conn)
 }
 
-// event is one row of the feed.
+// event is one event of the feed, as the database holds it.
 type event struct {
 	cursor            cyborg.Cursor
 	subject           string
@@ -123,8 +136,9 @@ type event struct {
 	handle, operation string
 }
 
-// feed reads the whole feed in its order, and finds where it contradicts itself: each change of each axis of each thing
-// begins where the one before it ended.
+// feed returns the whole feed in its order. It returns an error where an event
+// does not begin with the value at which the event before it on the same axis
+// ended.
 func (k *checker) feed(ctx context.Context) (events []event, err error) {
 	err = k.records(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
@@ -146,42 +160,48 @@ func (k *checker) feed(ctx context.Context) (events []event, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	now := map[string]string{}
 	for _, e := range events {
-		if e.from == "" && e.to == "" || e.axis == cyborg.AxisCancel { // what they carry is in their data, or is no state
+		if e.from == "" && e.to == "" || e.axis == cyborg.AxisCancel { // these carry no state in from and to
 			continue
 		}
+
 		axis := e.subject + " " + string(e.axis)
-		if e.axis == cyborg.AxisHolder { // of each handle of the accelerator
+		if e.axis == cyborg.AxisHolder { // each handle of an accelerator has its own
 			axis += " " + e.handle
 		}
+
 		was, known := now[axis]
-		if was != e.from && (known || e.axis != cyborg.AxisSpecs && e.axis != cyborg.AxisProject) { // those begin at a version, and at who made it
-			return nil, fmt.Errorf("event %s changes %s from %q to %q, and it was %q", e.cursor, axis, e.from, e.to, was)
+		if was != e.from && (known || e.axis != cyborg.AxisSpecs && e.axis != cyborg.AxisProject) { // the first event of these does not begin at ""
+			return nil, fmt.Errorf("event %s changes %s from %q to %q, but it was %q before", e.cursor, axis, e.from, e.to, was)
 		}
+
 		now[axis] = e.to
 	}
 	return events, nil
 }
 
-// operation is what is recorded of one.
+// operation is the recorded end of an operation.
 type operation struct {
 	id    uuid.UUID
 	state cyborg.OperationState
 }
 
-// answers compares what clients were told with what is recorded.
-func (k *checker) answers(ctx context.Context, told []answer, events []event) error {
+// answers compares the answers that clients got with the recorded operations.
+func (k *checker) answers(ctx context.Context, given []answer, events []event) error {
 	byKey := map[string]operation{}
 	err := k.records(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, "SELECT idempotency_key, id, state FROM operations WHERE idempotency_key IS NOT NULL")
 		if err != nil {
 			return err
 		}
+
 		var (
 			key string
 			op  operation
 		)
+
 		_, err = pgx.ForEachRow(rows, []any{&key, &op.id, &op.state}, func() error {
 			byKey[key] = op
 			return nil
@@ -191,7 +211,8 @@ func (k *checker) answers(ctx context.Context, told []answer, events []event) er
 	if err != nil {
 		return err
 	}
-	for _, a := range told {
+
+	for _, a := range given {
 		op, recorded := byKey[a.key]
 		if err := contradiction(a, op, recorded, events); err != nil {
 			return fmt.Errorf("request %s, %s of accelerator %s: %w", a.key, a.what, a.accelerator, err)
@@ -200,33 +221,35 @@ func (k *checker) answers(ctx context.Context, told []answer, events []event) er
 	return nil
 }
 
-// contradiction says how the records contradict an answer.
+// contradiction returns an error where the records contradict an answer.
 func contradiction(a answer, op operation, recorded bool, events []event) error {
 	switch {
 	case a.unanswered:
-		return nil // whatever became of it
+		return nil // it may have had any outcome
 	case a.err != nil:
 		if cyborg.ErrorKindOf(a.err) == cyborg.ErrInternal {
-			return fmt.Errorf("it was answered with a defect of ours: %w", a.err)
+			return fmt.Errorf("the answer is an internal error: %w", a.err)
 		}
+
 		refused := !recorded || cyborg.AsError(a.err).Operation != op.id
 		if refused && recorded {
-			return fmt.Errorf("it was refused (%w), and is operation %s, which is %s", a.err, op.id, op.state)
+			return fmt.Errorf("it was refused (%w), but operation %s is recorded for it, which is %s", a.err, op.id, op.state)
 		}
+
 		if !refused && op.state == cyborg.OperationSucceeded {
-			return fmt.Errorf("it was said to have failed (%w), and operation %s has succeeded", a.err, op.id)
+			return fmt.Errorf("the answer was a failure (%w), but operation %s has succeeded", a.err, op.id)
 		}
 		return nil
 	case !recorded && a.what == "retry":
-		return nil // of a detach of what nobody holds any more
+		return nil // the retry of a detach where nobody holds anything any more
 	case !recorded:
-		return fmt.Errorf("it was answered with %d, and nothing is recorded of it", a.status)
+		return fmt.Errorf("the answer was %d, but no operation is recorded for it", a.status)
 	case a.status == http.StatusAccepted && a.operation != op.id:
-		return fmt.Errorf("it was said to be operation %s, and is operation %s", a.operation, op.id)
+		return fmt.Errorf("the answer named operation %s, but operation %s is recorded for it", a.operation, op.id)
 	case a.status == http.StatusAccepted:
 		return nil
 	case op.state != cyborg.OperationSucceeded:
-		return fmt.Errorf("it was answered with %d, and its operation %s is %s", a.status, op.id, op.state)
+		return fmt.Errorf("the answer was %d, but its operation %s is %s", a.status, op.id, op.state)
 	case a.kind == cyborg.OperationAttach && a.what == "attach":
 		holder := string(a.holder.Kind) + ":" + a.holder.ID
 		for _, e := range events {
@@ -234,13 +257,14 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 				return nil
 			}
 		}
-		return fmt.Errorf("%s was told that it is attached, and no event says so", holder)
+		return fmt.Errorf("%s got the answer that it is attached, but no event says so", holder)
 	}
 	return nil
 }
 
-// connections finds too many connections to PostgreSQL, and such as have been forgotten in a transaction. PostgreSQL may need a
-// while to notice that the other end of some is gone.
+// connections returns an error where the processes keep too many connections to
+// PostgreSQL or leave transactions open. It waits, because PostgreSQL notices
+// only after a while that the other end of a connection is gone.
 func (k *checker) connections(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, restLimit)
 	defer cancel()
@@ -250,29 +274,32 @@ func (k *checker) connections(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if last == nil || ctx.Err() == nil { // the end of ctx is no news
+
+		if last == nil || ctx.Err() == nil { // the error of an ended ctx hides the cause
 			last = err
 		}
+
 		if clock.Sleep(ctx, 300*time.Millisecond) != nil {
 			return last
 		}
 	}
 }
 
-// connected says what is wrong with the connections of this moment.
+// connected checks the present connections once.
 func (k *checker) connected(ctx context.Context) error {
 	return k.records(ctx, func(conn *pgx.Conn) error {
 		var all, idle int
 		err := conn.QueryRow(ctx, `
 			SELECT count(*), count(*) FILTER (WHERE state LIKE 'idle in transaction%' AND state_change < now() - interval '1 minute')
 			FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&all, &idle)
+
 		switch {
 		case err != nil:
 			return err
 		case all > mostConnections:
-			return fmt.Errorf("PostgreSQL has %d connections, which is more than the %d there may be", all, mostConnections)
+			return fmt.Errorf("PostgreSQL has %d connections, and %d are allowed", all, mostConnections)
 		case idle > 0:
-			return fmt.Errorf("%d transactions have been left open", idle)
+			return fmt.Errorf("%d transactions have been left open for more than a minute", idle)
 		}
 		return nil
 	})

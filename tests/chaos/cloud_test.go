@@ -14,8 +14,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// cloud is as much of an OpenStack as Cyborg has to do with. Its services run in this process, and go wrong as a schedule
-// says; what they know they keep.
+// cloud is a model of the OpenStack services that Cyborg uses. They run in the
+// process of the test, and fail as a schedule says. Their state survives the
+// failures.
 type cloud struct {
 	keystone  *openstacktest.Keystone
 	placement *placementtest.Placement
@@ -23,27 +24,32 @@ type cloud struct {
 	glance    *glancetest.Glance
 	services  map[string]*harness.Service
 
-	// Tokens: of an administrator, of a user, and Nova's own.
+	// Tokens of an administrator, of a user, and of Nova itself.
 	admin, user, service string
 }
 
-// project is that of the user, in which the instances are.
+// project is the project of the user and of the instances.
 const project = "0a5f9c2d7e8b4c1d9f3e6a7b8c9d0e1f"
 
+// startCloud starts the services, with a compute node for each host and tokens
+// that outlive the test.
 func startCloud(t *testing.T) *cloud {
 	t.Helper()
 	c := &cloud{
 		keystone: openstacktest.NewKeystone(t), placement: placementtest.New(), glance: glancetest.New(), services: map[string]*harness.Service{},
 	}
+
 	c.nova = novatest.New(c.keystone.IsOwn)
 	c.glance.Trust(c.keystone.IsOwn)
 	for i := range hosts {
 		c.placement.AddHost(hostName(i))
 	}
+
 	c.services[keystone] = harness.StartService(t, keystone, c.keystone)
 	c.services[placement] = harness.StartService(t, placement, c.placement)
 	c.services[nova] = harness.StartService(t, nova, c.nova)
 	c.services[glance] = harness.StartService(t, glance, c.glance)
+
 	ends := time.Now().Add(100 * time.Hour)
 	c.admin = c.keystone.Issue(openstacktest.Token{
 		UserID: "u-admin", User: "admin", ProjectID: uuid.NewString(), ProjectIs: "admin", Roles: []string{"admin", "member", "reader"}, Expires: ends,
@@ -54,10 +60,12 @@ func startCloud(t *testing.T) *cloud {
 	c.service = c.keystone.Issue(openstacktest.Token{
 		UserID: "u-nova", User: "nova", ProjectID: uuid.NewString(), ProjectIs: "service", Roles: []string{"service"}, Expires: ends,
 	})
+
 	return c
 }
 
-// env is how a server finds the cloud.
+// env returns the settings with which a server uses the cloud. to returns the
+// address of the server's link to a service.
 func (c *cloud) env(to func(name, address string) string) []string {
 	url := func(name string) string { return "http://" + to(name, c.services[name].Address) }
 	return []string{
@@ -72,10 +80,10 @@ func (c *cloud) env(to func(name, address string) string) []string {
 	}
 }
 
-// strike has a service go wrong, and returns how to heal it.
-func (c *cloud) strike(f fault) (heal func() error, err error) {
+// inject makes a service fail, and returns a function that heals it.
+func (c *cloud) inject(f fault) (heal func() error, err error) {
 	s := c.services[f.target]
-	switch f.manner {
+	switch f.faultKind {
 	case outage:
 		s.Down()
 	case slow:
@@ -89,18 +97,20 @@ func (c *cloud) strike(f fault) (heal func() error, err error) {
 	case lost:
 		s.Disturb(harness.Trouble{Lost: true})
 	default:
-		return nil, fmt.Errorf("nobody knows how to %s a service", f.manner)
+		return nil, fmt.Errorf("%s is not a fault of a service", f.faultKind)
 	}
+
 	return func() error { return healService(s) }, nil
 }
 
+// healService ends a service's trouble and makes it reachable.
 func healService(s *harness.Service) error {
 	s.Disturb(harness.Trouble{})
 	return s.Up()
 }
 
-// calm heals everything.
-func (c *cloud) calm() error {
+// healAll heals all services.
+func (c *cloud) healAll() error {
 	for _, s := range c.services {
 		if err := healService(s); err != nil {
 			return err

@@ -11,20 +11,21 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// saboteur makes go wrong what a schedule says.
-type saboteur struct {
-	t testing.TB
-	c *harness.Cluster
-	d *driver
-
+// injector injects the faults of a schedule.
+type injector struct {
+	t     testing.TB
+	c     *harness.Cluster
+	d     *driver
 	cloud *cloud
 
-	kills atomic.Int64 // processes that were killed
+	kills atomic.Int64 // processes that were killed so far
 }
 
-// carryOut waits for the fault's moment, strikes, and heals after its time.
-func (s *saboteur) carryOut(ctx context.Context, f fault, j *job) {
+// carryOut waits for the moment of a fault, injects it, and heals it after its
+// duration.
+func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 	<-j.asked
+
 	switch f.when {
 	case before:
 	case within:
@@ -33,32 +34,38 @@ func (s *saboteur) carryOut(ctx context.Context, f fault, j *job) {
 		s.d.reached(ctx, j)
 		j.letGo()
 	}
-	_ = clock.Sleep(ctx, f.after) // the round is over where it fails
-	heal, err := s.strike(f)
+
+	_ = clock.Sleep(ctx, f.after) // a round whose ctx has ended fails anyway
+
+	heal, err := s.inject(f)
 	if err != nil {
 		s.t.Errorf("%s: %v", f, err)
 		return
 	}
-	// The step goes on amid the fault, or when it is over.
+
+	// The step continues during the fault in one half of the cases, after it in the
+	// other half.
 	_ = clock.Sleep(ctx, f.lasts/2)
 	if f.after%2 == 0 {
 		j.letGo()
 	}
+
 	_ = clock.Sleep(ctx, f.lasts-f.lasts/2)
+
 	if err := heal(); err != nil {
-		s.t.Errorf("healing %s: %v", f, err)
+		s.t.Errorf("%s cannot be healed: %v", f, err)
 	}
 }
 
-// strike makes it go wrong and returns how to heal it.
-func (s *saboteur) strike(f fault) (heal func() error, err error) {
+// inject injects a fault, and returns a function that heals it.
+func (s *injector) inject(f fault) (heal func() error, err error) {
 	nothing := func() error { return nil }
-	switch f.manner {
+	switch f.faultKind {
 	case kill, reboot:
 		node := s.c.Node(f.target)
 
 		var ran bool
-		if f.manner == kill {
+		if f.faultKind == kill {
 			ran = node.Kill()
 		} else {
 			ran, err = s.d.reboot(f.target)
@@ -83,12 +90,14 @@ func (s *saboteur) strike(f fault) (heal func() error, err error) {
 		}
 		return nil, fmt.Errorf("%s has no disk of its own", f.target)
 	}
+
 	from, to, ok := strings.Cut(f.target, ">")
 	if !ok {
-		return s.cloud.strike(f)
+		return s.cloud.inject(f)
 	}
+
 	link := s.c.Link(from, to)
-	switch f.manner {
+	switch f.faultKind {
 	case cut:
 		link.Cut()
 	case silence:
@@ -96,19 +105,21 @@ func (s *saboteur) strike(f fault) (heal func() error, err error) {
 	case delay:
 		link.Delay(f.amount)
 	default:
-		return nil, fmt.Errorf("nobody knows how to %s", f.manner)
+		return nil, fmt.Errorf("%s is not a fault of a link", f.faultKind)
 	}
+
 	return func() error { link.Heal(); return nil }, nil
 }
 
-// restart tells a process to stop. Unless something else befalls it meanwhile, it does so in order.
-func (s *saboteur) restart(f fault) (func() error, error) {
+// restart stops a process in order, and starts it when the fault is healed. Its
+// exit code is 0, or negative where another fault kills it meanwhile.
+func (s *injector) restart(f fault) (func() error, error) {
 	node := s.c.Node(f.target)
 	stopped := make(chan error, 1)
 	go func() {
 		code, err := node.Stop()
 		if err == nil && code > 0 && node.Kind != harness.NodePostgres {
-			err = fmt.Errorf("%s was told to stop and ended with exit code %d:\n%s", node.Name, code, node.Said(1000))
+			err = fmt.Errorf("%s was stopped in order and ended with exit code %d:\n%s", node.Name, code, node.Said(1000))
 		}
 		stopped <- err
 	}()
@@ -119,21 +130,24 @@ func (s *saboteur) restart(f fault) (func() error, error) {
 	}, nil
 }
 
-// calm heals everything.
-func (s *saboteur) calm() {
-	if err := s.cloud.calm(); err != nil {
-		s.t.Errorf("the cloud: %v", err)
+// healAll heals the cloud, the links, the processes and the disks.
+func (s *injector) healAll() {
+	if err := s.cloud.healAll(); err != nil {
+		s.t.Errorf("the cloud cannot be healed: %v", err)
 	}
+
 	for _, link := range s.c.Links {
 		link.Heal()
 	}
+
 	for _, node := range s.c.Nodes {
 		node.Thaw()
 		node.Up()
 	}
+
 	for _, disk := range s.c.Disks {
 		if err := disk.Heal(); err != nil {
-			s.t.Errorf("the disk of %s: %v", disk.Node, err)
+			s.t.Errorf("the disk of %s cannot be healed: %v", disk.Node, err)
 		}
 	}
 }

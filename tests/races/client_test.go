@@ -15,22 +15,24 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// client makes random requests, one after the other, through every API process.
+// client sends random requests, one after the other, to every API process.
 type client struct {
-	t       *testing.T
-	number  int
-	random  *rand.Rand
-	doors   []door
-	history *history
-	targets []uuid.UUID
-	host    string
-	wishes  []*wish // its own
+	t           *testing.T
+	number      int
+	random      *rand.Rand
+	endpoints   []endpoint
+	history     *history
+	targets     []uuid.UUID
+	host        string
+	submissions []*submission // those of this client
 }
 
-// images are what is programmed; each host of the suite has them.
+// images returns the names of the images that are programmed. The host has them
+// in its image directory.
 func images() []string { return []string{"aes", "sha"} }
 
-// consumers are who the handles are attached to: more than there are handles.
+// consumers returns the holders that compete for the handles. There are more of
+// them than handles.
 func (c *client) consumers() []string {
 	return []string{
 		"host:" + c.host, "instance:00000000-0000-4000-8000-000000000001", "instance:00000000-0000-4000-8000-000000000002",
@@ -38,7 +40,7 @@ func (c *client) consumers() []string {
 	}
 }
 
-// act does one random thing.
+// act sends one random request. The weights favour what conflicts.
 func (c *client) act() {
 	target := c.targets[c.random.IntN(len(c.targets))]
 	switch n := c.random.IntN(100); {
@@ -67,91 +69,104 @@ func (c *client) act() {
 	}
 }
 
+// path returns the path of an accelerator in the API.
 func path(target uuid.UUID) string { return "/v1/accelerators/" + target.String() }
 
+// ready takes an accelerator into service.
 func (c *client) ready(target uuid.UUID) {
-	c.wish(&wish{
+	c.submit(&submission{
 		accelerator: target, request: request{kind: cyborg.OperationProvision},
-		ask: ask{method: http.MethodPost, path: path(target) + "/ready"},
+		http: httpRequest{method: http.MethodPost, path: path(target) + "/ready"},
 	})
 }
 
+// retire takes an accelerator out of service.
 func (c *client) retire(target uuid.UUID) {
-	c.wish(&wish{
+	c.submit(&submission{
 		accelerator: target, request: request{kind: cyborg.OperationRetire},
-		ask: ask{method: http.MethodPost, path: path(target) + "/retire"},
+		http: httpRequest{method: http.MethodPost, path: path(target) + "/retire"},
 	})
 }
 
+// attach attaches an accelerator to a random consumer.
 func (c *client) attach(target uuid.UUID) {
 	holder := c.consumers()[c.random.IntN(4)]
 	kind, id := holderOf(holder)
-	c.wish(&wish{
+	c.submit(&submission{
 		accelerator: target, request: request{kind: cyborg.OperationAttach, holder: holder},
-		ask: ask{method: http.MethodPut, path: path(target), body: map[string]any{kind: id}},
+		http: httpRequest{method: http.MethodPut, path: path(target), body: map[string]any{kind: id}},
 	})
 }
 
+// detach detaches an accelerator from a random consumer or from all, sometimes
+// by force.
 func (c *client) detach(target uuid.UUID) {
-	w := &wish{
+	w := &submission{
 		accelerator: target, request: request{kind: cyborg.OperationDetach},
-		ask: ask{method: http.MethodDelete, path: path(target)},
+		http: httpRequest{method: http.MethodDelete, path: path(target)},
 	}
+
 	if c.random.IntN(3) > 0 {
 		w.request.holder = c.consumers()[c.random.IntN(4)]
 		kind, id := holderOf(w.request.holder)
-		w.ask.path += "?" + kind + "=" + id
+		w.http.path += "?" + kind + "=" + id
 	}
+
 	if c.random.IntN(10) == 0 {
 		w.request.force = true
 		separator := "?"
 		if w.request.holder != "" {
 			separator = "&"
 		}
-		w.ask.path += separator + "force=true"
+		w.http.path += separator + "force=true"
 	}
-	c.wish(w)
+
+	c.submit(w)
 }
 
+// program programs an accelerator with a random image.
 func (c *client) program(target uuid.UUID) {
 	image := images()[c.random.IntN(2)]
-	c.wish(&wish{
+	c.submit(&submission{
 		accelerator: target, request: request{kind: cyborg.OperationProgram, image: image},
-		ask: ask{
+		http: httpRequest{
 			method: http.MethodPatch, path: path(target) + "/program",
 			body: map[string]any{"image": map[string]any{"source": image, "id": image}},
 		},
 	})
 }
 
-// wish sends a request for an operation: now and then twice at once through two processes, or one of its own again. What
-// it was not told it asks again, under the same key.
-func (c *client) wish(w *wish) {
-	w.client, w.ask.key, w.ask.async = c.number, uuid.NewString(), w.ask.async || c.random.IntN(5) < 2
-	if len(c.wishes) > 0 && c.random.IntN(20) == 0 {
-		w = c.wishes[c.random.IntN(len(c.wishes))]
+// submit sends a request for an operation: sometimes to two processes at the
+// same time, and sometimes an earlier request again. Where the answer leaves
+// the outcome open, it repeats the request under the same key.
+func (c *client) submit(w *submission) {
+	w.client, w.http.key, w.http.async = c.number, uuid.NewString(), w.http.async || c.random.IntN(5) < 2
+	if len(c.submissions) > 0 && c.random.IntN(20) == 0 {
+		w = c.submissions[c.random.IntN(len(c.submissions))]
 	} else {
-		c.wishes = append(c.wishes, w)
+		c.submissions = append(c.submissions, w)
 	}
-	first := c.random.IntN(len(c.doors))
-	doors := []door{c.doors[first]}
+
+	first := c.random.IntN(len(c.endpoints))
+	endpoints := []endpoint{c.endpoints[first]}
 	if c.random.IntN(8) == 0 {
-		doors = append(doors, c.doors[(first+1)%len(c.doors)])
+		endpoints = append(endpoints, c.endpoints[(first+1)%len(c.endpoints)])
 	}
 	follow, patient := c.random.IntN(2) == 0, c.random.IntN(4) > 0
+
 	var all sync.WaitGroup
-	for _, d := range doors {
+	for _, d := range endpoints {
 		all.Go(func() {
-			a := d.send(c.t, c.history.began, w.ask)
+			a := d.send(c.t, c.history.began, w.http)
 			c.history.answered(w, a)
 			for a.unknown() && !c.t.Failed() {
-				a = d.send(c.t, c.history.began, w.ask)
+				a = d.send(c.t, c.history.began, w.http)
 				c.history.answered(w, a)
 			}
 			switch {
 			case a.status == http.StatusAccepted && follow:
 				c.follow(d, a.operation)
-			case a.problem.Kind == cyborg.ErrClaimed && patient: // and then all who wait try again at once
+			case a.problem.Kind == cyborg.ErrClaimed && patient: // so that all clients that wait try again at the same time
 				c.follow(d, a.problem.Operation)
 			}
 		})
@@ -159,11 +174,12 @@ func (c *client) wish(w *wish) {
 	all.Wait()
 }
 
-// follow waits for the end of an operation.
-func (c *client) follow(d door, operation uuid.UUID) {
+// follow waits for the end of an operation, and notes when it was seen.
+func (c *client) follow(d endpoint, operation uuid.UUID) {
 	for !c.t.Failed() {
-		a := d.send(c.t, c.history.began, ask{method: http.MethodGet, path: "/v1/operations/" + operation.String(), wait: true})
+		a := d.send(c.t, c.history.began, httpRequest{method: http.MethodGet, path: "/v1/operations/" + operation.String(), wait: true})
 		var op apiclient.Operation
+
 		a.decode(c.t, &op)
 		if op.State.Ended() {
 			c.history.mu.Lock()
@@ -174,10 +190,12 @@ func (c *client) follow(d door, operation uuid.UUID) {
 	}
 }
 
-// newest returns one of the newest operations of an accelerator.
+// newest returns one of the newest operations of an accelerator; of says how
+// many of them to choose from.
 func (c *client) newest(target uuid.UUID, of int) (uuid.UUID, bool) {
 	c.history.mu.Lock()
 	defer c.history.mu.Unlock()
+
 	recent := c.history.recent[target]
 	if len(recent) == 0 {
 		return uuid.Nil, false
@@ -185,41 +203,47 @@ func (c *client) newest(target uuid.UUID, of int) (uuid.UUID, bool) {
 	return recent[len(recent)-1-c.random.IntN(min(of, len(recent)))], true
 }
 
+// cancel cancels one of the newest operations.
 func (c *client) cancel(target uuid.UUID) {
 	operation, ok := c.newest(target, 2)
 	if !ok {
 		return
 	}
-	m := moment{name: "cancel", accelerator: target, operation: operation}
-	for { // a wish that Temporal did not take is recorded, and sent again
-		a := c.door().send(c.t, c.history.began, ask{method: http.MethodPost, path: "/v1/operations/" + operation.String() + "/cancel"})
+
+	m := action{name: "cancel", accelerator: target, operation: operation}
+	for { // a cancellation that Temporal did not accept is recorded, and sent again
+		a := c.endpoint().send(c.t, c.history.began, httpRequest{method: http.MethodPost, path: "/v1/operations/" + operation.String() + "/cancel"})
 		if a.status != http.StatusServiceUnavailable || c.t.Failed() {
-			c.tell(m, a, http.StatusAccepted)
+			c.recordOutcome(m, a, http.StatusAccepted)
 			return
 		}
 	}
 }
 
+// retry retries one of the newest operations.
 func (c *client) retry(target uuid.UUID) {
 	operation, ok := c.newest(target, 6)
 	if !ok {
 		return
 	}
+
 	asked, ok := c.history.requestOf(operation)
 	if !ok {
 		return
 	}
-	c.wish(&wish{
+
+	c.submit(&submission{
 		accelerator: target, request: asked, retryOf: operation,
-		ask: ask{method: http.MethodPost, path: "/v1/operations/" + operation.String() + "/retry", async: true},
+		http: httpRequest{method: http.MethodPost, path: "/v1/operations/" + operation.String() + "/retry", async: true},
 	})
 }
 
-// requestOf is what an operation was asked to do.
+// requestOf returns the request that an operation carries out.
 func (h *history) requestOf(operation uuid.UUID) (request, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, w := range h.wishes {
+
+	for _, w := range h.submissions {
 		for _, a := range w.answers {
 			if a.operation == operation {
 				return w.request, true
@@ -229,30 +253,36 @@ func (h *history) requestOf(operation uuid.UUID) (request, bool) {
 	return request{}, false
 }
 
+// specs reads an accelerator and changes its specs on condition that they still
+// have the version that was read.
 func (c *client) specs(target uuid.UUID) {
-	a := c.door().send(c.t, c.history.began, ask{method: http.MethodGet, path: path(target)})
+	a := c.endpoint().send(c.t, c.history.began, httpRequest{method: http.MethodGet, path: path(target)})
 	seen := c.look(a)
-	c.history.add(c.number, moment{name: "read", accelerator: target}, told{seen: seen}, a)
-	m := moment{name: "specs", accelerator: target, version: seen.version, accType: fmt.Sprintf("t%d", c.random.IntN(1000))}
-	c.tell(m, c.door().send(c.t, c.history.began, ask{
+
+	c.history.add(c.number, action{name: "read", accelerator: target}, outcome{seen: seen}, a)
+
+	m := action{name: "specs", accelerator: target, version: seen.version, accType: fmt.Sprintf("t%d", c.random.IntN(1000))}
+	c.recordOutcome(m, c.endpoint().send(c.t, c.history.began, httpRequest{
 		method: http.MethodPut, path: path(target) + "/acc_specs", ifMatch: strconv.Quote(strconv.FormatInt(seen.version, 10)),
 		body: map[string]any{"acc_specs": map[string]any{"acc_type": m.accType}},
 	}), http.StatusOK)
 }
 
+// administer begins or ends maintenance.
 func (c *client) administer(target uuid.UUID, verb string, body any) {
-	c.tell(moment{name: verb, accelerator: target},
-		c.door().send(c.t, c.history.began, ask{method: http.MethodPost, path: path(target) + "/" + verb, body: body}), http.StatusOK)
+	c.recordOutcome(action{name: verb, accelerator: target},
+		c.endpoint().send(c.t, c.history.began, httpRequest{method: http.MethodPost, path: path(target) + "/" + verb, body: body}), http.StatusOK)
 }
 
+// read reads an accelerator.
 func (c *client) read(target uuid.UUID) {
-	c.tell(moment{name: "read", accelerator: target},
-		c.door().send(c.t, c.history.began, ask{method: http.MethodGet, path: path(target)}), http.StatusOK)
+	c.recordOutcome(action{name: "read", accelerator: target},
+		c.endpoint().send(c.t, c.history.began, httpRequest{method: http.MethodGet, path: path(target)}), http.StatusOK)
 }
 
-// tell records what became of a request that is no operation.
-func (c *client) tell(m moment, a answer, success int) {
-	out := told{kind: a.problem.Kind, by: a.problem.Operation}
+// recordOutcome records the outcome of a request that is not an operation.
+func (c *client) recordOutcome(m action, a answer, success int) {
+	out := outcome{kind: a.problem.Kind, by: a.problem.Operation}
 	switch {
 	case a.status == http.StatusConflict:
 	case a.status != success:
@@ -264,14 +294,15 @@ func (c *client) tell(m moment, a answer, success int) {
 	c.history.add(c.number, m, out, a)
 }
 
-// look is the accelerator that an answer shows, as the model knows it.
+// look converts the accelerator that an answer shows into the model's state.
 func (c *client) look(a answer) accelerator {
 	var shown apiclient.Accelerator
 	a.decode(c.t, &shown)
 	if len(shown.Handles) != handles {
-		c.t.Errorf("an accelerator with %d handles: %s", len(shown.Handles), a.text)
+		c.t.Errorf("an accelerator is shown with %d handles: %s", len(shown.Handles), a.text)
 		return accelerator{}
 	}
+
 	version, err := strconv.ParseInt(a.etag, 10, 64)
 	if err != nil {
 		c.t.Error(err)
@@ -279,14 +310,17 @@ func (c *client) look(a answer) accelerator {
 	return seen(&shown, version)
 }
 
+// seen converts an accelerator into the model's state.
 func seen(shown *apiclient.Accelerator, version int64) accelerator {
 	out := accelerator{
 		lifecycle: shown.Lifecycle, maintaining: shown.Admin == cyborg.AdministrationMaintaining, version: version,
 		accType: shown.Specs.Type, image: shown.BitstreamID,
 	}
+
 	if shown.Claim != nil {
 		out.claim = shown.Claim.Operation
 	}
+
 	for i, handle := range shown.Handles {
 		if handle.Holder != nil {
 			out.handles[i] = held{
@@ -295,12 +329,15 @@ func seen(shown *apiclient.Accelerator, version int64) accelerator {
 			}
 		}
 	}
+
 	return out
 }
 
-func (c *client) door() door { return c.doors[c.random.IntN(len(c.doors))] }
+// endpoint returns a random API process.
+func (c *client) endpoint() endpoint { return c.endpoints[c.random.IntN(len(c.endpoints))] }
 
-// run acts until the budget is used up. Everybody begins with what must come first.
+// run acts until the budget is used up. It begins with a provision, because
+// everything else needs one.
 func (c *client) run(budget <-chan struct{}) {
 	c.ready(c.targets[c.number%len(c.targets)])
 	for range budget {
@@ -311,7 +348,8 @@ func (c *client) run(budget <-chan struct{}) {
 	}
 }
 
-// newBudget is a channel that gives that many times.
+// newBudget returns a closed channel that holds this many elements, which the
+// clients binding.
 func newBudget(times int) <-chan struct{} {
 	budget := make(chan struct{}, times)
 	for range times {
@@ -321,5 +359,5 @@ func newBudget(times int) <-chan struct{} {
 	return budget
 }
 
-// within is a duration for logs.
+// within rounds a duration for the log.
 func within(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

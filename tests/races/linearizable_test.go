@@ -21,122 +21,148 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// raceHistory lets many clients attach, detach, program, ready, cancel, retry, change specs, maintain, enable and read a
-// few accelerators at once, through three processes. Then it looks for an order of all of it, for each accelerator, in
-// which every answer is what the model says: every refusal names the right operation, no handle has two holders, no
-// change is lost, and nobody reads what never was.
+// raceHistory lets many clients work on a few accelerators at once, through
+// three API processes: attach, detach, program, ready, retire, cancel, retry,
+// change specs, maintain, enable and read. Then it searches, for each
+// accelerator, an order of all actions in which every answer is what the model
+// says. Such an order proves that every refusal names the right operation, no
+// handle has two holders, no change is lost, and every read shows a state that
+// existed.
 func (s *system) raceHistory(t *testing.T) {
 	t.Helper()
 	found := s.park(t, "rack", "3xfpga", handles)
+
 	for _, image := range images() {
 		path := filepath.Join(s.StateDir, "images", "rack", image)
 		require.NoError(t, os.WriteFile(path, fake.MakeImage("FPGA", image, []byte(image)), 0o600))
 	}
+
 	history, initially := newHistory(), map[uuid.UUID]accelerator{}
 	targets := make([]uuid.UUID, len(found))
 	for i := range found {
 		targets[i] = found[i].UUID
 		initially[targets[i]] = seen(&found[i], 1)
 	}
+
 	var all sync.WaitGroup
 	budget := newBudget(*operations)
 	for n := range *clients {
 		c := &client{
-			t: t, number: n, random: rand.New(rand.NewPCG(*seed, uint64(n))), doors: s.doors, history: history, targets: targets, host: "rack",
+			t: t, number: n, random: rand.New(rand.NewPCG(*seed, uint64(n))), endpoints: s.endpoints, history: history, targets: targets, host: "rack",
 		}
 		all.Go(func() { c.run(budget) })
 	}
+
 	all.Wait()
 	raced := time.Since(history.began)
 	require.False(t, t.Failed())
+
 	recorded := map[uuid.UUID]apiclient.Operation{}
 	for _, op := range s.atRest(t, "rack") {
 		if op.Kind == cyborg.OperationConfigure {
 			continue
 		}
 		recorded[op.ID] = op
-		if op.State != cyborg.OperationSucceeded { // the loss of a race
+
+		if op.State != cyborg.OperationSucceeded { // it has lost a race
 			require.NotEqual(t, cyborg.OperationNeedsOperator, op.State, "%v", op.Error)
 			require.Contains(t, []cyborg.ErrorKind{cyborg.ErrChanged, cyborg.ErrCancelled}, op.Error.Kind, "%s %s: %v", op.Kind, op.ID, op.Error)
 		}
 	}
-	reader := &client{t: t, number: *clients, random: rand.New(rand.NewPCG(*seed, 0)), doors: s.doors, history: history}
+
+	reader := &client{t: t, number: *clients, random: rand.New(rand.NewPCG(*seed, 0)), endpoints: s.endpoints, history: history}
 	for _, target := range targets {
 		reader.read(target)
 	}
-	moments := history.complete(t, recorded)
-	tally := count(moments)
-	t.Logf("%d moments of %d operations in %s: %v", len(moments), len(recorded), within(raced), tally)
+
+	actions := history.complete(t, recorded)
+	tally := count(actions)
+	t.Logf("%d actions of %d operations in %s: %v", len(actions), len(recorded), within(raced), tally)
 	for _, name := range []string{"admit claimed", "admit in_use", "end succeeded"} {
-		require.Positive(t, tally[name], "no race: %s", name)
+		require.Positive(t, tally[name], "the outcome %q never occurred, so there was no race", name)
 	}
+
 	var events []cyborg.Event
 	for id := range recorded {
 		some, err := apiclient.Collect(s.API.OperationHistory(t.Context(), id, apiclient.Page{}))
 		require.NoError(t, err)
 		events = append(events, some...)
 	}
+
 	for _, target := range targets {
 		some, err := apiclient.Collect(s.API.History(t.Context(), target, apiclient.Page{}))
 		require.NoError(t, err)
 		events = append(events, some...)
 	}
-	requireLinearizable(t, model(initially), moments, history.hints(events))
+
+	requireLinearizable(t, model(initially), actions, history.hints(events))
 }
 
-// requireLinearizable fails the test where no order explains the history, and says where every order ends.
-func requireLinearizable(t *testing.T, m porcupine.Model, moments []porcupine.Operation, hints hints) {
+// requireLinearizable fails the test where no order explains the history. The
+// message says how far an order gets.
+func requireLinearizable(t *testing.T, m porcupine.Model, actions []porcupine.Operation, hints hints) {
 	t.Helper()
 	began := time.Now()
-	moments = essential(moments)
-	result := porcupine.CheckOperationsTimeout(m, hints.narrowed(moments), decideLimit)
-	t.Logf("%d essential moments with hints: %s, in %s", len(moments), result, within(time.Since(began)))
+	actions = essential(actions)
+
+	result := porcupine.CheckOperationsTimeout(m, hints.narrowed(actions), decideLimit)
+	t.Logf("%d essential actions with hints: %s, in %s", len(actions), result, within(time.Since(began)))
+
 	if result == porcupine.Ok {
 		return
 	}
-	result, info := porcupine.CheckOperationsVerbose(m, moments, decideLimit)
+
+	result, info := porcupine.CheckOperationsVerbose(m, actions, decideLimit)
 	if result == porcupine.Ok {
 		return
 	}
-	require.Equal(t, porcupine.Ok, result, "no order of the history explains it: %s", stuck(m, info, moments))
+
+	require.Equal(t, porcupine.Ok, result, "no order of the history explains it: %s", stuck(m, info, actions))
 }
 
-// stuck tells, of each part of a history that no order explains, where the longest order that explains its beginning ends: its
-// last steps, and what none of which can come next.
+// stuck describes each part of a history that no order explains: the last
+// actions of the longest order that explains a beginning, and the remaining
+// actions, none of which can come next.
 func stuck(m porcupine.Model, info porcupine.LinearizationInfo, history []porcupine.Operation) string {
 	const shown = 12
 	var text strings.Builder
+
 	parts := m.Partition(history)
 	for _, orders := range info.PartialLinearizationsOperations() {
 		if len(orders) == 0 {
 			continue
 		}
+
 		longest := slices.MaxFunc(orders, func(a, b []porcupine.Operation) int { return len(a) - len(b) })
 		at := slices.IndexFunc(parts, func(part []porcupine.Operation) bool { return slices.ContainsFunc(part, same(longest[0])) })
 		if len(longest) == len(parts[at]) {
 			continue
 		}
+
 		var next []porcupine.Operation
 		for _, o := range parts[at] {
 			if !slices.ContainsFunc(longest, same(o)) {
 				next = append(next, o)
 			}
 		}
+
 		slices.SortFunc(next, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
-		fmt.Fprintf(&text, "%d of %d have an order, which ends\n", len(longest), len(parts[at]))
-		tell := func(some []porcupine.Operation) {
+		fmt.Fprintf(&text, "%d of %d actions have an order, which ends with\n", len(longest), len(parts[at]))
+
+		list := func(some []porcupine.Operation) {
 			for _, o := range some {
 				fmt.Fprintf(&text, "  %10.6f–%10.6f %s\n", time.Duration(o.Call).Seconds(), time.Duration(o.Return).Seconds(), m.DescribeOperation(o.Input, o.Output))
 			}
 		}
-		tell(longest[max(0, len(longest)-shown):])
-		text.WriteString("and what is left begins\n")
-		tell(next[:min(shown, len(next))])
+
+		list(longest[max(0, len(longest)-shown):])
+		text.WriteString("and the remaining actions begin with\n")
+		list(next[:min(shown, len(next))])
 	}
 	return text.String()
 }
 
-// same is whether an operation is that one.
+// same returns a function that reports whether an action is this one.
 func same(as porcupine.Operation) func(porcupine.Operation) bool {
 	return func(o porcupine.Operation) bool {
 		return o.Call == as.Call && o.Return == as.Return && o.ClientId == as.ClientId

@@ -10,72 +10,78 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// The model: what one accelerator of two handles is, and what each thing that happens to it does. An operation is not one
-// moment but three, each somewhere between its request and the moment in which somebody saw its end: it is admitted, it
-// begins, it ends. What a request is told must be true at the moment of its admission or refusal.
+// The model describes one accelerator of two handles, and what each action does
+// to it. An operation is three actions: it is admitted, it begins, it ends.
+// Each of them happens at some time between the request and the time at which a
+// client saw the end. The answer to a request must be true at the time of its
+// admission or refusal.
 
-// handles is how many handles each accelerator of this suite has.
+// handles is the number of handles of each accelerator.
 const handles = 2
 
-// held is one handle.
+// held is the state of one handle.
 type held struct {
-	holder    string // empty while it is free
-	by        uuid.UUID
-	confirmed bool
+	holder    string    // empty while it is free
+	by        uuid.UUID // the operation that has attached it
+	confirmed bool      // that operation has succeeded
 }
 
-// accelerator is the model's state. Two of them are equal where Go says so.
+// accelerator is the state of the model. States are compared with ==.
 type accelerator struct {
 	lifecycle   cyborg.Lifecycle
-	movedBy     uuid.UUID // the operation that brought it to its lifecycle
+	movedBy     uuid.UUID // the operation that has changed the lifecycle last
 	maintaining bool
 	version     int64 // of its specs
 	accType     string
 	image       string
 	handles     [handles]held
-	// The claim.
+
+	// The operation that holds the claim, its request and its progress.
 	claim     uuid.UUID
 	request   request
 	begun     bool
-	cancelled bool
+	cancelled bool // its cancellation was requested
 }
 
-// request is what an operation was asked to do.
+// request is the request for an operation.
 type request struct {
 	kind   cyborg.OperationKind
-	holder string // of attach, and of detach; empty for all holders
-	force  bool   // of detach: hosts here can all be asked, so it is refused
-	image  string // of program
+	holder string // attach and detach; empty for a detach from all holders
+	force  bool   // detach: it is always refused, because the hosts answer
+	image  string // program
 }
 
-// moment is what happens to an accelerator: the input of the model.
-type moment struct {
-	name        string // admit, begin, end, refuse, cancel, specs, maintain, enable, read
+// action is an action on an accelerator: the input of the model.
+type action struct {
+	name        string // admit, begin, end, cancel, specs, maintain, enable, read
 	accelerator uuid.UUID
-	operation   uuid.UUID // of admit, begin, end, cancel
-	request     request   // of admit
-	retryOf     uuid.UUID // of admit
-	retried     cyborg.OperationState
-	version     int64  // of specs: the version that was expected
-	accType     string // of specs
-	requestID   string // of what is no operation
+	operation   uuid.UUID             // admit, begin, end, cancel
+	request     request               // admit
+	retryOf     uuid.UUID             // admit
+	retried     cyborg.OperationState // admit: how the retried operation ended
+	version     int64                 // specs: the version that the client expects
+	accType     string                // specs
+	requestID   string                // everything that is not an operation
 }
 
-// told is what somebody was told of it: the output of the model.
-type told struct {
-	nothing bool             // there is nothing to do
-	kind    cyborg.ErrorKind // why not
-	by      uuid.UUID        // the operation that was faster
-	state   cyborg.OperationState
-	seen    accelerator // of read, and of what answers with the accelerator
+// outcome is the outcome of an action as the client saw it: the output of the
+// model.
+type outcome struct {
+	nothing bool                  // there was nothing to do
+	kind    cyborg.ErrorKind      // of a refusal
+	by      uuid.UUID             // the operation that the refusal names
+	state   cyborg.OperationState // end
+	seen    accelerator           // where the answer shows the accelerator
 }
 
-// guard is why a request cannot be admitted, in the order in which the guards are asked.
-func (a accelerator) guard(r request) told {
+// guard returns the refusal of a request, or the zero value where it can be
+// admitted. It checks in the same order as the server.
+func (a accelerator) guard(r request) outcome {
 	if a.claim != uuid.Nil {
-		return told{kind: cyborg.ErrClaimed, by: a.claim}
+		return outcome{kind: cyborg.ErrClaimed, by: a.claim}
 	}
-	changed := told{kind: cyborg.ErrChanged}
+	changed := outcome{kind: cyborg.ErrChanged}
+
 	switch r.kind {
 	case cyborg.OperationDetach:
 		for _, h := range a.handles {
@@ -83,73 +89,84 @@ func (a accelerator) guard(r request) told {
 				if r.force {
 					return changed
 				}
-				return told{}
+				return outcome{}
 			}
 		}
-		return told{nothing: true}
+		return outcome{nothing: true}
 	case cyborg.OperationProvision:
 		if a.lifecycle != cyborg.LifecycleInactive {
-			return told{kind: cyborg.ErrChanged, by: a.movedBy}
+			return outcome{kind: cyborg.ErrChanged, by: a.movedBy}
 		}
 		if a.maintaining {
 			return changed
 		}
-		return told{}
+		return outcome{}
 	}
+
 	if a.lifecycle != cyborg.LifecycleReady {
-		return told{kind: cyborg.ErrChanged, by: a.movedBy}
+		return outcome{kind: cyborg.ErrChanged, by: a.movedBy}
 	}
 	if r.kind == cyborg.OperationProgram || r.kind == cyborg.OperationRetire {
 		for _, h := range a.handles {
 			if h.holder != "" {
-				return told{kind: cyborg.ErrInUse, by: h.by}
+				return outcome{kind: cyborg.ErrInUse, by: h.by}
 			}
 		}
-		return told{}
+		return outcome{}
 	}
+
 	if a.maintaining {
 		return changed
 	}
+
 	free := false
 	for _, h := range a.handles {
 		if h.holder == r.holder {
-			return told{kind: cyborg.ErrInUse, by: h.by}
+			return outcome{kind: cyborg.ErrInUse, by: h.by}
 		}
 		free = free || h.holder == ""
 	}
 	if !free {
-		return told{kind: cyborg.ErrInUse, by: a.handles[0].by}
+		return outcome{kind: cyborg.ErrInUse, by: a.handles[0].by}
 	}
-	return told{}
+	return outcome{}
 }
 
-func (a accelerator) admit(m moment, out told) (bool, accelerator) {
+// admit admits an operation or refuses it. Like the other actions, it returns
+// false where the outcome is impossible in this state.
+func (a accelerator) admit(m action, out outcome) (bool, accelerator) {
 	ended := a.claim != m.retryOf
 	if m.retryOf != uuid.Nil && out.kind == cyborg.ErrChanged && out.by == m.retryOf {
-		// What has not failed cannot be retried.
+		// An operation that has not failed cannot be retried.
 		return !ended || m.retried == cyborg.OperationSucceeded, a
 	}
+
 	if m.retryOf != uuid.Nil && (!ended || m.retried == cyborg.OperationSucceeded) {
 		return false, a
 	}
+
 	if a.guard(m.request) != out {
 		return false, a
 	}
-	if out == (told{}) {
+
+	if out == (outcome{}) {
 		a.claim, a.request = m.operation, m.request
 	}
 	return true, a
 }
 
-// begin makes the first change, or says why the operation can no longer be done.
-func (a accelerator) begin(m moment, out told) (bool, accelerator) {
+// begin makes the first change of an operation, or refuses it because the
+// accelerator has changed since the admission.
+func (a accelerator) begin(m action, out outcome) (bool, accelerator) {
 	if a.claim != m.operation || a.begun || a.cancelled {
 		return false, a
 	}
-	heeds := a.request.kind == cyborg.OperationProvision || a.request.kind == cyborg.OperationAttach // the others go on in maintenance
+
+	heeds := a.request.kind == cyborg.OperationProvision || a.request.kind == cyborg.OperationAttach // the others may begin in maintenance
 	if maintained := a.maintaining && heeds; out.kind != "" || maintained {
 		return maintained && out.kind == cyborg.ErrChanged, a
 	}
+
 	a.begun = true
 	switch a.request.kind {
 	case cyborg.OperationProvision:
@@ -165,12 +182,13 @@ func (a accelerator) begin(m moment, out told) (bool, accelerator) {
 	return true, a
 }
 
-// end makes the last change, or takes the first one back.
-func (a accelerator) end(m moment, out told) (bool, accelerator) {
+// end makes the last change of a successful operation, or takes back the first.
+func (a accelerator) end(m action, out outcome) (bool, accelerator) {
 	done := out.state == cyborg.OperationSucceeded
 	if a.claim != m.operation || (done && !a.begun) || (out.state == cyborg.OperationCancelled && !a.cancelled) {
 		return false, a
 	}
+
 	for i := range a.handles {
 		h := &a.handles[i]
 		switch {
@@ -181,6 +199,7 @@ func (a accelerator) end(m moment, out told) (bool, accelerator) {
 			*h = held{}
 		}
 	}
+
 	switch {
 	case a.request.kind == cyborg.OperationProvision && done:
 		a.lifecycle, a.movedBy = cyborg.LifecycleReady, m.operation
@@ -191,20 +210,22 @@ func (a accelerator) end(m moment, out told) (bool, accelerator) {
 	case a.request.kind == cyborg.OperationProgram && done:
 		a.image = a.request.image
 	}
+
 	a.claim, a.request, a.begun, a.cancelled = uuid.Nil, request{}, false, false
 	return true, a
 }
 
-// shows says that somebody who looks at the accelerator sees this.
+// shows reports whether a client that reads the accelerator may see this.
 func (a accelerator) shows(seen accelerator) bool {
 	if a.request.kind == cyborg.OperationProgram && a.begun && seen.image == a.request.image {
-		seen.image = a.image // a report may be faster than the end of the operation
+		seen.image = a.image // a report may show the image before the operation has ended
 	}
-	seen.movedBy, seen.request, seen.begun, seen.cancelled = a.movedBy, a.request, a.begun, a.cancelled // are not shown
+	seen.movedBy, seen.request, seen.begun, seen.cancelled = a.movedBy, a.request, a.begun, a.cancelled // the API does not show these
 	return a == seen
 }
 
-func (a accelerator) step(m moment, out told) (bool, accelerator) {
+// step applies an action, and returns false where its outcome is impossible.
+func (a accelerator) step(m action, out outcome) (bool, accelerator) {
 	switch m.name {
 	case "admit":
 		return a.admit(m, out)
@@ -212,6 +233,7 @@ func (a accelerator) step(m moment, out told) (bool, accelerator) {
 		return a.begin(m, out)
 	case "end":
 		return a.end(m, out)
+
 	case "cancel":
 		if out.kind != "" {
 			return out.kind == cyborg.ErrChanged && out.by == m.operation && a.claim != m.operation, a
@@ -219,6 +241,7 @@ func (a accelerator) step(m moment, out told) (bool, accelerator) {
 		was := a
 		a.cancelled = true
 		return was.claim == m.operation, a
+
 	case "specs":
 		if out.kind != "" {
 			return out.kind == cyborg.ErrChanged && out.by == uuid.Nil && a.version != m.version, a
@@ -226,6 +249,7 @@ func (a accelerator) step(m moment, out told) (bool, accelerator) {
 		was := a.version
 		a.version, a.accType = a.version+1, m.accType
 		return was == m.version && a.shows(out.seen), a
+
 	case "maintain":
 		a.maintaining = true
 		return out.kind == "" && a.shows(out.seen), a
@@ -235,35 +259,39 @@ func (a accelerator) step(m moment, out told) (bool, accelerator) {
 	case "read":
 		return out.kind == "" && a.shows(out.seen), a
 	}
+
 	return false, a
 }
 
-// model is the model of all accelerators; initially holds what each was at the start.
+// model returns the model of all accelerators. initially holds the state of
+// each at the start.
 func model(initially map[uuid.UUID]accelerator) porcupine.Model {
 	return porcupine.Model{
 		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 			of := map[uuid.UUID][]porcupine.Operation{}
 			for _, o := range history {
-				id := o.Input.(moment).accelerator
+				id := o.Input.(action).accelerator
 				of[id] = append(of[id], o)
 			}
+
 			var parts [][]porcupine.Operation
 			for _, part := range of {
 				parts = append(parts, part)
 			}
 			return parts
 		},
-		// Partitions share one Init, so the state begins as the map and becomes one accelerator with the first moment.
+		// All partitions binding one Init, so the state is nil until the first action
+		// of a partition names its accelerator.
 		Init: func() any { return nil },
 		Step: func(state, input, output any) (bool, any) {
-			m := input.(moment)
+			m := input.(action)
 			a, ok := state.(accelerator)
 			if !ok {
 				a = initially[m.accelerator]
 			}
-			return a.step(m, output.(told))
+			return a.step(m, output.(outcome))
 		},
-		DescribeOperation: func(input, output any) string { return describe(input.(moment), output.(told)) },
+		DescribeOperation: func(input, output any) string { return describe(input.(action), output.(outcome)) },
 		DescribeState: func(state any) string {
 			if a, ok := state.(accelerator); ok {
 				return a.String()
@@ -273,9 +301,11 @@ func model(initially map[uuid.UUID]accelerator) porcupine.Model {
 	}
 }
 
+// short returns the beginning of a UUID.
 func short(id uuid.UUID) string { return id.String()[:4] }
 
-func describe(m moment, out told) string {
+// describe describes an action and its outcome in failure messages.
+func describe(m action, out outcome) string {
 	text := m.name
 	switch m.name {
 	case "admit":
@@ -286,9 +316,11 @@ func describe(m moment, out told) string {
 	case "specs":
 		text += fmt.Sprintf(" at %d", m.version)
 	}
+
 	if m.operation != uuid.Nil {
 		text += " " + short(m.operation)
 	}
+
 	switch {
 	case out.nothing:
 		text += " → nothing to do"
@@ -302,11 +334,13 @@ func describe(m moment, out told) string {
 	return text
 }
 
+// String describes the state in failure messages.
 func (a accelerator) String() string {
 	text := fmt.Sprintf("%s %s %q v%d", a.lifecycle, a.accType, a.image, a.version)
 	if a.maintaining {
 		text += " maintaining"
 	}
+
 	for _, h := range a.handles {
 		if h.holder == "" {
 			text += " [free]"
@@ -317,8 +351,10 @@ func (a accelerator) String() string {
 			text += "?"
 		}
 	}
+
 	if a.claim != uuid.Nil {
 		text += fmt.Sprintf(" claimed by %s %s", a.request.kind, short(a.claim))
 	}
+
 	return text
 }

@@ -1,5 +1,6 @@
-// Package races_test lets many clients race for a few accelerators through several API processes, and checks what each
-// was told against a model of what an accelerator is.
+// Package races_test lets many clients race for a few accelerators through
+// several API processes, and checks their answers with models of accelerators
+// and of accelerator requests.
 package races_test
 
 import (
@@ -19,79 +20,92 @@ import (
 )
 
 var (
-	operations = flag.Int("races.operations", 1000, "how many things the clients of the race for histories do")
-	clients    = flag.Int("races.clients", 24, "how many clients do them")
-	seed       = flag.Uint64("races.seed", 0, "for the random choices; 0 takes another one each time, and says which")
+	operations = flag.Int("races.operations", 1000, "number of requests that the clients of the race \"history\" send")
+	clients    = flag.Int("races.clients", 24, "number of clients")
+	seed       = flag.Uint64("races.seed", 0, "seed of the random choices; 0 for a new one, which is logged")
 )
 
-// decideLimit bounds the search for an order of a history that explains it. It takes a second where there is one.
+// decideLimit bounds the search for an order that explains a history. Where
+// there is one, the search takes about a second.
 const decideLimit = 10 * time.Minute
 
-// holderOf takes a holder's text apart.
+// holderOf splits the text of a holder.
 func holderOf(text string) (kind, id string) {
 	kind, id, _ = strings.Cut(text, ":")
 	return kind, id
 }
 
-// system is a standalone, with two more API processes beside it.
+// system is a standalone and two more processes with an API.
 type system struct {
 	*harness.Standalone
-	doors []door
+	endpoints []endpoint
 }
 
+// start runs a system with these hosts. The limits of the API are so high that
+// no request is refused because of the load.
 func start(t *testing.T, hosts ...string) *system {
 	t.Helper()
 	s := &system{Standalone: harness.Start(t, harness.Options{Hosts: hosts, Env: []string{
 		"CYBORG_API_MAX_IN_FLIGHT=500", "CYBORG_API_QUEUE_WAIT=10m", "CYBORG_API_SYNC_WAIT=10m", "CYBORG_OPERATIONS_AGENT_WAIT=10m", "CYBORG_ARQS_BIND_TIMEOUT=10m",
 		"CYBORG_LOG_LEVEL=warn",
 	}})}
+
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
 	t.Cleanup(transport.CloseIdleConnections)
+
 	urls := []string{s.URL, s.StartServer(t, "api").URL, s.StartServer(t, "api", "conductor").URL}
 	for _, url := range urls {
-		s.doors = append(s.doors, door{url: url, http: &http.Client{Transport: transport}})
+		s.endpoints = append(s.endpoints, endpoint{url: url, http: &http.Client{Transport: transport}})
 	}
+
 	return s
 }
 
-// optionsOf are those of such a park.
+// optionsOf returns the driver options of a park whose steps take some time, so
+// that requests meet them under way.
 func optionsOf(park string, handles int) cyborg.JSONObject {
 	return cyborg.JSONObject{
 		"park": park, "handles": handles, "attach_latency": "5ms", "detach_latency": "5ms", "program_latency": "20ms", "install_latency": "10ms",
 	}
 }
 
-// park gives the cards of a host this many handles, and makes some steps slow enough to be met under way.
+// park configures the cards of a host, each with this many handles, and returns
+// the accelerators when they are reported.
 func (s *system) park(t *testing.T, host, park string, handles int) []apiclient.Accelerator {
 	t.Helper()
 	_, err := s.API.UpdateDriver(t.Context(), host, "fake", optionsOf(park, handles))
 	require.NoError(t, err)
+
 	var found []apiclient.Accelerator
 	harness.Until(t, t.Context(), "configured", func() error {
 		found, err = apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{Hosts: []string{host}}, apiclient.Page{}))
 		if err != nil {
 			return err
 		}
+
 		for i := range found {
 			if len(found[i].Handles) != handles {
-				return fmt.Errorf("%s has %d handles", found[i].Name, len(found[i].Handles))
+				return fmt.Errorf("%s has %d handles, not %d", found[i].Name, len(found[i].Handles), handles)
 			}
 		}
 		return nil
 	})
+
 	return found
 }
 
-// TestRaces starts one system for all races; each has hosts of its own.
+// TestRaces runs all races on one system. Each has hosts of its own.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	if *seed == 0 {
 		*seed = rand.Uint64()
 	}
 	t.Logf("-races.seed=%d", *seed)
+
 	s := start(t, "rack=fake:3xfpga", "names=fake:6xnic", "fit-1=fake:5xgpu", "fit-2=fake:5xgpu", "keys=fake:1xqat",
 		"retry=fake:1xaichip", "driver=fake:2xssd", "force=fake:1xfpga", "requests=fake:2xfpga")
 	t.Cleanup(func() { harness.RequireSound(t, s.Standalone) })
+
 	for name, race := range map[string]func(t *testing.T){
 		"history": s.raceHistory, "one name": s.raceForName, "what fits": s.raceForFit,
 		"one key": s.raceWithOneKey, "retry": s.raceToRetry, "driver": s.raceWithDriver,
@@ -110,9 +124,10 @@ func (s *system) atRest(t *testing.T, host string) []apiclient.Operation {
 	var ops []apiclient.Operation
 	harness.Until(t, t.Context(), "at rest", func() (err error) {
 		ops, err = apiclient.Collect(s.API.Operations(t.Context(), apiclient.OperationFilter{Hosts: []string{host}}, apiclient.Page{}))
+
 		for _, op := range ops {
 			if !op.State.Ended() {
-				return fmt.Errorf("%s %s is %s", op.Kind, op.ID, op.State)
+				return fmt.Errorf("operation %s %s is still %s", op.Kind, op.ID, op.State)
 			}
 		}
 		return err

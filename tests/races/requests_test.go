@@ -23,53 +23,63 @@ import (
 
 const requestsPath = "/v2/accelerator_requests"
 
-// The model of accelerator requests: what one provider of two handles is, and what each thing that happens to requests for
-// it does. A request is bound in one moment, in which it takes a handle; where that was cancelled it gave it back in another.
+// The model of accelerator requests describes one provider of two handles, and
+// what each action on requests does to it. A bind is one action, in which the
+// request takes a handle. A bind that was cancelled gives the handle back in a
+// second action.
 
-// place is the model's state: which requests have the provider's handles, for which instances; which binds have failed, and
-// which requests are no more. What cancelled a bind is a deletion, which found the request as its instance's and deletes it
-// although that has given back its handle before: such a request is doomed. The maps are never changed, only replaced.
-type place struct {
-	held   [handles]share
-	failed map[uuid.UUID]uuid.UUID
+// provider is the state of the model. The maps are never changed, only
+// replaced, because states binding them.
+type provider struct {
+	held   [handles]binding
+	failed map[uuid.UUID]uuid.UUID // requests whose bind has failed: the instance
+	// doomed are the requests whose bind was cancelled: the instance. A deletion
+	// has found such a request by its instance, and will delete it although the
+	// request has given its handle back by then.
 	doomed map[uuid.UUID]uuid.UUID
-	gone   map[uuid.UUID]bool
+	gone   map[uuid.UUID]bool // deleted requests
 }
 
-type share struct{ request, instance uuid.UUID }
+// binding is one handle; the zero value is a free one.
+type binding struct{ request, instance uuid.UUID }
 
-// turn is one of those moments: the input of the model.
-type turn struct {
+// arqAction is an action: the input of the model.
+type arqAction struct {
 	name              string // bind, give back, unbind, delete, delete all, look
 	provider          uuid.UUID
-	request, instance uuid.UUID // delete all names the instance only; the request is the only one that it ever had
+	request, instance uuid.UUID // delete all names only the instance, whose only request this is
 }
 
-// What a turn came to.
+// The outcomes of an action.
 const (
 	done      = "done"
-	full      = "full"      // there was no handle left
+	full      = "full"      // no handle was free
 	taken     = "taken"     // another instance has the request
 	failed    = "failed"    // a bind of the request has failed before
 	noRequest = "gone"      // there is no such request
-	cancelled = "cancelled" // it was deleted meanwhile
+	cancelled = "cancelled" // the request was deleted meanwhile
 )
 
-// result is the model's output: what it came to, or who was seen to have the handles.
+// result is the output of the model: the outcome, or the instances that have
+// the handles.
 type result struct {
 	what string
-	held []uuid.UUID // instances, of look
+	held []uuid.UUID // look: the instances
 }
 
-func (p place) find(request uuid.UUID) int {
-	return slices.IndexFunc(p.held[:], func(s share) bool { return s.request == request })
+// find returns the index of a request's handle, or -1. uuid.Nil finds a free
+// one.
+func (p provider) find(request uuid.UUID) int {
+	return slices.IndexFunc(p.held[:], func(s binding) bool { return s.request == request })
 }
 
-// loose is the place after a request's handle is free again, and how its bind ended forgotten.
-func (p place) loose(request uuid.UUID) place {
+// release returns the state after the request has given its handle back. A
+// failed bind of the request is forgotten.
+func (p provider) release(request uuid.UUID) provider {
 	if i := p.find(request); i >= 0 {
-		p.held[i] = share{}
+		p.held[i] = binding{}
 	}
+
 	if _, ok := p.failed[request]; ok {
 		p.failed = maps.Clone(p.failed)
 		delete(p.failed, request)
@@ -77,32 +87,37 @@ func (p place) loose(request uuid.UUID) place {
 	return p
 }
 
-func (p place) without(request uuid.UUID) place {
-	p = p.loose(request)
+// without returns the state after the request was deleted.
+func (p provider) without(request uuid.UUID) provider {
+	p = p.release(request)
 	p.gone = maps.Clone(p.gone)
 	p.gone[request] = true
 	return p
 }
 
-func (p place) step(in turn, out result) (bool, place) {
+// step applies an action, and returns false where its outcome is impossible.
+func (p provider) step(in arqAction, out result) (bool, provider) {
 	if out.what == noRequest {
 		return p.gone[in.request], p
 	}
 	if p.gone[in.request] {
 		return in.name == "delete all", p
 	}
+
 	at := p.find(in.request)
 	switch in.name {
 	case "bind":
 		return p.bind(in, out)
-	case "give back": // what a cancelled bind had taken
+	case "give back": // a cancelled bind returns its handle
+
 		explained := at >= 0 && p.held[at].instance == in.instance
-		p = p.loose(in.request)
+
+		p = p.release(in.request)
 		p.doomed = maps.Clone(p.doomed)
 		p.doomed[in.request] = in.instance
 		return explained, p
 	case "unbind":
-		return true, p.loose(in.request)
+		return true, p.release(in.request)
 	case "delete":
 		return true, p.without(in.request)
 	case "delete all":
@@ -121,9 +136,11 @@ func (p place) step(in turn, out result) (bool, place) {
 	}
 }
 
-func (p place) bind(in turn, out result) (bool, place) {
+// bind applies a bind.
+func (p provider) bind(in arqAction, out result) (bool, provider) {
 	at, free := p.find(in.request), p.find(uuid.Nil)
 	_, hasFailed := p.failed[in.request]
+
 	switch {
 	case out.what == failed:
 		return hasFailed, p
@@ -135,132 +152,150 @@ func (p place) bind(in turn, out result) (bool, place) {
 		p.failed = maps.Clone(p.failed)
 		p.failed[in.request] = in.instance
 		return at < 0 && free < 0, p
-	case at >= 0: // the same again
+	case at >= 0: // it is bound in this way already
 		return p.held[at].instance == in.instance, p
 	case free < 0:
 		return false, p
 	}
-	p.held[free] = share{in.request, in.instance}
+
+	p.held[free] = binding{in.request, in.instance}
 	return true, p
 }
 
-func placeModel() porcupine.Model {
+// requestModel returns the model of all providers.
+func requestModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any {
-			return place{gone: map[uuid.UUID]bool{}, failed: map[uuid.UUID]uuid.UUID{}, doomed: map[uuid.UUID]uuid.UUID{}}
+			return provider{gone: map[uuid.UUID]bool{}, failed: map[uuid.UUID]uuid.UUID{}, doomed: map[uuid.UUID]uuid.UUID{}}
 		},
 		Step: func(state, in, out any) (bool, any) {
-			return state.(place).step(in.(turn), out.(result))
+			return state.(provider).step(in.(arqAction), out.(result))
 		},
 		Equal: func(a, b any) bool {
-			x, y := a.(place), b.(place)
+			x, y := a.(provider), b.(provider)
 			return x.held == y.held && maps.Equal(x.gone, y.gone) && maps.Equal(x.failed, y.failed) && maps.Equal(x.doomed, y.doomed)
 		},
 		Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 			of := map[uuid.UUID][]porcupine.Operation{}
 			for _, o := range all {
-				id := o.Input.(turn).provider
+				id := o.Input.(arqAction).provider
 				of[id] = append(of[id], o)
 			}
 			return slices.Collect(maps.Values(of))
 		},
 		DescribeOperation: func(in, out any) string {
-			t, r := in.(turn), out.(result)
+			t, r := in.(arqAction), out.(result)
 			return fmt.Sprintf("%s request %.8s instance %.8s: %s %.8s", t.name, t.request, t.instance, r.what, r.held)
 		},
 	}
 }
 
-// asker makes accelerator requests, and has them bound, unbound and deleted as Nova does, one after the other.
-type asker struct {
-	t      *testing.T
-	number int
-	random *rand.Rand
-	doors  []door
-	began  time.Time
-	at     apiclient.Accelerator
+// novaClient creates, binds, unbinds and deletes accelerator requests as Nova
+// does.
+type novaClient struct {
+	t         *testing.T
+	number    int
+	random    *rand.Rand
+	endpoints []endpoint
+	began     time.Time
+	at        apiclient.Accelerator
 
-	mu     sync.Mutex
-	turns  []porcupine.Operation
-	shared *shared
+	mu         sync.Mutex // guards arqActions
+	arqActions []porcupine.Operation
+	shared     *shared
 }
 
-// shared are requests of a provider for which several askers race.
+// shared holds the requests of a provider on which several novaClients work.
 type shared struct {
-	mu  sync.Mutex
+	mu  sync.Mutex // guards ids
 	ids []uuid.UUID
 }
 
-// raceOfRequests: many instances have requests bound, unbound and deleted on few handles, through three processes, some of
-// them the same requests. There is an order of all that in which each handle has one holder at most, each winner of a request
-// is the only one, and nobody is refused while a handle is free.
+// raceOfRequests binds, unbinds and deletes the requests of many instances on
+// few handles, through three API processes, and lets them compete for some
+// requests. There must be an order of all actions in which a handle has at most
+// one holder, a request has one winner, and nobody is refused while a handle is
+// free.
 func (s *system) raceOfRequests(t *testing.T) {
 	t.Helper()
+
 	found := s.park(t, "requests", "2xfpga", handles)
 	for i := range found {
 		_, err := s.API.MakeReady(t.Context(), found[i].UUID)
 		require.NoError(t, err)
 	}
-	made := s.doors[0].send(t, time.Now(), ask{method: http.MethodPost, path: "/v2/device_profiles", body: []any{
+
+	made := s.endpoints[0].send(t, time.Now(), httpRequest{method: http.MethodPost, path: "/v2/device_profiles", body: []any{
 		map[string]any{"name": "one", "groups": []any{map[string]string{"resources:FPGA": "1"}}},
 	}})
 	require.Equal(t, http.StatusCreated, made.status, "%s", made.text)
+
 	var (
-		all    sync.WaitGroup
-		began  = time.Now()
-		askers []*asker
-		each   = []*shared{{}, {}}
-		budget = newBudget(*operations / 4)
+		all         sync.WaitGroup
+		began       = time.Now()
+		novaClients []*novaClient
+		each        = []*shared{{}, {}}
+		budget      = newBudget(*operations / 4)
 	)
+
 	for n := range *clients / 2 {
-		a := &asker{
-			t: t, number: n, random: rand.New(rand.NewPCG(*seed, uint64(n))), doors: s.doors, began: began, at: found[n%2], shared: each[n%2],
+		a := &novaClient{
+			t: t, number: n, random: rand.New(rand.NewPCG(*seed, uint64(n))), endpoints: s.endpoints, began: began, at: found[n%2], shared: each[n%2],
 		}
-		askers = append(askers, a)
+		novaClients = append(novaClients, a)
 		all.Go(func() { a.run(budget) })
 	}
+
 	all.Wait()
 	require.False(t, t.Failed())
-	var turns []porcupine.Operation
+
+	var arqActions []porcupine.Operation
 	tally := map[string]int{}
-	for _, a := range askers {
-		turns = append(turns, a.turns...)
+	for _, a := range novaClients {
+		arqActions = append(arqActions, a.arqActions...)
 	}
-	for _, o := range turns {
-		tally[o.Input.(turn).name+" "+o.Output.(result).what]++
+	for _, o := range arqActions {
+		tally[o.Input.(arqAction).name+" "+o.Output.(result).what]++
 	}
-	t.Logf("%d turns in %s: %v", len(turns), within(time.Since(began)), tally)
+
+	t.Logf("%d actions in %s: %v", len(arqActions), within(time.Since(began)), tally)
 	for _, name := range []string{"bind done", "bind full", "bind taken", "unbind done", "delete done", "delete all done"} {
-		require.Positive(t, tally[name], "no race: %s", name)
+		require.Positive(t, tally[name], "the outcome %q never occurred, so there was no race", name)
 	}
-	result, info := porcupine.CheckOperationsVerbose(placeModel(), turns, decideLimit)
+
+	result, info := porcupine.CheckOperationsVerbose(requestModel(), arqActions, decideLimit)
 	if result != porcupine.Ok {
-		require.Equal(t, porcupine.Ok, result, "no order of what was answered explains it: %s", stuck(placeModel(), info, turns))
+		require.Equal(t, porcupine.Ok, result, "no order of the requests explains the answers: %s", stuck(requestModel(), info, arqActions))
 	}
+
 	s.requireNoneLeft(t, found)
 }
 
-// requireNoneLeft deletes what requests there are, and then nobody has a handle.
+// requireNoneLeft deletes all requests, and asserts that nobody has a handle
+// then.
 func (s *system) requireNoneLeft(t *testing.T, at []apiclient.Accelerator) {
 	t.Helper()
 	var list struct{ ARQs []struct{ UUID string } }
-	a := s.doors[0].send(t, time.Now(), ask{method: http.MethodGet, path: requestsPath})
+	a := s.endpoints[0].send(t, time.Now(), httpRequest{method: http.MethodGet, path: requestsPath})
 	a.decode(t, &list)
+
 	for _, arq := range list.ARQs {
-		require.Equal(t, http.StatusNoContent, s.doors[0].send(t, time.Now(), ask{method: http.MethodDelete, path: requestsPath + "?arqs=" + arq.UUID}).status)
+		require.Equal(t, http.StatusNoContent, s.endpoints[0].send(t, time.Now(), httpRequest{method: http.MethodDelete, path: requestsPath + "?arqs=" + arq.UUID}).status)
 	}
+
 	harness.Until(t, t.Context(), "free", func() error {
 		for i := range at {
 			now, _, err := s.API.Accelerator(t.Context(), at[i].UUID)
 			if err != nil || len(now.Holders) > 0 {
-				return fmt.Errorf("%s is held by %v: %w", now.Name, now.Holders, err)
+				return fmt.Errorf("%s is still held by %v: %w", now.Name, now.Holders, err)
 			}
 		}
 		return nil
 	})
 }
 
-func (a *asker) run(budget <-chan struct{}) {
+// run acts until the budget is used up.
+func (a *novaClient) run(budget <-chan struct{}) {
 	for range budget {
 		if a.t.Failed() {
 			return
@@ -276,23 +311,27 @@ func (a *asker) run(budget <-chan struct{}) {
 	}
 }
 
-// live is the life of an instance with a request of its own.
-func (a *asker) live() {
+// live creates, binds, perhaps unbinds and deletes the request of a new
+// instance.
+func (a *novaClient) live() {
 	request, instance := a.make(), uuid.New()
-	all := 1 + a.random.IntN(2) // the same twice at once, through two processes
+
+	all := 1 + a.random.IntN(2) // 2: the same bind at the same time through two processes
 	var both sync.WaitGroup
-	first := a.random.IntN(len(a.doors))
+
+	first := a.random.IntN(len(a.endpoints))
 	for i := range all {
-		both.Go(func() { a.bind(a.doors[(first+i)%len(a.doors)], request, instance) })
+		both.Go(func() { a.bind(a.endpoints[(first+i)%len(a.endpoints)], request, instance) })
 	}
-	if a.random.IntN(5) > 0 { // else it is deleted while it is bound
+	if a.random.IntN(5) > 0 { // otherwise it is deleted during the bind
 		both.Wait()
 	}
+
 	switch a.random.IntN(3) {
 	case 0:
 		a.unbind(request)
 		both.Wait()
-		a.bind(a.door(), request, instance)
+		a.bind(a.endpoint(), request, instance)
 		a.deleteAll(request, instance)
 	case 1:
 		a.deleteAll(request, instance)
@@ -300,103 +339,118 @@ func (a *asker) live() {
 		a.delete(request)
 	}
 	both.Wait()
-	a.deleteAll(request, instance) // it may have been bound after
+
+	a.deleteAll(request, instance) // it may have been bound after the deletion of its instance's requests
 }
 
-// contest does something with a request that others have, too, for an instance of its own.
-func (a *asker) contest() {
+// contest binds a shared request to a new instance, or unbinds or deletes it.
+func (a *novaClient) contest() {
 	a.shared.mu.Lock()
 	if len(a.shared.ids) < 2 {
 		a.shared.ids = append(a.shared.ids, a.make())
 	}
+
 	at := a.random.IntN(len(a.shared.ids))
 	request := a.shared.ids[at]
+
 	drop := a.random.IntN(6) == 0
 	if drop {
 		a.shared.ids = slices.Delete(slices.Clone(a.shared.ids), at, at+1)
 	}
 	a.shared.mu.Unlock()
+
 	switch {
 	case drop:
 		a.delete(request)
 	case a.random.IntN(3) == 0:
 		a.unbind(request)
 	default:
-		a.bind(a.door(), request, uuid.New())
+		a.bind(a.endpoint(), request, uuid.New())
 	}
 }
 
-func (a *asker) door() door { return a.doors[a.random.IntN(len(a.doors))] }
+// endpoint returns a random API process.
+func (a *novaClient) endpoint() endpoint { return a.endpoints[a.random.IntN(len(a.endpoints))] }
 
-func (a *asker) make() uuid.UUID {
-	answer := a.door().send(a.t, a.began, ask{method: http.MethodPost, path: requestsPath, body: map[string]string{"device_profile_name": "one"}})
+// make creates a request.
+func (a *novaClient) make() uuid.UUID {
+	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodPost, path: requestsPath, body: map[string]string{"device_profile_name": "one"}})
+
 	var made struct{ ARQs []struct{ UUID uuid.UUID } }
 	answer.decode(a.t, &made)
+
 	if len(made.ARQs) != 1 {
-		a.t.Errorf("a request is answered %d: %s", answer.status, answer.text)
+		a.t.Errorf("the creation of a request is answered %d: %s", answer.status, answer.text)
 		return uuid.New()
 	}
 	return made.ARQs[0].UUID
 }
 
-// note keeps a turn.
-func (a *asker) note(in turn, out result, answer answer) {
+// note records an action.
+func (a *novaClient) note(in arqAction, out result, answer answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	in.provider = a.at.ProviderUUID
-	a.turns = append(a.turns, porcupine.Operation{ClientId: a.number, Input: in, Output: out, Call: int64(answer.call), Return: int64(answer.ret)})
+	a.arqActions = append(a.arqActions, porcupine.Operation{ClientId: a.number, Input: in, Output: out, Call: int64(answer.call), Return: int64(answer.ret)})
 }
 
-func (a *asker) bind(d door, request, instance uuid.UUID) {
-	answer := d.send(a.t, a.began, ask{method: http.MethodPatch, path: requestsPath, body: map[uuid.UUID]any{request: []map[string]string{
+// bind binds a request to an instance.
+func (a *novaClient) bind(d endpoint, request, instance uuid.UUID) {
+	answer := d.send(a.t, a.began, httpRequest{method: http.MethodPatch, path: requestsPath, body: map[uuid.UUID]any{request: []map[string]string{
 		{"op": "add", "path": "/hostname", "value": a.at.Host},
 		{"op": "add", "path": "/device_rp_uuid", "value": a.at.ProviderUUID.String()},
 		{"op": "add", "path": "/instance_uuid", "value": instance.String()},
 	}}})
-	in := turn{name: "bind", request: request, instance: instance}
+
+	in := arqAction{name: "bind", request: request, instance: instance}
 	switch {
 	case answer.status == http.StatusAccepted:
 		a.note(in, result{what: done}, answer)
-	case said(answer, http.StatusNotFound, "no free attach handle"):
+	case isRefusal(answer, http.StatusNotFound, "no free attach handle"):
 		a.note(in, result{what: full}, answer)
 	case answer.status == http.StatusNotFound:
 		a.note(in, result{what: noRequest}, answer)
-	case said(answer, http.StatusConflict, "is BindFailed and cannot be bound"):
+	case isRefusal(answer, http.StatusConflict, "is BindFailed and cannot be bound"):
 		a.note(in, result{what: failed}, answer)
-	case said(answer, http.StatusConflict, "is Bound and cannot be bound"):
+	case isRefusal(answer, http.StatusConflict, "is Bound and cannot be bound"):
 		a.note(in, result{what: taken}, answer)
-	case said(answer, http.StatusConflict, "cancelled"):
+	case isRefusal(answer, http.StatusConflict, "cancelled"):
 		a.note(in, result{what: done}, answer)
-		a.note(turn{name: "give back", request: request, instance: instance}, result{what: cancelled}, answer)
+		a.note(arqAction{name: "give back", request: request, instance: instance}, result{what: cancelled}, answer)
 	default:
 		a.t.Errorf("a bind is answered %d: %s", answer.status, answer.text)
 	}
 }
 
-// said says that the answer is such a refusal; those of /v2 have no kind.
-func said(a answer, status int, text string) bool {
+// isRefusal reports whether the answer is this refusal. It compares texts
+// because the answers of /v2 have no error kind.
+func isRefusal(a answer, status int, text string) bool {
 	return a.status == status && strings.Contains(string(a.text), text)
 }
 
-func (a *asker) unbind(request uuid.UUID) {
-	answer := a.door().send(a.t, a.began, ask{method: http.MethodPatch, path: requestsPath, body: map[uuid.UUID]any{request: []map[string]string{
+// unbind unbinds a request.
+func (a *novaClient) unbind(request uuid.UUID) {
+	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodPatch, path: requestsPath, body: map[uuid.UUID]any{request: []map[string]string{
 		{"op": "remove", "path": "/hostname"}, {"op": "remove", "path": "/device_rp_uuid"}, {"op": "remove", "path": "/instance_uuid"},
 	}}})
-	in := turn{name: "unbind", request: request}
+
+	in := arqAction{name: "unbind", request: request}
 	switch {
 	case answer.status == http.StatusAccepted:
 		a.note(in, result{what: done}, answer)
 	case answer.status == http.StatusNotFound:
 		a.note(in, result{what: noRequest}, answer)
-	case said(answer, http.StatusConflict, "cancelled"): // it was deleted, and nothing came of this
+	case isRefusal(answer, http.StatusConflict, "cancelled"): // it was deleted meanwhile, and the unbind changed nothing
 	default:
 		a.t.Errorf("an unbind is answered %d: %s", answer.status, answer.text)
 	}
 }
 
-func (a *asker) delete(request uuid.UUID) {
-	answer := a.door().send(a.t, a.began, ask{method: http.MethodDelete, path: requestsPath + "?arqs=" + request.String()})
-	in := turn{name: "delete", request: request}
+// delete deletes a request by its UUID.
+func (a *novaClient) delete(request uuid.UUID) {
+	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodDelete, path: requestsPath + "?arqs=" + request.String()})
+
+	in := arqAction{name: "delete", request: request}
 	switch answer.status {
 	case http.StatusNoContent:
 		a.note(in, result{what: done}, answer)
@@ -407,29 +461,35 @@ func (a *asker) delete(request uuid.UUID) {
 	}
 }
 
-func (a *asker) deleteAll(request, instance uuid.UUID) {
-	answer := a.door().send(a.t, a.began, ask{method: http.MethodDelete, path: requestsPath + "?instance=" + instance.String()})
+// deleteAll deletes the requests of an instance.
+func (a *novaClient) deleteAll(request, instance uuid.UUID) {
+	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodDelete, path: requestsPath + "?instance=" + instance.String()})
+
 	if answer.status != http.StatusNoContent {
 		a.t.Errorf("a deletion is answered %d: %s", answer.status, answer.text)
 	}
-	a.note(turn{name: "delete all", request: request, instance: instance}, result{what: done}, answer)
+
+	a.note(arqAction{name: "delete all", request: request, instance: instance}, result{what: done}, answer)
 }
 
-// look sees who has the handles.
-func (a *asker) look() {
-	answer := a.door().send(a.t, a.began, ask{method: http.MethodGet, path: path(a.at.UUID)})
+// look records who holds the handles.
+func (a *novaClient) look() {
+	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodGet, path: path(a.at.UUID)})
+
 	var shown struct {
 		Handles []cyborg.AttachHandle `json:"attach_handles"`
 	}
 	if err := json.Unmarshal(answer.text, &shown); err != nil || answer.status != http.StatusOK {
-		a.t.Errorf("an accelerator is shown as %d: %s", answer.status, answer.text)
+		a.t.Errorf("a read of the accelerator is answered %d: %s", answer.status, answer.text)
 		return
 	}
+
 	var held []uuid.UUID
 	for _, h := range shown.Handles {
 		if h.Holder != nil {
 			held = append(held, uuid.MustParse(h.Holder.ID))
 		}
 	}
-	a.note(turn{name: "look"}, result{held: held}, answer)
+
+	a.note(arqAction{name: "look"}, result{held: held}, answer)
 }

@@ -17,43 +17,51 @@ import (
 
 func TestMain(m *testing.M) { postgrestest.Main(m) }
 
-// The checker finds what a defect in the ends of requests would leave behind, and nothing where there is none.
+// TestCheckerFindsMisfits checks the checker: it finds the inconsistencies that
+// defects in binds would leave behind, and none in sound records.
 func TestCheckerFindsMisfits(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
 		return err
 	})
+
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close(context.Background())) })
+
 	bindOne(t, url)
-	require.NoError(t, misfits(t.Context(), conn))
+	require.NoError(t, findInconsistency(t.Context(), conn))
+
 	for _, wrong := range []struct{ what, sql string }{
 		{"its handle is not the instance's", "UPDATE attach_handles SET holder_id = gen_random_uuid() WHERE holder_kind IS NOT NULL"},
 		{"is on another provider", "UPDATE arqs SET provider_uuid = gen_random_uuid()"},
-		{"was given away by a bind, and no request has it", "DELETE FROM arqs"},
+		{"was given to an instance by a bind, but no request has it", "DELETE FROM arqs"},
 		{"is held by an instance", `
 			WITH gone AS (DELETE FROM arqs)
 			UPDATE attach_handles SET operation_id = (SELECT id FROM operations WHERE kind <> 'bind') WHERE holder_kind IS NOT NULL`},
-		{"of which Nova was not told", "UPDATE operations SET notification_pending = true WHERE kind = 'bind'"},
+		{"of which Nova was not notified", "UPDATE operations SET notification_pending = true WHERE kind = 'bind'"},
 		{"was lost when its host booted", "UPDATE arqs SET lost_at = now(), lost_boot = 'b'"},
 	} {
 		tx, err := conn.Begin(t.Context())
 		require.NoError(t, err)
+
 		_, err = tx.Exec(t.Context(), wrong.sql)
 		require.NoError(t, err, wrong.sql)
-		require.ErrorContains(t, misfits(t.Context(), tx), wrong.what)
+
+		require.ErrorContains(t, findInconsistency(t.Context(), tx), wrong.what)
 		require.NoError(t, tx.Rollback(t.Context()))
 	}
 }
 
-// bindOne records a host with an accelerator that is bound to an instance, of which Nova was told.
+// bindOne records a host with an accelerator that is bound to an instance. Nova
+// was notified of the bind.
 func bindOne(t *testing.T, url string) {
 	t.Helper()
 	store, err := db.Open(t.Context(), url, db.Options{}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer store.Close()
+
 	content := cyborg.Content{
 		Backends: []cyborg.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: []cyborg.DeviceReport{{
@@ -68,10 +76,12 @@ func bindOne(t *testing.T, url string) {
 		}},
 		Attachments: []cyborg.Attachment{},
 	}
+
 	_, err = store.MergeReports(t.Context(), []cyborg.Report{{
 		Host: "h1", BootID: "b", AgentVersion: "1", Sequence: 1, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(t, err)
+
 	alice := cyborg.Actor{Name: "alice"}
 	operate := func(a db.Admission) uuid.UUID {
 		a.ID, a.Actor = uuid.New(), alice
@@ -82,25 +92,32 @@ func bindOne(t *testing.T, url string) {
 		require.NoError(t, store.End(t.Context(), cyborg.Outcome{Operation: a.ID, State: cyborg.OperationSucceeded}))
 		return a.ID
 	}
+
 	found, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	operate(db.Admission{Request: cyborg.ProvisionRequest{Accelerator: found[0].UUID}})
+
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `INSERT INTO device_profiles (name, groups) VALUES ('one', '[{"resources:FPGA": "1"}]')`)
 	require.NoError(t, err)
 	require.NoError(t, conn.Close(t.Context()))
+
 	arqs, err := store.CreateARQs(t.Context(), "one", alice)
 	require.NoError(t, err)
+
 	bind := operate(db.Admission{Request: cyborg.BindRequest{
 		Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}, Within: time.Minute,
 		ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: found[0].ProviderUUID}},
 	}})
+
 	require.NoError(t, store.MarkNovaNotified(t.Context(), bind))
 }
 
-// It also finds an instance that was rebooted too often, and one that should have been.
+// TestCheckerFindsReboots checks that the checker finds an instance that was
+// rebooted too often, and one that was not rebooted although it should have
+// been.
 func TestCheckerFindsReboots(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -108,14 +125,14 @@ func TestCheckerFindsReboots(t *testing.T) {
 		reboots int
 		wrong   bool
 	}{
-		{binding{boots: 1, struck: true}, 1, false},
-		{binding{boots: 1, struck: true}, 2, true},
-		{binding{boots: 1, struck: true}, 0, true},
-		{binding{boots: 1}, 0, false}, // it was bound after that
+		{binding{boots: 1, bootedWhileBound: true}, 1, false},
+		{binding{boots: 1, bootedWhileBound: true}, 2, true},
+		{binding{boots: 1, bootedWhileBound: true}, 0, true},
+		{binding{boots: 1}, 0, false}, // it was bound after the boot
 		{binding{}, 1, true},
 	} {
 		l := ledger{bindings: []*binding{&test.binding}}
-		err := l.unrescued(func(uuid.UUID) int { return test.reboots })
-		require.Equal(t, test.wrong, err != nil, "%+v, %d: %v", test.binding, test.reboots, err)
+		err := l.checkReboots(func(uuid.UUID) int { return test.reboots })
+		require.Equal(t, test.wrong, err != nil, "binding %+v with %d reboots: %v", test.binding, test.reboots, err)
 	}
 }

@@ -17,35 +17,37 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// door is one API process. Requests go through it as they are: nothing is tried again unseen.
-type door struct {
+// endpoint is one API process. It sends each request once: a repetition would
+// hide an outcome.
+type endpoint struct {
 	url  string
 	http *http.Client
 }
 
-// ask is a request.
-type ask struct {
+// httpRequest is an HTTP request.
+type httpRequest struct {
 	method, path string
 	body         any
 	key          string // Idempotency-Key
-	async        bool
-	wait         bool // of an operation's GET: until it has ended
+	async        bool   // Prefer: respond-async
+	wait         bool   // GET of an operation: wait until it has ended
 	ifMatch      string
 }
 
-// answer is what a request was answered, and when.
+// answer is the answer to a request, with the times of call and return since
+// the start of the race.
 type answer struct {
 	status    int
-	operation uuid.UUID // the request's own
+	operation uuid.UUID // the operation of the request, where it has one
 	etag      string    // without its quotes
 	location  string
 	requestID string
 	text      []byte
-	problem   web.Problem // where the status is one of an error
+	problem   web.Problem // where the status is an error
 	call, ret time.Duration
 }
 
-// unknown says that the request may or may not have done what it asked for.
+// unknown reports whether the answer leaves open if the request took effect.
 func (a answer) unknown() bool {
 	switch a.status {
 	case 0, http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -54,18 +56,20 @@ func (a answer) unknown() bool {
 	return false
 }
 
-// ended says that the answer tells how the request's operation ended.
+// ended reports whether the answer is the end of the request's operation.
 func (a answer) ended() bool { return a.operation != uuid.Nil && a.status != http.StatusAccepted }
 
+// decode decodes the body of the answer.
 func (a answer) decode(t *testing.T, out any) {
 	t.Helper()
 	if err := json.Unmarshal(a.text, out); err != nil {
-		t.Errorf("%d %s: %v", a.status, a.text, err)
+		t.Errorf("the answer %d %s cannot be decoded: %v", a.status, a.text, err)
 	}
 }
 
-// send sends the request once. What cannot be in any race is an error of the test.
-func (d door) send(t *testing.T, began time.Time, r ask) answer {
+// send sends the request once. A broken connection and an internal error fail
+// the test, because no race may cause them.
+func (d endpoint) send(t *testing.T, began time.Time, r httpRequest) answer {
 	t.Helper()
 	var body io.Reader
 	if r.body != nil {
@@ -75,14 +79,17 @@ func (d door) send(t *testing.T, began time.Time, r ask) answer {
 		}
 		body = bytes.NewReader(text)
 	}
+
 	request, err := http.NewRequestWithContext(t.Context(), r.method, d.url+r.path, body)
 	if err != nil {
 		t.Error(err)
 		return answer{}
 	}
+
 	if r.body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
+
 	for name, value := range map[string]string{
 		"Idempotency-Key": r.key, "If-Match": r.ifMatch, "Prefer": r.prefer(),
 	} {
@@ -90,17 +97,21 @@ func (d door) send(t *testing.T, began time.Time, r ask) answer {
 			request.Header.Set(name, value)
 		}
 	}
+
 	out := answer{call: time.Since(began)}
 	response, err := d.http.Do(request)
 	if err == nil {
 		defer response.Body.Close()
 		out.text, err = io.ReadAll(response.Body)
 	}
+
 	out.ret = time.Since(began)
+
 	if err != nil {
 		t.Errorf("%s %s: %v", r.method, r.path, err)
 		return out
 	}
+
 	out.status = response.StatusCode
 	out.etag = strings.Trim(response.Header.Get("ETag"), `"`)
 	out.requestID = response.Header.Get(web.RequestIDHeader)
@@ -108,16 +119,20 @@ func (d door) send(t *testing.T, began time.Time, r ask) answer {
 	if own := response.Header.Get(v1.OperationHeader); own != "" {
 		out.operation = uuid.MustParse(own)
 	}
+
 	if out.status >= http.StatusBadRequest {
 		out.decode(t, &out.problem)
 	}
+
 	if out.status == http.StatusInternalServerError || out.problem.Kind == cyborg.ErrInternal {
 		t.Errorf("%s %s answers %d: %s", r.method, r.path, out.status, out.text)
 	}
+
 	return out
 }
 
-func (r ask) prefer() string {
+// prefer returns the value of the header Prefer.
+func (r httpRequest) prefer() string {
 	switch {
 	case r.async:
 		return "respond-async"
@@ -127,7 +142,8 @@ func (r ask) prefer() string {
 	return ""
 }
 
-func (r ask) String() string {
-	body, _ := json.Marshal(r.body) // a test's own map
+// String describes the request in failure messages.
+func (r httpRequest) String() string {
+	body, _ := json.Marshal(r.body) // it was encoded before
 	return fmt.Sprintf("%s %s %s", r.method, r.path, body)
 }

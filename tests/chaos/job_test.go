@@ -1,0 +1,169 @@
+package chaos_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// job is a piece of work with its accelerator and its request.
+type job struct {
+	work
+
+	request   request
+	contender request  // of the other holder, where there is one
+	binding   *binding // the accelerator requests, where the work is about them
+	host      string
+	card      string // identity of the card whose step is held
+
+	earlier uuid.UUID // the newest operation of its kind on its accelerator before it begins
+
+	asked chan struct{} // closed when its request is being sent
+	letGo func()        // ends the hold on its step; further calls do nothing
+}
+
+// holderOf returns the holder that a number of the schedule stands for.
+func holderOf(host string, n int) cyborg.Holder {
+	switch n {
+	case 0:
+		return cyborg.Holder{Kind: cyborg.HolderHost, ID: host}
+	case 1, 2:
+		return cyborg.Holder{Kind: cyborg.HolderInstance, ID: fmt.Sprintf("5f5f5f5f-0000-4000-8000-00000000000%d", n)}
+	default:
+		return cyborg.Holder{Kind: cyborg.HolderService, ID: fmt.Sprintf("service-%d", n)}
+	}
+}
+
+// prepare finds the accelerator of a piece of work, and brings it into the
+// state in which the work is allowed.
+func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
+	j := &job{work: w, host: hostName(w.host), asked: make(chan struct{}), letGo: func() {}}
+	if w.kind == cyborg.OperationConfigure {
+		return j, d.prepareConfigure(ctx, j)
+	}
+
+	if w.kind == cyborg.OperationWhitelist {
+		return j, d.prepareWhitelist(ctx, j)
+	}
+
+	accelerator, err := d.find(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+
+	if w.kind != cyborg.OperationProvision {
+		if accelerator, err = d.makeReady(ctx, accelerator); err != nil {
+			return nil, err
+		}
+	}
+
+	id, holder := accelerator.UUID, holderOf(j.host, w.holder)
+	holds := slices.Contains(accelerator.Holders, holder)
+	j.request = request{kind: w.kind, accelerator: id, api: w.api, async: w.async}
+
+	if w.ofRequests() {
+		return j, d.prepareRequests(ctx, j, accelerator)
+	}
+
+	switch w.kind {
+	case cyborg.OperationProvision:
+		j.request.what = "make ready"
+		j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.MakeReady(ctx, id, options...)
+		}
+	case cyborg.OperationProgram:
+		if err := d.free(ctx, accelerator); err != nil {
+			return nil, err
+		}
+
+		image, err := d.c.Image(j.host, fmt.Sprintf("image-%d", d.serial()), fake.MakeImage("FPGA", "f-"+id.String(), []byte(uuid.NewString())))
+		if err != nil {
+			return nil, err
+		}
+
+		j.request.what = "program"
+		j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.Program(ctx, id, cyborg.Image{Source: image}, options...)
+		}
+	case cyborg.OperationRetire:
+		if err := d.free(ctx, accelerator); err != nil {
+			return nil, err
+		}
+
+		retire := d.retire(id)
+		j.request.what, j.request.send = retire.what, retire.send
+	case cyborg.OperationAttach:
+		if holds || noneFree(accelerator) {
+			if err := d.free(ctx, accelerator); err != nil {
+				return nil, err
+			}
+		}
+
+		j.request = d.attach(id, holder, w.api, w.async)
+		if w.contender >= 0 {
+			j.contender = d.attach(id, holderOf(j.host, w.contender), 1-w.api, true)
+		}
+	case cyborg.OperationDetach:
+		if !holds {
+			if noneFree(accelerator) {
+				if err := d.free(ctx, accelerator); err != nil {
+					return nil, err
+				}
+			}
+			if err := d.mustDo(ctx, d.attach(id, holder, w.api, false)); err != nil {
+				return nil, err
+			}
+		}
+
+		j.request = d.detach(id, holder, w.api, w.async)
+		if w.force {
+			j.request.what = "detach by force"
+			j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+				return c.ForceDetach(ctx, id, holder, options...)
+			}
+		}
+	}
+
+	return j, nil
+}
+
+// noneFree reports whether no handle is free. One holder may have several.
+func noneFree(a apiclient.Accelerator) bool {
+	return !slices.ContainsFunc(a.Handles, func(h cyborg.AttachHandle) bool { return h.Holder == nil })
+}
+
+// attach returns the request for an attach.
+func (d *driver) attach(id uuid.UUID, holder cyborg.Holder, api int, async bool) request {
+	return request{
+		what: "attach", kind: cyborg.OperationAttach, accelerator: id, holder: holder, api: api, async: async,
+		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.Attach(ctx, id, holder, options...)
+		},
+	}
+}
+
+// retire returns the request for a retire.
+func (d *driver) retire(id uuid.UUID) request {
+	return request{
+		what: "retire", kind: cyborg.OperationRetire, accelerator: id,
+		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.Retire(ctx, id, options...)
+		},
+	}
+}
+
+// detach returns the request for a detach.
+func (d *driver) detach(id uuid.UUID, holder cyborg.Holder, api int, async bool) request {
+	return request{
+		what: "detach", kind: cyborg.OperationDetach, accelerator: id, holder: holder, api: api, async: async,
+		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.Detach(ctx, id, holder, options...)
+		},
+	}
+}

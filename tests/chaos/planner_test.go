@@ -1,0 +1,320 @@
+package chaos_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// cell is one combination of the systematic matrix: a step of an operation with
+// a kind of process or a service, and with a fault.
+type cell struct {
+	stage     stage
+	node      harness.NodeKind
+	service   string
+	faultKind faultKind
+}
+
+// matrix returns all combinations of steps, processes and their faults.
+func matrix() []cell {
+	var cells []cell
+
+	for _, stage := range stageTable {
+		for _, node := range nodeKinds() {
+			for _, faultKind := range processFaults() {
+				cells = append(cells, cell{stage: stage, node: node, faultKind: faultKind})
+			}
+		}
+	}
+
+	return cells
+}
+
+// serviceMatrix returns all combinations of steps, the services that they use,
+// and their faults. They kill nothing.
+func serviceMatrix() []cell {
+	var cells []cell
+
+	for _, stage := range stageTable {
+		for _, service := range servicesOf(stage) {
+			for _, faultKind := range serviceFaults() {
+				cells = append(cells, cell{stage: stage, service: service, faultKind: faultKind})
+			}
+		}
+	}
+
+	return cells
+}
+
+// servicesOf returns the services that a stage uses.
+func servicesOf(s stage) []string {
+	switch {
+	case s.kind == cyborg.OperationBind && s.step != "":
+		return services()
+	case s.kind == cyborg.OperationBind:
+		return []string{keystone, nova}
+	case s.kind == cyborg.OperationUnbind:
+		return []string{keystone, placement}
+	case s.kind == kindDelete:
+		return []string{keystone}
+	case s.kind == cyborg.OperationRescue:
+		return []string{nova}
+	case s.kind == cyborg.OperationProgram && s.step == fake.StepProgram, s.kind == cyborg.OperationRetire:
+		return []string{placement}
+	}
+	return nil
+}
+
+// newSchedule plans rounds until this many kills are planned. A round with
+// cells of the matrix, until these are used up, and a random round alternate.
+// Only wanted faults occur.
+func newSchedule(seed uint64, kills int, wanted []faultKind) schedule {
+	random := rand.New(rand.NewPCG(seed, 0))
+	s := schedule{seed: seed, wanted: kills, faultKinds: wanted}
+	p := planner{random: random, wanted: wanted}
+
+	unwanted := func(c cell) bool { return !p.wants(c.faultKind) }
+	cells, others := slices.DeleteFunc(matrix(), unwanted), slices.DeleteFunc(serviceMatrix(), unwanted)
+
+	for _, shuffled := range [][]cell{cells, others} {
+		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	}
+
+	if !p.wants(kill) && !p.wants(reboot) { // without kills to count, the matrix ends the schedule
+		kills, s.wanted = 0, 0
+	}
+
+	for planned := 0; planned < kills || kills == 0 && len(cells)+len(others) > 0; {
+		var r round
+		if len(s.rounds)%2 == 0 && len(cells)+len(others) > 0 {
+			n, m := min(6, len(cells)), min(3, len(others))
+			r = p.matrixRound(slices.Concat(cells[:n], others[:m]))
+			cells, others = cells[n:], others[m:]
+		} else {
+			r = p.randomRound()
+		}
+
+		s.rounds = append(s.rounds, r)
+		for _, f := range r.faults {
+			planned += f.kills()
+		}
+	}
+	return s
+}
+
+// longer returns the same schedule with more rounds after it, for this many
+// more kills.
+func (s schedule) longer(kills int) schedule {
+	out := newSchedule(s.seed, s.kills()+kills, s.faultKinds)
+	out.wanted = s.wanted
+	return out
+}
+
+// planner draws the work and the faults of a schedule.
+type planner struct {
+	random *rand.Rand
+	wanted []faultKind
+}
+
+// wants reports whether a kind of fault may occur.
+func (p *planner) wants(m faultKind) bool { return slices.Contains(p.wanted, m) }
+
+// chance returns true with the given probability in percent.
+func (p *planner) chance(percent int) bool { return p.random.IntN(100) < percent }
+
+// between draws a duration, in whole milliseconds.
+func (p *planner) between(least, most time.Duration) time.Duration {
+	return (least + time.Duration(p.random.Int64N(int64(most-least)))).Round(time.Millisecond)
+}
+
+// pick draws one element.
+func pick[T any](p *planner, from []T) T { return from[p.random.IntN(len(from))] }
+
+// matrixRound returns a round with one piece of work and its fault for each
+// cell.
+func (p *planner) matrixRound(cells []cell) round {
+	var r round
+	used := map[string]bool{}
+
+	for i, c := range cells {
+		r.works = append(r.works, p.work(c.stage, used))
+
+		target := c.service
+		switch c.node {
+		case "":
+		case harness.NodeAgent:
+			target = hostName(r.works[i].host)
+		case harness.NodeAPI:
+			target = nodesOf(c.node)[r.works[i].api]
+		default:
+			target = pick(p, nodesOf(c.node))
+		}
+
+		r.faults = append(r.faults, p.fault(c.faultKind, target, i))
+	}
+	if p.chance(40) {
+		p.addDisturbance(&r)
+	}
+
+	return r
+}
+
+// randomRound returns a random round: work, some kills and other faults.
+func (p *planner) randomRound() round {
+	var r round
+	used := map[string]bool{}
+	for range 3 + p.random.IntN(3) {
+		r.works = append(r.works, p.work(pick(p, stageTable), used))
+	}
+
+	for range 2 + p.random.IntN(2) {
+		m := kill
+		if p.chance(20) {
+			m = reboot
+		}
+
+		if !p.wants(m) {
+			continue
+		}
+
+		kind := pick(p, nodeKinds())
+		if m == reboot {
+			kind = harness.NodeAgent
+		}
+
+		r.faults = append(r.faults, p.fault(m, pick(p, nodesOf(kind)), p.random.IntN(len(r.works))))
+	}
+
+	for range 1 + p.random.IntN(3) {
+		p.addDisturbance(&r)
+	}
+
+	if p.wants(kill) && p.chance(30) {
+		p.abandonHost(&r, used)
+	}
+
+	return r
+}
+
+// abandonHost adds the kill of an agent that stays away for so long that
+// somebody detaches by force.
+func (p *planner) abandonHost(r *round, used map[string]bool) {
+	w := p.work(stage{cyborg.OperationDetach, fake.StepDetach}, used)
+	w.holder, w.cancel, w.retry, w.force = 0, false, false, true
+	r.works = append(r.works, w)
+
+	f := p.fault(kill, hostName(w.host), len(r.works)-1)
+	f.when, f.lasts = before, p.between(8*time.Second, 10*time.Second)
+
+	r.faults = append(r.faults, f)
+}
+
+// addDisturbance adds a fault that kills nothing.
+func (p *planner) addDisturbance(r *round) {
+	var others []faultKind
+	for _, m := range slices.Concat([]faultKind{freeze, restart, cut, cut, silence, silence, delay, delay, full, jump}, serviceFaults()) {
+		if p.wants(m) {
+			others = append(others, m)
+		}
+	}
+
+	if len(others) == 0 {
+		return
+	}
+
+	m, about := pick(p, others), p.random.IntN(len(r.works))
+	var target string
+
+	switch {
+	case slices.Contains(linkFaults(), m):
+		target = pick(p, links())
+	case slices.Contains(serviceFaults(), m):
+		target = pick(p, services())
+	case m == full:
+		target = pick(p, append(nodesOf(harness.NodeAgent), "postgres"))
+	case m == jump:
+		target = pick(p, nodesOf(harness.NodeAgent)) // the servers use the clock of the database
+	default:
+		target = pick(p, nodesOf(pick(p, nodeKinds())))
+	}
+
+	r.faults = append(r.faults, p.fault(m, target, about))
+}
+
+// work draws a piece of work on a place that the round does not use yet.
+func (p *planner) work(s stage, used map[string]bool) work {
+	w := work{stage: s, api: p.random.IntN(2), holder: 0, contender: -1, async: p.chance(50)}
+
+	for tries := 0; ; tries++ {
+		if tries == 100 { // each host has only one spare backend and one whitelist
+			w.stage = stageTable[0]
+			s = w.stage
+		}
+
+		w.host, w.card = p.random.IntN(hosts), p.random.IntN(cards)
+		if place := s.place(w.host, w.card); !used[place] {
+			used[place] = true
+			break
+		}
+	}
+
+	if p.chance(25) { // mostly the host itself: only then the agent has work to do
+		w.holder = 1 + p.random.IntN(holders-1)
+	}
+
+	if s.kind == cyborg.OperationAttach && p.chance(40) {
+		w.contender = p.random.IntN(holders)
+	}
+	w.cancel, w.retry = p.chance(12), p.chance(50)
+
+	if !s.ofRequests() {
+		return w
+	}
+
+	w.holder, w.async, w.retry = 0, false, false                            // these are for operations of /v1
+	w.cancel = w.cancel && s.step != "" && s.kind != cyborg.OperationRescue // a cancelled rescue would leave instances without accelerators
+	w.requests, w.admin, w.byName = 1+p.random.IntN(handles), p.chance(50), p.chance(50)
+	w.late = s.kind == cyborg.OperationBind && p.chance(30)
+	w.deleted = s.kind == cyborg.OperationBind && p.chance(30)
+	w.beside = s.kind == cyborg.OperationBind && s.step == "" && w.requests < handles
+
+	return w
+}
+
+// fault draws the moment and the duration of a fault.
+func (p *planner) fault(m faultKind, target string, about int) fault {
+	f := fault{
+		faultKind: m, target: target, work: about, when: pick(p, []moment{before, within, after}),
+		after: p.between(0, 80*time.Millisecond),
+	}
+
+	switch m {
+	case kill, restart, reboot:
+		f.lasts = p.between(50*time.Millisecond, 1500*time.Millisecond)
+	case freeze:
+		f.lasts = p.between(300*time.Millisecond, 5*time.Second)
+	case cut:
+		f.lasts = p.between(200*time.Millisecond, 4*time.Second)
+	case silence:
+		f.lasts = p.between(500*time.Millisecond, 6*time.Second)
+	case delay:
+		f.lasts, f.amount = p.between(2*time.Second, 6*time.Second), p.between(20*time.Millisecond, 400*time.Millisecond)
+	case full:
+		f.lasts = p.between(500*time.Millisecond, 4*time.Second)
+	case slow:
+		f.lasts, f.amount = p.between(2*time.Second, 6*time.Second), p.between(100*time.Millisecond, 3*time.Second)
+	case outage, conflict, broken, busy, lost:
+		f.lasts = p.between(500*time.Millisecond, 6*time.Second)
+	case jump:
+		f.lasts, f.amount = p.between(2*time.Second, 5*time.Second), p.between(time.Minute, 6*time.Hour).Round(time.Second)
+		if p.chance(50) {
+			f.amount = -f.amount
+		}
+	}
+
+	return f
+}
