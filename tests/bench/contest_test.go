@@ -16,41 +16,45 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// profiled names an address where the standalone can be profiled while the benchmark runs: go tool pprof
-// http://ADDRESS/debug/pprof/profile.
-var profiled = flag.String("pprof", "", "address, on loopback, where the standalone can be profiled meanwhile")
+// profiled is an address where the standalone can be profiled while a benchmark
+// runs: go tool pprof http://ADDRESS/debug/pprof/profile.
+var profiled = flag.String("pprof", "", "address, on loopback, where the standalone can be profiled during the benchmark")
 
-// contestant is one thing that is compared with others: how long each took, what a round of them took together, and what
-// that cost the processors.
+// contestant is one kind of request that a benchmark compares with others.
 type contestant struct {
 	name string
 	do   func(ctx context.Context, id uuid.UUID) error
 
-	took    samples
-	elapsed time.Duration
-	cpu     time.Duration
+	took    samples       // durations of the requests
+	elapsed time.Duration // of all rounds
+	cpu     time.Duration // processor time of all rounds
 }
 
+// median returns the median duration in milliseconds.
 func (c *contestant) median() float64 { return c.took.at(50) }
 
-// rate is how many ended in a second.
+// rate returns how many requests ended in a second.
 func (c *contestant) rate() float64 { return float64(len(c.took.taken)) / c.elapsed.Seconds() }
 
-// work is what one cost of processor time, in milliseconds: of the standalone, of its PostgreSQL, and of the clients here.
+// work returns the processor time of one request in milliseconds: of the
+// standalone, its PostgreSQL and the clients in this process.
 func (c *contestant) work() float64 {
 	return c.cpu.Seconds() * 1000 / float64(len(c.took.taken))
 }
 
-// warmUp is how many of each are done before any is measured, on a host that is there for that alone: a process that has just
-// started makes its connections to the database, and prepares its statements on each.
+// warmUp is how many requests of each kind are done before the measurement, on
+// a host of their own. A new process has to open its connections to the
+// database, and to prepare its statements on each of them.
 const (
 	warmUp   = 32
 	warmHost = "warm"
 )
 
-// BenchmarkContest asks for provisions, attaches and detaches through REST, and runs as many bare workflows in turn with
-// them on the same Temporal, a few of each at a time: what else the machine does falls on all alike, and the ratios hold
-// also where the times do not. One operation of the benchmark is one of each.
+// BenchmarkContest compares provisions, attaches and detaches through REST with
+// bare workflows on the same Temporal. A few of each run at a time, in turn, so
+// that the other load of the machine affects all in the same way: the ratios
+// are stable where the times are not. One operation of the benchmark is one of
+// each.
 func BenchmarkContest(b *testing.B) {
 	for _, clients := range []int{1, 8, 32} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) { contest(b, clients, hosts, cards/hosts) })
@@ -66,18 +70,23 @@ func BenchmarkContestOneHost(b *testing.B) {
 	}
 }
 
+// contest runs b.N operations of each kind. It starts a new standalone whenever
+// all accelerators have been provisioned.
 func contest(b *testing.B, clients, onHosts, cardsEach int) {
 	b.Helper()
-	round := min(4*clients, onHosts*cardsEach) // of each, before it is the next one's turn
+	round := min(4*clients, onHosts*cardsEach) // requests of one kind before the next kind
 	var all []*contestant
+
 	b.StopTimer()
 	for left := b.N; left > 0; {
 		s := harness.Start(b, harness.Options{
 			Hosts: append(slices.Repeat([]string{fakeHost(cardsEach)}, onHosts), warmHost+"="+fakeHost(warmUp)),
-			// As many as there are clients shall be in flight, as with the bare workflows.
+			// The limit of requests in flight must not slow down the clients.
 			Env: []string{"CYBORG_API_MAX_IN_FLIGHT=64", "CYBORG_SERVER_PPROF_LISTEN=" + *profiled},
 		})
+
 		bare := newBareEngine(b, s.Temporal)
+
 		doing := []func(context.Context, uuid.UUID) error{
 			func(ctx context.Context, _ uuid.UUID) error { return bare.run(ctx) },
 			func(ctx context.Context, id uuid.UUID) error { _, err := s.API.MakeReady(ctx, id); return err },
@@ -90,12 +99,14 @@ func contest(b *testing.B, clients, onHosts, cardsEach int) {
 				return err
 			},
 		}
+
 		for n, name := range []string{"bare", "provision", "attach", "detach"} {
 			if len(all) == n {
 				all = append(all, &contestant{name: name})
 			}
 			all[n].do = doing[n]
 		}
+
 		var free, warm []uuid.UUID
 		for _, a := range s.Accelerators(b) {
 			if a.Host == warmHost {
@@ -104,24 +115,29 @@ func contest(b *testing.B, clients, onHosts, cardsEach int) {
 				free = append(free, a.UUID)
 			}
 		}
+
 		require.Len(b, free, onHosts*cardsEach)
 		for _, do := range doing {
 			share(b, clients, len(warm), func(piece int) error { return do(b.Context(), warm[piece]) })
 		}
-		for len(free) > 0 && left > 0 { // nobody provisions an accelerator twice
+
+		for len(free) > 0 && left > 0 { // an accelerator can be provisioned only once
 			n := min(round, left, len(free))
 			for _, c := range all {
 				c.turn(b, s, clients, free[:n])
 			}
 			free, left = free[n:], left-n
 		}
+
 		bare.close()
 		require.Equal(b, 0, s.Stop(b))
 	}
+
 	reportContest(b, all)
 }
 
-// reportContest adds what each took to the benchmark's line, and how that is to what the first took.
+// reportContest reports the results of each contestant, and their ratios to
+// those of the first.
 func reportContest(b *testing.B, all []*contestant) {
 	b.Helper()
 	for _, c := range all {
@@ -136,22 +152,27 @@ func reportContest(b *testing.B, all []*contestant) {
 	}
 }
 
-// turn has the clients do it once for each of the accelerators.
+// turn sends one request for each of the accelerators, and measures them.
 func (c *contestant) turn(b *testing.B, s *harness.Standalone, clients int, on []uuid.UUID) {
 	b.Helper()
 	cpu, began := processors(b, s), time.Now()
+
 	b.StartTimer()
 	share(b, clients, len(on), func(piece int) error {
 		return c.took.measure(func() error { return c.do(b.Context(), on[piece]) })
 	})
+
 	b.StopTimer()
+
 	c.elapsed += time.Since(began)
 	c.cpu += processors(b, s) - cpu
 }
 
-// processors is what the standalone, its PostgreSQL and this process have used of the processors so far.
+// processors returns the processor time that the standalone, its PostgreSQL and
+// this process have used so far.
 func processors(b *testing.B, s *harness.Standalone) time.Duration {
 	b.Helper()
+
 	u := used(b, s)
 	return u.server + u.postgres + processorTime(b, os.Getpid())
 }

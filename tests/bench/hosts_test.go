@@ -20,25 +20,32 @@ import (
 )
 
 const (
-	// settling is how long the hosts are left alone after they have all come, before anything is measured.
+	// settling is the pause between the start of all hosts and the next
+	// measurement.
 	settling = 15 * time.Second
-	// quietTime is for how long a cloud in which nothing happens is watched.
+
+	// quietTime is how long an idle cloud is measured.
 	quietTime = time.Minute
-	// paced is the pause between two requests of a client that only wants to see how long they take.
+
+	// paced is the pause between two requests of a user. The users measure latency,
+	// and must not be a load of their own.
 	paced = 50 * time.Millisecond
 )
 
-// BenchmarkHosts is the life of many hosts, each with eight new devices, in a process that has only them and one host of
-// its own: they all start at once, while somebody uses the API; then nothing happens for a minute; then each changes one
-// device. It runs once, however often it is to run: -hosts says how many they are.
+// BenchmarkHosts simulates many hosts with eight devices each. They all start
+// at once, while users call the API; then nothing happens for a minute; then
+// each host changes one device. It runs once, whatever b.N is. The flag -hosts
+// sets the number of hosts.
 func BenchmarkHosts(b *testing.B) {
 	s := harness.Start(b, harness.Options{
 		Hosts: []string{"fake:8xfpga"}, Env: []string{"CYBORG_SERVER_PPROF_LISTEN=" + *profiled},
 	})
+
 	args := []string{"-shared", fmt.Sprint(*perClient)}
 	if *polling {
 		args = append(args, "-temporal", s.Temporal)
 	}
+
 	agents := simulate(b, s, *manyHosts, args...)
 	each := float64(*manyHosts)
 	ready := someReady(b, s)
@@ -51,6 +58,7 @@ func BenchmarkHosts(b *testing.B) {
 		started := agents.do(b, "start")
 		users.stop()
 		cost := used(b, s).since(spent)
+
 		report(started.Took/1000, "s-to-all-recorded")
 		report(started.P99, "host-p99-ms")
 		report(float64(started.Refused), "refused")
@@ -59,28 +67,35 @@ func BenchmarkHosts(b *testing.B) {
 		report(gauge(b, s).since(before, "cyborg_db_statements_total")/each, "statements/host")
 		report(cost.server.Seconds(), "server-s")
 		report(cost.postgres.Seconds(), "postgres-s")
+
 		users.reads.percentiles("read-", report)
 		users.operations.percentiles("operation-", report)
 		report(float64(users.refused.Load()), "operations-refused")
 	})
 	once(b, name("unchanged"), func(b *testing.B, report func(float64, string)) {
 		b.Helper()
+
 		<-time.After(settling)
 		agents.do(b, "count")
 		before, spent := gauge(b, s), used(b, s)
 		<-time.After(quietTime)
+
 		cost, after, counts := used(b, s).since(spent), gauge(b, s), agents.do(b, "count")
-		require.Zero(b, counts.Asked, "nothing has changed: %+v", counts)
+		require.Zero(b, counts.Asked, "reports that the conductor has asked for although nothing has changed: %+v", counts)
+
 		report(cost.server.Seconds()/quietTime.Seconds()*100, "server-cpu-%")
 		report(cost.postgres.Seconds()/quietTime.Seconds()*100, "postgres-cpu-%")
 		report(float64(counts.Heartbeats), "heartbeats")
 		report(float64(counts.Failed+counts.Refused), "heartbeats-lost")
+
 		flushes := after.since(before, `cyborg_intake_batch_size_count{of="heartbeats"}`)
 		report(flushes, "flushes")
-		report(after.since(before, "cyborg_db_statements_total"), "statements") // whatever else there was included
+		report(after.since(before, "cyborg_db_statements_total"), "statements") // including those of other work
+
 		server, postgres := resident(b, s)
 		report(server, "server-MiB")
 		report(postgres, "postgres-MiB")
+
 		report(after["go_goroutines"], "goroutines")
 		report(after["go_memstats_heap_inuse_bytes"]/(1<<20), "heap-MiB")
 		report(after["go_memstats_stack_inuse_bytes"]/(1<<20), "stacks-MiB")
@@ -90,17 +105,20 @@ func BenchmarkHosts(b *testing.B) {
 		before, spent := gauge(b, s), used(b, s)
 		changed := agents.do(b, "change")
 		cost := used(b, s).since(spent)
+
 		report(changed.Took/1000, "s-to-all-recorded")
 		report(changed.P99, "host-p99-ms")
 		report(float64(changed.Refused), "refused")
 		report(float64(changed.Failed), "failed")
 		report(gauge(b, s).since(before, "cyborg_db_statements_total")/each, "statements/host")
+
 		report(cost.server.Seconds(), "server-s")
 		report(cost.postgres.Seconds(), "postgres-s")
 	})
 }
 
-// once is a benchmark of something that happens once, or of a state: it is measured once, however often it is to run.
+// once runs a benchmark of something that happens once, or of a state. It is
+// measured once, whatever b.N is.
 func once(b *testing.B, name string, measure func(b *testing.B, report func(value float64, unit string))) {
 	b.Helper()
 	type metric struct {
@@ -108,27 +126,32 @@ func once(b *testing.B, name string, measure func(b *testing.B, report func(valu
 		unit  string
 	}
 	measured := []metric{}
+
 	b.Run(name, func(b *testing.B) {
 		if len(measured) == 0 {
 			measure(b, func(value float64, unit string) { measured = append(measured, metric{value, unit}) })
 		}
-		b.ReportMetric(0, "ns/op") // which means nothing here
+
+		b.ReportMetric(0, "ns/op") // hides the time per operation, which means nothing here
 		for _, m := range measured {
 			b.ReportMetric(m.value, m.unit)
 		}
 	})
 }
 
-// readings are the metrics of a standalone at one moment.
+// readings are the values of a standalone's metrics at one time, by name.
 type readings map[string]float64
 
+// gauge reads the metrics of a standalone.
 func gauge(b *testing.B, s *harness.Standalone) readings {
 	b.Helper()
 	request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, s.URL+"/metrics", nil)
 	require.NoError(b, err)
+
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(b, err)
 	defer response.Body.Close()
+
 	found := readings{}
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
@@ -137,31 +160,37 @@ func gauge(b *testing.B, s *harness.Standalone) readings {
 			found[name] = value
 		}
 	}
+
 	require.NoError(b, lines.Err())
 	return found
 }
 
+// since returns the difference of a counter to earlier readings.
 func (r readings) since(before readings, name string) float64 { return r[name] - before[name] }
 
-// users are people at the API, and how long it took to answer them.
+// users call the API during a benchmark. The samples are the times of their
+// requests.
 type users struct {
 	reads, operations samples
-	refused           atomic.Int64 // operations that the API had no time for
-	stop              func()
+	refused           atomic.Int64 // operations that the API has refused because of the load
+	stop              func()       // ends them, and waits
 }
 
-// someReady takes the standalone's own accelerators into service.
+// someReady takes the standalone's own accelerators into service, for the
+// users.
 func someReady(b *testing.B, s *harness.Standalone) []apiclient.Accelerator {
 	b.Helper()
+
 	ready := s.Accelerators(b)
 	for i := range ready {
 		_, err := s.API.MakeReady(b.Context(), ready[i].UUID)
 		require.NoError(b, err)
 	}
+
 	return ready
 }
 
-// use has four people read and one attach and detach, until they are stopped.
+// use starts five users: four read, and one attaches and detaches.
 func use(b *testing.B, s *harness.Standalone, ready []apiclient.Accelerator) *users {
 	b.Helper()
 	var (
@@ -170,6 +199,7 @@ func use(b *testing.B, s *harness.Standalone, ready []apiclient.Accelerator) *us
 		all         sync.WaitGroup
 		errs        = make(chan error, 5)
 	)
+
 	repeat := func(do func(i int) error) {
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
@@ -184,12 +214,14 @@ func use(b *testing.B, s *harness.Standalone, ready []apiclient.Accelerator) *us
 			}
 		})
 	}
+
 	for _, path := range []string{"/v1/accelerators?limit=100", "/v1/accelerators/" + ready[0].UUID.String(), "/v1/hosts?limit=100", "/v1/operations?limit=100"} {
 		client, err := newReader(ctx, s.URL+path)
 		require.NoError(b, err)
-		b.Cleanup(func() { _ = client.conn.Close() }) // it was only read from
+		b.Cleanup(func() { _ = client.conn.Close() }) // its requests are complete
 		repeat(func(int) error { return u.reads.measure(client.get) })
 	}
+
 	repeat(func(i int) error {
 		id := ready[i%len(ready)].UUID
 		for _, do := range []func() error{
@@ -199,7 +231,7 @@ func use(b *testing.B, s *harness.Standalone, ready []apiclient.Accelerator) *us
 			err := u.operations.measure(do)
 			switch kind := cyborg.ErrorKindOf(err); {
 			case err == nil:
-			case kind == cyborg.ErrUnavailable || kind == cyborg.ErrOverloaded || u.refused.Load() > 0: // what was not done is in the way
+			case kind == cyborg.ErrUnavailable || kind == cyborg.ErrOverloaded || u.refused.Load() > 0: // a refused detach leaves its accelerator attached
 				u.refused.Add(1)
 				return nil
 			default:
@@ -208,6 +240,7 @@ func use(b *testing.B, s *harness.Standalone, ready []apiclient.Accelerator) *us
 		}
 		return nil
 	})
+
 	u.stop = func() {
 		cancel()
 		all.Wait()
@@ -216,5 +249,6 @@ func use(b *testing.B, s *harness.Standalone, ready []apiclient.Accelerator) *us
 			require.NoError(b, err)
 		}
 	}
+
 	return &u
 }

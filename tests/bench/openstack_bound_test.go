@@ -9,23 +9,26 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// boundEach is how many requests are bound on each of the hosts that recordBound records.
+// boundEach is the number of bound requests on each host that recordBound
+// records.
 const (
 	boundCards   = 4
 	boundHandles = 25
 	boundEach    = boundCards * boundHandles
 )
 
-// recordBound records that instances on other hosts have accelerators, each through a request and an operation of its own, as
-// if all of that had happened: with the hosts, their devices, and the events. Those hosts seem to be heard, and Placement
-// seems to have been told of them.
+// recordBound writes bound requests on other hosts into the records, with the
+// hosts, devices and operations, as if all binds had happened. The hosts do not
+// count as silent, and Placement counts as up to date.
 func recordBound(b *testing.B, s *harness.Standalone, requests int) {
 	b.Helper()
 	address, err := s.DatabaseURL()
 	require.NoError(b, err)
+
 	conn, err := pgx.Connect(b.Context(), address)
 	require.NoError(b, err)
 	defer conn.Close(b.Context())
+
 	err = pgx.BeginFunc(b.Context(), conn, func(tx pgx.Tx) error {
 		for _, statement := range []struct {
 			sql    string
@@ -68,9 +71,11 @@ func recordBound(b *testing.B, s *harness.Standalone, requests int) {
 				return err
 			}
 		}
+
 		return nil
 	})
 	require.NoError(b, err)
+
 	_, err = conn.Exec(b.Context(), "VACUUM ANALYZE")
 	require.NoError(b, err)
 }

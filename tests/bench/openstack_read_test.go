@@ -9,14 +9,16 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// BenchmarkOpenStackRead reads what OpenStack's clients read: the whole list of devices, of deployables, and one device. It
-// says as BenchmarkRead does what a read takes of the processors.
+// BenchmarkOpenStackRead reads what OpenStack's clients read: the whole list of
+// devices, of deployables, and one device. Like BenchmarkRead it also reports
+// the processor time of a read.
 func BenchmarkOpenStackRead(b *testing.B) {
 	for _, devices := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("devices=%d", devices), func(b *testing.B) {
 			s := filled(b, devices)
 			page, err := apiclient.Collect(s.API.Accelerators(b.Context(), apiclient.AcceleratorFilter{}, apiclient.Page{Limit: 1}))
 			require.NoError(b, err)
+
 			for _, what := range []struct {
 				name, path string
 				clients    []int

@@ -1,5 +1,5 @@
-// Package bench measures the built binaries as their users meet them. "make bench" runs it; docs/performance.md says what
-// came out.
+// Package bench measures the built binaries as their users run them. "make
+// bench" runs it; the results are in docs/performance.md.
 package bench_test
 
 import (
@@ -12,30 +12,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// samples are durations of one thing.
+// samples are the durations of one kind of request.
 type samples struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // guards taken
 	taken []time.Duration
 }
 
-// measure times what is done.
+// measure calls do and adds its duration.
 func (s *samples) measure(do func() error) error {
 	began := time.Now()
 	err := do()
 	took := time.Since(began)
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken = append(s.taken, took)
 	return err
 }
 
-// report adds median and 99th percentile to the benchmark's line. The name goes before them where one line has several.
+// report adds median and 99th percentile to the benchmark's line. name precedes
+// them, so that one line can have several.
 func (s *samples) report(b *testing.B, name string) {
 	b.Helper()
 	require.NotEmpty(b, s.taken)
 	s.percentiles(name, b.ReportMetric)
 }
 
+// percentiles reports median and 99th percentile.
 func (s *samples) percentiles(name string, report func(value float64, unit string)) {
 	for _, p := range []struct {
 		unit string
@@ -52,12 +55,14 @@ func (s *samples) at(percent int) float64 {
 	return float64(s.taken[rank-1].Microseconds()) / 1000
 }
 
-// share has workers do n pieces of work between them, each with a number of its own, and returns when all is done.
+// share lets workers do n pieces of work, numbered from 0, and returns when all
+// are done.
 func share(b *testing.B, workers, n int, do func(piece int) error) {
 	b.Helper()
 	var next atomic.Int64
 	var all sync.WaitGroup
 	errs := make(chan error, workers)
+
 	for range workers {
 		all.Go(func() {
 			for piece := int(next.Add(1)) - 1; piece < n; piece = int(next.Add(1)) - 1 {
@@ -68,8 +73,10 @@ func share(b *testing.B, workers, n int, do func(piece int) error) {
 			}
 		})
 	}
+
 	all.Wait()
 	close(errs)
+
 	for err := range errs {
 		require.NoError(b, err)
 	}

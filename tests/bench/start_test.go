@@ -8,15 +8,17 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// BenchmarkStart measures from the start of the process until every check of /readyz passes and every host has reported.
+// BenchmarkStart measures the time from the start of the process until every
+// check of /readyz passes and every host has reported.
 func BenchmarkStart(b *testing.B) {
-	hosts := harness.Options{Hosts: []string{"fake:8xfpga,2xgpu", "sysfs:/"}} // as make run has them
+	hosts := harness.Options{Hosts: []string{"fake:8xfpga,2xgpu", "sysfs:/"}} // those of "make run"
 	start := func(b *testing.B, s *harness.Standalone) {
 		b.Helper()
 		b.StartTimer()
 		s.Restart(b)
 		b.StopTimer()
 	}
+
 	b.Run("state=none", func(b *testing.B) {
 		b.StopTimer()
 		for range b.N {
@@ -26,6 +28,7 @@ func BenchmarkStart(b *testing.B) {
 		}
 		b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/start")
 	})
+
 	b.Run("state=stopped", func(b *testing.B) {
 		b.StopTimer()
 		s := harness.Start(b, hosts)
@@ -35,6 +38,7 @@ func BenchmarkStart(b *testing.B) {
 		}
 		b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/start")
 	})
+
 	b.Run("state=killed", func(b *testing.B) {
 		b.StopTimer()
 		s := harness.Start(b, hosts)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The states of Nova's virtual machines that the tests wait for.
+// The states of Nova's instances that the tests wait for.
 const (
 	active    = "ACTIVE"
 	shutOff   = "SHUTOFF"
@@ -18,7 +18,7 @@ const (
 	offloaded = "SHELVED_OFFLOADED"
 )
 
-// server is a virtual machine of Nova's.
+// server is an instance of Nova.
 type server struct {
 	ID     string
 	Status string
@@ -27,7 +27,8 @@ type server struct {
 	Fault  struct{ Message string }
 }
 
-// profile makes a device profile of these groups and a flavor that asks for it, and returns the flavor's id.
+// profile creates a device profile of these groups and a flavor that asks for
+// it, and returns the flavor's id.
 func (c *cloud) profile(t *testing.T, groups ...object) (flavor string) {
 	t.Helper()
 	name := "p-" + uuid.NewString()[:8]
@@ -35,35 +36,42 @@ func (c *cloud) profile(t *testing.T, groups ...object) (flavor string) {
 	return c.flavor(t, name)
 }
 
-// flavor makes a flavor that asks for a device profile.
+// flavor creates a flavor that asks for a device profile, and returns its id.
 func (c *cloud) flavor(t *testing.T, profile string) (flavor string) {
 	t.Helper()
 	flavor = "f-" + uuid.NewString()[:8]
+
 	c.send(t, "admin", http.MethodPost, c.rig.Nova+"/flavors", object{"flavor": object{"name": flavor, "id": flavor, "ram": 64, "vcpus": 1, "disk": 1}}, computeVersion).
 		expect(t, http.StatusOK)
+
 	c.send(t, "admin", http.MethodPost, c.rig.Nova+"/flavors/"+flavor+"/os-extra_specs",
 		object{"extra_specs": object{"accel:device_profile": profile, "group_policy": "none"}}, computeVersion).expect(t, http.StatusOK)
+
 	return flavor
 }
 
-// create asks for a virtual machine, as a member of the project, and returns its id.
+// create requests an instance, as a member of the project, and returns its id.
 func (c *cloud) create(t *testing.T, flavor string) string {
 	t.Helper()
 	a := c.send(t, "demo", http.MethodPost, c.rig.Nova+"/servers", object{"server": object{
 		"name": t.Name(), "imageRef": c.rig.Image, "flavorRef": flavor, "networks": "none",
 	}}, computeVersion).expect(t, http.StatusAccepted)
+
 	var created struct{ Server server }
 	a.into(t, &created)
+
 	t.Cleanup(func() {
 		if t.Failed() {
-			c.leave(t, created.Server.ID)
+			c.discard(t, created.Server.ID)
 		}
 	})
+
 	return created.Server.ID
 }
 
-// leave has nothing of a failed test stand in the way of the next.
-func (c *cloud) leave(t *testing.T, id string) {
+// discard deletes an instance of a failed test, so that it does not disturb the
+// next one.
+func (c *cloud) discard(t *testing.T, id string) {
 	t.Helper()
 	_, err := send(context.Background(), http.MethodDelete, c.rig.Nova+"/servers/"+id, nil, "X-Auth-Token: "+c.tokens["admin"], computeVersion)
 	if err != nil {
@@ -71,17 +79,19 @@ func (c *cloud) leave(t *testing.T, id string) {
 	}
 }
 
-// act asks Nova to do something with a virtual machine.
+// act requests an action on an instance.
 func (c *cloud) act(t *testing.T, who, id string, action object) {
 	t.Helper()
+
 	a := c.send(t, who, http.MethodPost, c.rig.Nova+"/servers/"+id+"/action", action, computeVersion)
 	require.Contains(t, []int{http.StatusOK, http.StatusAccepted}, a.status, "%s: %s", a.what, a.body)
 }
 
-// wait returns the virtual machine when it has this status and nothing is done with it any more.
+// wait waits until an instance has this status and no task, and returns it.
 func (c *cloud) wait(t *testing.T, id, status string) server {
 	t.Helper()
 	var now server
+
 	token := c.token(t, "admin")
 	c.until(t, "server "+id+" "+status, func(ctx context.Context) error {
 		var shown struct{ Server server }
@@ -89,28 +99,31 @@ func (c *cloud) wait(t *testing.T, id, status string) server {
 		if err != nil {
 			return err
 		}
+
 		a.into(t, &shown)
 		now = shown.Server
 		if now.Status == failed && status != failed {
-			t.Fatalf("server %s: %s", id, now.Fault.Message)
+			t.Fatalf("instance %s has failed: %s", id, now.Fault.Message)
 		}
+
 		if now.Status != status || now.Task != "" {
-			return fmt.Errorf("it is %s (%s)", now.Status, now.Task)
+			return fmt.Errorf("it is %s (%s), not %s", now.Status, now.Task, status)
 		}
 		return nil
 	})
 	return now
 }
 
-// remove deletes a virtual machine and returns when it is gone.
+// remove deletes an instance, and returns when it is gone.
 func (c *cloud) remove(t *testing.T, id string) {
 	t.Helper()
 	c.send(t, "demo", http.MethodDelete, c.rig.Nova+"/servers/"+id, nil, computeVersion).expect(t, http.StatusNoContent)
+
 	token := c.token(t, "admin")
 	c.until(t, "server "+id+" gone", func(ctx context.Context) error {
 		a, err := send(ctx, http.MethodGet, c.rig.Nova+"/servers/"+id, nil, "X-Auth-Token: "+token, computeVersion)
 		if err == nil && a.status != http.StatusNotFound {
-			err = fmt.Errorf("%d: %s", a.status, a.body)
+			err = fmt.Errorf("Nova still answers %d: %s", a.status, a.body)
 		}
 		return err
 	})

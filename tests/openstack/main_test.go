@@ -1,5 +1,6 @@
-// Package openstack_test runs Cyborg against a real Keystone, Placement, Glance and Nova, and against their real clients.
-// docs/development.md says how to run it.
+// Package openstack_test runs Cyborg with a real Keystone, Placement, Glance
+// and Nova, and with OpenStack's clients. docs/development.md says how to run
+// it.
 package openstack_test
 
 import (
@@ -10,7 +11,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// How long Nova waits for a bind: long enough for a busy machine, short enough to wait for its end.
+	// How long Nova waits for a bind: long enough for a busy machine, short enough
+	// to wait for its end.
 	if os.Getenv("RIG_ARQ_TIMEOUT") == "" {
 		if err := os.Setenv("RIG_ARQ_TIMEOUT", "30"); err != nil {
 			panic(err)

@@ -15,8 +15,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/openstack/rig"
 )
 
-// askNova reads nova.conf and its drop-ins as nova-compute does, and says which of the functions Nova would give out, as what.
-// Only where Nova looks into /sys of this machine, it looks into that of the simulated one.
+// askNova is a program that reads nova.conf and its drop-ins with the code of
+// nova-compute, and prints which of the functions Nova would give out, and how.
+// It uses the /sys of the simulated machine in place of this machine's.
 const askNova = `
 import json, os, sys
 import nova.conf
@@ -46,37 +47,45 @@ for f in json.loads(functions):
 json.dump({"specs": len(nova.conf.CONF.pci.device_spec), "functions": out}, sys.stdout)
 `
 
-// Nova's own code takes the file that an agent wrote, beside what nova.conf says, and gives out exactly those functions, with
-// the names that were asked for.
+// TestNovaTakesTheWhitelist checks the file that an agent writes with Nova's
+// own code. Nova accepts it in addition to nova.conf, and gives out exactly
+// these functions, with the resource classes and traits that were requested.
 func TestNovaTakesTheWhitelist(t *testing.T) {
 	t.Parallel()
 	r := rig.Up(t, rig.Keystone)
 	const gpu, qat, nic, other = "0000:af:00.0", "0000:3d:00.0", "0000:3b:00.0", "0000:5e:00.0"
 	machine := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.QAT(t, qat), sysfstest.NIC(t, nic, "eth0"), sysfstest.FPGA(t, other))
 	machine.SetVFs(nic, "2")
+
 	dir := t.TempDir()
+
 	s := harness.Start(t, harness.Options{
 		Hosts: []string{"rack=sysfs:" + machine.Root()}, Env: []string{"CYBORG_AGENT_NOVA_CONF_DIR=" + dir},
 	})
 
 	all, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{}, apiclient.Page{}))
 	require.NoError(t, err)
+
 	var functions []map[string]string
-	first := map[string]string{} // address of the first virtual function, by what it is of
+	first := map[string]string{} // address of the first virtual function, by its physical function
 	for _, a := range all {
 		parent, _ := a.Specs.Capability["physical_function"].(string)
 		address := a.Handles[0].Identity
 		f := map[string]string{"address": address, "vendor_id": a.Specs.VendorID, "product_id": a.Specs.ProductID}
+
 		if parent != "" {
 			f["parent_addr"] = parent
 			if first[parent] == "" {
 				first[parent] = address
 			}
 		}
+
 		functions = append(functions, f)
 	}
+
 	require.NotEmpty(t, first[nic])
-	// Virtual functions that the host does not have yet, and another card in a slot.
+	// A virtual function that the host does not have yet, and another card in the
+	// GPU's slot.
 	functions = append(functions,
 		map[string]string{"address": "0000:3d:01.0", "vendor_id": "8086", "product_id": "37c9", "parent_addr": qat},
 		map[string]string{"address": gpu, "vendor_id": "1002", "product_id": "6929"})
@@ -88,27 +97,32 @@ func TestNovaTakesTheWhitelist(t *testing.T) {
 		{Device: first[nic], Spec: cyborg.NovaSpec{PhysicalNetwork: "physnet1", Trusted: &yes}},
 	}, false)
 	require.NoError(t, err)
-	require.Nil(t, answer.Operation, "it is done")
+	require.Nil(t, answer.Operation, "the change is complete, so no operation continues")
 
 	conf := filepath.Join(t.TempDir(), "nova.conf")
 	require.NoError(t, os.WriteFile(conf, []byte("[pci]\ndevice_spec = {\"address\": \"0000:5e:00.0\"}\n"), 0o600))
 	text, err := json.Marshal(functions)
 	require.NoError(t, err)
 	stdout, stderr, code := r.Run(t, "admin", "/usr/bin/python3", "-c", askNova, conf, filepath.Join(dir, "rack"), machine.Root(), string(text))
+
 	require.Zero(t, code, stderr)
+
 	type given struct {
 		Class, Trusted  string
 		Traits          []string
 		PhysicalNetwork string `json:"physical_network"`
 	}
+
 	var nova struct {
 		Specs     int
 		Functions map[string]given
 	}
 	require.NoError(t, json.Unmarshal([]byte(stdout), &nova), stdout)
-	require.Equal(t, 4, nova.Specs, "what nova.conf says stays")
+
+	require.Equal(t, 4, nova.Specs, "the entries of nova.conf and of the file")
 	require.Contains(t, nova.Functions, other)
 	delete(nova.Functions, other)
+
 	own := "COMPUTE_MANAGED_PCI_DEVICE"
 	vfClass := nova.Functions[first[nic]].Class
 	require.Equal(t, map[string]given{
