@@ -1,5 +1,6 @@
-// Package architecture holds the tests of what may import what, also through others. The linter's depguard sees direct
-// imports only; the arrows themselves are in docs/architecture.md.
+// Package architecture holds the tests of what may import what, also through
+// others. The linter's depguard sees direct imports only; the arrows themselves
+// are in docs/architecture.md.
 package architecture_test
 
 import (
@@ -24,10 +25,13 @@ func goTool(t *testing.T, environment []string, args ...string) string {
 	command := exec.CommandContext(t.Context(), "go", args...)
 	command.Dir = root
 	command.Env = append(os.Environ(), environment...)
+
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
+
 	out, err := command.Output()
 	require.NoError(t, err, "go %s: %s", strings.Join(args, " "), stderr.String())
+
 	return string(out)
 }
 
@@ -86,14 +90,17 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// TestTheAgentIsSmallAndStatic: it runs on every host, whatever that has installed.
+// TestTheAgentIsSmallAndStatic builds the agent without cgo and bounds its
+// size, because it must run on every host, whatever is installed there.
 func TestTheAgentIsSmallAndStatic(t *testing.T) {
 	t.Parallel()
 	const limit = 40 << 20
 	binary := filepath.Join(t.TempDir(), "cyborg-agent")
 	absolute, err := filepath.Abs(binary)
 	require.NoError(t, err)
+
 	goTool(t, []string{"CGO_ENABLED=0"}, "build", "-ldflags=-s -w", "-o", absolute, "./cmd/cyborg-agent")
+
 	info, err := os.Stat(binary)
 	require.NoError(t, err)
 	require.LessOrEqual(t, info.Size(), int64(limit), "the agent's binary has grown to %d MiB", info.Size()>>20)

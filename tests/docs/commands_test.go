@@ -18,11 +18,12 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// pageLimit is how long the commands of a page may take together on a busy machine.
+// pageLimit is how long all commands of a page may take on a busy machine.
 const pageLimit = time.Hour
 
-// elsewhereTable has the commands that are not run here, by how they begin, with the reason.
-var elsewhereTable = map[string]string{
+// notRunHere lists the commands that are not run here, by their beginning, with
+// what they need and the test that runs them.
+var notRunHere = map[string]string{
 	"createdb cyborg":             "a database server of the reader's own; tests/chaos runs all processes apart",
 	"temporal operator namespace": "a Temporal cluster of the reader's own; tests/chaos runs all processes apart",
 	"export CYBORG_DATABASE_URL":  "that database; tests/chaos runs all processes apart",
@@ -45,44 +46,52 @@ var elsewhereTable = map[string]string{
 	"cyborg-standalone --hosts":   "it serves until it is stopped; tests/journey runs one on each kind of host",
 }
 
-// toolTable is what a command asks of the machine beyond Cyborg; where it is missing, the command is left out. CI has all.
-var toolTable = map[string]*regexp.Regexp{"curl": regexp.MustCompile(`\bcurl\b`), "jq": regexp.MustCompile(`\bjq\b`)}
+// requiredTools lists the tools that commands need in addition to Cyborg. A
+// command is left out where its tool is missing; the CI has all of them.
+var requiredTools = map[string]*regexp.Regexp{"curl": regexp.MustCompile(`\bcurl\b`), "jq": regexp.MustCompile(`\bjq\b`)}
 
-// TestEveryCommandOfThePagesWorks runs each page on a standalone of its own, with the hosts that "make run" has.
+// TestEveryCommandOfThePagesWorks runs the commands of each page on a
+// standalone of its own, with the hosts of "make run".
 func TestEveryCommandOfThePagesWorks(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
+
 	pages := []string{filepath.Join(root, "README.md")}
 	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		require.NoError(t, err)
 		pages = append(pages, found...)
 	}
+
 	used := map[string]bool{}
 	for _, page := range pages {
 		all := commands(t, page)
 		for _, c := range all {
-			used[isElsewhere(c)] = true
+			used[notRunPrefix(c)] = true
 		}
+
 		name, err := filepath.Rel(root, page)
 		require.NoError(t, err)
 		if len(all) == 0 {
 			continue
 		}
+
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run(t, root, name, all)
 		})
 	}
-	for prefix, reason := range elsewhereTable {
+
+	for prefix, reason := range notRunHere {
 		require.True(t, used[prefix], "no page has a command that begins with %q any more (%s)", prefix, reason)
 	}
 }
 
-// isElsewhere returns how the command begins, if it is not to be run here.
-func isElsewhere(c command) string {
-	for prefix := range elsewhereTable {
+// notRunPrefix returns the key of notRunHere where the command is not to be run
+// here, or "".
+func notRunPrefix(c command) string {
+	for prefix := range notRunHere {
 		if strings.HasPrefix(c.text, prefix) {
 			return prefix
 		}
@@ -90,23 +99,28 @@ func isElsewhere(c command) string {
 	return ""
 }
 
+// run runs the commands of a page in one shell, and compares exit codes and
+// output with the page.
 func run(t *testing.T, root, page string, all []command) {
 	t.Helper()
 	dir := harness.Place(t)
 	s := harness.New(t, harness.Options{Dir: dir, Hosts: []string{"fake:8xfpga,2xgpu", "rack1=fake:4xfpga"}, Env: []string{
-		"CYBORG_AGENT_HEARTBEAT=1s", "CYBORG_CONDUCTOR_SILENT_AFTER=10s", // a page that kills an agent waits for that
+		"CYBORG_AGENT_HEARTBEAT=1s", "CYBORG_CONDUCTOR_SILENT_AFTER=10s", // a page that kills an agent waits until its host is silent
 		"CYBORG_AGENT_NOVA_CONF_DIR=" + filepath.Join(dir, "nova.conf.d"),
 	}})
+
 	if slices.ContainsFunc(all, func(c command) bool { return strings.Contains(c.text, "cyborg") || strings.Contains(c.text, "curl") }) {
 		s.Launch(t)
 		s.WaitReady(t)
 	}
+
 	reader := here(t, s)
+
 	skip := func(c command) bool {
-		if isElsewhere(c) != "" {
+		if notRunPrefix(c) != "" {
 			return true
 		}
-		for tool, named := range toolTable {
+		for tool, named := range requiredTools {
 			if _, err := exec.LookPath(tool); err != nil && named.MatchString(c.text) {
 				t.Logf("%s:%d: left out, because %s is not installed", page, c.line, tool)
 				return true
@@ -114,48 +128,57 @@ func run(t *testing.T, root, page string, all []command) {
 		}
 		return false
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), pageLimit)
 	defer cancel()
+
 	work := filepath.Join(dir, "reader")
 	require.NoError(t, os.Mkdir(work, 0o755))
 	binaries := filepath.Dir(harness.Binary(t, "cyborg"))
 	require.NoError(t, os.Symlink(binaries, filepath.Join(work, "bin")))
+
 	shell := exec.CommandContext(ctx, "bash", "-c", reader.Replace(script(all, skip)))
 	shell.Dir = work
 	shell.Env = append(s.Environ(), "REPOSITORY="+root, "HOME="+work,
 		"PATH="+strings.Join([]string{shims(t), binaries, os.Getenv("PATH")}, ":"))
 	shell.WaitDelay = time.Second
+
 	output, err := shell.CombinedOutput()
 	require.NoError(t, ctx.Err(), "the commands of %s take too long:\n%s", page, output)
 	require.NoError(t, err, "%s", output)
+
 	var wrong []string
 	for i, got := range outcomes(t, all, string(output)) {
 		c := all[i]
 		for i, line := range c.output {
 			c.output[i] = reader.Replace(line)
 		}
+
 		var problem string
 		switch missing := unshown(c, got.output); {
 		case skip(c):
 			continue
 		case !got.ran:
-			problem = "was not reached"
+			problem = "was not reached, because an earlier command has ended the shell"
 		case got.code != c.code:
-			problem = fmt.Sprintf("ended with %d, not %d", got.code, c.code)
+			problem = fmt.Sprintf("ended with exit code %d, not %d", got.code, c.code)
 		case missing != "":
-			problem = fmt.Sprintf("does not say %q, which the page shows", missing)
+			problem = fmt.Sprintf("does not print %q, which the page shows", missing)
 		default:
 			continue
 		}
-		wrong = append(wrong, fmt.Sprintf("%s:%d: %s\n%s; it said:\n%s", page, c.line, c.text, problem, got.output))
+
+		wrong = append(wrong, fmt.Sprintf("%s:%d: %s\n%s; it printed:\n%s", page, c.line, c.text, problem, got.output))
 	}
 	require.Empty(t, wrong, "%s", strings.Join(wrong, "\n"))
 }
 
-// here puts this standalone's addresses and directories in place of those that a reader has.
+// here returns a replacer of the addresses and directories on the pages by
+// those of this standalone.
 func here(t *testing.T, s *harness.Standalone) *strings.Replacer {
 	t.Helper()
 	address, err := url.Parse(s.URL)
+
 	require.NoError(t, err)
 	return strings.NewReplacer(
 		"https://cyborg.lab.example.org:6666", s.URL, "127.0.0.1:6666", address.Host, "localhost:6666", address.Host,
@@ -163,7 +186,8 @@ func here(t *testing.T, s *harness.Standalone) *strings.Replacer {
 	)
 }
 
-// shims are a make and a go that only say what they would do: targets, packages and flags must exist.
+// shims returns a directory with a make and a go that only print what they
+// would do. They still fail where a target, package or flag does not exist.
 func shims(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

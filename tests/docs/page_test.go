@@ -1,4 +1,5 @@
-// Package docs_test runs every command that the documentation shows, page by page, as a reader would.
+// Package docs_test runs every command that the documentation shows, page by
+// page, as a reader would.
 package docs_test
 
 import (
@@ -14,15 +15,12 @@ import (
 
 // command is one command of a page.
 type command struct {
-	line int
-	text string
-	code int // that it must end with
-	// endless says that it goes on until Ctrl-C.
-	endless bool
-	// example says that what the page shows of its answer is one of many.
-	example bool
-	// output is what the page shows of its answer.
-	output []string
+	line    int // on the page
+	text    string
+	code    int      // the expected exit code
+	endless bool     // it runs until Ctrl-C
+	example bool     // the output on the page is one of many possible ones
+	output  []string // the lines of output that the page shows
 }
 
 var (
@@ -30,21 +28,31 @@ var (
 	exitCode = regexp.MustCompile(`exit code (\d+)`)
 )
 
-// commands reads the commands of a page: all of an "sh" block; of a "console" block what follows "$ ", with the answer
-// below it; and the lines of a comment that begins with "<!-- setup", which readers do not see. A backslash, or an
-// indent in a here-document, goes on. What the comment behind a command says counts: "exit code 4", "until Ctrl-C",
-// "for example", where the answer below is one of many.
+// commands returns the commands of a page:
+//
+//   - all lines of an "sh" block;
+//   - the lines of a "console" block that begin with "$ ", with the output below;
+//   - the lines of a comment that begins with "<!-- setup", which readers do not
+//     see.
+//
+// A backslash or a pipe at the end of a line continues the command. A comment
+// behind a command can say "exit code 4", "until Ctrl-C", or "for example"
+// where the output is one of many possible ones.
 func commands(t *testing.T, path string) []command {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
+
 	var found []command
-	block, indent := "", "" // the indent of a block in a list is the list's
+	block, indent := "", "" // a block in a list is indented like the list
+
 	for i, line := range strings.Split(string(text), "\n") {
 		if block == "" && strings.HasPrefix(strings.TrimLeft(line, " "), "```") {
 			indent, _, _ = strings.Cut(line, "`")
 		}
+
 		line = strings.TrimPrefix(line, indent)
+
 		switch {
 		case block == "" && strings.HasPrefix(line, "<!-- setup"):
 			block = "setup"
@@ -58,8 +66,10 @@ func commands(t *testing.T, path string) []command {
 			block, indent = "", ""
 			continue
 		}
+
 		last := len(found) - 1
 		prompt, isCommand := strings.CutPrefix(line, "$ ")
+
 		switch {
 		case block != "sh" && block != "setup" && block != "console", strings.TrimSpace(line) == "":
 		case last >= 0 && (strings.HasSuffix(found[last].text, `\`) || strings.HasSuffix(found[last].text, "|")):
@@ -67,34 +77,39 @@ func commands(t *testing.T, path string) []command {
 		case block == "console" && isCommand:
 			found = append(found, command{line: i + 1, text: prompt})
 		case block == "console":
-			require.GreaterOrEqual(t, last, 0, "%s:%d: an answer before any command", path, i+1)
+			require.GreaterOrEqual(t, last, 0, "%s:%d: output before any command", path, i+1)
 			found[last].output = append(found[last].output, line)
 		default:
 			found = append(found, command{line: i + 1, text: line})
 		}
 	}
+
 	for i := range found {
 		c := &found[i]
 		_, comment, _ := strings.Cut(c.text, " # ")
 		c.endless, c.example = strings.Contains(comment, "until Ctrl-C"), strings.Contains(comment, "for example")
+
 		if code := exitCode.FindStringSubmatch(comment); code != nil {
 			c.code, err = strconv.Atoi(code[1])
 			require.NoError(t, err)
 		}
 	}
+
 	return found
 }
 
-// outcome is how a command ended.
+// outcome is the result of a command.
 type outcome struct {
 	ran    bool
 	code   int
 	output string
 }
 
+// mark separates the outputs of the commands in the output of the shell.
 const mark = "@@ docs @@"
 
-// script makes one shell script of the commands, so that what one sets holds for the next.
+// script returns one shell script of all commands, so that a variable that one
+// sets exists for the next.
 func script(all []command, skip func(c command) bool) string {
 	var b strings.Builder
 	b.WriteString("exec 2>&1 </dev/null\n")
@@ -102,47 +117,58 @@ func script(all []command, skip func(c command) bool) string {
 		if skip(c) {
 			continue
 		}
+
 		fmt.Fprintf(&b, "echo '%s %d'\n", mark, i)
 		if c.endless {
 			fmt.Fprintf(&b, "timeout --signal=INT 10 bash -c %s || [ $? = 124 ]\n", quote(c.text))
 		} else {
 			b.WriteString(c.text + "\n")
 		}
+
 		fmt.Fprintf(&b, "echo \"%s $?\"\n", mark)
 	}
+
 	return b.String()
 }
 
+// quote quotes a text for the shell.
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// outcomes reads what the script printed.
+// outcomes reads the outcome of each command from the output of the script.
 func outcomes(t *testing.T, all []command, output string) []outcome {
 	t.Helper()
+
 	found := make([]outcome, len(all))
 	parts := strings.Split(output, mark+" ")
 	for i := 1; i+1 < len(parts); i += 2 {
 		head, body, _ := strings.Cut(parts[i], "\n")
 		n, err := strconv.Atoi(head)
 		require.NoError(t, err, output)
+
 		tail, _, _ := strings.Cut(parts[i+1], "\n")
 		code, err := strconv.Atoi(tail)
 		require.NoError(t, err, output)
+
 		found[n] = outcome{ran: true, code: code, output: body}
 	}
 	return found
 }
 
-// What differs from run to run in an answer.
+// varying matches what differs from run to run: UUIDs, times, durations,
+// spaces, rules.
 var varying = regexp.MustCompile(
 	`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{8}\b|\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d+)?Z?|\d+(\.\d+)?(ms|s|µs)\b| +|[-+]{2,}`)
 
+// steady returns a line without what varies.
 func steady(line string) string { return strings.TrimSpace(varying.ReplaceAllString(line, " ~ ")) }
 
-// unshown returns the first line that a page shows and the answer has not, in order.
+// unshown returns the first line that a page shows and that does not follow in
+// the output, or "".
 func unshown(c command, answer string) string {
 	if c.example {
 		return ""
 	}
+
 	rest := strings.Split(answer, "\n")
 	for _, line := range c.output {
 		at := -1
@@ -152,9 +178,11 @@ func unshown(c command, answer string) string {
 				break
 			}
 		}
+
 		if at < 0 {
 			return line
 		}
+
 		rest = rest[at+1:]
 	}
 	return ""

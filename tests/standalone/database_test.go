@@ -16,7 +16,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// An existing PostgreSQL, over TCP and with a password, does as well as the private one, and outlives the standalone.
+// TestExistingPostgres runs a standalone on an existing PostgreSQL, over TCP
+// and with a password. Wrong URLs are refused with the reason, and the
+// PostgreSQL outlives the standalone.
 func TestExistingPostgres(t *testing.T) {
 	t.Parallel()
 	pg, err := postgres.Start(t.Context(), postgres.Config{
@@ -24,44 +26,54 @@ func TestExistingPostgres(t *testing.T) {
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pg.Stop(context.WithoutCancel(t.Context()))) })
+
 	require.NoError(t, pg.CreateDatabase(t.Context(), "accelerators"))
+
 	right, err := url.Parse(pg.TCPURL("accelerators"))
 	require.NoError(t, err)
 
 	s := harness.New(t, harness.Options{Env: []string{"CYBORG_DATABASE_URL=" + right.String()}})
+
 	wrong := func(change func(*url.URL)) string {
 		u := *right
 		change(&u)
 		return u.String()
 	}
+
 	badPassword := wrong(func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "guessed") })
 	requireRefusal(t, s, commandline.ExitUsage, []string{"refuses the connection", "password authentication failed"}, "--database-url", badPassword)
+
 	_, stderr, _ := s.Refused(t, "--database-url", badPassword)
-	require.NotContains(t, stderr, "guessed", "a password is nobody's business")
+	require.NotContains(t, stderr, "guessed", "the error message must not show the password")
+
 	requireRefusal(t, s, commandline.ExitUsage, []string{`database "nowhere" does not exist`}, "--database-url", wrong(func(u *url.URL) { u.Path = "/nowhere" }))
 	requireRefusal(t, s, commandline.ExitUnavailable, []string{"127.0.0.1:1/", "does not answer", "connection refused"}, "--database-url",
 		wrong(func(u *url.URL) { u.Host = "127.0.0.1:1" }))
 	requireMistakes(t, s, []string{"database.url"}, "--database-url", "mysql://127.0.0.1/x")
+
 	entries, err := os.ReadDir(s.StateDir)
 	require.NoError(t, err)
 	for _, entry := range entries {
-		require.NotEqual(t, "postgres", entry.Name(), "no private PostgreSQL is made beside")
+		require.NotEqual(t, "postgres", entry.Name(), "the standalone has created a PostgreSQL of its own")
 	}
 
 	s.Restart(t)
 	keep(t, s)
 	require.Equal(t, 0, s.Stop(t))
+
 	s.Restart(t)
 	requireKept(t, s)
 
-	// Two must not share one Temporal's databases.
+	// Two standalones must not share the databases of one Temporal.
 	other := harness.New(t, harness.Options{Env: []string{"CYBORG_DATABASE_URL=" + right.String()}})
 	requireRefusal(t, other, commandline.ExitConflict, []string{"is used by the Temporal of another process"})
 	requireKept(t, s)
+
 	require.Equal(t, 0, s.Stop(t))
+
 	select {
 	case <-pg.Done():
-		t.Fatal("it stopped a PostgreSQL that is not its own")
+		t.Fatal("the standalone has stopped a PostgreSQL that is not its own")
 	default:
 	}
 }

@@ -1,5 +1,6 @@
-// Package standalone_test starts the built standalone where it cannot work, and ends it in every way: it must say what is
-// wrong in a sentence, damage nothing, leave no process behind, and go on where it was.
+// Package standalone_test starts the built standalone where it cannot work, and
+// ends it in every way. It must name the mistake in one sentence, damage
+// nothing, leave no process behind, and continue after the next start.
 package standalone_test
 
 import (
@@ -20,25 +21,29 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// keptName is an accelerator that must survive whatever happens.
+// keptName is the name of an accelerator that must survive every test.
 const keptName = "kept"
 
-// keep takes an accelerator into service and hands it out.
+// keep takes the accelerator keptName into service and attaches it to its host.
 func keep(t *testing.T, s *harness.Standalone) {
 	t.Helper()
 	answer, err := s.API.Provision(t.Context(), apiclient.Provisioning{Name: keptName})
 	require.NoError(t, err)
+
 	require.Equal(t, http.StatusCreated, answer.Status)
 	id, err := answer.Created()
 	require.NoError(t, err)
+
 	_, err = s.API.Attach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderHost, ID: "fake"})
 	require.NoError(t, err)
 }
 
-// requireKept wants it still to be there, in use, and everything else to agree.
+// requireKept asserts that keptName is still attached, and that the system is
+// sound.
 func requireKept(t *testing.T, s *harness.Standalone) {
 	t.Helper()
 	harness.RequireSound(t, s)
+
 	found := false
 	for _, a := range s.Accelerators(t) {
 		if a.Name == keptName {
@@ -46,21 +51,24 @@ func requireKept(t *testing.T, s *harness.Standalone) {
 			require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "fake"}}, a.Holders)
 		}
 	}
+
 	require.True(t, found, "the accelerator %s is lost", keptName)
 }
 
-// requireRefusal starts a standalone that must end with one sentence and leave no process behind.
+// requireRefusal starts a standalone, and asserts that it ends with an error
+// message and this exit code, and leaves no process behind.
 func requireRefusal(t *testing.T, s *harness.Standalone, want int, says []string, args ...string) {
 	t.Helper()
 	before := processes(t, s.StateDir)
 	_, stderr, code := s.Refused(t, args...)
+
 	requireSentence(t, stderr, says...)
 	require.Equal(t, want, code)
-	require.Equal(t, before, processes(t, s.StateDir), "a process was left behind")
+	require.Equal(t, before, processes(t, s.StateDir), "the processes before and after the refused start")
 }
 
-// requireSentence wants a line that says what is wrong, perhaps a second one that says what to do, and nothing else but
-// the log.
+// requireSentence asserts that there is a line that says what is wrong, perhaps
+// a second line that says what to do, and nothing else except log lines.
 func requireSentence(t *testing.T, stderr string, says ...string) {
 	t.Helper()
 	var lines []string
@@ -69,40 +77,50 @@ func requireSentence(t *testing.T, stderr string, says ...string) {
 			lines = append(lines, line)
 		}
 	}
-	require.NotEmpty(t, lines, "it says nothing")
-	require.LessOrEqual(t, len(lines), 2, "it says too much:\n%s", stderr)
+
+	require.NotEmpty(t, lines, "there is no error message")
+	require.LessOrEqual(t, len(lines), 2, "the error message has more than two lines:\n%s", stderr)
 	require.True(t, strings.HasPrefix(lines[0], "Error: "), stderr)
+
 	for _, text := range says {
 		require.Contains(t, strings.Join(lines, ""), text)
 	}
 }
 
-// processes lists those that work below the directory, or were told of it.
+// processes returns the processes that work below the directory or name it in
+// their arguments. The processes that PostgreSQL starts for connections are
+// left out.
 func processes(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
+
 	entries, err := os.ReadDir("/proc")
 	require.NoError(t, err)
 	for _, entry := range entries {
 		pid := entry.Name()
+
 		cwd := workingIn(pid)
 		command, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
 		if cwd == "" || err != nil || len(command) == 0 {
-			continue // no process, or one that has just ended
+			continue // it is not a process, or has just ended
 		}
+
 		arguments := strings.Split(string(command), "\x00")
+
 		below := strings.HasPrefix(cwd+"/", dir+"/")
 		if below && (strings.HasPrefix(arguments[0], "postgres:") || workingIn(parent(pid)) == cwd) {
-			continue // a child of the first process of PostgreSQL: they come and go, and have its name at first
+			continue // a child of PostgreSQL's first process, whose name it has at first; such children come and go
 		}
+
 		if below || strings.Contains(string(command), dir) {
 			found = append(found, pid+" "+arguments[0])
 		}
 	}
+
 	return found
 }
 
-// workingIn is the working directory of a process, empty where it has ended.
+// workingIn returns the working directory of a process, "" where it has ended.
 func workingIn(pid string) string {
 	cwd, err := os.Readlink(filepath.Join("/proc", pid, "cwd"))
 	if err != nil {
@@ -111,17 +129,19 @@ func workingIn(pid string) string {
 	return cwd
 }
 
-// parent is the process id of a process's parent, empty where it has ended.
+// parent returns the process id of a process's parent, "" where it has ended.
 func parent(pid string) string {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
 		return ""
 	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // its name may hold anything
+
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // after the name, which may hold anything
 	return fields[1]
 }
 
-// What is refused while another process is not running: each time the state stays as it was.
+// TestRefusals starts a standalone with busy ports, wrong options and a foreign
+// version of PostgreSQL. Each start is refused, and the state stays as it was.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{})
@@ -138,6 +158,7 @@ func TestRefusals(t *testing.T) {
 		require.NoError(t, err)
 		requireRefusal(t, s, commandline.ExitUnavailable, []string{port}, flag, busy)
 	}
+
 	for flag, key := range map[string]string{
 		"--listen": "api.tls.cert", "--agent-listen": "agent_endpoint.tls.client_ca",
 		"--temporal-listen": "standalone.temporal_listen", "--temporal-ui-listen": "standalone.temporal_ui_listen",
@@ -151,11 +172,13 @@ func TestRefusals(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
+
 	requireRefusal(t, s, commandline.ExitUsage, []string{`"gpu:1" is not a host`}, "--hosts", "gpu:1")
 	requireRefusal(t, s, commandline.ExitUsage, []string{"there is a host a already"}, "--hosts", "a=fake:1xgpu", "--hosts", "a=fake:1xgpu")
 	requireRefusal(t, s, commandline.ExitUsage, []string{"/nowhere.tar.gz cannot be read", "cyborg-agent record"}, "--hosts", "sysfs:/nowhere.tar.gz")
 	requireRefusal(t, s, commandline.ExitUsage, []string{"it is no .tar.gz"}, "--hosts", "sysfs:"+write("text.tar.gz", "no archive"))
 	requireRefusal(t, s, commandline.ExitUsage, []string{"there is no flag --bogus"}, "--bogus")
+
 	requireMistakes(t, s, []string{"api.lisen", "log.level", "standalone.hostz"}, "--config",
 		write("wrong.yaml", "api: {lisen: 127.0.0.1:1}\nlog: {level: loud}\nstandalone: {hostz: []}\n"))
 
@@ -170,19 +193,25 @@ func TestRefusals(t *testing.T) {
 	requireKept(t, s)
 }
 
-// requireMistakes wants a line for each mistake in the configuration.
+// requireMistakes asserts that a start is refused with one line for each
+// mistake in the configuration.
 func requireMistakes(t *testing.T, s *harness.Standalone, keys []string, args ...string) {
 	t.Helper()
 	stdout, stderr, code := s.Refused(t, args...)
 	require.Equal(t, commandline.ExitUsage, code)
-	require.Empty(t, stdout, "nothing is begun")
+	require.Empty(t, stdout, "output of a standalone that must not begin anything")
+
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	require.Len(t, lines, len(keys)+1, stderr)
+
 	for _, key := range keys {
 		require.Contains(t, stderr, key)
 	}
 }
 
+// TestStateDirectoryThatCannotBeUsed starts a standalone in directories that
+// hold something else, cannot be reached, or are in use. It changes nothing
+// there.
 func TestStateDirectoryThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	s := harness.New(t, harness.Options{})
@@ -193,19 +222,21 @@ func TestStateDirectoryThatCannotBeUsed(t *testing.T) {
 	letter := filepath.Join(foreign, "letter.txt")
 	require.NoError(t, os.WriteFile(letter, []byte("dear all"), 0o600))
 	requireRefusal(t, s, commandline.ExitUsage, []string{foreign + " holds something else (letter.txt)"}, "--state-dir", foreign)
+
 	entries, err := os.ReadDir(foreign)
 	require.NoError(t, err)
-	require.Len(t, entries, 1, "nothing is added to what is somebody else's")
+	require.Len(t, entries, 1, "the entries of a directory that belongs to somebody else")
 
 	requireRefusal(t, s, commandline.ExitUsage, []string{letter, "not a directory"}, "--state-dir", letter)
 
-	if os.Geteuid() == 0 { // only root runs PostgreSQL as somebody else
+	if os.Geteuid() == 0 { // only root runs PostgreSQL as another user
 		closed := filepath.Join(place, "closed")
 		require.NoError(t, os.Mkdir(closed, 0o700))
 		requireRefusal(t, s, commandline.ExitUsage, []string{"which cannot pass " + closed, "chmod o+x " + closed}, "--state-dir", filepath.Join(closed, "state"))
 		require.NoError(t, os.Chmod(closed, 0o711))
 		s.StateDir = filepath.Join(closed, "state")
 	}
+
 	s.Restart(t)
 	keep(t, s)
 	requireKept(t, s)

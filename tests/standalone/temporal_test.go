@@ -8,7 +8,8 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// Temporal alone needs to be told its PostgreSQL, and leaves one alone that another Temporal uses.
+// TestTemporalAloneIsRefused runs "cyborg-standalone temporal" without a
+// database URL, and on a database that another Temporal uses. Both are refused.
 func TestTemporalAloneIsRefused(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xfpga"}})
