@@ -14,7 +14,7 @@ import (
 
 // acceleratorCommand is the noun `accelerator`.
 func (s *shell) acceleratorCommand() *cobra.Command {
-	return noun("accelerator", "Accelerators: list, take into service, program, attach, detach", s.acceleratorVerbs(), "accelerators", "acc")
+	return noun("accelerator", "List, take into service, program, attach and detach accelerators", s.acceleratorVerbs(), "accelerators", "acc")
 }
 
 // acceleratorVerbs are the verbs of `accelerator`.

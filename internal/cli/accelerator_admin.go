@@ -12,8 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// acceleratorAdminVerbs are the verbs of `accelerator` for those who look after the
-// hardware.
+// acceleratorAdminVerbs are the verbs of `accelerator` for those who look after
+// the hardware.
 func (s *shell) acceleratorAdminVerbs() []verb {
 	return []verb{
 		{

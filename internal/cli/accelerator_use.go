@@ -14,8 +14,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// acceleratorUseVerbs are the verbs of `accelerator` by which accelerators come into
-// service, are handed out, and leave.
+// acceleratorUseVerbs are the verbs of `accelerator` by which accelerators come
+// into service, are handed out, and leave.
 func (s *shell) acceleratorUseVerbs() []verb {
 	return []verb{
 		{
