@@ -8,13 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // firstName is the name of the accelerator that the suggested commands create.
@@ -53,7 +53,7 @@ func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
 		where = "https://" + advertised(s.config.API.Listen, cert)
 	}
 
-	s.say("Ready after %s: %s, %s.\n", since(s.began), count(len(s.hosts), "host"), count(len(accelerators), "accelerator"))
+	s.say("Ready after %s: %s, %s.\n", since(s.began), english.Count(len(s.hosts), "host"), english.Count(len(accelerators), "accelerator"))
 	s.say("  API          %s/v1", where)
 	s.say("  API document %s/openapi.json", where)
 	s.say("  Temporal UI  %s", ui)
@@ -221,12 +221,4 @@ func advertised(listen, certFile string) string {
 		return net.JoinHostPort(cert.IPAddresses[0].String(), port)
 	}
 	return listen
-}
-
-// count returns the number with its noun, in the singular or the plural.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
 }

@@ -161,12 +161,10 @@ func maintenanceText(m *cyborg.Maintenance) string {
 func holdersText(holders []cyborg.Holder) string {
 	lines := make([]string, len(holders))
 	for i, h := range holders {
-		lines[i] = holderText(h)
+		lines[i] = h.String()
 	}
 	return strings.Join(lines, "\n")
 }
-
-func holderText(h cyborg.Holder) string { return string(h.Kind) + " " + h.ID }
 
 // handlesText has a line for each attach handle: its kind and identity, who has
 // it, and what is wrong with it.
@@ -178,9 +176,9 @@ func handlesText(handles []cyborg.AttachHandle) string {
 		switch {
 		// A handle without AttachedAt is reserved: its attach has not finished.
 		case h.Holder != nil && h.AttachedAt.IsZero():
-			state = "taken for " + holderText(*h.Holder)
+			state = "taken for " + h.Holder.String()
 		case h.Holder != nil:
-			state = fmt.Sprintf("held by %s since %s", holderText(*h.Holder), timeText(h.AttachedAt))
+			state = fmt.Sprintf("held by %s since %s", h.Holder.String(), timeText(h.AttachedAt))
 		}
 
 		if h.Presence == cyborg.PresenceMissing {

@@ -178,7 +178,7 @@ func provisioned(answer apiclient.Answer) (uuid.UUID, error) {
 	if answer.Operation == nil {
 		return answer.Created()
 	}
-	id, err := uuid.Parse(acceleratorIn(*answer.Operation))
+	id, err := uuid.Parse(answer.Operation.Accelerator())
 	if err != nil {
 		return uuid.UUID{}, cyborg.Errorf(cyborg.ErrInternal, "operation %s succeeded and does not say with which accelerator", answer.Operation.ID)
 	}
@@ -226,7 +226,7 @@ func (s *shell) reportNoChange(ctx context.Context, c call, answer apiclient.Ans
 
 	var names []string
 	for _, holder := range a.Holders {
-		names = append(names, holderText(holder))
+		names = append(names, holder.String())
 	}
 	s.sayf("There was nothing to do: %s is attached to %s.", a.Name, strings.Join(names, ", "))
 	return nil
@@ -319,7 +319,7 @@ func holdings(a apiclient.Accelerator, holder *cyborg.Holder) []string {
 			continue
 		}
 
-		line := fmt.Sprintf("%s loses %s of %s", holderText(*h.Holder), h.Identity, a.Name)
+		line := fmt.Sprintf("%s loses %s of %s", h.Holder.String(), h.Identity, a.Name)
 		if !h.AttachedAt.IsZero() {
 			line += ", which it has since " + timeText(h.AttachedAt)
 		}

@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // consent is the flag --yes of a command by which somebody may lose something.
@@ -36,7 +36,7 @@ func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 	}
 
 	for _, loss := range losses {
-		s.sayf("%s.", capital(loss))
+		s.sayf("%s.", english.Capital(loss))
 	}
 
 	s.write("Go on? [y/N] ")
@@ -65,32 +65,4 @@ func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 		s.write("\n")
 		return context.Cause(ctx)
 	}
-}
-
-// capital turns the first letter into a capital.
-func capital(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
-
-// some joins names, and counts those after the first few.
-func some(names []string) string {
-	const few = 3
-	if len(names) <= few+1 {
-		return enumerate(names)
-	}
-	return strings.Join(names[:few], ", ") + " and " + count(len(names)-few, "other")
-}
-
-// enumerate joins names as "a", "a and b" or "a, b and c".
-func enumerate(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1]
-}
-
-// count formats a number with its noun: "1 accelerator", "2 accelerators".
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 const (
@@ -123,7 +124,7 @@ func examinePlacement(ctx context.Context, f *doctor.Findings, client *apiclient
 		texts[i] = strings.TrimSpace(fmt.Sprintf("%s on %s %s", d.Class, d.Host, d.Name))
 	}
 
-	f.Warn("placement", "differs from the records: "+some(texts), "`cyborg drift list` says how, and docs/operations.md what to do about each.")
+	f.Warn("placement", "differs from the records: "+english.Some(texts), "`cyborg drift list` says how, and docs/operations.md what to do about each.")
 }
 
 // sentUnencrypted reports whether requests to the URL travel over a network
@@ -159,7 +160,7 @@ func examineReleases(f *doctor.Findings, check, want string, found map[string][]
 	for release, who := range found {
 		if release != want && release != "" {
 			slices.Sort(who)
-			differing = append(differing, fmt.Sprintf("%s has %s", some(who), release))
+			differing = append(differing, fmt.Sprintf("%s has %s", english.Some(who), release))
 		}
 	}
 
@@ -231,11 +232,11 @@ func examineServices(ctx context.Context, f *doctor.Findings, client *apiclient.
 	}
 
 	if alive["api"] > 0 && alive["conductor"] > 0 {
-		f.OKf("services", "%s and %s live", count(alive["api"], "api"), count(alive["conductor"], "conductor"))
+		f.OKf("services", "%s and %s live", english.Count(alive["api"], "api"), english.Count(alive["conductor"], "conductor"))
 	}
 
 	if len(gone) > 0 {
-		f.Warn("services", some(gone)+" disappeared without notice", "Start what should run. The rest leaves the list by itself.")
+		f.Warn("services", english.Some(gone)+" disappeared without notice", "Start what should run. The rest leaves the list by itself.")
 	}
 
 	examineReleases(f, "servers", release, releases)
@@ -273,7 +274,7 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 	}
 
 	if len(duplicates) > 0 {
-		f.Fail("agents", "a second agent speaks for a host and is refused: "+some(duplicates),
+		f.Fail("agents", "a second agent speaks for a host and is refused: "+english.Some(duplicates),
 			"Give that machine a name of its own (agent.host), or stop its agent.")
 	}
 
@@ -282,7 +283,7 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 		f.Warn("hosts", "none has ever reported", "Start cyborg-agent on each, with --endpoints naming this system's servers.")
 		return
 	case len(silent) > 0:
-		f.Fail("hosts", fmt.Sprintf("%d of %d silent: %s", len(silent), len(hosts), some(silent)),
+		f.Fail("hosts", fmt.Sprintf("%d of %d silent: %s", len(silent), len(hosts), english.Some(silent)),
 			"Run `cyborg-agent doctor` there, and start its agent.")
 	default:
 		f.OKf("hosts", "none of %d is silent", len(hosts))
@@ -290,7 +291,7 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 
 	const check = "clocks of agents"
 	if len(skewed) > 0 {
-		f.Warn(check, fmt.Sprintf("differ from the database's by more than %s on %s", clockBound, some(skewed)),
+		f.Warn(check, fmt.Sprintf("differ from the database's by more than %s on %s", clockBound, english.Some(skewed)),
 			"Let NTP set the clocks there: certificates and images depend on them, and histories are hard to read side by side.")
 	} else {
 		f.OKf(check, "none differs from the database's by more than %s", clockBound)
@@ -310,7 +311,7 @@ func clockOffset(host cyborg.Host) time.Duration {
 
 // offsetText formats an offset as "2s ahead" or "2s behind".
 func offsetText(by time.Duration) string {
-	text := durationText(by.Abs())
+	text := english.Duration(by.Abs())
 	if by < 0 {
 		return text + " behind"
 	}
@@ -338,7 +339,7 @@ func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.
 	}
 
 	if len(failed) > 0 {
-		f.Fail("backends", "cannot see their hardware: "+some(failed), "Run `cyborg-agent doctor` there, and see `cyborg driver list` for the whole message.")
+		f.Fail("backends", "cannot see their hardware: "+english.Some(failed), "Run `cyborg-agent doctor` there, and see `cyborg driver list` for the whole message.")
 		return
 	}
 
@@ -368,16 +369,16 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	}
 
 	if len(broken) > 0 {
-		f.Fail("accelerators", fmt.Sprintf("%d in error: %s", len(broken), some(broken)),
+		f.Fail("accelerators", fmt.Sprintf("%d in error: %s", len(broken), english.Some(broken)),
 			"`cyborg accelerator history` says how it came about. Repair that, then run `cyborg accelerator ready`.")
 	}
 
 	if len(missing) > 0 {
-		f.Warn("accelerators", fmt.Sprintf("%d missing: %s", len(missing), some(missing)), "Put the hardware back. What nobody holds is forgotten in time; take the rest from its holder with `cyborg accelerator detach`.")
+		f.Warn("accelerators", fmt.Sprintf("%d missing: %s", len(missing), english.Some(missing)), "Put the hardware back. What nobody holds is forgotten in time; take the rest from its holder with `cyborg accelerator detach`.")
 	}
 
 	if len(fenced) > 0 {
-		f.Warn("accelerators", fmt.Sprintf("%d kept from new work: %s", len(fenced), some(fenced)), "`cyborg accelerator show` says by which operation.")
+		f.Warn("accelerators", fmt.Sprintf("%d kept from new work: %s", len(fenced), english.Some(fenced)), "`cyborg accelerator show` says by which operation.")
 	}
 
 	if len(broken)+len(missing)+len(fenced) == 0 {
@@ -404,12 +405,12 @@ func examineOperations(ctx context.Context, f *doctor.Findings, client *apiclien
 	}
 
 	if len(long) > 0 {
-		f.Warn("operations", fmt.Sprintf("%d in flight for more than %s: %s", len(long), durationText(longOperation), some(long)),
+		f.Warn("operations", fmt.Sprintf("%d in flight for more than %s: %s", len(long), english.Duration(longOperation), english.Some(long)),
 			"`cyborg operation show` says what they wait for; `cyborg operation cancel` ends them.")
 		return
 	}
 
-	f.OKf("operations", "%d in flight, none for more than %s", len(open), durationText(longOperation))
+	f.OKf("operations", "%d in flight, none for more than %s", len(open), english.Duration(longOperation))
 }
 
 // examineNeedsOperator reports the recent operations that could neither finish
@@ -432,7 +433,7 @@ func examineNeedsOperator(ctx context.Context, f *doctor.Findings, client *apicl
 	switch {
 	case !ok:
 	case len(unresolved) > 0:
-		f.Warn(check, fmt.Sprintf("%d of the last %d days could not be undone and need an operator: %s", len(unresolved), needsOperatorWindow/(24*time.Hour), some(unresolved)),
+		f.Warn(check, fmt.Sprintf("%d of the last %d days could not be undone and need an operator: %s", len(unresolved), needsOperatorWindow/(24*time.Hour), english.Some(unresolved)),
 			"`cyborg operation show` says where each stopped. If all is in order again, there is nothing to do; this line stays for that long.")
 	default:
 		f.OKf(check, "none of the last %d days needs an operator", needsOperatorWindow/(24*time.Hour))

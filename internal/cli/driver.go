@@ -12,6 +12,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // driverCommand is the noun `driver`.
@@ -169,5 +170,5 @@ func unmanaged(host string, accelerators []apiclient.Accelerator) []string {
 		return nil
 	}
 
-	return []string{fmt.Sprintf("host %s loses %s: %s", host, count(len(names), "accelerator"), some(names))}
+	return []string{fmt.Sprintf("host %s loses %s: %s", host, english.Count(len(names), "accelerator"), english.Some(names))}
 }

@@ -27,7 +27,6 @@ func eventColumns() []column[cyborg.Event] {
 	}
 }
 
-
 // eventsCommand is `cyborg events`.
 func (s *shell) eventsCommand() *cobra.Command {
 	return verb{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // hostCommand is the noun `host`.
@@ -158,7 +159,7 @@ func (s *shell) hostForget(cmd *cobra.Command) {
 		}
 
 		if host.Silent { // the API rejects it otherwise, so there is nothing to ask
-			loss := fmt.Sprintf("host %s goes with its %s and the names of their accelerators", host.Name, count(host.Devices, "device"))
+			loss := fmt.Sprintf("host %s goes with its %s and the names of their accelerators", host.Name, english.Count(host.Devices, "device"))
 			if err := s.agree(ctx, agreed, []string{loss}); err != nil {
 				return err
 			}

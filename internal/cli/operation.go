@@ -9,6 +9,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // listedOperations is the default limit of `operation list`: the number of
@@ -119,7 +120,7 @@ func fewSubjects(subjects []cyborg.Subject) string {
 	if len(subjects) <= few+1 {
 		return subjectsText(subjects)
 	}
-	return subjectsText(subjects[:few]) + "\nand " + count(len(subjects)-few, "other")
+	return subjectsText(subjects[:few]) + "\nand " + english.Count(len(subjects)-few, "other")
 }
 
 // errorText is an operation's error with its hint.

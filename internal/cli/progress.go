@@ -11,6 +11,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // progress shows the user how an operation proceeds.
@@ -113,15 +114,7 @@ func outcomeText(operation apiclient.Operation) string {
 	}
 
 	took := operation.EndedAt.Sub(operation.StartedAt)
-	return fmt.Sprintf("%s: %s in %s", operation.Kind, word, durationText(took))
-}
-
-// durationText rounds a duration for people.
-func durationText(d time.Duration) string {
-	if d < time.Second {
-		return d.Round(time.Millisecond).String()
-	}
-	return d.Round(100 * time.Millisecond).String()
+	return fmt.Sprintf("%s: %s in %s", operation.Kind, word, english.Duration(took))
 }
 
 // note puts a remark in parentheses behind what it belongs to; an empty one is

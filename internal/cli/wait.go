@@ -106,14 +106,3 @@ func failureOf(operation apiclient.Operation) error {
 
 	return failure
 }
-
-// acceleratorIn returns the UUID of the first accelerator among an operation's
-// subjects, or "".
-func acceleratorIn(operation apiclient.Operation) string {
-	for _, s := range operation.Subjects {
-		if s.Kind == cyborg.SubjectAccelerator {
-			return s.ID
-		}
-	}
-	return ""
-}

@@ -34,7 +34,7 @@ var block = regexp.MustCompile("(?s)<!-- (file|line): (\\S+) -->\n```go\n(.*?)``
 const built = "CYBORG_TEST_KIND_OF_THE_PAGE"
 
 // TestKindOfThePage runs itself again in a build with the kind of the page. The build is an overlay: nothing is written into the tree, and
-// Cyborg needs no way to register a kind while it runs. The line of the API is held against the list of kinds; a survey needs all others.
+// Cyborg needs no way to register a kind while it runs. The lines of the API and of the history are held against the list of kinds; a survey needs all others.
 func TestKindOfThePage(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(built) != "" {
@@ -43,7 +43,7 @@ func TestKindOfThePage(t *testing.T) {
 		return
 	}
 	command := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay(t),
-		"-run", "^(TestKindOfThePage|TestEveryKind)$", "./api/v1", "./tests/operationkind")
+		"-run", "^(TestKindOfThePage|TestEveryKind)$", "./api/v1", "./internal/history", "./tests/operationkind")
 	command.Dir = root
 	command.Env = append(os.Environ(), built+"=1")
 	out, err := command.CombinedOutput()
@@ -72,7 +72,7 @@ func overlay(t *testing.T) string {
 		replaced[absolute] = filepath.Join(dir, fmt.Sprintf("%d.go", i))
 		require.NoError(t, os.WriteFile(replaced[absolute], []byte(code), 0o600))
 	}
-	require.Len(t, replaced, 7, "three files and four lines")
+	require.Len(t, replaced, 8, "the page has three files and five lines")
 	list, err := json.Marshal(map[string]any{"Replace": replaced})
 	require.NoError(t, err)
 	out := filepath.Join(dir, "overlay.json")
