@@ -20,8 +20,6 @@ const admitLimit = 15 * time.Second
 
 // Request asks for an operation.
 type Request struct {
-	Kind cyborg.OperationKind
-
 	// Admission is what to record: the request itself, the actor, and the
 	// idempotency key with its fingerprint, if the caller sent one. Do chooses the
 	// ID.
@@ -108,7 +106,7 @@ func (r *Runner) refuse(request Request, outcome Outcome, err error) (Outcome, e
 
 // count counts one answer in cyborg_operation_answers_total.
 func (r *Runner) count(request Request, answer string) {
-	r.answers.WithLabelValues(string(request.Kind), answer).Inc()
+	r.answers.WithLabelValues(string(request.Admission.Request.Kind()), answer).Inc()
 }
 
 // started is an admitted operation together with its run. The run is nil when

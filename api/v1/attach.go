@@ -62,7 +62,6 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	}
 
 	return a.operate(w, r, work{
-		kind:    cyborg.OperationAttach,
 		request: db.Admission{Request: cyborg.AttachRequest{Accelerator: id, Holder: holder}},
 		body:    o.canonical,
 		done:    a.showSubject,
@@ -120,7 +119,6 @@ func (a *API) detach(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.operate(w, r, work{
-		kind:    cyborg.OperationDetach,
 		request: db.Admission{Request: request},
 		done:    noContent,
 	})

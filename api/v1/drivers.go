@@ -148,7 +148,7 @@ func (a *API) configure(w http.ResponseWriter, r *http.Request, request cyborg.C
 
 	request.Host = host.Name
 	return a.operate(w, r, work{
-		kind: cyborg.OperationConfigure, request: db.Admission{Request: request}, body: body,
+		request: db.Admission{Request: request}, body: body,
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			if success == http.StatusNoContent {
 				w.WriteHeader(success)

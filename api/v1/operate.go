@@ -23,7 +23,6 @@ const OperationHeader = web.OperationHeader
 // work describes the operation that a request asks for, and how to answer when
 // it has succeeded.
 type work struct {
-	kind    cyborg.OperationKind
 	request db.Admission // the actor and the idempotency key are filled in by operate, the ID on admission
 	body    string       // canonical text of the request's body; part of the idempotency fingerprint
 	async   bool         // answer 202 at once, whatever the caller's Prefer header says
@@ -54,7 +53,7 @@ func (a *API) operate(w http.ResponseWriter, r *http.Request, job work) error {
 	}
 
 	outcome, err := a.operations.Do(r.Context(), operate.Request{
-		Kind: job.kind, Admission: job.request, Wait: prefer.wait, Async: prefer.async || job.async,
+		Admission: job.request, Wait: prefer.wait, Async: prefer.async || job.async,
 	})
 
 	switch outcome.Result {

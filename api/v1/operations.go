@@ -172,7 +172,7 @@ func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	return a.operate(w, r, work{kind: op.Kind, request: db.Admission{Request: request, RetryOf: op.ID}, async: true})
+	return a.operate(w, r, work{request: db.Admission{Request: request, RetryOf: op.ID}, async: true})
 }
 
 // operationToChange reads the operation of a request to cancel or retry it, and

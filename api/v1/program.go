@@ -34,7 +34,6 @@ func (a *API) program(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.operate(w, r, work{
-		kind:    cyborg.OperationProgram,
 		request: db.Admission{Request: cyborg.ProgramRequest{Accelerator: id, Image: image}},
 		body:    o.canonical,
 		done:    a.showSubject,

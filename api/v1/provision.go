@@ -50,7 +50,7 @@ func (a *API) provision(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.operate(w, r, work{
-		kind: cyborg.OperationProvision, request: db.Admission{Request: request}, body: o.canonical, done: created,
+		request: db.Admission{Request: request}, body: o.canonical, done: created,
 	})
 }
 
@@ -82,7 +82,6 @@ func (a *API) makeReady(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.operate(w, r, work{
-		kind:    cyborg.OperationProvision,
 		request: db.Admission{Request: cyborg.ProvisionRequest{Accelerator: id}},
 		done:    a.showSubject,
 	})

@@ -26,7 +26,6 @@ func (a *API) rescue(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.operate(w, r, work{
-		kind:    cyborg.OperationRescue,
 		request: db.Admission{Request: cyborg.RescueRequest{Host: host.Name, Within: a.config.RescueWithin}},
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			return web.WriteJSON(w, http.StatusOK, viewOperation(op))

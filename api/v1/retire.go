@@ -23,7 +23,6 @@ func (a *API) retire(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.operate(w, r, work{
-		kind:    cyborg.OperationRetire,
 		request: db.Admission{Request: cyborg.RetireRequest{Accelerator: id}},
 		done:    a.showSubject,
 	})

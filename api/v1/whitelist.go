@@ -78,7 +78,7 @@ func (a *API) whitelist(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.operate(w, r, work{
-		kind: cyborg.OperationWhitelist, request: db.Admission{Request: request}, body: o.canonical,
+		request: db.Admission{Request: request}, body: o.canonical,
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			return web.WriteJSON(w, http.StatusOK, viewOperation(op))
 		},

@@ -187,13 +187,13 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (operate.Outcome, error) {
 		request.Within = left
-		outcome, err := a.operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
+		outcome, err := a.operate(w, r, db.Admission{Request: request}, bindWait)
 		if errors.Is(err, db.ErrOtherARQs) {
 			if err := a.deleteEarlierARQs(ctx, request, deadline, err); err != nil {
 				return outcome, err
 			}
 			request.Within = max(0, time.Until(deadline))
-			outcome, err = a.operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
+			outcome, err = a.operate(w, r, db.Admission{Request: request}, bindWait)
 		}
 
 		if cyborg.ErrorKindOf(err) != cyborg.ErrNoFit {
@@ -204,7 +204,7 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 		// still held, the bind fails and is recorded as failed.
 		a.deleteAbandonedARQs(ctx, request, deadline)
 		request.RefuseIfHeld, request.Within = false, max(0, time.Until(deadline))
-		return a.operate(w, r, cyborg.OperationBind, db.Admission{Request: request}, bindWait)
+		return a.operate(w, r, db.Admission{Request: request}, bindWait)
 	})
 	if err != nil {
 		return err
@@ -321,7 +321,7 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 // accepted.
 func (a *API) unbind(w http.ResponseWriter, r *http.Request, ids []uuid.UUID, deadline time.Time) error {
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (operate.Outcome, error) {
-		return a.operate(w, r, cyborg.OperationUnbind, db.Admission{Request: cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
+		return a.operate(w, r, db.Admission{Request: cyborg.UnbindRequest{ARQs: ids}}, min(left, a.config.SyncWait))
 	})
 	if err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/operate"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
@@ -16,11 +15,11 @@ import (
 // answer's header names the operation, also one that failed while it was
 // admitted: that one is recorded too.
 func (a *API) operate(
-	w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind, admission db.Admission, wait time.Duration,
+	w http.ResponseWriter, r *http.Request, admission db.Admission, wait time.Duration,
 ) (operate.Outcome, error) {
 	admission.Actor = actor(r)
 
-	outcome, err := a.operations.Do(r.Context(), operate.Request{Kind: kind, Admission: admission, Wait: wait})
+	outcome, err := a.operations.Do(r.Context(), operate.Request{Admission: admission, Wait: wait})
 	if id := outcome.Operation.ID; id != uuid.Nil {
 		w.Header().Set(web.OperationHeader, id.String())
 	}

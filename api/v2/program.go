@@ -55,7 +55,7 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 		return noDeployable(filter)
 	}
 
-	outcome, err := a.operate(w, r, cyborg.OperationProgram, db.Admission{Request: cyborg.ProgramRequest{
+	outcome, err := a.operate(w, r, db.Admission{Request: cyborg.ProgramRequest{
 		Accelerator: id, Image: cyborg.GlanceImage(image),
 	}}, a.config.SyncWait)
 	if err != nil {
