@@ -56,7 +56,7 @@ func TestErrorTravelsAsJSON(t *testing.T) {
 }
 
 // Every state is reachable, and terminal states of operations have no way out.
-func TestMachines(t *testing.T) {
+func TestStateMachines(t *testing.T) {
 	t.Parallel()
 	for _, tr := range cyborg.OperationTransitions() {
 		require.False(t, tr.From.Ended(), "%s → %s", tr.From, tr.To)
@@ -199,10 +199,12 @@ func TestDigestFollowsContent(t *testing.T) {
 	require.NotEqual(t, a.Digest(), b.Digest())
 }
 
-// Upstream Cyborg derives provider UUIDs so; an existing cloud must find its own again.
+// Upstream Cyborg derives provider UUIDs so; an existing cloud must find its
+// own again.
 func TestProviderUUID(t *testing.T) {
 	t.Parallel()
-	// python3 -c 'import uuid; print(uuid.uuid3(uuid.NAMESPACE_DNS, "compute-1_0000:3b:00.0"))'
+	// python3 -c 'import uuid; print(uuid.uuid3(uuid.NAMESPACE_DNS,
+	// "compute-1_0000:3b:00.0"))'
 	require.Equal(t, "4dc17aab-79d3-3f4f-b61f-3cc3f3cb0ef8", cyborg.ProviderUUID("compute-1_0000:3b:00.0").String())
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzParseCursor reads ids of events as any client may send them back. What is read means the same when it is written
-// and read again.
+// FuzzParseCursor reads ids of events as any client may send them back. What is
+// read means the same when it is written and read again.
 func FuzzParseCursor(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "4711-42", "0-0", "18446744073709551615-9223372036854775807", "1--1", "+1-1", "1-1-1", "-") {
 		f.Add(text)
@@ -31,7 +31,8 @@ func FuzzParseCursor(f *testing.F) {
 	})
 }
 
-// FuzzParsePCIAddress reads addresses as drivers, configurations and archives may have them.
+// FuzzParsePCIAddress reads addresses as drivers, configurations and archives
+// may have them.
 func FuzzParsePCIAddress(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "0000:3b:00.0", "3b:00.0", "ffffffff:ff:1f.7", "0000:3b:20.0", "0000:3b:00.8", "+000:3b:00.0", "0000:3b:00.0\n") {
 		f.Add(text)
@@ -53,7 +54,8 @@ func FuzzParsePCIAddress(f *testing.F) {
 	})
 }
 
-// FuzzCheckHostName lets through only what a URL's path, a directory and a task queue can be called.
+// FuzzCheckHostName lets through only what a URL's path, a directory and a task
+// queue can be called.
 func FuzzCheckHostName(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "h1", "compute-1.example.org", "a_b", "-a", "a.", strings.Repeat("a", 254)) {
 		f.Add(text)
@@ -69,8 +71,9 @@ func FuzzCheckHostName(f *testing.F) {
 	})
 }
 
-// FuzzShowable makes any text one that can be shown, and leaves alone what can be.
-func FuzzShowable(f *testing.F) {
+// FuzzSanitize makes any text one that can be shown, and leaves alone what can
+// be.
+func FuzzSanitize(f *testing.F) {
 	for _, text := range fuzztest.Texts() {
 		f.Add(text, 10)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestNoPathLeavesTheTable walks each machine as the store does, one guarded change after the other, and compares with
-// the plain table of pairs.
-func TestNoPathLeavesTheTable(t *testing.T) {
+// TestTransitionsStayInTheTable walks each machine as the store does, one
+// guarded change after the other, and compares with the plain table of pairs.
+func TestTransitionsStayInTheTable(t *testing.T) {
 	t.Parallel()
 	walk(t, "lifecycle", cyborg.LifecycleTransitions(), cyborg.LifecycleInactive)
 	walk(t, "administration", cyborg.AdministrationTransitions(), cyborg.AdministrationEnabled)
@@ -119,8 +119,8 @@ func object(t require.TestingT, value any) map[string]any {
 	return out
 }
 
-// satisfies is the naive model of a match, over the JSON of both: at least as much of every number, in num and in the
-// capability tree; else the same.
+// satisfies is the naive model of a match, over the JSON of both: at least as
+// much of every number, in num and in the capability tree; else the same.
 func satisfies(have, want any, present bool) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -139,7 +139,7 @@ func satisfies(have, want any, present bool) bool {
 	return present && fmt.Sprintf("%#v", have) == fmt.Sprintf("%#v", want)
 }
 
-func TestSpecsMatchAsTheModelSays(t *testing.T) {
+func TestSpecsMatchLikeTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		have, want := specs().Draw(t, "have"), wish().Draw(t, "want")
@@ -148,8 +148,9 @@ func TestSpecsMatchAsTheModelSays(t *testing.T) {
 	})
 }
 
-// TestWhatIsLaidOverIsThere: specs with a change satisfy that change, keep all else, and refuse what hardware decides.
-func TestWhatIsLaidOverIsThere(t *testing.T) {
+// TestSpecsWithAppliesTheChange: specs with a change satisfy that change, keep
+// all else, and refuse what hardware decides.
+func TestSpecsWithAppliesTheChange(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		have, change := specs().Draw(t, "have"), wish().Draw(t, "change")
@@ -192,7 +193,8 @@ func TestCursorRoundTrip(t *testing.T) {
 
 func shuffled[T any](t *rapid.T, list []T) []T { return rapid.Permutation(list).Draw(t, "order") }
 
-// reported draws what a host reports; names are given by place, so that none is there twice.
+// reported draws what a host reports; names are given by place, so that none is
+// there twice.
 func reported() *rapid.Generator[cyborg.Content] {
 	some := func(t *rapid.T, what string) int { return rapid.IntRange(0, 3).Draw(t, what) }
 	return rapid.Custom(func(t *rapid.T) cyborg.Content {
@@ -243,9 +245,9 @@ func reordered(t *rapid.T, c cyborg.Content) cyborg.Content {
 	return c
 }
 
-// TestDigestIsOfTheContent: it does not depend on the order of lists, does not change them, and two contents that differ
-// have two.
-func TestDigestIsOfTheContent(t *testing.T) {
+// TestDigestDependsOnContentOnly: it does not depend on the order of lists,
+// does not change them, and two contents that differ have two.
+func TestDigestDependsOnContentOnly(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		one, other := reported().Draw(t, "one"), reported().Draw(t, "other")

@@ -154,7 +154,7 @@ func TestProvisionChoosesAndConflicts(t *testing.T) {
 }
 
 // Requests at the same moment take different accelerators.
-func TestProvisionTakesDifferentOnes(t *testing.T) {
+func TestProvisionsTakeDifferentAccelerators(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.host("h1", 4)
@@ -182,7 +182,8 @@ func TestMakeReady(t *testing.T) {
 	h.do("POST", path(accelerator, "/ready"), "{}").problem(cyborg.ErrChanged)
 }
 
-// Retire is the opposite of provision: for admins, and for what nobody holds. The name stays.
+// Retire is the opposite of provision: for admins, and for what nobody holds.
+// The name stays.
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -266,7 +267,8 @@ func TestProgram(t *testing.T) {
 	h.do("PATCH", path(accelerator, "/program"), image).problem(cyborg.ErrInUse)
 }
 
-// The one who attached first has it; the one who comes meanwhile is told which operation is in the way.
+// The one who attached first has it; the one who comes meanwhile is told which
+// operation is in the way.
 func TestConflictNamesTheOperation(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -290,7 +292,7 @@ func TestAttachExpectsTheName(t *testing.T) {
 	h.do("PUT", path(accelerator), map[string]any{"name": "alpha", "uuid": accelerator.UUID, "host": "h1"}).expect(http.StatusOK)
 }
 
-func TestADeviceIsMaintainedAsAWhole(t *testing.T) {
+func TestMaintenanceCoversTheWholeDevice(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
@@ -309,7 +311,7 @@ func TestADeviceIsMaintainedAsAWhole(t *testing.T) {
 	h.do("POST", device+"/enable", nil).expect(http.StatusOK)
 }
 
-func TestWhatBeginsSo(t *testing.T) {
+func TestUUIDPrefixes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")

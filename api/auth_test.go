@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/api/auth"
 )
 
-// Every route refuses callers without a credential, and those whose role is too small; nothing happens then.
+// Every route refuses callers without a credential, and those whose role is too
+// small; nothing happens then.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -76,8 +77,9 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// Members attach, detach and program, but change no specs, and act on nobody else's operations.
-func TestMembers(t *testing.T) {
+// Members attach, detach and program, but change no specs, and act on nobody
+// else's operations.
+func TestMemberPermissions(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
 	ada, mia, otto := h.as(adminToken), h.as(memberToken), h.as(otherToken)
@@ -116,7 +118,7 @@ func TestIdempotencyKeysOfTwoCallers(t *testing.T) {
 }
 
 // Web pages of strangers cannot act through their visitor's browser.
-func TestBrowsers(t *testing.T) {
+func TestCrossSiteRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]

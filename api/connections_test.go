@@ -38,9 +38,9 @@ func requireClosed(t *testing.T, conn net.Conn) {
 	require.False(t, ok && timeout.Timeout(), "it is still open")
 }
 
-// Clients that open connections and say next to nothing keep nobody out, whatever their number, and nobody's request from
-// being answered.
-func TestIdleConnectionsMakeRoom(t *testing.T) {
+// Clients that open connections and say next to nothing keep nobody out,
+// whatever their number, and nobody's request from being answered.
+func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	const limit, crowd = 20, 200
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -92,7 +92,8 @@ func gauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	return 0
 }
 
-// A client that takes for ever to send its head, its body, or to take the answer, is cut off; others are served meanwhile.
+// A client that takes for ever to send its head, its body, or to take the
+// answer, is cut off; others are served meanwhile.
 func TestSlowClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	failed := make(chan error, 2)
@@ -129,7 +130,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 }
 
 // A head has a limit, and so has what is in it.
-func TestHeadTooLarge(t *testing.T) {
+func TestRequestHeadersTooLarge(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	listener, err := api.Endpoint{Address: "127.0.0.1:0"}.Listen(t.Context())

@@ -144,7 +144,8 @@ func TestOperationEvents(t *testing.T) {
 	}
 }
 
-// A stream from the end of an operation says that there is no more, also when its events are forgotten.
+// A stream from the end of an operation says that there is no more, also when
+// its events are forgotten.
 func TestOperationEventsAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.Heartbeat, c.V1.Settle = 20*time.Millisecond, 100*time.Millisecond })
@@ -163,8 +164,9 @@ func TestOperationEventsAfterTheEnd(t *testing.T) {
 	require.Eventually(t, func() bool { return len(h.stream(events).all()) == 0 }, waitLimit, poll)
 }
 
-// marker writes an event of the accelerator, waits until it can be read, and returns its place: all that was committed
-// before is then readable too, and stands before it.
+// marker writes an event of the accelerator, waits until it can be read, and
+// returns its place: all that was committed before is then readable too, and
+// stands before it.
 func (h *harness) marker(accelerator cyborg.Accelerator) cyborg.Cursor {
 	h.t.Helper()
 	actor := cyborg.Actor{Name: "marker"}
@@ -187,7 +189,7 @@ func (h *harness) marker(accelerator cyborg.Accelerator) cyborg.Cursor {
 	return at
 }
 
-func TestEventsFromNowOn(t *testing.T) {
+func TestEventStreamWithoutACursorStartsNow(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	found := h.host("h1", 2)
@@ -219,7 +221,8 @@ func TestEventsFromNowOn(t *testing.T) {
 	require.Equal(t, other.UUID.String(), m.data.Subject.ID)
 }
 
-// Streams of everything from the same place give the same events in the same order, whoever writes meanwhile.
+// Streams of everything from the same place give the same events in the same
+// order, whoever writes meanwhile.
 func TestEventsAreTheSameForEveryReader(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -262,7 +265,8 @@ func TestEventStreamHeartbeats(t *testing.T) {
 	}
 }
 
-// A stream over HTTP/2 lives on while nothing is written, for longer than a write may take.
+// A stream over HTTP/2 lives on while nothing is written, for longer than a
+// write may take.
 func TestEventStreamOverHTTP2(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 4*time.Second })

@@ -136,8 +136,9 @@ func TestKeystoneTokens(t *testing.T) {
 	}
 }
 
-// Two who have one name are two: neither acts on what the other asked for, nor finds it by an idempotency key.
-func TestNamesakes(t *testing.T) {
+// Two who have one name are two: neither acts on what the other asked for, nor
+// finds it by an idempotency key.
+func TestUsersWithTheSameNameAreDistinct(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
 	accelerator := c.as(adminToken).ready("alpha")
@@ -160,7 +161,8 @@ func TestNamesakes(t *testing.T) {
 	}
 }
 
-// A service token that is no good is refused, not left out: whoever sent it believes it has one.
+// A service token that is no good is refused, not left out: whoever sent it
+// believes it has one.
 func TestServiceTokens(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
@@ -184,7 +186,7 @@ func TestServiceTokens(t *testing.T) {
 	get(expired, nova).expect(http.StatusOK)
 }
 
-func TestKeystoneAwayForCallers(t *testing.T) {
+func TestKeystoneAwayIsUnavailableToNewTokens(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
 	known, other := c.user("reader"), c.user("reader")
@@ -199,7 +201,8 @@ func TestKeystoneAwayForCallers(t *testing.T) {
 	c.ask(adminToken, "GET", profiles, nil).expect(http.StatusOK)
 }
 
-// On /v1, where there is one inventory for all, the operator says which roles of Keystone may do what.
+// On /v1, where there is one inventory for all, the operator says which roles
+// of Keystone may do what.
 func TestKeystoneCallersOnV1(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
@@ -222,13 +225,15 @@ func TestKeystoneCallersOnV1(t *testing.T) {
 	operations := as[map[string][]cyborg.Operation](c.ask(c.user("auditor"), "GET", "/v1/operations", nil))["operation"]
 	require.Equal(t, cyborg.Actor{Name: "alice", ID: "keystone/u-alice", Project: "p1", RequestID: id}, operations[0].Actor)
 
-	// A member cancels and retries its own, and not those of its namesake in another project.
+	// A member cancels and retries its own, and not those of its namesake in
+	// another project.
 	member := c.keystone.Issue(openstacktest.Token{UserID: "u2", User: "alice", ProjectID: "p2", Roles: []string{"operator"}})
 	c.ask(member, "POST", "/v1/operations/"+operations[0].ID.String()+"/cancel", nil).problem(cyborg.ErrForbidden)
 }
 
-// Each route of /v2 asks for the rule that OpenStack Cyborg has for it, under its name.
-func TestRulesOfRoutes(t *testing.T) {
+// Each route of /v2 asks for the rule that OpenStack Cyborg has for it, under
+// its name.
+func TestRoutesUseTheirPolicyRules(t *testing.T) {
 	t.Parallel()
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

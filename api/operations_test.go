@@ -46,7 +46,8 @@ func TestRespondAsync(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
-// A request that waits longer than it may answers with the operation, which goes on.
+// A request that waits longer than it may answers with the operation, which
+// goes on.
 func TestLongCallAnswersAccepted(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.SyncWait = 50 * time.Millisecond })
@@ -59,7 +60,8 @@ func TestLongCallAnswersAccepted(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, as[cyborg.Operation](h.eventually(op.ID)).State)
 }
 
-// eventually reads the operation until it has ended, for harnesses that wait only briefly.
+// eventually reads the operation until it has ended, for harnesses that wait
+// only briefly.
 func (h *harness) eventually(id uuid.UUID) *reply {
 	h.t.Helper()
 	var last *reply
@@ -83,7 +85,8 @@ func TestPreferWait(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
-// An operation that failed answers with its error, under its status, and names itself.
+// An operation that failed answers with its error, under its status, and names
+// itself.
 func TestFailedOperation(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -172,7 +175,8 @@ func TestCancel(t *testing.T) {
 	h.do("POST", operationPath(op.ID, "/cancel"), nil).problem(cyborg.ErrChanged)
 }
 
-// A cancel while Temporal is away is recorded and says that it must be sent again.
+// A cancel while Temporal is away is recorded and says that it must be sent
+// again.
 func TestCancelWhileTemporalIsAway(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -269,7 +273,8 @@ func TestIdempotencyKey(t *testing.T) {
 	h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k3").expect(http.StatusNoContent)
 }
 
-// A repeat that comes while the first request still runs waits for the same operation.
+// A repeat that comes while the first request still runs waits for the same
+// operation.
 func TestIdempotencyKeyWhileItRuns(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -286,7 +291,7 @@ func TestIdempotencyKeyWhileItRuns(t *testing.T) {
 	require.Equal(t, accepted.header.Get("Cyborg-Operation"), repeat.header.Get("Cyborg-Operation"))
 }
 
-func TestTemporalAway(t *testing.T) {
+func TestOperationsWhileTemporalIsAway(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
@@ -301,7 +306,8 @@ func TestTemporalAway(t *testing.T) {
 	h.do("GET", "/readyz?verbose", nil).expect(http.StatusServiceUnavailable)
 }
 
-// Temporal went away between admission and start: the operation stands, and the answer says where.
+// Temporal went away between admission and start: the operation stands, and the
+// answer says where.
 func TestStartFails(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -319,7 +325,8 @@ func TestStartFails(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
-// Work in flight is bounded; the rest waits briefly and is then told to come back. Reads go on.
+// Work in flight is bounded; the rest waits briefly and is then told to come
+// back. Reads go on.
 func TestInFlightLimit(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
@@ -344,7 +351,8 @@ func TestInFlightLimit(t *testing.T) {
 	h.do("POST", path(found["fpga-1"], "/ready"), nil).expect(http.StatusOK)
 }
 
-// Callers who do not wait are bounded like those who do, but a slow operation gives its place back.
+// Callers who do not wait are bounded like those who do, but a slow operation
+// gives its place back.
 func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
@@ -368,7 +376,7 @@ func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 }
 
 // A caller who leaves does not take the operation with it.
-func TestCallerLeaves(t *testing.T) {
+func TestOperationOutlivesItsCaller(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
@@ -392,7 +400,7 @@ func TestCallerLeaves(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op).State)
 }
 
-func TestDefaultsDependOnTheMachine(t *testing.T) {
+func TestDefaultLimitsDependOnTheCPUs(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.Limits.QueueWait, c.Operate.InFlightHold = 50*time.Millisecond, time.Hour })
 	count := 5*runtime.NumCPU() + 1

@@ -18,7 +18,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// retryAfter is the answer's Retry-After, which must be a number of seconds that somebody would wait.
+// retryAfter is the answer's Retry-After, which must be a number of seconds
+// that somebody would wait.
 func (r *reply) retryAfter() int {
 	r.t.Helper()
 	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
@@ -28,7 +29,8 @@ func (r *reply) retryAfter() int {
 	return seconds
 }
 
-// While slow operations take every place, further ones are shed, and reads, health and cancelling go on.
+// While slow operations take every place, further ones are shed, and reads,
+// health and cancelling go on.
 func TestSlowOperationsAreShed(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(config *api.Config) {
@@ -60,7 +62,8 @@ func TestSlowOperationsAreShed(t *testing.T) {
 	require.GreaterOrEqual(t, h.metric("cyborg_requests_shed_total"), 3.0)
 }
 
-// slowLists is a database on which, during a flood, lists of accelerators take until it is released.
+// slowLists is a database on which, during a flood, lists of accelerators take
+// until it is released.
 type slowLists struct {
 	flood   atomic.Bool
 	stalled atomic.Int64
@@ -82,8 +85,8 @@ func (s *slowLists) TraceQueryStart(ctx context.Context, _ *pgx.Conn, statement 
 
 func (*slowLists) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// A flood of slow reads takes its share of the store and no more: what does not find a place is shed, and changes, event
-// streams and health go on.
+// A flood of slow reads takes its share of the store and no more: what does not
+// find a place is shed, and changes, event streams and health go on.
 func TestSlowReadsAreShed(t *testing.T) {
 	t.Parallel()
 	slow := &slowLists{release: make(chan struct{})}
@@ -127,9 +130,9 @@ func TestSlowReadsAreShed(t *testing.T) {
 	h.do("GET", "/v1/accelerators", nil).expect(http.StatusOK)
 }
 
-// What a service such as Nova asks for somebody waits for its turn: at a refusal Nova would give up the instance. It does not
-// wait for ever.
-func TestServicesAreNotShed(t *testing.T) {
+// What a service such as Nova asks for somebody waits for its turn: at a
+// refusal Nova would give up the instance. It does not wait for ever.
+func TestServiceTokenRequestsWaitInsteadOfBeingShed(t *testing.T) {
 	t.Parallel()
 	for _, patience := range []time.Duration{2 * time.Second, time.Hour} {
 		slow := &slowLists{release: make(chan struct{})}

@@ -15,9 +15,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// TestHardRebootIsNoted: nova-compute asks for the accelerators of an instance at the start of a reboot. Where they may be lost, and
-// Nova says that it is a hard one, that is noted; whatever Nova says, it is answered.
-func TestHardRebootIsNoted(t *testing.T) {
+// TestHardRebootIsRecorded: nova-compute asks for the accelerators of an
+// instance at the start of a reboot. Where they may be lost, and Nova says that
+// it is a hard one, that is noted; whatever Nova says, it is answered.
+func TestHardRebootIsRecorded(t *testing.T) {
 	t.Parallel()
 	hard, soft, unknown := uuid.New(), uuid.New(), uuid.New()
 	h := setupWith(t, func(deps *api.Deps) {
@@ -46,7 +47,8 @@ func TestHardRebootIsNoted(t *testing.T) {
 	require.Empty(t, noted(unknown))
 }
 
-// bootingInstances are instances whose host boots again while Nova is asked about them.
+// bootingInstances are instances whose host boots again while Nova is asked
+// about them.
 type bootingInstances struct {
 	instances
 
@@ -58,8 +60,9 @@ func (b bootingInstances) HardReboot(ctx context.Context, instance uuid.UUID) (s
 	return b.instances.HardReboot(ctx, instance)
 }
 
-// TestHardRebootBeforeAnotherBoot: a hard reboot that was asked for before the host booted again, and was seen before that was known,
-// does not count for what that boot has cost.
+// TestHardRebootBeforeAnotherBoot: a hard reboot that was asked for before the
+// host booted again, and was seen before that was known, does not count for
+// what that boot has cost.
 func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 	t.Parallel()
 	instance, boots := uuid.New(), func() {}
@@ -88,8 +91,9 @@ func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 	require.Equal(t, "req-1", noted(), "Nova is still, or again, at it, and this boot is known")
 }
 
-// TestRescue: administrators may have Nova reboot what a host's boot may have cost its accelerators, where there is a Nova; what
-// that is, is told of the request and as drift.
+// TestRescue: administrators may have Nova reboot what a host's boot may have
+// cost its accelerators, where there is a Nova; what that is, is told of the
+// request and as drift.
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	const rescue = "/v1/hosts/h1/rescue"

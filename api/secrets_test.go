@@ -20,9 +20,10 @@ import (
 // record keeps everything that is logged.
 type record struct{ transcript.Text }
 
-// However a token is sent, right or wrong, where it belongs or where it does not, nothing tells it to anybody: no log at any
-// level, no answer, no metric, no record.
-func TestTokensAreToldToNobody(t *testing.T) {
+// However a token is sent, right or wrong, where it belongs or where it does
+// not, nothing tells it to anybody: no log at any level, no answer, no metric,
+// no record.
+func TestTokensAreNeverDisclosed(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
 	said := &record{}

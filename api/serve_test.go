@@ -55,7 +55,8 @@ func TestListenRefuses(t *testing.T) {
 	}
 }
 
-// served serves the handler until stop is called, which returns what Serve returned.
+// served serves the handler until stop is called, which returns what Serve
+// returned.
 func served(t *testing.T, handler http.Handler, endpoint api.Endpoint, options api.ServeOptions) (address string, stop func() error) {
 	t.Helper()
 	endpoint.Address = porttest.Address(t) // that nobody else gets when it is closed
@@ -77,7 +78,8 @@ func served(t *testing.T, handler http.Handler, endpoint api.Endpoint, options a
 	}
 }
 
-// At a stop, streams and waiting requests end at once, with what they have; the operation goes on.
+// At a stop, streams and waiting requests end at once, with what they have; the
+// operation goes on.
 func TestServeStops(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -105,7 +107,7 @@ func TestServeStops(t *testing.T) {
 }
 
 // What does not end in the grace time is broken off.
-func TestServeBreaksOff(t *testing.T) {
+func TestServeClosesConnectionsAfterTheGracePeriod(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{})
 	stuck := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -152,7 +154,8 @@ func TestServeTLS(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// A header that never ends does not hold a connection for ever, and one that is too long is refused.
+// A header that never ends does not hold a connection for ever, and one that is
+// too long is refused.
 func TestServeLimitsHeaders(t *testing.T) {
 	t.Parallel()
 	address, stop := served(t, http.NotFoundHandler(), api.Endpoint{}, api.ServeOptions{})

@@ -177,7 +177,8 @@ func TestL32InvalidARQs(t *testing.T) {
 	})
 }
 
-// Only services may bind, unbind, and delete what is bound; administrators' static tokens are of services.
+// Only services may bind, unbind, and delete what is bound; administrators'
+// static tokens are of services.
 func TestARQGates(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens).as(adminToken)
@@ -259,7 +260,7 @@ func TestL33ARQListing(t *testing.T) {
 }
 
 // L34: a request that has lost its device is in the list as any other is.
-func TestL34NothingKeepsAListFromBeingRead(t *testing.T) {
+func TestL34ListsIncludeLostRequests(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
@@ -282,8 +283,9 @@ func TestL34NothingKeepsAListFromBeingRead(t *testing.T) {
 	require.Equal(t, []string{"one"}, h.profiles(""))
 }
 
-// L31: what went wrong is told in a sentence or two, and nothing of where in the program.
-func TestL31ErrorsAreSentences(t *testing.T) {
+// L31: what went wrong is told in a sentence or two, and nothing of where in
+// the program.
+func TestL31ErrorMessagesAreSentences(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
@@ -302,7 +304,8 @@ func TestL31ErrorsAreSentences(t *testing.T) {
 	}
 }
 
-// What is known at once is in the answer, and the request says so, too: Nova would start the instance without its device.
+// What is known at once is in the answer, and the request says so, too: Nova
+// would start the instance without its device.
 func TestBindFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -329,9 +332,10 @@ func TestBindFailsAtOnce(t *testing.T) {
 	require.Empty(t, h.holders(accelerator))
 }
 
-// Placement has given away what an instance holds that Nova no longer has: its requests go, and the bind gets their handle. Of
-// instances that are there nobody takes any.
-func TestBindAfterAnInstanceThatIsGone(t *testing.T) {
+// Placement has given away what an instance holds that Nova no longer has: its
+// requests go, and the bind gets their handle. Of instances that are there
+// nobody takes any.
+func TestBindTakesOverFromDeletedInstance(t *testing.T) {
 	t.Parallel()
 	here, another, gone := uuid.New(), uuid.New(), uuid.New()
 	h := setupWith(t, func(deps *api.Deps) {
@@ -352,8 +356,9 @@ func TestBindAfterAnInstanceThatIsGone(t *testing.T) {
 	}, h.holders(accelerator))
 }
 
-// The same where Nova could put an instance on no host, and did not reach us to say so.
-func TestBindAfterAnInstanceThatIsStranded(t *testing.T) {
+// The same where Nova could put an instance on no host, and did not reach us to
+// say so.
+func TestBindTakesOverFromUnschedulableInstance(t *testing.T) {
 	t.Parallel()
 	here, stranded, another := uuid.New(), uuid.New(), uuid.New()
 	h := setupWith(t, func(deps *api.Deps) {
@@ -370,9 +375,10 @@ func TestBindAfterAnInstanceThatIsStranded(t *testing.T) {
 	require.Len(t, h.do("GET", ofInstance(here), nil).arqs(http.StatusOK), 1)
 }
 
-// An instance is unshelved again, or built on another host, and the requests of the first try are still there because Nova did not
-// reach us: they go where Nova has it on no host. From one that is on a host nothing is taken.
-func TestBindAgain(t *testing.T) {
+// An instance is unshelved again, or built on another host, and the requests of
+// the first try are still there because Nova did not reach us: they go where
+// Nova has it on no host. From one that is on a host nothing is taken.
+func TestRepeatedBind(t *testing.T) {
 	t.Parallel()
 	scheduled, running, unknown := uuid.New(), uuid.New(), uuid.New()
 	h := setupWith(t, func(deps *api.Deps) {
@@ -406,7 +412,7 @@ func TestBindAgain(t *testing.T) {
 }
 
 // The first try still goes on: it is cancelled, and waited for.
-func TestBindAgainDuringABind(t *testing.T) {
+func TestRepeatedBindDuringABind(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()
 	h := setupWith(t, func(deps *api.Deps) { deps.Instances = instances{instance: {project: "tenant", scheduled: true}} })
@@ -422,8 +428,9 @@ func TestBindAgainDuringABind(t *testing.T) {
 	require.Len(t, h.holders(accelerator), 1)
 }
 
-// An accelerator on which another operation works is waited for; Nova meets no conflict.
-func TestBindWaitsInLine(t *testing.T) {
+// An accelerator on which another operation works is waited for; Nova meets no
+// conflict.
+func TestBindWaitsForTheClaim(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
@@ -447,7 +454,7 @@ func TestBindWaitsInLine(t *testing.T) {
 }
 
 // A server that stops keeps nobody in line.
-func TestBindInLineWhereTheServerStops(t *testing.T) {
+func TestServerStopEndsWaitingBinds(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V2.BindTimeout = time.Hour })
 	accelerator := h.ready("first")
@@ -485,8 +492,9 @@ func TestL3BindTimeout(t *testing.T) {
 	require.Contains(t, failed.Reason, "as long as it may")
 }
 
-// L3: a process that has too much to do holds up the answer for no longer than a bind may take.
-func TestL3BindTimeoutInAFullProcess(t *testing.T) {
+// L3: a process that has too much to do holds up the answer for no longer than
+// a bind may take.
+func TestL3BindTimeoutUnderFullLoad(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
 		c.Operate.MaxInFlight, c.Operate.InFlightHold, c.V2.BindTimeout = 1, time.Hour, 3*time.Second
@@ -501,7 +509,7 @@ func TestL3BindTimeoutInAFullProcess(t *testing.T) {
 }
 
 // A Nova that does not say whose an instance is leaves a bind half of its time.
-func TestBindWhereNovaIsMute(t *testing.T) {
+func TestBindWhileNovaDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	mute := muteInstances{asked: make(chan struct{}, 1)}
 	h := setupOf(t, db.Options{}, func(deps *api.Deps) { deps.Instances = mute },
@@ -535,7 +543,8 @@ func (muteInstances) Stranded(ctx context.Context, _ uuid.UUID) (bool, error) {
 	return false, ctx.Err()
 }
 
-// While a bind goes on its requests are unresolved; deleted meanwhile, they are gone with its end.
+// While a bind goes on its requests are unresolved; deleted meanwhile, they are
+// gone with its end.
 func TestDeleteDuringBind(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -598,8 +607,8 @@ func (known instances) missing(instance uuid.UUID) error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "there is no instance %s", instance)
 }
 
-// L4: the tenant keeps its requests when an administrator binds them, and gets those that Nova made in the administrator's
-// project.
+// L4: the tenant keeps its requests when an administrator binds them, and gets
+// those that Nova made in the administrator's project.
 func TestL4Project(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()
@@ -635,8 +644,9 @@ func TestARQService(t *testing.T) {
 	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderService, ID: "spdk"}}, h.holders(accelerator))
 }
 
-// A project sees its own requests and no other's; administrators see all; and a service sees those of the instance that it asks
-// for, whoever the user is: Nova has made sure that he may (L4).
+// A project sees its own requests and no other's; administrators see all; and a
+// service sees those of the instance that it asks for, whoever the user is:
+// Nova has made sure that he may (L4).
 func TestL4ARQVisibility(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)

@@ -53,9 +53,10 @@ func TestDeviceGoldens(t *testing.T) {
 		`{"error_message":"{\"faultcode\": \"Client\", \"faultstring\": \"Device not found with uuid=nonsense\", \"debuginfo\": null}"}`)
 }
 
-// L19: a device is of the kind that it is, also where we have no class for it, and its vendor has one form, whichever way it
-// is asked for. It is described by what its driver says of the board.
-func TestL19DevicesAreWhatTheyAre(t *testing.T) {
+// L19: a device is of the kind that it is, also where we have no class for it,
+// and its vendor has one form, whichever way it is asked for. It is described
+// by what its driver says of the board.
+func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	r := report("h1", 1, 0)
@@ -110,8 +111,9 @@ func TestL33DeviceListing(t *testing.T) {
 	}
 }
 
-// L35: the small integers that are shown lead to what they are of, and an attribute can be made with them or with a UUID.
-func TestL35NumbersLeadSomewhere(t *testing.T) {
+// L35: the small integers that are shown lead to what they are of, and an
+// attribute can be made with them or with a UUID.
+func TestL35NumericIDsAreAccepted(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.host("h1", 2)
@@ -131,7 +133,8 @@ func TestL35NumbersLeadSomewhere(t *testing.T) {
 	}
 }
 
-// L5: all deployables of the device, and no other one's, all at once and with an event.
+// L5: all deployables of the device, and no other one's, all at once and with
+// an event.
 func TestL5Disable(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -174,7 +177,7 @@ func TestL5Disable(t *testing.T) {
 }
 
 // Of a device in parts, all must be out of use for it to be.
-func TestStatusOfDeviceInParts(t *testing.T) {
+func TestDeviceStatusCombinesItsDeployables(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	r := report("h1", 1, 2)
@@ -194,7 +197,7 @@ func TestStatusOfDeviceInParts(t *testing.T) {
 	}
 }
 
-func TestDisableNothing(t *testing.T) {
+func TestDisableDeviceWithoutDeployables(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	r := report("h1", 1, 0)
@@ -372,7 +375,7 @@ func TestAttributeGoldens(t *testing.T) {
 }
 
 // L21: of a deployable, a key has one value.
-func TestL21OneValueForAKey(t *testing.T) {
+func TestL21AttributeKeysAreUnique(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
@@ -385,7 +388,7 @@ func TestL21OneValueForAKey(t *testing.T) {
 	require.Len(t, as[map[string][]any](h.do("GET", "/v2/attributes?deployable_id="+accelerator.UUID.String(), nil))["attributes"], 2)
 }
 
-func TestAttributeMistakes(t *testing.T) {
+func TestInvalidAttributes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
@@ -419,7 +422,8 @@ func TestAttributeMistakes(t *testing.T) {
 	require.Contains(t, h.do("POST", "/v2/attributes", body(id, `"k100"`, `"v"`)).fault(http.StatusConflict), "100 attributes")
 }
 
-// L8: reports leave alone what was set, where upstream takes it away, and its value as a trait with it.
+// L8: reports leave alone what was set, where upstream takes it away, and its
+// value as a trait with it.
 func TestL8AttributeOutlivesReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

@@ -91,8 +91,9 @@ func TestL33DeviceProfileListing(t *testing.T) {
 	}
 }
 
-// L32, L38: what upstream answers with 500, and what it lets in, is refused with a reason, and nothing is stored.
-func TestL32L38DeviceProfileMistakes(t *testing.T) {
+// L32, L38: what upstream answers with 500, and what it lets in, is refused
+// with a reason, and nothing is stored.
+func TestL32L38InvalidDeviceProfiles(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	taken := h.profile("taken")
@@ -169,7 +170,8 @@ func TestDeviceProfileDeletion(t *testing.T) {
 	require.Equal(t, []string{"e"}, h.profiles(""))
 }
 
-// L38: a profile stays while there are requests that were made from it; upstream answers 500.
+// L38: a profile stays while there are requests that were made from it;
+// upstream answers 500.
 func TestL38DeviceProfileInUse(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

@@ -29,7 +29,8 @@ func TestOpenAPIV2DocumentIsValid(t *testing.T) {
 	require.Equal(t, "OpenStack Accelerator API", served["info"].(map[string]any)["title"])
 }
 
-// Every route has a rule and is in the document, and the document has no path that is not served.
+// Every route has a rule and is in the document, and the document has no path
+// that is not served.
 func TestRoutesAndDocumentAgreeV2(t *testing.T) {
 	t.Parallel()
 	served := map[string]bool{"GET /v2": true, "GET /v2/openapi.json": true}
@@ -50,8 +51,9 @@ func TestRoutesAndDocumentAgreeV2(t *testing.T) {
 	require.Equal(t, documented, served)
 }
 
-// L39: what the document says of these is what is answered, whatever the microversion.
-func TestL39TheDocumentIsTrue(t *testing.T) {
+// L39: what the document says of these is what is answered, whatever the
+// microversion.
+func TestL39AnswersMatchTheDocument(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
@@ -78,14 +80,16 @@ func TestL39TheDocumentIsTrue(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(shown.Board), &board), "it is a text with JSON in it")
 }
 
-// golden requires the body to be this text, whatever UUIDs, times, integer ids and addresses stand in it.
+// golden requires the body to be this text, whatever UUIDs, times, integer ids
+// and addresses stand in it.
 func (r *reply) golden(status int, want string) {
 	r.t.Helper()
 	r.expect(status)
 	require.Equal(r.t, want, normalised(r), r.what)
 }
 
-// normalised is the body with a word in the place of all that is another at each run.
+// normalised is the body with a word in the place of all that is another at
+// each run.
 func normalised(r *reply) string {
 	return goldenPattern.ReplaceAllStringFunc(strings.TrimSuffix(string(r.body), "\n"), func(found string) string {
 		switch {
@@ -190,7 +194,8 @@ func TestMicroversions(t *testing.T) {
 	}
 }
 
-// TestErrorShapes: upstream's three shapes of an error, and the codes of what HTTP itself refuses.
+// TestErrorShapes: upstream's three shapes of an error, and the codes of what
+// HTTP itself refuses.
 func TestErrorShapes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -215,7 +220,8 @@ func TestErrorShapes(t *testing.T) {
 	h.do("GET", "/v2/device_profiles", nil, "Accept", "text/html, */*;q=0.1").expect(http.StatusOK)
 }
 
-// Who asks is found out first, in Keystone's shape; then the microversion, and then whether they may.
+// Who asks is found out first, in Keystone's shape; then the microversion, and
+// then whether they may.
 func TestOrderOfChecksV2(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -230,8 +236,8 @@ func TestOrderOfChecksV2(t *testing.T) {
 		"Access was denied to the following resource: cyborg:device_profile:create")
 }
 
-// TestWaysToTheSame: upstream finds what it serves below several paths.
-func TestWaysToTheSame(t *testing.T) {
+// TestAlternativePaths: upstream finds what it serves below several paths.
+func TestAlternativePaths(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	want := string(h.do("GET", "/v2/device_profiles", nil).expect(http.StatusOK).body)
@@ -243,9 +249,10 @@ func TestWaysToTheSame(t *testing.T) {
 	require.Contains(t, as[map[string]any](h.do("GET", "/devices", nil).expect(http.StatusOK)), "device", "the list of /v1")
 }
 
-// TestDifferences: each difference from upstream that docs/differences.md names has its test, and each defect one that has its
+// TestDocumentedDifferencesHaveTests: each difference from upstream that
+// docs/differences.md names has its test, and each defect one that has its
 // number in its name.
-func TestDifferences(t *testing.T) {
+func TestDocumentedDifferencesHaveTests(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/differences.md")
 	require.NoError(t, err)

@@ -16,8 +16,9 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// TestL2OneBindWins: of many binds of the same requests, for one instance or for many, through several processes, one gets
-// all handles and the others get none.
+// TestL2OneBindWins: of many binds of the same requests, for one instance or
+// for many, through several processes, one gets all handles and the others get
+// none.
 func TestL2OneBindWins(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -56,7 +57,8 @@ func TestL2OneBindWins(t *testing.T) {
 	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM operations WHERE kind = 'bind'"))
 }
 
-// TestL2OneBindOfAnInstance: of many binds of different requests for one instance, on several hosts, one is admitted.
+// TestL2OneBindOfAnInstance: of many binds of different requests for one
+// instance, on several hosts, one is admitted.
 func TestL2OneBindOfAnInstance(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -87,9 +89,11 @@ func TestL2OneBindOfAnInstance(t *testing.T) {
 	require.EqualValues(t, 1, won.Load())
 }
 
-// TestRequestsRace lets hundreds of instances bind, unbind and be deleted at once on few handles, through several processes,
-// some of them deleted in the middle of a bind: no handle leaks, none has two holders, and requests and handles agree.
-func TestRequestsRace(t *testing.T) {
+// TestConcurrentARQOperations lets hundreds of instances bind, unbind and be
+// deleted at once on few handles, through several processes, some of them
+// deleted in the middle of a bind: no handle leaks, none has two holders, and
+// requests and handles agree.
+func TestConcurrentARQOperations(t *testing.T) {
 	t.Parallel()
 	const instances = 240
 	r := newRecords(t)
@@ -149,7 +153,8 @@ type life struct {
 	held     func(t *testing.T, holder uuid.UUID) int
 }
 
-// run creates the instance's requests, binds them, perhaps unbinds them, and deletes them. It reports whether they were bound.
+// run creates the instance's requests, binds them, perhaps unbinds them, and
+// deletes them. It reports whether they were bound.
 func (l life) run() bool {
 	ctx := l.t.Context()
 	arqs, err := l.store.CreateARQs(ctx, l.profile, alice())
@@ -226,9 +231,10 @@ func (l life) end(operation uuid.UUID, state cyborg.OperationState) {
 	}
 }
 
-// TestBindsShareTheirHost: a bind, unbind or deletion on one accelerator does not wait for those on another accelerator of the host.
-// On the same accelerator it does, and it waits for operations on the whole host.
-func TestBindsShareTheirHost(t *testing.T) {
+// TestBindsOfOneHostRunConcurrently: a bind, unbind or deletion on one
+// accelerator does not wait for those on another accelerator of the host. On
+// the same accelerator it does, and it waits for operations on the whole host.
+func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -285,9 +291,10 @@ func TestBindsShareTheirHost(t *testing.T) {
 	}
 }
 
-// TestABindKeepsItsRequests: the end of a bind waits for the lock of its request, which a transaction about another host may hold, before
-// it locks a row.
-func TestABindKeepsItsRequests(t *testing.T) {
+// TestBindLocksItsRequestsFirst: the end of a bind waits for the lock of its
+// request, which a transaction about another host may hold, before it locks a
+// row.
+func TestBindLocksItsRequestsFirst(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	accelerator := r.addHost(t, "h1", 1).ready(t, "card0")

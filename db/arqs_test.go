@@ -60,7 +60,8 @@ func (r *records) arq(t testing.TB, id uuid.UUID) cyborg.ARQ {
 
 func vm() cyborg.Holder { return instance(uuid.NewString()) }
 
-// requireAgreed asserts that handles and requests agree about who holds what, and that no claim remains.
+// requireAgreed asserts that handles and requests agree about who holds what,
+// and that no claim remains.
 func (r *records) requireAgreed(t testing.TB) {
 	t.Helper()
 	require.Zero(t, scalar[int](t, r, `
@@ -73,7 +74,8 @@ func (r *records) requireAgreed(t testing.TB) {
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
 }
 
-// TestCreateARQs: a request for each resource of each group, in order, twice as many for a Xilinx card, and all or none.
+// TestCreateARQs: a request for each resource of each group, in order, twice as
+// many for a Xilinx card, and all or none.
 func TestCreateARQs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -107,7 +109,8 @@ func TestCreateARQs(t *testing.T) {
 	require.Equal(t, made[0].Group, r.arq(t, made[0].UUID).Group, "it keeps its own copy")
 }
 
-// TestBind: all requests of an instance get a handle each, in one operation, and are listed with it.
+// TestBind: all requests of an instance get a handle each, in one operation,
+// and are listed with it.
 func TestBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -160,8 +163,10 @@ func TestBind(t *testing.T) {
 	requireKind(t, cyborg.ErrInUse, err)
 }
 
-// TestL11BindRefused: what is known at once fails the whole bind. Where the request itself is wrong nothing changes; where the
-// accelerator is in the way, the requests are BindFailed and say why, and so does an operation. (L11: none stays bound.)
+// TestL11BindRefused: what is known at once fails the whole bind. Where the
+// request itself is wrong nothing changes; where the accelerator is in the way,
+// the requests are BindFailed and say why, and so does an operation. (L11: none
+// stays bound.)
 func TestL11BindRefused(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -234,8 +239,9 @@ func TestL11BindRefused(t *testing.T) {
 	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_kind IS NOT NULL"), "none leaked")
 }
 
-// TestBindWaitsForAHandle: a bind may wait for a handle that an operation is about to free. Otherwise, where the caller wants to check
-// the holders first, the bind is refused and nothing is recorded.
+// TestBindWaitsForAHandle: a bind may wait for a handle that an operation is
+// about to free. Otherwise, where the caller wants to check the holders first,
+// the bind is refused and nothing is recorded.
 func TestBindWaitsForAHandle(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -278,8 +284,9 @@ func TestBindFails(t *testing.T) {
 	}
 }
 
-// TestBindPassesWhatIsLeft: a bind takes no handle that its host may still have attached for somebody, as an attach does not.
-func TestBindPassesWhatIsLeft(t *testing.T) {
+// TestBindSkipsUnconfirmedHandles: a bind takes no handle that its host may
+// still have attached for somebody, as an attach does not.
+func TestBindSkipsUnconfirmedHandles(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
@@ -295,8 +302,9 @@ func TestBindPassesWhatIsLeft(t *testing.T) {
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, second.UUID).State)
 }
 
-// TestL3BindTooLate: a bind that has not begun within its time limit fails.
-func TestL3BindTooLate(t *testing.T) {
+// TestL3BindPastItsDeadline: a bind that has not begun within its time limit
+// fails.
+func TestL3BindPastItsDeadline(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
@@ -310,7 +318,8 @@ func TestL3BindTooLate(t *testing.T) {
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 }
 
-// TestCompleteBind: a bind without an image has ended when it has begun, in one transaction, and returns again whom to notify.
+// TestCompleteBind: a bind without an image has ended when it has begun, in one
+// transaction, and returns again whom to notify.
 func TestCompleteBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -346,7 +355,8 @@ func TestCompleteBind(t *testing.T) {
 	require.Len(t, work.Loads, 1)
 }
 
-// TestCompleteCancelledBind: a bind whose request was deleted before it began does not bind.
+// TestCompleteCancelledBind: a bind whose request was deleted before it began
+// does not bind.
 func TestCompleteCancelledBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -364,9 +374,10 @@ func TestCompleteCancelledBind(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestL3BindBeginsLate: the time for an image counts from the bind's admission. Where Temporal was away after that, what is left
-// is less, and nothing where the beginning is asked for again after it.
-func TestL3BindBeginsLate(t *testing.T) {
+// TestL3BindDeadlineCountsFromAdmission: the time for an image counts from the
+// bind's admission. Where Temporal was away after that, what is left is less,
+// and nothing where the beginning is asked for again after it.
+func TestL3BindDeadlineCountsFromAdmission(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
@@ -386,8 +397,8 @@ func TestL3BindBeginsLate(t *testing.T) {
 	require.Zero(t, work.Within)
 }
 
-// TestBindWithImage: what the image disturbs is claimed and fenced while it is loaded, and what is loaded already is not
-// loaded again.
+// TestBindWithImage: what the image disturbs is claimed and fenced while it is
+// loaded, and what is loaded already is not loaded again.
 func TestBindWithImage(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -447,9 +458,10 @@ func TestBindWithImage(t *testing.T) {
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "an image that works cures it")
 }
 
-// TestBindWithImageBesideOthers: a request that asks for no image is served beside one that does; one whose image is there already
-// keeps others from being loaded over it.
-func TestBindWithImageBesideOthers(t *testing.T) {
+// TestBindWithImageOnASharedCard: a request that asks for no image is served
+// beside one that does; one whose image is there already keeps others from
+// being loaded over it.
+func TestBindWithImageOnASharedCard(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -492,8 +504,9 @@ func TestBindWithImageBesideOthers(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestVanishedDuringABind: a card that goes away after its image was loaded for a bind, and before the bind's end, is fenced then.
-func TestVanishedDuringABind(t *testing.T) {
+// TestHandleVanishedDuringABind: a card that goes away after its image was
+// loaded for a bind, and before the bind's end, is fenced then.
+func TestHandleVanishedDuringABind(t *testing.T) {
 	t.Parallel()
 	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed} {
 		r := newRecords(t)
@@ -517,7 +530,8 @@ func TestVanishedDuringABind(t *testing.T) {
 	}
 }
 
-// TestL10Unbind: a person's unbind asks the host, and a failure of the host's is recorded (L10). Nothing is freed before.
+// TestL10Unbind: a person's unbind asks the host, and a failure of the host's
+// is recorded (L10). Nothing is freed before.
 func TestL10Unbind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -559,8 +573,9 @@ func TestL10Unbind(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestL37Delete: what exists goes, and its handles are free at once, also where the host is silent; what does not exist is listed as
-// missing (L37); a request that somebody holds needs the permission for that.
+// TestL37Delete: what exists goes, and its handles are free at once, also where
+// the host is silent; what does not exist is listed as missing (L37); a request
+// that somebody holds needs the permission for that.
 func TestL37Delete(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -599,7 +614,8 @@ func TestL37Delete(t *testing.T) {
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 }
 
-// TestL9DeleteDuringBind: a deletion during a bind cancels the bind, and the request is deleted at its end, whatever the result.
+// TestL9DeleteDuringBind: a deletion during a bind cancels the bind, and the
+// request is deleted at its end, whatever the result.
 func TestL9DeleteDuringBind(t *testing.T) {
 	t.Parallel()
 	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationCancelled, cyborg.OperationFailed} {
@@ -626,7 +642,8 @@ func TestL9DeleteDuringBind(t *testing.T) {
 	}
 }
 
-// TestServiceHolder: infrastructure may have an accelerator, too, and several requests one after the other.
+// TestServiceHolder: infrastructure may have an accelerator, too, and several
+// requests one after the other.
 func TestServiceHolder(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -673,7 +690,8 @@ func TestARQLists(t *testing.T) {
 	requireKind(t, cyborg.ErrInvalid, err)
 }
 
-// TestPhysicalNetwork: the info of a network function's handle says what it is connected to, where its driver knows.
+// TestPhysicalNetwork: the info of a network function's handle says what it is
+// connected to, where its driver knows.
 func TestPhysicalNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -688,8 +706,8 @@ func TestPhysicalNetwork(t *testing.T) {
 	require.Equal(t, map[string]string{"function": "0", "physical_network": "physnet1"}, r.arq(t, arq.UUID).Handle.Info)
 }
 
-// TestL46StaleARQs: requests that were never bound are deleted after their time, and Nova is to be asked about instances that were not
-// seen for long.
+// TestL46StaleARQs: requests that were never bound are deleted after their
+// time, and Nova is to be asked about instances that were not seen for long.
 func TestL46StaleARQs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -745,7 +763,8 @@ func TestL46StaleARQs(t *testing.T) {
 	require.Empty(t, unseen())
 }
 
-// TestARQPlans: a bind and unbind by Nova, and a search for stale requests, cost the same however many requests there are.
+// TestARQPlans: a bind and unbind by Nova, and a search for stale requests,
+// cost the same however many requests there are.
 func TestARQPlans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

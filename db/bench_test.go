@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// cloud makes hosts of eight devices each, as their reports would, and half of their accelerators ready.
+// cloud makes hosts of eight devices each, as their reports would, and half of
+// their accelerators ready.
 func cloud(t testing.TB, accelerators int) *records {
 	t.Helper()
 	const each = 8
@@ -145,8 +146,8 @@ func BenchmarkOperation(b *testing.B) {
 	})
 }
 
-// BenchmarkBeat is the heartbeats of a thousand hosts in one flush.
-func BenchmarkBeat(b *testing.B) {
+// BenchmarkHeartbeat is the heartbeats of a thousand hosts in one flush.
+func BenchmarkHeartbeat(b *testing.B) {
 	sizes(b, func(b *testing.B, r *records) {
 		b.Helper()
 		hosts, err := r.Hosts(b.Context(), db.Page{})
@@ -164,8 +165,9 @@ func BenchmarkBeat(b *testing.B) {
 	})
 }
 
-// BenchmarkReconcile is what each round of Reconcile asks of the records, on a cloud where all is well and half of the
-// accelerators are attached to their hosts.
+// BenchmarkReconcile is what each round of Reconcile asks of the records, on a
+// cloud where all is well and half of the accelerators are attached to their
+// hosts.
 func BenchmarkReconcile(b *testing.B) {
 	sizes(b, func(b *testing.B, r *records) {
 		b.Helper()

@@ -61,9 +61,11 @@ func (h *host) inventory(t *testing.T) string {
 			SELECT format('backend %s %s %s', name, state, error) FROM backends WHERE host = '`+h.name+`') AS lines`)
 }
 
-// TestDifferencesLeadToTheSameRecords changes two equal hosts at random, in steps; one reports everything each time, the
-// other what differs, and everything only where it is asked for it. In the end the records say the same of both.
-func TestDifferencesLeadToTheSameRecords(t *testing.T) {
+// TestDifferentialReportsMatchFullReports changes two equal hosts at random, in
+// steps; one reports everything each time, the other what differs, and
+// everything only where it is asked for it. In the end the records say the same
+// of both.
+func TestDifferentialReportsMatchFullReports(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	taken, asked := 0, 0
@@ -99,7 +101,8 @@ func TestDifferencesLeadToTheSameRecords(t *testing.T) {
 	require.Positive(t, asked)
 }
 
-// change returns the content after a random change: cards come, go, change, and take each other's handles and names.
+// change returns the content after a random change: cards come, go, change, and
+// take each other's handles and names.
 func change(random *rand.Rand, before cyborg.Content) cyborg.Content {
 	devices := slices.Clone(before.Backends[0].Devices)
 	pick := func() int { return random.IntN(len(devices)) }
@@ -135,8 +138,9 @@ func change(random *rand.Rand, before cyborg.Content) cyborg.Content {
 	return after
 }
 
-// TestADifferenceNeedsItsBase: the records must stand on the report from which it tells the difference.
-func TestADifferenceNeedsItsBase(t *testing.T) {
+// TestDifferentialReportNeedsItsBase: the records must stand on the report from
+// which it tells the difference.
+func TestDifferentialReportNeedsItsBase(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := &host{records: r, name: "h1", boot: "boot-1", content: content(3)}
@@ -169,9 +173,10 @@ func TestADifferenceNeedsItsBase(t *testing.T) {
 	require.True(t, h.tell(t, told).Whole, "its base is no more")
 }
 
-// TestADifferenceAfterAnOperation: what an operation saw of a device is newer than the base. A difference that says
-// nothing of the device cannot mean that it is as it was.
-func TestADifferenceAfterAnOperation(t *testing.T) {
+// TestDifferentialReportAfterAnOperation: what an operation saw of a device is
+// newer than the base. A difference that says nothing of the device cannot mean
+// that it is as it was.
+func TestDifferentialReportAfterAnOperation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := &host{records: r, name: "h1", boot: "boot-1", content: content(2)}

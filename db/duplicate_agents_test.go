@@ -57,7 +57,8 @@ func (h *host) ago(t testing.TB, d time.Duration) {
 	h.records.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen - $2::interval, since = since - $2::interval WHERE host = $1", h.name, d)
 }
 
-// twoAgents returns the agent of a host, which is heard, and a second agent under the host's name.
+// twoAgents returns the agent of a host, which is heard, and a second agent
+// under the host's name.
 func twoAgents(t testing.TB) (first, second *fakeAgent) {
 	t.Helper()
 	r := newRecordsWith(t, db.Options{SilentAfter: 25 * time.Minute}) // long, so that it does not matter how slow the machine is
@@ -72,9 +73,10 @@ func twoAgents(t testing.TB) (first, second *fakeAgent) {
 	return first, second
 }
 
-// TestASecondAgentIsRefused: while the first agent is heard, a second one is refused and nothing of its messages is recorded;
-// every list of agents shows it as refused.
-func TestASecondAgentIsRefused(t *testing.T) {
+// TestDuplicateAgentIsRefused: while the first agent is heard, a second one is
+// refused and nothing of its messages is recorded; every list of agents shows
+// it as refused.
+func TestDuplicateAgentIsRefused(t *testing.T) {
 	t.Parallel()
 	first, second := twoAgents(t)
 	r := first.records
@@ -125,8 +127,9 @@ func TestASecondAgentIsRefused(t *testing.T) {
 	require.Empty(t, reply.DuplicateAgents)
 }
 
-// TestASecondAgentInTheSameBatch: each of two agents gets its own answer where their messages are in one batch.
-func TestASecondAgentInTheSameBatch(t *testing.T) {
+// TestDuplicateAgentInTheSameBatch: each of two agents gets its own answer
+// where their messages are in one batch.
+func TestDuplicateAgentInTheSameBatch(t *testing.T) {
 	t.Parallel()
 	first, second := twoAgents(t)
 	r := first.records
@@ -145,9 +148,11 @@ func TestASecondAgentInTheSameBatch(t *testing.T) {
 	require.Equal(t, cyborg.HeartbeatReply{DuplicateAgents: []string{"10.0.0.2"}}, beats[0])
 }
 
-// TestAnAgentThatComesBack: an agent keeps its instance over a restart, and is accepted at once. After it lost its state directory,
-// or its machine booted, it has another instance, and is accepted once the one before counts as silent.
-func TestAnAgentThatComesBack(t *testing.T) {
+// TestReturningAgentKeepsItsHost: an agent keeps its instance over a restart,
+// and is accepted at once. After it lost its state directory, or its machine
+// booted, it has another instance, and is accepted once the one before counts
+// as silent.
+func TestReturningAgentKeepsItsHost(t *testing.T) {
 	t.Parallel()
 	for name, boot := range map[string]string{"state lost": "boot-1", "booted": "boot-3"} {
 		t.Run(name, func(t *testing.T) {
@@ -188,8 +193,9 @@ func TestAnAgentThatComesBack(t *testing.T) {
 	}
 }
 
-// TestTheNextAgentOfASilentHost: a host that has been silent for long accepts another agent at once.
-func TestTheNextAgentOfASilentHost(t *testing.T) {
+// TestAgentTakesOverASilentHost: a host that has been silent for long accepts
+// another agent at once.
+func TestAgentTakesOverASilentHost(t *testing.T) {
 	t.Parallel()
 	first, second := twoAgents(t)
 	first.ago(t, time.Hour)
@@ -204,9 +210,10 @@ func TestTheNextAgentOfASilentHost(t *testing.T) {
 	require.True(t, answer.Accepted)
 }
 
-// TestNobodySucceedsAfterATimeWithoutServers: after an outage of all servers the first agent keeps its host, although it looks silent;
-// a known duplicate must first be heard for as long as an agent may be silent.
-func TestNobodySucceedsAfterATimeWithoutServers(t *testing.T) {
+// TestNoTakeoverAfterAServerOutage: after an outage of all servers the first
+// agent keeps its host, although it looks silent; a known duplicate must first
+// be heard for as long as an agent may be silent.
+func TestNoTakeoverAfterAServerOutage(t *testing.T) {
 	t.Parallel()
 	first, second := twoAgents(t)
 	_, err := second.sendHeartbeat(t)
@@ -222,7 +229,8 @@ func TestNobodySucceedsAfterATimeWithoutServers(t *testing.T) {
 	requireRefused(t, err)
 }
 
-// TestAForgottenHostHasNoDuplicateAgents: the records of duplicates go with their host.
+// TestAForgottenHostHasNoDuplicateAgents: the records of duplicates go with
+// their host.
 func TestAForgottenHostHasNoDuplicateAgents(t *testing.T) {
 	t.Parallel()
 	first, second := twoAgents(t)

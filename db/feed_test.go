@@ -16,7 +16,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// follow reads the feed as a stream does, from a store of its own, until it meets the last event.
+// follow reads the feed as a stream does, from a store of its own, until it
+// meets the last event.
 func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, error) {
 	var (
 		seen   []cyborg.Event
@@ -46,8 +47,9 @@ func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, er
 	}
 }
 
-// TestFeedIsCompleteAndInOrder: many write at once, some of them slowly, some in vain; several read from different
-// stores while that goes on. All read the same, nothing is missing, nothing comes twice, and what is told of each thing
+// TestFeedIsCompleteAndInOrder: many write at once, some of them slowly, some
+// in vain; several read from different stores while that goes on. All read the
+// same, nothing is missing, nothing comes twice, and what is told of each thing
 // is a story: each change starts from where the one before had ended.
 func TestFeedIsCompleteAndInOrder(t *testing.T) {
 	t.Parallel()
@@ -186,7 +188,8 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 	requireStories(t, read[0])
 }
 
-// requireStories fails unless each change of one axis of one thing starts where the change before it ended.
+// requireStories fails unless each change of one axis of one thing starts where
+// the change before it ended.
 func requireStories(t *testing.T, events []cyborg.Event) {
 	t.Helper()
 	value := map[string]string{}
@@ -213,8 +216,8 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 	require.Greater(t, told, 200)
 }
 
-// endOfFeed is the place of the last event. It waits until that can be read: transactions of other tests run on the
-// same server.
+// endOfFeed is the place of the last event. It waits until that can be read:
+// transactions of other tests run on the same server.
 func (r *records) endOfFeed(t *testing.T) cyborg.Cursor {
 	t.Helper()
 	var end cyborg.Cursor
@@ -228,8 +231,9 @@ func (r *records) endOfFeed(t *testing.T) cyborg.Cursor {
 	return end
 }
 
-// TestFeedWaitsForOlderTransactions: what is committed behind a transaction that still runs is not told yet, and is told
-// soon after that one ends, however it does, although nobody notifies of a rollback.
+// TestFeedWaitsForOlderTransactions: what is committed behind a transaction
+// that still runs is not told yet, and is told soon after that one ends,
+// however it does, although nobody notifies of a rollback.
 func TestFeedWaitsForOlderTransactions(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"commit", "rollback"} {
@@ -282,7 +286,7 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 	}
 }
 
-func TestEventsSayWhoAndWhy(t *testing.T) {
+func TestEventsNameActorAndOperation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -328,8 +332,9 @@ func TestEventsSayWhoAndWhy(t *testing.T) {
 	require.Len(t, page, 1)
 }
 
-// TestWakeAfterLostConnection: who waits is woken again after the listening connection was killed.
-func TestWakeAfterLostConnection(t *testing.T) {
+// TestNotifierRecoversFromALostConnection: who waits is woken again after the
+// listening connection was killed.
+func TestNotifierRecoversFromALostConnection(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")

@@ -52,7 +52,8 @@ func startIngester(t *testing.T, store *db.Store, opts db.IngesterOptions) *db.I
 	return ingester
 }
 
-// TestUnchangedHostsCostNoStatement: the heartbeats of a thousand hosts are one statement.
+// TestUnchangedHostsCostNoStatement: the heartbeats of a thousand hosts are one
+// statement.
 func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	t.Parallel()
 	const hosts = 1000
@@ -96,9 +97,11 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	require.Less(t, count.since(&before), int64(8), "reports that say nothing new")
 }
 
-// TestUnchangedHostsOfAnySize: a host where nothing has changed costs no statement of its own, however many devices it has: its sign of
-// life is in the one statement that writes all of them. A full report without changes costs the same whatever is in it.
-func TestUnchangedHostsOfAnySize(t *testing.T) {
+// TestUnchangedHostsCostTheSameAtAnySize: a host where nothing has changed
+// costs no statement of its own, however many devices it has: its sign of life
+// is in the one statement that writes all of them. A full report without
+// changes costs the same whatever is in it.
+func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 	t.Parallel()
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
@@ -129,9 +132,11 @@ func TestUnchangedHostsOfAnySize(t *testing.T) {
 	require.Equal(t, []int64{whole[0], whole[0], whole[0]}, whole)
 }
 
-// TestIngesterMergesCallers: heartbeats that come together are written together; so are reports, behind the first. How many writes
-// that makes depends on how long the callers take to come: there is at most one in each interval.
-func TestIngesterMergesCallers(t *testing.T) {
+// TestIngesterBatchesCallers: heartbeats that come together are written
+// together; so are reports, behind the first. How many writes that makes
+// depends on how long the callers take to come: there is at most one in each
+// interval.
+func TestIngesterBatchesCallers(t *testing.T) {
 	t.Parallel()
 	const interval = 300 * time.Millisecond
 	count := &counter{}
@@ -173,7 +178,8 @@ func TestIngesterMergesCallers(t *testing.T) {
 	require.LessOrEqual(t, count.since(&before), int64(intervals))
 }
 
-// TestFewReportsOfManyDevices are recorded together: they would hold the locks of their hosts for long.
+// TestFewReportsOfManyDevices are recorded together: they would hold the locks
+// of their hosts for long.
 func TestFewReportsOfManyDevices(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -219,7 +225,7 @@ func TestLoneReportDoesNotWait(t *testing.T) {
 	require.True(t, reply.Accepted)
 }
 
-func TestIntakeGivesEachCallerItsOwnError(t *testing.T) {
+func TestIngesterGivesEachCallerItsOwnError(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: 200 * time.Millisecond})
@@ -243,7 +249,7 @@ func TestIntakeGivesEachCallerItsOwnError(t *testing.T) {
 	wg.Wait()
 }
 
-func TestIntakeIsBounded(t *testing.T) {
+func TestIngesterIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 0)

@@ -11,8 +11,9 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// TestLosersAreToldToWhom: whoever comes too late learns which operation was faster, whatever it was faster at.
-func TestLosersAreToldToWhom(t *testing.T) {
+// TestConflictNamesTheWinningOperation: whoever comes too late learns which
+// operation was faster, whatever it was faster at.
+func TestConflictNamesTheWinningOperation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 7)
@@ -72,9 +73,9 @@ func TestLosersAreToldToWhom(t *testing.T) {
 	refused(t, another, cyborg.ErrNoFit, best.Operation)
 }
 
-// TestOneNameManyTakers: of many who give the same name to different accelerators at once, one wins, and the others are
-// told to whom they lost.
-func TestOneNameManyTakers(t *testing.T) {
+// TestConcurrentUsesOfOneName: of many who give the same name to different
+// accelerators at once, one wins, and the others are told to whom they lost.
+func TestConcurrentUsesOfOneName(t *testing.T) {
 	t.Parallel()
 	const takers = 24
 	r := newRecords(t)

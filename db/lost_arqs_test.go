@@ -23,7 +23,8 @@ func (r *records) bound(t testing.TB, a *cyborg.Accelerator, who uuid.UUID) []cy
 	return arqs
 }
 
-// reboot makes the host report another boot, which began uptime ago; 0 where the agent does not know.
+// reboot makes the host report another boot, which began uptime ago; 0 where
+// the agent does not know.
 func (h *host) reboot(t testing.TB, uptime time.Duration) {
 	t.Helper()
 	h.fall(t) // it was silent meanwhile
@@ -43,9 +44,10 @@ func (r *records) healthEvents(t testing.TB, kind cyborg.SubjectKind, id uuid.UU
 		WHERE subject_kind = $1 AND subject_id = $2 AND axis = 'health'`, string(kind), id.String())
 }
 
-// TestLostAtBoot: what an instance was given before its host booted may be lost, and every way of reading shows that. What a service
-// holds, what is on another host and what was bound since are not lost.
-func TestLostAtBoot(t *testing.T) {
+// TestRequestsLostAtBoot: what an instance was given before its host booted may
+// be lost, and every way of reading shows that. What a service holds, what is
+// on another host and what was bound since are not lost.
+func TestRequestsLostAtBoot(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
@@ -96,8 +98,9 @@ func TestLostAtBoot(t *testing.T) {
 	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectHandle, handle))
 }
 
-// TestLostOnlyWhatWasBoundBefore: an agent that reports a boot late also reports when it was.
-func TestLostOnlyWhatWasBoundBefore(t *testing.T) {
+// TestLossCoversEarlierBindsOnly: an agent that reports a boot late also
+// reports when it was.
+func TestLossCoversEarlierBindsOnly(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -112,7 +115,8 @@ func TestLostOnlyWhatWasBoundBefore(t *testing.T) {
 	require.Empty(t, r.arq(t, since[0].UUID).Health)
 }
 
-// TestAdoptedHostHasNotBooted: the first boot id of a host that was adopted without one is no reboot.
+// TestAdoptedHostHasNotBooted: the first boot id of a host that was adopted
+// without one is no reboot.
 func TestAdoptedHostHasNotBooted(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -124,7 +128,8 @@ func TestAdoptedHostHasNotBooted(t *testing.T) {
 	require.Empty(t, r.arq(t, arqs[0].UUID).Health)
 }
 
-// TestUnbindEndsALoss: whoever no longer has an accelerator cannot have lost it.
+// TestUnbindEndsALoss: whoever no longer has an accelerator cannot have lost
+// it.
 func TestUnbindEndsALoss(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -138,9 +143,10 @@ func TestUnbindEndsALoss(t *testing.T) {
 	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
 }
 
-// TestSawInstances: what Nova said of an instance is drift until Nova says otherwise or the instance's requests are gone. What may be
-// true for a moment only counts from the second time on.
-func TestSawInstances(t *testing.T) {
+// TestInstanceDrift: what Nova said of an instance is drift until Nova says
+// otherwise or the instance's requests are gone. What may be true for a moment
+// only counts from the second time on.
+func TestInstanceDrift(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -188,9 +194,10 @@ func TestSawInstances(t *testing.T) {
 	require.Len(t, all, 2, "what is over stays to be read")
 }
 
-// TestInstanceDriftIsTold: beginning and end of an instance's drift are events of its accelerators, in the same transaction, also
-// where the instance has no accelerator any more at the end.
-func TestInstanceDriftIsTold(t *testing.T) {
+// TestInstanceDriftEvents: beginning and end of an instance's drift are events
+// of its accelerators, in the same transaction, also where the instance has no
+// accelerator any more at the end.
+func TestInstanceDriftEvents(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)

@@ -41,8 +41,9 @@ func toReload(a uuid.UUID, image cyborg.Image) db.Admission {
 
 func aes() cyborg.Image { return cyborg.Image{Source: "aes.img", SHA256: "5f", ID: "aes"} }
 
-// TestLostImage: an image that was loaded and is missing after a boot of the host is shown as lost everywhere, and is listed to be
-// loaded again until it is there.
+// TestLostImage: an image that was loaded and is missing after a boot of the
+// host is shown as lost everywhere, and is listed to be loaded again until it
+// is there.
 func TestLostImage(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -91,9 +92,9 @@ func TestLostImage(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestImageThatSomebodyElseChanged: another image within the boot in which ours was loaded was loaded on purpose, and no later boot
-// makes ours lost.
-func TestImageThatSomebodyElseChanged(t *testing.T) {
+// TestImageChangedByHandIsNotLost: another image within the boot in which ours
+// was loaded was loaded on purpose, and no later boot makes ours lost.
+func TestImageChangedByHandIsNotLost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -107,9 +108,10 @@ func TestImageThatSomebodyElseChanged(t *testing.T) {
 	require.Empty(t, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
 }
 
-// TestReloadWhatAnInstanceHolds: the image of an accelerator that an instance holds can be loaded again, or another one where that is
-// gone, but only while it is lost, and not where the host's own software holds the accelerator.
-func TestReloadWhatAnInstanceHolds(t *testing.T) {
+// TestReloadForAnInstance: the image of an accelerator that an instance holds
+// can be loaded again, or another one where that is gone, but only while it is
+// lost, and not where the host's own software holds the accelerator.
+func TestReloadForAnInstance(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -183,8 +185,9 @@ func shell() cyborg.Image {
 	return cyborg.Image{Source: "shell.img", SHA256: "6e", ID: "shell", WholeDevice: true}
 }
 
-// loseRegions loads an image for the whole device into the west and then one into the east, and loses both at a boot; left is what the
-// west shows after it.
+// loseRegions loads an image for the whole device into the west and then one
+// into the east, and loses both at a boot; left is what the west shows after
+// it.
 func (r *records) loseRegions(t *testing.T, h *host, left string) (east, west *cyborg.Accelerator) {
 	t.Helper()
 	east, west = h.regions(t)
@@ -201,7 +204,8 @@ func (r *records) loseRegions(t *testing.T, h *host, left string) (east, west *c
 	return east, west
 }
 
-// TestReloadOfTheWholeDevice: loading the image of the whole device again does not hide that another region has lost its own.
+// TestReloadOfTheWholeDevice: loading the image of the whole device again does
+// not hide that another region has lost its own.
 func TestReloadOfTheWholeDevice(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -232,8 +236,9 @@ func TestReloadOfTheWholeDevice(t *testing.T) {
 	require.Nil(t, r.accelerator(t, east.UUID).LostImage)
 }
 
-// TestReloadSparesWhatIsThere: an instance keeps an image that is still loaded, although another one of its card was lost.
-func TestReloadSparesWhatIsThere(t *testing.T) {
+// TestReloadKeepsLoadedImages: an instance keeps an image that is still loaded,
+// although another one of its card was lost.
+func TestReloadKeepsLoadedImages(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -250,7 +255,8 @@ func TestReloadSparesWhatIsThere(t *testing.T) {
 	requireKind(t, cyborg.ErrInUse, err, who.String())
 }
 
-// TestImageThatSurvivesABoot: an image that was still there after a boot and is changed later is not lost.
+// TestImageThatSurvivesABoot: an image that was still there after a boot and is
+// changed later is not lost.
 func TestImageThatSurvivesABoot(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -264,8 +270,9 @@ func TestImageThatSurvivesABoot(t *testing.T) {
 	require.Empty(t, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
 }
 
-// TestImageLostBeforeAnybodyLooks: changing the record of an accelerator does not count as looking at its device.
-func TestImageLostBeforeAnybodyLooks(t *testing.T) {
+// TestImageLostBeforeItsDeviceIsReported: changing the record of an accelerator
+// does not count as looking at its device.
+func TestImageLostBeforeItsDeviceIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -291,8 +298,9 @@ func TestImageLostBeforeAnybodyLooks(t *testing.T) {
 	require.Len(t, found, 1)
 }
 
-// TestImageThatIsReplacedMeanwhile: an image that a later report no longer shows when its operation ends is not recorded.
-func TestImageThatIsReplacedMeanwhile(t *testing.T) {
+// TestImageReplacedDuringAnOperationIsNotRecorded: an image that a later report
+// no longer shows when its operation ends is not recorded.
+func TestImageReplacedDuringAnOperationIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	for shown, lost := range map[string]bool{"theirs": false, "aes": true} {
 		r := newRecords(t)

@@ -93,8 +93,9 @@ func TestRepeatedAndUnchangedReports(t *testing.T) {
 	require.Equal(t, "boot-2", h.record(t).BootID)
 }
 
-// TestBackAndForth is A→B→A through different conductors, with B repeated late.
-func TestBackAndForth(t *testing.T) {
+// TestReportsAlternateBetweenConductors is A→B→A through different conductors,
+// with B repeated late.
+func TestReportsAlternateBetweenConductors(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	other := openStore(t, r.url, defaults())
@@ -128,7 +129,8 @@ func TestBackAndForth(t *testing.T) {
 	require.False(t, replies[0].Report)
 }
 
-// TestReportsOfOneHostTogether: of several reports of one host in one batch the newest counts.
+// TestReportsOfOneHostTogether: of several reports of one host in one batch the
+// newest counts.
 func TestReportsOfOneHostTogether(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -143,9 +145,10 @@ func TestReportsOfOneHostTogether(t *testing.T) {
 	require.Len(t, h.accelerators(t), 3)
 }
 
-// TestL12ReportsAtOnce: whichever conductors receive the reports of one host, in whatever order, each card is recorded once, and the
-// newest report decides what there is.
-func TestL12ReportsAtOnce(t *testing.T) {
+// TestL12ConcurrentReports: whichever conductors receive the reports of one
+// host, in whatever order, each card is recorded once, and the newest report
+// decides what there is.
+func TestL12ConcurrentReports(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
@@ -249,8 +252,9 @@ func TestBackendsThatFailOrGo(t *testing.T) {
 	require.Len(t, h.record(t).Backends, 1)
 }
 
-// TestOnlyTheBadPartIsLeftOut reports what drivers must not report, and checks that everything that is right is recorded.
-func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
+// TestInvalidPartsOfAReportAreSkipped reports what drivers must not report, and
+// checks that everything that is right is recorded.
+func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "a", 1)
@@ -279,7 +283,8 @@ func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
 	}
 	require.Contains(t, backends[1].Error, "card0 is shown twice")
 
-	// Two hosts, each of whose deployables would get the same name: also within one merge.
+	// Two hosts, each of whose deployables would get the same name: also within one
+	// merge.
 	x := &host{records: r, name: "x", boot: "b", content: content(0)}
 	x.content.Backends[0].Devices = []cyborg.DeviceReport{{Identity: "i", Deployables: []cyborg.DeployableReport{deployable("y_z", 1)}}}
 	xy := &host{records: r, name: "x_y", boot: "b", content: content(0)}
@@ -300,8 +305,9 @@ func TestOnlyTheBadPartIsLeftOut(t *testing.T) {
 	require.Contains(t, late.record(t).Backends[0].Error, `its name "a_b_c" belongs to one of host a_b`)
 }
 
-// TestL7TheHandleThatVanishes: when a function disappears, its handle becomes missing, and those of its siblings do not.
-func TestL7TheHandleThatVanishes(t *testing.T) {
+// TestL7VanishedHandle: when a function disappears, its handle becomes missing,
+// and those of its siblings do not.
+func TestL7VanishedHandle(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -326,7 +332,8 @@ func TestL7TheHandleThatVanishes(t *testing.T) {
 	require.Equal(t, left, byIdentity())
 }
 
-// TestHandleThatMoves: a function belongs to the deployable that shows it, unless somebody holds it on its recorded deployable.
+// TestHandleThatMoves: a function belongs to the deployable that shows it,
+// unless somebody holds it on its recorded deployable.
 func TestHandleThatMoves(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -377,7 +384,8 @@ func TestDeviceThatMoves(t *testing.T) {
 	require.Equal(t, "new", h.accelerator(t, "card0").Backend)
 	require.Equal(t, a.UUID, h.accelerator(t, "card0").UUID)
 
-	// The same deployable on a device with another identity: its serial number became known.
+	// The same deployable on a device with another identity: its serial number
+	// became known.
 	h.content.Backends[1].Devices[0].Identity = "serial-1"
 	h.report(t)
 	require.Equal(t, a.UUID, h.accelerator(t, "card0").UUID)
@@ -386,7 +394,8 @@ func TestDeviceThatMoves(t *testing.T) {
 	require.Equal(t, 1, h.record(t).Devices)
 }
 
-// TestNewOnADisabledDevice: a new accelerator is in maintenance where all others of its device are.
+// TestNewOnADisabledDevice: a new accelerator is in maintenance where all
+// others of its device are.
 func TestNewOnADisabledDevice(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"all", "what differs"} {
@@ -432,7 +441,8 @@ func TestNewOnADisabledDevice(t *testing.T) {
 	}
 }
 
-// TestNameOfNewAcceleratorIsTaken: a device appears under whose name another accelerator is in service.
+// TestNameOfNewAcceleratorIsTaken: a device appears under whose name another
+// accelerator is in service.
 func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -443,7 +453,7 @@ func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
 	require.Contains(t, late.Name, "h2_card0~")
 }
 
-func TestBadReportsDoNotKeepOthersOut(t *testing.T) {
+func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
@@ -490,7 +500,7 @@ func unjoin(err error) error {
 	return fmt.Errorf("%w", joined.Unwrap()[0])
 }
 
-func TestSilence(t *testing.T) {
+func TestSilentHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecordsWith(t, db.Options{SilentAfter: 30 * time.Second})
 	a, b := r.addHost(t, "a", 1), r.addHost(t, "b", 0)

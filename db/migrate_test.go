@@ -30,8 +30,8 @@ func TestMigrations(t *testing.T) {
 	require.Equal(t, []int64{status.Latest, status.Latest}, []int64{from, to})
 }
 
-// TestMigrateTogether migrates from several processes at once.
-func TestMigrateTogether(t *testing.T) {
+// TestConcurrentMigrations migrates from several processes at once.
+func TestConcurrentMigrations(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)
 	var wg sync.WaitGroup
@@ -87,7 +87,7 @@ func TestOpenWithoutDatabase(t *testing.T) {
 	requireKind(t, cyborg.ErrInvalid, err)
 }
 
-func TestFailuresHaveKinds(t *testing.T) {
+func TestFailuresHaveErrorKinds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	require.NoError(t, r.Ping(t.Context()))

@@ -10,8 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// L3: the failure of a bind is recorded before it is undone. Until then the bind keeps its handle, and nobody else works on the request.
-func TestL3FailedBeforeTheEnd(t *testing.T) {
+// L3: the failure of a bind is recorded before it is undone. Until then the
+// bind keeps its handle, and nobody else works on the request.
+func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
@@ -62,8 +63,9 @@ func TestL3FailedBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// L13: binds of which Nova has not been notified are recorded, whatever became of their workflows.
-func TestL13Untold(t *testing.T) {
+// L13: binds of which Nova has not been notified are recorded, whatever became
+// of their workflows.
+func TestL13UnnotifiedBinds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)

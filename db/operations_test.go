@@ -10,7 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-func TestLifeOfAnAccelerator(t *testing.T) {
+func TestAcceleratorLifecycle(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -92,8 +92,9 @@ func TestLifeOfAnAccelerator(t *testing.T) {
 	require.Equal(t, cyborg.StatusInactive, h.accelerator(t, "card1").Status(), "nobody touched it")
 }
 
-// TestUndone ends each kind of operation in each way of not succeeding, before and after it began, and checks what remains.
-func TestUndone(t *testing.T) {
+// TestUnsuccessfulOperationsAreReversed ends each kind of operation in each way
+// of not succeeding, before and after it began, and checks what remains.
+func TestUnsuccessfulOperationsAreReversed(t *testing.T) {
 	t.Parallel()
 	for _, state := range []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationCancelled, cyborg.OperationNeedsOperator} {
 		for _, began := range []bool{false, true} {
@@ -206,7 +207,7 @@ func TestNameOfAFailedProvision(t *testing.T) {
 	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "short"}), cyborg.OperationSucceeded)
 }
 
-func TestGuards(t *testing.T) {
+func TestAdmissionGuards(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
@@ -281,7 +282,7 @@ func TestGuards(t *testing.T) {
 	require.Nil(t, r.accelerator(t, ready.UUID).Fence)
 }
 
-func TestGuardsHoldWhenItBegins(t *testing.T) {
+func TestGuardsApplyAtBegin(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -323,7 +324,7 @@ func TestCancel(t *testing.T) {
 	requireKind(t, cyborg.ErrNotFound, err)
 }
 
-func TestIllegalEnds(t *testing.T) {
+func TestIllegalEndsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
@@ -343,7 +344,7 @@ func TestIllegalEnds(t *testing.T) {
 	require.Equal(t, cyborg.ErrInternal, ended.Error.Kind, "a failure always says something")
 }
 
-func TestRecord(t *testing.T) {
+func TestRecordSteps(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")

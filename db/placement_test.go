@@ -33,8 +33,9 @@ func (r *records) inStep(t testing.TB, host string) {
 	require.NoError(t, r.RecordPlacement(t.Context(), db.PlacementOutcome{Host: host, Version: h.Version, Marks: []byte("{}")}))
 }
 
-// Taking hosts writes many rows at once while other changes write the same rows in another order.
-func TestPlacementIsGivenBackAmidChanges(t *testing.T) {
+// Taking hosts writes many rows at once while other changes write the same rows
+// in another order.
+func TestPlacementTakeAndReturnDuringChanges(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
@@ -69,9 +70,11 @@ func TestPlacementIsGivenBackAmidChanges(t *testing.T) {
 	}
 }
 
-// TestPlacementIsTakenUntilItIsStarted: hosts of a process that died before it started them are soon given to another one. Started
-// hosts are left alone, and a host that could not be brought into step is tried again when that was asked for.
-func TestPlacementIsTakenUntilItIsStarted(t *testing.T) {
+// TestPlacementTakenHostsReturnAfterTheLease: hosts of a process that died
+// before it started them are soon given to another one. Started hosts are left
+// alone, and a host that could not be brought into step is tried again when
+// that was asked for.
+func TestPlacementTakenHostsReturnAfterTheLease(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 1)
@@ -95,8 +98,9 @@ func TestPlacementIsTakenUntilItIsStarted(t *testing.T) {
 	require.Equal(t, []string{"h1"}, take(aWhile), "it was tried before that was noted")
 }
 
-// A host whose comparison was interrupted is given to another process within about a minute, which compares it.
-func TestPlacementComparisonOfTheDead(t *testing.T) {
+// A host whose comparison was interrupted is given to another process within
+// about a minute, which compares it.
+func TestPlacementInterruptedComparisonIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 1)
@@ -115,8 +119,9 @@ func TestPlacementComparisonOfTheDead(t *testing.T) {
 	require.True(t, got.Compare)
 }
 
-// TestPlacementKnowsTheHostThatIsBeingRecorded: a host whose first report is recorded while Placement is switched on becomes due.
-func TestPlacementKnowsTheHostThatIsBeingRecorded(t *testing.T) {
+// TestPlacementSeesHostRecordedDuringEnable: a host whose first report is
+// recorded while Placement is switched on becomes due.
+func TestPlacementSeesHostRecordedDuringEnable(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	tx, err := r.sql.Begin(t.Context())
@@ -134,8 +139,9 @@ func TestPlacementKnowsTheHostThatIsBeingRecorded(t *testing.T) {
 	require.Equal(t, []string{"h1"}, r.due(t))
 }
 
-// TestPlacementKnowsTheAcceleratorThatIsBeingChanged: a change that is made while Placement is switched on is in what Placement gets.
-func TestPlacementKnowsTheAcceleratorThatIsBeingChanged(t *testing.T) {
+// TestPlacementSeesChangeDuringEnable: a change that is made while Placement is
+// switched on is in what Placement gets.
+func TestPlacementSeesChangeDuringEnable(t *testing.T) {
 	t.Parallel()
 	for table, sql := range map[string]string{
 		"deployables":    "UPDATE deployables SET presence = 'missing', missing_since = now()",
@@ -166,9 +172,9 @@ func TestPlacementKnowsTheAcceleratorThatIsBeingChanged(t *testing.T) {
 	}
 }
 
-// TestPlacementIsToldOfWhatMatters: each change that Placement should know makes its host due, in its own transaction, and
-// no other change does.
-func TestPlacementIsToldOfWhatMatters(t *testing.T) {
+// TestPlacementIsDueAfterRelevantChanges: each change that Placement should
+// know makes its host due, in its own transaction, and no other change does.
+func TestPlacementIsDueAfterRelevantChanges(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -233,8 +239,9 @@ func TestPlacementIsToldOfWhatMatters(t *testing.T) {
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM placement_sync"))
 }
 
-// TestPlacementWhatIsTakenOutside: handles that Nova did not give away are counted, those of its requests are not.
-func TestPlacementWhatIsTakenOutside(t *testing.T) {
+// TestPlacementCountsHandlesTakenOutsideNova: handles that Nova did not give
+// away are counted, those of its requests are not.
+func TestPlacementCountsHandlesTakenOutsideNova(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -251,7 +258,8 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 
 	r.profile(t, "one", one())
 
-	// What Nova gives away, Placement knows; what a service gets in the same way, it does not.
+	// What Nova gives away, Placement knows; what a service gets in the same way,
+	// it does not.
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	r.inStep(t, "h1")
@@ -272,8 +280,9 @@ func TestPlacementWhatIsTakenOutside(t *testing.T) {
 	}
 }
 
-// Marks of a plan from old records are not saved, and an outdated version leaves its host due.
-func TestPlacementOldNews(t *testing.T) {
+// Marks of a plan from old records are not saved, and an outdated version
+// leaves its host due.
+func TestPlacementIgnoresOutdatedPlans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -297,8 +306,9 @@ func TestPlacementOldNews(t *testing.T) {
 	require.JSONEq(t, `{"x": {}}`, string(after.Marks))
 }
 
-// What could not be done is tried again after its time, or at once when the records change.
-func TestPlacementTriesAgain(t *testing.T) {
+// What could not be done is tried again after its time, or at once when the
+// records change.
+func TestPlacementRetries(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -329,7 +339,7 @@ func TestPlacementTriesAgain(t *testing.T) {
 	require.NotZero(t, open[0].RepairedAt)
 }
 
-func TestPlacementSilence(t *testing.T) {
+func TestPlacementSilentHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 1)
@@ -354,8 +364,9 @@ func TestPlacementSilence(t *testing.T) {
 	require.Zero(t, changed)
 }
 
-// Hosts are compared in turn, and drift is listed until a comparison no longer finds it.
-func TestPlacementCompares(t *testing.T) {
+// Hosts are compared in turn, and drift is listed until a comparison no longer
+// finds it.
+func TestPlacementComparesHostsInTurn(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	for _, name := range []string{"h1", "h2", "h3"} {
@@ -414,9 +425,10 @@ func TestPlacementCompares(t *testing.T) {
 	require.Equal(t, 3, pruned.Drift)
 }
 
-// Drift that appears, ends or is repaired is an event of its subject, once each. Drift that may exist for a moment only becomes one when
-// it is found again.
-func TestPlacementDriftIsTold(t *testing.T) {
+// Drift that appears, ends or is repaired is an event of its subject, once
+// each. Drift that may exist for a moment only becomes one when it is found
+// again.
+func TestPlacementDriftEvents(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -474,7 +486,8 @@ func TestPlacementDriftIsTold(t *testing.T) {
 	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "vm" "" false`}, driftEvents())
 }
 
-// A forgotten host is deleted from placement_sync when Placement has nothing of it any more.
+// A forgotten host is deleted from placement_sync when Placement has nothing of
+// it any more.
 func TestPlacementForgetsHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -9,7 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestProgramSets programs one of several deployables of a card, some of which share a program set.
+// TestProgramSets programs one of several deployables of a card, some of which
+// share a program set.
 func TestProgramSets(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -48,8 +49,10 @@ func TestProgramSets(t *testing.T) {
 	}
 }
 
-// TestObservations: what an agent observed after a change is newer than a report that it had sent before, however late that arrives.
-func TestObservations(t *testing.T) {
+// TestObservationIsNewerThanEarlierReports: what an agent observed after a
+// change is newer than a report that it had sent before, however late that
+// arrives.
+func TestObservationIsNewerThanEarlierReports(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
@@ -81,13 +84,15 @@ func TestObservations(t *testing.T) {
 	require.Equal(t, observed.Sequence, replies[0].Exceed)
 	require.Equal(t, "image-1", r.accelerator(t, a.UUID).BitstreamID, "the older report says nothing about it")
 
-	// The card falls back to what it was before: the same content, hence the same digest, as the late report.
+	// The card falls back to what it was before: the same content, hence the same
+	// digest, as the late report.
 	require.Equal(t, late.Digest, h.content.Digest())
 	require.True(t, h.report(t).Accepted)
 	require.Empty(t, r.accelerator(t, a.UUID).BitstreamID)
 }
 
-// TestObservationOlderThanAReport: a report that the agent made after the change wins, although it arrives first.
+// TestObservationOlderThanAReport: a report that the agent made after the
+// change wins, although it arrives first.
 func TestObservationOlderThanAReport(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -105,8 +110,9 @@ func TestObservationOlderThanAReport(t *testing.T) {
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 }
 
-// TestFailedWholeDeviceProgram: everything that the image would have changed stays fenced, in service or not, and each accelerator can
-// be taken out of that by itself.
+// TestFailedWholeDeviceProgram: everything that the image would have changed
+// stays fenced, in service or not, and each accelerator can be taken out of
+// that by itself.
 func TestFailedWholeDeviceProgram(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -16,8 +16,10 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// requireEventsLead fails unless every change of an axis begins where the one before it ended, and the last one ends
-// where the records are. What a thing belongs to at first is in the data of its first event, not an event of its own.
+// requireEventsLead fails unless every change of an axis begins where the one
+// before it ended, and the last one ends where the records are. What a thing
+// belongs to at first is in the data of its first event, not an event of its
+// own.
 func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 	rows, err := r.sql.Query(t.Context(), `
 		WITH story AS (
@@ -43,8 +45,9 @@ func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 	require.NoError(t, rows.Err())
 }
 
-// shown draws what a host shows at one moment: cards on two backends, parts on cards, handles on parts. From one moment
-// to the next any of them may vanish, come back, change, or move.
+// shown draws what a host shows at one moment: cards on two backends, parts on
+// cards, handles on parts. From one moment to the next any of them may vanish,
+// come back, change, or move.
 func shown(last bool) *rapid.Generator[cyborg.Content] {
 	return rapid.Custom(func(t *rapid.T) cyborg.Content {
 		states := []cyborg.BackendState{cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendDisabled, cyborg.BackendFailed}
@@ -90,7 +93,8 @@ func shown(last bool) *rapid.Generator[cyborg.Content] {
 	})
 }
 
-// view is what the records say that is there, without what tells two hosts apart.
+// view is what the records say that is there, without what tells two hosts
+// apart.
 func (r *records) view(t *rapid.T, host string) string {
 	found, err := r.Host(t.Context(), host)
 	require.NoError(t, err)
@@ -124,7 +128,8 @@ func (r *records) view(t *rapid.T, host string) string {
 	return fmt.Sprintln(lines)
 }
 
-// settleAsAgent sends the newest report again, as an agent does, until heartbeats no longer ask for one.
+// settleAsAgent sends the newest report again, as an agent does, until
+// heartbeats no longer ask for one.
 func (r *records) settleAsAgent(t *rapid.T, report cyborg.Report, generation int64) {
 	for try := 0; ; try++ {
 		replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{{
@@ -143,9 +148,10 @@ func (r *records) settleAsAgent(t *rapid.T, report cyborg.Report, generation int
 	}
 }
 
-// TestReportsInAnyOrder splits what two hosts say into batches for two processes, in any order and with repeats. An older
-// report never overwrites a newer one, the events tell a story without gaps, and what is recorded in the end is what one
-// who sent the last report alone would have.
+// TestReportsInAnyOrder splits what two hosts say into batches for two
+// processes, in any order and with repeats. An older report never overwrites a
+// newer one, the events tell a story without gaps, and what is recorded in the
+// end is what one who sent the last report alone would have.
 func TestReportsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -201,9 +207,11 @@ func TestReportsInAnyOrder(t *testing.T) {
 	})
 }
 
-// TestGuardsAgreeWithTheTables admits, begins, ends, cancels, maintains, enables and reports at random. What the tables of
-// state.go do not allow is refused and changes nothing, and no event tells of a step that is not in them.
-func TestGuardsAgreeWithTheTables(t *testing.T) {
+// TestGuardsAgreeWithTheTransitionTables admits, begins, ends, cancels,
+// maintains, enables and reports at random. What the tables of state.go do not
+// allow is refused and changes nothing, and no event tells of a step that is
+// not in them.
+func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	run := 0
@@ -294,7 +302,8 @@ func TestGuardsAgreeWithTheTables(t *testing.T) {
 	})
 }
 
-// requireWithinTables fails where an event tells of a change of state that the tables do not have.
+// requireWithinTables fails where an event tells of a change of state that the
+// tables do not have.
 func (r *records) requireWithinTables(t *rapid.T, host string) {
 	rows, err := r.sql.Query(t.Context(), `
 		SELECT DISTINCT axis, from_value, to_value FROM events
@@ -325,9 +334,10 @@ func (r *records) requireWithinTables(t *rapid.T, host string) {
 	require.NoError(t, rows.Err())
 }
 
-// TestFitTakesTheBest compares the choice of what fits with a plain search: of the live hosts before the silent ones, the
-// accelerator that serves the fewest consumers, and of those the oldest.
-func TestFitTakesTheBest(t *testing.T) {
+// TestFitChoosesLikeAPlainSearch compares the choice of what fits with a plain
+// search: of the live hosts before the silent ones, the accelerator that serves
+// the fewest consumers, and of those the oldest.
+func TestFitChoosesLikeAPlainSearch(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	types := []cyborg.DeviceType{cyborg.DeviceTypeFPGA, cyborg.DeviceTypeGPU}

@@ -25,7 +25,7 @@ func TestProvisionByName(t *testing.T) {
 	r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Host: "h1", Specs: cyborg.SpecsPatch{Num: &two}}))
 }
 
-func TestProvisionWhatFits(t *testing.T) {
+func TestProvisionByFit(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "any"}))
@@ -77,8 +77,9 @@ func TestProvisionWhatFits(t *testing.T) {
 	requireKind(t, cyborg.ErrNoFit, err, "h2_card0", "ready already")
 }
 
-// TestWhatIsNearestIsOfTheTypeThatWasAskedFor, also where there are many others that nobody uses.
-func TestWhatIsNearestIsOfTheTypeThatWasAskedFor(t *testing.T) {
+// TestNoFitSuggestsTheRequestedType, also where there are many others that
+// nobody uses.
+func TestNoFitSuggestsTheRequestedType(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 30)
@@ -90,7 +91,8 @@ func TestWhatIsNearestIsOfTheTypeThatWasAskedFor(t *testing.T) {
 	requireKind(t, cyborg.ErrNoFit, err, "h1_card29", "the boot display")
 }
 
-// TestConcurrentProvisionsTakeDifferentOnes asks for more accelerators than there are, all at once and on several hosts.
+// TestConcurrentProvisionsTakeDifferentOnes asks for more accelerators than
+// there are, all at once and on several hosts.
 func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 	t.Parallel()
 	const hosts, each, asked = 3, 8, 40
@@ -132,8 +134,9 @@ func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 	}
 }
 
-// TestOneName asks for one name from many sides at once: one gets it.
-func TestOneName(t *testing.T) {
+// TestConcurrentProvisionsOfOneName asks for one name from many sides at once:
+// one gets it.
+func TestConcurrentProvisionsOfOneName(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	for i := range 4 {

@@ -14,8 +14,9 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// TestOneWinner admits hundreds of operations on one accelerator at once, from two processes.
-func TestOneWinner(t *testing.T) {
+// TestConcurrentAdmissionsHaveOneWinner admits hundreds of operations on one
+// accelerator at once, from two processes.
+func TestConcurrentAdmissionsHaveOneWinner(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -57,8 +58,9 @@ func TestOneWinner(t *testing.T) {
 	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
 }
 
-// TestLastHandle lets many attach, detach and program in a loop, to the end of each operation. At no time do more hold a
-// handle than there are handles, and nobody programs what somebody holds: the constraints would not let that pass
+// TestLastHandle lets many attach, detach and program in a loop, to the end of
+// each operation. At no time do more hold a handle than there are handles, and
+// nobody programs what somebody holds: the constraints would not let that pass
 // unseen, and each success is checked against what its operation was told.
 func TestLastHandle(t *testing.T) {
 	t.Parallel()
@@ -100,7 +102,8 @@ func TestLastHandle(t *testing.T) {
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
 }
 
-// raceOne takes one operation to its end, and returns as what it ended, or "" where it was not admitted.
+// raceOne takes one operation to its end, and returns as what it ended, or ""
+// where it was not admitted.
 func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 	t.Helper()
 	out, err := r.Admit(t.Context(), a)
@@ -126,8 +129,9 @@ func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 	return cyborg.OperationSucceeded
 }
 
-// TestSameKeyAtOnce sends one request many times at once: one operation, and everybody learns of it.
-func TestSameKeyAtOnce(t *testing.T) {
+// TestConcurrentRequestsWithOneKey sends one request many times at once: one
+// operation, and everybody learns of it.
+func TestConcurrentRequestsWithOneKey(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 8)
@@ -159,8 +163,9 @@ func TestSameKeyAtOnce(t *testing.T) {
 	require.Equal(t, 1, fresh)
 }
 
-// TestBeginAndEndAtOnce repeats them from several sides, as Temporal's retries may.
-func TestBeginAndEndAtOnce(t *testing.T) {
+// TestConcurrentBeginAndEnd repeats them from several sides, as Temporal's
+// retries may.
+func TestConcurrentBeginAndEnd(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
@@ -194,8 +199,8 @@ func TestBeginAndEndAtOnce(t *testing.T) {
 	require.Equal(t, ended.State == cyborg.OperationSucceeded, len(found.Holders()) == 1)
 }
 
-// TestOneBackendManyInstalls: a backend that has no devices yet, whose claims could keep others away, is configured by one
-// at a time all the same.
+// TestOneBackendManyInstalls: a backend that has no devices yet, whose claims
+// could keep others away, is configured by one at a time all the same.
 func TestOneBackendManyInstalls(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

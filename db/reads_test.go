@@ -164,7 +164,8 @@ func TestFilters(t *testing.T) {
 	require.Equal(t, running.Operation, newest[0].ID)
 }
 
-// TestStatusInSQL puts accelerators into random states and compares the filter of the store with Accelerator.Status.
+// TestStatusInSQL puts accelerators into random states and compares the filter
+// of the store with Accelerator.Status.
 func TestStatusInSQL(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -271,7 +272,8 @@ func TestUpdateSpecs(t *testing.T) {
 	}, found.Specs)
 }
 
-// TestMaintenanceOfADevice is that of all its accelerators, however many they are.
+// TestMaintenanceOfADevice is that of all its accelerators, however many they
+// are.
 func TestMaintenanceOfADevice(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -366,7 +368,8 @@ func TestMaintenance(t *testing.T) {
 	require.Equal(t, cyborg.StatusMaintaining, r.accelerator(t, c.UUID).Status())
 }
 
-// TestMaintenanceOfManyHostsEnds: however many hosts it is over on, no transaction locks more of them than there is room for.
+// TestMaintenanceOfManyHostsEnds: however many hosts it is over on, no
+// transaction locks more of them than there is room for.
 func TestMaintenanceOfManyHostsEnds(t *testing.T) {
 	t.Parallel()
 	r := cloud(t, 8*510)
@@ -400,9 +403,9 @@ func TestBackendsOfManyHosts(t *testing.T) {
 	requireKind(t, cyborg.ErrNotFound, err, `"nowhere"`)
 }
 
-// TestAProcessKeepsItsStart: whichever way a sign of life takes, the process started once; its successor under the same name
-// started anew.
-func TestAProcessKeepsItsStart(t *testing.T) {
+// TestServiceKeepsItsStartTime: whichever way a sign of life takes, the process
+// started once; its successor under the same name started anew.
+func TestServiceKeepsItsStartTime(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	process := cyborg.Service{Role: "api", Host: "m", Instance: "1", StartedAt: time.Now().Add(-time.Hour)}

@@ -32,8 +32,9 @@ func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
 	return out
 }
 
-// TestDisagreements has one accelerator for each combination of journal and records.
-func TestDisagreements(t *testing.T) {
+// TestDisagreementsOfJournalAndRecords has one accelerator for each combination
+// of journal and records.
+func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 0)
@@ -149,7 +150,8 @@ func TestDisagreements(t *testing.T) {
 	require.Empty(t, r.disagreements(t), "who is silent cannot be asked")
 }
 
-// TestJournalOlderThanTheRecords: a report from before the result of an operation contradicts nothing.
+// TestJournalOlderThanTheRecords: a report from before the result of an
+// operation contradicts nothing.
 func TestJournalOlderThanTheRecords(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -167,8 +169,9 @@ func TestJournalOlderThanTheRecords(t *testing.T) {
 	require.Len(t, r.disagreements(t), 1)
 }
 
-// TestSettledMeanwhile: what has changed since Disagreements listed it stays as it is.
-func TestSettledMeanwhile(t *testing.T) {
+// TestSettleIgnoresOutdatedFindings: what has changed since Disagreements
+// listed it stays as it is.
+func TestSettleIgnoresOutdatedFindings(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -187,9 +190,9 @@ func TestSettledMeanwhile(t *testing.T) {
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 }
 
-// TestASettledDoubtCuresNothingElse: an accelerator that a provision has left in error stays in error when a later doubt about a detach
-// is settled.
-func TestASettledDoubtCuresNothingElse(t *testing.T) {
+// TestSettledDoubtKeepsOtherErrors: an accelerator that a provision has left in
+// error stays in error when a later doubt about a detach is settled.
+func TestSettledDoubtKeepsOtherErrors(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -263,7 +266,8 @@ func TestDisagreementsByHost(t *testing.T) {
 	require.Equal(t, []string{"h0", "h1", "h2", "h3", "h4"}, seen)
 }
 
-// TestDisagreementsOfOneHost: a host with more disagreements than the limit is listed part by part.
+// TestDisagreementsOfOneHost: a host with more disagreements than the limit is
+// listed part by part.
 func TestDisagreementsOfOneHost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -297,7 +301,7 @@ func TestDisagreementsOfOneHost(t *testing.T) {
 	require.Equal(t, all, seen)
 }
 
-func TestForget(t *testing.T) {
+func TestForgetVanishedHardware(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 4)
@@ -313,7 +317,8 @@ func TestForget(t *testing.T) {
 		return n
 	}
 	require.Zero(t, forget(time.Hour))
-	// card2 with its device and handles; a free handle of card0; card3's handles. Not what is held, nor what is claimed.
+	// card2 with its device and handles; a free handle of card0; card3's handles.
+	// Not what is held, nor what is claimed.
 	require.Equal(t, 4+1+2, forget(0))
 	require.Zero(t, forget(0))
 	found := h.accelerators(t)

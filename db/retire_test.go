@@ -47,7 +47,7 @@ func TestRetire(t *testing.T) {
 	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.OperationSucceeded)
 }
 
-func TestRetireWhatIsHeld(t *testing.T) {
+func TestRetireAttachedAccelerator(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -61,7 +61,8 @@ func TestRetireWhatIsHeld(t *testing.T) {
 	requireKind(t, cyborg.ErrChanged, err, unsettled)
 }
 
-// TestRetireInEveryState: an accelerator in error, in maintenance or missing can be retired; it stays in maintenance, or missing.
+// TestRetireInEveryState: an accelerator in error, in maintenance or missing
+// can be retired; it stays in maintenance, or missing.
 func TestRetireInEveryState(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -42,8 +42,9 @@ func (f *failures) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 
 func (f *failures) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// TestDeadlockIsTriedAgain meets somebody who takes the same locks in another order, such as an operator with psql.
-func TestDeadlockIsTriedAgain(t *testing.T) {
+// TestDeadlockIsRetried meets somebody who takes the same locks in another
+// order, such as an operator with psql.
+func TestDeadlockIsRetried(t *testing.T) {
 	t.Parallel()
 	deadlocks := &failures{code: "40P01"}
 	r := newRecordsWith(t, db.Options{Tracer: deadlocks})
@@ -74,7 +75,8 @@ func TestDeadlockIsTriedAgain(t *testing.T) {
 	require.EqualValues(t, 1, deadlocks.count.Load())
 }
 
-// TestBusy: who never gets through is told so, with a kind that is worth trying again.
+// TestBusy: who never gets through is told so, with a kind that is worth trying
+// again.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -87,9 +89,10 @@ func TestBusy(t *testing.T) {
 	require.True(t, cyborg.ErrorKindOf(err).Retryable())
 }
 
-// TestPassingFailures: what the server says when it takes no work now, and nothing is wrong with the work, passes. None of
-// it is a defect of ours.
-func TestPassingFailures(t *testing.T) {
+// TestTransientFailuresAreUnavailable: what the server says when it takes no
+// work now, and nothing is wrong with the work, passes. None of it is a defect
+// of ours.
+func TestTransientFailuresAreUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
@@ -117,8 +120,9 @@ func TestPassingFailures(t *testing.T) {
 	}
 }
 
-// TestFailover: a server that became a standby refuses every change. Where the URL leads to one that takes them again, a
-// store finds it without a restart, though its connections had been to the other.
+// TestFailover: a server that became a standby refuses every change. Where the
+// URL leads to one that takes them again, a store finds it without a restart,
+// though its connections had been to the other.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

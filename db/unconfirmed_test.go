@@ -26,7 +26,8 @@ func (h *host) hear(t testing.TB) {
 	require.NoError(t, err)
 }
 
-// requireUnsettled asserts that no operation gets the accelerator while its handle is unconfirmed.
+// requireUnsettled asserts that no operation gets the accelerator while its
+// handle is unconfirmed.
 func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
 	t.Helper()
 	a := r.accelerator(t, id)
@@ -49,8 +50,9 @@ func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
 	require.True(t, out.NothingToDo, "there is nothing to force a second time")
 }
 
-// TestForceWhereItIsNotNeeded: force is refused as long as the host can detach the handle itself.
-func TestForceWhereItIsNotNeeded(t *testing.T) {
+// TestForceIsRefusedWhileNotNeeded: force is refused as long as the host can
+// detach the handle itself.
+func TestForceIsRefusedWhileNotNeeded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -74,8 +76,9 @@ func TestForceWhereItIsNotNeeded(t *testing.T) {
 	require.Nil(t, r.accelerator(t, a.UUID).Fence)
 }
 
-// TestForceWhatIsStuck goes through all situations that need force, and checks that the work mentions it.
-func TestForceWhatIsStuck(t *testing.T) {
+// TestForceStuckHandles goes through all situations that need force, and checks
+// that the work mentions it.
+func TestForceStuckHandles(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	for i, test := range []struct {
@@ -116,7 +119,8 @@ func TestForceWhatIsStuck(t *testing.T) {
 	}
 }
 
-// TestForceAndTheHostComesBack: nobody gets a handle that was taken by force until its host has settled it.
+// TestForceAndTheHostComesBack: nobody gets a handle that was taken by force
+// until its host has settled it.
 func TestForceAndTheHostComesBack(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -168,8 +172,9 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	require.Equal(t, " → "+unsettled, changes[cyborg.AxisFence])
 }
 
-// TestForceOfWhatIsInError: the accelerator is back in service once its host has settled the doubt, not before.
-func TestForceOfWhatIsInError(t *testing.T) {
+// TestForceInErrorState: the accelerator is back in service once its host has
+// settled the doubt, not before.
+func TestForceInErrorState(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -186,8 +191,9 @@ func TestForceOfWhatIsInError(t *testing.T) {
 	require.Nil(t, r.accelerator(t, id).Fence)
 }
 
-// TestForceBesideOthers: the other holders of the accelerator keep their handles, and another fence stays.
-func TestForceBesideOthers(t *testing.T) {
+// TestForceKeepsOtherHolders: the other holders of the accelerator keep their
+// handles, and another fence stays.
+func TestForceKeepsOtherHolders(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
@@ -207,7 +213,8 @@ func TestForceBesideOthers(t *testing.T) {
 	require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, r.accelerator(t, id).Fence)
 }
 
-// TestForgetUnconfirmed: hardware that has been missing for long is forgotten together with its unconfirmed handles.
+// TestForgetUnconfirmed: hardware that has been missing for long is forgotten
+// together with its unconfirmed handles.
 func TestForgetUnconfirmed(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -235,7 +242,8 @@ func TestForgetUnconfirmed(t *testing.T) {
 	require.Equal(t, cyborg.LifecycleReady, r.accelerator(t, part).Lifecycle, "nor in error because of a doubt that is over")
 }
 
-// TestSettlementOfEarlierAttachment: a host that has settled an earlier attachment of an unconfirmed handle has not settled the present one.
+// TestSettlementOfEarlierAttachment: a host that has settled an earlier
+// attachment of an unconfirmed handle has not settled the present one.
 func TestSettlementOfEarlierAttachment(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -258,8 +266,9 @@ func TestSettlementOfEarlierAttachment(t *testing.T) {
 	require.Nil(t, r.accelerator(t, id).Fence)
 }
 
-// TestLeftDuringAProgram: a host comes back with an attachment while an image is loaded, however the program ends.
-func TestLeftDuringAProgram(t *testing.T) {
+// TestUnconfirmedHandleDuringAProgram: a host comes back with an attachment
+// while an image is loaded, however the program ends.
+func TestUnconfirmedHandleDuringAProgram(t *testing.T) {
 	t.Parallel()
 	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator} {
 		r := newRecords(t)
@@ -301,8 +310,9 @@ func TestLeftDuringAProgram(t *testing.T) {
 	}
 }
 
-// TestLeftInAnObservation: an operation observes a handle that a forgotten host still has attached before a report shows it.
-func TestLeftInAnObservation(t *testing.T) {
+// TestUnconfirmedHandleInAnObservation: an operation observes a handle that a
+// forgotten host still has attached before a report shows it.
+func TestUnconfirmedHandleInAnObservation(t *testing.T) {
 	t.Parallel()
 	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed} {
 		r := newRecords(t)

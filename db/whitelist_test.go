@@ -41,7 +41,8 @@ func toWhitelist(host string, accelerators ...*cyborg.Accelerator) db.Admission 
 	return a
 }
 
-// novas returns the names of the accelerators in the whitelist of a host's Nova.
+// novas returns the names of the accelerators in the whitelist of a host's
+// Nova.
 func (r *records) novas(t testing.TB, host string) []string {
 	t.Helper()
 	found, err := r.Whitelist(t.Context(), host)
@@ -83,7 +84,8 @@ func TestWhitelist(t *testing.T) {
 	r.end(t, work, cyborg.OperationSucceeded)
 	require.Equal(t, spec, *r.accelerator(t, second.UUID).Nova)
 
-	// The next one is the whole of it. What it removes is Nova's until it has succeeded.
+	// The next one is the whole of it. What it removes is Nova's until it has
+	// succeeded.
 	for state, after := range map[cyborg.OperationState][]string{
 		cyborg.OperationFailed: {"card0", "card1"}, cyborg.OperationCancelled: {"card0", "card1"},
 	} {
@@ -116,7 +118,8 @@ func (h *host) fileSays(t testing.TB, sha256, foreign string) {
 	h.report(t)
 }
 
-// A file that differs from the one that was written last is drift of its host, from the second look on and until it no longer differs.
+// A file that differs from the one that was written last is drift of its host,
+// from the second look on and until it no longer differs.
 func TestWhitelistDrift(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -184,7 +187,8 @@ func TestWhitelistDrift(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, found[0].RepairedAt, "it was once")
 
-	// Another is written: what was found is over, and what is found anew is another.
+	// Another is written: what was found is over, and what is found anew is
+	// another.
 	h.fileSays(t, "old", "")
 	requireOpen("h1", "an older one")
 	require.Len(t, open(), 1)
@@ -209,8 +213,9 @@ func TestWhitelistDrift(t *testing.T) {
 	require.Equal(t, 1, pruned.Drift)
 }
 
-// Where it is not recorded which whitelist was written, the first report decides, unless somebody else has changed the file.
-func TestWhitelistWrittenLongAgo(t *testing.T) {
+// Where it is not recorded which whitelist was written, the first report
+// decides, unless somebody else has changed the file.
+func TestWhitelistBeforeItWasRecorded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	hosts := map[string]*host{}
@@ -234,8 +239,9 @@ func TestWhitelistWrittenLongAgo(t *testing.T) {
 	require.Equal(t, []string{"h1"}, open(), "only the first report tells")
 }
 
-// Of several operations that set the whitelist of one host at once, without a common accelerator, one is admitted.
-func TestWhitelistsAtOnce(t *testing.T) {
+// Of several operations that set the whitelist of one host at once, without a
+// common accelerator, one is admitted.
+func TestConcurrentWhitelists(t *testing.T) {
 	t.Parallel()
 	const askers = 6
 	r := newRecords(t)
@@ -260,7 +266,7 @@ func TestWhitelistsAtOnce(t *testing.T) {
 }
 
 // A device is given out either by Nova or by Cyborg.
-func TestWhatIsNovasIsNotOurs(t *testing.T) {
+func TestWhitelistedDeviceIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addPCIHost(t, "h1", 2)
@@ -287,7 +293,8 @@ func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	_, err = r.sql.Exec(t.Context(), "UPDATE deployables SET lifecycle = 'ready' WHERE uuid = $1", a.UUID)
 	require.ErrorContains(t, err, "deployables_given_out_once", "whatever else goes wrong")
 
-	// An image for a device of which Nova has a part would take that from its guest.
+	// An image for a device of which Nova has a part would take that from its
+	// guest.
 	h.content.Backends[0].Devices[1].Deployables = append(h.content.Backends[0].Devices[1].Deployables, deployable("part", 1))
 	part := &h.content.Backends[0].Devices[1].Deployables[1].Handles[0]
 	part.Info = cyborg.PCIAddress{Bus: 9}.HandleInfo()
@@ -311,7 +318,7 @@ func TestWhatIsNovasIsNotOurs(t *testing.T) {
 	require.Equal(t, 4, forgotten)
 }
 
-func TestWhatCannotBeWhitelisted(t *testing.T) {
+func TestWhitelistRefusals(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addPCIHost(t, "h1", 6)
@@ -348,7 +355,8 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 	edit(&class, func(r *cyborg.WhitelistRequest) { r.Devices[0].Spec.ResourceClass = "gpu" })
 	refused(cyborg.ErrInvalid, class, "gpu")
 
-	// Maintenance does not matter, but what we have given away does, wherever its lifecycle has got to meanwhile.
+	// Maintenance does not matter, but what we have given away does, wherever its
+	// lifecycle has got to meanwhile.
 	_, err := r.Maintain(t.Context(), inactive.UUID, cyborg.Maintenance{Reason: "fan", By: "alice"}, alice())
 	require.NoError(t, err)
 	r.do(t, toAttach(ready.UUID, instance("vm")), cyborg.OperationSucceeded)
@@ -360,8 +368,9 @@ func TestWhatCannotBeWhitelisted(t *testing.T) {
 	require.Equal(t, []string{"card0"}, r.novas(t, "h1"))
 }
 
-// Placement loses Cyborg's provider of a device in the whitelist, because Nova's own has the same name.
-func TestPlacementOfWhatIsNovas(t *testing.T) {
+// Placement loses Cyborg's provider of a device in the whitelist, because
+// Nova's own has the same name.
+func TestPlacementOmitsWhitelistedDevices(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))

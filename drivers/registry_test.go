@@ -43,7 +43,7 @@ func TestRegistryMakesDrivers(t *testing.T) {
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
-func TestRegistryTakesNameOnce(t *testing.T) {
+func TestRegistryRefusesDuplicateNames(t *testing.T) {
 	t.Parallel()
 
 	registry := drivers.NewRegistry()
@@ -54,7 +54,7 @@ func TestRegistryTakesNameOnce(t *testing.T) {
 	require.Equal(t, []string{"fake"}, registry.Names())
 }
 
-func TestRegistryTellsKnownDrivers(t *testing.T) {
+func TestRegistryErrorListsKnownDrivers(t *testing.T) {
 	t.Parallel()
 
 	registry := drivers.NewRegistry()
@@ -76,7 +76,7 @@ type capable struct {
 	drivers.Watcher
 }
 
-func TestServicesAreTheInterfaces(t *testing.T) {
+func TestServicesFollowTheInterfaces(t *testing.T) {
 	t.Parallel()
 
 	type installs struct {

@@ -10,9 +10,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// What is undone hangs on this: whether an agent may have begun an attempt. The test environment cancels without details, so
-// what Temporal's server says is tested here.
-func TestNeverTaken(t *testing.T) {
+// What is undone hangs on this: whether an agent may have begun an attempt. The
+// test environment cancels without details, so what Temporal's server says is
+// tested here.
+func TestAttemptThatNoAgentTook(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		err  error

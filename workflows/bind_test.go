@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// plainBind is a bind that has nothing to load, and of which Nova has still to be notified when it has begun and ended.
+// plainBind is a bind that has nothing to load, and of which Nova has still to
+// be notified when it has begun and ended.
 func plainBind() *world {
 	w := newWorld(cyborg.OperationBind)
 	w.work.Loads, w.work.Targets, w.work.Notify = nil, nil, []uuid.UUID{uuid.New()}
@@ -25,7 +26,8 @@ func plainBind() *world {
 	return w
 }
 
-// A bind without an image has ended when it has begun, and Nova was notified then; where Nova was not, it is notified once.
+// A bind without an image has ended when it has begun, and Nova was notified
+// then; where Nova was not, it is notified once.
 func TestBindWithoutImage(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
@@ -43,8 +45,9 @@ func TestBindWithoutImage(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, w.notified.State)
 }
 
-// A bind that was only begun, as one that a terminated run leaves is, is not brought to its end but undone.
-func TestBindWithoutImageAbandoned(t *testing.T) {
+// A bind that was only begun, as one that a terminated run leaves is, is not
+// brought to its end but undone.
+func TestAbandonedBindWithoutImage(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
 	w.work.Ended, w.outcome = "", nil
@@ -62,8 +65,9 @@ func TestBindWithoutImageAbandoned(t *testing.T) {
 	require.Equal(t, cyborg.OperationCancelled, w.notified.State)
 }
 
-// L13: that Nova is away undoes nothing, and it is notified when it is back, however often that takes.
-func TestL13NovaIsToldLater(t *testing.T) {
+// L13: that Nova is away undoes nothing, and it is notified when it is back,
+// however often that takes.
+func TestL13NovaIsNotifiedWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
 	attempts := 0
@@ -80,8 +84,9 @@ func TestL13NovaIsToldLater(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, w.outcome.State)
 }
 
-// L3: a bind that fails, that is cancelled, or that was too late to begin is reported to Nova as well.
-func TestL3NovaIsToldOfFailures(t *testing.T) {
+// L3: a bind that fails, that is cancelled, or that was too late to begin is
+// reported to Nova as well.
+func TestL3NovaIsNotifiedOfFailures(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
 		"its step fails":      func(w *world) { w.failAt, w.failure = 3, cyborg.Errorf(cyborg.ErrHardware, "it broke") },
@@ -130,8 +135,9 @@ func boundLate() *world {
 	return w
 }
 
-// L3: a bind that loads an image for too long has failed, and Nova knows when its time is over, once, however long the undo takes
-// then. That Nova deletes the requests then changes nothing.
+// L3: a bind that loads an image for too long has failed, and Nova knows when
+// its time is over, once, however long the undo takes then. That Nova deletes
+// the requests then changes nothing.
 func TestL3BindTimeout(t *testing.T) {
 	t.Parallel()
 	for _, cancelled := range []bool{false, true} {
@@ -169,7 +175,7 @@ func TestL3BindTimeout(t *testing.T) {
 }
 
 // Nova is notified at once of a bind that fails for another reason, too.
-func TestNovaIsToldBeforeTheUndo(t *testing.T) {
+func TestNovaIsNotifiedBeforeTheUndo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)
 	w.work.Notify = []uuid.UUID{uuid.New()}
@@ -186,8 +192,9 @@ func TestNovaIsToldBeforeTheUndo(t *testing.T) {
 	require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
 }
 
-// Nova is away at the deadline: the operation ends meanwhile, and Nova is notified once.
-func TestL3NovaIsToldOfTheTimeoutLater(t *testing.T) {
+// Nova is away at the deadline: the operation ends meanwhile, and Nova is
+// notified once.
+func TestL3NovaIsNotifiedOfTheTimeoutWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	w := boundLate()
 	attempts, taken := 0, 0
@@ -207,7 +214,7 @@ func TestL3NovaIsToldOfTheTimeoutLater(t *testing.T) {
 }
 
 // The run that was to notify Nova was terminated: another run only does that.
-func TestBindUntold(t *testing.T) {
+func TestBindNovaNotNotified(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
 	w.work = cyborg.Work{Operation: w.work.Operation, Kind: cyborg.OperationBind, Host: "h1", Ended: cyborg.OperationFailed, Notify: []uuid.UUID{uuid.New()}}
@@ -222,7 +229,8 @@ func TestBindUntold(t *testing.T) {
 	require.Equal(t, []string{"Begin"}, w.calls, "Begin has notified Nova")
 }
 
-// Two accelerators get their images one after the other, and what a host's journal knows of one is not taken for the other.
+// Two accelerators get their images one after the other, and what a host's
+// journal knows of one is not taken for the other.
 func TestBindWithTwoImages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)
@@ -246,9 +254,9 @@ func TestBindWithTwoImages(t *testing.T) {
 	}, w.outcome.Bitstreams)
 }
 
-// The undo of an image looks at all that it disturbs, and at nothing that another image of the same bind does: that one is put
-// back by itself.
-func TestBindRestoresAllThatAnImageDisturbs(t *testing.T) {
+// The undo of an image looks at all that it disturbs, and at nothing that
+// another image of the same bind does: that one is put back by itself.
+func TestBindRestoresEveryTargetOfAnImage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)
 	first := &w.work.Targets[0]

@@ -51,7 +51,8 @@ func TestOperationsSucceed(t *testing.T) {
 	}
 }
 
-// Each step in turn fails, before and after it took effect: the operation ends, and the hardware is as before.
+// Each step in turn fails, before and after it took effect: the operation ends,
+// and the hardware is as before.
 func TestEachStepFails(t *testing.T) {
 	t.Parallel()
 	for _, kind := range cyborg.OperationKinds() {
@@ -100,9 +101,10 @@ func TestRetryableFailuresPass(t *testing.T) {
 	}
 }
 
-// Someone cancels during each step in turn: the operation is cancelled with everything undone, or it succeeded first.
-// The test environment cancels an activity as the server does one that no agent took yet; a cancel that reaches an agent
-// at work is in tests/journey.
+// Someone cancels during each step in turn: the operation is cancelled with
+// everything undone, or it succeeded first. The test environment cancels an
+// activity as the server does one that no agent took yet; a cancel that reaches
+// an agent at work is in tests/journey.
 func TestCancelDuringEachStep(t *testing.T) {
 	t.Parallel()
 	for _, kind := range cyborg.OperationKinds() {
@@ -129,7 +131,8 @@ func TestCancelDuringEachStep(t *testing.T) {
 	}
 }
 
-// Where the undo fails too, the operation says that an operator is needed, and why.
+// Where the undo fails too, the operation says that an operator is needed, and
+// why.
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
 	out := map[cyborg.OperationKind]string{
@@ -164,8 +167,8 @@ func TestUndoFails(t *testing.T) {
 	}
 }
 
-// A detach that the host refuses, because the device is in use or its backend is disabled, changes nothing and undoes
-// nothing: it must not end in error.
+// A detach that the host refuses, because the device is in use or its backend
+// is disabled, changes nothing and undoes nothing: it must not end in error.
 func TestRefusedDetach(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []*cyborg.Error{
@@ -186,8 +189,9 @@ func TestRefusedDetach(t *testing.T) {
 	}
 }
 
-// A host that refuses a later attempt may have lost its journal, and with it what it knew of the first: that is undone.
-func TestRefusedLater(t *testing.T) {
+// A host that refuses a later attempt may have lost its journal, and with it
+// what it knew of the first: that is undone.
+func TestRefusedRetryIsUndone(t *testing.T) {
 	t.Parallel()
 	for kind, step := range map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
@@ -221,7 +225,8 @@ func TestAttachToInstance(t *testing.T) {
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }
 
-// A run that takes over from one that was terminated only undoes; a detach and a retire go forward.
+// A run that takes over from one that was terminated only undoes; a detach and
+// a retire go forward.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[cyborg.OperationKind][]string{
@@ -257,9 +262,9 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// A run that takes over and cannot learn what there is to undo does not end the operation: that would free what an
-// earlier run may have attached.
-func TestAbandonedAndUnreadable(t *testing.T) {
+// A run that takes over and cannot learn what there is to undo does not end the
+// operation: that would free what an earlier run may have attached.
+func TestAbandonedAndRecordsUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
 	w.attached = true
@@ -270,8 +275,9 @@ func TestAbandonedAndUnreadable(t *testing.T) {
 	require.Nil(t, w.outcome)
 }
 
-// An operation that has ended already is left alone: a second start does no harm.
-func TestEndedIsLeftAlone(t *testing.T) {
+// An operation that has ended already is left alone: a second start does no
+// harm.
+func TestEndedOperationIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
 	w.work.Ended = cyborg.OperationSucceeded
@@ -281,7 +287,8 @@ func TestEndedIsLeftAlone(t *testing.T) {
 	require.Equal(t, []string{"Begin"}, w.calls)
 }
 
-// A cancel that was asked for before the first step ends the operation without touching anything.
+// A cancel that was asked for before the first step ends the operation without
+// touching anything.
 func TestCancelledBeforeTheFirstStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationProvision)
@@ -292,8 +299,9 @@ func TestCancelledBeforeTheFirstStep(t *testing.T) {
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }
 
-// No agent takes the step: the operation fails, says which host is silent since when, and has nothing to undo.
-func TestAgentAway(t *testing.T) {
+// No agent takes the step: the operation fails, says which host is silent since
+// when, and has nothing to undo.
+func TestOperationFailsWithoutAnAgent(t *testing.T) {
 	t.Parallel()
 	for kind, step := range map[cyborg.OperationKind]struct {
 		activity string
@@ -326,7 +334,7 @@ func TestAgentAway(t *testing.T) {
 }
 
 // An agent that is heard and does not take the step is not called silent.
-func TestAgentBusy(t *testing.T) {
+func TestBusyAgentIsNotCalledSilent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
@@ -375,7 +383,8 @@ func TestAgentNeverHasASlot(t *testing.T) {
 	require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
 }
 
-// The agent took the step and then fell silent: what it may have done is undone once it is back.
+// The agent took the step and then fell silent: what it may have done is undone
+// once it is back.
 func TestAgentDiesDuringAStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
@@ -392,8 +401,9 @@ func TestAgentDiesDuringAStep(t *testing.T) {
 	require.False(t, w.attached)
 }
 
-// Someone cancels between two attempts of a step, the first of which got somewhere: that is undone.
-func TestCancelBetweenTwoTries(t *testing.T) {
+// Someone cancels between two attempts of a step, the first of which got
+// somewhere: that is undone.
+func TestCancelBetweenTwoAttempts(t *testing.T) {
 	t.Parallel()
 	for kind, activity := range map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
@@ -416,8 +426,9 @@ func TestCancelBetweenTwoTries(t *testing.T) {
 	}
 }
 
-// A detach by force asks nothing of the host, which is gone, and says what was not done there. It goes forward whatever
-// comes between: a cancel is too late, and a run that takes over does the same.
+// A detach by force asks nothing of the host, which is gone, and says what was
+// not done there. It goes forward whatever comes between: a cancel is too late,
+// and a run that takes over does the same.
 func TestForcedDetach(t *testing.T) {
 	t.Parallel()
 	for name, play := range map[string]func(t *testing.T, w *world) (workflows.OperationResult, error){

@@ -35,8 +35,9 @@ func asking() map[cyborg.OperationKind][]string {
 	}
 }
 
-// Placement is asked before the host is, and all that an image disturbs is fenced there.
-func TestPlacementIsAskedFirst(t *testing.T) {
+// Placement is asked before the host is, and all that an image disturbs is
+// fenced there.
+func TestPlacementIsFencedBeforeTheHost(t *testing.T) {
 	t.Parallel()
 	for kind, calls := range asking() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -58,8 +59,8 @@ func TestPlacementIsAskedFirst(t *testing.T) {
 	}
 }
 
-// Where Placement has it allocated to somebody, nothing is touched; a failure that may pass is tried again; and somebody
-// may cancel meanwhile.
+// Where Placement has it allocated to somebody, nothing is touched; a failure
+// that may pass is tried again; and somebody may cancel meanwhile.
 func TestPlacementRefusesAnOperation(t *testing.T) {
 	t.Parallel()
 	for kind := range asking() {
@@ -87,8 +88,9 @@ func TestPlacementRefusesAnOperation(t *testing.T) {
 	}
 }
 
-// While Placement is away, nothing is touched either, and the operation says why.
-func TestPlacementIsAway(t *testing.T) {
+// While Placement is away, nothing is touched either, and the operation says
+// why.
+func TestPlacementIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for kind := range asking() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -166,7 +168,8 @@ func TestReconcileComparesPlacement(t *testing.T) {
 	}
 }
 
-// A host that never comes to rest is followed by one run after the other, before Temporal ends the first for its length.
+// A host that never comes to rest is followed by one run after the other,
+// before Temporal ends the first for its length.
 func TestPlacementSyncContinues(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite

@@ -77,8 +77,9 @@ func disagreement(host, handle string) workflows.Disagreement {
 	}
 }
 
-// TestReconcileGoesOn: a round looks on where the round before ended.
-func TestReconcileGoesOn(t *testing.T) {
+// TestReconcileResumesWhereTheRoundBeforeEnded: a round looks on where the
+// round before ended.
+func TestReconcileResumesWhereTheRoundBeforeEnded(t *testing.T) {
 	t.Parallel()
 	place := workflows.Place{Host: "h7", Running: workflows.OperationPlace{Admitted: time.Unix(1, 0).UTC(), ID: uuid.New()}}
 	r := &records{}
@@ -121,8 +122,9 @@ func TestReconcileRepairs(t *testing.T) {
 	require.Empty(t, out.Unsettled)
 }
 
-// A host that cannot settle, or does not answer, is reported, and the others are settled all the same.
-func TestReconcileGoesOnAroundFailures(t *testing.T) {
+// A host that cannot settle, or does not answer, is reported, and the others
+// are settled all the same.
+func TestReconcileContinuesAfterFailures(t *testing.T) {
 	t.Parallel()
 	good := disagreement("h1", "a")
 	r := &records{found: workflows.Findings{
@@ -149,7 +151,7 @@ func TestReconcileGoesOnAroundFailures(t *testing.T) {
 }
 
 // A part that fails does not keep the others from running.
-func TestReconcileTidiesThoughOrphansFail(t *testing.T) {
+func TestReconcileTidiesWhenAdoptFails(t *testing.T) {
 	t.Parallel()
 	r := &records{found: workflows.Findings{Orphans: []workflows.Orphan{{Operation: uuid.New()}}}}
 	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
@@ -161,8 +163,9 @@ func TestReconcileTidiesThoughOrphansFail(t *testing.T) {
 	require.Equal(t, []string{"starting orphans: broken record"}, out.Unsettled)
 }
 
-// So does a round that cannot find out what is wrong: it has failed, and the next one looks from where it did.
-func TestReconcileTidiesThoughItCannotInspect(t *testing.T) {
+// So does a round that cannot find out what is wrong: it has failed, and the
+// next one looks from where it did.
+func TestReconcileTidiesWhenInspectFails(t *testing.T) {
 	t.Parallel()
 	r := &records{}
 	_, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
@@ -173,7 +176,7 @@ func TestReconcileTidiesThoughItCannotInspect(t *testing.T) {
 	require.Equal(t, 1, r.tidied)
 }
 
-func TestCensusMarksWhoDoesNotAnswer(t *testing.T) {
+func TestCensusMarksHostsThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
@@ -206,7 +209,7 @@ func TestCensusMarksWhoDoesNotAnswer(t *testing.T) {
 	require.Len(t, out.Hosts[303].Deployables, 1)
 }
 
-func TestDiscoverSaysWhichHostIsSilent(t *testing.T) {
+func TestDiscoverNamesTheSilentHost(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()

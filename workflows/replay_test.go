@@ -19,8 +19,9 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// histories are the runs that workers of each release recorded: testdata/histories/<release>/<workflow>-<case>.json.gz.
-// docs/development.md says how to record them.
+// histories are the runs that workers of each release recorded:
+// testdata/histories/<release>/<workflow>-<case>.json.gz. docs/development.md
+// says how to record them.
 const histories = "testdata/histories"
 
 // typesServed are the workflows that workers register, by name.
@@ -30,8 +31,9 @@ func (s typesServed) RegisterWorkflowWithOptions(w any, options workflow.Registe
 	s[options.Name] = w
 }
 
-// What workers of every release have recorded goes on with the workflows of this tree, to the end and command by
-// command: a run may have begun under any of them.
+// What workers of every release have recorded goes on with the workflows of
+// this tree, to the end and command by command: a run may have begun under any
+// of them.
 func TestHistoriesOfEveryReleaseReplay(t *testing.T) {
 	t.Parallel()
 	releases, err := filepath.Glob(filepath.Join(histories, "*"))
@@ -77,7 +79,7 @@ func replay(t *testing.T, path, workflowType string) {
 }
 
 // A change that a replay must notice is noticed: the corpus is not only there.
-func TestReplayNoticesAnotherStory(t *testing.T) {
+func TestReplayDetectsAChangedWorkflow(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob(filepath.Join(histories, "*", "Attach-succeeded*.json.gz"))
 	require.NoError(t, err)

@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// toRescue is a rescue of so many instances, and a Nova that says that each must be rebooted, and reboots it.
+// toRescue is a rescue of so many instances, and a Nova that says that each
+// must be rebooted, and reboots it.
 type toRescue struct {
 	*world
 
@@ -68,7 +69,8 @@ func (r *toRescue) outcomes() map[cyborg.RescueOutcome]int {
 	return count
 }
 
-// Every instance is looked at, and rebooted once; the outcome says of each what became of it.
+// Every instance is looked at, and rebooted once; the outcome says of each what
+// became of it.
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	r := newRescue(9)
@@ -83,8 +85,9 @@ func TestRescue(t *testing.T) {
 	require.NotEmpty(t, r.outcome.Result["instances"])
 }
 
-// What needs no reboot, or must not have one, has none; and a rescue that leaves somebody without his accelerators has failed.
-func TestRescueLeavesAlone(t *testing.T) {
+// What needs no reboot, or must not have one, has none; and a rescue that
+// leaves somebody without his accelerators has failed.
+func TestRescueSkipsInstances(t *testing.T) {
 	t.Parallel()
 	for outcome, state := range map[cyborg.RescueOutcome]cyborg.OperationState{
 		cyborg.RescueRecreated: cyborg.OperationSucceeded, cyborg.RescueOff: cyborg.OperationSucceeded, cyborg.RescueGone: cyborg.OperationSucceeded,
@@ -111,8 +114,8 @@ func TestRescueLeavesAlone(t *testing.T) {
 	}
 }
 
-// A Nova that is away, or at work, is waited for as long as the operation may take; then it has failed, and nothing is rebooted
-// later.
+// A Nova that is away, or at work, is waited for as long as the operation may
+// take; then it has failed, and nothing is rebooted later.
 func TestRescueWaits(t *testing.T) {
 	t.Parallel()
 	away := func() (workflows.LookAtInstanceResult, error) {
@@ -154,7 +157,8 @@ func TestRescueWaits(t *testing.T) {
 	}
 }
 
-// A reboot that fails, or whose end nobody knows, is reported as such; the others go on.
+// A reboot that fails, or whose end nobody knows, is reported as such; the
+// others go on.
 func TestRescueRebootFails(t *testing.T) {
 	t.Parallel()
 	for name, reboot := range map[string]func() (workflows.RebootInstanceResult, error){
@@ -188,7 +192,8 @@ func TestRescueRebootFails(t *testing.T) {
 	}
 }
 
-// Somebody cancels it: what has been rebooted is reported, and nobody else is rebooted.
+// Somebody cancels it: what has been rebooted is reported, and nobody else is
+// rebooted.
 func TestRescueCancelled(t *testing.T) {
 	t.Parallel()
 	r := newRescue(2)
@@ -205,7 +210,8 @@ func TestRescueCancelled(t *testing.T) {
 	require.Contains(t, r.outcome.Rescued[1].Detail, "cancelled while it waited: it works")
 }
 
-// A terminated rescue is not continued: its instances may have been rebooted, and are reported as still in doubt.
+// A terminated rescue is not continued: its instances may have been rebooted,
+// and are reported as still in doubt.
 func TestRescueAbandoned(t *testing.T) {
 	t.Parallel()
 	r := newRescue(1)
@@ -217,7 +223,7 @@ func TestRescueAbandoned(t *testing.T) {
 }
 
 // No more than a few guests of a host are made anew at once.
-func TestRescueIsGentle(t *testing.T) {
+func TestRescueLimitsConcurrentReboots(t *testing.T) {
 	t.Parallel()
 	r := newRescue(12)
 	count := func(info *activity.Info, by int) {

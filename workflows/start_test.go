@@ -10,8 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// A backend may have hundreds of accelerators; an operation about all of them must start.
-func TestSearchAttributesFit(t *testing.T) {
+// A backend may have hundreds of accelerators; an operation about all of them
+// must start.
+func TestSearchAttributesAreBounded(t *testing.T) {
 	t.Parallel()
 	op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationConfigure, Host: "h1"}
 	for range 300 {

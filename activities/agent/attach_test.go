@@ -45,7 +45,7 @@ func TestAttachAndDetach(t *testing.T) {
 	require.Equal(t, []string{`{"handle":"` + handle + `"}`}, h.fate.priors, "the driver's note of the attach, written by an earlier process")
 }
 
-func TestAttachIsForTheHostOnly(t *testing.T) {
+func TestAttachForInstanceIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -55,7 +55,7 @@ func TestAttachIsForTheHostOnly(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-func TestWhatIsNotThere(t *testing.T) {
+func TestUnknownTargetsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	in := attach(uuid.New(), handle)
@@ -90,7 +90,8 @@ func TestWhatIsNotThere(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestRefusedAttach: where the error tells the workflow to undo nothing, there is nothing to undo.
+// TestRefusedAttach: where the error tells the workflow to undo nothing, there
+// is nothing to undo.
 func TestRefusedAttach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -114,9 +115,9 @@ func TestRefusedAttach(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestAttachRefusedHalfway: what a driver may have touched before it refused is undone at once, also where the handle
-// does not look attached.
-func TestAttachRefusedHalfway(t *testing.T) {
+// TestRefusedAttachIsUndone: what a driver may have touched before it refused
+// is undone at once, also where the handle does not look attached.
+func TestRefusedAttachIsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -150,7 +151,7 @@ func TestUndoBeforeTheAttachBegan(t *testing.T) {
 	require.True(t, h.attachedNow(handle), "an undo leaves alone what another operation has attached")
 }
 
-func TestNoneIsDetachedWhileOneIsInUse(t *testing.T) {
+func TestDetachOfSeveralWhileOneIsInUse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -169,7 +170,8 @@ func TestNoneIsDetachedWhileOneIsInUse(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestDetachOfAnInstance: the agent of the host only makes sure that nobody on it uses the handle.
+// TestDetachOfAnInstance: the agent of the host only makes sure that nobody on
+// it uses the handle.
 func TestDetachOfAnInstance(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -182,8 +184,9 @@ func TestDetachOfAnInstance(t *testing.T) {
 	require.Zero(t, h.fate.count("detach"))
 }
 
-// TestDetachThatGotStuck goes through what the detach workflow does: it fails half way, and attaches again.
-func TestDetachThatGotStuck(t *testing.T) {
+// TestStuckDetachIsAttachedAgain goes through what the detach workflow does: it
+// fails half way, and attaches again.
+func TestStuckDetachIsAttachedAgain(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
 		t.Run(name, func(t *testing.T) {
@@ -217,8 +220,9 @@ func TestDetachThatGotStuck(t *testing.T) {
 	}
 }
 
-// TestBusyDetachThatIsThenInUse: a retry that finds a user undoes what the first try had begun.
-func TestBusyDetachThatIsThenInUse(t *testing.T) {
+// TestDetachRetryFindsTheDeviceInUse: a retry that finds a user undoes what the
+// first try had begun.
+func TestDetachRetryFindsTheDeviceInUse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -234,7 +238,7 @@ func TestBusyDetachThatIsThenInUse(t *testing.T) {
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 }
 
-func TestAHandleTakenOver(t *testing.T) {
+func TestAttachTakesOverAHandle(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -272,7 +276,7 @@ func TestABootUndoesAttachments(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-func TestASurprise(t *testing.T) {
+func TestDetachOfAVanishedDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -291,8 +295,8 @@ func TestASurprise(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 }
 
-// TestADriverThatCannotAttach hands handles out.
-func TestADriverThatCannotAttach(t *testing.T) {
+// TestAttachWithoutAnAttacher hands handles out.
+func TestAttachWithoutAnAttacher(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
@@ -310,7 +314,7 @@ func TestADriverThatCannotAttach(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-func TestWhatTheHostLivesOn(t *testing.T) {
+func TestProtectedDevicesAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{

@@ -99,7 +99,7 @@ func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestUninstallOfADriverInUse(t *testing.T) {
+func TestBackendInUseIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.inventory.Scan(t.Context())

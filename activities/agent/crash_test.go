@@ -12,8 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// crash is an activity to kill at every point, with what must be true after it has been tried again, and after it has
-// been undone instead.
+// crash is an activity to kill at every point, with what must be true after it
+// has been tried again, and after it has been undone instead.
 type crash struct {
 	prepare  func(h *host)
 	activity string
@@ -94,9 +94,10 @@ func crashes() map[string]crash {
 	}
 }
 
-// TestKilledAnywhere kills the agent before and after each write of its journal and each change of its hardware, and has
-// the next process try the activity again, or undo it.
-func TestKilledAnywhere(t *testing.T) {
+// TestAgentKilledAtEachWrite kills the agent before and after each write of its
+// journal and each change of its hardware, and has the next process try the
+// activity again, or undo it.
+func TestAgentKilledAtEachWrite(t *testing.T) {
 	t.Parallel()
 	for name := range crashes() {
 		for _, how := range []string{"again", "undo", "undo killed as well"} {
@@ -114,7 +115,8 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// killedAt tells whether the process died at that point: past the last one it does not.
+// killedAt tells whether the process died at that point: past the last one it
+// does not.
 func killedAt(t *testing.T, c crash, how string, point int) bool {
 	t.Helper()
 	at := fmt.Sprintf("killed at point %d", point)
@@ -144,8 +146,9 @@ func killedAt(t *testing.T, c crash, how string, point int) bool {
 	return died
 }
 
-// TestAFullDiskTouchesNothing: the journal is written before the hardware is touched.
-func TestAFullDiskTouchesNothing(t *testing.T) {
+// TestFullDiskLeavesTheHardwareAlone: the journal is written before the
+// hardware is touched.
+func TestFullDiskLeavesTheHardwareAlone(t *testing.T) {
 	t.Parallel()
 	for name, c := range crashes() {
 		t.Run(name, func(t *testing.T) {
@@ -162,8 +165,8 @@ func TestAFullDiskTouchesNothing(t *testing.T) {
 	}
 }
 
-// TestUndoOfWhatWasDone undoes what came to its end.
-func TestUndoOfWhatWasDone(t *testing.T) {
+// TestUndoOfACompletedStep undoes what came to its end.
+func TestUndoOfACompletedStep(t *testing.T) {
 	t.Parallel()
 	for name, c := range crashes() {
 		t.Run(name, func(t *testing.T) {
@@ -180,8 +183,8 @@ func TestUndoOfWhatWasDone(t *testing.T) {
 	}
 }
 
-// TestAPowerCut boots the machine in the middle of an attach.
-func TestAPowerCut(t *testing.T) {
+// TestHostBootDuringAttach boots the machine in the middle of an attach.
+func TestHostBootDuringAttach(t *testing.T) {
 	t.Parallel()
 	for point := range 6 {
 		h := newHost(t)
@@ -197,8 +200,9 @@ func TestAPowerCut(t *testing.T) {
 	}
 }
 
-// TestTwoTriesDoNotOverlap: a try that was given up but still runs must not overlap the next one.
-func TestTwoTriesDoNotOverlap(t *testing.T) {
+// TestAttemptsDoNotOverlap: a try that was given up but still runs must not
+// overlap the next one.
+func TestAttemptsDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()

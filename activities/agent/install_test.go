@@ -37,7 +37,7 @@ func TestInstall(t *testing.T) {
 	require.False(t, h.installed(), "a try that comes after the undo changes nothing")
 }
 
-func TestUninstallOfWhatNeverBegan(t *testing.T) {
+func TestUninstallBeforeInstallBegan(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
@@ -47,7 +47,8 @@ func TestUninstallOfWhatNeverBegan(t *testing.T) {
 	h.ready()
 }
 
-// TestRefusedInstall: where the error tells the workflow to undo nothing, there is nothing to undo.
+// TestRefusedInstall: where the error tells the workflow to undo nothing, there
+// is nothing to undo.
 func TestRefusedInstall(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
@@ -67,8 +68,9 @@ func TestRefusedInstall(t *testing.T) {
 	}
 }
 
-// TestRefusedAfterATryThatMayHaveChanged: then the workflow must undo, so the kind must not say otherwise.
-func TestRefusedAfterATryThatMayHaveChanged(t *testing.T) {
+// TestRefusedRetryAsksForAnUndo: then the workflow must undo, so the kind must
+// not say otherwise.
+func TestRefusedRetryAsksForAnUndo(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
@@ -104,8 +106,8 @@ func TestRetire(t *testing.T) {
 	require.True(t, h.installed(), "a try that comes after the undo changes nothing")
 }
 
-// TestRetireWhatIsInUse: what the records do not know of, the host does.
-func TestRetireWhatIsInUse(t *testing.T) {
+// TestRetireInUseIsRefused: what the records do not know of, the host does.
+func TestRetireInUseIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -120,8 +122,9 @@ func TestRetireWhatIsInUse(t *testing.T) {
 	require.True(t, h.attachedNow(handle))
 }
 
-// TestRetireThatFails: the error never tells the workflow that there is nothing to undo, and the undo puts it back.
-func TestRetireThatFails(t *testing.T) {
+// TestFailedRetire: the error never tells the workflow that there is nothing to
+// undo, and the undo puts it back.
+func TestFailedRetire(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +142,7 @@ func TestRetireThatFails(t *testing.T) {
 	}
 }
 
-func TestRetireOfWhatIsGone(t *testing.T) {
+func TestRetireOfVanishedDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()

@@ -14,7 +14,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// lose ends the agent's process, empties its state directory, and starts another. The hardware stays as it is.
+// lose ends the agent's process, empties its state directory, and starts
+// another. The hardware stays as it is.
 func (h *host) lose() {
 	h.t.Helper()
 	names, err := os.ReadDir(h.dir)
@@ -34,9 +35,10 @@ func again(operation uuid.UUID, identity string) workflows.AttachInput {
 	return in
 }
 
-// TestJournalLostAnywhere loses the state directory after the first try of a step that was killed at each of its points,
-// and after one that was done, and has the step tried again or undone.
-func TestJournalLostAnywhere(t *testing.T) {
+// TestJournalLostAtEachPoint loses the state directory after the first try of a
+// step that was killed at each of its points, and after one that was done, and
+// has the step tried again or undone.
+func TestJournalLostAtEachPoint(t *testing.T) {
 	t.Parallel()
 	for name, c := range crashes() {
 		if name == "program" {
@@ -65,8 +67,8 @@ func TestJournalLostAnywhere(t *testing.T) {
 	}
 }
 
-// TestJournalLostBeforeAnUndo: what the journal does not know is taken back where the hardware has it, unless somebody
-// uses it.
+// TestJournalLostBeforeAnUndo: what the journal does not know is taken back
+// where the hardware has it, unless somebody uses it.
 func TestJournalLostBeforeAnUndo(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -84,8 +86,9 @@ func TestJournalLostBeforeAnUndo(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestJournalLostWithinADetach: the second of two handles is in use by the time of the second try, and the first is gone.
-func TestJournalLostWithinADetach(t *testing.T) {
+// TestJournalLostDuringADetach: the second of two handles is in use by the time
+// of the second try, and the first is gone.
+func TestJournalLostDuringADetach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -105,9 +108,9 @@ func TestJournalLostWithinADetach(t *testing.T) {
 	h.refused(cyborg.ErrCancelled, workflows.DetachActivity, detach(op, handle, second))
 }
 
-// TestJournalLostWithinAProgram: nobody knows any more what was loaded before, so nothing is loaded, and the undo believes
-// the hardware only.
-func TestJournalLostWithinAProgram(t *testing.T) {
+// TestJournalLostDuringAProgram: nobody knows any more what was loaded before,
+// so nothing is loaded, and the undo believes the hardware only.
+func TestJournalLostDuringAProgram(t *testing.T) {
 	t.Parallel()
 	for _, when := range []fake.When{fake.Before, fake.After} {
 		t.Run(string(when), func(t *testing.T) {

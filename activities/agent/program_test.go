@@ -67,7 +67,7 @@ func TestProgram(t *testing.T) {
 	require.Zero(t, h.fate.count("program"))
 }
 
-func TestAFailedProgramBringsBackTheImageBefore(t *testing.T) {
+func TestFailedProgramRestoresThePreviousImage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.load(uuid.New(), region, "old")
@@ -94,7 +94,7 @@ func TestAFailedProgramBringsBackTheImageBefore(t *testing.T) {
 	require.Equal(t, "newer", h.loaded()["r0"])
 }
 
-func TestRestoreOfWhatNeverBegan(t *testing.T) {
+func TestRestoreBeforeProgramBegan(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.load(uuid.New(), region, "old")
@@ -106,7 +106,7 @@ func TestRestoreOfWhatNeverBegan(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"])
 }
 
-func TestRestoreOfAnImageThatNobodyKnows(t *testing.T) {
+func TestRestoreOfAnUnknownImage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
@@ -129,8 +129,9 @@ func TestRestoreOfAnImageThatNobodyKnows(t *testing.T) {
 	require.Contains(t, err.Hint, "Program it")
 }
 
-// TestSomebodyElseProgrammed: what this agent had loaded is then not what was there.
-func TestSomebodyElseProgrammed(t *testing.T) {
+// TestImageLoadedByHandIsRestored: what this agent had loaded is then not what
+// was there.
+func TestImageLoadedByHandIsRestored(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.load(uuid.New(), region, "old")
@@ -157,8 +158,8 @@ func TestAnImageForTheWholeDevice(t *testing.T) {
 	require.Equal(t, map[string]string{"r0": "left", "r1": "right"}, h.loaded(), "both regions get back what they had")
 }
 
-// The journal is lost after an image for the whole device was loaded, which was in the target before: what the others had
-// says that it is not as it was.
+// The journal is lost after an image for the whole device was loaded, which was
+// in the target before: what the others had says that it is not as it was.
 func TestALostJournalAndAnImageForTheWholeDevice(t *testing.T) {
 	t.Parallel()
 	for _, loaded := range []bool{false, true} {
@@ -206,7 +207,7 @@ func TestRefusedProgram(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"], "the refused try before had not forgotten it")
 }
 
-func TestProgramOfADamagedImage(t *testing.T) {
+func TestProgramRefusesADamagedImage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	op := uuid.New()
@@ -247,9 +248,10 @@ func TestStageFromTheConductor(t *testing.T) {
 	require.Equal(t, 1, h.source.asked, "what is on the host is not fetched again")
 }
 
-// TestProgramWhatSomebodyUses: it may be held by an instance, for which its image is to be loaded again. While the host says that
-// somebody uses what an image would change, the driver is not even asked.
-func TestProgramWhatSomebodyUses(t *testing.T) {
+// TestProgramInUseIsRefused: it may be held by an instance, for which its image
+// is to be loaded again. While the host says that somebody uses what an image
+// would change, the driver is not even asked.
+func TestProgramInUseIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()

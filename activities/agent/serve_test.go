@@ -46,9 +46,9 @@ func (h *host) environment(ctx context.Context) *testsuite.TestActivityEnvironme
 	return env
 }
 
-// TestTheFirstHeartbeat: by it a try that was held up learns whether Temporal still waits for it, so there it comes before
-// anything else.
-func TestTheFirstHeartbeat(t *testing.T) {
+// TestFirstHeartbeatComesBeforeTheWork: by it a try that was held up learns
+// whether Temporal still waits for it, so there it comes before anything else.
+func TestFirstHeartbeatComesBeforeTheWork(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.late.Store(true)
@@ -69,9 +69,10 @@ func TestTheFirstHeartbeat(t *testing.T) {
 	require.Equal(t, []cyborg.Progress{{Step: workflows.InstallActivity, Percent: -1}}, first)
 }
 
-// TestATryThatWasGivenUp: an agent that was stopped between taking a step and beginning it, and wakes late, does not
-// begin it. The first heartbeat ends such a try's context.
-func TestATryThatWasGivenUp(t *testing.T) {
+// TestAbandonedAttemptDoesNotBegin: an agent that was stopped between taking a
+// step and beginning it, and wakes late, does not begin it. The first heartbeat
+// ends such a try's context.
+func TestAbandonedAttemptDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	gone, cancel := context.WithCancel(t.Context())
@@ -85,7 +86,7 @@ func TestATryThatWasGivenUp(t *testing.T) {
 	}
 }
 
-func TestACancelledStepIsACancellation(t *testing.T) {
+func TestCancelledStepReportsCancellation(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -110,8 +111,9 @@ func TestACancelledStepIsACancellation(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestAStepThatYieldsToAStop: what changes nothing is given up when the agent stops, and the answer says so.
-func TestAStepThatYieldsToAStop(t *testing.T) {
+// TestStopEndsReadOnlySteps: what changes nothing is given up when the agent
+// stops, and the answer says so.
+func TestStopEndsReadOnlySteps(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
@@ -126,8 +128,9 @@ func TestAStepThatYieldsToAStop(t *testing.T) {
 	require.Contains(t, failure.Message, "the agent stops")
 }
 
-// TestAStepThatFinishes: what changes hardware goes on although the agent stops.
-func TestAStepThatFinishes(t *testing.T) {
+// TestStopLetsHardwareChangesFinish: what changes hardware goes on although the
+// agent stops.
+func TestStopLetsHardwareChangesFinish(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	env := h.environment(t.Context())
@@ -139,7 +142,7 @@ func TestAStepThatFinishes(t *testing.T) {
 	require.True(t, h.installed())
 }
 
-func TestAnOddDriverHarmsNobodyElse(t *testing.T) {
+func TestPanickingDriverIsIsolated(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	err := h.refused(cyborg.ErrInternal, workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{

@@ -62,7 +62,7 @@ func TestSettleAfterABoot(t *testing.T) {
 	require.Equal(t, map[string]cyborg.AttachmentState{second: cyborg.AttachmentDone}, h.attachments())
 }
 
-func TestSettleLeavesAlone(t *testing.T) {
+func TestSettleRefusesNewerOrUsedAttachments(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -78,7 +78,8 @@ func TestSettleLeavesAlone(t *testing.T) {
 	require.True(t, h.attachedNow(handle))
 }
 
-// TestSettleWithoutAJournal: the records doubt an attachment, and the agent has lost its state directory.
+// TestSettleWithoutAJournal: the records doubt an attachment, and the agent has
+// lost its state directory.
 func TestSettleWithoutAJournal(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -96,8 +97,9 @@ func TestSettleWithoutAJournal(t *testing.T) {
 	require.True(t, h.attachedNow(second))
 }
 
-// TestSettleOfWhatTheJournalForgot: records and hardware agree that it is attached, so the driver has nothing to do.
-func TestSettleOfWhatTheJournalForgot(t *testing.T) {
+// TestSettleWithoutAJournalEntry: records and hardware agree that it is
+// attached, so the driver has nothing to do.
+func TestSettleWithoutAJournalEntry(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -114,7 +116,7 @@ func TestSettleOfWhatTheJournalForgot(t *testing.T) {
 	require.False(t, h.attachedNow(handle))
 }
 
-func TestSettleOfWhatIsGone(t *testing.T) {
+func TestSettleOfVanishedDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -134,7 +136,7 @@ func TestSettleOfWhatIsGone(t *testing.T) {
 	require.Empty(t, h.settle(entry(op, handle, workflows.GoalDetached)).Errors)
 }
 
-func TestSettleOfADeviceThatIsInTheWay(t *testing.T) {
+func TestSettleAssignsTheRecordedOperation(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
@@ -147,8 +149,9 @@ func TestSettleOfADeviceThatIsInTheWay(t *testing.T) {
 	require.True(t, h.attachedNow(handle))
 }
 
-// What an instance had is not detached here, where it never was attached; but it must not be used any more.
-func TestSettleOfWhatAnInstanceHad(t *testing.T) {
+// What an instance had is not detached here, where it never was attached; but
+// it must not be used any more.
+func TestSettleOfAnInstancesHandle(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()

@@ -44,7 +44,8 @@ func had(in workflows.WhitelistInput, parts ...string) workflows.WhitelistInput 
 
 func (h *host) novaFile() string { return filepath.Join(h.nova, novaconf.Name) }
 
-// whitelisted returns the addresses in the file, and checks that no other file is next to it.
+// whitelisted returns the addresses in the file, and checks that no other file
+// is next to it.
 func (h *host) whitelisted() []string {
 	h.t.Helper()
 	there, err := os.ReadDir(h.nova)
@@ -107,7 +108,7 @@ func TestWhitelist(t *testing.T) {
 	require.Empty(t, nothing.Notes)
 }
 
-func TestWhitelistIsRefused(t *testing.T) {
+func TestInvalidWhitelistIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.must(workflows.WriteWhitelistActivity, whitelist(uuid.New(), region), nil)
@@ -172,8 +173,9 @@ func TestWhitelistOfAProtectedFunction(t *testing.T) {
 	require.Empty(t, h.whitelisted())
 }
 
-// What somebody else wrote or changed is not replaced, unless by force; and an undo brings it back.
-func TestWhitelistOfSomebodyElse(t *testing.T) {
+// What somebody else wrote or changed is not replaced, unless by force; and an
+// undo brings it back.
+func TestForeignWhitelistIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	for name, theirs := range map[string]string{
@@ -217,7 +219,7 @@ func TestWhitelistOfSomebodyElse(t *testing.T) {
 }
 
 // No link is followed, and nothing but a plain file is replaced.
-func TestWhitelistBehindALink(t *testing.T) {
+func TestWhitelistSymlinkIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	victim := filepath.Join(h.dir, "victim")
@@ -287,8 +289,9 @@ func TestWhitelistIsReported(t *testing.T) {
 	require.Equal(t, before, digest)
 }
 
-// A file that is written for another host is shown by its name, whatever that is.
-func TestNamesInAWhitelistAreShowable(t *testing.T) {
+// A file that is written for another host is shown by its name, whatever that
+// is.
+func TestHostNamesInAWhitelistAreSanitized(t *testing.T) {
 	t.Parallel()
 	content := string(novaconf.Content("a\x1b[31m"+strings.Repeat("x", 1000), []novaconf.Device{{Address: cyborg.PCIAddress{Bus: 1}, VendorID: "10de", ProductID: "20b5"}}))
 	why := novaconf.ForeignReason(hostName, []byte(content))

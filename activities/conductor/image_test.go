@@ -18,7 +18,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// card is a store with one accelerator, which remembers the URL that was made last.
+// card is a store with one accelerator, which remembers the URL that was made
+// last.
 type card struct {
 	conductor.Store
 	accelerator cyborg.Accelerator
@@ -92,8 +93,9 @@ func TestFindImage(t *testing.T) {
 	}
 }
 
-// An image that says that it is for another card is refused before anything is touched.
-func TestImagesThatDoNotFit(t *testing.T) {
+// An image that says that it is for another card is refused before anything is
+// touched.
+func TestIncompatibleImages(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
 	cloud := conductor.Cloud{Images: glance.New(g, glance.Options{Max: 1 << 20})}
@@ -127,8 +129,9 @@ func TestImagesThatDoNotFit(t *testing.T) {
 	require.ErrorContains(t, err, "shows none")
 }
 
-// TestL27AnImageWithoutFunction: OpenStack Cyborg failed over it once the card was programmed.
-func TestL27AnImageWithoutFunction(t *testing.T) {
+// TestL27ImageWithoutAFunction: OpenStack Cyborg failed over it once the card
+// was programmed.
+func TestL27ImageWithoutAFunction(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
 	store := newCard()

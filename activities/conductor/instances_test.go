@@ -156,8 +156,9 @@ func (c *compute) drift() map[cyborg.DriftClass]int {
 	return found
 }
 
-// TestInstancesAreCompared: an instance that is not as its requests say is told, by class, from the second look on where it may
-// be so for a moment, and no longer when it is as it should be; nothing is done about it.
+// TestInstancesAreCompared: an instance that is not as its requests say is
+// told, by class, from the second look on where it may be so for a moment, and
+// no longer when it is as it should be; nothing is done about it.
 func TestInstancesAreCompared(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 5, conductor.Policy{})
@@ -190,8 +191,9 @@ func TestInstancesAreCompared(t *testing.T) {
 	require.Empty(t, c.drift(), "what is gone differs in nothing")
 }
 
-// TestDriftWhileUnclear: while Nova works on an instance, or does not reach it, what it differs in is neither over nor new.
-func TestDriftWhileUnclear(t *testing.T) {
+// TestDriftIsKeptWhileNovaIsUnclear: while Nova works on an instance, or does
+// not reach it, what it differs in is neither over nor new.
+func TestDriftIsKeptWhileNovaIsUnclear(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 2, conductor.Policy{})
 	broken, fine := c.bind(), c.bind()
@@ -216,8 +218,9 @@ func TestDriftWhileUnclear(t *testing.T) {
 	require.Empty(t, c.drift())
 }
 
-// TestActionsNotFound: an instance of which Nova does not find what was done with it keeps its requests.
-func TestActionsNotFound(t *testing.T) {
+// TestInstanceActionsNotFound: an instance of which Nova does not find what was
+// done with it keeps its requests.
+func TestInstanceActionsNotFound(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
 	who := c.bind()
@@ -232,8 +235,10 @@ func TestActionsNotFound(t *testing.T) {
 	require.Equal(t, 1, c.tidy().Collected)
 }
 
-// TestStrandedInstances: the requests of an instance that Nova could put on no host go when nobody has touched them for long enough;
-// not those of one that is on a host, on which somebody works, or of which Nova does not say where it is.
+// TestStrandedInstances: the requests of an instance that Nova could put on no
+// host go when nobody has touched them for long enough; not those of one that
+// is on a host, on which somebody works, or of which Nova does not say where it
+// is.
 func TestStrandedInstances(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -278,9 +283,11 @@ func TestStrandedInstances(t *testing.T) {
 	}
 }
 
-// TestLossIsOver: an instance has its accelerators again, or will when it is started, where somebody had it made anew since the
-// boot, or it is off; not where somebody rebooted it, which may have been softly, nor where its cell is down.
-func TestLossIsOver(t *testing.T) {
+// TestLossEndsWithARecreatedGuest: an instance has its accelerators again, or
+// will when it is started, where somebody had it made anew since the boot, or
+// it is off; not where somebody rebooted it, which may have been softly, nor
+// where its cell is down.
+func TestLossEndsWithARecreatedGuest(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		change func(c *compute, who uuid.UUID)
@@ -324,8 +331,9 @@ func TestLossIsOver(t *testing.T) {
 	}
 }
 
-// TestRescueIsAdmittedOnce: where operators want it, one operation has the instances of a host that has booted rebooted, and none
-// without a boot; where they do not, none is.
+// TestRescueIsAdmittedOnce: where operators want it, one operation has the
+// instances of a host that has booted rebooted, and none without a boot; where
+// they do not, none is.
 func TestRescueIsAdmittedOnce(t *testing.T) {
 	t.Parallel()
 	for within, rescues := range map[time.Duration]int{time.Hour: 1, 0: 0} {
@@ -342,7 +350,8 @@ func TestRescueIsAdmittedOnce(t *testing.T) {
 	}
 }
 
-// rebootHard has somebody reboot an instance, whose nova-compute asks for its accelerators.
+// rebootHard has somebody reboot an instance, whose nova-compute asks for its
+// accelerators.
 func (c *compute) rebootHard(who uuid.UUID, result string) {
 	c.t.Helper()
 	c.model.Hold()
@@ -366,7 +375,8 @@ func (c *compute) looks(who uuid.UUID, host string) workflows.LookAtInstanceResu
 	return result
 }
 
-// TestLookAtInstance: only an instance that runs, where its accelerators are, with nobody at work on it, is rebooted.
+// TestLookAtInstance: only an instance that runs, where its accelerators are,
+// with nobody at work on it, is rebooted.
 func TestLookAtInstance(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
@@ -398,7 +408,8 @@ func TestLookAtInstance(t *testing.T) {
 	require.Equal(t, cyborg.RescueRecreated, c.looks(who, "h1").Outcome)
 }
 
-// TestRebootOnce: whatever breaks between us and Nova, and however often the activity is tried again, Nova is asked once.
+// TestRebootOnce: whatever breaks between us and Nova, and however often the
+// activity is tried again, Nova is asked once.
 func TestRebootOnce(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
@@ -447,8 +458,9 @@ func TestRebootOnce(t *testing.T) {
 	require.Equal(t, cyborg.RescueGone, result.Outcome)
 }
 
-// TestRebootWaitsForOthers: while Nova works on an instance for somebody else, it is not asked to reboot it.
-func TestRebootWaitsForOthers(t *testing.T) {
+// TestRebootWaitsForOtherTasks: while Nova works on an instance for somebody
+// else, it is not asked to reboot it.
+func TestRebootWaitsForOtherTasks(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
 	who := uuid.New()

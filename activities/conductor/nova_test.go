@@ -21,7 +21,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// bound is a store with the accelerator requests of instances, and nothing else.
+// bound is a store with the accelerator requests of instances, and nothing
+// else.
 type bound struct {
 	slow
 
@@ -51,7 +52,8 @@ func (b *bound) DeleteARQs(_ context.Context, d db.ARQDeletion, _ cyborg.Actor) 
 	return db.DeletedARQs{}, nil
 }
 
-// cells is a Nova that has trouble with some instances, and does not have others.
+// cells is a Nova that has trouble with some instances, and does not have
+// others.
 type cells struct {
 	conductor.Nova
 
@@ -71,8 +73,9 @@ func (c *cells) Instance(_ context.Context, instance uuid.UUID) (nova.Instance, 
 	return nova.Instance{Status: "ACTIVE", Node: "h1"}, nil
 }
 
-// L46: an instance about which Nova says nothing keeps no other from being asked about; a Nova that answers nothing is left alone.
-func TestL46InstancesThatNovaHasTroubleWith(t *testing.T) {
+// L46: an instance about which Nova says nothing keeps no other from being
+// asked about; a Nova that answers nothing is left alone.
+func TestL46OneFailingInstanceDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	heard := make(chan struct{})
 	close(heard)
@@ -144,9 +147,11 @@ func (n *listeningNova) Notify(ctx context.Context, events []nova.Event) (nova.D
 	return nova.Delivered{Accepted: len(events)}, nil
 }
 
-// TestBeginTellsNova: of a bind that has ended with its beginning Nova is notified at once, after who waits here for its end; and
-// each time, so that a process that dies in between loses nothing. Where Nova does not take it soon, the run has to notify it.
-func TestBeginTellsNova(t *testing.T) {
+// TestBeginNotifiesNova: of a bind that has ended with its beginning Nova is
+// notified at once, after who waits here for its end; and each time, so that a
+// process that dies in between loses nothing. Where Nova does not take it soon,
+// the run has to notify it.
+func TestBeginNotifiesNova(t *testing.T) {
 	t.Parallel()
 	operation := uuid.New()
 	arq := cyborg.ARQ{UUID: uuid.New(), State: cyborg.ARQBound, Instance: uuid.New(), Operation: operation}

@@ -160,7 +160,8 @@ func (c *cloud) fence(a *cyborg.Accelerator, consumers ...string) error {
 	}, nil)
 }
 
-// requireReserved asserts how much of each provider is reserved; of -1 there is no such provider.
+// requireReserved asserts how much of each provider is reserved; of -1 there is
+// no such provider.
 func (c *cloud) requireReserved(want map[string]int) {
 	c.t.Helper()
 	for name, reserved := range want {
@@ -197,8 +198,9 @@ func (c *cloud) drift() map[cyborg.DriftClass]cyborg.Drift {
 	return out
 }
 
-// L20: what nobody took into service, such as a card that is used in another way, is not given away.
-func TestL20OnlyWhatIsInServiceIsGivenAway(t *testing.T) {
+// L20: what nobody took into service, such as a card that is used in another
+// way, is not given away.
+func TestL20InactiveAcceleratorsAreReserved(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -244,8 +246,9 @@ func TestPlacementFollowsTheRecords(t *testing.T) {
 	require.Equal(t, 5, reads)
 }
 
-// TestL5: maintenance of a card closes all its providers and no other's, whatever their numbers are.
-func TestL5MaintenanceClosesTheRightProviders(t *testing.T) {
+// TestL5: maintenance of a card closes all its providers and no other's,
+// whatever their numbers are.
+func TestL5MaintenanceReservesItsProviders(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	for _, host := range []string{"h1", "h2"} {
@@ -269,8 +272,9 @@ func TestL5MaintenanceClosesTheRightProviders(t *testing.T) {
 	})
 }
 
-// TestL6: what is closed stays closed when something else of it is written, and its max_unit stays.
-func TestL6ClosedStaysClosed(t *testing.T) {
+// TestL6: what is closed stays closed when something else of it is written, and
+// its max_unit stays.
+func TestL6ReservedStaysReserved(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -290,9 +294,9 @@ func TestL6ClosedStaysClosed(t *testing.T) {
 	c.requireReserved(map[string]int{"h1_a.0": 0})
 }
 
-// TestL14: whatever request fails, and however, is tried again until the tree is right; and a provider that is lost comes
-// back.
-func TestL14FailuresAreNoticedAndMended(t *testing.T) {
+// TestL14: whatever request fails, and however, is tried again until the tree
+// is right; and a provider that is lost comes back.
+func TestL14FailedRequestsAreRetried(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []placementtest.Fault{{Status: 503}, {Status: 500, After: true}, {Cut: true, After: true}, {Status: 409}, {Status: 409, After: true}} {
 		t.Run(fmt.Sprintf("%+v", fault), func(t *testing.T) {
@@ -332,9 +336,10 @@ func TestL14FailuresAreNoticedAndMended(t *testing.T) {
 	}
 }
 
-// TestL15: a card that vanishes under an instance is closed, kept and told of, and keeps nothing else from being brought
-// into step. When nobody has it any more, it goes.
-func TestL15VanishedInUse(t *testing.T) {
+// TestL15: a card that vanishes under an instance is closed, kept and told of,
+// and keeps nothing else from being brought into step. When nobody has it any
+// more, it goes.
+func TestL15VanishedProviderInUseIsKept(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -378,8 +383,9 @@ func (c *cloud) ready1(host, deployable string) {
 	}
 }
 
-// A host without a compute node waits without being tried all the time, and is brought into step when that is there. What
-// another host has is left alone, wherever it is.
+// A host without a compute node waits without being tried all the time, and is
+// brought into step when that is there. What another host has is left alone,
+// wherever it is.
 func TestPlacementWaitsForTheComputeNode(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
@@ -410,7 +416,7 @@ func TestPlacementWaitsForTheComputeNode(t *testing.T) {
 }
 
 // L23: nothing is scheduled on a host that nobody has heard of for long.
-func TestL23SilentHostIsClosed(t *testing.T) {
+func TestL23SilentHostIsReserved(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -429,8 +435,9 @@ func TestL23SilentHostIsClosed(t *testing.T) {
 	c.requireReserved(map[string]int{"h1_a.0": 0})
 }
 
-// An operation that changes the hardware is refused where somebody has it allocated, by name.
-func TestPlacementFenceAsksWhoHasIt(t *testing.T) {
+// An operation that changes the hardware is refused where somebody has it
+// allocated, by name.
+func TestPlacementFenceRefusesAllocatedProviders(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -470,9 +477,10 @@ func TestPlacementFenceAsksWhoHasIt(t *testing.T) {
 	c.requireReserved(map[string]int{"h1_a.0": 0})
 }
 
-// Whenever an operation begins while somebody is about to open a provider, from the moment on at which its fence is
-// confirmed the provider is closed: what was planned before is not written any more.
-func TestPlacementFenceHoldsAgainstOldPlans(t *testing.T) {
+// Whenever an operation begins while somebody is about to open a provider, from
+// the moment on at which its fence is confirmed the provider is closed: what
+// was planned before is not written any more.
+func TestPlacementFenceInvalidatesOldPlans(t *testing.T) {
 	t.Parallel()
 	for at := 1; ; at++ {
 		c := newCloud(t)
@@ -559,8 +567,9 @@ func TestPlacementDrift(t *testing.T) {
 	}
 }
 
-// Who uses what is compared provider by provider, and told when it stays so; allocations are Nova's, and left alone.
-func TestPlacementWhoUsesWhat(t *testing.T) {
+// Who uses what is compared provider by provider, and told when it stays so;
+// allocations are Nova's, and left alone.
+func TestPlacementAllocationDrift(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -608,8 +617,9 @@ func TestPlacementWhoUsesWhat(t *testing.T) {
 	require.Empty(t, writes)
 }
 
-// What Placement refuses for good is told, and tried again later; nothing is tried all the time.
-func TestPlacementRefuses(t *testing.T) {
+// What Placement refuses for good is told, and tried again later; nothing is
+// tried all the time.
+func TestPlacementRejectionIsRetriedLater(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -628,9 +638,9 @@ func TestPlacementRefuses(t *testing.T) {
 	require.NotZero(t, c.drift()[cyborg.DriftRefused].RepairedAt)
 }
 
-// TestL8: a trait that was set through the API stays on its provider whatever the host reports, and goes from there alone
-// when it is taken away.
-func TestL8TraitsThatWereSetStay(t *testing.T) {
+// TestL8: a trait that was set through the API stays on its provider whatever
+// the host reports, and goes from there alone when it is taken away.
+func TestL8TraitsSetThroughTheAPIStay(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")
@@ -654,7 +664,8 @@ func TestL8TraitsThatWereSetStay(t *testing.T) {
 	require.NotContains(t, strings.Join(writes, "\n"), "DELETE")
 }
 
-// While Placement is away, a round asks it once, and nothing is out of step for it; later it is compared.
+// While Placement is away, a round asks it once, and nothing is out of step for
+// it; later it is compared.
 func TestPlacementAwayWhileComparing(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
@@ -682,8 +693,9 @@ func TestPlacementAwayWhileComparing(t *testing.T) {
 	require.Equal(t, 3, c.compare().Compared)
 }
 
-// A round takes no more hosts than it compares at the moment: those are left behind where its process dies.
-func TestPlacementComparisonTakesFew(t *testing.T) {
+// A round takes no more hosts than it compares at the moment: those are left
+// behind where its process dies.
+func TestPlacementComparisonTakesLimitedHosts(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	for _, host := range []string{"h1", "h2", "h3"} {
@@ -704,8 +716,9 @@ func TestPlacementComparisonTakesFew(t *testing.T) {
 	require.Equal(t, 1, most)
 }
 
-// What Placement has of a host goes with the host, and what others put below it stays.
-func TestPlacementForgetsAHost(t *testing.T) {
+// What Placement has of a host goes with the host, and what others put below it
+// stays.
+func TestPlacementOfAForgottenHost(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	c.model.AddHost("h1")

@@ -42,7 +42,8 @@ func (o operations) Operation(_ context.Context, id uuid.UUID) (cyborg.Operation
 	return op, nil
 }
 
-// slow is a store with so much to forget that it takes until somebody hears of it.
+// slow is a store with so much to forget that it takes until somebody hears of
+// it.
 type slow struct {
 	conductor.Store
 	heard <-chan struct{}
@@ -67,7 +68,8 @@ func (slow) Prune(context.Context, db.Retention) (db.Pruned, error) {
 
 func (slow) CompareWhitelists(context.Context) error { return nil }
 
-// TestTidyHeartbeats: one long call of the store does not make Temporal take the activity for dead.
+// TestTidyHeartbeats: one long call of the store does not make Temporal take
+// the activity for dead.
 func TestTidyHeartbeats(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
@@ -84,8 +86,9 @@ func TestTidyHeartbeats(t *testing.T) {
 	require.Equal(t, workflows.TidyResult{MaintenanceEnded: 1, Forgotten: 2, Pruned: 7, Collected: 5}, result)
 }
 
-// TestAdoptGoesOn: what Temporal does not start for one reason or another keeps no other orphan from being started.
-func TestAdoptGoesOn(t *testing.T) {
+// TestAdoptContinuesAfterFailures: what Temporal does not start for one reason
+// or another keeps no other orphan from being started.
+func TestAdoptContinuesAfterFailures(t *testing.T) {
 	t.Parallel()
 	refused, ended, open, forgotten := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	store := operations{of: map[uuid.UUID]cyborg.Operation{
@@ -119,7 +122,8 @@ func TestAdoptGoesOn(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind, "Temporal may be away: the round tries again")
 }
 
-// doubtful is a store of many hosts, each with attachments in doubt that nobody settles, and of many operations that run.
+// doubtful is a store of many hosts, each with attachments in doubt that nobody
+// settles, and of many operations that run.
 type doubtful struct {
 	conductor.Store
 	hosts, each, running int
@@ -186,9 +190,10 @@ func (doubtful) number(name string) int {
 	return i
 }
 
-// TestInspectGoesRound: however many attachments stay in doubt and however many operations run, round after round looks at
-// the next, until each was looked at, and begins anew.
-func TestInspectGoesRound(t *testing.T) {
+// TestInspectReachesEverythingInTurn: however many attachments stay in doubt
+// and however many operations run, round after round looks at the next, until
+// each was looked at, and begins anew.
+func TestInspectReachesEverythingInTurn(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]doubtful{
 		"many hosts":       {hosts: 6000, each: 2, running: 1200},
@@ -239,8 +244,9 @@ func inspectRound(t *testing.T, store doubtful) {
 	require.LessOrEqual(t, rounds, store.hosts*store.each/500+1)
 }
 
-// TestInspectLooksAtSomeHosts: where all is well, a round looks at no more than it should.
-func TestInspectLooksAtSomeHosts(t *testing.T) {
+// TestInspectIsBoundedPerRound: where all is well, a round looks at no more
+// than it should.
+func TestInspectIsBoundedPerRound(t *testing.T) {
 	t.Parallel()
 	acts := conductor.New(doubtful{hosts: 6000}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 	var suite testsuite.WorkflowTestSuite

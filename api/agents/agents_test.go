@@ -272,7 +272,8 @@ func zip(t testing.TB, text []byte) []byte {
 	return out.Bytes()
 }
 
-// TestTooManyReports: who waits too long for a place is told to come again, and when.
+// TestTooManyReports: who waits too long for a place is told to come again, and
+// when.
 func TestTooManyReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{MaxReports: 1, ReportWait: 2 * time.Second}).plain()
@@ -299,7 +300,8 @@ func TestTooManyReports(t *testing.T) {
 	<-first
 }
 
-// TestTooManyLargeReports: those that are large wait for each other, and keep nobody else from reporting.
+// TestTooManyLargeReports: those that are large wait for each other, and keep
+// nobody else from reporting.
 func TestTooManyLargeReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{MaxLarge: 1, ReportWait: 2 * time.Second}).plain()
@@ -351,7 +353,7 @@ func TestReportCompressed(t *testing.T) {
 	h.refused(cyborg.ErrInvalid, response, body)
 }
 
-func TestBadInput(t *testing.T) {
+func TestInvalidReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{}).plain()
 	valid, err := json.Marshal(report("h1", 1))
@@ -427,7 +429,7 @@ func TestCertificates(t *testing.T) {
 }
 
 // A listener that forgot to demand certificates is no way around them.
-func TestCertificatesNotDemanded(t *testing.T) {
+func TestCertificatesAreRequiredByTheEndpoint(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{Certificates: true}).mutual(newAuthority(t), tls.VerifyClientCertIfGiven)
 	response, body := h.post(agents.ReportsPath, report("h1", 1))
@@ -519,8 +521,9 @@ func TestImageOfUnknownSize(t *testing.T) {
 	require.True(t, bytes.Equal(image, body))
 }
 
-// A transfer that breaks off at the source breaks off at the agent: it must not take a part for the whole.
-func TestImageBreaksOff(t *testing.T) {
+// A transfer that breaks off at the source breaks off at the agent: it must not
+// take a part for the whole.
+func TestInterruptedImage(t *testing.T) {
 	t.Parallel()
 	url, _ := origin(t)
 	h := setup(t, agents.Config{}, url).plain()
@@ -563,7 +566,7 @@ func TestImageRefused(t *testing.T) {
 }
 
 // The image of another host's operation is no agent's business.
-func TestImageOfAnotherHost(t *testing.T) {
+func TestImageForAnotherHostIsRefused(t *testing.T) {
 	t.Parallel()
 	url, _ := origin(t)
 	signer := newAuthority(t)

@@ -19,7 +19,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// inGlance is an endpoint with an image in Glance for an operation that runs on h1.
+// inGlance is an endpoint with an image in Glance for an operation that runs on
+// h1.
 type inGlance struct {
 	*harness
 	glance    *glancetest.Glance
@@ -51,7 +52,8 @@ func (g *inGlance) grant(t *testing.T, secret string, valid time.Duration) strin
 	return workflows.ImageFetch(g.operation, secret)
 }
 
-// A one-time URL gives the image, whole or from where it broke off, until its host says that it has it.
+// A one-time URL gives the image, whole or from where it broke off, until its
+// host says that it has it.
 func TestOneTimeURL(t *testing.T) {
 	t.Parallel()
 	g := setupGlance(t, agents.Config{})
@@ -120,8 +122,9 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	}, "too-late")))
 }
 
-// The URL is one host's, and any conductor serves it; one without a way to Glance says so.
-func TestOneTimeURLIsOfOneHost(t *testing.T) {
+// The URL is one host's, and any conductor serves it; one without a way to
+// Glance says so.
+func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	t.Parallel()
 	signer := newAuthority(t)
 	g := setupGlance(t, agents.Config{Certificates: true})

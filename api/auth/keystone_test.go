@@ -23,8 +23,9 @@ func (v validator) Validate(_ context.Context, client, token string, _ bool) (ke
 	return keystone.Token{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "unknown")
 }
 
-// What Keystone says of a user and of the service that works for it is what rules are asked with.
-func TestCallersOfKeystone(t *testing.T) {
+// What Keystone says of a user and of the service that works for it is what
+// rules are asked with.
+func TestKeystoneCallers(t *testing.T) {
 	t.Parallel()
 	user := keystone.Token{UserID: "u1", User: "alice", UserDomainID: "ud", ProjectID: "p1", ProjectDomainID: "pd", Roles: []string{"operator"}}
 	const here = "192.0.2.1" // httptest's

@@ -64,8 +64,9 @@ func allowed(t *testing.T, p *policy.Policy, caller auth.Caller, rule string) bo
 	return err == nil
 }
 
-// The whole table of what OpenStack Cyborg's rules allow whom, with its new defaults and with its old ones.
-func TestWhoMayDoWhat(t *testing.T) {
+// The whole table of what OpenStack Cyborg's rules allow whom, with its new
+// defaults and with its old ones.
+func TestDefaultRules(t *testing.T) {
 	t.Parallel()
 	all := map[string]auth.Caller{"nobody": nobody, "reader": reader, "member": member, "manager": manager, "admin": admin, "service": service}
 	const anybody = "nobody reader member manager admin service"
@@ -165,7 +166,8 @@ func TestRuleExpressions(t *testing.T) {
 	}
 }
 
-// Rules can ask for all that oslo.context knows of a caller (RequestContext.to_policy_values); what has no value is None.
+// Rules can ask for all that oslo.context knows of a caller
+// (RequestContext.to_policy_values); what has no value is None.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	caller := auth.Caller{
@@ -197,7 +199,7 @@ func TestCredentials(t *testing.T) {
 }
 
 // What is printed of a rule is read again as the same.
-func TestRulesReadBack(t *testing.T) {
+func TestPrintedRulesParseAgain(t *testing.T) {
 	t.Parallel()
 	p := with(t, `
 cyborg:device:get_all: role:a and (role:b or not (role:c and role:d)) or not role:e
@@ -216,8 +218,9 @@ cyborg:arq:get_all: [[role:a, role:b], "rule:mine"]
 	}
 }
 
-// What OpenStack's parser would silently take for "nobody", or for everybody, is refused with its place.
-func TestMistakesAreRefused(t *testing.T) {
+// What OpenStack's parser would silently take for "nobody", or for everybody,
+// is refused with its place.
+func TestInvalidPolicyFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, expected := range map[string]string{
 		"\n- a\n":                              "policy.yaml:2: expected names of rules",
@@ -253,7 +256,7 @@ func TestMistakesAreRefused(t *testing.T) {
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
-func TestUnknownNamesAreWarnedOf(t *testing.T) {
+func TestUnknownRuleNamesAreWarnedAbout(t *testing.T) {
 	t.Parallel()
 	log := &transcript.Text{}
 	_, err := policy.New(policy.Config{
@@ -278,7 +281,8 @@ func TestOverridesReplaceOldDefaults(t *testing.T) {
 	require.True(t, allowed(t, p, admin, "cyborg:device:get_all"))
 	with(t, "# nothing\n")
 
-	// Each of upstream's rules has its old default beside that of the rule it stands on.
+	// Each of upstream's rules has its old default beside that of the rule it
+	// stands on.
 	p, err = policy.New(policy.Config{
 		File: write(t, "project_manager_or_admin: '!'\nproject_reader_or_admin: '!'\nproject_member_or_service: '!'\nis_admin: role:reader\n"),
 		Log:  slog.New(slog.DiscardHandler),
@@ -295,7 +299,7 @@ func TestOverridesReplaceOldDefaults(t *testing.T) {
 	require.False(t, allowed(t, p, reader, "cyborg:device:enable"))
 }
 
-func TestAFileThatChangesIsReadAgain(t *testing.T) {
+func TestChangedPolicyFileIsReloaded(t *testing.T) {
 	t.Parallel()
 	path, log := write(t, "cyborg:arq:create: role:admin\n"), &transcript.Text{}
 	p, err := policy.New(policy.Config{File: path, EnforceNewDefaults: true, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -321,7 +325,7 @@ func TestAFileThatChangesIsReadAgain(t *testing.T) {
 }
 
 // A file that is gone for long is told of once, and taken when it is back.
-func TestAFileThatIsGone(t *testing.T) {
+func TestDeletedPolicyFileKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	path, log := write(t, "cyborg:arq:create: role:admin\n"), &transcript.Text{}
 	synctest.Test(t, func(t *testing.T) {

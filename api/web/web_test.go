@@ -69,7 +69,8 @@ func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
 	}
 }
 
-// Each kind answers with its status, a title of its own, and the message; what is internal stays inside.
+// Each kind answers with its status, a title of its own, and the message; what
+// is internal stays inside.
 func TestWriteError(t *testing.T) {
 	t.Parallel()
 	titles := map[string]cyborg.ErrorKind{}
@@ -105,7 +106,7 @@ func TestWriteError(t *testing.T) {
 	}
 }
 
-func TestErrorsThatAreNotOurs(t *testing.T) {
+func TestForeignErrorsAreHidden(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		err  error
@@ -135,8 +136,9 @@ func TestPanic(t *testing.T) {
 	require.Contains(t, log.String(), "web_test.go", "the log has the stack")
 }
 
-// A panic in the middle of an answer breaks the connection: half an answer must not look like a whole one.
-func TestPanicInTheMiddle(t *testing.T) {
+// A panic in the middle of an answer breaks the connection: half an answer must
+// not look like a whole one.
+func TestPanicDuringAnAnswer(t *testing.T) {
 	t.Parallel()
 	server, log := observed(t, func(w http.ResponseWriter, _ *http.Request) error {
 		_, _ = io.WriteString(w, "half")
@@ -149,7 +151,7 @@ func TestPanicInTheMiddle(t *testing.T) {
 	require.Contains(t, log.String(), "secret")
 }
 
-func TestCallerGone(t *testing.T) {
+func TestDisconnectCancelsTheRequest(t *testing.T) {
 	t.Parallel()
 	entered, left := make(chan struct{}), make(chan struct{})
 	server, log := observed(t, func(_ http.ResponseWriter, r *http.Request) error {

@@ -42,7 +42,7 @@ func TestVersion(t *testing.T) {
 	require.Equal(t, cyborg.Version+"\n", out)
 }
 
-func TestMistakesOfTheConfigurationEndEveryCommand(t *testing.T) {
+func TestInvalidConfigurationEndsEveryCommand(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"run"}, {"config", "check"}, {"config", "dump"}, {"discover"}, {"record"}} {
 		code, out, errOut := command(t, "agent:\n  hartbeat: 3s\n  slots: 0\n", args...)
@@ -53,7 +53,7 @@ func TestMistakesOfTheConfigurationEndEveryCommand(t *testing.T) {
 	}
 }
 
-func TestWrongCommandLines(t *testing.T) {
+func TestInvalidCommandLines(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"nonsense"}, {"--nonsense"}, {"discover", "more"}, {"config", "nonsense"}} {
 		code, _, errOut := command(t, "", args...)
@@ -74,7 +74,7 @@ func TestConfigurationIsCheckedAndDumped(t *testing.T) {
 	require.NotContains(t, out, "hunter2")
 }
 
-func TestTheCheckTriesTheBackendsOptions(t *testing.T) {
+func TestConfigCheckTriesBackendOptions(t *testing.T) {
 	t.Parallel()
 	code, out, errOut := command(t, `
 agent:
@@ -159,7 +159,8 @@ func TestRecordWritesAFileOnce(t *testing.T) {
 	require.Equal(t, string(first), out)
 }
 
-// TestAnAgentRunsWithoutItsServers: it looks, keeps, and says how it is, while nobody answers.
+// TestAnAgentRunsWithoutItsServers: it looks, keeps, and says how it is, while
+// nobody answers.
 func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	t.Parallel()
 	const nobody = "127.0.0.1:1"

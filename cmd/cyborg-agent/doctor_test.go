@@ -12,7 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/doctor"
 )
 
-func TestTheDoctorLooksAtTheWhitelist(t *testing.T) {
+func TestDoctorChecksTheWhitelist(t *testing.T) {
 	t.Parallel()
 	address, err := cyborg.ParsePCIAddress("0000:3b:00.0")
 	require.NoError(t, err)

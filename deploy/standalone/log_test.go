@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLogFileIsSetAsideWhenItIsFull(t *testing.T) {
+func TestFullLogFileIsRotated(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), logName)
 	line := []byte(strings.Repeat("x", 39) + "\n")
@@ -30,7 +30,7 @@ func TestLogFileIsSetAsideWhenItIsFull(t *testing.T) {
 	}
 }
 
-func TestALongLineIsKeptWhole(t *testing.T) {
+func TestLongLogLineIsNotSplit(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), logName)
 	log, err := openLogFile(path, 10)

@@ -36,7 +36,7 @@ func certificate(t *testing.T, names []string, addresses ...net.IP) string {
 }
 
 // A URL that is printed must be one that the certificate is good for.
-func TestAdvertised(t *testing.T) {
+func TestAdvertisedURLMatchesTheCertificate(t *testing.T) {
 	t.Parallel()
 	named := certificate(t, []string{"*.example.org", "cyborg.example.org"}, net.IPv4(127, 0, 0, 1))
 	numbered := certificate(t, nil, net.IPv4(192, 0, 2, 7))
@@ -78,7 +78,7 @@ func TestSuggestions(t *testing.T) {
 }
 
 // The command that undoes a change must survive the shell.
-func TestReset(t *testing.T) {
+func TestResetCommandIsQuoted(t *testing.T) {
 	t.Parallel()
 	want := agent.BackendConfig{Name: "pci", Options: map[string]any{
 		"device_spec": []any{map[string]any{"address": "*"}}, "simulate": true,

@@ -12,11 +12,12 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/conformance"
 )
 
-// defectVariable gives TestSubject's driver a defect, in a process that TestDefectsAreFound starts.
+// defectVariable gives TestSuiteOnACorrectDriver's driver a defect, in a
+// process that TestDefectsAreFound starts.
 const defectVariable = "CYBORG_CONFORMANCE_DEFECT"
 
-// TestSubject runs the suite on a driver without a defect.
-func TestSubject(t *testing.T) {
+// TestSuiteOnACorrectDriver runs the suite on a driver without a defect.
+func TestSuiteOnACorrectDriver(t *testing.T) {
 	t.Parallel()
 
 	conformance.Run(t, conformance.Subject{
@@ -28,8 +29,9 @@ func TestSubject(t *testing.T) {
 	})
 }
 
-// TestFewServices runs the suite on a driver that can do nothing but discover.
-func TestFewServices(t *testing.T) {
+// TestSuiteOnAMinimalDriver runs the suite on a driver that can do nothing but
+// discover.
+func TestSuiteOnAMinimalDriver(t *testing.T) {
 	t.Parallel()
 
 	conformance.Run(t, conformance.Subject{
@@ -103,10 +105,11 @@ func TestDefectsAreFound(t *testing.T) {
 }
 
 func testName(check string) string {
-	return strings.TrimSuffix("TestSubject/"+strings.ReplaceAll(check, " ", "_"), "/")
+	return strings.TrimSuffix("TestSuiteOnACorrectDriver/"+strings.ReplaceAll(check, " ", "_"), "/")
 }
 
-// runSubject runs one check of TestSubject in a process of its own.
+// runSubject runs one check of TestSuiteOnACorrectDriver in a process of its
+// own.
 func runSubject(t *testing.T, defect, check string) (output string, failed bool) {
 	t.Helper()
 	pattern := "^" + strings.ReplaceAll(testName(check), "/", "$/^") + "$"

@@ -18,13 +18,13 @@ var update = flag.Bool("update", false, "write the code into the page anew")
 
 const page = "../../docs/drivers/writing.md"
 
-// place matches the code of one function or type on the page, from <!-- code: attach.go Attach --> to
-// <!-- end of code -->.
+// place matches the code of one function or type on the page, from <!-- code:
+// attach.go Attach --> to <!-- end of code -->.
 var place = regexp.MustCompile(`(?s)(<!-- code: (\S+) (\S+) -->\n).*?(<!-- end of code -->)`)
 
-// TestPageShowsThisCode compares the code on the page with the code of this
-// package. With -update it writes the code into the page.
-func TestPageShowsThisCode(t *testing.T) {
+// TestPageShowsTheExampleCode compares the code on the page with the code of
+// this package. With -update it writes the code into the page.
+func TestPageShowsTheExampleCode(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)

@@ -20,15 +20,15 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
-// The variables that make TestVictim a process of its own, to be killed.
+// The variables that make TestProcessToKill a process of its own, to be killed.
 const (
 	victimDir  = "CYBORG_FAKE_VICTIM_DIR"
 	victimStep = "CYBORG_FAKE_VICTIM_STEP"
 )
 
-// TestVictim is run by the other tests in a process that they kill. It writes
-// its progress to standard output.
-func TestVictim(t *testing.T) {
+// TestProcessToKill is run by the other tests in a process that they kill. It
+// writes its progress to standard output.
+func TestProcessToKill(t *testing.T) {
 	t.Parallel()
 
 	dir := os.Getenv(victimDir)
@@ -58,7 +58,7 @@ func TestVictim(t *testing.T) {
 // returned function kills the process.
 func (p *park) victim(t *testing.T, step string) (kill func()) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestVictim$")
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestProcessToKill$")
 	command.Env = append(os.Environ(), victimDir+"="+p.dir, victimStep+"="+step, "TMPDIR="+t.TempDir()) // what it leaves behind
 	output, err := command.StdoutPipe()
 	require.NoError(t, err)
@@ -73,9 +73,9 @@ func (p *park) victim(t *testing.T, step string) (kill func()) {
 	}
 }
 
-// TestKilledInTheMiddle kills a process that programs a region. The region is
+// TestKilledDuringAStep kills a process that programs a region. The region is
 // empty, the rest is unchanged, and a restarted agent can complete the step.
-func TestKilledInTheMiddle(t *testing.T) {
+func TestKilledDuringAStep(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, nil)
@@ -95,9 +95,10 @@ func TestKilledInTheMiddle(t *testing.T) {
 	require.Equal(t, []string{"new"}, p.bitstreams(t))
 }
 
-// TestKilledAnywhere kills a busy process at random moments. Each time the file
-// of the card is complete, its lock is free and every step can be taken.
-func TestKilledAnywhere(t *testing.T) {
+// TestKilledAtRandomMoments kills a busy process at random moments. Each time
+// the file of the card is complete, its lock is free and every step can be
+// taken.
+func TestKilledAtRandomMoments(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, nil)
@@ -119,9 +120,9 @@ func TestKilledAnywhere(t *testing.T) {
 	require.LessOrEqual(t, len(names), 3, "kills leave no heap of files: %v", names)
 }
 
-// TestManyHandsAtOnce changes one card from several drivers and benches at
-// once. No change is lost.
-func TestManyHandsAtOnce(t *testing.T) {
+// TestConcurrentChangesOfOneCard changes one card from several drivers and
+// benches at once. No change is lost.
+func TestConcurrentChangesOfOneCard(t *testing.T) {
 	t.Parallel()
 
 	const hands = 8

@@ -24,8 +24,9 @@ func TestOptionsDefaultToOneFPGA(t *testing.T) {
 	require.Len(t, devices[0].Deployables[0].Handles, 1)
 }
 
-// TestOptionsFromAnywhere gives numbers and lists as JSON, as YAML, and as the text of an environment variable.
-func TestOptionsFromAnywhere(t *testing.T) {
+// TestOptionsFromJSONYAMLAndEnvironment gives numbers and lists as JSON, as
+// YAML, and as the text of an environment variable.
+func TestOptionsFromJSONYAMLAndEnvironment(t *testing.T) {
 	t.Parallel()
 
 	var fromJSON map[string]any
@@ -57,7 +58,7 @@ func TestOptionsFromAnywhere(t *testing.T) {
 	}
 }
 
-func TestOptionsTellAllMistakes(t *testing.T) {
+func TestOptionsReportAllMistakes(t *testing.T) {
 	t.Parallel()
 
 	environment := drivers.Environment{StateDir: t.TempDir()}

@@ -23,7 +23,7 @@ func TestParsePark(t *testing.T) {
 	require.Equal(t, fake.Park{{cyborg.DeviceTypeSSD, 3}, {cyborg.DeviceTypeQAT, 255}, {cyborg.DeviceTypeAIChip, 1}}, park)
 }
 
-func TestParseParkTellsMistakes(t *testing.T) {
+func TestParseParkReportsMistakes(t *testing.T) {
 	t.Parallel()
 
 	for text, wants := range map[string][]string{
@@ -91,7 +91,7 @@ func TestParkIsReported(t *testing.T) {
 	require.Equal(t, gpu.Deployables[0].ProgramSet, gpu.Deployables[1].ProgramSet, "a card has one firmware")
 }
 
-func TestGrowingParkLeavesTheRest(t *testing.T) {
+func TestGrowingParkKeepsExistingCards(t *testing.T) {
 	t.Parallel()
 
 	small := newPark(t, map[string]any{"park": "1xfpga,1xssd"}).discover(t)
@@ -100,7 +100,7 @@ func TestGrowingParkLeavesTheRest(t *testing.T) {
 	require.Subset(t, large, small)
 }
 
-func TestLargestParkIsUnique(t *testing.T) {
+func TestLargestParkHasUniqueIdentities(t *testing.T) {
 	t.Parallel()
 
 	identities, handles := map[string]bool{}, map[string]bool{}

@@ -11,7 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
-func TestImagesThatDoNotFit(t *testing.T) {
+func TestIncompatibleImages(t *testing.T) {
 	t.Parallel()
 
 	driver, target, _ := newPark(t, nil).target(t)

@@ -117,7 +117,7 @@ func TestFailureBeforeOrAfterTheTouch(t *testing.T) {
 	}
 }
 
-func TestFailureForEver(t *testing.T) {
+func TestFailureRepeatsForever(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, map[string]any{"fail": map[string]any{"install": "always"}})
@@ -130,9 +130,9 @@ func TestFailureForEver(t *testing.T) {
 	require.NoError(t, call(t, p, fake.StepInstall))
 }
 
-// TestOptionsScriptOnce restarts and reconfigures the driver. A script is
-// applied once, until another replaces it.
-func TestOptionsScriptOnce(t *testing.T) {
+// TestOptionsScriptIsAppliedOnce restarts and reconfigures the driver. A script
+// is applied once, until another replaces it.
+func TestOptionsScriptIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, map[string]any{"fail": map[string]any{"install": 1}, "in_use": "00fa:01:00.0"})

@@ -97,7 +97,7 @@ func TestStateIsEditedByHand(t *testing.T) {
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 }
 
-func TestStateMistakesAreTold(t *testing.T) {
+func TestStateMistakesAreReported(t *testing.T) {
 	t.Parallel()
 
 	for _, edit := range []struct{ old, replacement, message string }{
@@ -124,9 +124,9 @@ func TestStateMistakesAreTold(t *testing.T) {
 	}
 }
 
-// TestStateHalfWritten reads a file while somebody writes it in place. The
+// TestIncompleteStateFile reads a file while somebody writes it in place. The
 // driver waits for the rest, but not for ever.
-func TestStateHalfWritten(t *testing.T) {
+func TestIncompleteStateFile(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, nil)
@@ -194,7 +194,7 @@ func TestStateIsLostWithPower(t *testing.T) {
 	}
 }
 
-func TestStateOfReturnedCardIsDetached(t *testing.T) {
+func TestReturnedCardIsDetached(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, nil)
@@ -208,7 +208,7 @@ func TestStateOfReturnedCardIsDetached(t *testing.T) {
 	require.NoError(t, driver.Attach(t.Context(), attach(target, handle)))
 }
 
-func TestBenchKnowsItsCards(t *testing.T) {
+func TestBenchReadsAndChangesCards(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, nil)
@@ -243,7 +243,7 @@ func TestUnknownTargets(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-func TestOrderOfService(t *testing.T) {
+func TestStepsAreRefusedOutOfOrder(t *testing.T) {
 	t.Parallel()
 
 	p := newPark(t, nil)

@@ -15,9 +15,9 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
-// TestWatchTellsWhatDiscoverWould changes the park in many ways. Watch calls
+// TestWatchReportsWhatDiscoverFinds changes the park in many ways. Watch calls
 // changed once for each change that Discover would report, and for no other.
-func TestWatchTellsWhatDiscoverWould(t *testing.T) {
+func TestWatchReportsWhatDiscoverFinds(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {

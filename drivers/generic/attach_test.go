@@ -89,10 +89,10 @@ func (b *bench) has(t *testing.T) string {
 	return filepath.Base(target)
 }
 
-// TestRefusals discovers a GPU that could be attached, changes the host so that
-// it no longer can, and then asks for it. The call must be rejected, because
-// what was true at discovery does not count.
-func TestRefusals(t *testing.T) {
+// TestAttachRefusedAfterTheHostChanged discovers a GPU that could be attached,
+// changes the host so that it no longer can, and then asks for it. The call
+// must be rejected, because what was true at discovery does not count.
+func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		address  string
@@ -189,7 +189,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestRefusesWhatIsNotChosen(t *testing.T) {
+func TestDevicesOutsideTheSpecAreRefused(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
@@ -201,9 +201,9 @@ func TestRefusesWhatIsNotChosen(t *testing.T) {
 	require.ErrorContains(t, err, `device_spec of backend "pci" does not choose `+gpu)
 }
 
-// TestDetachOfWhatIsNoLongerChosen checks that a changed device_spec does not
+// TestDetachAfterTheSpecChanged checks that a changed device_spec does not
 // prevent a detach.
-func TestDetachOfWhatIsNoLongerChosen(t *testing.T) {
+func TestDetachAfterTheSpecChanged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
@@ -268,9 +268,9 @@ func TestRebootDetaches(t *testing.T) {
 	require.True(t, b.attached(t))
 }
 
-// TestDetachOfAnothersCard checks that a card which replaced the attached one
-// is not touched.
-func TestDetachOfAnothersCard(t *testing.T) {
+// TestDetachLeavesAReplacedCardAlone checks that a card which replaced the
+// attached one is not touched.
+func TestDetachLeavesAReplacedCardAlone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
@@ -311,10 +311,10 @@ func TestAnotherVFIODriver(t *testing.T) {
 	require.Equal(t, "i40e", b.has(t))
 }
 
-// TestAttachThatHangs checks an attach while a driver does not let go. It fails
+// TestHangingAttach checks an attach while a driver does not let go. It fails
 // after the deadline and names the driver, and repeating or undoing it starts
 // no further access. Once the driver lets go, the undo restores everything.
-func TestAttachThatHangs(t *testing.T) {
+func TestHangingAttach(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	before := snapshot(t, b.Root())

@@ -116,9 +116,9 @@ func outline(devices []cyborg.DeviceReport) map[string]map[string]string {
 	return all
 }
 
-// TestDiscoverTellsPhysicalFromVirtual checks that a card is never offered as a
-// whole and in parts at the same time.
-func TestDiscoverTellsPhysicalFromVirtual(t *testing.T) {
+// TestDiscoverOffersPhysicalOrVirtualFunctions checks that a card is never
+// offered as a whole and in parts at the same time.
+func TestDiscoverOffersPhysicalOrVirtualFunctions(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.QAT(t, qat), sysfstest.GPU(t, gpu))
 	type parts = map[string]string
@@ -141,7 +141,7 @@ func TestDiscoverTellsPhysicalFromVirtual(t *testing.T) {
 	require.Equal(t, map[string]parts{qat: {qat: "CUSTOM_PF"}}, outline(discover(t, host, `{"vendor_id": "8086"}`)))
 }
 
-func TestDiscoverTellsWhatIsProtected(t *testing.T) {
+func TestDiscoverReportsProtection(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
 	host.Up("ens1")

@@ -29,9 +29,9 @@ func discovered(t *testing.T, host *sysfstest.Host, options map[string]any) []st
 	return names
 }
 
-// TestOptionsChoose checks each form of device_spec that configuration files,
-// the environment and the API use.
-func TestOptionsChoose(t *testing.T) {
+// TestOptionsSelectDevices checks each form of device_spec that configuration
+// files, the environment and the API use.
+func TestOptionsSelectDevices(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga))
 	all, gpus, both := []string{gpu, fpga, disk}, []string{gpu}, []string{gpu, fpga}
@@ -60,8 +60,8 @@ func TestOptionsChoose(t *testing.T) {
 	}
 }
 
-// TestOptionsMistakes checks that one error names every mistake.
-func TestOptionsMistakes(t *testing.T) {
+// TestInvalidOptions checks that one error names every mistake.
+func TestInvalidOptions(t *testing.T) {
 	t.Parallel()
 	var options map[string]any
 	require.NoError(t, json.Unmarshal([]byte(`{

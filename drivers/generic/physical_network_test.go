@@ -69,9 +69,9 @@ func TestPhysicalNetworks(t *testing.T) {
 	}
 }
 
-// TestPhysicalNetworksMistakes checks that the error names each mistake and
-// says what to write instead.
-func TestPhysicalNetworksMistakes(t *testing.T) {
+// TestInvalidPhysicalNetworks checks that the error names each mistake and says
+// what to write instead.
+func TestInvalidPhysicalNetworks(t *testing.T) {
 	t.Parallel()
 	for text, message := range map[string]string{
 		"physnet1":                       `"physnet1"; write the physical network`,

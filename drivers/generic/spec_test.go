@@ -89,7 +89,7 @@ func TestSpecMatchesByPhysicalFunction(t *testing.T) {
 	}
 }
 
-func TestSpecMistakes(t *testing.T) {
+func TestInvalidSpecs(t *testing.T) {
 	t.Parallel()
 	for spec, messages := range map[string][]string{
 		``:                                 {`"*"`},
@@ -176,7 +176,8 @@ func TestSpecAgainstModel(t *testing.T) {
 	})
 }
 
-// FuzzParseSpec looks for a text that makes the parser panic, or a spec that does not survive being written down.
+// FuzzParseSpec looks for a text that makes the parser panic, or a spec that
+// does not survive being written down.
 func FuzzParseSpec(f *testing.F) {
 	for _, seed := range []string{
 		`*`, `{}`, `{"vendor_id": "10de", "product_id": 1234, "class": "0302"}`, `{"address": "0000:3b:*.*"}`,

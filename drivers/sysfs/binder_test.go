@@ -30,9 +30,9 @@ func binding(t *testing.T, host *sysfstest.Host, address string) sysfs.Binding {
 	return binding
 }
 
-// TestBinderGivesAndRestores checks that each function gets the binding back
+// TestBinderBindsAndRestores checks that each function gets the binding back
 // that it had.
-func TestBinderGivesAndRestores(t *testing.T) {
+func TestBinderBindsAndRestores(t *testing.T) {
 	t.Parallel()
 	fpga := sysfstest.FPGA(t, "0000:5e:00.0")
 	for name, c := range map[string]struct {
@@ -81,9 +81,9 @@ func TestBinderReleases(t *testing.T) {
 	}
 }
 
-// TestBinderLeavesWhatOthersBound checks that a driver which somebody bound by
+// TestBinderKeepsForeignBindings checks that a driver which somebody bound by
 // hand in place of VFIO keeps the function.
-func TestBinderLeavesWhatOthersBound(t *testing.T) {
+func TestBinderKeepsForeignBindings(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 	require.NoError(t, host.Simulator.AddDriver("pci-stub"))
@@ -111,9 +111,9 @@ func TestBinderLoadsTheDriver(t *testing.T) {
 	require.Equal(t, vfio, binding(t, host, gpu).Driver, "nothing was touched")
 }
 
-// TestBinderExplains checks the kind for each error number of the kernel. The
-// message names the file and the function.
-func TestBinderExplains(t *testing.T) {
+// TestBinderMapsKernelErrors checks the kind for each error number of the
+// kernel. The message names the file and the function.
+func TestBinderMapsKernelErrors(t *testing.T) {
 	t.Parallel()
 	for number, kind := range map[syscall.Errno]cyborg.ErrorKind{
 		syscall.EBUSY: cyborg.ErrBusy, syscall.EACCES: cyborg.ErrForbidden, syscall.EROFS: cyborg.ErrForbidden,
@@ -139,10 +139,10 @@ func TestBinderWithoutIOMMU(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// TestBinderGivesUpOnWhatHangs lets a user block an unbind. The binder returns
-// at its deadline, starts no further access to the function, and continues when
-// the user has gone.
-func TestBinderGivesUpOnWhatHangs(t *testing.T) {
+// TestBinderTimesOutOnAHangingUnbind lets a user block an unbind. The binder
+// returns at its deadline, starts no further access to the function, and
+// continues when the user has gone.
+func TestBinderTimesOutOnAHangingUnbind(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 	give(t, host, gpu)
@@ -248,14 +248,14 @@ func TestBinderDiesAtEachWrite(t *testing.T) {
 	}
 }
 
-func TestBindingIsANote(t *testing.T) {
+func TestBindingIsStoredAsJSON(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(sysfs.Binding{Driver: "nvidia", Override: "x"})
 	require.NoError(t, err)
 	require.JSONEq(t, `{"driver": "nvidia", "override": "x"}`, string(text))
 }
 
-func TestLiveKernelOnlyWritesWhatIsThere(t *testing.T) {
+func TestLiveKernelWritesOnlyExistingFiles(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	place(t, root, map[string]string{"sys/there": "", "proc/sys/kernel/osrelease": "6.1.0\n", "lib/modules/6.1.0/modules.dep": "kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/vfio.ko.xz\nkernel/net/mlx5_vfio_pci.ko:\n"})

@@ -88,7 +88,7 @@ func TestFunctionsReadsFacts(t *testing.T) {
 	require.Empty(t, functions[5].Driver)
 }
 
-func TestFunctionsToleratesWhatIsStrange(t *testing.T) {
+func TestFunctionsToleratesInvalidAttributes(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	const bus = "sys/bus/pci/devices/"
@@ -141,7 +141,7 @@ func TestFunctionsOfThisMachine(t *testing.T) {
 	require.Equal(t, present, addresses(functions))
 }
 
-func TestFunctionsNeedsSysfs(t *testing.T) {
+func TestFunctionsFailsWithoutSysfs(t *testing.T) {
 	t.Parallel()
 	empty := tree(t, t.TempDir())
 	require.False(t, empty.Live())
@@ -171,7 +171,7 @@ func TestFunctionsStaysBelowItsRoot(t *testing.T) {
 	require.Empty(t, functions)
 }
 
-func TestFunctionsWhileOneComesAndGoes(t *testing.T) {
+func TestFunctionsDuringHotplug(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
 	done := make(chan error, 1)

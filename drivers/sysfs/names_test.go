@@ -99,9 +99,9 @@ func TestFunctionsAgreesWithGHW(t *testing.T) {
 	require.Greater(t, compared, 200)
 }
 
-// TestGHWListsAllOrNothing shows why this package does not use the list of ghw.
-// When the test fails, ghw has improved and can be used.
-func TestGHWListsAllOrNothing(t *testing.T) {
+// TestGHWFailsOnOneBadFunction shows why this package does not use the list of
+// ghw. When the test fails, ghw has improved and can be used.
+func TestGHWFailsOnOneBadFunction(t *testing.T) {
 	t.Setenv("PCIDB_PATH", sysfstest.PCIIDs(t))
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
 	count := func() int {

@@ -304,9 +304,9 @@ func TestProtectionOfTheBootDisplay(t *testing.T) {
 	require.Empty(t, protected(t, host))
 }
 
-// TestProtectionOfWhatIsAbove checks a controller that is not a bridge by its
-// class (Intel VMD) and has the disk below it.
-func TestProtectionOfWhatIsAbove(t *testing.T) {
+// TestProtectionOfParentControllers checks a controller that is not a bridge by
+// its class (Intel VMD) and has the disk below it.
+func TestProtectionOfParentControllers(t *testing.T) {
 	t.Parallel()
 	vmd := simulator.Function{Address: sysfstest.Address(t, "0000:00:0e.0"), Vendor: "8086", Product: "467f", Class: 0x010400, Driver: "vmd"}
 	card := sysfstest.Under(vmd, sysfstest.NIC(t, "10000:01:00.0", "ens1"))

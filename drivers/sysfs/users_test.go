@@ -108,9 +108,9 @@ func TestUsersOfVFIO(t *testing.T) {
 	}
 }
 
-// TestUsersOfWhatIsBelow checks that the users of a function below a bridge are
+// TestUsersBelowABridge checks that the users of a function below a bridge are
 // not users of the bridge.
-func TestUsersOfWhatIsBelow(t *testing.T) {
+func TestUsersBelowABridge(t *testing.T) {
 	t.Parallel()
 	bridge := sysfstest.Bridge(t, port)
 	host := sysfstest.New(t, bridge, sysfstest.Under(bridge, sysfstest.GPU(t, gpu)))

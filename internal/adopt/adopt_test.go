@@ -67,8 +67,8 @@ func texts(remarks []adopt.Remark) string {
 	return strings.Join(lines, "\n")
 }
 
-// What an OpenStack Cyborg has becomes ours, with its UUIDs, providers, names and holders: first only told, then done, then
-// done already.
+// What an OpenStack Cyborg has becomes ours, with its UUIDs, providers, names
+// and holders: first only told, then done, then done already.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	for name, start := range kinds() {
@@ -214,7 +214,7 @@ func TestAdoptRefuses(t *testing.T) {
 }
 
 // Another schema is refused whole, by name.
-func TestAdoptKnowsOneSchema(t *testing.T) {
+func TestAdoptRequiresTheKnownSchema(t *testing.T) {
 	t.Parallel()
 	for name, start := range kinds() {
 		t.Run(name, func(t *testing.T) {
@@ -236,8 +236,9 @@ func TestAdoptKnowsOneSchema(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatIsNotThere: the server answers, so the URL is wrong, and trying later would not help.
-func TestADatabaseThatIsNotThere(t *testing.T) {
+// TestMissingDatabase: the server answers, so the URL is wrong, and trying
+// later would not help.
+func TestMissingDatabase(t *testing.T) {
 	t.Parallel()
 	for name, start := range kinds() {
 		t.Run(name, func(t *testing.T) {

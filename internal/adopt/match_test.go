@@ -20,8 +20,9 @@ import (
 
 const computeHost = "compute1.example.org"
 
-// upstreamOf puts into the database of an OpenStack Cyborg what that one's drivers would have reported of the devices: each
-// with one deployable, whose name ends as the driver makes it, and the first handle of each bound.
+// upstreamOf puts into the database of an OpenStack Cyborg what that one's
+// drivers would have reported of the devices: each with one deployable, whose
+// name ends as the driver makes it, and the first handle of each bound.
 func (c *cloud) upstreamOf(t *testing.T, devices []cyborg.DeviceReport, name func(d cyborg.DeviceReport) string) *cloud {
 	t.Helper()
 	text := func(info map[string]string) string {
@@ -89,7 +90,8 @@ func (o *ours) report(t *testing.T, driver string, devices []cyborg.DeviceReport
 	require.True(t, replies[0].Accepted)
 }
 
-// rows are the accelerators by UUID: what must stay as it was adopted, and how the records know it.
+// rows are the accelerators by UUID: what must stay as it was adopted, and how
+// the records know it.
 func (o *ours) rows(t *testing.T) (kept map[uuid.UUID]string, devices map[string]string) {
 	t.Helper()
 	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
@@ -108,8 +110,9 @@ func (o *ours) rows(t *testing.T) (kept map[uuid.UUID]string, devices map[string
 	return kept, devices
 }
 
-// What a host reports is what was adopted, whatever its driver calls it: nothing is doubled, lost, or taken from its holder.
-func TestReportsShowWhatWasAdopted(t *testing.T) {
+// What a host reports is what was adopted, whatever its driver calls it:
+// nothing is doubled, lost, or taken from its holder.
+func TestReportsMatchAdoptedDevices(t *testing.T) {
 	t.Parallel()
 	renamed := func(t *testing.T) (string, []cyborg.DeviceReport) { // by a driver that goes by serial numbers
 		t.Helper()
@@ -165,9 +168,11 @@ func addressOf(d cyborg.DeviceReport) string {
 	return fmt.Sprintf(":%s:%s.%s", i["bus"], i["device"], i["function"])
 }
 
-// OpenStack Cyborg knows a physical function and its virtual ones as cards of their own; our driver shows one card with the
-// virtual functions as its parts. Those are what was adopted; the physical one, which nobody could have had, is missing.
-func TestVirtualFunctionsWereAdopted(t *testing.T) {
+// OpenStack Cyborg knows a physical function and its virtual ones as cards of
+// their own; our driver shows one card with the virtual functions as its parts.
+// Those are what was adopted; the physical one, which nobody could have had, is
+// missing.
+func TestAdoptedVirtualFunctions(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.NIC(t, "0000:81:00.0", "ens1"))
 	host.SetVFs("0000:81:00.0", "2")
@@ -207,8 +212,9 @@ func TestVirtualFunctionsWereAdopted(t *testing.T) {
 	}
 }
 
-// What a host no longer shows is missing; where an instance has it, it is kept, fenced.
-func TestAdoptedAndGone(t *testing.T) {
+// What a host no longer shows is missing; where an instance has it, it is kept,
+// fenced.
+func TestAdoptedDeviceVanished(t *testing.T) {
 	t.Parallel()
 	driver, devices := fakeDevices(t)
 	from, o := newPostgreSQL(t).upstreamOf(t, devices, func(d cyborg.DeviceReport) string { return "compute1_Fake" + d.Identity }), newOurs(t)
@@ -225,8 +231,9 @@ func TestAdoptedAndGone(t *testing.T) {
 	}
 }
 
-// Where a host has reported before, what it reported stands in the way, and the report says so.
-func TestAdoptAfterTheAgents(t *testing.T) {
+// Where a host has reported before, what it reported stands in the way, and the
+// report says so.
+func TestAdoptAfterTheFirstReportIsRefused(t *testing.T) {
 	t.Parallel()
 	driver, devices := fakeDevices(t)
 	from, o := newPostgreSQL(t).upstreamOf(t, devices, func(d cyborg.DeviceReport) string { return "compute1_Fake" + d.Identity }), newOurs(t)

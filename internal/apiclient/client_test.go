@@ -48,7 +48,7 @@ func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
 	require.Equal(t, 3*time.Second, problem.RetryAfter)
 }
 
-func TestForeignErrorPagesAreNotTakenForTheAPI(t *testing.T) {
+func TestForeignErrorPages(t *testing.T) {
 	t.Parallel()
 	for status, kind := range map[int]cyborg.ErrorKind{
 		400: cyborg.ErrInvalid, 401: cyborg.ErrUnauthenticated, 403: cyborg.ErrForbidden, 404: cyborg.ErrNotFound, 418: cyborg.ErrInvalid,
@@ -71,7 +71,7 @@ func TestForeignErrorPagesAreNotTakenForTheAPI(t *testing.T) {
 	}
 }
 
-func TestNothingListens(t *testing.T) {
+func TestUnreachableServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	nowhere := "http://" + porttest.Address(t)
 	client := newClient(t, apiclient.Options{URL: nowhere})
@@ -103,7 +103,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-func TestRequestsSayWhoAsksAndHow(t *testing.T) {
+func TestRequestHeaders(t *testing.T) {
 	t.Parallel()
 	var got *http.Request
 	var body string
@@ -147,7 +147,7 @@ func TestRequestsSayWhoAsksAndHow(t *testing.T) {
 	require.Equal(t, "/v1/hosts/host%2F1/drivers/a%20b", got.URL.EscapedPath())
 }
 
-func TestAChangeWhoseConnectionBrokeIsSentAgainUnderItsKey(t *testing.T) {
+func TestBrokenChangeIsRetriedWithItsIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	keys, bodies := map[string]bool{}, map[string]bool{}
@@ -178,7 +178,7 @@ func TestAChangeWhoseConnectionBrokeIsSentAgainUnderItsKey(t *testing.T) {
 	require.Len(t, bodies, 1)
 }
 
-func TestAChangeThatNobodyAnsweredMayBeUnderWay(t *testing.T) {
+func TestUnansweredChangeMayHaveBeenAdmitted(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(http.ResponseWriter, *http.Request) { breakConnection() })
 	_, err := client.MakeReady(t.Context(), uuid.New())
@@ -186,7 +186,7 @@ func TestAChangeThatNobodyAnsweredMayBeUnderWay(t *testing.T) {
 	require.Contains(t, cyborg.AsError(err).Hint, "may have been admitted")
 }
 
-func TestTheContextsEndIsTheError(t *testing.T) {
+func TestCancelledContextIsTheError(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{})
 	client := serve(t, func(_ http.ResponseWriter, r *http.Request) { close(asked); <-r.Context().Done() })
@@ -257,7 +257,7 @@ func TestListsAreReadPageByPage(t *testing.T) {
 	}
 }
 
-func TestAListOfAnotherShapeIsAnError(t *testing.T) {
+func TestUnexpectedListIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{`{"hosts":[]}`, `{"host":{}}`, `[]`, `<html>`, ``} {
 		client := serve(t, func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, body) })
@@ -267,7 +267,7 @@ func TestAListOfAnotherShapeIsAnError(t *testing.T) {
 	}
 }
 
-func TestAcceleratorsComeWithWhatIsComputed(t *testing.T) {
+func TestAcceleratorsIncludeComputedFields(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("ETag", `"7"`)

@@ -30,7 +30,7 @@ func eventText(n int) string {
 	return fmt.Sprintf("id: 1-%d\nevent: change\ndata: {\"cursor\":\"1-%d\",\ndata: \"axis\":\"lifecycle\"}\n\n", n, n)
 }
 
-func TestEventsGoOnAfterABrokenConnectionWithoutLossOrRepeat(t *testing.T) {
+func TestEventsResumeAfterABrokenConnection(t *testing.T) {
 	t.Parallel()
 	const all = 9
 	var connections atomic.Int32
@@ -73,7 +73,7 @@ func TestEventsGoOnAfterABrokenConnectionWithoutLossOrRepeat(t *testing.T) {
 	require.NoError(t, troubles[len(troubles)-1], "the last thing said is that it is over")
 }
 
-func TestEventsBeginWhereAsked(t *testing.T) {
+func TestEventsStartAtTheGivenCursor(t *testing.T) {
 	t.Parallel()
 	accelerator := uuid.New()
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -90,7 +90,7 @@ func TestEventsBeginWhereAsked(t *testing.T) {
 	}
 }
 
-func TestEventsEndWhereTryingAgainWouldNotHelp(t *testing.T) {
+func TestEventsEndOnPermanentErrors(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		answerProblem(w, http.StatusUnauthorized, `{"kind":"unauthenticated","detail":"no token"}`)

@@ -50,7 +50,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-func TestMessageReaderTellsOfLifeAndOfTheEnd(t *testing.T) {
+func TestMessageReaderReportsPingsAndTheEnd(t *testing.T) {
 	t.Parallel()
 	lines := 0
 	reader := newMessageReader(strings.NewReader("retry: 1500\n: ping\ndata: a\n\n"), func() { lines++ })

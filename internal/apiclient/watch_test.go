@@ -15,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// script serves one operation that goes one stage further with each read; the stream speaks after each read.
+// script serves one operation that goes one stage further with each read; the
+// stream speaks after each read.
 type script struct {
 	t      *testing.T
 	id     uuid.UUID
@@ -87,7 +88,7 @@ func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
 	require.NoError(t, troubles[len(troubles)-1])
 }
 
-func TestWatchNeedsNoStream(t *testing.T) {
+func TestWatchWithoutAStreamPolls(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, at(cyborg.OperationRunning), at(cyborg.OperationFailed))
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -105,7 +106,7 @@ func TestWatchNeedsNoStream(t *testing.T) {
 	require.Equal(t, cyborg.OperationFailed, last)
 }
 
-func TestWatchOfNothing(t *testing.T) {
+func TestWatchOfAnUnknownOperation(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		answerProblem(w, http.StatusNotFound, `{"kind":"not_found","detail":"there is no operation"}`)
@@ -118,7 +119,7 @@ func TestWatchOfNothing(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(got[0]))
 }
 
-func TestWatchEndsWithTheContextAndMayBeLeft(t *testing.T) {
+func TestWatchEndsWithContextOrBreak(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, at(cyborg.OperationRunning))
 	client := serve(t, s.ServeHTTP)

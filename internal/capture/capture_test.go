@@ -142,8 +142,8 @@ func TestOpenRefuses(t *testing.T) {
 
 func TestOpenBoundsWhatItUnpacks(t *testing.T) {
 	t.Parallel()
-	// An entry of a kind that is not unpacked: what is skipped counts as well. The zeros are packed once and appended
-	// often, as gzip allows.
+	// An entry of a kind that is not unpacked: what is skipped counts as well. The
+	// zeros are packed once and appended often, as gzip allows.
 	const piece, pieces = 4 << 20, 40
 	pack := func(write func(io.Writer)) []byte {
 		var packed bytes.Buffer
@@ -169,7 +169,7 @@ func TestOpenBoundsWhatItUnpacks(t *testing.T) {
 	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), err)
 }
 
-func TestOpenLeavesOutWhatLeadsAway(t *testing.T) {
+func TestOpenSkipsLinksOutside(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
 	root, err := capture.Open(archive(t, vendor(""),
@@ -217,7 +217,8 @@ func TestOpenReadsEachSnapshotOfGHW(t *testing.T) {
 	}
 }
 
-// FuzzOpen looks for an archive that makes Open panic, or write or link outside its directory.
+// FuzzOpen looks for an archive that makes Open panic, or write or link outside
+// its directory.
 func FuzzOpen(f *testing.F) {
 	for _, items := range [][]item{
 		{vendor("0x10de\n")},
@@ -252,7 +253,8 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzUnpack is FuzzOpen behind the compression: any tar, and files of any name and links to anywhere.
+// FuzzUnpack is FuzzOpen behind the compression: any tar, and files of any name
+// and links to anywhere.
 func FuzzUnpack(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "sys/../../x", "sys/up/x", "./sys//x", "sys", "sys/devices/pci0000:00", ".cyborg-capture", strings.Repeat("a/", 70)+"x") {
 		f.Add(text, text, []byte(nil))
@@ -310,7 +312,8 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// An archive of sparse files is small on the wire and in tar's own form; what it unpacks to is bounded all the same.
+// An archive of sparse files is small on the wire and in tar's own form; what
+// it unpacks to is bounded all the same.
 func TestSparseFilesAreCounted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

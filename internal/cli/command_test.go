@@ -36,7 +36,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-func TestAConflictNamesTheOperationInTheWay(t *testing.T) {
+func TestConflictNamesTheOperation(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.handles("POST /v1/accelerators/{uuid}/maintain", func(w http.ResponseWriter, _ *http.Request) {
@@ -47,7 +47,7 @@ func TestAConflictNamesTheOperationInTheWay(t *testing.T) {
 	require.Equal(t, "Error: it is being programmed\nOperation "+operation.String()+": cyborg operation show "+operation.String()+"\n", got.err)
 }
 
-func TestADefectNamesTheRequest(t *testing.T) {
+func TestInternalErrorNamesTheRequestID(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.handles("GET /v1/hosts", func(w http.ResponseWriter, _ *http.Request) {
@@ -112,9 +112,9 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// TestWhatIsEmptyIsRefused: a script whose variable is not set must not detach whoever holds the accelerator, nor work on
-// just any.
-func TestWhatIsEmptyIsRefused(t *testing.T) {
+// TestEmptyArgumentsAreRefused: a script whose variable is not set must not
+// detach whoever holds the accelerator, nor work on just any.
+func TestEmptyArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	for says, args := range map[string][]string{
 		"ACCELERATOR is empty":   {"accelerator", "detach", ""},
@@ -136,7 +136,7 @@ func TestWhatIsEmptyIsRefused(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestUnreachableServerNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	nowhere := "http://" + porttest.Address(t)
 	got := run(t.Context(), cli.Streams{Env: environment()}, "accelerator", "list", "--url", nowhere)
@@ -145,7 +145,7 @@ func TestNobodyListens(t *testing.T) {
 	require.Contains(t, got.err, "\nStart one with `make run` or `cyborg-standalone`, or say where yours is with --url or CYBORG_URL.\n")
 }
 
-func TestNames(t *testing.T) {
+func TestAcceleratorNamesAndUUIDPrefixes(t *testing.T) {
 	t.Parallel()
 	show := func(name string) result {
 		return newAPI(t).cyborg("accelerator", "show", name, "-f", "value", "-c", "uuid")
@@ -184,7 +184,7 @@ func TestCreate(t *testing.T) {
 	require.JSONEq(t, `{"name":"new"}`, api.changes()[0].body)
 }
 
-func TestSetLaysOverWhatIsThere(t *testing.T) {
+func TestSetMergesSpecs(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.answers("PUT /v1/accelerators/{uuid}/acc_specs", http.StatusOK, park()[0])
@@ -195,7 +195,7 @@ func TestSetLaysOverWhatIsThere(t *testing.T) {
 	require.Equal(t, `"3"`, change.header.Get("If-Match"))
 }
 
-func TestAttachAndDetachNameTheirHolder(t *testing.T) {
+func TestAttachAndDetachSendTheHolder(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[string]string{
 		"":                       `{}`,
@@ -278,7 +278,7 @@ func TestHostsAndServices(t *testing.T) {
 	require.Equal(t, "h1 true\n", api.cyborg("host", "list", "-f", "value", "-c", "name", "-c", "silent").out)
 }
 
-func TestUsageSaysWhatIsMissingInIt(t *testing.T) {
+func TestUsageNamesMissingHosts(t *testing.T) {
 	t.Parallel()
 	used := cyborg.HostUsage{Host: "h1", At: noon, Deployables: []cyborg.DeployableUsage{
 		{Backend: "fake", Deployable: "fpga0", Accelerator: fpga, Name: "fast", Metrics: map[string]float64{"temperature_celsius": 41.5}, Handles: []cyborg.HandleUsage{

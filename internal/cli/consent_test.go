@@ -15,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/cli"
 )
 
-// destructive are the command lines by which somebody loses something, with what they say of it.
+// destructive are the command lines by which somebody loses something, with
+// what they say of it.
 func destructive() map[string]string {
 	return map[string]string{
 		"accelerator detach fast":                                "nstance " + instance + " loses 0000:3b:00.1 of fast, which it has since 2026-01-31T12:00:00Z",
@@ -55,7 +56,7 @@ func asked(t *testing.T) *fakeAPI {
 }
 
 // What is refused is not asked about.
-func TestAHostThatIsHeardIsRefusedWithoutAQuestion(t *testing.T) {
+func TestForgetLiveHostIsRefusedWithoutAQuestion(t *testing.T) {
 	t.Parallel()
 	api := asked(t)
 	api.answers("GET /v1/hosts/h1", http.StatusOK, cyborg.Host{Name: "h1", LastSeen: noon, RegisteredAt: noon, Backends: []cyborg.Backend{}})
@@ -65,7 +66,7 @@ func TestAHostThatIsHeardIsRefusedWithoutAQuestion(t *testing.T) {
 	require.Equal(t, result{4, "", "Error: host h1 was heard\n"}, api.cyborg("host", "forget", "h1"))
 }
 
-func TestWhatDestroysNeedsYesWhereNobodyCanBeAsked(t *testing.T) {
+func TestDestructiveCommandsNeedYesWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	for line, loss := range destructive() {
 		t.Run(line, func(t *testing.T) {
@@ -82,7 +83,7 @@ func TestWhatDestroysNeedsYesWhereNobodyCanBeAsked(t *testing.T) {
 	}
 }
 
-func TestWhatDestroysAsksOnATerminal(t *testing.T) {
+func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	t.Parallel()
 	for line, loss := range destructive() {
 		for typed, goesOn := range map[string]bool{"y\n": true, "YES\n": true, "\n": false, "n\n": false, "yess\n": false, "": false} {
@@ -104,7 +105,7 @@ func TestWhatDestroysAsksOnATerminal(t *testing.T) {
 	}
 }
 
-func TestNothingIsAskedWhereNothingIsLost(t *testing.T) {
+func TestHarmlessCommandsDoNotAsk(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{
 		"accelerator detach h2_gpu0", "accelerator detach fast --instance " + instance, "accelerator program h2_gpu0 first.gbs",
@@ -116,7 +117,7 @@ func TestNothingIsAskedWhereNothingIsLost(t *testing.T) {
 	}
 }
 
-func TestCtrlCIsAnAnswerToo(t *testing.T) {
+func TestCtrlCAtAQuestionAborts(t *testing.T) {
 	t.Parallel()
 	api := asked(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -10,7 +10,7 @@ import (
 )
 
 // Every verb and every flag is in docs/cli.md.
-func TestTheDocumentationIsComplete(t *testing.T) {
+func TestDocumentationIsComplete(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("../../docs/cli.md")
 	require.NoError(t, err)

@@ -79,7 +79,8 @@ func (f *fakeAPI) openOperation(age time.Duration) {
 	f.onlyOperation("open", "true", one)
 }
 
-// onlyOperation lists one operation where it is asked for in this way, and else none.
+// onlyOperation lists one operation where it is asked for in this way, and else
+// none.
 func (f *fakeAPI) onlyOperation(filter, value string, one apiclient.Operation) {
 	one.WorkflowID = one.Operation.WorkflowID()
 	f.handles("GET /v1/operations", func(w http.ResponseWriter, r *http.Request) {
@@ -99,15 +100,16 @@ func (f *fakeAPI) undoneOperation(age time.Duration) {
 	}})
 }
 
-func TestTheDoctorForgetsWhatNeededAnOperatorLongAgo(t *testing.T) {
+func TestDoctorIgnoresOldFailures(t *testing.T) {
 	t.Parallel()
 	api := healthy(t)
 	api.undoneOperation(8 * 24 * time.Hour)
 	require.NotContains(t, api.cyborg("doctor").out, operation.String())
 }
 
-// TestTheDoctorForgetsWhoWasStartedAgain: a process that was killed is listed for a day, and nobody need do anything.
-func TestTheDoctorForgetsWhoWasStartedAgain(t *testing.T) {
+// TestDoctorIgnoresRestartedProcesses: a process that was killed is listed for
+// a day, and nobody need do anything.
+func TestDoctorIgnoresRestartedProcesses(t *testing.T) {
 	t.Parallel()
 	api := healthy(t)
 	killed := service("api", false)
@@ -122,8 +124,9 @@ func TestTheDoctorForgetsWhoWasStartedAgain(t *testing.T) {
 	require.Contains(t, api.cyborg("doctor").out, "disappeared without notice", "the other one ran beside it")
 }
 
-// TestOneSuccessorIsNotTwo: of two that were killed at once, one may still be missing.
-func TestOneSuccessorIsNotTwo(t *testing.T) {
+// TestDoctorCountsSuccessors: of two that were killed at once, one may still be
+// missing.
+func TestDoctorCountsSuccessors(t *testing.T) {
 	t.Parallel()
 	at := func(instance string, from, to time.Duration, alive bool) cyborg.Service {
 		s := service("api", alive)
@@ -142,7 +145,7 @@ func TestOneSuccessorIsNotTwo(t *testing.T) {
 	require.NotContains(t, api.cyborg("doctor").out, "warning", "each took the place of the one before")
 }
 
-func TestTheDoctorFindsNothing(t *testing.T) {
+func TestDoctorOnAHealthySystem(t *testing.T) {
 	t.Parallel()
 	got := healthy(t).cyborg("doctor")
 	require.Equal(t, 0, got.code, got.out+got.err)
@@ -153,7 +156,7 @@ func TestTheDoctorFindsNothing(t *testing.T) {
 }
 
 // Each check fails where its part does, and says what to do.
-func TestTheDoctorFinds(t *testing.T) {
+func TestDoctorFindings(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		breaks func(*fakeAPI)

@@ -12,9 +12,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzTexts lets the API send any text: no format panics, JSON stays JSON, and what people see has nothing in it that
-// garbles a terminal.
-func FuzzTexts(f *testing.F) {
+// FuzzOutputIsSanitized lets the API send any text: no format panics, JSON
+// stays JSON, and what people see has nothing in it that garbles a terminal.
+func FuzzOutputIsSanitized(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "\u009b31m", "a\tb", "a\x7fb", "\u2028") {
 		f.Add(text)
 	}

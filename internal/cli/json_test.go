@@ -49,7 +49,7 @@ func TestTextsSurviveEveryFormat(t *testing.T) {
 	})
 }
 
-func TestYAMLIsReadByPythonAsItIsMeant(t *testing.T) {
+func TestYAMLMeansTheSameToPython(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	for text, want := range map[string]string{

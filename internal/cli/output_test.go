@@ -44,7 +44,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-func TestJSONIsTheAPIsObjects(t *testing.T) {
+func TestJSONShowsTheAPIObjects(t *testing.T) {
 	t.Parallel()
 	var list []apiclient.Accelerator
 	require.NoError(t, json.Unmarshal([]byte(newAPI(t).cyborg("accelerator", "list", "-f", "json").out), &list))
@@ -76,7 +76,7 @@ func TestColourIsForTerminalsOnly(t *testing.T) {
 	require.NotContains(t, run(t.Context(), terminal, "accelerator", "list").out, "\x1b[")
 }
 
-func TestAShowFitsItsTerminal(t *testing.T) {
+func TestShowFitsTheTerminal(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.has(func(a *apiclient.Accelerator) { a.Reason = strings.Repeat("a long story ", 30) })
@@ -86,7 +86,7 @@ func TestAShowFitsItsTerminal(t *testing.T) {
 	}
 }
 
-func TestWhatComesFromElsewhereCannotSteerTheTerminal(t *testing.T) {
+func TestTerminalControlCharactersAreEscaped(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.has(func(a *apiclient.Accelerator) { a.Name = "bad\x1b[2Jname\u009b" })
@@ -96,7 +96,7 @@ func TestWhatComesFromElsewhereCannotSteerTheTerminal(t *testing.T) {
 	}
 }
 
-func TestAListTooWideForItsTerminalShortensUUIDs(t *testing.T) {
+func TestWideListShortensUUIDs(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	env := environment("CYBORG_URL", api.server.URL, "NO_COLOR", "1")
@@ -108,8 +108,9 @@ func TestAListTooWideForItsTerminalShortensUUIDs(t *testing.T) {
 	require.Contains(t, run(t.Context(), cli.Streams{OutWidth: 20, Env: env}, "accelerator", "list", "-f", "value").out, fpga.String())
 }
 
-// TestAFieldThatIsEmptyNowIsNoMistake: the API leaves it out, and a script still asks for it.
-func TestAFieldThatIsEmptyNowIsNoMistake(t *testing.T) {
+// TestEmptyFieldsCanBeSelected: the API leaves it out, and a script still asks
+// for it.
+func TestEmptyFieldsCanBeSelected(t *testing.T) {
 	t.Parallel()
 	line := "accelerator show h2_gpu0 -c status -c bitstream_id -c fence -f "
 	for format, want := range map[string]string{
@@ -120,8 +121,8 @@ func TestAFieldThatIsEmptyNowIsNoMistake(t *testing.T) {
 	}
 }
 
-// TestALongListSaysWhy: the runbook looks there for what stands still.
-func TestALongListSaysWhy(t *testing.T) {
+// TestLongListShowsReasons: the runbook looks there for what stands still.
+func TestLongListShowsReasons(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*apiclient.Accelerator){
 		"the card is on fire":                                 func(a *apiclient.Accelerator) { a.Reason = "the card is on fire" },
@@ -140,8 +141,9 @@ func dust() *cyborg.Maintenance {
 	return &cyborg.Maintenance{Reason: "dust", By: "alice", Until: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
 }
 
-// TestAListNamesFewSubjects: an operation on a backend is about all that its host has; its show names them.
-func TestAListNamesFewSubjects(t *testing.T) {
+// TestListAbbreviatesSubjects: an operation on a backend is about all that its
+// host has; its show names them.
+func TestListAbbreviatesSubjects(t *testing.T) {
 	t.Parallel()
 	of := func(n int) string {
 		one := apiclient.Operation{Operation: cyborg.Operation{

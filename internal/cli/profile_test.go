@@ -53,7 +53,7 @@ func whoAsks(t *testing.T) (api *fakeAPI, credential func() string) {
 	}
 }
 
-func TestAProfileSaysWhereTheAPIIsAndWhoAsks(t *testing.T) {
+func TestProfileSetsURLAndToken(t *testing.T) {
 	t.Parallel()
 	api, credential := whoAsks(t)
 	p := newPerson(t)
@@ -87,8 +87,9 @@ func TestAProfileSaysWhereTheAPIIsAndWhoAsks(t *testing.T) {
 	require.Equal(t, 3, p.types("", "host", "list", "--profile", "other").code)
 }
 
-// Flags go before variables, variables before the profile in use; --profile is a flag.
-func TestWhatGoesBeforeWhat(t *testing.T) {
+// Flags go before variables, variables before the profile in use; --profile is
+// a flag.
+func TestProfilePrecedence(t *testing.T) {
 	t.Parallel()
 	const here, elsewhere = "http://HERE", "http://ELSEWHERE" // one API under two names
 	file := filepath.Join(t.TempDir(), "token")
@@ -129,7 +130,7 @@ func TestWhatGoesBeforeWhat(t *testing.T) {
 	}
 }
 
-func TestProfilesThatAreRefused(t *testing.T) {
+func TestInvalidProfilesAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPerson(t)
 	for text, args := range map[string][]string{
@@ -161,7 +162,7 @@ func TestProfilesThatAreRefused(t *testing.T) {
 }
 
 // Of many commands at once none loses what another kept.
-func TestProfilesAreSetAtOnce(t *testing.T) {
+func TestConcurrentProfileChanges(t *testing.T) {
 	t.Parallel()
 	p := newPerson(t)
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}

@@ -30,7 +30,7 @@ func listed(t require.TestingT, api *fakeAPI, names []string, args ...string) []
 	return strings.Split(strings.TrimSpace(got.out), "\n")[1:]
 }
 
-func TestSortCountsAsPeopleDo(t *testing.T) {
+func TestSortIsNatural(t *testing.T) {
 	t.Parallel()
 	for _, want := range [][]string{
 		{"card1", "card2", "Card9", "card10", "card10b"},
@@ -54,8 +54,9 @@ func TestSortIsStableAndTakesMoreColumns(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c"}, listed(t, api, []string{"b", "a", "c"}, "--sort", "device-type:desc", "--sort", "name:asc"))
 }
 
-// TestSortedIsTheSameInOrder: whatever the names are, nothing is lost, and sorting again changes nothing.
-func TestSortedIsTheSameInOrder(t *testing.T) {
+// TestSortKeepsAllRowsAndIsIdempotent: whatever the names are, nothing is lost,
+// and sorting again changes nothing.
+func TestSortKeepsAllRowsAndIsIdempotent(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -68,7 +69,7 @@ func TestSortedIsTheSameInOrder(t *testing.T) {
 	})
 }
 
-func TestTimesAreSortedAsTimesAndWhatIsEmptyComesLast(t *testing.T) {
+func TestSortTimesAndEmptyValues(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{

@@ -73,7 +73,8 @@ func (term *terminal) types(keys string) {
 	require.NoError(term.t, err)
 }
 
-// ends waits for the program's end and returns its exit code and all that was on the screen.
+// ends waits for the program's end and returns its exit code and all that was
+// on the screen.
 func (term *terminal) ends() (int, string) {
 	term.t.Helper()
 	_ = term.program.Wait() // the exit code says it
@@ -81,7 +82,7 @@ func (term *terminal) ends() (int, string) {
 	return term.program.ProcessState.ExitCode(), term.String()
 }
 
-func TestOnATerminalItAsks(t *testing.T) {
+func TestTerminalQuestion(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationSucceeded))
 	term := onTerminal(t, api, 100, "accelerator", "detach", "fast")
@@ -101,7 +102,7 @@ func TestOnATerminalItAsks(t *testing.T) {
 	require.Len(t, api.changes(), 1)
 }
 
-func TestOnATerminalCtrlCDetachesFromTheBar(t *testing.T) {
+func TestTerminalCtrlCDetachesFromProgress(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, then(func(operation *apiclient.Operation) {
 		operation.State = cyborg.OperationRunning
@@ -116,7 +117,7 @@ func TestOnATerminalCtrlCDetachesFromTheBar(t *testing.T) {
 		"Return to it with: cyborg operation watch "+operation.String()+"\r\n"), said)
 }
 
-func TestOnATerminalAWatchIsDrawnInPlaceAndCtrlCEndsIt(t *testing.T) {
+func TestTerminalWatchEndsWithCtrlC(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	term := onTerminal(t, api, 160, "accelerator", "list", "--watch=10ms")

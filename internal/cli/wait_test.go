@@ -22,7 +22,7 @@ func succeeding() []stage {
 	}
 }
 
-func TestAWaitTellsFinishedStepsAndThenTheResult(t *testing.T) {
+func TestWaitPrintsStepsAndResult(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)
 	got := api.cyborg("accelerator", "attach", "fast", "--instance", instance)
@@ -37,7 +37,7 @@ func TestAWaitTellsFinishedStepsAndThenTheResult(t *testing.T) {
 	require.Equal(t, "cyborg/"+cyborg.Version, changes[0].header.Get("User-Agent"))
 }
 
-func TestQuietTellsNothing(t *testing.T) {
+func TestQuietPrintsNothing(t *testing.T) {
 	t.Parallel()
 	got := newAPI(t, succeeding()...).cyborg("accelerator", "detach", "fast", "--yes", "-q")
 	require.Equal(t, result{}, got)
@@ -51,7 +51,7 @@ func TestNoWaitPrintsTheOperationOnly(t *testing.T) {
 	require.Contains(t, got.out, `"state": "admitted"`)
 }
 
-func TestOnATerminalProgressIsDrawnLive(t *testing.T) {
+func TestTerminalDrawsLiveProgress(t *testing.T) {
 	t.Parallel()
 	stages := succeeding()
 	stages[2] = then(func(operation *apiclient.Operation) {
@@ -71,7 +71,7 @@ func TestOnATerminalProgressIsDrawnLive(t *testing.T) {
 	require.JSONEq(t, `{"image":{"source":"afu.gbs","id":"afu-1"}}`, api.changes()[0].body)
 }
 
-func TestALiveLineNeverWraps(t *testing.T) {
+func TestLiveLineNeverWraps(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationRunning, step(strings.Repeat("long ", 50), cyborg.StepRunning, "")), at(cyborg.OperationSucceeded))
 	terminal := cli.Streams{ErrWidth: 40, Env: environment("CYBORG_URL", api.server.URL)}
@@ -81,7 +81,7 @@ func TestALiveLineNeverWraps(t *testing.T) {
 	}
 }
 
-func TestANarrowTerminalShowsThePercentAndDropsTheNote(t *testing.T) {
+func TestNarrowTerminalKeepsThePercentage(t *testing.T) {
 	t.Parallel()
 	running := then(func(operation *apiclient.Operation) {
 		operation.State = cyborg.OperationRunning
@@ -95,7 +95,7 @@ func TestANarrowTerminalShowsThePercentAndDropsTheNote(t *testing.T) {
 	}
 }
 
-func TestATryThatFailedIsTold(t *testing.T) {
+func TestFailedAttemptIsShown(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t,
 		at(cyborg.OperationRunning, step("attach on h1", cyborg.StepRunning, "")),
@@ -111,7 +111,7 @@ attach: succeeded in 1.5s
 `, got.err)
 }
 
-func TestAWaitOutlivesTheAPI(t *testing.T) {
+func TestWaitOutlivesAnAPIRestart(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationRunning), away, broken, broken, broken, broken, at(cyborg.OperationRunning), at(cyborg.OperationSucceeded))
 	got := api.cyborg("accelerator", "detach", "fast", "--yes")
@@ -136,7 +136,7 @@ func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
 	require.Len(t, api.changes(), 1, "the attach, and no cancel")
 }
 
-func TestATimeoutDetachesToo(t *testing.T) {
+func TestTimeoutDetaches(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationRunning))
 	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "2s")
@@ -145,7 +145,7 @@ func TestATimeoutDetachesToo(t *testing.T) {
 	require.Contains(t, got.err, "cyborg operation watch")
 }
 
-func TestWhatIsDoneAlreadyNeedsNoOperation(t *testing.T) {
+func TestNothingToDoStartsNoOperation(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.answers("DELETE /v1/accelerators/{uuid}", http.StatusNoContent, nil)
@@ -155,7 +155,7 @@ func TestWhatIsDoneAlreadyNeedsNoOperation(t *testing.T) {
 	require.Equal(t, result{}, api.cyborg(append(other, "--quiet")...))
 }
 
-func TestAFailedOperationIsToldAndExitsAsItsKind(t *testing.T) {
+func TestFailedOperationIsShownWithItsExitCode(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		state cyborg.OperationState
@@ -183,7 +183,7 @@ func TestAFailedOperationIsToldAndExitsAsItsKind(t *testing.T) {
 	}
 }
 
-func TestWatchShowsTheEndAndExitsAsItEnded(t *testing.T) {
+func TestWatchExitCodeFollowsTheOutcome(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)
 	api.cyborg("accelerator", "ready", "fast", "--no-wait")
@@ -199,7 +199,7 @@ func TestWatchShowsTheEndAndExitsAsItEnded(t *testing.T) {
 	require.Contains(t, got.err, "Error: somebody has it\nAsk them.\n")
 }
 
-func TestNothingGoesOnWhereThereIsNoOperation(t *testing.T) {
+func TestUnknownOperationIsNotFound(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.handles("GET /v1/operations/{id}", func(w http.ResponseWriter, _ *http.Request) {

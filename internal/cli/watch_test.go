@@ -35,7 +35,8 @@ type watched struct {
 	ended   chan int
 }
 
-// watching starts a command against an API whose feed says what the test sends it.
+// watching starts a command against an API whose feed says what the test sends
+// it.
 func watching(t *testing.T, streams cli.Streams, args ...string) *watched {
 	t.Helper()
 	w := &watched{fakeAPI: newAPI(t), changed: make(chan string), ended: make(chan int, 1)}
@@ -65,7 +66,7 @@ func (w *watched) becomes(status cyborg.Status, cursor string) {
 	w.changed <- cursor
 }
 
-func TestAWatchInAPipeWritesWhatChanged(t *testing.T) {
+func TestWatchInAPipePrintsChanges(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{
 		"value": "fast ready\nh2_gpu0 inactive\n\nfast attached\nh2_gpu0 inactive\n",
@@ -86,7 +87,7 @@ func TestAWatchInAPipeWritesWhatChanged(t *testing.T) {
 	}
 }
 
-func TestAWatchLooksByTheClockWhereNoEventComes(t *testing.T) {
+func TestWatchPollsWithoutEvents(t *testing.T) {
 	t.Parallel()
 	w := watching(t, cli.Streams{}, "accelerator", "show", "fast", "--watch=10ms", "-f", "json", "-c", "status")
 	w.awaits(t, "ready")
@@ -103,7 +104,7 @@ func TestAWatchLooksByTheClockWhereNoEventComes(t *testing.T) {
 	require.Equal(t, []string{"ready", "missing"}, seen)
 }
 
-func TestAWatchIsDrawnInPlace(t *testing.T) {
+func TestWatchIsDrawnInPlace(t *testing.T) {
 	t.Parallel()
 	size := func() (columns, rows int) { return 100, 30 }
 	w := watching(t, cli.Streams{OutWidth: 80, Screen: size}, "accelerator", "list", "--watch=1h")
@@ -124,7 +125,7 @@ func TestAWatchIsDrawnInPlace(t *testing.T) {
 	require.Equal(t, 130, <-w.ended)
 }
 
-func TestAWatchFitsALowScreen(t *testing.T) {
+func TestWatchFitsALowScreen(t *testing.T) {
 	t.Parallel()
 	size := func() (columns, rows int) { return 60, 5 }
 	w := watching(t, cli.Streams{OutWidth: 60, Screen: size}, "accelerator", "show", "fast", "-w")
@@ -134,7 +135,7 @@ func TestAWatchFitsALowScreen(t *testing.T) {
 	require.Equal(t, 4, strings.Count(w.String(), "\n"))
 }
 
-func TestAWatchWaitsForTheAPI(t *testing.T) {
+func TestWatchWaitsForTheAPI(t *testing.T) {
 	t.Parallel()
 	w := watching(t, cli.Streams{}, "accelerator", "show", fpga.String(), "--watch=10ms", "-f", "value", "-c", "status")
 	w.awaits(t, "ready")
@@ -150,7 +151,7 @@ func TestAWatchWaitsForTheAPI(t *testing.T) {
 	require.Equal(t, 3, <-w.ended, "what waiting does not mend ends it")
 }
 
-func TestATimeoutEndsAWatch(t *testing.T) {
+func TestTimeoutEndsAWatch(t *testing.T) {
 	t.Parallel()
 	got := newAPI(t).cyborg("accelerator", "list", "-w", "--timeout", "2s", "-f", "value", "-c", "name")
 	require.Equal(t, result{0, "fast\nh2_gpu0\n", ""}, got)

@@ -13,7 +13,8 @@ import (
 
 const whitelistDiff = "--- /dev/null\n+++ /etc/nova/nova.conf.d/cyborg-pci.conf\n@@ -0,0 +1,1 @@\n+[pci]\n"
 
-// whitelisting is an API of which a whitelist would change the file on the host, or not.
+// whitelisting is an API of which a whitelist would change the file on the
+// host, or not.
 func whitelisting(t *testing.T, preview cyborg.WhitelistPreview) *fakeAPI {
 	t.Helper()
 	api := newAPI(t, succeeding()...)
@@ -29,7 +30,7 @@ func whitelisting(t *testing.T, preview cyborg.WhitelistPreview) *fakeAPI {
 }
 
 // The difference is shown before it is asked for, and only a yes applies it.
-func TestWhitelistAsks(t *testing.T) {
+func TestWhitelistAsksForConfirmation(t *testing.T) {
 	t.Parallel()
 	for typed, goesOn := range map[string]bool{"y\n": true, "n\n": false, "": false} {
 		api := whitelisting(t, cyborg.WhitelistPreview{Diff: whitelistDiff, Changed: true})
@@ -49,7 +50,7 @@ func TestWhitelistAsks(t *testing.T) {
 	}
 }
 
-func TestWhitelistWhereNobodyCanBeAsked(t *testing.T) {
+func TestWhitelistWithoutATerminalNeedsYes(t *testing.T) {
 	t.Parallel()
 	api := whitelisting(t, cyborg.WhitelistPreview{Diff: whitelistDiff, Changed: true, Foreign: "somebody else wrote it"})
 	got := api.cyborg("host", "whitelist", "h1", "--none")

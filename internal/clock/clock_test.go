@@ -14,7 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
-func TestClockIsTheMachines(t *testing.T) {
+func TestClockIsTheSystemClock(t *testing.T) {
 	t.Setenv(clock.FileVariable, "")
 	earlier := time.Now()
 	require.WithinRange(t, clock.System()(), earlier, time.Now())

@@ -12,8 +12,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 )
 
-// TestNounsStandBeforeVerbs: behind a verb, a noun would look like one of the verb's flags.
-func TestNounsStandBeforeVerbs(t *testing.T) {
+// TestManualListsNounsBeforeVerbs: behind a verb, a noun would look like one of
+// the verb's flags.
+func TestManualListsNounsBeforeVerbs(t *testing.T) {
 	t.Parallel()
 	does := func(use string) *cobra.Command {
 		return &cobra.Command{Use: use, Short: "Do it", Run: func(*cobra.Command, []string) {}}

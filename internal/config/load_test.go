@@ -41,7 +41,8 @@ func load(t *testing.T, o config.LoadOptions) *config.Config {
 	return c
 }
 
-// problems reads a configuration that must be bad, and returns its problems without the directory of the file.
+// problems reads a configuration that must be bad, and returns its problems
+// without the directory of the file.
 func problems(t *testing.T, o config.LoadOptions) []string {
 	t.Helper()
 	if o.Env == nil {
@@ -94,7 +95,7 @@ func TestLaterSourcesOverrideEarlierOnes(t *testing.T) {
 	require.Equal(t, config.MiB, c.API.BodyLimit, "nobody set it")
 }
 
-func TestNothingSetIsTheDefault(t *testing.T) {
+func TestUnsetOptionsHaveDefaults(t *testing.T) {
 	t.Parallel()
 	same(t, config.Default(), load(t, config.LoadOptions{}))
 	same(t, config.Default(), load(t, config.LoadOptions{Process: config.ProcessStandalone}))
@@ -201,7 +202,7 @@ database:
 	}, got)
 }
 
-func TestWhatIsMissingIsNamed(t *testing.T) {
+func TestMissingOptionsAreNamed(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{
 		`database.url: expected the URL of a PostgreSQL database, such as postgres://cyborg@127.0.0.1/cyborg; set it in the file, or with CYBORG_DATABASE_URL`,
@@ -230,7 +231,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestTheFileIsFound(t *testing.T) {
+func TestConfigFileIsFound(t *testing.T) {
 	t.Parallel()
 	file := write(t, "log: {level: error}\n")
 	flags := flagSet(t, "--config", file)
@@ -262,7 +263,7 @@ func TestDeployablesAreNamedAsConfigured(t *testing.T) {
 	require.Equal(t, "old-{name}-x", c.Inventory.NameDeployable("{name}", "x"), "what a name contains is no placeholder")
 }
 
-func TestOperationsAreTheLimitsOfWorkflows(t *testing.T) {
+func TestOperationOptionsConvertToWorkflowLimits(t *testing.T) {
 	t.Parallel()
 	limits := workflows.Limits(config.Default().Operations)
 	require.Equal(t, 30*time.Second, limits.AgentWait)

@@ -13,7 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-func TestSecretsAreMaskedWhereverTheyGo(t *testing.T) {
+func TestSecretsAreMasked(t *testing.T) {
 	t.Parallel()
 	type holder struct {
 		Token config.Secret      `json:"token" yaml:"token"`
@@ -44,7 +44,7 @@ func TestSecretsAreMaskedWhereverTheyGo(t *testing.T) {
 	require.Empty(t, config.Secret("").String())
 }
 
-func TestDatabaseURLThatCannotBeReadIsMaskedWhole(t *testing.T) {
+func TestInvalidDatabaseURLIsMasked(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"host=db password=hunter2", "postgres://a:b%zz@c/d", "mysql://root:hunter2@db/x"} {
 		require.Equal(t, "******", config.DatabaseURL(text).String(), text)

@@ -70,7 +70,8 @@ func (a *authority) issue(t *testing.T, name, commonName string) {
 	a.write(t, a.file(name+".key"), "EC PRIVATE KEY", der)
 }
 
-// shake makes one connection and returns the common names that the client and the server saw of each other.
+// shake makes one connection and returns the common names that the client and
+// the server saw of each other.
 func shake(t *testing.T, server, client *tls.Config) (atClient, atServer string, err error) {
 	t.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", server)
@@ -112,7 +113,7 @@ func shake(t *testing.T, server, client *tls.Config) (atClient, atServer string,
 	return atClient, other.name, err
 }
 
-func TestTLSBothWays(t *testing.T) {
+func TestMutualTLS(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	a.issue(t, "server", "server")
@@ -164,7 +165,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 	require.Equal(t, "new", name)
 }
 
-func TestTLSThatCannotBeUsed(t *testing.T) {
+func TestUnusableTLSIsRefused(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
 	a.issue(t, "one", "one")

@@ -204,7 +204,7 @@ func TestTokensComeFromFilesToo(t *testing.T) {
 		problems(t, config.LoadOptions{Process: config.ProcessStandalone, File: write(t, text)}))
 }
 
-func TestThePasswordMayLieInAFile(t *testing.T) {
+func TestPasswordFromAFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte("hush-hush\n"), 0o600))

@@ -17,7 +17,7 @@ func TestStrip(t *testing.T) {
 	require.Len(t, given, 11, "it stays as it was given")
 }
 
-func TestOwnEnvironmentIsCleared(t *testing.T) {
+func TestClearKeepsTestVariables(t *testing.T) {
 	t.Setenv("CYBORG_URL", "http://prod")
 	t.Setenv("CYBORG_TEST_DATABASE_URL", "postgres:///test")
 	require.NoError(t, Clear())

@@ -18,7 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// feed is what a standalone answered after a day of a host with two cards: its events, operations and accelerators.
+// feed is what a standalone answered after a day of a host with two cards: its
+// events, operations and accelerators.
 type feed struct {
 	Event       []cyborg.Event     `json:"event"`
 	Operation   []cyborg.Operation `json:"operation"`
@@ -58,8 +59,9 @@ func (f feed) told() string {
 	return out.String()
 }
 
-// A report that is recorded before the operation ends may bring the new image. It is the operation's, and no second sentence.
-func TestAnImageThatAReportBrought(t *testing.T) {
+// A report that is recorded before the operation ends may bring the new image.
+// It is the operation's, and no second sentence.
+func TestImageChangeInAReportBelongsToItsOperation(t *testing.T) {
 	t.Parallel()
 	told := func(seen func(e *cyborg.Event)) string {
 		all := recorded(t)
@@ -82,7 +84,8 @@ func TestAnImageThatAReportBrought(t *testing.T) {
 	require.Contains(t, told(func(e *cyborg.Event) { brought(e); e.Time = e.Time.Add(-1000 * time.Hour) }), "showed image", "by hand, before")
 }
 
-// TestForgottenOperationsAreStillTold: events may be kept for longer than operations and accelerators.
+// TestForgottenOperationsAreStillTold: events may be kept for longer than
+// operations and accelerators.
 func TestForgottenOperationsAreStillTold(t *testing.T) {
 	t.Parallel()
 	const golden = "testdata/forgotten.txt"
@@ -97,7 +100,8 @@ func TestForgottenOperationsAreStillTold(t *testing.T) {
 	require.Equal(t, string(want), got)
 }
 
-// Each kind of operation is told in words of its own, and one that only a newer server has, in some.
+// Each kind of operation is told in words of its own, and one that only a newer
+// server has, in some.
 func TestKindsAreToldApart(t *testing.T) {
 	t.Parallel()
 	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
@@ -130,8 +134,9 @@ func TestRetireIsASentence(t *testing.T) {
 	require.Contains(t, all.told(), "alice took accelerator story out of service (operation ")
 }
 
-// What differed in Placement is told of the accelerator that has the resource provider, or of that provider; what differed in
-// Nova, of the accelerators of the instance.
+// What differed in Placement is told of the accelerator that has the resource
+// provider, or of that provider; what differed in Nova, of the accelerators of
+// the instance.
 func TestDriftIsASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
@@ -180,8 +185,9 @@ func TestNewInMaintenanceIsASentence(t *testing.T) {
 	require.Contains(t, got, " appeared on south and began in maintenance, with all else of the device: cleaning.\n")
 }
 
-// TestOneClauseForMany: what two devices have in common is said once, in words that fit two.
-func TestOneClauseForMany(t *testing.T) {
+// TestEventsOfSeveralDevicesShareASentence: what two devices have in common is
+// said once, in words that fit two.
+func TestEventsOfSeveralDevicesShareASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
 	appeared := feed{Accelerator: all.Accelerator}
@@ -216,7 +222,8 @@ func TestBindAndUnbindAreSentences(t *testing.T) {
 	require.Contains(t, got, "alice unbound accelerator story (handle 00fa:01:00.0, operation ")
 }
 
-// TestAForgottenHostHasNotRebooted: its events end with the boot that it no longer has.
+// TestAForgottenHostHasNotRebooted: its events end with the boot that it no
+// longer has.
 func TestAForgottenHostHasNotRebooted(t *testing.T) {
 	t.Parallel()
 	host := cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}

@@ -9,8 +9,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Whoever controls an allowed name could point it at what listens on this machine, or at a cloud's metadata service.
-func TestNamesOfThisMachineAreRefused(t *testing.T) {
+// Whoever controls an allowed name could point it at what listens on this
+// machine, or at a cloud's metadata service.
+func TestLocalAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	for ip, local := range map[string]bool{
 		"127.0.0.1": true, "127.9.9.9": true, "::1": true, "::ffff:127.0.0.1": true, "0.0.0.0": true, "::": true,

@@ -150,7 +150,7 @@ func TestOpenRefusesTooLarge(t *testing.T) {
 	require.NoError(t, content.Close())
 }
 
-func TestReadBreaksOff(t *testing.T) {
+func TestInterruptedRead(t *testing.T) {
 	t.Parallel()
 	base, _ := origin(t)
 	s := source(t, imagesource.Options{Allow: []string{base}, Silence: 2 * time.Second})
@@ -166,7 +166,7 @@ func TestReadBreaksOff(t *testing.T) {
 	}
 }
 
-func TestOpenAllowsLoopbackThatSaysSo(t *testing.T) {
+func TestOpenAllowsExplicitLoopback(t *testing.T) {
 	t.Parallel()
 	base, _ := origin(t)
 	parsed, err := url.Parse(base)
@@ -178,7 +178,7 @@ func TestOpenAllowsLoopbackThatSaysSo(t *testing.T) {
 	require.NoError(t, content.Close())
 }
 
-func TestNewRefusesWhatIsNoURL(t *testing.T) {
+func TestNewRefusesInvalidURLs(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"images.example.org", "ftp://images.example.org/", "http://", "http://u:p@images.example.org", "http://["} {
 		_, err := imagesource.New(imagesource.Options{Allow: []string{text}})

@@ -15,9 +15,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// TestJournalIsTheMapItWritesDown compares the journal with plain maps through any order of writes, restarts and cut-off
-// last records.
-func TestJournalIsTheMapItWritesDown(t *testing.T) {
+// TestJournalMatchesAPlainMap compares the journal with plain maps through any
+// order of writes, restarts and cut-off last records.
+func TestJournalMatchesAPlainMap(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	runs := 0

@@ -61,7 +61,7 @@ func attached(handle string) journal.Attachment {
 	}
 }
 
-func TestWhatIsWrittenIsThereAfterReopening(t *testing.T) {
+func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -93,7 +93,7 @@ func TestWhatIsWrittenIsThereAfterReopening(t *testing.T) {
 	require.Equal(t, map[string]bool{"11": true}, again.Images(time.Now().Add(time.Hour)), "an old staged image may go")
 }
 
-func TestAChangeIsAllOrNothing(t *testing.T) {
+func TestWriteIsAtomic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -106,9 +106,10 @@ func TestAChangeIsAllOrNothing(t *testing.T) {
 	require.Equal(t, journal.Started, step.State)
 }
 
-// TestCutOffAnywhere cuts the file at every byte: what had been written whole before the cut is there, nothing else is,
-// and the journal goes on from there.
-func TestCutOffAnywhere(t *testing.T) {
+// TestTruncatedAtEveryByte cuts the file at every byte: what had been written
+// whole before the cut is there, nothing else is, and the journal goes on from
+// there.
+func TestTruncatedAtEveryByte(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "journal")
@@ -150,8 +151,9 @@ func TestCutOffAnywhere(t *testing.T) {
 	}
 }
 
-// TestDamage flips each byte of what is not at the end: that is no cut, and nobody may guess what it had said.
-func TestDamage(t *testing.T) {
+// TestDamagedJournalIsRefused flips each byte of what is not at the end: that
+// is no cut, and nobody may guess what it had said.
+func TestDamagedJournalIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "journal")
@@ -239,7 +241,7 @@ func TestTheFileStaysSmall(t *testing.T) {
 	require.NoError(t, j.Close())
 }
 
-func TestLost(t *testing.T) {
+func TestAttachmentsLostAtBoot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, dir)
@@ -261,7 +263,8 @@ func TestLost(t *testing.T) {
 	require.NoError(t, j.Close())
 }
 
-// TestKill kills a process that writes, again and again: every change for which Write returned is in the journal afterwards.
+// TestKill kills a process that writes, again and again: every change for which
+// Write returned is in the journal afterwards.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -315,8 +318,8 @@ func childWrites(dir string) {
 	}
 }
 
-// TestFullDisk lets a process run into a limit on the size of its files, which looks to it like a disk that is full in
-// the middle of a record.
+// TestFullDisk lets a process run into a limit on the size of its files, which
+// looks to it like a disk that is full in the middle of a record.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	child := exec.Command(os.Args[0], t.TempDir())

@@ -97,8 +97,8 @@ func TestServicesAreFoundInTheCatalog(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestRedirectionsStayAtTheService: a service may redirect to another path of its own, and to nobody else, because our own token
-// goes along.
+// TestRedirectionsStayAtTheService: a service may redirect to another path of
+// its own, and to nobody else, because our own token goes along.
 func TestRedirectionsStayAtTheService(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
@@ -137,9 +137,10 @@ func TestRedirectionsStayAtTheService(t *testing.T) {
 	require.Zero(t, requests.Load())
 }
 
-// TestAConnectionThatIsNotMadeInTime: a service that cannot be connected to in time is away, which may pass. Go's net reports it as
-// context.DeadlineExceeded, as if the caller had no time left.
-func TestAConnectionThatIsNotMadeInTime(t *testing.T) {
+// TestConnectTimeout: a service that cannot be connected to in time is away,
+// which may pass. Go's net reports it as context.DeadlineExceeded, as if the
+// caller had no time left.
+func TestConnectTimeout(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	c := k.Config()
@@ -164,7 +165,7 @@ func TestURLsOfKeystone(t *testing.T) {
 	}
 }
 
-func TestATokenThatEndsIsReplaced(t *testing.T) {
+func TestExpiringTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	k.Serve("placement", service(t, k).URL)
@@ -206,7 +207,7 @@ func TestATokenThatEndsIsReplaced(t *testing.T) {
 	require.Equal(t, 4, k.Logins())
 }
 
-func TestATokenIsUsedToItsEndWhereKeystoneIsAway(t *testing.T) {
+func TestTokenIsUsedWhileKeystoneIsAway(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	k.Serve("placement", service(t, k).URL)
@@ -267,8 +268,9 @@ func TestKeystoneDoesNotAnswer(t *testing.T) {
 	require.Contains(t, cyborg.AsError(err).Hint, "openstack.username")
 }
 
-// TestALoginOutlivesItsRequest: a login that others wait for does not end with the request that happened to come first.
-func TestALoginOutlivesItsRequest(t *testing.T) {
+// TestLoginOutlivesItsRequest: a login that others wait for does not end with
+// the request that happened to come first.
+func TestLoginOutlivesItsRequest(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	s := session(t, k.Config())
@@ -296,7 +298,8 @@ func TestALoginOutlivesItsRequest(t *testing.T) {
 	require.Equal(t, 1, k.Logins())
 }
 
-// TestKeystoneRefusesALogin: with whatever status, that may pass, and is not taken for an answer to what was asked of us.
+// TestKeystoneRefusesALogin: with whatever status, that may pass, and is not
+// taken for an answer to what was asked of us.
 func TestKeystoneRefusesALogin(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404, 409, 413, 429, 500, 503} {
@@ -336,7 +339,7 @@ func TestCertificatesAreChecked(t *testing.T) {
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
-func TestWhatIsUnsafeIsWarnedOf(t *testing.T) {
+func TestUnsafeSettingsAreWarnedAbout(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	c := config.Default().OpenStack
@@ -350,8 +353,9 @@ func TestWhatIsUnsafeIsWarnedOf(t *testing.T) {
 	require.NotContains(t, log.String(), "hush")
 }
 
-// TestSilenceIsBounded: a service that stops in the middle of an answer is noticed; one that goes on slowly is not interrupted.
-func TestSilenceIsBounded(t *testing.T) {
+// TestStalledAnswersTimeOut: a service that stops in the middle of an answer is
+// noticed; one that goes on slowly is not interrupted.
+func TestStalledAnswersTimeOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 10 * time.Second
@@ -408,7 +412,7 @@ type roundTrip func(r *http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestExplain(t *testing.T) {
+func TestExplainMapsErrors(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, openstack.Explain("compute", nil))
 	require.Equal(t, context.Canceled, openstack.Explain("compute", context.Canceled))

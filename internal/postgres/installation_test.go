@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
-// fakeBinaries makes a directory of binaries that say they are of some version, and can do nothing.
+// fakeBinaries makes a directory of binaries that say they are of some version,
+// and can do nothing.
 func fakeBinaries(t *testing.T, version string) string {
 	t.Helper()
 	dir := filepath.Join(filepath.Dir(place(t)), "bin")
@@ -24,7 +25,7 @@ func fakeBinaries(t *testing.T, version string) string {
 	return dir
 }
 
-func TestBinariesThatDoNotFit(t *testing.T) {
+func TestUnusableBinaries(t *testing.T) {
 	t.Parallel()
 	old := fakeBinaries(t, "14.9 (Debian 14.9-1)")
 	future := fakeBinaries(t, "99beta1")
@@ -79,7 +80,8 @@ func TestBinariesAreFound(t *testing.T) {
 	cfg := config(t)
 	stop(t, start(t, cfg))
 
-	// What PATH offers goes before what is installed elsewhere, where it is new enough …
+	// What PATH offers goes before what is installed elsewhere, where it is new
+	// enough …
 	future := fakeBinaries(t, "99.1")
 	t.Setenv("PATH", future+":"+os.Getenv("PATH"))
 	_, err := postgres.Start(t.Context(), config(t), testLog(t))

@@ -37,7 +37,7 @@ func TestTrimKeepsTheLogSmall(t *testing.T) {
 	require.NoError(t, writer.Close())
 }
 
-func TestLastWords(t *testing.T) {
+func TestFailureFromTheLog(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ log, want string }{
 		"the failure, not what follows": {
@@ -58,7 +58,7 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-func TestNoInstallationSaysWhatToInstall(t *testing.T) {
+func TestMissingInstallationNamesThePackage(t *testing.T) {
 	t.Parallel()
 	_, err := choose(nil, 0, layout{dir: "/state"})
 	require.EqualError(t, err, "PostgreSQL 15 or newer is needed, and no PostgreSQL server is installed: install it "+

@@ -27,7 +27,7 @@ func needRoot(t *testing.T) {
 }
 
 // Everything that these tests show must hold for an ordinary user, too.
-func TestWithoutRoot(t *testing.T) {
+func TestSuiteAsAnUnprivilegedUser(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	home := filepath.Dir(place(t))
@@ -67,7 +67,7 @@ func requireOwner(t *testing.T, path string, uid int) {
 	require.Equal(t, uid, int(stat.Uid), path)
 }
 
-func TestUserThatCannotRunTheServer(t *testing.T) {
+func TestUnusableServerUser(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	for user, want := range map[string]string{
@@ -80,7 +80,7 @@ func TestUserThatCannotRunTheServer(t *testing.T) {
 	}
 }
 
-func TestDirectoryThatTheUserCannotReach(t *testing.T) {
+func TestUnreachableDirectory(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	cfg := config(t)
@@ -192,7 +192,8 @@ func TestFailedStartQuotesTheLog(t *testing.T) {
 	requireRefusal(t, cfg, cyborg.ErrUnavailable, `FATAL: configuration file`)
 }
 
-// requireRefusal starts a server and wants it to fail, with one sentence and nothing left running.
+// requireRefusal starts a server and wants it to fail, with one sentence and
+// nothing left running.
 func requireRefusal(t *testing.T, cfg postgres.Config, kind cyborg.ErrorKind, want string) {
 	t.Helper()
 	_, err := postgres.Start(t.Context(), cfg, testLog(t))

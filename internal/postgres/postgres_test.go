@@ -58,7 +58,8 @@ func TestServerListensOnAClosedSocketOnly(t *testing.T) {
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 }
 
-// A shell sends Ctrl-C to the process group of the foreground, and a closed terminal hangs up on its session.
+// A shell sends Ctrl-C to the process group of the foreground, and a closed
+// terminal hangs up on its session.
 func TestServerHasASessionOfItsOwn(t *testing.T) {
 	t.Parallel()
 	server := start(t, config(t))
@@ -81,7 +82,7 @@ func TestDataIsSafeByDefault(t *testing.T) {
 	}
 }
 
-func TestServerOnTCPWantsThePassword(t *testing.T) {
+func TestServerOnTCPRequiresThePassword(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	cfg.TCP, cfg.Port = true, porttest.Ports(t, 1)[0]
@@ -131,7 +132,7 @@ func portOf(t *testing.T, server *postgres.Server) string {
 	return ask[string](t, server.URL("postgres"), "SHOW port")
 }
 
-func TestUnexpectedDeathIsTold(t *testing.T) {
+func TestUnexpectedExitIsReported(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	server := start(t, cfg)
@@ -142,12 +143,13 @@ func TestUnexpectedDeathIsTold(t *testing.T) {
 	require.ErrorContains(t, server.Err(), "ended (signal: killed)")
 	stop(t, server)
 
-	// Its children may still be at work on the data, which PostgreSQL refuses to share.
+	// Its children may still be at work on the data, which PostgreSQL refuses to
+	// share.
 	again := start(t, cfg)
 	require.False(t, again.Adopted())
 }
 
-func TestStartThatIsInterruptedLeavesNothingRunning(t *testing.T) {
+func TestInterruptedStartLeavesNothingRunning(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	stop(t, start(t, cfg))
@@ -161,7 +163,8 @@ func TestStartThatIsInterruptedLeavesNothingRunning(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(cfg.Dir, "data", "postmaster.pid"))
 }
 
-// interruptStart cancels a start in the middle, and returns its error; nil where it was faster than the look at it.
+// interruptStart cancels a start in the middle, and returns its error; nil
+// where it was faster than the look at it.
 func interruptStart(t *testing.T, cfg postgres.Config) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -180,7 +183,7 @@ func interruptStart(t *testing.T, cfg postgres.Config) error {
 	return err
 }
 
-func TestServerDiesWithItsParentWhereAsked(t *testing.T) {
+func TestServerDiesWithItsParent(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	cfg.DieWithParent = true

@@ -50,7 +50,7 @@ func TestOrphanIsTakenOverAndStopped(t *testing.T) {
 	}
 }
 
-func TestDeathOfAnAdoptedServerIsTold(t *testing.T) {
+func TestExitOfAnAdoptedServerIsReported(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	pid := orphan(t, cfg)
@@ -91,7 +91,8 @@ func TestOrphanIsReplaced(t *testing.T) {
 	}
 }
 
-// A pid file may name a process that has nothing to do with it, after a crash of the machine for instance.
+// A pid file may name a process that has nothing to do with it, after a crash
+// of the machine for instance.
 func TestStalePIDFile(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -122,7 +123,8 @@ func pidFile(pid int) string {
 	return strconv.Itoa(pid) + "\n/elsewhere\n1700000000\n5432\n/tmp\n\n  1234567    123456\nready   \n"
 }
 
-// sleeper runs a program as the user that owns the data, which PostgreSQL would take for itself.
+// sleeper runs a program as the user that owns the data, which PostgreSQL would
+// take for itself.
 func sleeper(t *testing.T, dir string) int {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(dir, "data"))
@@ -141,7 +143,7 @@ func sleeper(t *testing.T, dir string) int {
 	return cmd.Process.Pid
 }
 
-func TestInterruptedMakingOfTheDatabaseIsRepeated(t *testing.T) {
+func TestInterruptedInitdbIsRepeated(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	for try := 0; !interruptMaking(t, cfg); try++ {
@@ -163,7 +165,8 @@ func TestInterruptedMakingOfTheDatabaseIsRepeated(t *testing.T) {
 	}
 }
 
-// interruptMaking kills a process that makes the database, or says that this one was faster than the look at it.
+// interruptMaking kills a process that makes the database, or says that this
+// one was faster than the look at it.
 func interruptMaking(t *testing.T, cfg postgres.Config) bool {
 	t.Helper()
 	data := filepath.Join(cfg.Dir, "data")

@@ -86,8 +86,9 @@ func TestAdoptCommand(t *testing.T) {
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
-// TestExamplesOfAdopt: what the help shows are flags that there are.
-func TestExamplesOfAdopt(t *testing.T) {
+// TestAdoptExamplesUseExistingFlags: what the help shows are flags that there
+// are.
+func TestAdoptExamplesUseExistingFlags(t *testing.T) {
 	t.Parallel()
 	for _, cmd := range server.Commands() {
 		if cmd.Name() != "adopt" {

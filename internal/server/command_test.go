@@ -11,8 +11,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// A server that waits for a database that does not answer can be told to stop, which is no failure.
-func TestAStopWhileStartingIsNoFailure(t *testing.T) {
+// A server that waits for a database that does not answer can be told to stop,
+// which is no failure.
+func TestStopDuringStartIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-func TestTheDoctorLooksAtTheCloud(t *testing.T) {
+func TestDoctorChecksTheCloud(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	k.Serve("placement", "http://127.0.0.1:1/placement")
@@ -42,7 +42,7 @@ func TestTheDoctorLooksAtTheCloud(t *testing.T) {
 	require.Equal(t, doctor.Failed, look(func(c *config.OpenStack) { c.CAFile = "/nowhere" })[0].State)
 }
 
-func TestTheDoctorLooksAtTheDatabase(t *testing.T) {
+func TestDoctorChecksTheDatabase(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		sql   string // done to a database that is as it should be

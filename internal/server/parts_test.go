@@ -59,7 +59,7 @@ func TestTheFirstFailureIsTheError(t *testing.T) {
 	require.EqualError(t, err, "database: boom")
 }
 
-func TestAFailureWhileStoppingIsAnError(t *testing.T) {
+func TestFailureDuringStopIsAnError(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -68,8 +68,9 @@ func TestAFailureWhileStoppingIsAnError(t *testing.T) {
 	require.EqualError(t, err, "slow: did not stop")
 }
 
-// A part may be told to stop while it still starts: what it was about to do is then interrupted.
-func TestAnInterruptedStartIsNoFailure(t *testing.T) {
+// A part may be told to stop while it still starts: what it was about to do is
+// then interrupted.
+func TestInterruptedStartIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -80,7 +81,7 @@ func TestAnInterruptedStartIsNoFailure(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAPartThatEndsByItselfIsAnError(t *testing.T) {
+func TestPartEndingByItselfIsAnError(t *testing.T) {
 	t.Parallel()
 	err := server.RunParts(t.Context(), slog.New(slog.DiscardHandler),
 		server.Part{Name: "short", Run: func(context.Context) error { return nil }})

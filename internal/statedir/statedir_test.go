@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
-// holdEnv makes the test binary a process that opens the directory it names, says how that went, and waits.
+// holdEnv makes the test binary a process that opens the directory it names,
+// says how that went, and waits.
 const holdEnv = "STATEDIR_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -41,7 +42,8 @@ func hold(path string) int {
 	return 0
 }
 
-// holder starts such a process and returns it with the first line that it wrote.
+// holder starts such a process and returns it with the first line that it
+// wrote.
 func holder(t *testing.T, path string, attr *syscall.SysProcAttr) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe") // by that name another user can run it, too
@@ -62,7 +64,7 @@ func holder(t *testing.T, path string, attr *syscall.SysProcAttr) (*exec.Cmd, st
 	return cmd, line
 }
 
-func TestOpenMakesMarksAndKeeps(t *testing.T) {
+func TestOpenCreatesAndReopens(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a", "state")
 
@@ -93,7 +95,8 @@ func TestOpenTakesAnEmptyDirectory(t *testing.T) {
 	require.NoError(t, dir.Close())
 }
 
-// A process that died between making the marker and writing it must not make the directory foreign.
+// A process that died between making the marker and writing it must not make
+// the directory foreign.
 func TestOpenAfterDeathBeforeMarkerWasWritten(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -227,8 +230,9 @@ func TestDefault(t *testing.T) {
 	require.ErrorContains(t, err, "--state-dir")
 }
 
-// Where others can put something in the place of ours, nothing is kept, whatever path leads there.
-func TestOpenToOthers(t *testing.T) {
+// Where others can put something in the place of ours, nothing is kept,
+// whatever path leads there.
+func TestOpenRefusesDirectoriesWritableByOthers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []os.FileMode{0o777, 0o702, 0o777 | os.ModeSticky} {
 		dir := filepath.Join(t.TempDir(), "state")

@@ -9,8 +9,9 @@ import (
 	temporallog "go.temporal.io/sdk/log"
 )
 
-// A step's failure is told once, by the agent; that of a conductor's activity only the SDK tells.
-func TestTheSDKDoesNotTellAStepsFailureAgain(t *testing.T) {
+// A step's failure is told once, by the agent; that of a conductor's activity
+// only the SDK tells.
+func TestStepFailuresAreNotLoggedTwice(t *testing.T) {
 	t.Parallel()
 	said := func(level slog.Level, queue, message string) string {
 		var out bytes.Buffer

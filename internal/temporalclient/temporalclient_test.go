@@ -48,7 +48,7 @@ func noFile(t *testing.T, e environment) environment {
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func TestConfigurationGoesBeforeTheEnvironmentAndThatBeforeDefaults(t *testing.T) {
+func TestConfigurationPrecedence(t *testing.T) {
 	t.Parallel()
 	env := environment{
 		"TEMPORAL_ADDRESS": "env:7233", "TEMPORAL_NAMESPACE": "env", "TEMPORAL_TLS_SERVER_NAME": "env",
@@ -91,7 +91,7 @@ func TestConfigurationGoesBeforeTheEnvironmentAndThatBeforeDefaults(t *testing.T
 	}
 }
 
-func TestWhatCannotBeUsedIsInvalid(t *testing.T) {
+func TestUnusableConfigurationIsInvalid(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		config config.Temporal
@@ -110,7 +110,7 @@ func TestWhatCannotBeUsedIsInvalid(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestUnreachableTemporal(t *testing.T) {
 	t.Parallel()
 	nobody := config.Temporal{Address: "127.0.0.1:1"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -122,7 +122,7 @@ func TestNobodyAnswers(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestTheSDKLogsThroughOurs(t *testing.T) {
+func TestSDKLogsThroughOurLogger(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
 	got, err := options(config.Temporal{}, slog.New(slog.NewTextHandler(&text, nil)), "me", nil)

@@ -90,9 +90,9 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// TestTheAgentIsSmallAndStatic builds the agent without cgo and bounds its
-// size, because it must run on every host, whatever is installed there.
-func TestTheAgentIsSmallAndStatic(t *testing.T) {
+// TestAgentIsSmallAndStatic builds the agent without cgo and bounds its size,
+// because it must run on every host, whatever is installed there.
+func TestAgentIsSmallAndStatic(t *testing.T) {
 	t.Parallel()
 	const limit = 40 << 20
 	binary := filepath.Join(t.TempDir(), "cyborg-agent")

@@ -17,9 +17,10 @@ import (
 
 func TestMain(m *testing.M) { postgrestest.Main(m) }
 
-// TestCheckerFindsMisfits checks the checker: it finds the inconsistencies that
-// defects in binds would leave behind, and none in sound records.
-func TestCheckerFindsMisfits(t *testing.T) {
+// TestCheckerFindsInconsistentRequests checks the checker: it finds the
+// inconsistencies that defects in binds would leave behind, and none in sound
+// records.
+func TestCheckerFindsInconsistentRequests(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
@@ -115,10 +116,10 @@ func bindOne(t *testing.T, url string) {
 	require.NoError(t, store.MarkNovaNotified(t.Context(), bind))
 }
 
-// TestCheckerFindsReboots checks that the checker finds an instance that was
-// rebooted too often, and one that was not rebooted although it should have
-// been.
-func TestCheckerFindsReboots(t *testing.T) {
+// TestCheckerFindsUnwantedReboots checks that the checker finds an instance
+// that was rebooted too often, and one that was not rebooted although it should
+// have been.
+func TestCheckerFindsUnwantedReboots(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		binding binding

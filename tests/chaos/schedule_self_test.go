@@ -14,9 +14,9 @@ func allFaults() []faultKind {
 	return slices.Concat(processFaults(), linkFaults(), serviceFaults(), []faultKind{reboot, full, jump})
 }
 
-// TestScheduleIsAFunctionOfItsSeed makes the same schedule again from the same
+// TestScheduleDependsOnItsSeedOnly makes the same schedule again from the same
 // seed, and another one from another seed.
-func TestScheduleIsAFunctionOfItsSeed(t *testing.T) {
+func TestScheduleDependsOnItsSeedOnly(t *testing.T) {
 	t.Parallel()
 	first := newSchedule(7, 40, allFaults())
 	require.Equal(t, first.String(), newSchedule(7, 40, allFaults()).String())
@@ -24,9 +24,9 @@ func TestScheduleIsAFunctionOfItsSeed(t *testing.T) {
 	require.GreaterOrEqual(t, first.kills(), 40)
 }
 
-// TestALongerScheduleBeginsAlike extends a schedule, as is done when kills came
-// too late. The rounds before stay the same.
-func TestALongerScheduleBeginsAlike(t *testing.T) {
+// TestLongerScheduleExtendsAShorterOne extends a schedule, as is done when
+// kills came too late. The rounds before stay the same.
+func TestLongerScheduleExtendsAShorterOne(t *testing.T) {
 	t.Parallel()
 	first := newSchedule(7, 20, allFaults())
 	longer := first.longer(5)
@@ -76,8 +76,9 @@ func TestScheduleCoversTheMatrix(t *testing.T) {
 	require.Len(t, faultKinds, len(allFaults()))
 }
 
-// TestOnlyWantedFaults restricts a schedule to some kinds of faults.
-func TestOnlyWantedFaults(t *testing.T) {
+// TestScheduleUsesOnlySelectedFaults restricts a schedule to some kinds of
+// faults.
+func TestScheduleUsesOnlySelectedFaults(t *testing.T) {
 	t.Parallel()
 	for _, r := range newSchedule(3, 10, []faultKind{kill, cut}).rounds {
 		for _, f := range r.faults {

@@ -19,9 +19,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// TestSessions runs the sessions of testdata: scripts of commands with their
-// expected output. Each session has a host of its own on one standalone.
-func TestSessions(t *testing.T) { //nolint:tparallel // testscript makes its own parallel subtests
+// TestCommandSessions runs the sessions of testdata: scripts of commands with
+// their expected output. Each session has a host of its own on one standalone.
+func TestCommandSessions(t *testing.T) { //nolint:tparallel // testscript makes its own parallel subtests
 	t.Parallel()
 	sessions, err := filepath.Glob("testdata/*.txtar")
 	require.NoError(t, err)

@@ -50,9 +50,9 @@ var notRunHere = map[string]string{
 // command is left out where its tool is missing; the CI has all of them.
 var requiredTools = map[string]*regexp.Regexp{"curl": regexp.MustCompile(`\bcurl\b`), "jq": regexp.MustCompile(`\bjq\b`)}
 
-// TestEveryCommandOfThePagesWorks runs the commands of each page on a
-// standalone of its own, with the hosts of "make run".
-func TestEveryCommandOfThePagesWorks(t *testing.T) {
+// TestDocumentedCommandsWork runs the commands of each page on a standalone of
+// its own, with the hosts of "make run".
+func TestDocumentedCommandsWork(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReplaceFileAtOnce replaces a file from several goroutines at once. A
+// TestReplaceFileIsAtomic replaces a file from several goroutines at once. A
 // reader always finds one whole text, and no other file is left.
-func TestReplaceFileAtOnce(t *testing.T) {
+func TestReplaceFileIsAtomic(t *testing.T) {
 	t.Parallel()
 	const writers, times = 8, 50
 	path := filepath.Join(t.TempDir(), "below", "file")
@@ -45,10 +45,10 @@ func TestReplaceFileAtOnce(t *testing.T) {
 	require.Len(t, entries, 1, "files in the directory after all replacements")
 }
 
-// TestBootsOfOneHostAtOnce boots one host from several goroutines at once, as
-// two rescues may do, while a healed fault wants its agent to run. After the
+// TestConcurrentBootsOfOneHost boots one host from several goroutines at once,
+// as two rescues may do, while a healed fault wants its agent to run. After the
 // last boot the process runs with the last boot id: no process survives a boot.
-func TestBootsOfOneHostAtOnce(t *testing.T) {
+func TestConcurrentBootsOfOneHost(t *testing.T) {
 	t.Parallel()
 	const boots, times = 4, 5
 	dir := t.TempDir()

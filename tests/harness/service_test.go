@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestServiceComesBackAtOnce stops and starts a service from several goroutines
-// at once. Each start gets the address again immediately.
-func TestServiceComesBackAtOnce(t *testing.T) {
+// TestServiceRestartsImmediately stops and starts a service from several
+// goroutines at once. Each start gets the address again immediately.
+func TestServiceRestartsImmediately(t *testing.T) {
 	t.Parallel()
 	s := StartService(t, "stub", nil)
 

@@ -31,9 +31,9 @@ func startRack(t *testing.T, env ...string) (*harness.Standalone, *harness.Agent
 	return s, a, cards
 }
 
-// TestKillAgentInTheMiddle kills the agent during each operation, and starts it
-// again. The operation continues and succeeds.
-func TestKillAgentInTheMiddle(t *testing.T) {
+// TestKillAgentDuringOperations kills the agent during each operation, and
+// starts it again. The operation continues and succeeds.
+func TestKillAgentDuringOperations(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	for i, stage := range stages(rack) {
@@ -65,9 +65,9 @@ func TestKillAgentAndStandalone(t *testing.T) {
 	}
 }
 
-// TestRebootInTheMiddle boots the machine during each operation. What the boot
-// has undone is done again.
-func TestRebootInTheMiddle(t *testing.T) {
+// TestRebootDuringOperations boots the machine during each operation. What the
+// boot has undone is done again.
+func TestRebootDuringOperations(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	for i, stage := range stages(rack) {

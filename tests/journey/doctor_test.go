@@ -11,10 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// TestTheDoctorSeesThatNobodyServesTheQueue stops all servers. Temporal lists
-// their workers for minutes after that; "server doctor" reports the truth,
-// because it looks at the records.
-func TestTheDoctorSeesThatNobodyServesTheQueue(t *testing.T) {
+// TestDoctorReportsAnUnservedTaskQueue stops all servers. Temporal lists their
+// workers for minutes after that; "server doctor" reports the truth, because it
+// looks at the records.
+func TestDoctorReportsAnUnservedTaskQueue(t *testing.T) {
 	t.Parallel()
 	c := harness.StartCluster(t, harness.ClusterOptions{})
 	database, err := c.DatabaseURL()

@@ -29,10 +29,10 @@ func waitSilent(t *testing.T, s *harness.Standalone, host string) {
 	})
 }
 
-// TestForceAndTheHostComesBack detaches two accelerators of a dead host by
+// TestForcedDetachThenHostReturns detaches two accelerators of a dead host by
 // force. Nobody gets them while the host is away, nor when it is back, until
 // the host has settled them.
-func TestForceAndTheHostComesBack(t *testing.T) {
+func TestForcedDetachThenHostReturns(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	ctx := t.Context()
@@ -176,10 +176,10 @@ func TestKillDuringForce(t *testing.T) {
 	}
 }
 
-// TestForgetHostThatComesBack forgets a host that comes back with an
-// accelerator still attached. It counts as a new host, and nobody gets the
-// accelerator before the host has detached it.
-func TestForgetHostThatComesBack(t *testing.T) {
+// TestForgottenHostReturns forgets a host that comes back with an accelerator
+// still attached. It counts as a new host, and nobody gets the accelerator
+// before the host has detached it.
+func TestForgottenHostReturns(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	ctx := t.Context()

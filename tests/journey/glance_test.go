@@ -111,10 +111,10 @@ func TestImagesFromGlance(t *testing.T) {
 	harness.RequireSound(t, s)
 }
 
-// TestL18AHostHasOneName binds on a host with a fully qualified name. The
+// TestL18HostHasOneName binds on a host with a fully qualified name. The
 // records, the agent and the requests use the same name, so the bind reaches
 // the host.
-func TestL18AHostHasOneName(t *testing.T) {
+func TestL18HostHasOneName(t *testing.T) {
 	t.Parallel()
 	const host = "compute-1.example.org"
 	keystone, g := openstacktest.NewKeystone(t), glancetest.Start(t)

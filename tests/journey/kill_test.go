@@ -213,10 +213,10 @@ func (c *caught) requireUndone(t *testing.T, s *harness.Standalone, state cyborg
 	require.Nil(t, after.Fence, c.stage.name)
 }
 
-// TestKillStandaloneInTheMiddle kills the whole standalone during each
+// TestKillStandaloneDuringOperations kills the whole standalone during each
 // operation, and starts it again. The operation continues and succeeds, and
 // records, journal and card agree.
-func TestKillStandaloneInTheMiddle(t *testing.T) {
+func TestKillStandaloneDuringOperations(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 
@@ -233,10 +233,10 @@ func TestKillStandaloneInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestStopInTheMiddle stops the standalone during each operation. It stops in
-// order without waiting for the slow step, and continues the operation after
+// TestStopDuringOperations stops the standalone during each operation. It stops
+// in order without waiting for the slow step, and continues the operation after
 // the next start.
-func TestStopInTheMiddle(t *testing.T) {
+func TestStopDuringOperations(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{
 		Hosts: []string{"fake:5xfpga"}, Env: append(shortWaits(), "CYBORG_AGENT_STOP_TIMEOUT=1s"),
@@ -253,9 +253,9 @@ func TestStopInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestCancelInTheMiddle cancels each operation while the agent is at work.
+// TestCancelDuringOperations cancels each operation while the agent is at work.
 // Everything is undone, the operation is cancelled, and a retry succeeds.
-func TestCancelInTheMiddle(t *testing.T) {
+func TestCancelDuringOperations(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
 	cards := s.Accelerators(t)

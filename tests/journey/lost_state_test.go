@@ -77,9 +77,9 @@ func TestLoseStateWhileAttached(t *testing.T) {
 	harness.RequireSound(t, s)
 }
 
-// TestLoseStateInTheMiddle removes the state directory during each operation.
-// The operation ends, and the records agree with the cards.
-func TestLoseStateInTheMiddle(t *testing.T) {
+// TestLoseStateDuringOperations removes the state directory during each
+// operation. The operation ends, and the records agree with the cards.
+func TestLoseStateDuringOperations(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	for i, stage := range stages(rack) {

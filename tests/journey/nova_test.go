@@ -89,11 +89,11 @@ func until(t *testing.T, what string, check func(ctx context.Context) error) {
 	harness.Until(t, ctx, what, func() error { return check(ctx) })
 }
 
-// TestL3L13NovaIsTold binds too slowly, fails, and binds while Nova is away.
-// Nova is notified of the timeout at the deadline and not after the undo (L3),
-// and of a bind whose run was terminated before it could notify Nova (L13). It
-// is notified of each bind once.
-func TestL3L13NovaIsTold(t *testing.T) {
+// TestL3L13NovaIsNotified binds too slowly, fails, and binds while Nova is
+// away. Nova is notified of the timeout at the deadline and not after the undo
+// (L3), and of a bind whose run was terminated before it could notify Nova
+// (L13). It is notified of each bind once.
+func TestL3L13NovaIsNotified(t *testing.T) {
 	t.Parallel()
 	keystone, glance, compute := openstacktest.NewKeystone(t), glancetest.Start(t), &nova{}
 

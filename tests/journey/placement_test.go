@@ -43,11 +43,11 @@ func reserved(t *testing.T, model *placementtest.Placement, name string, want in
 	}, 3*time.Minute, 20*time.Millisecond, "provider %s does not get to %d reserved", name, want)
 }
 
-// TestPlacementFollows changes an accelerator by operations and by hand, with a
-// kill in between, and Placement follows. Operations on an allocated provider
-// are refused, and changes that somebody else makes in Placement are repaired
-// and recorded as drift.
-func TestPlacementFollows(t *testing.T) {
+// TestPlacementFollowsTheRecords changes an accelerator by operations and by
+// hand, with a kill in between, and Placement follows. Operations on an
+// allocated provider are refused, and changes that somebody else makes in
+// Placement are repaired and recorded as drift.
+func TestPlacementFollowsTheRecords(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 

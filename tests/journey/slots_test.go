@@ -12,10 +12,10 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// TestAStepWaitsForASlot gives an agent with one slot two slow steps. The
-// second step waits longer than it would for an agent that is away, because the
-// slot becomes free.
-func TestAStepWaitsForASlot(t *testing.T) {
+// TestStepWaitsForASlot gives an agent with one slot two slow steps. The second
+// step waits longer than it would for an agent that is away, because the slot
+// becomes free.
+func TestStepWaitsForASlot(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:2xfpga"}, Env: []string{
 		"CYBORG_AGENT_SLOTS=1", "CYBORG_AGENT_HEARTBEAT=200ms", "CYBORG_OPERATIONS_AGENT_WAIT=5s",

@@ -48,10 +48,10 @@ func atOnce(requests ...func() answer) []answer {
 	return answers
 }
 
-// TestManyAtOnce sends concurrent requests for the same and for different
-// things. Each gets one clear answer, nothing is handed out twice, and a
-// repeated request gets the first one's operation, even after a restart.
-func TestManyAtOnce(t *testing.T) { //nolint:tparallel // each subtest continues where the one before ended
+// TestConcurrentRequests sends concurrent requests for the same and for
+// different things. Each gets one clear answer, nothing is handed out twice,
+// and a repeated request gets the first one's operation, even after a restart.
+func TestConcurrentRequests(t *testing.T) { //nolint:tparallel // each subtest continues where the one before ended
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:6xfpga,1xgpu"}, Env: shortWaits()})
 	send := func(method, path string, body any, headers ...string) func() answer {
@@ -337,10 +337,10 @@ func stream(ctx context.Context, url, last string, more func(received) bool) err
 	return ctx.Err()
 }
 
-// TestStreamsOverKills kills the standalone while readers follow the feed, an
-// accelerator and an operation. The readers reconnect, and get every event once
-// and in order.
-func TestStreamsOverKills(t *testing.T) {
+// TestEventStreamsSurviveKills kills the standalone while readers follow the
+// feed, an accelerator and an operation. The readers reconnect, and get every
+// event once and in order.
+func TestEventStreamsSurviveKills(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:3xfpga"}, Env: shortWaits()})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

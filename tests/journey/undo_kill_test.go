@@ -12,10 +12,10 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// TestKillInTheMiddleOfAnUndo kills agent and standalone during the undo of an
+// TestKillDuringUndo kills agent and standalone during the undo of an
 // operation. The undo continues when they are back, and the accelerator is as
 // before.
-func TestKillInTheMiddleOfAnUndo(t *testing.T) {
+func TestKillDuringUndo(t *testing.T) {
 	t.Parallel()
 	s, a, cards := startRack(t)
 	all := stages(rack)

@@ -127,10 +127,10 @@ func TestNovaWhitelist(t *testing.T) {
 	harness.RequireSound(t, m.Standalone)
 }
 
-// TestNovaWhitelistSurvives kills and freezes the agent, and cancels and
+// TestNovaWhitelistSurvivesKills kills and freezes the agent, and cancels and
 // terminates runs, while the whitelist changes. The file and the records agree
 // afterwards, and the recorded histories replay.
-func TestNovaWhitelistSurvives(t *testing.T) {
+func TestNovaWhitelistSurvivesKills(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := harness.Start(t, harness.Options{

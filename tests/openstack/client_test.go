@@ -35,8 +35,8 @@ func (c *cloud) refused(t *testing.T, who string, args ...string) string {
 	return stderr
 }
 
-// TestTheClient runs every command of OpenStack's command line client.
-func TestTheClient(t *testing.T) {
+// TestOpenStackClient runs every command of OpenStack's command line client.
+func TestOpenStackClient(t *testing.T) {
 	t.Parallel()
 	const host, handles = "client-cpu1", 2
 	c := start(t, cloudOptions{part: rig.Glance, hosts: []string{host}, cards: 2, handles: handles})

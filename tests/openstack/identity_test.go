@@ -125,9 +125,9 @@ func (i *identity) revoke(t *testing.T, token string) {
 	require.Equal(t, http.StatusNoContent, response.StatusCode)
 }
 
-// TestWhoIsWhoByKeystone reads the callers from tokens of a real Keystone, and
+// TestKeystoneCallers reads the callers from tokens of a real Keystone, and
 // checks what each of them may do.
-func TestWhoIsWhoByKeystone(t *testing.T) {
+func TestKeystoneCallers(t *testing.T) {
 	t.Parallel()
 	i := startIdentity(t)
 	client, err := i.session.Service(t.Context(), "placement")
@@ -174,10 +174,10 @@ func TestWhoIsWhoByKeystone(t *testing.T) {
 	}
 }
 
-// TestOurApplicationCredential logs in with an application credential, from the
+// TestApplicationCredential logs in with an application credential, from the
 // options and from a clouds.yaml, and uses the services with it. After the
 // credential was deleted, the login fails with an error that names it.
-func TestOurApplicationCredential(t *testing.T) {
+func TestApplicationCredential(t *testing.T) {
 	t.Parallel()
 	i := startIdentity(t)
 	client, err := i.session.Identity(t.Context())
@@ -242,9 +242,9 @@ func TestServiceTokensOfKeystone(t *testing.T) {
 	require.ErrorContains(t, err, "not one of a service")
 }
 
-// TestTokensThatKeystoneDoesNotKnow sends tokens that do not exist, in many
-// forms. They are refused; none is taken for a failure of Keystone.
-func TestTokensThatKeystoneDoesNotKnow(t *testing.T) {
+// TestUnknownTokensAreRefused sends tokens that do not exist, in many forms.
+// They are refused; none is taken for a failure of Keystone.
+func TestUnknownTokensAreRefused(t *testing.T) {
 	t.Parallel()
 	i := startIdentity(t)
 
@@ -261,9 +261,8 @@ func TestTokensThatKeystoneDoesNotKnow(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestATokenThatIsRevoked revokes a token. It is refused after the revocation
-// window.
-func TestATokenThatIsRevoked(t *testing.T) {
+// TestRevokedToken revokes a token. It is refused after the revocation window.
+func TestRevokedToken(t *testing.T) {
 	t.Parallel()
 	i := startIdentity(t)
 
@@ -280,10 +279,10 @@ func TestATokenThatIsRevoked(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
 }
 
-// TestKeystoneStandsStill freezes Keystone, which then accepts connections and
-// does not answer. Known tokens stay valid, and new ones get an answer that
+// TestKeystoneDoesNotAnswer freezes Keystone, which then accepts connections
+// and does not answer. Known tokens stay valid, and new ones get an answer that
 // Keystone is unavailable.
-func TestKeystoneStandsStill(t *testing.T) {
+func TestKeystoneDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	i := startIdentity(t)
 

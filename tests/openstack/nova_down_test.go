@@ -11,10 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg/tests/openstack/rig"
 )
 
-// TestNovaWithoutCyborg kills Cyborg during everything that a real Nova does
-// with instances that have accelerators, and starts it again. The subtests
+// TestNovaWhileCyborgIsDown kills Cyborg during everything that a real Nova
+// does with instances that have accelerators, and starts it again. The subtests
 // describe what Nova makes of it. Afterwards everybody agrees on who has what.
-func TestNovaWithoutCyborg(t *testing.T) { //nolint:tparallel // one after the other, because they share the hosts
+func TestNovaWhileCyborgIsDown(t *testing.T) { //nolint:tparallel // one after the other, because they share the hosts
 	t.Parallel()
 	c := start(t, cloudOptions{part: rig.Nova, cards: 2, handles: 2, env: []string{
 		"CYBORG_PLACEMENT_ENABLED=true", "CYBORG_PLACEMENT_COMPARE_INTERVAL=10s",

@@ -21,10 +21,10 @@ import (
 // waits.
 const bindTimeout = 15 * time.Second
 
-// TestNova has a real Nova do everything that it can do with instances that
-// have accelerators, and checks after each step that everybody agrees on who
-// has what.
-func TestNova(t *testing.T) { //nolint:tparallel // one after the other, because they share the hosts
+// TestNovaInstances has a real Nova do everything that it can do with instances
+// that have accelerators, and checks after each step that everybody agrees on
+// who has what.
+func TestNovaInstances(t *testing.T) { //nolint:tparallel // one after the other, because they share the hosts
 	t.Parallel()
 	const cards, handles = 2, 2
 	c := start(t, cloudOptions{part: rig.Nova, cards: cards, handles: handles, env: []string{

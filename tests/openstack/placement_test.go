@@ -102,11 +102,11 @@ func (c *cloud) reserved(t *testing.T, host string, want map[string]int) map[str
 	return tree
 }
 
-// TestPlacementHasTheTree checks the providers in a real Placement: they are as
-// OpenStack Cyborg would create them, they follow maintenance, traits and
+// TestPlacementProviderTree checks the providers in a real Placement: they are
+// as OpenStack Cyborg would create them, they follow maintenance, traits and
 // inventories of others stay, and changes by hand are repaired and recorded as
 // drift.
-func TestPlacementHasTheTree(t *testing.T) {
+func TestPlacementProviderTree(t *testing.T) {
 	t.Parallel()
 	const host = "placement-1"
 	c := start(t, following(host))

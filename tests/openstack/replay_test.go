@@ -76,10 +76,10 @@ func readRecords(t *testing.T) []*record {
 	return all
 }
 
-// TestTheRecordedRequests sends the recorded requests to Cyborg, in order, and
-// compares statuses, keys and types of the answers with the recording. UUIDs
-// that the stand-in had created are replaced by ours.
-func TestTheRecordedRequests(t *testing.T) {
+// TestRecordedRequestsReplay sends the recorded requests to Cyborg, in order,
+// and compares statuses, keys and types of the answers with the recording.
+// UUIDs that the stand-in had created are replaced by ours.
+func TestRecordedRequestsReplay(t *testing.T) {
 	t.Parallel()
 	const handles = 4
 	c := start(t, cloudOptions{part: rig.Glance, hosts: []string{"rig-cpu1", "rig-cpu2"}, cards: 1, handles: handles})

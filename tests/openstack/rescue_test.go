@@ -14,11 +14,11 @@ import (
 	"github.com/cyborg-project/cyborg/tests/openstack/rig"
 )
 
-// TestNovaHostBoots boots the host of an instance. A real Nova is asked to
-// reboot the instance once, because it may run without its accelerator. An
-// instance that is shut off is not rebooted: it gets its accelerator when it is
-// started.
-func TestNovaHostBoots(t *testing.T) {
+// TestHostBootLosesAccelerators boots the host of an instance. A real Nova is
+// asked to reboot the instance once, because it may run without its
+// accelerator. An instance that is shut off is not rebooted: it gets its
+// accelerator when it is started.
+func TestHostBootLosesAccelerators(t *testing.T) {
 	t.Parallel()
 	c, agent, host := bootable(t, "hard-reboot")
 	id := c.create(t, c.profile(t, fpga()))
@@ -109,10 +109,10 @@ func bootable(t *testing.T, policy string) (c *cloud, agent *harness.Agent, host
 	return c, agent, host
 }
 
-// TestNovaRebootsAfterHostBoots lets the owner reboot an instance whose host
-// has booted. It has its accelerator again after a hard reboot, but not after a
+// TestRescueAfterHostBoot lets the owner reboot an instance whose host has
+// booted. It has its accelerator again after a hard reboot, but not after a
 // soft one.
-func TestNovaRebootsAfterHostBoots(t *testing.T) {
+func TestRescueAfterHostBoot(t *testing.T) {
 	t.Parallel()
 	c, agent, host := bootable(t, "report")
 	id := c.create(t, c.profile(t, fpga()))

@@ -26,9 +26,9 @@ func ask(t *testing.T, token, url string, into any) {
 	require.NoError(t, json.NewDecoder(response.Body).Decode(into))
 }
 
-// TestTheRig checks what the other tests expect of the rig: users, service
+// TestRig checks what the other tests expect of the rig: users, service
 // catalog, compute nodes, an image and the client.
-func TestTheRig(t *testing.T) {
+func TestRig(t *testing.T) {
 	t.Parallel()
 	r := rig.Up(t, rig.Nova)
 	for _, who := range []string{"admin", "manager", "demo", "reader", "alt", "nova", "cyborg"} {

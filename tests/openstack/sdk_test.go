@@ -10,8 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg/tests/openstack/rig"
 )
 
-// TestTheSDK runs a program that uses accelerators through openstacksdk.
-func TestTheSDK(t *testing.T) {
+// TestOpenStackSDK runs a program that uses accelerators through openstacksdk.
+func TestOpenStackSDK(t *testing.T) {
 	t.Parallel()
 	c := start(t, cloudOptions{part: rig.Keystone, hosts: []string{"sdk-cpu1"}, cards: 1, handles: 1})
 	c.send(t, "admin", http.MethodPost, c.URL+"/v2/device_profiles", []object{{"name": "wanted", "groups": []object{fpga()}}}).expect(t, http.StatusCreated)

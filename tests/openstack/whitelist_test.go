@@ -47,10 +47,10 @@ for f in json.loads(functions):
 json.dump({"specs": len(nova.conf.CONF.pci.device_spec), "functions": out}, sys.stdout)
 `
 
-// TestNovaTakesTheWhitelist checks the file that an agent writes with Nova's
+// TestNovaAcceptsTheWhitelist checks the file that an agent writes with Nova's
 // own code. Nova accepts it in addition to nova.conf, and gives out exactly
 // these functions, with the resource classes and traits that were requested.
-func TestNovaTakesTheWhitelist(t *testing.T) {
+func TestNovaAcceptsTheWhitelist(t *testing.T) {
 	t.Parallel()
 	r := rig.Up(t, rig.Keystone)
 	const gpu, qat, nic, other = "0000:af:00.0", "0000:3d:00.0", "0000:3b:00.0", "0000:5e:00.0"

@@ -32,9 +32,9 @@ func (s *handwritten) done(call, ret time.Duration, id uuid.UUID, r request) *ha
 		at(call, ret, action{name: "end", operation: id}, outcome{state: cyborg.OperationSucceeded})
 }
 
-// TestTheCheckerRefuses checks the checker: for each rule it accepts a history
-// that keeps it, and refuses one that breaks it.
-func TestTheCheckerRefuses(t *testing.T) {
+// TestCheckerRefusesIllegalHistories checks the checker: for each rule it
+// accepts a history that keeps it, and refuses one that breaks it.
+func TestCheckerRefusesIllegalHistories(t *testing.T) {
 	t.Parallel()
 	target, x, y, z := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	attach := func(holder string) request { return request{kind: cyborg.OperationAttach, holder: holder} }
@@ -143,9 +143,9 @@ func TestTheCheckerRefuses(t *testing.T) {
 	}
 }
 
-// TestTheModelOfRequestsRefuses checks the model of accelerator requests in the
-// same way.
-func TestTheModelOfRequestsRefuses(t *testing.T) {
+// TestRequestModelRefusesIllegalHistories checks the model of accelerator
+// requests in the same way.
+func TestRequestModelRefusesIllegalHistories(t *testing.T) {
 	t.Parallel()
 	x, y, z, mine, other := uuid.New(), uuid.New(), uuid.New(), uuid.New(), uuid.New()
 

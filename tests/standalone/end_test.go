@@ -61,10 +61,11 @@ func TestSignalsStopInOrder(t *testing.T) {
 	require.NotContains(t, s.Output(), "keeps the options")
 }
 
-// TestWhatOutlivesAStop stops a standalone while a step runs, which it names.
-// The next start says that a backend keeps the options that were set meanwhile,
-// in place of those of --hosts, and prints the command that resets them.
-func TestWhatOutlivesAStop(t *testing.T) {
+// TestOperationsOutliveAStop stops a standalone while a step runs, which it
+// names. The next start says that a backend keeps the options that were set
+// meanwhile, in place of those of --hosts, and prints the command that resets
+// them.
+func TestOperationsOutliveAStop(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Env: []string{"CYBORG_AGENT_STOP_TIMEOUT=1s"}})
 
@@ -108,13 +109,13 @@ func TestWhatOutlivesAStop(t *testing.T) {
 }
 
 // killedTest is the environment variable that makes
-// TestNothingOutlivesAKilledTest the test to be killed. It holds the directory
+// TestKilledTestLeavesNoProcesses the test to be killed. It holds the directory
 // for the test's state.
 const killedTest = "KILLED_TEST_IN"
 
-// TestNothingOutlivesAKilledTest kills a test that runs a standalone. All
+// TestKilledTestLeavesNoProcesses kills a test that runs a standalone. All
 // processes of the standalone end.
-func TestNothingOutlivesAKilledTest(t *testing.T) {
+func TestKilledTestLeavesNoProcesses(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(killedTest); dir != "" {
 		harness.Start(t, harness.Options{Dir: dir})
@@ -180,9 +181,9 @@ func waitFor(t *testing.T, s *harness.Standalone, text string, times int) {
 	require.GreaterOrEqual(t, strings.Count(s.Output(), text), times, "the standalone ended before it printed %q:\n%s", text, s.Output())
 }
 
-// TestTakesOverItsOrphan kills a standalone. Its PostgreSQL continues alone,
-// and the next start takes it over.
-func TestTakesOverItsOrphan(t *testing.T) {
+// TestOrphanedPostgresIsTakenOver kills a standalone. Its PostgreSQL continues
+// alone, and the next start takes it over.
+func TestOrphanedPostgresIsTakenOver(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{})
 
@@ -232,9 +233,9 @@ func TestPostgresDies(t *testing.T) {
 	requireKept(t, s)
 }
 
-// TestTwoStartsAtOnce starts two standalones on one state directory. One wins,
+// TestConcurrentStarts starts two standalones on one state directory. One wins,
 // and the other ends with an error that names the winner.
-func TestTwoStartsAtOnce(t *testing.T) {
+func TestConcurrentStarts(t *testing.T) {
 	t.Parallel()
 	const starts = 2
 	dir := harness.Place(t)

@@ -140,9 +140,10 @@ func parent(pid string) string {
 	return fields[1]
 }
 
-// TestRefusals starts a standalone with busy ports, wrong options and a foreign
-// version of PostgreSQL. Each start is refused, and the state stays as it was.
-func TestRefusals(t *testing.T) {
+// TestStartIsRefused starts a standalone with busy ports, wrong options and a
+// foreign version of PostgreSQL. Each start is refused, and the state stays as
+// it was.
+func TestStartIsRefused(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{})
 	keep(t, s)
@@ -209,10 +210,9 @@ func requireMistakes(t *testing.T, s *harness.Standalone, keys []string, args ..
 	}
 }
 
-// TestStateDirectoryThatCannotBeUsed starts a standalone in directories that
-// hold something else, cannot be reached, or are in use. It changes nothing
-// there.
-func TestStateDirectoryThatCannotBeUsed(t *testing.T) {
+// TestUnusableStateDirectory starts a standalone in directories that hold
+// something else, cannot be reached, or are in use. It changes nothing there.
+func TestUnusableStateDirectory(t *testing.T) {
 	t.Parallel()
 	s := harness.New(t, harness.Options{})
 	place := filepath.Dir(s.StateDir)

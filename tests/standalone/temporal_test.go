@@ -8,9 +8,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// TestTemporalAloneIsRefused runs "cyborg-standalone temporal" without a
+// TestTemporalCommandRefusals runs "cyborg-standalone temporal" without a
 // database URL, and on a database that another Temporal uses. Both are refused.
-func TestTemporalAloneIsRefused(t *testing.T) {
+func TestTemporalCommandRefusals(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xfpga"}})
 	free := []string{"temporal", "--temporal-listen", "127.0.0.1:0", "--temporal-ui-listen", "127.0.0.1:0"}

@@ -135,7 +135,8 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 	stop()
 }
 
-// TestALostStateDirectory: the agent had numbered its reports by a clock that was ahead.
+// TestALostStateDirectory: the agent had numbered its reports by a clock that
+// was ahead.
 func TestALostStateDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -159,8 +160,9 @@ func TestALostStateDirectory(t *testing.T) {
 	stop()
 }
 
-// TestARefusedAgentTakesNoSteps: the host has another one. When that has fallen silent, this one takes its place; and it
-// gives it up when it is refused again.
+// TestARefusedAgentTakesNoSteps: the host has another one. When that has fallen
+// silent, this one takes its place; and it gives it up when it is refused
+// again.
 func TestARefusedAgentTakesNoSteps(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -200,9 +202,9 @@ func TestARefusedAgentTakesNoSteps(t *testing.T) {
 	})
 }
 
-// TestWhoAnAgentIs: it is the same after a restart, and another one with another state directory, a copy of one, or after a
-// boot.
-func TestWhoAnAgentIs(t *testing.T) {
+// TestAgentIdentity: it is the same after a restart, and another one with
+// another state directory, a copy of one, or after a boot.
+func TestAgentIdentity(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	instance := func() string {
@@ -241,8 +243,9 @@ func TestChangesAreReported(t *testing.T) {
 	require.Equal(t, again[2].Digest, again[3].Digest, "the conductor asked for it")
 }
 
-// TestDifferencesAreReported: after the first report only what changed is sent, also where the conductor has no time for it at
-// first; and everything where it wants that.
+// TestDifferencesAreReported: after the first report only what changed is sent,
+// also where the conductor has no time for it at first; and everything where it
+// wants that.
 func TestDifferencesAreReported(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -309,8 +312,9 @@ func TestDifferencesAreReported(t *testing.T) {
 	require.Len(t, whole.Content.Backends[0].Devices, 2)
 }
 
-// TestAConductorThatIsAway, or ill, or slow: reports are repeated until one is acknowledged, as things are then.
-func TestAConductorThatIsAway(t *testing.T) {
+// TestReportsAreRepeatedUntilAcknowledged, or ill, or slow: reports are
+// repeated until one is acknowledged, as things are then.
+func TestReportsAreRepeatedUntilAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
 		"ill": func(w http.ResponseWriter, _ *http.Request) bool {
@@ -373,7 +377,8 @@ func TestAConductorThatIsAway(t *testing.T) {
 	}
 }
 
-// A host takes steps once it was heard, so that many that start at once come to Temporal one after the other.
+// A host takes steps once it was heard, so that many that start at once come to
+// Temporal one after the other.
 func TestStepsWaitForTheFirstReport(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -400,8 +405,9 @@ func TestStepsWaitForTheFirstReport(t *testing.T) {
 	require.Len(t, h.conductor.reported(), 1)
 }
 
-// TestALostHeartbeat is sent again soon: the next one would come only when the host counts as silent already.
-func TestALostHeartbeat(t *testing.T) {
+// TestLostHeartbeatIsRepeated is sent again soon: the next one would come only
+// when the host counts as silent already.
+func TestLostHeartbeatIsRepeated(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.config.HeartbeatInterval = 2 * time.Minute
@@ -423,9 +429,10 @@ func TestALostHeartbeat(t *testing.T) {
 	require.Len(t, lost, 1)
 }
 
-// A server may close a connection that it has answered on, just when the agent sends the next message: it is sent again on
-// another, and nothing counts as lost.
-func TestAConnectionThatIsClosed(t *testing.T) {
+// A server may close a connection that it has answered on, just when the agent
+// sends the next message: it is sent again on another, and nothing counts as
+// lost.
+func TestClosedConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	var log transcript.Text
@@ -460,8 +467,9 @@ func TestTheNextConductorIsAsked(t *testing.T) {
 	h.eventually(func() bool { return len(h.conductor.heard()) > 2 })
 }
 
-// TestTemporalThatComesLate: the agent lives without, and takes steps as soon as it is there, and again after it was away.
-func TestTemporalThatComesLate(t *testing.T) {
+// TestTemporalIsAwaited: the agent lives without, and takes steps as soon as it
+// is there, and again after it was away.
+func TestTemporalIsAwaited(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	a, _ := h.run()

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheBootIsThatOfTheRoot(t *testing.T) {
+func TestBootIDIsReadBelowTheRoot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.deps.BootID = ""
@@ -31,8 +31,9 @@ func TestTheBootIsThatOfTheRoot(t *testing.T) {
 	require.NotEqual(t, boot, machine)
 }
 
-// The reported uptime is that of the boot whose id is reported, and is sent only together with that id.
-func TestTheUptimeIsThatOfTheRoot(t *testing.T) {
+// The reported uptime is that of the boot whose id is reported, and is sent
+// only together with that id.
+func TestUptimeIsReadBelowTheRoot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.config.Root = t.TempDir()

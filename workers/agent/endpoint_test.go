@@ -26,7 +26,7 @@ func serveImages(t *testing.T, handler http.HandlerFunc) *endpoint {
 	return e
 }
 
-func TestImagesComeInParts(t *testing.T) {
+func TestImagesAreReadInRanges(t *testing.T) {
 	t.Parallel()
 	const image = "0123456789"
 	operation := uuid.New()
@@ -54,7 +54,7 @@ func TestImagesComeInParts(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-func TestWhatTheConductorSaysOfAnImage(t *testing.T) {
+func TestImageErrorsOfTheConductor(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		status int
@@ -112,7 +112,7 @@ func TestOneTimeURLs(t *testing.T) {
 	require.NotContains(t, nobody.GiveBack(t.Context(), path).Error(), "the-secret")
 }
 
-func TestAPartThatNobodyAskedFor(t *testing.T) {
+func TestUnrequestedRangeIsRefused(t *testing.T) {
 	t.Parallel()
 	e := serveImages(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Range", "items 1-2/3")
@@ -123,8 +123,9 @@ func TestAPartThatNobodyAskedFor(t *testing.T) {
 	require.ErrorContains(t, err, "does not say which")
 }
 
-// TestComeAgain: an answer that says when to ask again is heeded, within reason.
-func TestComeAgain(t *testing.T) {
+// TestRetryAfter: an answer that says when to ask again is heeded, within
+// reason.
+func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]time.Duration{"": 0, "soon": 0, "-1": 0, "3": 3 * time.Second, "86400": lastRetry} {
 		e := serveImages(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -54,9 +54,10 @@ func childRuns(dir string) error {
 	return a.Run(context.Background())
 }
 
-// TestKilledAgents kills the agent's process at many moments of attaches and detaches. Each is then tried again, as
-// Temporal does, and in the end device and journal agree.
-func TestKilledAgents(t *testing.T) {
+// TestAgentKilledAtManyMoments kills the agent's process at many moments of
+// attaches and detaches. Each is then tried again, as Temporal does, and in the
+// end device and journal agree.
+func TestAgentKilledAtManyMoments(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	conductor, temporal := newConductor(t), newTemporal(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// New hardware is admitted when the records notify, all of it, and the database is not asked more often than needed.
-func TestAdmitter(t *testing.T) {
+// New hardware is admitted when the records notify, all of it, and the database
+// is not asked more often than needed.
+func TestAdmitterLooksAfterNotifications(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

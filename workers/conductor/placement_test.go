@@ -119,7 +119,8 @@ func wait(d time.Duration) {
 	synctest.Wait()
 }
 
-// A host that is due gets a run; however many there are, and however busy the feed is, the records are asked seldom.
+// A host that is due gets a run; however many there are, and however busy the
+// feed is, the records are asked seldom.
 func TestFollowerStartsRuns(t *testing.T) {
 	t.Parallel()
 	f := &followed{}
@@ -140,8 +141,9 @@ func TestFollowerStartsRuns(t *testing.T) {
 	})
 }
 
-// A host whose run cannot be started is given back, so that it is due again at once.
-func TestFollowerGivesBackWhatItCannotStart(t *testing.T) {
+// A host whose run cannot be started is given back, so that it is due again at
+// once.
+func TestFollowerReturnsHostsItCannotStart(t *testing.T) {
 	t.Parallel()
 	f := &followed{due: []string{"good", "bad"}}
 	follow(t, f, func(host string) error {
@@ -158,9 +160,9 @@ func TestFollowerGivesBackWhatItCannotStart(t *testing.T) {
 	})
 }
 
-// A host counts as silent only after we could have heard it for as long: not right after a start, and not after the
-// database was away.
-func TestFollowerBelievesSilenceLate(t *testing.T) {
+// A host counts as silent only after we could have heard it for as long: not
+// right after a start, and not after the database was away.
+func TestFollowerDelaysSilenceAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	f := &followed{}
 	follow(t, f, func(string) error { return nil }, func(*db.PlacementState) {

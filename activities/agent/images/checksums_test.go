@@ -20,7 +20,8 @@ func sha512Of(content []byte) cyborg.Checksum {
 	return cyborg.MakeChecksum("sha512", hex.EncodeToString(sum[:]))
 }
 
-// once stages an image from a one-time URL, of which only a checksum other than SHA-256 is known.
+// once stages an image from a one-time URL, of which only a checksum other than
+// SHA-256 is known.
 func (r *rig) once(t *testing.T, image []byte, fetch string) (images.Image, error) {
 	t.Helper()
 	return r.Stage(t.Context(), images.Request{
@@ -28,8 +29,9 @@ func (r *rig) once(t *testing.T, image []byte, fetch string) (images.Image, erro
 	}, func(int64, int64) {})
 }
 
-// An image with the checksum that its registry has goes on where it broke off, is verified, given back, and found again.
-func TestTheRegistrysChecksum(t *testing.T) {
+// An image with the checksum that its registry has goes on where it broke off,
+// is verified, given back, and found again.
+func TestDownloadWithTheRegistrysChecksum(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
 	image := content(300_000, 'g')
@@ -55,7 +57,7 @@ func TestTheRegistrysChecksum(t *testing.T) {
 }
 
 // A link that leads elsewhere, or to what was dropped, is no image.
-func TestALinkIsNotBelieved(t *testing.T) {
+func TestInvalidChecksumLinkIsIgnored(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
 	image := content(5000, 'g')
@@ -77,7 +79,7 @@ func TestALinkIsNotBelieved(t *testing.T) {
 	require.Equal(t, image, got)
 }
 
-func TestTheRegistrysChecksumIsWrong(t *testing.T) {
+func TestWrongRegistryChecksumIsRejected(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(5000, 'x')
@@ -94,7 +96,7 @@ func TestTheRegistrysChecksumIsWrong(t *testing.T) {
 }
 
 // The cache is bounded whatever the checksums are called.
-func TestLinksDoNotFillTheCache(t *testing.T) {
+func TestChecksumLinksCountTowardsTheCacheSize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 2000)
 	old := time.Now().Add(-time.Hour)

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// conductor is a source of one image, which may stop in the middle, and may not know how to go on there.
+// conductor is a source of one image, which may stop in the middle, and may not
+// know how to go on there.
 type conductor struct {
 	mu      sync.Mutex
 	image   []byte
@@ -159,7 +160,7 @@ func TestLocalImages(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestInvalidImagesAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1<<20)
 	outside := filepath.Join(t.TempDir(), "secret")
@@ -237,7 +238,7 @@ func TestRemoteImages(t *testing.T) {
 	require.Equal(t, r.source.image, got)
 }
 
-func TestAConductorThatCannotGoOn(t *testing.T) {
+func TestDownloadRestartsWithoutRangeSupport(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(3000, 'q')
@@ -251,8 +252,8 @@ func TestAConductorThatCannotGoOn(t *testing.T) {
 	require.Equal(t, []int64{0, 1000}, r.source.offsets)
 }
 
-// TestAnImageThatEndsEarly: a proxy may cut it off without an error.
-func TestAnImageThatEndsEarly(t *testing.T) {
+// TestTruncatedDownload: a proxy may cut it off without an error.
+func TestTruncatedDownload(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
 	whole := content(3000, 'q')
@@ -264,7 +265,7 @@ func TestAnImageThatEndsEarly(t *testing.T) {
 	require.Empty(t, r.there(t))
 }
 
-func TestWhatWasThereDoesNotFit(t *testing.T) {
+func TestWrongPartialDownloadIsDiscarded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(3000, 'q')
@@ -283,7 +284,7 @@ func TestWhatWasThereDoesNotFit(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-func TestACancelledDownloadGoesOnLater(t *testing.T) {
+func TestCancelledDownloadIsResumed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 8<<20, 16<<20)
 	r.source.image = content(4<<20, 'q')
@@ -302,7 +303,7 @@ func TestACancelledDownloadGoesOnLater(t *testing.T) {
 	require.Greater(t, r.source.offsets[1], int64(1<<19))
 }
 
-func TestADamagedImageIsNotUsed(t *testing.T) {
+func TestDamagedImageIsDownloadedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1000)
 	image := content(100, 'a')
@@ -316,7 +317,7 @@ func TestADamagedImageIsNotUsed(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestTheCacheIsBounded(t *testing.T) {
+func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1000)
 	sums := map[string]string{}
@@ -346,7 +347,7 @@ func TestTheCacheIsBounded(t *testing.T) {
 	require.Contains(t, r.there(t), sums["a"], "what is needed stays, even where it does not fit")
 }
 
-func TestOneDownloadForManyWhoWantIt(t *testing.T) {
+func TestConcurrentRequestsShareOneDownload(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(30_000, 'q')
@@ -367,7 +368,7 @@ func TestOneDownloadForManyWhoWantIt(t *testing.T) {
 	require.Len(t, r.source.offsets, 1)
 }
 
-func TestWhatADeadProcessLeft(t *testing.T) {
+func TestLeftoverFilesAreRemoved(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1000)
 	require.NoError(t, os.WriteFile(filepath.Join(r.dir, ".copy-123"), content(900, 'x'), 0o600))
@@ -382,8 +383,8 @@ func TestWhatADeadProcessLeft(t *testing.T) {
 	require.Len(t, r.there(t), 1)
 }
 
-// TestAFullDisk has a process run into a limit on the size of its files.
-func TestAFullDisk(t *testing.T) {
+// TestFullDisk has a process run into a limit on the size of its files.
+func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	child := exec.Command(os.Args[0], t.TempDir())
 	child.Env = append(os.Environ(), childEnv+"=full")

@@ -156,8 +156,9 @@ func (r *rig) image(identity string) string {
 	return "nothing there"
 }
 
-// TestAScanDoesNotOverwriteAnObservation: the scan has looked before the change, and comes back after it.
-func TestAScanDoesNotOverwriteAnObservation(t *testing.T) {
+// TestScanDoesNotOverwriteAnObservation: the scan has looked before the change,
+// and comes back after it.
+func TestScanDoesNotOverwriteAnObservation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gadget{devices: []cyborg.DeviceReport{device("a", "old"), device("b", "old")}}
@@ -193,7 +194,8 @@ func TestAScanDoesNotOverwriteAnObservation(t *testing.T) {
 	})
 }
 
-// TestAReportWaitsForAnObservation: it would otherwise have a later number and what was before the change.
+// TestAReportWaitsForAnObservation: it would otherwise have a later number and
+// what was before the change.
 func TestAReportWaitsForAnObservation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,7 +259,7 @@ func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
 	require.Equal(t, "1", first.AgentVersion)
 }
 
-func TestADriverThatContradictsItself(t *testing.T) {
+func TestContradictoryDriverReport(t *testing.T) {
 	t.Parallel()
 	for text, devices := range map[string][]cyborg.DeviceReport{
 		"device a twice":        {device("a", ""), device("a", "")},
@@ -273,7 +275,7 @@ func TestADriverThatContradictsItself(t *testing.T) {
 	}
 }
 
-func TestTwoBackendsThatSeeTheSame(t *testing.T) {
+func TestDeviceSeenByTwoBackends(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{
 		"a": {devices: []cyborg.DeviceReport{device("1", "")}}, "b": {devices: []cyborg.DeviceReport{device("2", ""), device("1", "")}},
@@ -290,8 +292,9 @@ func TestTwoBackendsThatSeeTheSame(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "ok ", "b": "ok ", "c": "ok "}, r.states())
 }
 
-// TestADriverThatHangs: a driver that hangs is left behind, is not called again meanwhile, and does not affect other drivers.
-func TestADriverThatHangs(t *testing.T) {
+// TestHangingDriver: a driver that hangs is left behind, is not called again
+// meanwhile, and does not affect other drivers.
+func TestHangingDriver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -315,8 +318,8 @@ func TestADriverThatHangs(t *testing.T) {
 	})
 }
 
-// TestAScanThatIsCutShort says nothing about its backends.
-func TestAScanThatIsCutShort(t *testing.T) {
+// TestInterruptedScan says nothing about its backends.
+func TestInterruptedScan(t *testing.T) {
 	t.Parallel()
 	g := &gadget{devices: []cyborg.DeviceReport{device("a", "here")}}
 	r := newRig(t, map[string]*gadget{"x": g})
@@ -330,7 +333,7 @@ func TestAScanThatIsCutShort(t *testing.T) {
 	require.Equal(t, "here", r.image("a"))
 }
 
-func TestWhatWasNeverLookedAtIsNotReportedAsGone(t *testing.T) {
+func TestUnscannedBackendIsNotReportedAsEmpty(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}})
 	require.Equal(t, "failed has not been looked at yet", r.states()["x"])
@@ -355,7 +358,7 @@ func TestWhatWasNeverLookedAtIsNotReportedAsGone(t *testing.T) {
 	require.Zero(t, r.Acknowledged(), "what cannot be read is not needed")
 }
 
-func TestADriverThatCannotBeMadeAtFirst(t *testing.T) {
+func TestFailedBackendIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}, "y": {}})
 	r.made = func(name string) error {
@@ -374,8 +377,8 @@ func TestADriverThatCannotBeMadeAtFirst(t *testing.T) {
 	require.Equal(t, "here", r.image("a"))
 }
 
-// TestAMakingThatHangs is left behind as well.
-func TestAMakingThatHangs(t *testing.T) {
+// TestHangingDriverConstructor is left behind as well.
+func TestHangingDriverConstructor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, map[string]*gadget{"x": {}, "y": {}})
@@ -395,7 +398,7 @@ func TestAMakingThatHangs(t *testing.T) {
 	})
 }
 
-func TestRunLooksWhenSomethingChanges(t *testing.T) {
+func TestRunScansOnChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g, quiet := &gadget{}, &gadget{}
@@ -440,7 +443,7 @@ func TestRunLooksWhenSomethingChanges(t *testing.T) {
 	})
 }
 
-func TestAWatcherThatFailsIsAskedAgain(t *testing.T) {
+func TestFailedWatcherIsRestarted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gadget{watchErr: errors.New("inotify is full")}
@@ -468,7 +471,7 @@ func TestAWatcherThatFailsIsAskedAgain(t *testing.T) {
 	})
 }
 
-func TestOneChangeOfADeviceAtATime(t *testing.T) {
+func TestDeviceChangesAreSerialized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, map[string]*gadget{})
@@ -514,7 +517,7 @@ func TestOneChangeOfADeviceAtATime(t *testing.T) {
 	})
 }
 
-func TestChangedBackendsThatCannotBeRead(t *testing.T) {
+func TestUnreadableBackendsFile(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"{", `{"format": 2}`, `{"format": 1, "backends": [{"name": "../x"}]}`, `{"format": 1, "colour": 1}`} {
 		dir := t.TempDir()

@@ -29,7 +29,8 @@ func addresses() *rapid.Generator[cyborg.PCIAddress] {
 	})
 }
 
-// devices are mostly such as drivers report and people ask for, and sometimes what somebody would try.
+// devices are mostly such as drivers report and people ask for, and sometimes
+// what somebody would try.
 func devices() *rapid.Generator[novaconf.Device] {
 	flag := rapid.Ptr(rapid.Bool(), true)
 	text := rapid.OneOf(
@@ -48,9 +49,10 @@ func devices() *rapid.Generator[novaconf.Device] {
 	})
 }
 
-// What passes the check, Nova takes, and matches with it exactly these functions, and none of their neighbours; and what was
-// said of each stands there.
-func TestNovaTakesTheFile(t *testing.T) {
+// What passes the check, Nova takes, and matches with it exactly these
+// functions, and none of their neighbours; and what was said of each stands
+// there.
+func TestNovaMatchesExactlyTheListedFunctions(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var listed []novaconf.Device
@@ -106,7 +108,8 @@ func other(id string) string {
 	return "0001"
 }
 
-// A physical function's virtual functions, which have a product id of their own, are not given away with it.
+// A physical function's virtual functions, which have a product id of their
+// own, are not given away with it.
 func TestVirtualFunctionsAreNotTheirParent(t *testing.T) {
 	t.Parallel()
 	pf := cyborg.PCIAddress{Bus: 0x3b}
@@ -116,7 +119,7 @@ func TestVirtualFunctionsAreNotTheirParent(t *testing.T) {
 	require.False(t, specs[0].matches(pciFunction{address: "0000:3b:00.1", vendor: "15b3", product: "1018", parent: pf.String()}, true))
 }
 
-func TestWhatNovaWouldNotTake(t *testing.T) {
+func TestCheckRefusesWhatNovaRejects(t *testing.T) {
 	t.Parallel()
 	good := novaconf.Device{VendorID: "10de", ProductID: "1db4"}
 	require.NoError(t, good.Check())
@@ -300,7 +303,8 @@ func TestFileOnAFullDisk(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// onASmallDisk does something on a thread that has a disk of three pages in a directory, which nobody else sees.
+// onASmallDisk does something on a thread that has a disk of three pages in a
+// directory, which nobody else sees.
 func onASmallDisk(dir string, do func() error) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return err

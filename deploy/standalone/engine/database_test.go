@@ -33,7 +33,8 @@ func ask[T any](t *testing.T, databaseURL, sql string) T {
 	return value
 }
 
-// A database server of the user's own: over TCP, with a role that is no superuser and a password that has to be escaped.
+// A database server of the user's own: over TCP, with a role that is no
+// superuser and a password that has to be escaped.
 func TestEngineOnAnExistingServer(t *testing.T) {
 	t.Parallel()
 	place, server := database(t)
@@ -65,8 +66,9 @@ func TestEngineOnAnExistingServer(t *testing.T) {
 	require.ErrorContains(t, err, "cannot create PostgreSQL's database temporal_visibility for Temporal: let the role create databases")
 }
 
-// The lock that keeps a second engine away ends with its session: the engine takes it again.
-func TestLockIsTakenAgain(t *testing.T) {
+// The lock that keeps a second engine away ends with its session: the engine
+// takes it again.
+func TestDatabaseLockIsReacquired(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
 	e := start(t, config(server), t.Output())
@@ -83,7 +85,7 @@ func TestLockIsTakenAgain(t *testing.T) {
 	stop(t, e)
 }
 
-func TestSchemaIsMadeWholeOrNotAtAll(t *testing.T) {
+func TestSchemaIsCreatedInOneTransaction(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
 	require.NoError(t, server.CreateDatabase(t.Context(), "temporal"))
@@ -97,7 +99,7 @@ func TestSchemaIsMadeWholeOrNotAtAll(t *testing.T) {
 	stop(t, start(t, config(server), t.Output()))
 }
 
-func TestSchemaOfANewerRelease(t *testing.T) {
+func TestSchemaOfANewerReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
 	stop(t, start(t, config(server), t.Output()))

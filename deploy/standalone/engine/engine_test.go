@@ -38,8 +38,8 @@ func attributes() map[string]enumspb.IndexedValueType {
 	}
 }
 
-// greet is the trivial workflow. It also changes a search attribute, which another service of Temporal checks than the
-// one that starts it.
+// greet is the trivial workflow. It also changes a search attribute, which
+// another service of Temporal checks than the one that starts it.
 func greet(ctx workflow.Context, name string) (string, error) {
 	if err := workflow.UpsertTypedSearchAttributes(ctx, hostAttribute.ValueSet("there")); err != nil {
 		return "", err
@@ -103,7 +103,8 @@ func dial(t *testing.T, e *engine.Engine) client.Client {
 	return c
 }
 
-// runGreeting runs a workflow to its end, at once after the start of the engine.
+// runGreeting runs a workflow to its end, at once after the start of the
+// engine.
 func runGreeting(t *testing.T, e *engine.Engine, id string) {
 	t.Helper()
 	c := dial(t, e)
@@ -225,7 +226,7 @@ func TestBusyPort(t *testing.T) {
 	}
 }
 
-func TestAddressThatIsRefused(t *testing.T) {
+func TestListenAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]engine.Config{
 		"Temporal may not listen on 0.0.0.0:": {Listen: "0.0.0.0:0"},
@@ -241,7 +242,8 @@ func TestAddressThatIsRefused(t *testing.T) {
 	}
 }
 
-// When PostgreSQL dies everything else is stopped, and that must not take for ever.
+// When PostgreSQL dies everything else is stopped, and that must not take for
+// ever.
 func TestStopWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)

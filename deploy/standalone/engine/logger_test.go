@@ -47,15 +47,16 @@ func TestLoggerWarnsOnlyWhileTemporalRuns(t *testing.T) {
 		"level=ERROR msg=e component=temporal error=no shard_id=3\n", logged(func(l *logger) { l.ready(); all(l) }))
 }
 
-// A request that its caller has given up is no trouble of Temporal's, whatever it says.
-func TestLoggerIsQuietAboutWhatWasGivenUp(t *testing.T) {
+// A request that its caller has given up is no trouble of Temporal's, whatever
+// it says.
+func TestLoggerLogsCancelledRequestsAtDebug(t *testing.T) {
 	t.Parallel()
 	err := serviceerror.NewUnavailable("UpdateTaskQueue operation failed. Failed to commit transaction. Error: context canceled")
 	require.Equal(t, "level=DEBUG msg=e component=temporal error=\""+err.Error()+"\"\n",
 		logged(func(l *logger) { l.ready(); l.Error("e", tag.Error(err)) }))
 }
 
-func TestLoggerDerives(t *testing.T) {
+func TestDerivedLoggersKeepTheirTags(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "level=WARN msg=w component=temporal wf_id=x shard_id=1\nlevel=WARN msg=w component=temporal wf_id=y\n",
 		logged(func(l *logger) {
@@ -72,7 +73,7 @@ func TestLoggerDerives(t *testing.T) {
 	}))
 }
 
-func TestFatalEndsTheGoroutineAndIsTold(t *testing.T) {
+func TestFatalEndsTheGoroutineAndIsReported(t *testing.T) {
 	t.Parallel()
 	e := &Engine{log: newLogger(slog.New(slog.DiscardHandler)), done: make(chan struct{})}
 	e.log.fatal = e.fail

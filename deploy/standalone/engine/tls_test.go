@@ -75,7 +75,7 @@ func files(t *testing.T, cert, key, ca []byte) engine.TLS {
 	return engine.TLS{CertFile: write("cert", cert), KeyFile: write("key", key), ClientCAFile: write("ca", ca)}
 }
 
-func TestEngineBeyondLoopbackWantsCertificates(t *testing.T) {
+func TestEngineBeyondLoopbackNeedsCertificates(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
 	ours := newAuthority(t)
@@ -113,7 +113,7 @@ func TestEngineBeyondLoopbackWantsCertificates(t *testing.T) {
 	require.Error(t, connect(2*time.Second, pair(newAuthority(t))))
 }
 
-func TestCertificatesThatAreRefused(t *testing.T) {
+func TestCertificatesAreRefused(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t)
 	cert, key := ours.sign(t, x509.ExtKeyUsageServerAuth, "temporal.test")

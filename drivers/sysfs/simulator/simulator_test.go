@@ -27,7 +27,8 @@ const (
 	bus = "sys/bus/pci/"
 )
 
-// kernel is a simulated host with a GPU in group 7, a QAT card in group 8 and the driver pci-stub.
+// kernel is a simulated host with a GPU in group 7, a QAT card in group 8 and
+// the driver pci-stub.
 func kernel(t *testing.T) *sysfstest.Host {
 	t.Helper()
 	host := sysfstest.New(t, sysfstest.In("7", sysfstest.GPU(t, gpu)), sysfstest.In("8", sysfstest.QAT(t, qat)))
@@ -61,9 +62,10 @@ func read(t *testing.T, host *sysfstest.Host, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// TestWriteAnswersAsAKernel writes one thing after another to a host and compares the answers with those that Linux
-// gives (drivers/base/bus.c, drivers/pci/pci-sysfs.c, drivers/pci/iov.c).
-func TestWriteAnswersAsAKernel(t *testing.T) {
+// TestWriteAnswersLikeLinux writes one thing after another to a host and
+// compares the answers with those that Linux gives (drivers/base/bus.c,
+// drivers/pci/pci-sysfs.c, drivers/pci/iov.c).
+func TestWriteAnswersLikeLinux(t *testing.T) {
 	t.Parallel()
 	const devices, drivers = bus + "devices/", bus + "drivers/"
 	type step struct {
@@ -266,7 +268,7 @@ func TestReboot(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(host.Root(), "dev/vfio/7"))
 }
 
-func TestOpenWantsItsMarker(t *testing.T) {
+func TestOpenRequiresItsMarker(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"/", "/proc/..", t.TempDir()} {
 		_, err := simulator.Open(dir)
@@ -274,7 +276,8 @@ func TestOpenWantsItsMarker(t *testing.T) {
 	}
 }
 
-// The environment variable that makes this test binary the process that is killed.
+// The environment variable that makes this test binary the process that is
+// killed.
 const victim = "CYBORG_SIMULATOR_VICTIM"
 
 func TestMain(m *testing.M) {

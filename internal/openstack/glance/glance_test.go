@@ -101,9 +101,10 @@ func TestFindRefuses(t *testing.T) {
 	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "there is none at all")
 }
 
-// TestL28TokensEnd: OpenStack Cyborg fetched images with the caller's token, which a long job outlived. Ours is renewed, between
-// two requests and between two parts of an image.
-func TestL28TokensEnd(t *testing.T) {
+// TestL28ExpiredTokensAreRenewed: OpenStack Cyborg fetched images with the
+// caller's token, which a long job outlived. Ours is renewed, between two
+// requests and between two parts of an image.
+func TestL28ExpiredTokensAreRenewed(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
 	images := newImages(g)
@@ -129,8 +130,8 @@ func TestL28TokensEnd(t *testing.T) {
 	require.Equal(t, content, got)
 }
 
-// TestGlanceIsAway: an error that may pass is of a kind that is retried.
-func TestGlanceIsAway(t *testing.T) {
+// TestGlanceUnavailable: an error that may pass is of a kind that is retried.
+func TestGlanceUnavailable(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
 	images := newImages(g)

@@ -96,7 +96,7 @@ func (s *stage) count(t testing.TB, answer string) float64 {
 	return 0
 }
 
-func TestWhatATokenSays(t *testing.T) {
+func TestTokenClaims(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	expires := time.Now().Add(time.Hour).Truncate(time.Microsecond).UTC()
@@ -134,7 +134,7 @@ func TestWhatATokenSays(t *testing.T) {
 	}
 }
 
-func TestAnswersAreRememberedForTheWindow(t *testing.T) {
+func TestAnswersAreCachedForTheRevocationWindow(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice", ProjectID: "p1"})
@@ -155,7 +155,7 @@ func TestAnswersAreRememberedForTheWindow(t *testing.T) {
 	require.Equal(t, 2, s.Asked(token))
 }
 
-func TestATokenIsForgottenWhenItExpires(t *testing.T) {
+func TestExpiredTokenLeavesTheCache(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", Expires: s.now.Add(30 * time.Second)})
@@ -166,7 +166,7 @@ func TestATokenIsForgottenWhenItExpires(t *testing.T) {
 	s.refused(t, token, cyborg.ErrUnauthenticated)
 }
 
-func TestRefusalsAreRememberedBriefly(t *testing.T) {
+func TestRefusalsAreCachedBriefly(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 
@@ -180,8 +180,9 @@ func TestRefusalsAreRememberedBriefly(t *testing.T) {
 	require.Equal(t, 2, s.Asked("made-up"))
 }
 
-// TestExpiredTokensAreForServices: an expired token is accepted only from services that act for its user.
-func TestExpiredTokensAreForServices(t *testing.T) {
+// TestExpiredTokensNeedAServiceToken: an expired token is accepted only from
+// services that act for its user.
+func TestExpiredTokensNeedAServiceToken(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice", Expires: s.now.Add(-time.Minute)})
@@ -207,9 +208,9 @@ func TestExpiredTokensAreForServices(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
 
-// TestARevokedTokenIsForgottenForAll: a token that Keystone does not know even as an expired one is rejected everywhere, also
-// while Keystone is away afterwards.
-func TestARevokedTokenIsForgottenForAll(t *testing.T) {
+// TestRevokedTokenIsDropped: a token that Keystone does not know even as an
+// expired one is rejected everywhere, also while Keystone is away afterwards.
+func TestRevokedTokenIsDropped(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
@@ -228,7 +229,7 @@ func TestARevokedTokenIsForgottenForAll(t *testing.T) {
 	s.refused(t, token, cyborg.ErrUnavailable)
 }
 
-func TestManyAskAtOnceAndKeystoneIsAskedOnce(t *testing.T) {
+func TestConcurrentValidationsAskKeystoneOnce(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
@@ -325,7 +326,8 @@ func TestKeystoneAway(t *testing.T) {
 	}
 }
 
-// A Keystone that does not say anything costs a caller with a good token a moment, and only the first one.
+// A Keystone that does not say anything costs a caller with a good token a
+// moment, and only the first one.
 func TestKeystoneSilent(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
@@ -351,8 +353,9 @@ func TestKeystoneSilent(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Asked(token) == 2 }, 5*time.Minute, time.Millisecond)
 }
 
-// Anybody can send a token over which Keystone stumbles, or what stands before it: that is no absence for others.
-func TestATokenThatBreaksKeystone(t *testing.T) {
+// Anybody can send a token over which Keystone stumbles, or what stands before
+// it: that is no absence for others.
+func TestTokenThatBreaksKeystoneAffectsNoOther(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 
@@ -371,8 +374,9 @@ func TestATokenThatBreaksKeystone(t *testing.T) {
 	require.Contains(t, s.log.String(), "can of others")
 }
 
-// Whoever floods Keystone with tokens waits for itself: not those with a good token, be it known or not.
-func TestAFloodOfMadeUpTokens(t *testing.T) {
+// Whoever floods Keystone with tokens waits for itself: not those with a good
+// token, be it known or not.
+func TestFloodOfInvalidTokensDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	known := s.Issue(openstacktest.Token{UserID: "u1"})
@@ -405,8 +409,9 @@ func TestAFloodOfMadeUpTokens(t *testing.T) {
 	}
 }
 
-// Our own token that Keystone no longer takes is replaced; callers notice nothing.
-func TestOurOwnTokenIsReplaced(t *testing.T) {
+// Our own token that Keystone no longer takes is replaced; callers notice
+// nothing.
+func TestOwnTokenIsRenewed(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	s.good(t, s.Issue(openstacktest.Token{UserID: "u1"}))
@@ -415,8 +420,9 @@ func TestOurOwnTokenIsReplaced(t *testing.T) {
 	require.Equal(t, 2, s.Logins())
 }
 
-// Whoever sends many made-up tokens pushes no good one out of the memory, and the memory is bounded.
-func TestTheMemoryIsBounded(t *testing.T) {
+// Whoever sends many made-up tokens pushes no good one out of the memory, and
+// the memory is bounded.
+func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1"})
@@ -442,7 +448,8 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 	require.Error(t, err)
 }
 
-// FuzzToken never asks Keystone with what is no header, and tells nobody what was sent.
+// FuzzToken never asks Keystone with what is no header, and tells nobody what
+// was sent.
 func FuzzToken(f *testing.F) {
 	s := setup(f, 100)
 	good := s.Issue(openstacktest.Token{UserID: "u1"})

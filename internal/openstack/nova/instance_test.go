@@ -55,8 +55,9 @@ func TestInstance(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestOnNoHost: Nova looks for a host for an instance, or has given that up, only where it certainly is on none.
-func TestOnNoHost(t *testing.T) {
+// TestInstanceWithoutAHost: Nova looks for a host for an instance, or has given
+// that up, only where it certainly is on none.
+func TestInstanceWithoutAHost(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct{ scheduled, stranded bool }{
 		`"status": "BUILD", "OS-EXT-STS:task_state": "scheduling", "OS-EXT-SRV-ATTR:host": null`:             {scheduled: true},
@@ -87,7 +88,8 @@ func TestOnNoHost(t *testing.T) {
 	}
 }
 
-// TestReboot: our own reboots are told from those of others, and their end is noticed.
+// TestReboot: our own reboots are told from those of others, and their end is
+// noticed.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
@@ -146,9 +148,9 @@ func TestReboot(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestRecreatedSince: what makes the guest anew counts from when its nova-compute has begun it. A reboot does not: it may have been
-// a soft one.
-func TestRecreatedSince(t *testing.T) {
+// TestInstanceRecreatedSince: what makes the guest anew counts from when its
+// nova-compute has begun it. A reboot does not: it may have been a soft one.
+func TestInstanceRecreatedSince(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
 	boot := time.Now().Add(-time.Hour)
@@ -170,7 +172,8 @@ func TestRecreatedSince(t *testing.T) {
 	require.True(t, recreated())
 }
 
-// TestActionsNotFound: that Nova does not find what was done with an instance does not say that there is no such instance.
+// TestActionsNotFound: that Nova does not find what was done with an instance
+// does not say that there is no such instance.
 func TestActionsNotFound(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
@@ -189,7 +192,8 @@ func TestActionsNotFound(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestHardReboot: whoever asked for it, a hard reboot is known as one while it goes on, and a soft one is none.
+// TestHardReboot: whoever asked for it, a hard reboot is known as one while it
+// goes on, and a soft one is none.
 func TestHardReboot(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)

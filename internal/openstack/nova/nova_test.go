@@ -83,8 +83,8 @@ func TestNotify(t *testing.T) {
 	}}, c.bodies[0])
 }
 
-// TestL13Answers: Nova's answer is read for each event.
-func TestL13Answers(t *testing.T) {
+// TestL13NovaAnswers: Nova's answer is read for each event.
+func TestL13NovaAnswers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		status int
@@ -118,7 +118,8 @@ func TestL13Answers(t *testing.T) {
 	}
 }
 
-// TestL46Project: an instance is gone only if Nova lets us list all instances and does not have it.
+// TestL46Project: an instance is gone only if Nova lets us list all instances
+// and does not have it.
 func TestL46Project(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()

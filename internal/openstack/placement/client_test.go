@@ -28,8 +28,9 @@ func wanted() []placement.Provider {
 	}}
 }
 
-// Each request of a sync fails once, in every way, before and after it had its effect: an error that may pass is told as
-// such, and the next try ends as if nothing had happened.
+// Each request of a sync fails once, in every way, before and after it had its
+// effect: an error that may pass is told as such, and the next try ends as if
+// nothing had happened.
 func TestEveryRequestMayFail(t *testing.T) {
 	t.Parallel()
 	faults := map[string]placementtest.Fault{
@@ -108,9 +109,9 @@ func TestNegotiate(t *testing.T) {
 	}
 }
 
-// TestAWriteThatStandsOnOldNewsIsRefused: a change made between another's read and write is never lost, because a write with an old
-// generation is refused.
-func TestAWriteThatStandsOnOldNewsIsRefused(t *testing.T) {
+// TestWriteWithAnOldGenerationIsRefused: a change made between another's read
+// and write is never lost, because a write with an old generation is refused.
+func TestWriteWithAnOldGenerationIsRefused(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	model.AddHost("h")

@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/placement/placementtest"
 )
 
-// step reconciles a host's tree once, as the conductor does: it reads, plans and applies.
+// step reconciles a host's tree once, as the conductor does: it reads, plans
+// and applies.
 func step(t require.TestingT, c *placement.Client, request placement.Request) (*placement.Plan, error) {
 	if _, err := c.PrepareTraits(ctx(t), request.Wanted); err != nil {
 		return nil, err
@@ -72,9 +73,10 @@ func drawProvider(t *rapid.T, i int) placement.Provider {
 	return p
 }
 
-// TestPlanLeadsToTheWantedTree: whatever is wanted, in any order, and whatever others do in between, the tree ends as wanted. What
-// others put into it stays, and once it is right, nothing more is written.
-func TestPlanLeadsToTheWantedTree(t *testing.T) {
+// TestPlanReachesTheWantedTree: whatever is wanted, in any order, and whatever
+// others do in between, the tree ends as wanted. What others put into it stays,
+// and once it is right, nothing more is written.
+func TestPlanReachesTheWantedTree(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		model := placementtest.New()
@@ -170,7 +172,7 @@ func TestPlanLeadsToTheWantedTree(t *testing.T) {
 }
 
 // What somebody has an allocation of is never taken away: it is closed.
-func TestPlanClosesWhatIsInUse(t *testing.T) {
+func TestPlanReservesAllocatedProviders(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	model.AddHost("h")
@@ -208,9 +210,10 @@ func TestPlanClosesWhatIsInUse(t *testing.T) {
 	require.Nil(t, model.Provider("h_d0"))
 }
 
-// What others keep in a provider of ours stays theirs when it is no longer wanted, and what is ours goes from it: the provider is
-// told of once, and left to them.
-func TestPlanLeavesWhatOthersPutThere(t *testing.T) {
+// What others keep in a provider of ours stays theirs when it is no longer
+// wanted, and what is ours goes from it: the provider is told of once, and left
+// to them.
+func TestPlanKeepsForeignInventories(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	model.AddHost("h")
@@ -249,9 +252,10 @@ func TestPlanLeavesWhatOthersPutThere(t *testing.T) {
 	require.Empty(t, plan.Differences, "it is no longer ours")
 }
 
-// TestPlanKeepsWhatOthersAreBelow: a provider below which others have providers stays, closed, until they have gone, because
-// Placement would not delete it.
-func TestPlanKeepsWhatOthersAreBelow(t *testing.T) {
+// TestPlanKeepsParentsOfForeignProviders: a provider below which others have
+// providers stays, closed, until they have gone, because Placement would not
+// delete it.
+func TestPlanKeepsParentsOfForeignProviders(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	model.AddHost("h")
@@ -274,9 +278,9 @@ func TestPlanKeepsWhatOthersAreBelow(t *testing.T) {
 	require.Nil(t, model.Provider("h_d0"))
 }
 
-// What nothing happened to is not asked again, until it has been believed for long; what did is noticed, who took it as well as
-// who gave it back.
-func TestPlanAsksOnlyWhatChanged(t *testing.T) {
+// What nothing happened to is not asked again, until it has been believed for
+// long; what did is noticed, who took it as well as who gave it back.
+func TestPlanReadsOnlyChangedProviders(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	model.AddHost("h")
@@ -338,9 +342,10 @@ func TestPlanAsksOnlyWhatChanged(t *testing.T) {
 	require.Equal(t, 3, asked, "each once in a day of comparisons")
 }
 
-// TestPlanKnowsAnotherProviderWithTheSameUUID: a provider that was deleted and made again, with its UUID and at its generation, is not
-// taken for the old one if it lacks our trait, or has another name or another parent.
-func TestPlanKnowsAnotherProviderWithTheSameUUID(t *testing.T) {
+// TestPlanDetectsARecreatedProvider: a provider that was deleted and made
+// again, with its UUID and at its generation, is not taken for the old one if
+// it lacks our trait, or has another name or another parent.
+func TestPlanDetectsARecreatedProvider(t *testing.T) {
 	t.Parallel()
 
 	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Reserved: 4, Traits: []string{placement.Owner}}
@@ -377,8 +382,9 @@ func TestPlanKnowsAnotherProviderWithTheSameUUID(t *testing.T) {
 	}
 }
 
-// TestPlanFindsWhatIsNotNew: a provider that is wrongly assumed to be new is found by the next try.
-func TestPlanFindsWhatIsNotNew(t *testing.T) {
+// TestPlanFindsProvidersAssumedNew: a provider that is wrongly assumed to be
+// new is found by the next try.
+func TestPlanFindsProvidersAssumedNew(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	root := model.AddHost("h")
@@ -395,7 +401,8 @@ func TestPlanFindsWhatIsNotNew(t *testing.T) {
 	requireAs(t, model, root, wanted()[0], nil, nil)
 }
 
-// TestL22: removing a trait or a class from one provider removes it from nobody else, and deletes nothing globally.
+// TestL22: removing a trait or a class from one provider removes it from nobody
+// else, and deletes nothing globally.
 func TestL22NothingIsDeletedGlobally(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -417,7 +424,7 @@ func TestL22NothingIsDeletedGlobally(t *testing.T) {
 	}
 }
 
-func TestPlanTellsWhatItCannotDo(t *testing.T) {
+func TestPlanReportsUnknownTraits(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
 	client := placement.New(model)

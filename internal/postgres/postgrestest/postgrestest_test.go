@@ -121,7 +121,7 @@ func helper(t *testing.T) (cmd *exec.Cmd, data string, pid int, end func()) {
 	}
 }
 
-func TestKilledProcessLeavesNothingForLong(t *testing.T) {
+func TestKilledProcessIsCleanedUp(t *testing.T) {
 	t.Parallel()
 	killed, data, pid, _ := helper(t)
 	require.Contains(t, workingIn(t, data), fmt.Sprintf("/proc/%d/cwd", pid))
