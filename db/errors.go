@@ -54,7 +54,7 @@ func violates(err error, constraint string) bool {
 
 // failure turns an error of the database into one with a kind, for callers. The
 // details only concern whoever runs the database, and go to the log.
-func (s *Store) failure(ctx context.Context, err error) error {
+func (d *database) failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (s *Store) failure(ctx context.Context, err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == readOnly {
 		// After a failover the URL leads to the new primary, but open connections still
 		// lead to the old one. Without the reset they would keep failing.
-		s.pool.connections.Reset()
+		d.pool.connections.Reset()
 	}
 
 	out := explain(err)
@@ -79,7 +79,7 @@ func (s *Store) failure(ctx context.Context, err error) error {
 		level = slog.LevelDebug
 	}
 
-	s.log.LogAttrs(ctx, level, "database call failed",
+	d.log.LogAttrs(ctx, level, "database call failed",
 		slog.String("kind", string(out.Kind)), slog.String("error", err.Error()))
 
 	return out

@@ -151,14 +151,14 @@ func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, erro
 
 // silentSince returns when a silent host was last heard, or the zero time for a
 // host that is not silent.
-func (s *Store) silentSince(ctx context.Context, q querier, host string) (time.Time, error) {
+func silentSince(ctx context.Context, q querier, silentAfter time.Duration, host string) (time.Time, error) {
 	var (
 		seen   time.Time
 		silent bool
 	)
 
 	err := q.QueryRow(ctx, "SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1",
-		host, s.opts.SilentAfter).Scan(&seen, &silent)
+		host, silentAfter).Scan(&seen, &silent)
 	if err != nil || !silent {
 		return time.Time{}, err
 	}

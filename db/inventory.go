@@ -427,7 +427,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		wanted[n] = reports[i]
 	}
 
-	inventories, err := s.loadInventories(ctx, tx, wanted)
+	inventories, err := loadInventories(ctx, tx, s.opts.DeployableName, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -514,7 +514,7 @@ const observed = "observed"
 // changed them, in the order of the sequence numbers. An observation that is
 // not newer than the recorded report is left out; superseded tells whether the
 // last one was.
-func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
+func observe(ctx context.Context, d *database, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
 	if len(observations) == 0 {
 		return false, nil
 	}
@@ -532,7 +532,7 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 			continue
 		}
 
-		inventories, err := s.loadInventories(ctx, tx, []cyborg.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: cyborg.Content{
+		inventories, err := loadInventories(ctx, tx, d.opts.DeployableName, []cyborg.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: cyborg.Content{
 			Backends: []cyborg.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
 		}}})
 		if err != nil {
@@ -545,7 +545,7 @@ func (s *Store) observe(ctx context.Context, tx pgx.Tx, host string, observation
 		}
 
 		for backend, complaints := range v.complaints {
-			s.log.WarnContext(ctx, "part of an observation was left out", slog.String("host", host),
+			d.log.WarnContext(ctx, "part of an observation was left out", slog.String("host", host),
 				slog.String("backend", backend), slog.String("reason", abridge(complaints)))
 		}
 

@@ -34,15 +34,15 @@ func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]ho
 // For a report that tells a difference it reads only what that concerns: the
 // devices that it mentions, their deployables and handles, the deployables and
 // handles that it shows on other devices, and the devices of these.
-func (s *Store) loadInventories(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (map[string]*inventory, error) {
+func loadInventories(ctx context.Context, tx pgx.Tx, nameOf func(host, local string) string, reports []cyborg.Report) (map[string]*inventory, error) {
 	var l inventoryQuery
 	taken := &names{deployables: map[string]string{}, accelerators: map[string]bool{}}
 	out := map[string]*inventory{}
 
 	for _, r := range reports {
-		out[r.Host] = newInventory(r.Host, s.opts.DeployableName, taken)
+		out[r.Host] = newInventory(r.Host, nameOf, taken)
 		out[r.Host].boot = r.BootID
-		l.add(&r, s.opts.DeployableName)
+		l.add(&r, nameOf)
 	}
 
 	takeDevice := func(row deviceRow) { out[row.Host].devices[row.Identity] = recorded(row) }

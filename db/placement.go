@@ -185,14 +185,14 @@ func (s *Store) ReturnPlacementComparison(ctx context.Context, host string) erro
 }
 
 // hostNames runs a query that returns names of hosts.
-func (s *Store) hostNames(ctx context.Context, sql string, values ...any) ([]string, error) {
-	rows, err := s.pool.Query(ctx, sql, values...)
+func (d *database) hostNames(ctx context.Context, sql string, values ...any) ([]string, error) {
+	rows, err := d.pool.Query(ctx, sql, values...)
 	if err != nil {
-		return nil, s.failure(ctx, err)
+		return nil, d.failure(ctx, err)
 	}
 
 	hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return hosts, s.failure(ctx, err)
+	return hosts, d.failure(ctx, err)
 }
 
 // Placement reads what Placement should know of a host. The host need not be

@@ -158,7 +158,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 		}
 
 		o.handler.describe(o, &work)
-		work.HostSilentSince, err = s.silentSince(ctx, tx, o.host)
+		work.HostSilentSince, err = silentSince(ctx, tx, s.opts.SilentAfter, o.host)
 		return err
 	})
 	if err != nil {
@@ -257,7 +257,7 @@ func (s *Store) End(ctx context.Context, outcome cyborg.Outcome) error {
 			return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s and cannot end as %s", o.id, o.state, outcome.State)
 		}
 
-		superseded, err := s.observe(ctx, tx, o.host, outcome.Observations)
+		superseded, err := observe(ctx, s.database, tx, o.host, outcome.Observations)
 		if err != nil {
 			return err
 		}

@@ -40,8 +40,8 @@ var errCollision = errors.New("others changed what this transaction had read")
 // database in one batch (pgx.Batch). Each statement of the batch still sees
 // what was committed before it began, and a round trip costs more than most of
 // them.
-func (s *Store) change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
-	return s.transact(ctx, beginAs(actor, operation, ""), body)
+func (d *database) change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
+	return d.transact(ctx, beginAs(actor, operation, ""), body)
 }
 
 // changeByKey is change for transactions whose statements find a few rows by
@@ -49,18 +49,18 @@ func (s *Store) change(ctx context.Context, actor cyborg.Actor, operation uuid.U
 // statement once for each connection. By default PostgreSQL plans a statement
 // with a list of keys anew at every call, because it assumes lists that are
 // longer than ours are, and planning costs more than the statement itself.
-func (s *Store) changeByKey(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
-	return s.transact(ctx, beginAs(actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"), body)
+func (d *database) changeByKey(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
+	return d.transact(ctx, beginAs(actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"), body)
 }
 
 // transact runs body in a transaction that the statement begin begins, and
 // tries it again where it has collided with another one.
-func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx) error) error {
+func (d *database) transact(ctx context.Context, begin string, body func(tx pgx.Tx) error) error {
 	// One turn for all tries: a transaction that has waited for it is not refused
 	// for overload because it has collided.
 	ctx, release, err := takeTurn(ctx)
 	if err != nil {
-		return s.failure(ctx, err)
+		return d.failure(ctx, err)
 	}
 	defer release()
 
@@ -68,18 +68,18 @@ func (s *Store) transact(ctx context.Context, begin string, body func(tx pgx.Tx)
 		if attempt > 0 {
 			select {
 			case <-ctx.Done():
-				return s.failure(ctx, ctx.Err())
+				return d.failure(ctx, ctx.Err())
 			case <-time.After(rand.N(10 * time.Millisecond << (attempt - 1))): //nolint:gosec // spreads retries, protects nothing
 			}
 		}
 
-		err = pgx.BeginTxFunc(ctx, s.pool.connections, pgx.TxOptions{BeginQuery: begin}, body)
+		err = pgx.BeginTxFunc(ctx, d.pool.connections, pgx.TxOptions{BeginQuery: begin}, body)
 		if !collided(err) {
 			break
 		}
 	}
 
-	return s.failure(ctx, err)
+	return d.failure(ctx, err)
 }
 
 // beginAs returns the statements that begin a transaction and set who makes its
