@@ -61,13 +61,13 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q has not lost its image", t.Name)
 	}
 
-	if err := t.ready(); err != nil && !t.curable() {
+	if err := t.ready(); err != nil && !curable(t) {
 		return err
 	}
 
 	// The image also changes the other targets, which nobody may be using.
 	for i := range targets {
-		if err := firstError(targets[i].unprotected(), targets[i].unused(), targets[i].confirmed()); err != nil {
+		if err := firstError(targets[i].unprotected(), unused(&targets[i]), targets[i].confirmed()); err != nil {
 			return err
 		}
 	}
@@ -78,7 +78,7 @@ func (p program) guard(targets []accelerator, operation uuid.UUID) error {
 // unused refuses an accelerator that somebody holds. Instances that hold one
 // which has lost its image, because its host booted, do not count: they cannot
 // use it until the image is loaded again.
-func (a *accelerator) unused() error {
+func unused(a *accelerator) error {
 	held := slices.ContainsFunc(a.Holders(), func(h cyborg.Holder) bool { return h.Kind != cyborg.HolderInstance })
 	if a.LostImage != nil && !held {
 		return a.notWhitelisted()
@@ -88,7 +88,7 @@ func (a *accelerator) unused() error {
 
 // curable reports whether the accelerator is in error because an image could
 // not be loaded, which loading another image may cure.
-func (a *accelerator) curable() bool {
+func curable(a *accelerator) bool {
 	return a.Lifecycle == cyborg.LifecycleError && a.errorKind.Doubt() == cyborg.DoubtImage
 }
 
@@ -139,7 +139,7 @@ func (p program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 
 		var cured []uuid.UUID
 		for i := range o.targets {
-			if t := &o.targets[i]; t.curable() {
+			if t := &o.targets[i]; curable(t) {
 				cured = append(cured, t.UUID)
 			}
 		}

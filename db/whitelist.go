@@ -125,7 +125,7 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 			continue
 		}
 
-		if err := targets[i].whitelistable(spec); err != nil {
+		if err := whitelistable(&targets[i], spec); err != nil {
 			refusals = append(refusals, err)
 		}
 	}
@@ -136,7 +136,7 @@ func (w whitelist) guard(targets []accelerator, operation uuid.UUID) error {
 // whitelistable refuses what Nova must not give out: missing devices, those
 // that the host itself needs, those that Cyborg gives out, and those that
 // somebody may still hold.
-func (a *accelerator) whitelistable(spec cyborg.NovaSpec) error {
+func whitelistable(a *accelerator, spec cyborg.NovaSpec) error {
 	if err := firstError(a.present(), a.unprotected(), spec.Check()); err != nil {
 		return err
 	}
