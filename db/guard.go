@@ -170,8 +170,8 @@ func (a *accelerator) remedy() string {
 // held handle.
 func (a *accelerator) unheld() error { return a.unheldExcept(uuid.Nil) }
 
-// unheldExcept is unheld, except that handles which the given operation took
-// are no obstacle.
+// unheldExcept refuses as unheld does, except that handles which the given
+// operation took are no obstacle.
 func (a *accelerator) unheldExcept(operation uuid.UUID) error {
 	if err := a.notWhitelisted(); err != nil {
 		return err

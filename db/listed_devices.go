@@ -83,7 +83,7 @@ func (s *Store) EachDevice(ctx context.Context, filter DeviceFilter, listing Lis
 // alike, and this way each text is allocated once for a whole list.
 type textCache map[string]string
 
-// into returns the destination of a column whose text goes to place.
+// into returns the destination of a column whose text is stored there.
 func (w textCache) into(place *string) *cachedText { return &cachedText{known: w, place: place} }
 
 // cachedText is the destination of one column; its text is shared through

@@ -39,7 +39,7 @@ type AcceleratorFilter struct {
 	Holder      *cyborg.Holder
 }
 
-// DeviceFilter chooses devices in the same way.
+// DeviceFilter chooses devices in the same way as AcceleratorFilter does.
 type DeviceFilter struct {
 	UUIDs     []uuid.UUID
 	IDs       []int64
@@ -49,7 +49,8 @@ type DeviceFilter struct {
 	Vendors   []string // vendor ids
 }
 
-// OperationFilter chooses operations in the same way.
+// OperationFilter chooses operations; empty fields choose all. Fields are
+// ANDed, values of one field ORed.
 type OperationFilter struct {
 	IDs       []uuid.UUID
 	UUIDRange *UUIDRange

@@ -44,11 +44,12 @@ func (d *database) change(ctx context.Context, actor cyborg.Actor, operation uui
 	return d.transact(ctx, beginAs(actor, operation, ""), body)
 }
 
-// changeByKey is change for transactions whose statements find a few rows by
-// their keys, however they are called. It makes PostgreSQL plan such a
-// statement once for each connection. By default PostgreSQL plans a statement
-// with a list of keys anew at every call, because it assumes lists that are
-// longer than ours are, and planning costs more than the statement itself.
+// changeByKey is like database.change, for transactions whose statements find a
+// few rows by their keys, however they are called. It makes PostgreSQL plan
+// such a statement once for each connection. By default PostgreSQL plans a
+// statement with a list of keys anew at every call, because it assumes lists
+// that are longer than ours are, and planning costs more than the statement
+// itself.
 func (d *database) changeByKey(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
 	return d.transact(ctx, beginAs(actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"), body)
 }
@@ -100,8 +101,8 @@ func beginAs(actor cyborg.Actor, operation uuid.UUID, more string) string {
 
 // lockHosts makes the transaction the only one that changes these hosts and
 // what belongs to them, until it ends. It must come before the first write; see
-// change. All callers take the locks in the order of their keys, so that no two
-// transactions wait for each other.
+// database.change. All callers take the locks in the order of their keys, so
+// that no two transactions wait for each other.
 func lockHosts(ctx context.Context, tx pgx.Tx, hosts ...string) error {
 	_, err := tx.Exec(ctx, lockAll, hosts)
 	return err
