@@ -13,7 +13,7 @@ import (
 // depend on the order of the lists: otherwise a driver that lists the same
 // things in another order each time would make every report a change.
 func (c Content) Digest() string {
-	return c.DigestOf(func(d *DeviceReport) string { return d.Digest() })
+	return c.DigestOf(DeviceDigest)
 }
 
 // DigestOf is Digest for a caller that knows the digests of the devices
@@ -44,9 +44,9 @@ func (c Content) DigestOf(device func(*DeviceReport) string) string {
 	}{backends, c.Attachments, c.Whitelist})
 }
 
-// Digest returns a fingerprint of the device, in hexadecimal. It does not
+// DeviceDigest returns a fingerprint of the device, in hexadecimal. It does not
 // depend on the order of the lists.
-func (d *DeviceReport) Digest() string {
+func DeviceDigest(d *DeviceReport) string {
 	inOrder := *d
 	inOrder.Deployables = sortedDeployables(d.Deployables)
 	return digest(inOrder)

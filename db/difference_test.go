@@ -17,7 +17,7 @@ func since(base, now cyborg.Report, always ...string) cyborg.Report {
 	digests := func(r cyborg.Report) map[string]string {
 		out := map[string]string{}
 		for _, d := range r.Content.Backends[0].Devices {
-			out[d.Identity] = d.Digest()
+			out[d.Identity] = cyborg.DeviceDigest(&d)
 		}
 		return out
 	}

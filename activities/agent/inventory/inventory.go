@@ -136,7 +136,7 @@ type seen struct {
 
 // newSeen returns the record of a device, with its digest computed.
 func newSeen(sequence int64, report cyborg.DeviceReport) seen {
-	return seen{sequence: sequence, report: report, digest: report.Digest()}
+	return seen{sequence: sequence, report: report, digest: cyborg.DeviceDigest(&report)}
 }
 
 // Open makes the inventory of a host. It makes no driver yet: that happens at
