@@ -18,6 +18,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
 //go:embed migrations/*.sql
@@ -84,7 +85,7 @@ func recordKinds(ctx context.Context, url string) error {
 	defer conn.Close(ctx) //nolint:errcheck // what was recorded is committed
 
 	_, err = conn.Exec(ctx, "INSERT INTO operation_kinds SELECT kind FROM unnest($1::text[]) AS kind ORDER BY kind ON CONFLICT DO NOTHING",
-		texts(cyborg.OperationKinds()))
+		records.Texts(cyborg.OperationKinds()))
 	return err
 }
 
@@ -164,7 +165,7 @@ func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	// whether Migrate has run since.
 	var unknown []string
 	err = conn.QueryRow(ctx, "SELECT array(SELECT unnest($1::text[]) EXCEPT SELECT kind FROM operation_kinds ORDER BY 1)",
-		texts(cyborg.OperationKinds())).Scan(&unknown)
+		records.Texts(cyborg.OperationKinds())).Scan(&unknown)
 	switch {
 	case err != nil:
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the recorded kinds of operations cannot be read: %w", err)
@@ -208,3 +209,5 @@ func migrator(url string) (*goose.Provider, error) {
 
 // openSQL opens the database for goose, which works on database/sql.
 func openSQL(config *pgx.ConnConfig) *sql.DB { return stdlib.OpenDB(*config) }
+
+const undefinedTable = "42P01"

@@ -72,15 +72,15 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 	} {
 		// A full batch may have left more to delete.
 		for n := pruneBatch; part.keep > 0 && n == pruneBatch; *part.count += n {
-			tag, err := s.pool.Exec(ctx, part.sql, part.keep, pruneBatch)
+			tag, err := s.db.Pool.Exec(ctx, part.sql, part.keep, pruneBatch)
 			if err != nil {
-				return out, s.failure(ctx, err)
+				return out, s.db.Failure(ctx, err)
 			}
 
 			n = int(tag.RowsAffected())
 		}
 	}
 
-	_, err := s.pool.Exec(ctx, "DELETE FROM image_urls WHERE expires_at < clock_timestamp()")
-	return out, s.failure(ctx, err)
+	_, err := s.db.Pool.Exec(ctx, "DELETE FROM image_urls WHERE expires_at < clock_timestamp()")
+	return out, s.db.Failure(ctx, err)
 }

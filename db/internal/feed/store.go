@@ -1,0 +1,19 @@
+// Package feed reads the events that the triggers of the database have written,
+// in the order of their commits, and tells readers when there may be new ones.
+//
+// It imports no room but records: an event is about any of them.
+package feed
+
+import "github.com/cyborg-project/cyborg/db/internal/records"
+
+// Store is this room's part of the store. It is safe for concurrent use.
+type Store struct {
+	db       *records.DB
+	notifier *notifier
+}
+
+// New returns the part of the store that works on db. It must be closed.
+func New(db *records.DB) *Store { return &Store{db: db, notifier: newNotifier(db.Listener, db.Log)} }
+
+// Close ends the notifications of Notify.
+func (s *Store) Close() { s.notifier.close() }

@@ -1,0 +1,81 @@
+package ingest
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// checkReport refuses a report that no record can hold. A single device that is
+// wrong only leads to a complaint; see merge.Inventory.complain.
+func checkReport(r *cyborg.Report) error {
+	bad := func(format string, args ...any) error {
+		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %.300q cannot be recorded: %s", r.Host, fmt.Sprintf(format, args...))
+	}
+
+	switch {
+	case cyborg.CheckHostName(r.Host) != nil:
+		return bad("that is no name of a host")
+	case r.Sequence <= 0:
+		return bad("sequence %d is not positive", r.Sequence)
+	case r.Sequence > cyborg.MaxSequence:
+		return bad("sequence %d is above %d", r.Sequence, int64(cyborg.MaxSequence))
+	case r.Digest == "":
+		return bad("it has no digest")
+	case !optionalName(r.BootID) || !optionalName(r.Instance) || !optionalName(r.AgentVersion) || !optionalName(r.Digest):
+		return bad("its boot id, instance, version or digest has a control character, or more than 255 characters")
+	}
+
+	names := map[string]bool{}
+	for _, b := range r.Content.Backends {
+		switch {
+		case !cyborg.IsName(b.Name) || !cyborg.IsName(b.Driver):
+			return bad("backend %.80q with driver %.80q is not named", b.Name, b.Driver)
+		case names[b.Name]:
+			return bad("it has backend %.80q twice", b.Name)
+		case b.State != cyborg.BackendOK && b.State != cyborg.BackendFailed && b.State != cyborg.BackendDisabled:
+			return bad("backend %.80q is in state %.80q, which does not exist", b.Name, b.State)
+		}
+
+		names[b.Name] = true
+	}
+
+	text, err := json.Marshal(r.Content)
+	if err != nil {
+		return bad("%v", err)
+	}
+	if hasNull(string(text)) {
+		return bad("it contains a null character")
+	}
+
+	return nil
+}
+
+// optionalName reports whether the text is empty or a valid name.
+func optionalName(text string) bool { return text == "" || cyborg.IsName(text) }
+
+// hasNull reports whether JSON text contains an escaped null character, which
+// PostgreSQL cannot store. An escaped backslash followed by "u0000" is none:
+// the backslashes before it are counted.
+func hasNull(text string) bool {
+	const null = `\u0000`
+	for {
+		i := strings.Index(text, null)
+		if i < 0 {
+			return false
+		}
+
+		backslashes := 0
+		for j := i - 1; j >= 0 && text[j] == '\\'; j-- {
+			backslashes++
+		}
+
+		if backslashes%2 == 0 {
+			return true
+		}
+
+		text = text[i+len(null):]
+	}
+}

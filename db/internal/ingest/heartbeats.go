@@ -1,0 +1,190 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// RecordHeartbeats records that agents are alive, in one statement for all that
+// are accepted.
+//
+// A reply asks for a full report where the host is unknown, or where its boot
+// id, digest or generation differs from the recorded one. A heartbeat of an
+// agent whose host is bound to another agent is refused with an error of kind
+// ErrClaimed; the replies to the other heartbeats are valid nevertheless.
+func (s *Store) RecordHeartbeats(ctx context.Context, heartbeats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
+	replies, errs := s.recordEachHeartbeat(ctx, heartbeats)
+	return replies, errors.Join(errs...)
+}
+
+// recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat, for
+// the Ingester, which collects heartbeats into batches. A failed statement is
+// the error of all of them.
+func (s *Store) recordEachHeartbeat(ctx context.Context, heartbeats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
+	replies, errs := make([]cyborg.HeartbeatReply, len(heartbeats)), make([]error, len(heartbeats))
+	known, refusals, err := s.recordHeartbeats(ctx, heartbeats)
+
+	for i := range heartbeats {
+		heartbeat := &heartbeats[i]
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		if refusal := refusals[agentOf(heartbeat)]; refusal != nil {
+			errs[i] = refusal
+			continue
+		}
+
+		host, ok := known[agentOf(heartbeat)]
+		replies[i].Report = !ok || host.BootID != heartbeat.BootID || host.Digest != heartbeat.Digest || host.Generation != heartbeat.Generation
+		replies[i].DuplicateAgents = host.duplicates
+	}
+
+	return replies, errs
+}
+
+// agentKey identifies the agent that sent a heartbeat.
+type agentKey struct{ host, boot, instance string }
+
+// agentOf returns the sender of a heartbeat.
+func agentOf(heartbeat *cyborg.Heartbeat) agentKey {
+	return agentKey{heartbeat.Host, heartbeat.BootID, heartbeat.Instance}
+}
+
+// heardHost is what the records have of a host when a heartbeat for it arrives.
+type heardHost struct {
+	hostRow
+	duplicates []string // addresses of agents that are refused at present
+}
+
+// recordHeartbeats records heartbeats. It returns the hosts of the agents that
+// were accepted, and the errors for the agents that are refused.
+func (s *Store) recordHeartbeats(
+	ctx context.Context, heartbeats []cyborg.Heartbeat,
+) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
+	// Only the last heartbeat of each agent counts: an UPDATE that finds several
+	// rows for a host would use any one of them. A heartbeat that PostgreSQL cannot
+	// store is left out. Its host then counts as unknown, so the agent is asked for
+	// a full report, and the refusal of that report says what is wrong.
+	latest := map[agentKey]*cyborg.Heartbeat{}
+	for i := range heartbeats {
+		b := &heartbeats[i]
+		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) {
+			latest[agentOf(b)] = b
+		}
+	}
+	if len(latest) == 0 {
+		return nil, nil, nil
+	}
+
+	var (
+		senders                               []agentIdentity
+		names, instances, versions, addresses []string
+		starts, sent                          []time.Time
+		busy                                  []bool
+	)
+
+	for key, b := range latest {
+		senders = append(senders, agentIdentity{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
+		names, instances = append(names, key.host), append(instances, key.instance)
+		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
+		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
+		sent = append(sent, b.SentAt)
+	}
+
+	// clock_offset is the agent's clock at the sending minus the database's clock
+	// now, so the time in transit makes it smaller.
+	//
+	// SKIP LOCKED: a host whose row is locked is being written by a report, which
+	// records the same sign of life, or is being forgotten. The heartbeats of all
+	// other hosts in the batch must not wait for that. NO KEY: a transaction that
+	// inserts a row of the host, such as a device, holds a key lock on the host,
+	// for which the host must not be skipped. The SELECT answers for skipped hosts,
+	// too.
+	rows, err := s.db.Pool.Query(ctx, `
+		WITH beats AS (
+			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[], $7::timestamptz[])
+			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, n)),
+		free AS (
+			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR NO KEY UPDATE SKIP LOCKED),
+		heard AS (
+			UPDATE hosts h SET last_seen = clock_timestamp(), agent_version = b.version, agent_started_at = b.started_at, busy = b.busy,
+			    agent_address = b.address, clock_offset = b.sent_at - clock_timestamp()
+			FROM beats b JOIN free USING (name) WHERE h.name = b.name AND NOT `+otherAgent+`)
+		SELECT b.n, h.boot_id, h.digest, h.generation, `+otherAgent+`,
+		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
+		        WHERE host = h.name AND last_seen >= clock_timestamp() - $8::interval)
+		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
+		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter)
+	if err != nil {
+		return nil, nil, s.db.Failure(ctx, err)
+	}
+
+	known = map[agentKey]heardHost{}
+
+	var (
+		h         heardHost
+		n         int
+		duplicate bool
+		refused   []agentIdentity
+	)
+
+	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &duplicate, &h.duplicates}, func() error {
+		sender := senders[n-1]
+		if duplicate {
+			refused = append(refused, sender)
+		} else {
+			known[agentKey{sender.host, sender.boot, sender.instance}] = h
+		}
+
+		h.duplicates = nil // known has the slice now, so the next row needs a new one
+		return nil
+	})
+
+	if err == nil && len(refused) > 0 {
+		refusals, err = s.refuseDuplicates(ctx, refused)
+	}
+
+	return known, refusals, s.db.Failure(ctx, err)
+}
+
+// refuseDuplicates records those of the senders that are duplicate agents, and
+// returns the errors for them. A sender is no duplicate any more where the
+// host's agent has fallen silent in the meantime.
+func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (map[agentKey]error, error) {
+	var duplicates []duplicateAgent
+	batch := &pgx.Batch{}
+	s.queueDuplicateAgents(batch, &duplicates, senders)
+
+	if err := s.db.Pool.Send(ctx, batch); err != nil {
+		return nil, err
+	}
+
+	// Only agents that are new are logged: heartbeats come every few seconds.
+	fresh, err := s.recordDuplicateAgents(ctx, s.db.Pool, duplicates)
+	if err != nil {
+		return nil, err
+	}
+
+	s.logDuplicateAgents(ctx, fresh)
+
+	refusals := map[agentKey]error{}
+	for i := range duplicates {
+		if r := &duplicates[i]; r.refused {
+			refusals[agentKey{r.host, r.boot, r.instance}] = s.refusal(r)
+		}
+	}
+
+	return refusals, nil
+}
+
+// storable reports whether PostgreSQL can store the text: valid UTF-8 without
+// NUL.
+func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }

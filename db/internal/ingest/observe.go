@@ -1,0 +1,78 @@
+package ingest
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/merge"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// Observe merges what an agent observed of devices after an operation had
+// changed them, in the order of the sequence numbers. An observation that is
+// not newer than the recorded report is left out; superseded tells whether the
+// last one was.
+func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
+	if len(observations) == 0 {
+		return false, nil
+	}
+
+	known, err := readHostRows(ctx, tx, []string{host})
+	if err != nil {
+		return false, err
+	}
+
+	// A later observation of a device replaces an earlier one.
+	slices.SortStableFunc(observations, func(a, b cyborg.Observation) int { return int(a.Sequence - b.Sequence) })
+	for _, o := range observations {
+		superseded = o.Sequence <= known[host].ReportSeq
+		if superseded {
+			continue
+		}
+
+		inventories, err := loadInventories(ctx, tx, d.Options.DeployableName, []cyborg.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: cyborg.Content{
+			Backends: []cyborg.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
+		}}})
+		if err != nil {
+			return false, err
+		}
+
+		v := inventories[host]
+		if err := v.Observation(o); err != nil {
+			return false, err
+		}
+
+		for backend, complaints := range v.Complaints {
+			d.Log.WarnContext(ctx, "part of an observation was left out", slog.String("host", host),
+				slog.String("backend", backend), slog.String("reason", merge.Abridge(complaints)))
+		}
+
+		var diff merge.Changes
+		if diff.Collect(v) == 0 {
+			continue
+		}
+
+		if err := write(ctx, tx, nil, &diff); err != nil {
+			return false, err
+		}
+
+		if err := markObservedUnconfirmed(ctx, tx, host, diff.Handles.Inserts); err != nil {
+			return false, err
+		}
+		// The records now differ from the last report: the same report would change
+		// something. An empty digest makes the host send it again.
+		if _, err := tx.Exec(ctx, "UPDATE hosts SET digest = '', generation = generation + 1 WHERE name = $1", host); err != nil {
+			return false, err
+		}
+	}
+
+	return superseded, nil
+}
+
+// observed is the Base of the reports that observe makes of observations. It
+// makes loadInventories load only what the observation shows.
+const observed = "observed"

@@ -1,0 +1,435 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/merge"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// MergeReports records what hosts report. It uses one transaction, and as many
+// statements for a thousand hosts as for one.
+//
+// A reply is Accepted unless something newer is recorded of its host. A report
+// that cannot be recorded leaves its host as it was and does not keep the other
+// reports from being recorded: the error is then of kind ErrInvalid and names
+// each such host, and the replies to the other reports hold. A report of a
+// duplicate agent is refused in the same way, with kind ErrClaimed.
+func (s *Store) MergeReports(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
+	replies, errs := s.mergeEach(ctx, reports)
+	return replies, errors.Join(errs...)
+}
+
+// mergeEach is MergeReports with one error for each report.
+func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, []error) {
+	replies, errs := make([]cyborg.ReportReply, len(reports)), make([]error, len(reports))
+
+	var valid []int // indexes of reports
+	for i := range reports {
+		errs[i] = checkReport(&reports[i])
+		if errs[i] == nil {
+			valid = append(valid, i)
+		}
+	}
+
+	merge := func(which []int) error {
+		part := make([]cyborg.Report, len(which))
+		for n, i := range which {
+			part[n] = reports[i]
+		}
+
+		merged, refusals, err := s.merge(ctx, part)
+		for n, i := range which {
+			errs[i] = err
+			if err == nil {
+				replies[i], errs[i] = merged[n], refusals[n]
+			}
+		}
+		return err
+	}
+
+	if len(valid) == 0 {
+		return replies, errs
+	}
+
+	if err := merge(valid); err == nil || len(valid) == 1 || cyborg.ErrorKindOf(err).Retryable() {
+		return replies, errs
+	}
+	// One bad report makes the whole transaction fail. Each is now merged in a
+	// transaction of its own, so that only the bad ones fail; merge keeps the error
+	// of each.
+	for _, i := range valid {
+		_ = merge([]int{i})
+	}
+
+	return replies, errs
+}
+
+// hostRow is a host as a merge reads and writes it.
+type hostRow struct {
+	Name   string `json:"name"`
+	BootID string `json:"boot_id"`
+	// Instance and Address are written only.
+	Instance string `json:"instance"`
+	Address  string `json:"agent_address"`
+
+	AgentVersion string `json:"agent_version"`
+	ReportSeq    int64  `json:"report_seq"`
+	Digest       string `json:"digest"`
+	Base         string `json:"base"`
+	Generation   int64  `json:"generation"`
+
+	// Attachments and Whitelist are written only.
+	Attachments []cyborg.Attachment   `json:"attachments"`
+	Whitelist   *cyborg.WhitelistFile `json:"whitelist"`
+
+	// exceed is the highest sequence number of an operation's observation that is
+	// newer than the report that is merged; 0 for none.
+	exceed int64
+}
+
+// merge records reports that have passed checkReport, in one transaction. It
+// does not record those of duplicate agents; their refusals say why.
+func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []cyborg.ReportReply, refusals []error, err error) {
+	var fresh, successors []duplicateAgent
+	err = s.db.Change(ctx, cyborg.Actor{Name: inventory.AgentRole}, uuid.Nil, func(tx pgx.Tx) error {
+		var (
+			duplicates []duplicateAgent
+			err        error
+		)
+		// The transaction may be tried several times: each try starts afresh.
+		replies, refusals = make([]cyborg.ReportReply, len(reports)), make([]error, len(reports))
+
+		duplicates, err = s.lockReported(ctx, tx, reports)
+		if err != nil {
+			return err
+		}
+
+		fresh, err = s.recordDuplicateAgents(ctx, tx, duplicates)
+		if err != nil {
+			return err
+		}
+
+		for i := range duplicates {
+			if r := &duplicates[i]; r.refused {
+				refusals[r.by] = s.refusal(r)
+			}
+		}
+
+		var (
+			part  []cyborg.Report
+			which []int
+		)
+		for i := range reports {
+			if refusals[i] == nil {
+				part, which = append(part, reports[i]), append(which, i)
+			}
+		}
+
+		if len(part) == 0 {
+			return nil
+		}
+
+		merged, err := s.mergeLocked(ctx, tx, part)
+		if records.Violates(err, inventory.UniqueName) || records.Violates(err, "deployables_name_key") {
+			return records.ErrCollision // another transaction has just recorded a host with the same name; the retry sees it
+		}
+		// Classes 22 (data exception) and 23 (constraint violation): the data is bad,
+		// and repeating the transaction would not help.
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23")) {
+			s.db.Log.ErrorContext(ctx, "reports cannot be recorded", slog.String("error", err.Error()), slog.String("detail", pg.Detail))
+			return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q cannot be recorded: %s", part[0].Host, pg.Message)
+		}
+		if err != nil {
+			return err
+		}
+
+		for n, i := range which {
+			replies[i] = merged[n]
+		}
+
+		successors, err = s.replaceSilentAgents(ctx, tx, duplicates, replies)
+		return err
+	})
+
+	if err == nil {
+		s.logDuplicateAgents(ctx, fresh)
+		s.logSuccessors(ctx, successors)
+	}
+
+	return replies, refusals, err
+}
+
+// lockReported locks the hosts of the reports, and finds the duplicate agents
+// among the agents that sent them.
+func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (duplicates []duplicateAgent, err error) {
+	names, agents := make([]string, len(reports)), make([]agentIdentity, len(reports))
+	for i := range reports {
+		r := &reports[i]
+		names[i] = r.Host
+		agents[i] = agentIdentity{host: r.Host, boot: r.BootID, instance: r.Instance, version: r.AgentVersion, address: r.Address}
+	}
+
+	batch := &pgx.Batch{}
+	batch.Queue(records.LockHostsSQL, names)
+	s.queueDuplicateAgents(batch, &duplicates, agents)
+	return duplicates, tx.SendBatch(ctx, batch).Close()
+}
+
+// mergeLocked records reports of hosts that the transaction has locked. Of each
+// host only the newest report counts.
+func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
+	names, newest := newestOf(reports)
+
+	known, err := readHostRows(ctx, tx, names)
+	if err != nil {
+		return nil, err
+	}
+
+	var touched, changed []int // indexes of the reports that say nothing new, and of those that do
+	whole := map[string]bool{} // hosts that are asked for a whole report
+	for _, name := range names {
+		i := newest[name]
+		r := reports[i]
+		host, ok := known[name]
+
+		switch {
+		case r.Base != "" && (!ok || r.Sequence > host.ReportSeq && (r.BootID != host.BootID || r.Base != host.Base)):
+			// The difference is based on a report that is not the recorded one.
+			whole[name] = true
+		case !ok || r.Sequence > host.ReportSeq && (r.Digest != host.Digest || r.BootID != host.BootID):
+			changed = append(changed, i)
+		case r.Sequence > host.ReportSeq:
+			touched = append(touched, i)
+		}
+	}
+
+	// A host that is asked for its whole report keeps its records until it comes.
+	if err := touch(ctx, tx, reports, touched); err != nil {
+		return nil, err
+	}
+
+	written, err := s.writeReports(ctx, tx, known, reports, changed)
+	if err != nil {
+		return nil, err
+	}
+
+	// What was not written is a difference that does not fit the records.
+	for _, i := range changed {
+		if _, ok := written[reports[i].Host]; !ok {
+			whole[reports[i].Host] = true
+		}
+	}
+
+	replies := make([]cyborg.ReportReply, len(reports))
+	var refused []int // indexes of the reports that were not accepted
+
+	for i, r := range reports {
+		if r.Base != "" && i == newest[r.Host] && whole[r.Host] {
+			replies[i] = cyborg.ReportReply{Generation: known[r.Host].Generation, Whole: true}
+			continue
+		}
+
+		host, ok := written[r.Host]
+		if !ok {
+			host = known[r.Host]
+		}
+
+		counts, before := &reports[newest[r.Host]], known[r.Host]
+		// A report that is repeated, because its acknowledgement was lost, is accepted
+		// again. An empty digest does not tell which report was recorded; it is taken
+		// for the same one, and the reply to the next heartbeat asks for a report.
+		repeated := counts.Sequence == before.ReportSeq && (counts.Digest == before.Digest || before.Digest == "")
+		accepted := r.Sequence == counts.Sequence && r.Digest == counts.Digest && (counts.Sequence > before.ReportSeq || repeated)
+
+		replies[i] = cyborg.ReportReply{Generation: host.Generation, Accepted: accepted, Exceed: host.exceed}
+		if !accepted {
+			replies[i].Exceed = max(before.ReportSeq, counts.Sequence)
+			refused = append(refused, i)
+		}
+	}
+
+	return replies, exceedObserved(ctx, tx, reports, replies, refused)
+}
+
+// exceedObserved raises Exceed in the replies to the refused reports to what
+// operations have observed of their hosts: the agent has to number its next
+// report above both.
+func exceedObserved(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, replies []cyborg.ReportReply, refused []int) error {
+	if len(refused) == 0 {
+		return nil
+	}
+
+	var names []string
+	for _, i := range refused {
+		names = append(names, reports[i].Host)
+	}
+
+	rows, err := tx.Query(ctx, "SELECT host, max(observed_seq) FROM devices WHERE host = ANY($1) GROUP BY host", names)
+	if err != nil {
+		return err
+	}
+
+	var (
+		host     string
+		sequence int64
+		observed = map[string]int64{}
+	)
+	if _, err = pgx.ForEachRow(rows, []any{&host, &sequence}, func() error { observed[host] = sequence; return nil }); err != nil {
+		return err
+	}
+
+	for _, i := range refused {
+		replies[i].Exceed = max(replies[i].Exceed, observed[reports[i].Host])
+	}
+
+	return nil
+}
+
+// newestOf returns the hosts of the reports, in the order of their first
+// report, and for each the index of its report with the highest sequence
+// number.
+func newestOf(reports []cyborg.Report) (names []string, newest map[string]int) {
+	newest = map[string]int{}
+	for i, r := range reports {
+		if j, ok := newest[r.Host]; !ok {
+			names = append(names, r.Host)
+			newest[r.Host] = i
+		} else if reports[j].Sequence < r.Sequence {
+			newest[r.Host] = i
+		}
+	}
+
+	return names, newest
+}
+
+// touch records reports that have the same content as the recorded ones: only
+// the number, the agent and the time are new.
+func touch(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, which []int) error {
+	if len(which) == 0 {
+		return nil
+	}
+
+	var (
+		names, versions, instances, addresses []string
+		sequences                             []int64
+	)
+
+	for _, i := range which {
+		names, versions = append(names, reports[i].Host), append(versions, reports[i].AgentVersion)
+		instances, addresses = append(instances, reports[i].Instance), append(addresses, reports[i].Address)
+		sequences = append(sequences, reports[i].Sequence)
+	}
+
+	_, err := tx.Exec(ctx, `
+		UPDATE hosts SET report_seq = r.sequence, agent_version = r.version, instance = r.instance, agent_address = r.address,
+		    last_seen = clock_timestamp()
+		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS r (name, version, sequence, instance, address)
+		WHERE hosts.name = r.name`,
+		names, versions, sequences, instances, addresses)
+
+	return err
+}
+
+// writeReports merges the contents of reports that say something new, and
+// returns the hosts as they are recorded then. A host whose report has only a
+// difference that does not fit the records is left out, and nothing of it is
+// written.
+func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]hostRow, reports []cyborg.Report, which []int) (map[string]hostRow, error) {
+	written := map[string]hostRow{}
+	if len(which) == 0 {
+		return written, nil
+	}
+
+	wanted := make([]cyborg.Report, len(which))
+	for n, i := range which {
+		wanted[n] = reports[i]
+	}
+
+	inventories, err := loadInventories(ctx, tx, s.db.Options.DeployableName, wanted)
+	if err != nil {
+		return nil, err
+	}
+
+	var (
+		diff  merge.Changes
+		rows  []hostRow
+		boots []boot
+	)
+
+	for _, i := range which {
+		r := reports[i]
+		v := inventories[r.Host]
+
+		merged, err := v.Merge(r)
+		if err != nil {
+			return nil, err
+		}
+		if !merged {
+			continue
+		}
+
+		host, ok := known[r.Host]
+		differences := diff.Collect(v)
+		// The generation stays only where this report changes nothing and the recorded
+		// digest is empty: what emptied the digest has raised the generation already.
+		if !ok || differences > 0 || host.Digest != "" {
+			host.Generation++
+		}
+
+		// A host that was adopted has no boot id before its first report: that report
+		// is no reboot.
+		if host.BootID != "" && host.BootID != r.BootID {
+			boots = append(boots, boot{r.Host, r.BootID, r.Uptime})
+		}
+
+		host.Name, host.BootID, host.AgentVersion, host.ReportSeq = r.Host, r.BootID, r.AgentVersion, r.Sequence
+		host.Instance, host.Address = r.Instance, r.Address
+
+		// The digest is left empty where the same report has to come again, and the
+		// base where a report was not recorded completely: no difference may build on
+		// it.
+		host.Digest = r.Digest
+		if v.Unsettled {
+			host.Digest = ""
+		}
+
+		host.Base = host.Digest
+		if len(v.Complaints) > 0 {
+			host.Base = ""
+		}
+
+		host.exceed = v.Exceed
+		host.Attachments = r.Content.Attachments
+		if host.Attachments == nil { // the column does not allow null
+			host.Attachments = []cyborg.Attachment{}
+		}
+
+		host.Whitelist = nil
+		if w := r.Content.Whitelist; w != nil {
+			host.Whitelist = &cyborg.WhitelistFile{SHA256: cyborg.Sanitize(w.SHA256, merge.LongestError), Foreign: cyborg.Sanitize(w.Foreign, merge.LongestError)}
+		}
+
+		written[r.Host] = host
+		rows = append(rows, host)
+	}
+
+	if err := write(ctx, tx, rows, &diff); err != nil {
+		return nil, err
+	}
+
+	if err := markLostAtBoot(ctx, tx, boots); err != nil {
+		return nil, err
+	}
+
+	return written, markNewUnconfirmed(ctx, tx, rows, diff.Handles.Inserts)
+}

@@ -1,0 +1,110 @@
+package ingest
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg/db/internal/merge"
+)
+
+// The columns of the tables as jsonb_to_recordset needs them, with their types.
+const (
+	backendColumns    = `host text, name text, driver text, options jsonb, state text, error text, services text[], reported boolean`
+	deviceColumns     = `uuid uuid, host text, backend text, driver text, identity text, type text, vendor_id text, product_id text, vendor text, model text, numa_node int, board_info jsonb, control_path_kind text, control_path_info jsonb, observed_seq bigint, presence text`
+	deployableColumns = `uuid uuid, device_uuid uuid, host text, name text, local_name text, provider_uuid uuid, accelerator text, specs jsonb, attributes jsonb, bitstream_id text, program_set text, protected text, presence text, fence_reason text, image_boot text,
+		administration text, maintain_reason text, maintain_by text, maintain_until timestamptz`
+	handleColumns = `uuid uuid, deployable_uuid uuid, host text, kind text, info jsonb, identity text, presence text`
+)
+
+// ownWhitelist is an SQL expression: the checksum of the whitelist file of the
+// host's Nova where only Cyborg has written it, else NULL. A host of which
+// nothing is known yet takes this checksum as the one that was written last.
+const ownWhitelist = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
+
+// write writes hosts and collected changes in one round trip, with at most one
+// insert and one update for each table. The rows go to the server as one JSON
+// array each.
+func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *merge.Changes) error {
+	batch := &pgx.Batch{}
+
+	queue(batch, hosts, `
+		INSERT INTO hosts (name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
+		    whitelist, whitelist_written, last_seen)
+		SELECT name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
+		    whitelist, `+ownWhitelist+`, clock_timestamp()
+		FROM jsonb_to_recordset($1) AS r (name text, boot_id text, instance text, agent_address text, agent_version text, report_seq bigint, digest text,
+		    base text, generation bigint, attachments jsonb, whitelist jsonb)
+		ORDER BY name
+		ON CONFLICT (name) DO UPDATE SET boot_id = EXCLUDED.boot_id, instance = EXCLUDED.instance,
+		    agent_address = EXCLUDED.agent_address, agent_version = EXCLUDED.agent_version,
+		    report_seq = EXCLUDED.report_seq, digest = EXCLUDED.digest, base = EXCLUDED.base, generation = EXCLUDED.generation,
+		    attachments = EXCLUDED.attachments, whitelist = EXCLUDED.whitelist,
+		    whitelist_written = coalesce(hosts.whitelist_written, EXCLUDED.whitelist_written), last_seen = EXCLUDED.last_seen`)
+
+	queue(batch, c.Backends.Inserts, `
+		INSERT INTO backends (host, name, driver, options, state, error, services)
+		SELECT host, name, driver, options, state, error, services FROM jsonb_to_recordset($1) AS r (`+backendColumns+`)`)
+	queue(batch, c.Backends.Updates, `
+		UPDATE backends b SET driver = r.driver, options = r.options, state = r.state, error = r.error, services = r.services,
+		    reported = r.reported
+		FROM jsonb_to_recordset($1) AS r (`+backendColumns+`) WHERE b.host = ANY($2) AND b.host = r.host AND b.name = r.name`,
+		keys(c.Backends.Updates, func(r merge.BackendRow) string { return r.Host }))
+
+	queue(batch, c.Devices.Inserts, `
+		INSERT INTO devices (uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node,
+		    board_info, control_path_kind, control_path_info, observed_seq)
+		SELECT uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node,
+		    board_info, control_path_kind, control_path_info, observed_seq
+		FROM jsonb_to_recordset($1) AS r (`+deviceColumns+`)`)
+	queue(batch, c.Devices.Updates, `
+		UPDATE devices d SET backend = r.backend, driver = r.driver, identity = r.identity, type = r.type, vendor_id = r.vendor_id,
+		    product_id = r.product_id, vendor = r.vendor, model = r.model, numa_node = r.numa_node, board_info = r.board_info,
+		    control_path_kind = r.control_path_kind, control_path_info = r.control_path_info, observed_seq = r.observed_seq,
+		    presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
+		FROM jsonb_to_recordset($1) AS r (`+deviceColumns+`) WHERE d.uuid = ANY($2) AND d.uuid = r.uuid`,
+		keys(c.Devices.Updates, func(r merge.DeviceRow) uuid.UUID { return r.UUID }))
+
+	queue(batch, c.Deployables.Inserts, `
+		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes,
+		    bitstream_id, program_set, protected, administration, maintain_reason, maintain_by, maintain_until)
+		SELECT uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes,
+		    bitstream_id, program_set, protected, administration, maintain_reason, maintain_by, maintain_until
+		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`)`)
+	queue(batch, c.Deployables.Updates, `
+		UPDATE deployables d SET device_uuid = r.device_uuid, local_name = r.local_name, specs = r.specs, attributes = r.attributes,
+		    bitstream_id = r.bitstream_id, program_set = r.program_set, protected = r.protected, fence_reason = r.fence_reason,
+		    image_boot = coalesce(r.image_boot, d.image_boot), presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
+		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`) WHERE d.uuid = ANY($2) AND d.uuid = r.uuid`,
+		keys(c.Deployables.Updates, func(r merge.DeployableRow) uuid.UUID { return r.UUID }))
+
+	queue(batch, c.Handles.Inserts, `
+		INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity)
+		SELECT uuid, deployable_uuid, host, kind, info, identity FROM jsonb_to_recordset($1) AS r (`+handleColumns+`)`)
+	queue(batch, c.Handles.Updates, `
+		UPDATE attach_handles h SET deployable_uuid = r.deployable_uuid, info = r.info, presence = r.presence,
+		    missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(h.missing_since, now()) END
+		FROM jsonb_to_recordset($1) AS r (`+handleColumns+`) WHERE h.uuid = ANY($2) AND h.uuid = r.uuid`,
+		keys(c.Handles.Updates, func(r merge.HandleRow) uuid.UUID { return r.UUID }))
+
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// queue queues a statement that takes the rows as one JSON array, unless there
+// are no rows.
+func queue[T any](batch *pgx.Batch, rows []T, sql string, more ...any) {
+	if len(rows) > 0 {
+		batch.Queue(sql, append([]any{rows}, more...)...)
+	}
+}
+
+// keys returns the keys of the rows. The statements get them as an array
+// besides the JSON, because the planner cannot see how few rows the JSON has.
+func keys[T any, K any](rows []T, key func(T) K) []K {
+	out := make([]K, len(rows))
+	for i, row := range rows {
+		out[i] = key(row)
+	}
+	return out
+}

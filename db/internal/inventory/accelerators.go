@@ -1,0 +1,355 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// AcceleratorFilter chooses accelerators; empty fields choose all. Fields are
+// ANDed, values of one field ORed.
+type AcceleratorFilter struct {
+	UUIDs       []uuid.UUID
+	UUIDRange   *records.UUIDRange
+	Names       []string
+	Hosts       []string
+	Drivers     []string
+	Backends    []string
+	DeviceTypes []cyborg.DeviceType
+	Statuses    []cyborg.Status
+	Devices     []uuid.UUID
+	Holder      *cyborg.Holder
+}
+
+// selectAccelerators reads accelerators with everything that belongs to them in
+// one statement.
+//
+// The handles are aggregated in a lateral subquery below the joins, so that a
+// page costs its own rows and not the whole table. They come as an array of
+// records: JSON costs more on both sides. The order of the columns is that of
+// acceleratorRows.scan and of handleRecord.ScanIndex.
+const selectAccelerators = `
+	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.lifecycle,
+	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
+	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
+	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
+	       d.specs_version, d.nova_spec, CASE WHEN d.image_lost_at IS NOT NULL THEN d.image END,
+	       coalesce(d.image_bitstream, ''), d.image_lost_at, d.created_at, d.updated_at
+	FROM deployables d
+	JOIN devices v ON v.uuid = d.device_uuid
+	LEFT JOIN claims c ON c.deployable_uuid = d.uuid
+	LEFT JOIN operations o ON o.id = c.operation_id
+	CROSS JOIN LATERAL (
+		SELECT count(holder_kind) AS held,
+		       count(*) FILTER (WHERE holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present') AS free,
+		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, unconfirmed_kind, unconfirmed_id,
+		               EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
+		           ORDER BY id) AS handles
+		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`
+
+// Maintained is an SQL condition: the deployable d is in maintenance now. A
+// maintenance whose time is over has ended, even where Reconcile has not
+// recorded that yet.
+const Maintained = "(d.administration = 'maintaining' AND (d.maintain_until > clock_timestamp()) IS NOT FALSE)"
+
+// Accelerator is a public accelerator together with what guards and agents need
+// to know about it.
+type Accelerator struct {
+	cyborg.Accelerator
+	device    string               // the identity of its device on the host
+	ErrorKind cyborg.OperationKind // the kind of the operation that left it in error
+	MovedBy   uuid.UUID            // the operation that put it into its lifecycle state; zero where none did
+}
+
+// acceleratorRows scans the rows of one read of selectAccelerators. Its fields
+// are scan targets that the rows share: they reuse memory, and values that were
+// decoded for an earlier row.
+type acceleratorRows struct {
+	specs      records.Parsed[cyborg.Specs]
+	set        records.Parsed[cyborg.SpecsPatch]
+	attributes records.Parsed[[]cyborg.Attribute]
+	nova       records.Parsed[*cyborg.NovaSpec]
+	image      records.Parsed[cyborg.Image]
+	handles    []handleRecord
+	infos      map[string]map[string]string // decoded infos of handles, by their JSON text
+}
+
+// scan reads one row into an accelerator.
+func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
+	var (
+		a           Accelerator
+		maintenance cyborg.Maintenance
+		fence       cyborg.Fence
+		claim       cyborg.Claim
+		lost        cyborg.LostImage
+	)
+
+	r.handles = r.handles[:0]
+	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
+		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
+		(*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
+		&maintenance.Reason, &maintenance.By,
+		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
+		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
+		&a.SpecVersion, &r.nova, &r.image, &lost.BitstreamID, (*zeronull.Timestamptz)(&lost.FoundAt), &a.CreatedAt, &a.UpdatedAt)
+	if err != nil {
+		return a, err
+	}
+
+	a.Attributes, a.Nova = r.attributes.Value, r.nova.Value
+
+	// What an operator set takes precedence over what the driver reports.
+	if a.Specs, err = r.specs.Value.With(r.set.Value); err != nil {
+		return a, fmt.Errorf("the specs set for accelerator %s: %w", a.UUID, err)
+	}
+
+	// The parts below are pointers in the public type: nil means that there is
+	// none.
+	if a.Admin == cyborg.AdministrationMaintaining {
+		a.Maintenance = &maintenance
+	}
+	lost.Image = r.image.Value
+	if !lost.FoundAt.IsZero() {
+		a.LostImage = &lost
+	}
+	if fence.Reason != "" {
+		a.Fence = &fence
+	}
+	if claim.Operation != uuid.Nil {
+		a.Claim = &claim
+	}
+
+	a.Handles = make([]cyborg.AttachHandle, len(r.handles))
+	for i := range r.handles {
+		a.Handles[i] = r.handles[i].handle()
+	}
+
+	return a, nil
+}
+
+// handleRecords receives the array of handles of one row; pgx calls it as a
+// pgtype.ArraySetter.
+type handleRecords acceleratorRows
+
+// SetDimensions makes room for the handles of a row; NULL means that there are
+// none.
+func (r *handleRecords) SetDimensions(dimensions []pgtype.ArrayDimension) error {
+	n := 0
+	if len(dimensions) > 0 {
+		n = int(dimensions[0].Length)
+	}
+
+	r.handles = slices.Grow(r.handles[:0], n)[:n]
+	if r.infos == nil {
+		r.infos = map[string]map[string]string{}
+	}
+
+	// The records of an earlier row are overwritten as a whole, so that nothing of
+	// it is left in this one.
+	for i := range r.handles {
+		r.handles[i] = handleRecord{info: records.Parsed[map[string]string]{Known: r.infos}}
+	}
+
+	return nil
+}
+
+// ScanIndex returns the scan target of the i-th handle.
+func (r *handleRecords) ScanIndex(i int) any { return &r.handles[i] }
+
+// ScanIndexType returns the type of a handle, for pgx to plan the scan.
+func (r *handleRecords) ScanIndexType() any { return new(handleRecord) }
+
+// handleRecord receives one handle, field by field in the order of
+// selectAccelerators.
+type handleRecord struct {
+	cyborg.AttachHandle
+
+	holder      cyborg.Holder
+	unconfirmed cyborg.Holder
+	lost        bool // an accelerator request lost it when its host booted
+	info        records.Parsed[map[string]string]
+}
+
+// ScanNull refuses a NULL in the place of a handle.
+func (h *handleRecord) ScanNull() error { return errors.New("a handle is NULL") }
+
+// ScanIndex returns the scan target of the i-th field.
+func (h *handleRecord) ScanIndex(i int) any {
+	switch i {
+	// The handle itself.
+	case 0:
+		return &h.ID
+	case 1:
+		return &h.UUID
+	case 2:
+		return (*string)(&h.Kind)
+	case 3:
+		return &h.info
+	case 4:
+		return &h.Identity
+	case 5:
+		return (*string)(&h.Presence)
+
+	// Who holds it, and since when.
+	case 6:
+		return (*zeronull.Text)(&h.holder.Kind)
+	case 7:
+		return (*zeronull.Text)(&h.holder.ID)
+	case 8:
+		return (*zeronull.UUID)(&h.Operation)
+	case 9:
+		return (*zeronull.Timestamptz)(&h.AttachedAt)
+
+	// Whose it may still be on the host.
+	case 10:
+		return (*zeronull.Text)(&h.unconfirmed.Kind)
+	case 11:
+		return (*zeronull.Text)(&h.unconfirmed.ID)
+
+	default:
+		return &h.lost
+	}
+}
+
+// handle returns the public form of the handle.
+func (h *handleRecord) handle() cyborg.AttachHandle {
+	if h.holder.Kind != "" {
+		h.Holder = &cyborg.Holder{Kind: h.holder.Kind, ID: h.holder.ID}
+	}
+	if h.unconfirmed.Kind != "" {
+		h.Unconfirmed = &cyborg.Holder{Kind: h.unconfirmed.Kind, ID: h.unconfirmed.ID}
+	}
+	if h.lost {
+		h.Health = cyborg.HealthLostAtBoot
+	}
+
+	h.Info = h.info.Value
+	return h.AttachHandle
+}
+
+// ReadAccelerators runs selectAccelerators with the rest of the statement after
+// it.
+func ReadAccelerators(ctx context.Context, q records.Querier, rest string, values ...any) ([]Accelerator, error) {
+	rows, err := q.Query(ctx, selectAccelerators+rest, values...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, new(acceleratorRows).scan)
+}
+
+// Accelerators lists accelerators in the order in which they were found.
+func (s *Store) Accelerators(ctx context.Context, filter AcceleratorFilter, page records.Page) ([]cyborg.Accelerator, error) {
+	c := filter.clause()
+	if page.Marker != "" {
+		var id int64
+		if err := page.Place(ctx, s.db.Pool, "SELECT id FROM deployables WHERE uuid = $1::uuid", &id); err != nil {
+			return nil, s.db.Failure(ctx, err)
+		}
+		c.And("d.id > ?", id)
+	}
+
+	found, err := ReadAccelerators(ctx, s.db.Pool, c.String()+" ORDER BY d.id"+page.LimitSQL(), c.Values...)
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+
+	return Public(found), nil
+}
+
+// Public drops what only the store needs to know.
+func Public(in []Accelerator) []cyborg.Accelerator {
+	out := make([]cyborg.Accelerator, len(in))
+	for i := range in {
+		out[i] = in[i].Accelerator
+	}
+	return out
+}
+
+// Accelerator reads one accelerator. The error is of kind ErrNotFound where
+// there is none.
+func (s *Store) Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error) {
+	found, err := ReadAccelerators(ctx, s.db.Pool, " WHERE d.uuid = $1", id)
+	if err != nil {
+		return cyborg.Accelerator{}, s.db.Failure(ctx, err)
+	}
+	if len(found) == 0 {
+		return cyborg.Accelerator{}, NoAccelerator(id)
+	}
+
+	return found[0].Accelerator, nil
+}
+
+// clause returns the conditions of the filter for selectAccelerators.
+func (f *AcceleratorFilter) clause() *records.Clause {
+	c := &records.Clause{}
+	records.AndAny(c, "d.uuid", f.UUIDs)
+	records.AndAmong(c, "d.uuid", f.UUIDRange)
+	records.AndAny(c, "d.accelerator", f.Names)
+	records.AndAny(c, "d.host", f.Hosts)
+	records.AndAny(c, "v.driver", f.Drivers)
+	records.AndAny(c, "v.backend", f.Backends)
+	records.AndAny(c, "v.type", records.Texts(f.DeviceTypes))
+	records.AndAny(c, "d.device_uuid", f.Devices)
+
+	if f.Holder != nil {
+		c.And("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind = ? AND holder_id = ?)",
+			string(f.Holder.Kind), f.Holder.ID)
+	}
+
+	if len(f.Statuses) > 0 {
+		// The status is computed. statusNeeds adds a condition that these statuses
+		// imply, by which the planner finds the few accelerators of a rare status.
+		c.And(statusSQL()+" = ANY(?)", records.Texts(f.Statuses))
+		c.And(statusNeeds(f.Statuses))
+	}
+
+	return c
+}
+
+// AcceleratorName has the names of an accelerator: its UUID and its name in the
+// records, and the name that its driver uses on its host.
+type AcceleratorName struct {
+	UUID                  uuid.UUID
+	Name, Host, LocalName string
+}
+
+// AcceleratorNames returns the names of all accelerators of these hosts.
+func (s *Store) AcceleratorNames(ctx context.Context, hosts []string) ([]AcceleratorName, error) {
+	rows, err := s.db.Pool.Query(ctx, "SELECT uuid, accelerator, host, local_name FROM deployables WHERE host = ANY($1)", hosts)
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceleratorName])
+	return found, s.db.Failure(ctx, err)
+}
+
+// Unprovisioned lists the accelerators that were found and never taken into
+// service, on hosts that are not silent, the oldest first. Where
+// inventory.admission is auto, a Provision is admitted for each.
+func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
+		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+Maintained+`
+		  AND d.fence_reason IS NULL AND d.protected = '' AND h.last_seen >= clock_timestamp() - $2::interval
+		  AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
+		ORDER BY d.id LIMIT $1`, records.Limit(limit), s.db.Options.SilentAfter)
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+
+	found, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	return found, s.db.Failure(ctx, err)
+}
+
+// UniqueName is the constraint that accelerators have different names.
+const UniqueName = "deployables_accelerator_key"

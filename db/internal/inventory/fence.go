@@ -1,0 +1,20 @@
+package inventory
+
+import "github.com/cyborg-project/cyborg/db/internal/merge"
+
+// FenceUnconfirmed is the reason of the fence around an accelerator with an
+// unconfirmed handle. The fence belongs to the operation that used force, if
+// one did.
+const FenceUnconfirmed = "its host may still have it attached, and has not settled that yet"
+
+// RemainingFence is an SQL expression: the reason for which the deployable d
+// stays fenced once the fence of a Program, or of a Bind that loaded an image,
+// is lifted, or NULL. While an image was being loaded, a host may have come
+// back with an attachment, or a device may have gone missing under its holder.
+const RemainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND unconfirmed_kind IS NOT NULL) THEN '" +
+	FenceUnconfirmed + "' WHEN " + GoneUnderHolder + " THEN '" + merge.FenceVanished + "' END"
+
+// GoneUnderHolder is an SQL condition: somebody holds a missing handle of the
+// deployable d.
+const GoneUnderHolder = `EXISTS (
+	SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND holder_kind IS NOT NULL AND presence = 'missing')`

@@ -1,0 +1,238 @@
+package inventory
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/merge"
+)
+
+// Claimed returns the refusal of work on an accelerator that another operation
+// has claimed.
+func Claimed(name string, claim cyborg.Claim) error {
+	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on accelerator %q", claim.Operation, claim.Kind, name).
+		WithOperation(claim.Operation).
+		WithHint("Wait until it has ended, or cancel it.")
+}
+
+// Unclaimed refuses an accelerator that another operation than the given one
+// works on.
+func (a *Accelerator) Unclaimed(operation uuid.UUID) error {
+	if a.Claim != nil && a.Claim.Operation != operation {
+		return Claimed(a.Name, *a.Claim)
+	}
+	return nil
+}
+
+// Present refuses an accelerator that its host does not show any more.
+func (a *Accelerator) Present() error {
+	if a.Presence == cyborg.PresenceMissing {
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is missing: host %s has not shown it since %s",
+			a.Name, a.Host, a.MissingAt.Format(time.RFC3339)).
+			WithHint("Look at the device; it is present again with the next report that shows it.")
+	}
+	return nil
+}
+
+// Unprotected refuses an accelerator that the host itself depends on.
+func (a *Accelerator) Unprotected() error {
+	if a.Protected != "" {
+		return cyborg.Errorf(cyborg.ErrProtected, "accelerator %q must not be touched: %s", a.Name, a.Protected)
+	}
+	return nil
+}
+
+// Enabled refuses an accelerator that is in maintenance.
+func (a *Accelerator) Enabled() error {
+	if a.Admin != cyborg.AdministrationMaintaining {
+		return nil
+	}
+
+	until := ""
+	if !a.Maintenance.Until.IsZero() {
+		until = " until " + a.Maintenance.Until.Format(time.RFC3339)
+	}
+
+	return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is in maintenance%s: %s", a.Name, until, a.Maintenance.Reason).
+		WithHint("Enable it first.")
+}
+
+// Unfenced refuses an accelerator that is fenced.
+func (a *Accelerator) Unfenced() error {
+	if a.Fence == nil {
+		return nil
+	}
+
+	return a.fenced(a.Fence.Reason)
+}
+
+// fenced returns the refusal of new work on a fenced accelerator. The reason is
+// a parameter because a handle may be unconfirmed while the fence itself is a
+// Program's.
+func (a *Accelerator) fenced(reason string) error {
+	out := cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is fenced: %s", a.Name, reason)
+	if a.Fence != nil && a.Fence.Operation != uuid.Nil {
+		out = out.WithOperation(a.Fence.Operation)
+	}
+
+	switch reason {
+	case FenceUnconfirmed:
+		return out.WithHint("Reconcile asks host %s as soon as it is heard. A host that is gone for ever can be forgotten.", a.Host)
+	case merge.FenceVanished:
+		return out.WithHint("Put the device back, or detach it from who has it.")
+	}
+
+	return out.WithHint("Program it again, with an image that works.")
+}
+
+// Ready refuses an accelerator that is not in service.
+func (a *Accelerator) Ready() error {
+	switch a.Lifecycle {
+	case cyborg.LifecycleReady:
+		return nil
+	case cyborg.LifecycleError:
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is in error: %s", a.Name, a.Reason).
+			WithOperation(a.MovedBy).WithHint("%s", a.remedy())
+	default:
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s, not ready", a.Name, a.Lifecycle).
+			WithOperation(a.MovedBy).WithHint("Make it ready first.")
+	}
+}
+
+// remedy says what an operator can do about an accelerator in error, depending
+// on the kind of operation that left it so; docs/data.md describes the cases,
+// and remedy in workflows tells them when the operation ends.
+func (a *Accelerator) remedy() string {
+	switch a.ErrorKind.Doubt() {
+	case cyborg.DoubtHandle:
+		return "Its host settles it when it answers; else detach it by force."
+	case cyborg.DoubtImage:
+		return "Program it with an image that works, or make it ready again."
+	default:
+		return "Make it ready again once the reason is gone."
+	}
+}
+
+// Unheld refuses an accelerator that somebody holds, or that Nova uses by its
+// whitelist. The refusal of a held one names the operation that took its first
+// held handle.
+func (a *Accelerator) Unheld() error { return a.UnheldExcept(uuid.Nil) }
+
+// UnheldExcept refuses as unheld does, except that handles which the given
+// operation took are no obstacle.
+func (a *Accelerator) UnheldExcept(operation uuid.UUID) error {
+	if err := a.NotWhitelisted(); err != nil {
+		return err
+	}
+
+	for _, h := range a.Handles {
+		if h.Holder != nil && (operation == uuid.Nil || h.Operation != operation) {
+			return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is attached to %s", a.Name, nameHolders(a.Holders())).
+				WithOperation(h.Operation).WithHint("Detach it first.")
+		}
+	}
+
+	return nil
+}
+
+// NotHeldBy refuses a second handle of one accelerator for the same holder.
+func (a *Accelerator) NotHeldBy(holder cyborg.Holder) error {
+	for _, h := range a.Handles {
+		if h.Holder != nil && *h.Holder == holder {
+			return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is attached to %s %s already", a.Name, holder.Kind, holder.ID).
+				WithOperation(h.Operation)
+		}
+	}
+	return nil
+}
+
+// nameHolders lists holders for a message.
+func nameHolders(holders []cyborg.Holder) string {
+	names := make([]string, len(holders))
+	for i, h := range holders {
+		names[i] = fmt.Sprintf("%s %s", h.Kind, h.ID)
+	}
+	return strings.Join(names, ", ")
+}
+
+// FirstError returns the first error that is not nil, or nil.
+func FirstError(refusals ...error) error {
+	for _, err := range refusals {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MoveToFront moves the accelerator with this id to the front of targets, in
+// place, and keeps the order of the others.
+func MoveToFront(targets []Accelerator, id uuid.UUID) []Accelerator {
+	slices.SortStableFunc(targets, func(a, b Accelerator) int {
+		switch {
+		case a.UUID == id:
+			return -1
+		case b.UUID == id:
+			return 1
+		}
+
+		return 0
+	})
+
+	return targets
+}
+
+// UUIDs lists the UUIDs of accelerators.
+func UUIDs(targets []Accelerator) []uuid.UUID {
+	out := make([]uuid.UUID, len(targets))
+	for i := range targets {
+		out[i] = targets[i].UUID
+	}
+	return out
+}
+
+// Confirmed refuses an accelerator with an unconfirmed handle, whatever reason
+// its fence gives.
+func (a *Accelerator) Confirmed() error {
+	for _, h := range a.Handles {
+		if h.Unconfirmed != nil {
+			return a.fenced(FenceUnconfirmed)
+		}
+	}
+	return nil
+}
+
+// NotWhitelisted refuses an accelerator that Nova gives out.
+func (a *Accelerator) NotWhitelisted() error {
+	if a.Nova == nil {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is in the whitelist of Nova on host %s", a.Name, a.Host).
+		WithHint("Take it out first, with cyborg host whitelist, and restart nova-compute.")
+}
+
+// Target returns the accelerator in the form that agents get it in.
+func (a *Accelerator) Target() cyborg.Target {
+	return cyborg.Target{
+		Accelerator: a.UUID, Backend: a.Backend, Device: a.device, Deployable: a.LocalName, BitstreamID: a.BitstreamID,
+		ProgramSet: a.ProgramSet,
+	}
+}
+
+// Doubtful are the kinds of operations that leave a handle in doubt when they
+// cannot be undone.
+func Doubtful() []string {
+	var out []string
+	for _, kind := range cyborg.OperationKinds() {
+		if kind.Doubt() == cyborg.DoubtHandle {
+			out = append(out, string(kind))
+		}
+	}
+
+	return out
+}

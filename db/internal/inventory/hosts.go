@@ -1,0 +1,202 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// selectHosts reads hosts, with their backends and their refused agents as
+// JSON. $1 is the time after which a host counts as silent, by the database's
+// clock.
+const selectHosts = `
+	SELECT h.name, h.boot_id, h.instance, h.agent_address, h.agent_version, h.generation, h.registered_at, nullif(h.last_seen, 'epoch'),
+	       h.last_seen < clock_timestamp() - $1::interval, extract(epoch FROM h.clock_offset)::float8,
+	       (SELECT count(*) FROM devices WHERE host = h.name AND presence = 'present'),
+	       (SELECT coalesce(json_agg(json_build_object('host', host, 'name', name, 'driver', driver, 'options', options,
+	           'state', state, 'error', error, 'services', services) ORDER BY name), '[]') FROM backends WHERE host = h.name),
+	       (SELECT json_agg(json_build_object('instance', instance, 'boot_id', boot_id, 'agent_address', address,
+	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM duplicate_agents
+	        WHERE host = h.name AND last_seen >= clock_timestamp() - $1::interval)
+	FROM hosts h`
+
+// readHosts runs selectHosts with the rest of the statement after it. Its
+// values begin at $2.
+func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cyborg.Host, error) {
+	rows, err := s.db.Pool.Query(ctx, selectHosts+rest, append([]any{s.db.Options.SilentAfter}, values...)...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h cyborg.Host, err error) {
+		err = row.Scan(&h.Name, &h.BootID, &h.Instance, &h.Address, &h.AgentVersion, &h.Generation, &h.RegisteredAt, (*zeronull.Timestamptz)(&h.LastSeen),
+			&h.Silent, &h.ClockOffset, &h.Devices, &h.Backends, &h.DuplicateAgents)
+		return h, err
+	})
+}
+
+// Hosts lists hosts by name.
+func (s *Store) Hosts(ctx context.Context, page records.Page) ([]cyborg.Host, error) {
+	// The clause counts its values from $2, because $1 belongs to selectHosts.
+	c := records.Clause{Values: []any{s.db.Options.SilentAfter}}
+
+	if page.Marker != "" {
+		var name string
+		if err := page.Place(ctx, s.db.Pool, "SELECT name FROM hosts WHERE name = $1", &name); err != nil {
+			return nil, s.db.Failure(ctx, err)
+		}
+		c.And("h.name > ?", name)
+	}
+
+	found, err := s.readHosts(ctx, c.String()+" ORDER BY h.name"+page.LimitSQL(), c.Values[1:]...)
+	return found, s.db.Failure(ctx, err)
+}
+
+// Host reads one host. The error is of kind ErrNotFound where there is none.
+func (s *Store) Host(ctx context.Context, name string) (cyborg.Host, error) {
+	found, err := s.readHosts(ctx, " WHERE h.name = $2", name)
+	if err != nil {
+		return cyborg.Host{}, s.db.Failure(ctx, err)
+	}
+	if len(found) == 0 {
+		return cyborg.Host{}, records.NoHost(name)
+	}
+
+	return found[0], nil
+}
+
+// selectBackends reads backends.
+const selectBackends = "SELECT host, name, driver, options, state, error, services FROM backends"
+
+// readBackends runs selectBackends with the rest of the statement after it.
+func (s *Store) readBackends(ctx context.Context, rest string, values ...any) ([]cyborg.Backend, error) {
+	rows, err := s.db.Pool.Query(ctx, selectBackends+rest, values...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanBackend)
+}
+
+// scanBackend reads one row of selectBackends.
+func scanBackend(row pgx.CollectableRow) (b cyborg.Backend, err error) {
+	err = row.Scan(&b.Host, &b.Name, &b.Driver, &b.Options, &b.State, &b.Error, &b.Services)
+	return b, err
+}
+
+// Backends lists the backends of a host by name. The error is of kind
+// ErrNotFound where there is no such host.
+func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, error) {
+	found, err := s.readBackends(ctx, " WHERE host = $1 ORDER BY name", host)
+
+	// Only an empty list leaves it open whether there is such a host.
+	if err == nil && len(found) == 0 {
+		_, err = s.Host(ctx, host)
+	}
+	return found, s.db.Failure(ctx, err)
+}
+
+// BackendsOf lists the backends of these hosts, or of all hosts where none is
+// named, by host and name. The page's marker is the Key of the last backend of
+// the page before, which need not exist any more. The error is of kind
+// ErrNotFound where one of the hosts does not exist.
+func (s *Store) BackendsOf(ctx context.Context, hosts []string, page records.Page) ([]cyborg.Backend, error) {
+	var c records.Clause
+	records.AndAny(&c, "host", hosts)
+
+	if page.Marker != "" {
+		host, name, ok := strings.Cut(page.Marker, "/")
+		if !ok {
+			return nil, records.BadMarker(page.Marker)
+		}
+		c.And("(host, name) > (?, ?)", host, name)
+	}
+
+	// The check and the list go to the database in one round trip.
+	batch := &pgx.Batch{}
+	if len(hosts) > 0 {
+		batch.Queue(`
+			SELECT w.name FROM unnest($1::text[]) AS w (name)
+			WHERE NOT EXISTS (SELECT FROM hosts h WHERE h.name = w.name) LIMIT 1`, hosts).
+			QueryRow(func(row pgx.Row) error {
+				var missing string
+				switch err := row.Scan(&missing); {
+				case errors.Is(err, pgx.ErrNoRows):
+					return nil
+				case err != nil:
+					return err
+				}
+				return records.NoHost(missing)
+			})
+	}
+
+	var found []cyborg.Backend
+	batch.Queue(selectBackends+c.String()+" ORDER BY host, name"+page.LimitSQL(), c.Values...).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, scanBackend)
+		return err
+	})
+
+	return found, s.db.Failure(ctx, s.db.Pool.Send(ctx, batch))
+}
+
+// SilentHosts lists the hosts that are silent, the longest silent first.
+func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, error) {
+	found, err := s.readHosts(ctx, " WHERE h.last_seen < clock_timestamp() - $1::interval ORDER BY h.last_seen, h.name LIMIT $2", records.Limit(limit))
+	return found, s.db.Failure(ctx, err)
+}
+
+// SilentSince returns when a silent host was last heard, or the zero time for a
+// host that is not silent.
+func SilentSince(ctx context.Context, q records.Querier, silentAfter time.Duration, host string) (time.Time, error) {
+	var (
+		seen   time.Time
+		silent bool
+	)
+
+	err := q.QueryRow(ctx, "SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1",
+		host, silentAfter).Scan(&seen, &silent)
+	if err != nil || !silent {
+		return time.Time{}, err
+	}
+
+	return seen, nil
+}
+
+// LastSeen says when an agent was last heard, and whether it could take more
+// work.
+type LastSeen struct {
+	At time.Time // time of its last message; zero where there was none
+	// Busy is set where the agent is not silent and had no free slot for another
+	// step when it was last heard.
+	Busy bool
+}
+
+// LastSeen returns when a host's agent was last heard. The error is of kind
+// ErrNotFound where there is no such host.
+func (s *Store) LastSeen(ctx context.Context, host string) (LastSeen, error) {
+	var h LastSeen
+	err := s.db.Pool.QueryRow(ctx, `
+		SELECT nullif(last_seen, 'epoch'), busy AND last_seen >= clock_timestamp() - $2::interval FROM hosts WHERE name = $1`,
+		host, s.db.Options.SilentAfter).Scan((*zeronull.Timestamptz)(&h.At), &h.Busy)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return h, records.NoHost(host)
+	}
+
+	return h, s.db.Failure(ctx, err)
+}
+
+// LastOfHosts counts off hosts by name, beginning after the given name, and
+// returns the name of the last one; "" where there are fewer hosts.
+func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (string, error) {
+	var name string
+	err := s.db.Pool.QueryRow(ctx, "SELECT name FROM hosts WHERE name > $1 ORDER BY name LIMIT 1 OFFSET $2", after, hosts-1).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return name, s.db.Failure(ctx, err)
+}

@@ -1,0 +1,76 @@
+package inventory
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// statusSQL is Accelerator.Status in SQL, over the tables of
+// selectAccelerators. The first condition that applies decides, so both must
+// keep the same order.
+func statusSQL() string {
+	var text strings.Builder
+	when := func(condition string, status cyborg.Status) {
+		fmt.Fprintf(&text, " WHEN %s THEN '%s'", condition, status)
+	}
+
+	when(records.Equals("d.presence", cyborg.PresenceMissing), cyborg.StatusMissing)
+	when(records.Equals("d.lifecycle", cyborg.LifecycleError), cyborg.StatusError)
+	for _, kind := range cyborg.OperationKinds() {
+		when(records.Equals("o.kind", kind), kind.Status())
+	}
+
+	when(records.Equals("d.lifecycle", cyborg.LifecycleInstalling), cyborg.StatusInstalling)
+	when("d.fence_reason IS NOT NULL", cyborg.StatusFenced)
+	when(Maintained, cyborg.StatusMaintaining)
+	when(records.Equals("d.lifecycle", cyborg.LifecycleInactive), cyborg.StatusInactive)
+	when("h.held > 0 AND h.free = 0", cyborg.StatusAttached)
+
+	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
+}
+
+// statusNeeds is an SQL condition that every accelerator with one of the
+// statuses meets. It does not change the result of a query that also compares
+// statusSQL, but it lets the planner find the few accelerators of a rare status
+// by an index.
+func statusNeeds(statuses []cyborg.Status) string {
+	var needs []string
+	need := func(condition string) {
+		if !slices.Contains(needs, condition) {
+			needs = append(needs, condition)
+		}
+	}
+
+	for _, status := range statuses {
+		switch status {
+		case cyborg.StatusMissing:
+			need(records.Equals("d.presence", cyborg.PresenceMissing))
+		case cyborg.StatusError:
+			need(records.Equals("d.lifecycle", cyborg.LifecycleError))
+		case cyborg.StatusProgramming, cyborg.StatusAttaching, cyborg.StatusDetaching, cyborg.StatusConfiguring,
+			cyborg.StatusRetiring:
+			need("c.operation_id IS NOT NULL")
+		case cyborg.StatusInstalling:
+			need("c.operation_id IS NOT NULL")
+			need(records.Equals("d.lifecycle", cyborg.LifecycleInstalling))
+		case cyborg.StatusFenced:
+			need("d.fence_reason IS NOT NULL")
+		case cyborg.StatusMaintaining:
+			need(records.Equals("d.administration", cyborg.AdministrationMaintaining))
+		case cyborg.StatusInactive:
+			need(records.Equals("d.lifecycle", cyborg.LifecycleInactive))
+		case cyborg.StatusAttached:
+			need("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL)")
+		case cyborg.StatusReady:
+			need(records.Equals("d.lifecycle", cyborg.LifecycleReady))
+		default:
+			need("false")
+		}
+	}
+
+	return "(" + strings.Join(needs, " OR ") + ")"
+}

@@ -1,0 +1,125 @@
+package merge
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// deployable merges one deployable of device d and remembers its handles for
+// finish, which needs to know all deployables first.
+func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.DeployableReport, sequence int64) error {
+	p, ok := v.Deployables[r.Name]
+	switch {
+	case !cyborg.IsName(r.Name):
+		v.complain(backend, "a deployable without name, or with %.80q for one, of device %s is left out", r.Name, d.row.Identity)
+		return nil
+	case !ok:
+		p = v.newDeployable(backend, r.Name)
+		if p == nil {
+			return nil
+		}
+
+		p.row.administrationRow = v.administration(d.row.UUID)
+		v.Deployables[r.Name] = p
+	// An operation observed the deployable's present device after this report.
+	case p.row.DeviceUUID != d.row.UUID && v.observedSince(p.row.DeviceUUID, sequence):
+		v.Unsettled = true
+		return nil
+	}
+
+	specs, err := DocumentOf(r.Specs, "{}")
+	if err != nil {
+		return err
+	}
+
+	attributes, err := DocumentOf(r.Attributes, "[]")
+	if err != nil {
+		return err
+	}
+
+	row := &p.row
+	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.PresencePresent
+	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, r.Protected
+	row.ProgramSet = r.ProgramSet
+	if row.ProgramSet == "" { // by default one image changes the whole device
+		row.ProgramSet = d.row.Identity
+	}
+
+	// The deployable was seen in this boot. By that the database's trigger
+	// deployables_image tells an image that was lost at a boot from one that
+	// somebody has replaced.
+	if row.ImageBoot != nil {
+		row.ImageBoot = &v.Boot
+	}
+
+	v.merged[row.UUID] = true
+	for _, h := range r.Handles {
+		v.wanted = append(v.wanted, wantedHandle{backend: backend, deployable: p, report: h})
+	}
+
+	return nil
+}
+
+// newDeployable returns a deployable that was never seen before, with its name.
+// It returns nil where a deployable of another host has that name.
+func (v *Inventory) newDeployable(backend, local string) *Tracked[DeployableRow] {
+	name := v.name(v.host, local)
+	if other, taken := v.taken.Deployables[name]; taken {
+		v.complain(backend, "deployable %q is left out: its name %q belongs to one of host %s", local, name, other)
+		return nil
+	}
+
+	v.taken.Deployables[name] = v.host
+	row := DeployableRow{
+		UUID: uuid.New(), Host: v.host, Name: name, LocalName: local, ProviderUUID: cyborg.ProviderUUID(name), Accelerator: name,
+	}
+
+	// The accelerator is named like the deployable, unless an operator has given
+	// that name to another accelerator.
+	if v.taken.Accelerators[name] {
+		row.Accelerator = name + "~" + row.UUID.String()[:8]
+	}
+
+	v.taken.Accelerators[row.Accelerator] = true
+	return &Tracked[DeployableRow]{row: row}
+}
+
+// mergedName reports whether this report has already shown a deployable of that
+// name, on this device or another one.
+func (v *Inventory) mergedName(local string) bool {
+	p, ok := v.Deployables[local]
+	return ok && p.row.Presence == cyborg.PresencePresent && v.merged[p.row.UUID]
+}
+
+// administration returns how a new deployable of a device is administered: in
+// maintenance where all other deployables of the device are, because an
+// operator then took the whole device out of use, and enabled otherwise. With
+// several in maintenance it copies the reason and the end from the first by
+// name.
+func (v *Inventory) administration(device uuid.UUID) administrationRow {
+	enabled := administrationRow{Administration: cyborg.AdministrationEnabled}
+	var first *DeployableRow
+
+	for _, p := range v.Deployables {
+		switch {
+		case p.row.DeviceUUID != device:
+		case p.row.Administration != cyborg.AdministrationMaintaining:
+			return enabled
+		case first == nil || p.row.Name < first.Name:
+			first = &p.row
+		}
+	}
+
+	if first == nil {
+		return enabled
+	}
+
+	return first.administrationRow
+}
+
+// deployableMissing marks a deployable that is no longer shown as missing.
+func (v *Inventory) deployableMissing(p *Tracked[DeployableRow]) {
+	p.row.Presence = cyborg.PresenceMissing
+	v.merged[p.row.UUID] = true
+}

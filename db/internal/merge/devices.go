@@ -1,0 +1,116 @@
+package merge
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// device merges one device with its deployables. It leaves the device as it is
+// where an operation observed something newer, and where the device would move
+// to another backend while it is in use.
+func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequence int64) error {
+	if !cyborg.IsName(r.Identity) {
+		v.complain(backend, "a device without identity, or with %.80q for one, (%.80s %.80s) is left out", r.Identity, r.Vendor, r.Model)
+		return nil
+	}
+
+	d, ok := v.Devices[r.Identity]
+	switch {
+	case !ok:
+		d = &Tracked[DeviceRow]{row: DeviceRow{UUID: uuid.New(), Host: v.host, Identity: r.Identity}}
+		v.Devices[r.Identity] = d
+	case d.row.ObservedSeq > sequence:
+		v.Unsettled, v.Exceed = true, max(v.Exceed, d.row.ObservedSeq)
+		return nil
+	case d.row.Backend != backend && d.row.Backend != AdoptedBackend && v.busy(d.row.UUID):
+		v.Unsettled = true
+		v.complain(backend, "device %s stays with backend %s as long as it is in use", r.Identity, d.row.Backend)
+		return nil
+	}
+
+	// From here on the device is recorded as it was reported.
+	board, err := DocumentOf(r.BoardInfo, "{}")
+	if err != nil {
+		return err
+	}
+
+	path, err := DocumentOf(r.ControlPath.Info, "{}")
+	if err != nil {
+		return err
+	}
+
+	row := &d.row
+	row.Backend, row.Driver, row.Type, row.Presence = backend, driver, r.Type, cyborg.PresencePresent
+	row.VendorID, row.ProductID, row.Vendor, row.Model, row.NUMANode = r.VendorID, r.ProductID, r.Vendor, r.Model, r.NUMANode
+	row.BoardInfo, row.ControlPathKind, row.ControlPathInfo = board, r.ControlPath.Kind, path
+
+	shown := map[string]bool{} // deployables, by the driver's name
+	for _, part := range r.Deployables {
+		if v.mergedName(part.Name) || shown[part.Name] {
+			v.complain(backend, "deployable %q of device %s is shown twice; only the first one counts", part.Name, r.Identity)
+			continue
+		}
+
+		shown[part.Name] = true
+		if err := v.deployable(backend, d, part, sequence); err != nil {
+			return err
+		}
+	}
+
+	// The device was reported completely: whatever it does not show is missing.
+	for name, p := range v.Deployables {
+		if p.row.DeviceUUID == row.UUID && !shown[name] {
+			v.deployableMissing(p)
+		}
+	}
+
+	return nil
+}
+
+// busy reports whether a deployable of the device is held or claimed.
+func (v *Inventory) busy(device uuid.UUID) bool {
+	for _, p := range v.Deployables {
+		if p.row.DeviceUUID == device && (p.row.Claimed || v.held(p.row.UUID)) {
+			return true
+		}
+	}
+	return false
+}
+
+// held reports whether a handle of the deployable has a holder.
+func (v *Inventory) held(deployable uuid.UUID) bool {
+	for _, h := range v.Handles {
+		if h.row.DeployableUUID == deployable && h.row.Holder != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// observedSince reports whether an operation observed the device later than at
+// that sequence number.
+func (v *Inventory) observedSince(device uuid.UUID, sequence int64) bool {
+	for _, d := range v.Devices {
+		if d.row.UUID == device {
+			return d.row.ObservedSeq > sequence
+		}
+	}
+	return false
+}
+
+// deviceMissing marks a device that is no longer shown, and its deployables, as
+// missing, unless an operation observed the device later.
+func (v *Inventory) deviceMissing(d *Tracked[DeviceRow], sequence int64) {
+	if d.row.ObservedSeq > sequence {
+		v.Unsettled = true
+		return
+	}
+
+	d.row.Presence = cyborg.PresenceMissing
+	for _, p := range v.Deployables {
+		if p.row.DeviceUUID == d.row.UUID {
+			v.deployableMissing(p)
+		}
+	}
+}

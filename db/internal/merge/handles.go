@@ -1,0 +1,112 @@
+package merge
+
+import (
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// HandleKey identifies a handle on its host.
+type HandleKey struct {
+	Kind     cyborg.HandleKind
+	Identity string
+}
+
+// wantedHandle is a handle that the report shows, with the deployable that
+// shows it.
+type wantedHandle struct {
+	backend    string
+	deployable *Tracked[DeployableRow]
+	report     cyborg.HandleReport
+}
+
+// finish merges the handles that were collected, once all deployables of the
+// report are known, and then sets or lifts the fences that follow from them.
+//
+// Handles that their recorded deployable no longer shows become missing before
+// the reported ones are merged: only then may a handle move to another
+// deployable.
+func (v *Inventory) finish() error {
+	shown := map[HandleKey]bool{}
+	owner := map[HandleKey]uuid.UUID{} // the first deployable that shows the handle
+	for _, w := range v.wanted {
+		key := HandleKey{w.report.Kind, w.report.Identity}
+		if _, twice := owner[key]; !twice {
+			owner[key] = w.deployable.row.UUID
+		}
+	}
+
+	for key, h := range v.Handles {
+		if v.merged[h.row.DeployableUUID] && owner[key] != h.row.DeployableUUID {
+			h.row.Presence = cyborg.PresenceMissing
+		}
+	}
+
+	for _, w := range v.wanted {
+		if err := v.handle(w, shown); err != nil {
+			return err
+		}
+	}
+
+	v.fences()
+	return nil
+}
+
+// handle merges one reported handle. It leaves the handle with its recorded
+// deployable where somebody holds it, or where that deployable still shows it.
+func (v *Inventory) handle(w wantedHandle, shown map[HandleKey]bool) error {
+	key := HandleKey{w.report.Kind, w.report.Identity}
+	deployable := &w.deployable.row
+
+	if !cyborg.IsName(string(key.Kind)) || !cyborg.IsName(key.Identity) {
+		v.complain(w.backend, "a handle without kind or identity, or with %.80q and %.80q for them, of %q is left out",
+			key.Kind, key.Identity, deployable.LocalName)
+		return nil
+	}
+
+	if shown[key] {
+		v.complain(w.backend, "handle %s %s is shown twice; only the first one counts", key.Kind, key.Identity)
+		return nil
+	}
+
+	shown[key] = true
+
+	h, ok := v.Handles[key]
+	switch {
+	case !ok:
+		h = &Tracked[HandleRow]{row: HandleRow{UUID: uuid.New(), Host: v.host, Kind: key.Kind, Identity: key.Identity}}
+		v.Handles[key] = h
+	case h.row.DeployableUUID == deployable.UUID: // it stays where it is
+	case h.row.Holder != "" || h.row.Presence == cyborg.PresencePresent:
+		v.Unsettled = true
+		v.complain(w.backend, "handle %s %s of %q is left out: it belongs to %q%s", key.Kind, key.Identity, deployable.LocalName,
+			v.localName(h.row.DeployableUUID), holding(h.row.Holder))
+		return nil
+	}
+
+	info, err := DocumentOf(w.report.Info, "{}")
+	if err != nil {
+		return err
+	}
+
+	h.row.DeployableUUID, h.row.Info, h.row.Presence = deployable.UUID, info, cyborg.PresencePresent
+	return nil
+}
+
+// holding names the holder in a complaint, if there is one.
+func holding(holder string) string {
+	if holder == "" {
+		return ""
+	}
+	return ", held by " + holder
+}
+
+// localName returns the driver's name of a deployable.
+func (v *Inventory) localName(deployable uuid.UUID) string {
+	for name, p := range v.Deployables {
+		if p.row.UUID == deployable {
+			return name
+		}
+	}
+	return deployable.String()
+}

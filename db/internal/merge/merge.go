@@ -1,0 +1,251 @@
+package merge
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Inventory is what is recorded of one host while a report or an observation is
+// merged into it. It lives in memory: ingest.loadInventories reads it, a merge
+// changes it, and Changes.Collect finds what has to be written.
+//
+// A merge never deletes anything. What a host no longer shows becomes missing,
+// and only Forget deletes it, or ForgetHost together with its host.
+type Inventory struct {
+	host        string
+	Boot        string // boot id of the host
+	Backends    map[string]*Tracked[BackendRow]
+	Devices     map[string]*Tracked[DeviceRow]     // by identity
+	Deployables map[string]*Tracked[DeployableRow] // by the driver's name
+	Handles     map[HandleKey]*Tracked[HandleRow]
+
+	// name makes the name of a new deployable. taken is shared by all hosts that
+	// are merged in one transaction, so that no two of them take the same name.
+	name  func(host, local string) string
+	taken *Names
+
+	// Unsettled is set where something that was reported could not be recorded as
+	// it is, but may be later. The host is then asked for its report again.
+	Unsettled bool
+
+	// Exceed is the highest sequence number of the operations' observations that
+	// are newer than what is merged; 0 for none.
+	Exceed int64
+
+	// Observed are the identities of the devices that operations observed since the
+	// newest report. It is filled only where the inventory is loaded in part.
+	Observed []string
+
+	merged     map[uuid.UUID]bool  // deployables that the report shows, or shows to be missing
+	wanted     []wantedHandle      // handles that the report shows, for finish
+	Complaints map[string][]string // what could not be recorded, by backend
+}
+
+// Names are the names that are in use on any host.
+type Names struct {
+	Deployables  map[string]string // name of a deployable → its host
+	Accelerators map[string]bool
+}
+
+// NewInventory returns the empty inventory of a host.
+func NewInventory(host string, name func(host, local string) string, taken *Names) *Inventory {
+	return &Inventory{
+		host: host, name: name, taken: taken,
+		Backends: map[string]*Tracked[BackendRow]{}, Devices: map[string]*Tracked[DeviceRow]{},
+		Deployables: map[string]*Tracked[DeployableRow]{}, Handles: map[HandleKey]*Tracked[HandleRow]{},
+		merged: map[uuid.UUID]bool{}, Complaints: map[string][]string{},
+	}
+}
+
+// Merge merges a report. It returns false where the report tells only a
+// difference and that difference does not fit the records; the inventory is
+// then half changed and must be thrown away.
+func (v *Inventory) Merge(r cyborg.Report) (merged bool, err error) {
+	if r.Base == "" {
+		return true, v.report(r)
+	}
+	return v.difference(r)
+}
+
+// difference merges the devices that changed since the report that r is based
+// on, and leaves all others as they are. It returns false wherever the
+// difference alone does not determine the result, so that the host is asked for
+// its whole report.
+func (v *Inventory) difference(r cyborg.Report) (merged bool, err error) {
+	mentioned := map[string]bool{} // devices, by identity
+	for _, identity := range r.Gone {
+		mentioned[identity] = true
+	}
+
+	for _, b := range r.Content.Backends {
+		known, ok := v.Backends[b.Name]
+		if !ok || known.row.Driver != b.Driver || known.row.State != cyborg.BackendOK {
+			return false, nil
+		}
+
+		for _, d := range b.Devices {
+			if mentioned[d.Identity] {
+				return false, nil
+			}
+
+			mentioned[d.Identity] = true
+		}
+	}
+
+	if v.movesFromUnmentioned(r, mentioned) {
+		return false, nil
+	}
+
+	// An operation changed these devices after the report that r is based on.
+	for _, identity := range v.Observed {
+		if !mentioned[identity] {
+			return false, nil
+		}
+	}
+
+	for _, b := range r.Content.Backends {
+		for _, d := range b.Devices {
+			if err := v.device(b.Name, b.Driver, d, r.Sequence); err != nil {
+				return false, err
+			}
+		}
+	}
+
+	for _, identity := range r.Gone {
+		if d, ok := v.Devices[identity]; ok {
+			v.deviceMissing(d, r.Sequence)
+		}
+	}
+
+	if err := v.finish(); err != nil {
+		return false, err
+	}
+
+	// The agent learns of a complaint only from a whole report, in which it sees
+	// the state of its backends.
+	return !v.Unsettled && len(v.Complaints) == 0, nil
+}
+
+// movesFromUnmentioned reports whether the difference shows a deployable on
+// another device than the recorded one without mentioning the recorded device,
+// which may still show the deployable as well.
+func (v *Inventory) movesFromUnmentioned(r cyborg.Report, mentioned map[string]bool) bool {
+	unmentioned := map[uuid.UUID]bool{}
+	for identity, d := range v.Devices {
+		unmentioned[d.row.UUID] = !mentioned[identity]
+	}
+
+	for _, b := range r.Content.Backends {
+		for _, d := range b.Devices {
+			for _, part := range d.Deployables {
+				p, ok := v.Deployables[part.Name]
+				if ok && p.row.Presence == cyborg.PresencePresent && unmentioned[p.row.DeviceUUID] {
+					return true
+				}
+			}
+		}
+	}
+
+	return false
+}
+
+// report merges a whole report: everything that the backends of the host see.
+func (v *Inventory) report(r cyborg.Report) error {
+	if err := v.matchAdopted(r); err != nil {
+		return err
+	}
+
+	shown := map[string]bool{} // devices, by identity
+	for _, b := range r.Content.Backends {
+		if err := v.backend(b); err != nil {
+			return err
+		}
+
+		if b.State != cyborg.BackendOK {
+			continue
+		}
+
+		for _, d := range b.Devices {
+			if shown[d.Identity] {
+				v.complain(b.Name, "device %s is shown twice; only the first one counts", d.Identity)
+				continue
+			}
+
+			shown[d.Identity] = true
+			if err := v.device(b.Name, b.Driver, d, r.Sequence); err != nil {
+				return err
+			}
+		}
+	}
+
+	v.disableAbsent(r)
+	for identity, d := range v.Devices {
+		// A backend that failed does not know which devices are there.
+		if !shown[identity] && v.Backends[d.row.Backend].row.State != cyborg.BackendFailed {
+			v.deviceMissing(d, r.Sequence)
+		}
+	}
+
+	if err := v.finish(); err != nil {
+		return err
+	}
+
+	for name, texts := range v.Complaints {
+		b := v.Backends[name]
+		if b.row.Error != "" {
+			texts = append([]string{b.row.Error}, texts...)
+		}
+
+		b.row.Error = Abridge(texts)
+	}
+
+	return nil
+}
+
+// The error of a backend shows what could not be recorded. It is kept short
+// enough to read in a table; the lengths are in characters.
+const (
+	longestComplaint = 300  // one complaint
+	LongestError     = 1000 // all of them, joined
+)
+
+// Abridge joins texts into one that is short enough to read: it shows the first
+// ten and says how many more there are.
+func Abridge(texts []string) string {
+	const most = 10
+	if len(texts) > most {
+		texts = append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
+	}
+
+	return cyborg.Sanitize(strings.Join(texts, "; "), LongestError)
+}
+
+// Observation merges what an agent observed of one device after it had changed
+// it, with the sequence number of that observation.
+func (v *Inventory) Observation(o cyborg.Observation) error {
+	b, ok := v.Backends[o.Backend]
+	if !ok { // the first report with this backend also shows the device
+		return nil
+	}
+
+	if err := v.device(o.Backend, b.row.Driver, o.Device, o.Sequence); err != nil {
+		return err
+	}
+
+	if d := v.Devices[o.Device.Identity]; d != nil {
+		d.row.ObservedSeq = max(d.row.ObservedSeq, o.Sequence)
+	}
+
+	return v.finish()
+}
+
+// complain notes that a part of what a backend reported is not recorded. The
+// complaints are shown as the error of the backend.
+func (v *Inventory) complain(backend, format string, args ...any) {
+	v.Complaints[backend] = append(v.Complaints[backend], cyborg.Sanitize(fmt.Sprintf(format, args...), longestComplaint))
+}

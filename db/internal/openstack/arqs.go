@@ -1,0 +1,215 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// ARQFilter chooses accelerator requests; empty fields choose all. Fields are
+// ANDed, values of one field ORed.
+type ARQFilter struct {
+	UUIDs     []uuid.UUID
+	Instances []uuid.UUID
+	Projects  []string
+	Hosts     []string
+	Profiles  []string // names
+	States    []cyborg.ARQState
+}
+
+// selectARQs reads accelerator requests with their handle, which counts only
+// while they are bound. The last column is the physical network of the handle's
+// accelerator, an attribute that Nova needs for a NIC.
+const selectARQs = `
+	SELECT a.id, a.uuid, a.state, a.reason, coalesce(a.project, ''), a.profile_name, a.group_index, a.profile_group,
+	       coalesce(a.host, ''), a.provider_uuid, a.instance_uuid, coalesce(a.service, ''), a.operation_id, a.claimed_by,
+	       a.created_at, a.updated_at, a.lost_at, h.uuid, coalesce(h.kind, ''), h.info, coalesce(h.identity, ''), coalesce(h.presence, ''), h.attached_at,
+	       coalesce((SELECT e ->> 'value' FROM jsonb_array_elements(d.attributes || d.attributes_set) AS e WHERE e ->> 'key' = 'physical_network' LIMIT 1), '')
+	FROM arqs a
+	LEFT JOIN attach_handles h ON h.uuid = a.handle_uuid AND a.state = 'Bound'
+	LEFT JOIN deployables d ON d.uuid = h.deployable_uuid`
+
+// scanARQ reads one row of selectARQs.
+func scanARQ(row pgx.CollectableRow) (a cyborg.ARQ, err error) {
+	var (
+		h       cyborg.AttachHandle
+		network string
+	)
+	err = row.Scan(&a.ID, &a.UUID, &a.State, &a.Reason, &a.Project, &a.Profile, &a.GroupIndex, &a.Group, &a.Host,
+		(*zeronull.UUID)(&a.ProviderUUID), (*zeronull.UUID)(&a.Instance), &a.Service, (*zeronull.UUID)(&a.Operation),
+		(*zeronull.UUID)(&a.Claim), &a.CreatedAt, (*zeronull.Timestamptz)(&a.UpdatedAt), (*zeronull.Timestamptz)(&a.LostAt),
+		(*zeronull.UUID)(&h.UUID), &h.Kind, &h.Info, &h.Identity, &h.Presence, (*zeronull.Timestamptz)(&h.AttachedAt), &network)
+	if !a.LostAt.IsZero() {
+		a.Health = cyborg.HealthLostAtBoot
+	}
+	if err != nil || h.UUID == uuid.Nil {
+		return a, err
+	}
+
+	// The driver's own value in the handle takes precedence over the attribute.
+	if _, ok := h.Info["physical_network"]; network != "" && !ok {
+		h.Info["physical_network"] = network
+	}
+
+	// A bound request and its handle have one holder, which is read only once.
+	holder := a.Holder()
+	h.Holder, h.Operation, h.Health = &holder, a.Operation, a.Health
+	a.Handle = &h
+	return a, nil
+}
+
+// readARQs runs selectARQs with the rest of the statement after it.
+func readARQs(ctx context.Context, q records.Querier, rest string, values ...any) ([]cyborg.ARQ, error) {
+	rows, err := q.Query(ctx, selectARQs+rest, values...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanARQ)
+}
+
+// sortedARQs lists the keys by which accelerator requests can be sorted.
+func sortedARQs() records.Sorted {
+	return records.Sorted{Table: "arqs a", ID: "a.id", UUID: "a.uuid", Keys: map[string]string{
+		"created_at": "a.created_at", "state": "a.state", "hostname": "coalesce(a.host, '')", "uuid": "a.uuid",
+		"device_profile_name": "a.profile_name", "project_id": "coalesce(a.project, '')",
+	}}
+}
+
+// ARQs lists accelerator requests, in the order in which they were created
+// unless the listing asks for another.
+func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing records.Listing) ([]cyborg.ARQ, error) {
+	var c records.Clause
+	records.AndAny(&c, "a.uuid", filter.UUIDs)
+	records.AndAny(&c, "a.instance_uuid", filter.Instances)
+	records.AndAny(&c, "a.project", filter.Projects)
+	records.AndAny(&c, "a.host", filter.Hosts)
+	records.AndAny(&c, "a.profile_name", filter.Profiles)
+	records.AndAny(&c, "a.state", records.Texts(filter.States))
+
+	order, err := listing.Order(ctx, s.db.Pool, &c, sortedARQs())
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+
+	found, err := readARQs(ctx, s.db.Pool, c.String()+order, c.Values...)
+	return found, s.db.Failure(ctx, err)
+}
+
+// ARQ reads one accelerator request. The error is of kind ErrNotFound where
+// there is none.
+func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {
+	found, err := readARQs(ctx, s.db.Pool, " WHERE a.uuid = $1", id)
+	if err != nil {
+		return cyborg.ARQ{}, s.db.Failure(ctx, err)
+	}
+	if len(found) == 0 {
+		return cyborg.ARQ{}, NoARQ(id)
+	}
+
+	return found[0], nil
+}
+
+// NoARQ is the error for an accelerator request that does not exist.
+func NoARQ(id uuid.UUID) error {
+	return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator request %s", id)
+}
+
+// maxARQs is how many requests one device profile may ask for.
+const maxARQs = 1000
+
+// CreateARQs creates the accelerator requests that a device profile asks for,
+// all of them in one transaction. They belong to the actor's project, and each
+// keeps its own copy of its group of the profile. The error is of kind
+// ErrNotFound where there is no such profile, and of kind ErrInvalid where it
+// asks for an impossible number.
+func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error) {
+	var created []cyborg.ARQ
+	err := s.db.ChangeByKey(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		var (
+			id     uuid.UUID
+			groups []map[string]string
+		)
+
+		// FOR KEY SHARE keeps the profile from being deleted until its requests exist.
+		err := tx.QueryRow(ctx, "SELECT uuid, groups FROM device_profiles WHERE name = $1 FOR KEY SHARE", profile).Scan(&id, &groups)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return cyborg.Errorf(cyborg.ErrNotFound, "there is no device profile %q", profile)
+		}
+		if err != nil {
+			return err
+		}
+
+		// One index of a group for each request.
+		indexes := []int32{}
+		for i, group := range groups {
+			count, err := requestsOf(group)
+			if err == nil && count > maxARQs-len(indexes) {
+				err = cyborg.Errorf(cyborg.ErrInvalid, "device profile %q asks for more than %d accelerators", profile, maxARQs)
+			}
+			if err != nil {
+				return err
+			}
+
+			for range count {
+				indexes = append(indexes, int32(i))
+			}
+		}
+
+		// The order of the groups is the order of the ids, by which requests are
+		// listed. The columns are those of selectARQs; a new request has no handle.
+		rows, err := tx.Query(ctx, `
+			WITH made AS (
+				INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
+				SELECT $1, p.uuid, p.name, index, p.groups -> index
+				FROM device_profiles p, unnest($3::int[]) WITH ORDINALITY AS g (index, position)
+				WHERE p.uuid = $2 ORDER BY position
+				RETURNING *)
+			SELECT a.id, a.uuid, a.state, a.reason, a.project, a.profile_name, a.group_index, a.profile_group, '', a.provider_uuid,
+			       a.instance_uuid, '', a.operation_id, a.claimed_by, a.created_at, a.updated_at, a.lost_at, a.handle_uuid, '', NULL::jsonb, '', '',
+			       NULL::timestamptz, ''
+			FROM made a ORDER BY a.id`, actor.Project, id, indexes)
+		if err != nil {
+			return err
+		}
+
+		created, err = pgx.CollectRows(rows, scanARQ)
+		return err
+	})
+	return created, err
+}
+
+// requestsOf returns how many requests a group becomes: the sum of its
+// resources. A Xilinx FPGA counts twice, because the card has a function for
+// its management besides the user's. A result above maxARQs means "too many".
+func requestsOf(group map[string]string) (int, error) {
+	count := 0
+	for key, value := range group {
+		if !strings.HasPrefix(key, "resources") {
+			continue
+		}
+
+		amount, err := strconv.Atoi(strings.TrimSpace(value))
+		if err != nil || amount < 0 {
+			return 0, cyborg.Errorf(cyborg.ErrInvalid, "the profile's group has %s=%q, which is no amount", key, value)
+		}
+
+		if key == "resources:FPGA" && group["trait:CUSTOM_FPGA_XILINX"] == "required" && amount <= maxARQs {
+			amount *= 2
+		}
+
+		count += min(amount, maxARQs+1) // min keeps the sum from overflowing
+		if count > maxARQs {
+			return maxARQs + 1, nil
+		}
+	}
+
+	return count, nil
+}

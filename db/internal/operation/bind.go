@@ -1,0 +1,578 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/openstack"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// bind is the operation that gives accelerator requests (ARQs) their attach
+// handles, all of them or none.
+//
+// The handles get their holder at admission, so that nobody else can take them
+// and nobody can program or retire their accelerators. An accelerator is
+// claimed only where an image has to be loaded into it first; binds that load
+// nothing therefore do not wait for each other, however many there are on one
+// accelerator.
+//
+// A bind that admission finds to be impossible is recorded as an operation that
+// has failed, with its requests in state BindFailed: whoever looks them up
+// later must find the reason.
+type bind struct{ request cyborg.BindRequest }
+
+// ErrOtherARQs is wrapped by the error that refuses a bind because its instance
+// already has other accelerator requests. Its text is a part of that message.
+var ErrOtherARQs = errors.New("accelerator requests")
+
+// assignment assigns a free handle to an accelerator request, with the resource
+// provider that the handle's accelerator has in Placement.
+type assignment struct{ arq, provider, handle uuid.UUID }
+
+func newBind(r cyborg.BindRequest, _ records.Options) operationHandler { return bind{r} }
+
+// sharesHost is the SQL condition on a row of operations that is true for a
+// bind for an instance that loads no image. While such an operation runs,
+// others may give out further handles on the same host; see lock_arqs.go.
+const sharesHost = `kind = 'bind' AND NOT before ? 'loads' AND input #>> '{holder,kind}' = 'instance'`
+
+// validate refuses a request that is incomplete or contradicts itself.
+func (b bind) validate() error {
+	r := b.request
+	switch {
+	case r.Host == "":
+		return cyborg.Errorf(cyborg.ErrInvalid, "a bind needs the name of a host")
+	case r.Holder.Kind != cyborg.HolderInstance && r.Holder.Kind != cyborg.HolderService || r.Holder.ID == "":
+		return cyborg.Errorf(cyborg.ErrInvalid, "accelerator requests are bound to an instance or a service, not to %s %q", r.Holder.Kind, r.Holder.ID)
+	case len(r.ARQs) == 0:
+		return cyborg.Errorf(cyborg.ErrInvalid, "a bind needs an accelerator request")
+	}
+
+	if r.Holder.Kind == cyborg.HolderInstance {
+		if _, err := uuid.Parse(r.Holder.ID); err != nil {
+			return cyborg.Errorf(cyborg.ErrInvalid, "instance %q is no UUID", r.Holder.ID)
+		}
+	}
+
+	return nil
+}
+
+// arqs lists the UUIDs of the accelerator requests in the order of the request.
+func (b bind) arqs() []uuid.UUID {
+	out := make([]uuid.UUID, len(b.request.ARQs))
+	for i, a := range b.request.ARQs {
+		out[i] = a.UUID
+	}
+
+	return out
+}
+
+// providers lists the resource providers that the accelerator requests ask for.
+func (b bind) providers() []uuid.UUID {
+	out := make([]uuid.UUID, len(b.request.ARQs))
+	for i, a := range b.request.ARQs {
+		out[i] = a.Provider
+	}
+
+	return out
+}
+
+// choose locks everything that the bind is about, and then assigns a free
+// handle to each request.
+func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
+	if err := b.validate(); err != nil {
+		return choice{}, err
+	}
+
+	var (
+		found []cyborg.ARQ
+		other uuid.UUID
+		uses  []inventory.Accelerator
+		keys  = []string{openstack.HolderKey(b.request.Holder)}
+		lock  = openstack.Locks{}
+		batch = &pgx.Batch{}
+	)
+
+	for _, a := range b.request.ARQs {
+		keys = append(keys, openstack.ARQKey(a.UUID), openstack.ProviderKey(a.Provider))
+	}
+
+	// The host is locked in shared mode for an instance whose profiles ask for no
+	// image: such a bind only needs to be alone on its accelerators. A bind that
+	// may load an image disturbs neighbours and locks the host exclusively.
+	lock.Queue(batch, `
+		SELECT unnest($1::text[]), false
+		UNION ALL SELECT $2, $3 AND NOT EXISTS (SELECT FROM arqs WHERE uuid = ANY($4) AND profile_group ?| $5)`,
+		keys, b.request.Host, b.request.Holder.Kind == cyborg.HolderInstance, b.arqs(), []string{bitstreamProperty, functionProperty})
+
+	openstack.QueueLockARQs(batch, &found, " WHERE a.uuid = ANY($1)", b.arqs())
+
+	// Nova binds all requests of an instance at once. Another request of it means
+	// that the instance has been bound already.
+	if b.request.Holder.Kind == cyborg.HolderInstance {
+		batch.Queue("SELECT uuid FROM arqs WHERE instance_uuid = $1 AND uuid <> ALL($2) LIMIT 1", b.request.Holder.ID, b.arqs()).
+			QueryRow(func(row pgx.Row) error {
+				if err := row.Scan(&other); !errors.Is(err, pgx.ErrNoRows) {
+					return err
+				}
+				return nil
+			})
+	}
+
+	inventory.QueueLockAccelerators(batch, &uses, "d.provider_uuid = ANY($1)", b.providers())
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return choice{}, err
+	}
+
+	out := choice{
+		host: b.request.Host, arqs: b.arqs(), uses: uses,
+		notificationPending: b.request.Holder.Kind == cyborg.HolderInstance,
+	}
+
+	byUUID := map[uuid.UUID]*cyborg.ARQ{}
+	for i := range found {
+		byUUID[found[i].UUID] = &found[i]
+	}
+
+	out.nothing = b.alreadyBound(byUUID)
+	if out.nothing {
+		return out, nil
+	}
+
+	if err := b.checkBindable(byUUID, other); err != nil {
+		return out, err
+	}
+
+	if err := b.checkProviders(uses); err != nil {
+		return out, err
+	}
+
+	out, err := b.takeHandles(ctx, tx, out, byUUID)
+	if len(out.before.Loads) > 0 && !lock.Has(b.request.Host, false) {
+		// The lock's mode was decided before the requests existed. They appeared while
+		// this transaction waited, and they ask for an image.
+		return out, records.ErrCollision
+	}
+
+	return out, err
+}
+
+// alreadyBound reports whether every request is already bound as it is asked
+// for, which means that the same bind was sent again.
+func (b bind) alreadyBound(arqs map[uuid.UUID]*cyborg.ARQ) bool {
+	for _, want := range b.request.ARQs {
+		a, ok := arqs[want.UUID]
+		if !ok || a.State != cyborg.ARQBound || a.Holder() != b.request.Holder || a.Host != b.request.Host || a.ProviderUUID != want.Provider {
+			return false
+		}
+	}
+	return true
+}
+
+// checkBindable refuses accelerator requests that cannot be bound in their
+// present state. Such a refusal leaves no failed operation behind. other is a
+// further request of the same instance, or zero.
+func (b bind) checkBindable(arqs map[uuid.UUID]*cyborg.ARQ, other uuid.UUID) error {
+	sources := cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBindStarted)
+	seen := map[uuid.UUID]bool{}
+
+	for _, want := range b.request.ARQs {
+		a, ok := arqs[want.UUID]
+		switch {
+		case !ok:
+			return openstack.NoARQ(want.UUID)
+		case seen[want.UUID]:
+			return cyborg.Errorf(cyborg.ErrInvalid, "accelerator request %s is named twice", want.UUID)
+		case a.Claim != uuid.Nil:
+			return openstack.ClaimedARQ(a)
+		case !slices.Contains(sources, a.State):
+			return cyborg.Errorf(cyborg.ErrChanged, "accelerator request %s is %s and cannot be bound", a.UUID, a.State).
+				WithOperation(a.Operation).WithHint("Unbind it first, or make a new one.")
+		}
+
+		seen[want.UUID] = true
+	}
+
+	if other != uuid.Nil {
+		return cyborg.Errorf(cyborg.ErrInvalid, "Instance %s already has %w. Cannot bind additional ARQs.", b.request.Holder.ID, ErrOtherARQs).
+			WithHint("Bind all requests of an instance together; it has %s.", other)
+	}
+
+	return nil
+}
+
+// checkProviders refuses resource providers that are unknown or belong to
+// another host.
+func (b bind) checkProviders(uses []inventory.Accelerator) error {
+	for _, want := range b.request.ARQs {
+		i := slices.IndexFunc(uses, func(a inventory.Accelerator) bool { return a.ProviderUUID == want.Provider })
+		switch {
+		case i < 0:
+			return cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator with resource provider %s", want.Provider)
+		case uses[i].Host != b.request.Host:
+			return cyborg.Errorf(cyborg.ErrInvalid, "resource provider %s is on host %q, not on %q", want.Provider, uses[i].Host, b.request.Host)
+		}
+	}
+
+	return nil
+}
+
+// takeHandles chooses a free handle for each request, and finds the images that
+// must be loaded first. Where another operation works on an accelerator, the
+// caller may try again later; any other obstacle makes the bind fail.
+func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[uuid.UUID]*cyborg.ARQ) (choice, error) {
+	used := map[uuid.UUID]bool{}
+	loads, wishes := map[uuid.UUID]cyborg.ImageLoad{}, map[uuid.UUID]string{}
+
+	for _, want := range b.request.ARQs {
+		i := slices.IndexFunc(out.uses, func(a inventory.Accelerator) bool { return a.ProviderUUID == want.Provider })
+		a := &out.uses[i]
+
+		if err := a.Unclaimed(uuid.Nil); err != nil {
+			return b.waitOrFail(out, err)
+		}
+		if err := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled(), a.Unfenced()); err != nil {
+			return out.failedWith(err), nil
+		}
+
+		// Several requests may ask for one accelerator, so handles that this bind has
+		// taken for an earlier request are not free either.
+		free := slices.IndexFunc(a.Handles, func(h cyborg.AttachHandle) bool {
+			return h.Free() && !used[h.UUID]
+		})
+		if free < 0 {
+			return b.noFreeHandle(ctx, tx, out, a)
+		}
+
+		used[a.Handles[free].UUID] = true
+		out.assignments = append(out.assignments, assignment{arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID})
+
+		// An image is loaded once for each accelerator, whatever the number of
+		// requests.
+		load, wish, err := loadOf(a, arqs[want.UUID].Group)
+		if err != nil {
+			return out.failedWith(err), nil
+		}
+
+		if wish == "" { // any image that is loaded will do
+			continue
+		}
+
+		if other, ok := wishes[a.UUID]; ok && other != wish {
+			return out.failedWith(cyborg.Errorf(cyborg.ErrInvalid, "accelerator %q cannot have two images at once", a.Name)), nil
+		}
+
+		wishes[a.UUID], loads[a.UUID] = wish, load
+	}
+
+	// The loads are in the order of the accelerators, the same for every try.
+	for _, a := range out.uses {
+		if load := loads[a.UUID]; load != (cyborg.ImageLoad{}) {
+			out.before.Loads = append(out.before.Loads, load)
+		}
+	}
+
+	if len(out.before.Loads) == 0 {
+		return out, nil
+	}
+
+	return b.claimDisturbed(ctx, tx, out, wishes)
+}
+
+// noFreeHandle decides what follows where accelerator a has no free handle
+// although Placement has allocated one. If an operation is about to free a
+// handle, the bind may wait for that operation; else it fails.
+func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *inventory.Accelerator) (choice, error) {
+	// A request with a claim that is not being bound is being unbound or deleted,
+	// so its handle may soon be free.
+	var freeing uuid.UUID
+	err := tx.QueryRow(ctx, `
+		SELECT a.claimed_by FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid
+		WHERE h.deployable_uuid = $1 AND a.claimed_by IS NOT NULL AND a.state <> 'BindStarted' ORDER BY a.id LIMIT 1`, a.UUID).Scan(&freeing)
+	switch {
+	case err == nil:
+		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "accelerator %q has no free attach handle before operation %s has ended", a.Name, freeing).
+			WithOperation(freeing))
+	case !errors.Is(err, pgx.ErrNoRows):
+		return out, err
+	case b.request.RefuseIfHeld:
+		// The caller first checks whether the holders still exist, and then asks again.
+		return out, cyborg.Errorf(cyborg.ErrNoFit, "all attach handles of accelerator %q are held", a.Name)
+	}
+
+	return out.failedWith(cyborg.Errorf(cyborg.ErrNotFound, "accelerator %q has no free attach handle", a.Name).
+		WithHint("Placement believes that it has one: Reconcile compares the two.")), nil
+}
+
+// waitOrFail refuses a bind because another operation works on one of its
+// accelerators. While the bind has time left, the caller tries again when that
+// operation has ended. Once the time is over, the bind is recorded as failed.
+func (b bind) waitOrFail(out choice, claimed error) (choice, error) {
+	if b.request.Within > 0 {
+		return out, claimed
+	}
+
+	e := cyborg.AsError(claimed)
+	return out.failedWith(cyborg.Errorf(cyborg.ErrTimeout, "%s; the bind has waited for that as long as it may", e.Message).
+		WithOperation(e.Operation).WithHint("arqs.bind_timeout is the limit.")), nil
+}
+
+// Properties in a group of a device profile that ask for an image: by the
+// image's UUID in Glance, or by the function that the image implements.
+const (
+	bitstreamProperty = "accel:bitstream_id"
+	functionProperty  = "accel:function_id"
+)
+
+// loadOf returns what must be loaded into accelerator a for a group of a device
+// profile; the zero ImageLoad means nothing, because the group asks for no
+// image or for the one that is recorded as loaded. wish is the image that the
+// group asks for, or empty where any image will do.
+func loadOf(a *inventory.Accelerator, group map[string]string) (load cyborg.ImageLoad, wish string, err error) {
+	bitstream, function := group[bitstreamProperty], group[functionProperty]
+
+	switch {
+	case bitstream != "" && function != "":
+		return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile asks for %s and %s; one of them says which image", bitstreamProperty, functionProperty)
+	case function != "":
+		load = cyborg.ImageLoad{Accelerator: a.UUID, Image: cyborg.GlanceFunction(function)}
+	case bitstream == "":
+		return load, "", nil
+	case bitstream == a.BitstreamID:
+		return load, bitstream, nil
+	default:
+		// The UUID may be spelled in another way than the recorded one.
+		id, err := uuid.Parse(bitstream)
+		if err != nil {
+			return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile's %s is %q, not the UUID of an image", bitstreamProperty, bitstream)
+		}
+		if id.String() == a.BitstreamID {
+			return load, a.BitstreamID, nil
+		}
+		load = cyborg.ImageLoad{Accelerator: a.UUID, Image: cyborg.GlanceImage(id)}
+	}
+
+	_, err = load.Image.GlanceQuery()
+	return load, load.Image.Source, err
+}
+
+// claimDisturbed makes the accelerators that loading the images disturbs the
+// targets of the operation, which are claimed: all that share a program set
+// with one of the loaded accelerators. An image must not disturb another one of
+// this bind, nor an accelerator whose wish is met already.
+func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes map[uuid.UUID]string) (choice, error) {
+	var loaded []uuid.UUID
+	for _, load := range out.before.Loads {
+		loaded = append(loaded, load.Accelerator)
+	}
+
+	targets, err := inventory.LockAccelerators(ctx, tx, `
+		(d.device_uuid, d.program_set) IN (SELECT device_uuid, program_set FROM deployables WHERE uuid = ANY($1))`, loaded)
+	if err != nil {
+		return out, err
+	}
+
+	// A program set is loaded as a whole: two wishes in one set contradict each
+	// other.
+	type set struct {
+		device uuid.UUID
+		name   string
+	}
+	images := map[set]string{}
+
+	for i := range targets {
+		t := &targets[i]
+		if err := t.Unclaimed(uuid.Nil); err != nil {
+			return b.waitOrFail(out, err)
+		}
+
+		if wishes[t.UUID] == "" {
+			continue
+		}
+
+		if other, ok := images[set{t.DeviceUUID, t.ProgramSet}]; ok {
+			return out.failedWith(cyborg.Errorf(cyborg.ErrInvalid, "an image for accelerator %q would replace that of %q", t.Name, other)), nil
+		}
+
+		images[set{t.DeviceUUID, t.ProgramSet}] = t.Name
+	}
+
+	out.targets = targets
+
+	if err := b.guard(targets, uuid.Nil); err != nil {
+		// A failed operation has no claims.
+		out.targets = nil
+		return out.failedWith(err), nil
+	}
+
+	return out, nil
+}
+
+// guard checks the accelerators that an image disturbs. Handles that this bind
+// took at its admission do not count as held.
+func (bind) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
+	for i := range targets {
+		t := &targets[i]
+		if err := inventory.FirstError(t.Unclaimed(operation), t.Present(), t.Unprotected(), t.UnheldExcept(operation), t.Confirmed()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// admit gives the handles their holder and moves the accelerator requests to
+// BindStarted, or records the providers they asked for where the bind has
+// failed.
+func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
+	var arqs, providers, handles []uuid.UUID
+	for _, t := range chosen.assignments {
+		arqs, providers, handles = append(arqs, t.arq), append(providers, t.provider), append(handles, t.handle)
+	}
+
+	if chosen.failed != nil {
+		// Nobody gets a handle; the requests still record what they asked for.
+		arqs, providers = b.arqs(), b.providers()
+		handles = make([]uuid.UUID, len(arqs))
+	}
+
+	// The column of the other kind of holder stays NULL.
+	var instance, service *string
+	if b.request.Holder.Kind == cyborg.HolderInstance {
+		instance = &b.request.Holder.ID
+	} else {
+		service = &b.request.Holder.ID
+	}
+
+	// Both updates repeat the conditions under which the rows were chosen, and must
+	// change every row: a partial bind would break "all of them or none".
+	all := func(want int) func(tag pgconn.CommandTag) error {
+		return func(tag pgconn.CommandTag) error {
+			if int(tag.RowsAffected()) != want {
+				return records.ErrCollision
+			}
+			return nil
+		}
+	}
+
+	batch := &pgx.Batch{}
+	batch.Queue(`
+		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
+		WHERE uuid = ANY($1) AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
+		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation).Exec(all(len(chosen.assignments)))
+
+	batch.Queue(`
+		UPDATE arqs a SET state = $4, host = $5, provider_uuid = t.provider, handle_uuid = nullif(t.handle, $6), instance_uuid = $7,
+		    service = $8, operation_id = $9, claimed_by = $9, project = coalesce(nullif($10, ''), project), reason = ''
+		FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS t (arq, provider, handle)
+		WHERE a.uuid = t.arq AND a.state = ANY($11) AND a.claimed_by IS NULL`,
+		arqs, providers, handles, string(cyborg.ARQBindStarted), b.request.Host, uuid.Nil, instance, service, chosen.operation,
+		b.request.Project, records.Texts(cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBindStarted))).Exec(all(len(arqs)))
+
+	return tx.SendBatch(ctx, batch).Close()
+}
+
+// begin checks once more that the host still shows the handles, and fences the
+// accelerators that an image is loaded into.
+func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	if o.age >= b.request.Within {
+		// ErrCancelled is a kind that is never tried again: the time limit has
+		// cancelled the operation.
+		return cyborg.Errorf(cyborg.ErrCancelled, "the accelerator requests were not bound within %s", b.request.Within).
+			WithHint("arqs.bind_timeout is the limit.")
+	}
+
+	// A report may have shown the loss of a handle since the admission.
+	var gone string
+	err := tx.QueryRow(ctx, `
+		SELECT coalesce((SELECT h.identity FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid
+			WHERE a.claimed_by = $1 AND h.presence = 'missing' LIMIT 1), '')`, o.id).Scan(&gone)
+	switch {
+	case err != nil:
+		return err
+	case gone != "":
+		return cyborg.Errorf(cyborg.ErrChanged, "host %s no longer shows handle %s", o.host, gone)
+	case len(o.targets) == 0:
+		return nil
+	}
+
+	return fenceTargets(ctx, tx, o, fmt.Sprintf("an image is loaded into %s for %s %s", o.targets[0].Name, b.request.Holder.Kind, b.request.Holder.ID))
+}
+
+// describe adds the images to load and the handles to attach afterwards.
+func (b bind) describe(o *running, work *cyborg.Work) {
+	work.Loads, work.Within, work.Notify = o.before.Loads, max(0, b.request.Within-o.age), b.notified()
+
+	for i := range o.targets {
+		for _, h := range o.targets[i].Handles {
+			if h.Operation == o.id {
+				handle := workHandle(h)
+				handle.Accelerator = o.targets[i].UUID
+				work.Handles = append(work.Handles, handle)
+			}
+		}
+	}
+}
+
+// notified lists the requests whose result is reported to Nova. Nova knows only
+// instances, so it is not told about requests of services.
+func (b bind) notified() []uuid.UUID {
+	if b.request.Holder.Kind != cyborg.HolderInstance {
+		return nil
+	}
+	return b.arqs()
+}
+
+// complete reports whether the bind has no image to load, and so nothing to do
+// on its host.
+func (bind) complete(o *running) bool { return len(o.before.Loads) == 0 }
+
+// end settles the requests as Bound or BindFailed. Where an image was to be
+// loaded it also lifts, restores or keeps the fences, depending on the outcome.
+func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	if outcome.State == cyborg.OperationSucceeded {
+		if err := b.recordLoaded(ctx, tx, o, outcome); err != nil {
+			return err
+		}
+		return concludeARQs(ctx, tx, o, cyborg.ARQBound, "")
+	}
+
+	if err := concludeARQs(ctx, tx, o, cyborg.ARQBindFailed, outcome.Error.Message); err != nil || len(o.targets) == 0 {
+		return err
+	}
+
+	if outcome.State == cyborg.OperationNeedsOperator {
+		return markUnprogrammed(ctx, tx, o, outcome)
+	}
+
+	return restoreFences(ctx, tx, o)
+}
+
+// recordLoaded records the images that were loaded, and lifts the fences that
+// were set for the loading.
+func (bind) recordLoaded(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	if len(o.targets) == 0 {
+		return nil
+	}
+
+	for accelerator, bitstream := range outcome.Bitstreams {
+		_, err := tx.Exec(ctx, "UPDATE deployables SET bitstream_id = $2 WHERE uuid = $1 AND bitstream_id <> $2", accelerator, bitstream)
+		if err != nil {
+			return err
+		}
+	}
+
+	if err := recordImages(ctx, tx, o, outcome, false); err != nil {
+		return err
+	}
+
+	return unfenceTargets(ctx, tx, o)
+}

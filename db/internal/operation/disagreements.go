@@ -1,0 +1,204 @@
+package operation
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// Disagreement is an attachment about which the journal of a host and the
+// records disagree, with the decision of the records.
+type Disagreement struct {
+	Host        string
+	Backend     string
+	Deployable  string
+	Handle      cyborg.WorkHandle
+	Operation   uuid.UUID
+	Accelerator uuid.UUID
+
+	Journal  cyborg.AttachmentState // "" where the journal has no such entry
+	Recorded string                 // attached, in_doubt, left (unconfirmed), or "" for free
+
+	// Unconfirmed is the operation that attached an unconfirmed handle; zero for
+	// other handles.
+	Unconfirmed uuid.UUID
+	// Attach is the decision: whether the handle is to be attached.
+	Attach bool
+}
+
+// AttachmentPlace is a place in the order in which Disagreements lists: after a
+// handle of a host or, with no handle, after all handles of the host. The zero
+// value comes before all hosts.
+type AttachmentPlace struct{ Host, Deployable, Handle string }
+
+// These are values of Disagreement.Recorded. A handle is in doubt where it has
+// a holder and is not known to be attached.
+const (
+	inDoubt     = "in_doubt"
+	unconfirmed = "left" // it was taken back without its host
+)
+
+// selectDisagreements compares the journals of hosts with the records. Its
+// parameters are: $1, $6, $7 the place (host, deployable, handle) after which
+// it begins; $2 how long a host may be unheard; $3 the kinds of operations
+// whose error a settled doubt cures; $4 the limit; $5 the last host, empty for
+// no bound.
+//
+// It leaves out accelerators that an operation works on, journals that are
+// older than what an operation has observed of the device, and handles that the
+// records give to an instance or a service. An unconfirmed handle is always
+// listed, unless an operation works on its accelerator: its host has to settle
+// it, whatever its journal says.
+//
+// Journal and records agree nearly everywhere, and compared leaves out the rows
+// in which they do, unless the accelerator is in error. Only for an entry of
+// the journal that matches no handle held by its host is the handle looked up
+// (f).
+const selectDisagreements = `
+	WITH live AS (
+		SELECT name, attachments, report_seq FROM hosts
+		WHERE (name > $1 OR name = $1 AND $7 <> '') AND ($5 = '' OR name <= $5) AND last_seen >= clock_timestamp() - $2::interval),
+	journal AS MATERIALIZED (
+		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state
+		FROM live l CROSS JOIN LATERAL jsonb_to_recordset(l.attachments)
+		    AS j (backend text, deployable text, handle text, operation_id uuid, state text)
+		WHERE l.attachments <> '[]'),
+	handles AS NOT MATERIALIZED (
+		SELECT h.host, h.uuid, h.identity AS handle, h.unconfirmed_kind, h.unconfirmed_id, h.unconfirmed_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
+		       d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.observed_seq,
+		       c.operation_id IS NOT NULL AS claimed
+		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+		LEFT JOIN claims c ON c.deployable_uuid = d.uuid),
+	held AS MATERIALIZED (
+		SELECT h.*, l.report_seq FROM handles h JOIN live l ON l.name = h.host
+		WHERE h.holder_kind = 'host' AND h.host >= $1 AND ($5 = '' OR h.host <= $5)),
+	compared AS MATERIALIZED (
+		SELECT coalesce(j.host, r.host) AS host, coalesce(j.report_seq, r.report_seq) AS report_seq,
+		       coalesce(j.backend, r.backend) AS backend, coalesce(j.deployable, r.deployable) AS deployable,
+		       coalesce(j.handle, r.handle) AS handle, coalesce(j.state, '') AS journal, j.operation_id AS journal_operation,
+		       r.uuid, r.accelerator, r.holder_kind, r.holder_id, r.operation_id, r.attached_at, r.presence, r.lifecycle,
+		       r.error_kind, r.observed_seq, r.claimed
+		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
+		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
+	SELECT * FROM (
+	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
+	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
+	       p.journal, CASE WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
+	       p.attached_at IS NOT NULL, NULL::uuid
+	FROM compared p LEFT JOIN LATERAL (
+		SELECT * FROM handles h
+		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
+	WHERE NOT coalesce(p.claimed, f.claimed, false) AND coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq
+	  AND f.holder_kind IS NULL AND f.unconfirmed_kind IS NULL
+	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
+	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
+	UNION ALL
+	SELECT h.host, h.backend, h.deployable, h.handle, h.uuid, h.unconfirmed_kind, h.unconfirmed_id, coalesce(j.operation_id, h.unconfirmed_operation),
+	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation
+	FROM handles h JOIN live l ON l.name = h.host
+	LEFT JOIN journal j ON j.host = h.host AND j.backend = h.backend AND j.handle = h.handle
+	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS all_disagreements
+	WHERE (host, deployable, handle) > ($1, $6, $7)
+	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
+
+// Disagreements lists the attachments about which the journals of live hosts
+// and the records disagree, by host, each with what the records decide. It also
+// lists attachments about which they agree, where the accelerator is in error
+// only because the attachment was in doubt. It begins after a place and ends
+// with the host upTo; their zero values are no bounds.
+func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo string, limit int) ([]Disagreement, error) {
+	rows, err := s.db.Pool.Query(ctx, selectDisagreements, after.Host, s.db.Options.SilentAfter, inventory.Doubtful(), records.Limit(limit), upTo,
+		after.Deployable, after.Handle)
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
+		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
+			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed))
+		return d, err
+	})
+
+	return found, s.db.Failure(ctx, err)
+}
+
+// RecordSettled records that hosts have brought attachments into the state that
+// the records had decided: handles in doubt become free, and accelerators that
+// were in error because of the doubt become ready again. Whatever has changed
+// since Disagreements listed it stays as it is.
+func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error {
+	byHost := map[string][]Disagreement{}
+	var hosts []string // in the order of settled
+	for _, d := range settled {
+		if _, ok := byHost[d.Host]; !ok {
+			hosts = append(hosts, d.Host)
+		}
+
+		byHost[d.Host] = append(byHost[d.Host], d)
+	}
+
+	for _, host := range hosts {
+		if err := s.recordSettled(ctx, host, byHost[host]); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// recordSettled is RecordSettled for one host. The operations that
+// Disagreements saw are compared again under the lock of the host, so that a
+// handle that somebody has got since is not taken from them.
+func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagreement) error {
+	var (
+		handles, operations            []uuid.UUID // in doubt, with the operation that left them so
+		unconfirmedHandles, attachedBy []uuid.UUID // unconfirmed, with the operation that attached them
+		targets                        []uuid.UUID
+	)
+	for _, d := range settled {
+		if d.Accelerator != uuid.Nil {
+			targets = append(targets, d.Accelerator)
+		}
+
+		switch {
+		case d.Recorded == unconfirmed:
+			unconfirmedHandles, attachedBy = append(unconfirmedHandles, d.Handle.UUID), append(attachedBy, d.Unconfirmed)
+		case !d.Attach && d.Recorded == inDoubt:
+			handles, operations = append(handles, d.Handle.UUID), append(operations, d.Operation)
+		}
+	}
+
+	return s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		if err := records.LockHosts(ctx, tx, host); err != nil {
+			return err
+		}
+
+		// This settles only doubts that the listed operations left.
+		err := inventory.ReleaseHandles(ctx, tx, `
+			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
+			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
+			AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`, host, handles, operations)
+		if err != nil {
+			return err
+		}
+
+		_, err = inventory.ClearUnconfirmed(ctx, tx, `
+			host = $1 AND (uuid, unconfirmed_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, unconfirmedHandles, attachedBy)
+		if err != nil {
+			return err
+		}
+
+		free, err := inventory.UnclaimedOf(ctx, tx, host, targets)
+		if err != nil {
+			return err
+		}
+		return inventory.Settle(ctx, tx, free)
+	})
+}

@@ -1,0 +1,103 @@
+package operation
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// handlerTable has the operation handler of each kind.
+var handlerTable = []kindHandler{
+	handledBy(newProvision),
+	handledBy(newProgram),
+	handledBy(newAttach),
+	handledBy(newDetach),
+	handledBy(newConfigure),
+	handledBy(newRetire),
+	handledBy(newBind),
+	handledBy(newUnbind),
+	handledBy(newWhitelist),
+	handledBy(newRescue),
+}
+
+// kindHandler makes the handlers of one kind of operation.
+type kindHandler struct {
+	kind  cyborg.OperationKind
+	build func(request cyborg.Request, o records.Options) (operationHandler, error)
+}
+
+// handledBy returns the line of handlerTable for the kind of operation that
+// requests of type R ask for.
+func handledBy[R cyborg.Request](build func(request R, o records.Options) operationHandler) kindHandler {
+	var zero R
+
+	return kindHandler{zero.Kind(), func(request cyborg.Request, o records.Options) (operationHandler, error) {
+		r, ok := request.(R)
+		if !ok { // a pointer to a request is a Request, too
+			return nil, fmt.Errorf("a request of kind %q is a %T, not a %T", zero.Kind(), zero, request)
+		}
+
+		return build(r, o), nil
+	}}
+}
+
+// handlerOf returns the handler of the operation that the request asks for.
+// Admission calls it with the caller's request, and every later change with the
+// request that was recorded.
+func (s *Store) handlerOf(request cyborg.Request) (operationHandler, error) {
+	for _, line := range handlerTable {
+		if line.kind == request.Kind() {
+			return line.build(request, s.db.Options)
+		}
+	}
+
+	return nil, fmt.Errorf("kind %q has no handler", request.Kind())
+}
+
+// operationHandler is what one kind of operation does to the records: which
+// accelerators it claims, its first change, and its last. Each kind has a file
+// of its own.
+type operationHandler interface {
+	// choose locks the host, finds the accelerators and requests that the operation
+	// is about, and checks them under the lock.
+	choose(ctx context.Context, tx pgx.Tx) (choice, error)
+	// admit makes the changes that belong to the admission. It runs in the
+	// transaction of choose, after the claims have been taken.
+	admit(ctx context.Context, tx pgx.Tx, chosen choice) error
+	// guard returns why the operation cannot be done to its targets, or nil. The
+	// operation's own claim is no obstacle.
+	guard(targets []inventory.Accelerator, operation uuid.UUID) error
+	// begin makes the first change of the running operation. It runs once, after
+	// guard.
+	begin(ctx context.Context, tx pgx.Tx, o *running) error
+	// describe fills in the work to do from the records. It may run many times, and
+	// changes nothing.
+	describe(o *running, work *cyborg.Work)
+	// end makes the last change, or undoes all that admit and begin did. An
+	// operation may end without ever having begun; then there is nothing of begin
+	// to undo.
+	end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error
+}
+
+// The following interfaces are for handlers of which the general code has to
+// ask more.
+
+// searching is a handler whose choose searches by conditions that differ from
+// request to request. PostgreSQL then has to plan the query for their values; a
+// transaction by records.ChangeByKey would use one generic plan.
+type searching interface{ searches() }
+
+// completing is a handler of which an operation may have nothing to do on its
+// host. If complete returns true right after begin, the operation ends in the
+// same transaction.
+type completing interface{ complete(o *running) bool }
+
+// notifying is a handler after whose end Nova has to be notified of the
+// accelerator requests that notified returns.
+type notifying interface{ notified() []uuid.UUID }

@@ -1,0 +1,209 @@
+package operation
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// program loads an image into an accelerator. It claims and fences every
+// deployable that the image changes.
+type program struct{ request cyborg.ProgramRequest }
+
+func newProgram(r cyborg.ProgramRequest, _ records.Options) operationHandler { return program{r} }
+
+// choose finds the deployables that the image changes: those of the same
+// program set, or of the whole device.
+func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
+	if err := inventory.LockHostOfAccelerator(ctx, tx, p.request.Accelerator); err != nil {
+		return choice{}, err
+	}
+
+	targets, err := inventory.LockAccelerators(ctx, tx, `
+		d.device_uuid = (SELECT device_uuid FROM deployables WHERE uuid = $1)
+		AND ($2 OR d.program_set = (SELECT program_set FROM deployables WHERE uuid = $1))`,
+		p.request.Accelerator, p.request.Image.WholeDevice)
+	if err != nil {
+		return choice{}, err
+	}
+
+	if len(targets) == 0 {
+		return choice{}, inventory.NoAccelerator(p.request.Accelerator)
+	}
+	inventory.MoveToFront(targets, p.request.Accelerator) // sorts in place
+
+	return choice{host: targets[0].Host, targets: targets}, p.guard(targets, uuid.Nil)
+}
+
+func (program) admit(context.Context, pgx.Tx, choice) error { return nil }
+
+// guard refuses a target that cannot be programmed, and the others that the
+// image changes where somebody uses them.
+func (p program) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
+	for i := range targets {
+		if err := targets[i].Unclaimed(operation); err != nil {
+			return err
+		}
+	}
+
+	t := &targets[0]
+	if err := t.Present(); err != nil {
+		return err
+	}
+
+	if p.request.Reload && t.LostImage == nil {
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q has not lost its image", t.Name)
+	}
+
+	if err := t.Ready(); err != nil && !curable(t) {
+		return err
+	}
+
+	// The image also changes the other targets, which nobody may be using.
+	for i := range targets {
+		if err := inventory.FirstError(targets[i].Unprotected(), unused(&targets[i]), targets[i].Confirmed()); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// unused refuses an accelerator that somebody holds. Instances that hold one
+// which has lost its image, because its host booted, do not count: they cannot
+// use it until the image is loaded again.
+func unused(a *inventory.Accelerator) error {
+	held := slices.ContainsFunc(a.Holders(), func(h cyborg.Holder) bool { return h.Kind != cyborg.HolderInstance })
+	if a.LostImage != nil && !held {
+		return a.NotWhitelisted()
+	}
+	return a.Unheld()
+}
+
+// curable reports whether the accelerator is in error because an image could
+// not be loaded, which loading another image may cure.
+func curable(a *inventory.Accelerator) bool {
+	return a.Lifecycle == cyborg.LifecycleError && a.ErrorKind.Doubt() == cyborg.DoubtImage
+}
+
+func (program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	return fenceTargets(ctx, tx, o, fmt.Sprintf("an image is loaded into %s", o.targets[0].Name))
+}
+
+// fenceTargets fences the targets while an image is loaded into them, and
+// remembers their present fences for restoreFences.
+func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) error {
+	o.before.Fences = map[uuid.UUID]cyborg.Fence{}
+	for i := range o.targets {
+		if t := &o.targets[i]; t.Fence != nil {
+			o.before.Fences[t.UUID] = *t.Fence
+		}
+	}
+
+	_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
+		inventory.UUIDs(o.targets), reason, o.id)
+	return err
+}
+
+// describe adds the image, and the handles that instances hold: their instances
+// do not have to give them back.
+func (p program) describe(o *running, work *cyborg.Work) {
+	work.Program = &p.request
+	for i := range o.targets {
+		for _, h := range o.targets[i].Handles {
+			if h.Holder != nil { // an instance, and only where the image was lost
+				work.Handles = append(work.Handles, workHandle(h))
+			}
+		}
+	}
+}
+
+// end makes accelerators ready again that the image has cured, and records the
+// image; or it restores the fences.
+func (p program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	switch outcome.State {
+	case cyborg.OperationSucceeded:
+		if outcome.BitstreamID != "" {
+			_, err := tx.Exec(ctx, "UPDATE deployables SET bitstream_id = $2 WHERE uuid = $1 AND bitstream_id <> $2",
+				o.targets[0].UUID, outcome.BitstreamID)
+			if err != nil {
+				return err
+			}
+		}
+
+		var cured []uuid.UUID
+		for i := range o.targets {
+			if t := &o.targets[i]; curable(t) {
+				cured = append(cured, t.UUID)
+			}
+		}
+
+		if _, err := inventory.SetLifecycle(ctx, tx, cured, cyborg.LifecycleReady); err != nil {
+			return err
+		}
+
+		if err := recordImages(ctx, tx, o, outcome, p.request.Reload); err != nil {
+			return err
+		}
+
+		return unfenceTargets(ctx, tx, o)
+	case cyborg.OperationNeedsOperator:
+		return markUnprogrammed(ctx, tx, o, outcome)
+	default:
+		return restoreFences(ctx, tx, o)
+	}
+}
+
+// unfenceTargets lifts the fences of the operation. A target that has to stay
+// fenced for another reason gets that fence; see inventory.RemainingFence.
+func unfenceTargets(ctx context.Context, tx pgx.Tx, o *running) error {
+	_, err := tx.Exec(ctx, "UPDATE deployables d SET fence_reason = "+inventory.RemainingFence+`, fence_operation = NULL
+		WHERE fence_operation = $2 AND uuid = ANY($1)`, inventory.UUIDs(o.targets), o.id)
+	return err
+}
+
+// markUnprogrammed leaves the targets in error, and fenced: nobody knows which
+// image they have.
+func markUnprogrammed(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	if err := markInError(ctx, tx, o, outcome); err != nil {
+		return err
+	}
+
+	_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $3, image = NULL, image_bitstream = NULL, image_boot = NULL, image_lost_at = NULL WHERE fence_operation = $2 AND uuid = ANY($1)",
+		inventory.UUIDs(o.targets), o.id, "programming failed, and what is loaded now is not known")
+	return err
+}
+
+// restoreFences lifts the fences of the operation and restores those that
+// fenceTargets has replaced.
+func restoreFences(ctx context.Context, tx pgx.Tx, o *running) error {
+	type row struct {
+		UUID uuid.UUID `json:"uuid"`
+		cyborg.Fence
+	}
+
+	rows := []row{} // not nil: the statement needs a JSON array
+	for id, fence := range o.before.Fences {
+		rows = append(rows, row{id, fence})
+	}
+
+	list, err := json.Marshal(rows)
+	if err != nil {
+		return err
+	}
+
+	_, err = tx.Exec(ctx, `
+		UPDATE deployables d SET fence_reason = coalesce(f.reason, `+inventory.RemainingFence+`), fence_operation = f.operation_id
+		FROM deployables own LEFT JOIN jsonb_to_recordset($2) AS f (uuid uuid, reason text, operation_id uuid) ON f.uuid = own.uuid
+		WHERE own.uuid = ANY($3) AND own.uuid = d.uuid AND d.fence_operation = $1`, o.id, list, inventory.UUIDs(o.targets))
+
+	return err
+}

@@ -1,0 +1,130 @@
+package operation
+
+import (
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/openstack"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// rescue makes Nova reboot the instances on a host that may be without their
+// accelerators since the host booted. It claims nothing, because Nova may
+// delete an instance and its requests at any time. Instead the table rescues
+// has a row for each instance and boot, so that one boot makes an instance
+// reboot only once, however many operations ask for that at the same time.
+type rescue struct{ request cyborg.RescueRequest }
+
+func newRescue(r cyborg.RescueRequest, _ records.Options) operationHandler { return rescue{r} }
+
+// choose finds the instances that have lost accelerators and that no open
+// operation reboots already. With Once it leaves out those that any operation
+// has rebooted since the boot.
+func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
+	out := choice{host: r.request.Host}
+
+	batch := &pgx.Batch{}
+	batch.Queue(records.LockHostsSQL, []string{r.request.Host})
+	known, working := false, uuid.Nil // whether the host is recorded, and an open operation that reboots some
+	batch.Queue("SELECT EXISTS (SELECT FROM hosts WHERE name = $1)", r.request.Host).QueryRow(func(row pgx.Row) error { return row.Scan(&known) })
+
+	// With Once ($2), an instance that has a row in rescues is left out even if
+	// that operation has ended.
+	batch.Queue(`
+		SELECT a.uuid, a.instance_uuid, a.lost_boot, a.lost_at, coalesce(o.id, '00000000-0000-0000-0000-000000000000') FROM arqs a
+		LEFT JOIN rescues r ON r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot
+		LEFT JOIN operations o ON o.id = r.operation_id AND o.open
+		WHERE a.host = $1 AND a.lost_at IS NOT NULL AND a.state = 'Bound' AND (r.operation_id IS NULL OR NOT $2)
+		ORDER BY a.id`, r.request.Host, r.request.Once).Query(func(rows pgx.Rows) error {
+		var (
+			id, open uuid.UUID
+			lost     cyborg.Rescue
+		)
+		_, err := pgx.ForEachRow(rows, []any{&id, &lost.Instance, &lost.BootID, &lost.BootedAt, &open}, func() error {
+			if open != uuid.Nil {
+				working = open
+				return nil
+			}
+
+			out.arqs = append(out.arqs, id)
+			if !slices.ContainsFunc(out.before.Rescues, func(other cyborg.Rescue) bool { return other.Instance == lost.Instance }) {
+				out.before.Rescues = append(out.before.Rescues, lost)
+			}
+			return nil
+		})
+
+		return err
+	})
+
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return out, err
+	}
+
+	switch {
+	case !known:
+		return out, records.NoHost(r.request.Host)
+	case len(out.arqs) == 0 && working != uuid.Nil:
+		return out, cyborg.Errorf(cyborg.ErrClaimed, "operation %s has Nova reboot the instances of host %s", working, r.request.Host).
+			WithOperation(working).WithHint("Wait until it has ended, or cancel it.")
+	}
+
+	out.nothing = len(out.arqs) == 0
+
+	var err error
+	out.uses, err = inventory.LockAccelerators(ctx, tx, `d.uuid IN (
+		SELECT h.deployable_uuid FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid WHERE a.uuid = ANY($1))`, out.arqs)
+	return out, err
+}
+
+// admit enters the instances into rescues. It fails where another operation has
+// entered one of them since choose looked.
+func (rescue) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
+	var instances, boots []string
+	for _, lost := range chosen.before.Rescues {
+		instances, boots = append(instances, lost.Instance.String()), append(boots, lost.BootID)
+	}
+
+	tag, err := tx.Exec(ctx, `
+		INSERT INTO rescues AS r (instance_uuid, boot_id, operation_id) SELECT i, b, $3 FROM unnest($1::uuid[], $2::text[]) AS t (i, b)
+		ON CONFLICT (instance_uuid, boot_id) DO UPDATE SET operation_id = $3, asked_at = now()
+		WHERE NOT EXISTS (SELECT FROM operations o WHERE o.id = r.operation_id AND o.open)`, instances, boots, chosen.operation)
+	if err == nil && int(tag.RowsAffected()) != len(instances) {
+		return records.ErrCollision
+	}
+
+	return err
+}
+
+func (rescue) guard([]inventory.Accelerator, uuid.UUID) error { return nil }
+
+func (rescue) begin(context.Context, pgx.Tx, *running) error { return nil }
+
+func (r rescue) describe(o *running, work *cyborg.Work) {
+	work.Rescues, work.Within = o.before.Rescues, r.request.Within
+}
+
+// end records which instances have their accelerators again.
+func (rescue) end(ctx context.Context, tx pgx.Tx, _ *running, outcome *cyborg.Outcome) error {
+	var well []cyborg.Rescue
+	for _, i := range outcome.Rescued {
+		if i.Outcome.HasAccelerators() {
+			well = append(well, i.Rescue)
+		}
+	}
+	return openstack.ClearLost(ctx, tx, well)
+}
+
+// UnrescuedHosts lists hosts with instances that may be without their
+// accelerators and that no operation has made Nova reboot yet.
+func (s *Store) UnrescuedHosts(ctx context.Context, limit int) ([]string, error) {
+	return s.db.HostNames(ctx, `
+		SELECT DISTINCT a.host FROM arqs a
+		WHERE a.lost_at IS NOT NULL AND a.state = 'Bound'
+		  AND NOT EXISTS (SELECT FROM rescues r WHERE r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot)
+		ORDER BY a.host LIMIT $1`, records.Limit(limit))
+}

@@ -1,0 +1,328 @@
+package operation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/ingest"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/openstack"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// running is an operation whose host and row the current transaction has
+// locked.
+type running struct {
+	id        uuid.UUID
+	kind      cyborg.OperationKind
+	state     cyborg.OperationState
+	host      string
+	before    before
+	cancelled bool
+	age       time.Duration // since its admission
+	handler   operationHandler
+	targets   []inventory.Accelerator // the accelerators that it claims; first the one that the request names
+
+	// replaced marks the targets whose loaded image, by a later report, is another
+	// one than the operation loaded; nil where no later report was recorded.
+	replaced map[uuid.UUID]bool
+}
+
+// lockOperation locks an operation and its host, and reads the operation and
+// its targets under these locks. It also sets the actor and the request id of
+// the operation for the transaction, so that the triggers attribute all its
+// changes to the actor who asked for the operation. The error is of kind
+// ErrNotFound where there is no such operation.
+func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*running, error) {
+	var (
+		o     = running{id: id}
+		input []byte
+		first uuid.UUID
+	)
+	batch := &pgx.Batch{}
+
+	// An operation that meets sharesHost locks its host in shared mode and its
+	// accelerators exclusively; see lock_arqs.go. Every other operation locks its
+	// host exclusively. The accelerator requests need locks of their own in either
+	// case: a transaction that wants one of them for another host does not lock
+	// this one.
+	openstack.Locks{}.Queue(batch, `
+		WITH o AS MATERIALIZED (SELECT host, `+sharesHost+` AS shared FROM operations WHERE id = $1)
+		SELECT host, shared FROM o
+		UNION ALL SELECT k.* FROM o, arqs a CROSS JOIN LATERAL (VALUES
+			('arq/' || a.uuid, false), (CASE WHEN o.shared THEN 'provider/' || a.provider_uuid END, false)) AS k WHERE a.claimed_by = $1`, id)
+
+	// The row is locked only after the host: all transactions lock in this order.
+	batch.Queue(`
+		SELECT kind, state, host, input, before, cancel_at IS NOT NULL, clock_timestamp() - admitted_at,
+		       set_config('cyborg.actor', actor, true), set_config('cyborg.request_id', request_id, true)
+		FROM operations WHERE id = $1 FOR UPDATE`, id).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&o.kind, &o.state, &o.host, &input, &o.before, &o.cancelled, &o.age, nil, nil)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return records.NoOperation(id)
+		}
+
+		return err
+	})
+
+	inventory.QueueLockAccelerators(batch, &o.targets, "d.uuid IN (SELECT deployable_uuid FROM claims WHERE operation_id = $1)", id)
+
+	batch.Queue(`
+		SELECT subject_id::uuid FROM operation_subjects
+		WHERE operation_id = $1 AND kind = $2 ORDER BY position LIMIT 1`, id, string(cyborg.SubjectAccelerator)).
+		QueryRow(func(row pgx.Row) error {
+			// An operation about a backend may have no accelerator as its subject.
+			if err := row.Scan(&first); !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			return nil
+		})
+
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, err
+	}
+
+	o.targets = inventory.MoveToFront(o.targets, first)
+
+	request, err := cyborg.DecodeRequest(o.kind, input)
+	if err == nil {
+		o.handler, err = s.handlerOf(request)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the input of operation %s: %w", id, err)
+	}
+
+	return &o, nil
+}
+
+// Begin moves an admitted operation to running, makes the first change of its
+// kind, and returns the work that the agent has to do.
+//
+// It may be repeated: for a running operation it returns the same work again
+// and changes nothing. For an operation that has ended it returns only the
+// final state and what Nova has still to be notified of. Where the operation
+// may no longer begin, because something changed since its admission, the error
+// is the one that Admit would return; where it was cancelled before it began,
+// the error is of kind ErrCancelled.
+func (s *Store) Begin(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
+	return s.begin(ctx, id, false)
+}
+
+// Complete is Begin, except that an operation that has nothing to do on its
+// host, such as a bind without images, begins and ends in the same transaction,
+// which saves a round trip. Its work then has Ended set.
+func (s *Store) Complete(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
+	return s.begin(ctx, id, true)
+}
+
+// begin implements Begin and, where complete is set, Complete.
+func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.Work, error) {
+	var work cyborg.Work
+	err := s.db.ChangeByKey(ctx, cyborg.Actor{}, id, func(tx pgx.Tx) error {
+		o, err := s.lockOperation(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+
+		work = cyborg.Work{Operation: id, Kind: o.kind, Host: o.host}
+
+		if o.state == cyborg.OperationAdmitted {
+			if err := o.start(ctx, tx); err != nil {
+				return err
+			}
+
+			short, ok := o.handler.(completing)
+			if ok && complete && short.complete(o) {
+				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.OperationSucceeded}); err != nil {
+					return err
+				}
+
+				o.state = cyborg.OperationSucceeded
+			}
+		}
+
+		if o.state.Ended() {
+			work.Ended = o.state
+			if ended, ok := o.handler.(notifying); ok {
+				work.Notify = ended.notified()
+			}
+
+			return nil
+		}
+
+		for i := range o.targets {
+			work.Targets = append(work.Targets, o.targets[i].Target())
+		}
+
+		o.handler.describe(o, &work)
+		work.HostSilentSince, err = inventory.SilentSince(ctx, tx, s.db.Options.SilentAfter, o.host)
+		return err
+	})
+	if err != nil {
+		return cyborg.Work{}, err
+	}
+
+	return work, nil
+}
+
+// start moves the operation from admitted to running. It checks the guards once
+// more, because the accelerators may have changed since the admission, and
+// reads the targets again after the first change of the operation's kind.
+func (o *running) start(ctx context.Context, tx pgx.Tx) error {
+	if o.cancelled {
+		return cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled before it began").WithOperation(o.id)
+	}
+
+	if err := o.handler.guard(o.targets, o.id); err != nil {
+		return err
+	}
+
+	if err := o.handler.begin(ctx, tx, o); err != nil {
+		return err
+	}
+
+	before := o.targets
+	batch := &pgx.Batch{}
+	batch.Queue("UPDATE operations SET state = $2, started_at = now(), before = $3 WHERE id = $1 AND state = ANY($4)",
+		o.id, string(cyborg.OperationRunning), o.before, records.Texts(cyborg.Sources(cyborg.OperationTransitions(), cyborg.OperationRunning)))
+	if len(before) > 0 {
+		inventory.QueueLockAccelerators(batch, &o.targets, "d.uuid = ANY($1)", inventory.UUIDs(before))
+	}
+
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil || len(before) == 0 {
+		return err
+	}
+
+	o.targets = inventory.MoveToFront(o.targets, before[0].UUID)
+	return nil
+}
+
+// Record replaces the recorded steps of an open operation. The steps of an
+// operation that has ended stay as they are.
+func (s *Store) Record(ctx context.Context, id uuid.UUID, steps []cyborg.Step) error {
+	return s.db.ChangeByKey(ctx, cyborg.Actor{}, id, func(tx pgx.Tx) error {
+		o, err := s.lockOperation(ctx, tx, id)
+		if err != nil || o.state.Ended() {
+			return err
+		}
+
+		// The column holds a JSON array; nil would become null.
+		if steps == nil {
+			steps = []cyborg.Step{}
+		}
+
+		_, err = tx.Exec(ctx, "UPDATE operations SET steps = $2 WHERE id = $1", id, steps)
+		return err
+	})
+}
+
+// End records how an operation ended. One transaction makes the last change of
+// the operation's kind, or undoes its first one; records what the agent
+// observed of the devices; releases the claims; and sets the final state.
+//
+// It may be repeated: it changes nothing of an operation that has ended
+// already. The error is of kind ErrInvalid where the outcome is no final state,
+// and ErrChanged where the operation cannot go to that state from its present
+// one.
+func (s *Store) End(ctx context.Context, outcome cyborg.Outcome) error {
+	if !outcome.State.Ended() {
+		return cyborg.Errorf(cyborg.ErrInvalid, "operation %s cannot end as %q", outcome.Operation, outcome.State)
+	}
+
+	switch {
+	case outcome.State == cyborg.OperationSucceeded:
+		outcome.Error = nil
+	case outcome.Error == nil:
+		outcome.Error = cyborg.Errorf(cyborg.ErrInternal, "the operation ended as %s without saying why", outcome.State)
+	}
+
+	return s.db.ChangeByKey(ctx, cyborg.Actor{}, outcome.Operation, func(tx pgx.Tx) error {
+		o, err := s.lockOperation(ctx, tx, outcome.Operation)
+		if err != nil || o.state.Ended() {
+			return err
+		}
+
+		if !cyborg.Allowed(cyborg.OperationTransitions(), o.state, outcome.State) {
+			return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s and cannot end as %s", o.id, o.state, outcome.State)
+		}
+
+		superseded, err := ingest.Observe(ctx, s.db, tx, o.host, outcome.Observations)
+		if err != nil {
+			return err
+		}
+
+		last := outcome
+		if superseded { // a later report has recorded what is loaded now
+			o.findReplaced(&outcome)
+			last.BitstreamID, last.Bitstreams = "", nil
+		}
+
+		return o.conclude(ctx, tx, &last)
+	})
+}
+
+// findReplaced marks the targets that no longer have the image that the
+// operation loaded, by comparing the outcome with what is recorded of them.
+func (o *running) findReplaced(outcome *cyborg.Outcome) {
+	o.replaced = map[uuid.UUID]bool{}
+
+	for i := range o.targets {
+		t := &o.targets[i]
+
+		loaded := outcome.Bitstreams[t.UUID]
+		if i == 0 && outcome.BitstreamID != "" {
+			loaded = outcome.BitstreamID
+		}
+
+		o.replaced[t.UUID] = loaded != t.BitstreamID
+	}
+}
+
+// conclude makes the last change of the operation's kind and ends the
+// operation.
+func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome) error {
+	if err := o.handler.end(ctx, tx, o, outcome); err != nil {
+		return err
+	}
+	return o.finish(ctx, tx, outcome)
+}
+
+// finish releases the operation's claims and sets its final state. The claims
+// go first: a constraint of the schema lets only open operations have claims.
+func (o *running) finish(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome) error {
+	batch := &pgx.Batch{}
+	if len(o.targets) > 0 {
+		batch.Queue("DELETE FROM claims WHERE operation_id = $1", o.id)
+	}
+
+	// nil keeps the recorded steps, and leaves the result empty.
+	var steps, result any
+	if outcome.Steps != nil {
+		steps = outcome.Steps
+	}
+
+	if outcome.Result != nil {
+		result = outcome.Result
+	}
+
+	batch.Queue(`
+		UPDATE operations
+		SET state = $2, error = $3, result = $4, steps = coalesce($5, steps), ended_at = now()
+		WHERE id = $1 AND state = ANY($6)`,
+		o.id, string(outcome.State), outcome.Error, result, steps,
+		records.Texts(cyborg.Sources(cyborg.OperationTransitions(), outcome.State))).Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() == 0 {
+			return records.ErrCollision
+		}
+		return nil
+	})
+
+	return tx.SendBatch(ctx, batch).Close()
+}

@@ -1,0 +1,174 @@
+package operation
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/openstack"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// unbind takes the handles of accelerator requests back, once their host has
+// confirmed that they are not in use. Operators ask for it. Nova does not: it
+// deletes the requests, which needs no host, because the instance is gone and
+// its host perhaps as well; see delete_arqs.go.
+type unbind struct{ request cyborg.UnbindRequest }
+
+func newUnbind(r cyborg.UnbindRequest, _ records.Options) operationHandler { return unbind{r} }
+
+// choose finds the bound requests among those that the operation is about. They
+// must be on one host.
+func (u unbind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
+	found, err := openstack.LockARQs(ctx, tx, false, nil, "a.uuid = ANY(?)", u.request.ARQs)
+	if err != nil {
+		return choice{}, err
+	}
+
+	targets, err := inventory.LockAccelerators(ctx, tx, `
+		d.uuid IN (SELECT h.deployable_uuid FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid WHERE a.uuid = ANY($1))`, u.request.ARQs)
+	if err != nil {
+		return choice{}, err
+	}
+
+	known := map[uuid.UUID]bool{}
+	out := choice{targets: targets}
+	for i := range found {
+		a := &found[i]
+		known[a.UUID] = true
+
+		switch {
+		case a.Claim != uuid.Nil:
+			return out, openstack.ClaimedARQ(a)
+		case a.State == cyborg.ARQInitial || a.State == cyborg.ARQUnbound:
+			continue
+		case out.host != "" && a.Host != out.host:
+			return out, cyborg.Errorf(cyborg.ErrInvalid, "accelerator requests of hosts %s and %s cannot be unbound together", out.host, a.Host)
+		}
+
+		out.host, out.arqs = a.Host, append(out.arqs, a.UUID)
+	}
+
+	for _, id := range u.request.ARQs {
+		if !known[id] {
+			return out, openstack.NoARQ(id)
+		}
+	}
+
+	out.nothing = len(out.arqs) == 0
+	return out, u.guard(targets, uuid.Nil)
+}
+
+// admit claims the requests. It fails where another operation has claimed one
+// since choose looked.
+func (unbind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
+	tag, err := tx.Exec(ctx, "UPDATE arqs SET claimed_by = $2 WHERE uuid = ANY($1) AND claimed_by IS NULL", chosen.arqs, chosen.operation)
+	if err == nil && int(tag.RowsAffected()) != len(chosen.arqs) {
+		return records.ErrCollision
+	}
+	return err
+}
+
+// guard refuses accelerators that another operation works on.
+func (unbind) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
+	for i := range targets {
+		if err := targets[i].Unclaimed(operation); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin remembers the handles that the host has to take back.
+func (unbind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	rows, err := tx.Query(ctx, "SELECT handle_uuid FROM arqs WHERE claimed_by = $1 AND handle_uuid IS NOT NULL ORDER BY id", o.id)
+	if err != nil {
+		return err
+	}
+
+	o.before.Handles, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	return err
+}
+
+// describe adds the handles that the host has to take back, as far as they
+// still have a holder.
+func (unbind) describe(o *running, work *cyborg.Work) {
+	for _, id := range o.before.Handles {
+		for i := range o.targets {
+			for _, h := range o.targets[i].Handles {
+				if h.UUID == id && h.Holder != nil {
+					handle := workHandle(h)
+					handle.Accelerator = o.targets[i].UUID
+					work.Handles = append(work.Handles, handle)
+				}
+			}
+		}
+	}
+}
+
+// end moves the requests to the state that the outcome leads to.
+func (unbind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	switch {
+	case outcome.State == cyborg.OperationSucceeded:
+		return concludeARQs(ctx, tx, o, cyborg.ARQUnbound, "")
+	case outcome.State == cyborg.OperationCancelled, outcome.Error.Kind.Refusal(), outcome.Error.Kind == cyborg.ErrHostSilent:
+		return concludeARQs(ctx, tx, o, "", "") // the host was not touched: the holder has them as before
+	default:
+		return concludeARQs(ctx, tx, o, cyborg.ARQUnbindFailed, outcome.Error.Message)
+	}
+}
+
+// concludeARQs ends the work of an operation on its accelerator requests. It
+// moves them to another state, with the reason where that is a failure, or
+// leaves them as they were where that is empty. It deletes the requests whose
+// deletion was asked for meanwhile, and frees the handles that no request has
+// any more.
+func concludeARQs(ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState, reason string) error {
+	var (
+		handles []uuid.UUID
+		deleted int64
+	)
+
+	batch := &pgx.Batch{}
+	batch.Queue("SELECT handle_uuid FROM arqs WHERE claimed_by = $1 AND handle_uuid IS NOT NULL", o.id).Query(func(rows pgx.Rows) (err error) {
+		handles, err = pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+		return err
+	})
+
+	// The requests are read before they are deleted or lose their handles.
+	batch.Queue("DELETE FROM arqs WHERE claimed_by = $1 AND state = $2", o.id, string(cyborg.ARQDeleting)).Exec(records.Affected(&deleted))
+
+	if to == cyborg.ARQBound {
+		batch.Queue(`
+			UPDATE attach_handles h SET attached_at = now() FROM arqs a
+			WHERE a.claimed_by = $1 AND h.uuid = a.handle_uuid AND h.attached_at IS NULL`, o.id)
+	}
+
+	if to != "" {
+		batch.Queue(`
+			UPDATE arqs SET state = $2, reason = $3, claimed_by = NULL, seen_at = now(),
+			    lost_boot = CASE WHEN $4 THEN lost_boot END, lost_at = CASE WHEN $4 THEN lost_at END,
+			    handle_uuid = CASE WHEN $4 THEN handle_uuid END, operation_id = CASE WHEN $5 THEN operation_id END,
+			    host = CASE WHEN $5 THEN host END, provider_uuid = CASE WHEN $5 THEN provider_uuid END,
+			    instance_uuid = CASE WHEN $5 THEN instance_uuid END, service = CASE WHEN $5 THEN service END
+			WHERE claimed_by = $1 AND state = ANY($6)`, o.id, string(to), reason,
+			to == cyborg.ARQBound || to == cyborg.ARQUnbindFailed, to != cyborg.ARQUnbound,
+			records.Texts(append(cyborg.Sources(cyborg.ARQTransitions(), to), to))) // FailARQs may have set this state already
+	}
+
+	// Requests that stay as they were.
+	batch.Queue("UPDATE arqs SET claimed_by = NULL WHERE claimed_by = $1", o.id)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return err
+	}
+
+	// Handles of bound requests stay with them, unless a request was deleted.
+	if to == cyborg.ARQBound && deleted == 0 || len(handles) == 0 {
+		return nil
+	}
+
+	return inventory.ReleaseHandles(ctx, tx, "uuid = ANY($1) AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)", handles)
+}

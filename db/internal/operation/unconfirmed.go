@@ -1,0 +1,33 @@
+package operation
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+)
+
+// A handle is unconfirmed while the records give it no holder, and its host may
+// still have it attached: it was taken back by force, or the host was forgotten
+// and has come back with an attachment in its journal. Its accelerator is
+// fenced, and nobody gets the handle, until the host has been heard and
+// Reconcile has settled the attachment there. In the database the columns
+// unconfirmed_kind, unconfirmed_id and unconfirmed_operation keep who had it.
+
+// markUnconfirmed takes handles back from their holders in the records alone,
+// and fences the targets of the operation.
+func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.UUID) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE attach_handles SET unconfirmed_kind = holder_kind, unconfirmed_id = holder_id, unconfirmed_operation = operation_id,
+		    holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
+		WHERE uuid = ANY($1) AND holder_kind IS NOT NULL`, handles)
+	if err != nil {
+		return err
+	}
+
+	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
+		inventory.UUIDs(o.targets), inventory.FenceUnconfirmed, o.id)
+	return err
+}

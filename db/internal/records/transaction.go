@@ -1,0 +1,101 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// attempts bounds how often a transaction is tried that collides with others.
+// The pauses between the tries are random, up to 10, 20, 40, 80 and 160 ms, so
+// that transactions that have collided do not collide again.
+const attempts = 6
+
+// ErrCollision makes transact try the transaction again: another transaction
+// has changed what this one had read.
+var ErrCollision = errors.New("others changed what this transaction had read")
+
+// Change runs body in one transaction on behalf of actor, as a part of an
+// operation or of none (uuid.Nil). Triggers write actor and operation into the
+// events. Body may run several times, so it must not keep anything from an
+// earlier try.
+//
+// Every change keeps one order: lock the hosts that it is about (LockHosts),
+// then read, then write. PostgreSQL gives a transaction its number at its first
+// write. With the lock before it, two changes of one host get their numbers in
+// the order in which they happen, and the feed, which is ordered by that
+// number, shows them in that order. A bind that loads no image is an exception:
+// it concerns nothing on the host but its accelerator, so it only shares the
+// lock of the host; see lock_arqs.go.
+//
+// Locks, reads and writes that do not need each other's results go to the
+// database in one batch (pgx.Batch). Each statement of the batch still sees
+// what was committed before it began, and a round trip costs more than most of
+// them.
+func (d *DB) Change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
+	return d.transact(ctx, beginAs(actor, operation, ""), body)
+}
+
+// ChangeByKey is like DB.Change, for transactions whose statements find a few
+// rows by their keys, however they are called. It makes PostgreSQL plan such a
+// statement once for each connection. By default PostgreSQL plans a statement
+// with a list of keys anew at every call, because it assumes lists that are
+// longer than ours are, and planning costs more than the statement itself.
+func (d *DB) ChangeByKey(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
+	return d.transact(ctx, beginAs(actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"), body)
+}
+
+// transact runs body in a transaction that the statement begin begins, and
+// tries it again where it has collided with another one.
+func (d *DB) transact(ctx context.Context, begin string, body func(tx pgx.Tx) error) error {
+	// One turn for all tries: a transaction that has waited for it is not refused
+	// for overload because it has collided.
+	ctx, release, err := TakeTurn(ctx)
+	if err != nil {
+		return d.Failure(ctx, err)
+	}
+	defer release()
+
+	for attempt := range attempts {
+		if attempt > 0 {
+			select {
+			case <-ctx.Done():
+				return d.Failure(ctx, ctx.Err())
+			case <-time.After(rand.N(10 * time.Millisecond << (attempt - 1))): //nolint:gosec // spreads retries, protects nothing
+			}
+		}
+
+		err = pgx.BeginTxFunc(ctx, d.Pool.Connections, pgx.TxOptions{BeginQuery: begin}, body)
+		if !collided(err) {
+			break
+		}
+	}
+
+	return d.Failure(ctx, err)
+}
+
+// beginAs returns the statements that begin a transaction and set who makes its
+// changes, and in which operation; more continues the list of settings. They
+// are sent as one simple query, which cannot have parameters, so the values are
+// written in hexadecimal: no value can then end the string that it stands in.
+func beginAs(actor cyborg.Actor, operation uuid.UUID, more string) string {
+	text := ""
+	if operation != uuid.Nil {
+		text = operation.String()
+	}
+	return fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED;
+		SELECT set_config('cyborg.actor', convert_from(decode('%x', 'hex'), 'UTF8'), true),
+		       set_config('cyborg.request_id', convert_from(decode('%x', 'hex'), 'UTF8'), true),
+		       set_config('cyborg.operation', convert_from(decode('%x', 'hex'), 'UTF8'), true)%s`,
+		actor.Name, actor.RequestID, text, more)
+}
+
+// Repairer is the actor of changes that the system makes on its own.
+func Repairer() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }
