@@ -1,12 +1,9 @@
 package db
 
-import "github.com/cyborg-project/cyborg"
+import (
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/operation"
+)
 
 // HandledKinds lists the kinds of operations that have a handler.
-func HandledKinds() []cyborg.OperationKind {
-	var out []cyborg.OperationKind
-	for _, line := range handlerTable {
-		out = append(out, line.kind)
-	}
-	return out
-}
+func HandledKinds() []cyborg.OperationKind { return operation.HandledKinds() }
