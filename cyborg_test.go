@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 func TestKinds(t *testing.T) {
@@ -192,8 +193,8 @@ func TestSpecsWith(t *testing.T) {
 
 func TestDigestFollowsContent(t *testing.T) {
 	t.Parallel()
-	a := cyborg.Content{Backends: []cyborg.BackendReport{{Name: "x", State: cyborg.BackendOK, Options: map[string]any{"b": 1, "a": 2}}}}
-	b := cyborg.Content{Backends: []cyborg.BackendReport{{Name: "x", State: cyborg.BackendOK, Options: map[string]any{"a": 2, "b": 1}}}}
+	a := agentapi.Content{Backends: []agentapi.BackendReport{{Name: "x", State: cyborg.BackendOK, Options: map[string]any{"b": 1, "a": 2}}}}
+	b := agentapi.Content{Backends: []agentapi.BackendReport{{Name: "x", State: cyborg.BackendOK, Options: map[string]any{"a": 2, "b": 1}}}}
 	require.Equal(t, a.Digest(), b.Digest(), "the order of a map does not matter")
 	b.Backends[0].Error = "gone"
 	require.NotEqual(t, a.Digest(), b.Digest())

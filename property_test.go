@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // TestTransitionsStayInTheTable walks each machine as the store does, one
@@ -195,12 +196,12 @@ func shuffled[T any](t *rapid.T, list []T) []T { return rapid.Permutation(list).
 
 // reported draws what a host reports; names are given by place, so that none is
 // there twice.
-func reported() *rapid.Generator[cyborg.Content] {
+func reported() *rapid.Generator[agentapi.Content] {
 	some := func(t *rapid.T, what string) int { return rapid.IntRange(0, 3).Draw(t, what) }
-	return rapid.Custom(func(t *rapid.T) cyborg.Content {
-		c := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: []cyborg.Attachment{}}
+	return rapid.Custom(func(t *rapid.T) agentapi.Content {
+		c := agentapi.Content{Backends: []agentapi.BackendReport{}, Attachments: []agentapi.Attachment{}}
 		for b := range some(t, "backends") {
-			backend := cyborg.BackendReport{
+			backend := agentapi.BackendReport{
 				Name: fmt.Sprint("backend", b), Driver: "fake", State: cyborg.BackendOK, Services: []string{"attach", "program"},
 				Options: map[string]any{"park": some(t, "park")},
 			}
@@ -213,7 +214,7 @@ func reported() *rapid.Generator[cyborg.Content] {
 					}
 					for h := range some(t, "handles") {
 						part.Handles = append(part.Handles, cyborg.HandleReport{Kind: cyborg.HandlePCI, Identity: fmt.Sprint(part.Name, ".", h)})
-						c.Attachments = append(c.Attachments, cyborg.Attachment{
+						c.Attachments = append(c.Attachments, agentapi.Attachment{
 							Backend: backend.Name, Deployable: part.Name, Handle: fmt.Sprint(h), Operation: uuid.Max, State: cyborg.AttachmentDone,
 						})
 					}
@@ -228,7 +229,7 @@ func reported() *rapid.Generator[cyborg.Content] {
 }
 
 // reordered is the same content, with its lists in another order.
-func reordered(t *rapid.T, c cyborg.Content) cyborg.Content {
+func reordered(t *rapid.T, c agentapi.Content) agentapi.Content {
 	c.Backends, c.Attachments = shuffled(t, c.Backends), shuffled(t, c.Attachments)
 	for b := range c.Backends {
 		backend := &c.Backends[b]

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // Force is for admins, where the host cannot take it back itself, and says in the operation what was not done.
@@ -26,7 +27,7 @@ func TestDetachByForce(t *testing.T) {
 	require.NotEmpty(t, problem.Hint)
 
 	missing := report("h1", 2, 0)
-	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{missing})
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{missing})
 	require.NoError(t, err)
 	key := []string{"Idempotency-Key", "k1"}
 	done := ada.do("DELETE", path(accelerator)+"?force=true&instance="+instance, nil, key...).expect(http.StatusNoContent)

@@ -26,6 +26,7 @@ import (
 	v1 "github.com/cyborg-project/cyborg/api/v1"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
@@ -141,7 +142,7 @@ func (l testLog) Write(line []byte) (int, error) {
 }
 
 // report is an inventory with FPGA cards of one deployable with two handles each, and a GPU with one.
-func report(host string, sequence int64, fpgas int) cyborg.Report {
+func report(host string, sequence int64, fpgas int) agentapi.Report {
 	var devices []cyborg.DeviceReport
 	add := func(kind cyborg.DeviceType, i, handles int) {
 		name := fmt.Sprintf("%s-%d", strings.ToLower(string(kind)), i)
@@ -172,13 +173,13 @@ func report(host string, sequence int64, fpgas int) cyborg.Report {
 		add(cyborg.DeviceTypeFPGA, i, 2)
 	}
 	add(cyborg.DeviceTypeGPU, fpgas, 1)
-	content := cyborg.Content{
-		Backends: []cyborg.BackendReport{{
+	content := agentapi.Content{
+		Backends: []agentapi.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"install", "attach", "program"}, Devices: devices,
 		}},
-		Attachments: []cyborg.Attachment{},
+		Attachments: []agentapi.Attachment{},
 	}
-	return cyborg.Report{
+	return agentapi.Report{
 		Host: host, BootID: "boot-1", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
 	}
 }
@@ -186,7 +187,7 @@ func report(host string, sequence int64, fpgas int) cyborg.Report {
 // host makes a host with so many FPGA cards and one GPU known, and returns its accelerators by the driver's name.
 func (h *harness) host(name string, fpgas int) map[string]cyborg.Accelerator {
 	h.t.Helper()
-	_, err := h.store.MergeReports(h.t.Context(), []cyborg.Report{report(name, 1, fpgas)})
+	_, err := h.store.MergeReports(h.t.Context(), []agentapi.Report{report(name, 1, fpgas)})
 	require.NoError(h.t, err)
 	accelerators, err := h.store.Accelerators(h.t.Context(), db.AcceleratorFilter{Hosts: []string{name}}, db.Page{Limit: 1000})
 	require.NoError(h.t, err)

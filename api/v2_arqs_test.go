@@ -15,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
@@ -269,7 +270,7 @@ func TestL34ListsIncludeLostRequests(t *testing.T) {
 	gone := report("h1", 2, 2)
 	gone.Content.Backends[0].Devices = gone.Content.Backends[0].Devices[1:]
 	gone.Digest = gone.Content.Digest()
-	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{gone})
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{gone})
 	require.NoError(t, err)
 	require.Equal(t, cyborg.PresenceMissing, h.accelerator(accelerator.UUID).Presence)
 	found := h.do("GET", requestsPath, nil).arqs(http.StatusOK)

@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 type deviceBody struct {
@@ -64,7 +65,7 @@ func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	device.Type = cyborg.DeviceTypePCI
 	device.BoardInfo, device.Model = cyborg.JSONObject{"pci_class": "030200"}, "Tésla \"T4\""
 	r.Digest = r.Content.Digest()
-	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{r})
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
 	found := as[map[string][]struct {
 		Type  string
@@ -185,7 +186,7 @@ func TestDeviceStatusCombinesItsDeployables(t *testing.T) {
 	devices[0].Deployables = append(devices[0].Deployables, devices[1].Deployables...)
 	r.Content.Backends[0].Devices = devices[:1]
 	r.Digest = r.Content.Digest()
-	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{r})
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
 	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 	require.NoError(t, err)
@@ -203,7 +204,7 @@ func TestDisableDeviceWithoutDeployables(t *testing.T) {
 	r := report("h1", 1, 0)
 	r.Content.Backends[0].Devices[0].Deployables = nil
 	r.Digest = r.Content.Digest()
-	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{r})
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
 	device := as[map[string][]deviceBody](h.do("GET", "/v2/devices", nil))["devices"][0]
 	require.Contains(t, h.do("POST", "/v2/devices/"+device.UUID.String()+"/disable", nil).fault(http.StatusConflict), "no deployable")
@@ -435,7 +436,7 @@ func TestL8AttributeOutlivesReports(t *testing.T) {
 		parts[0].Attributes = append(parts[0].Attributes, cyborg.Attribute{Key: "trait0", Value: "CUSTOM_Y"})
 	}
 	again.Digest = again.Content.Digest()
-	_, err := h.store.MergeReports(t.Context(), []cyborg.Report{again})
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{again})
 	require.NoError(t, err)
 	want := []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait0", Value: "CUSTOM_Y"}, {Key: "trait9", Value: "CUSTOM_X"}}
 	require.Equal(t, want, h.accelerator(accelerator.UUID).Attributes)

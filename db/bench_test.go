@@ -10,6 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // cloud makes hosts of eight devices each, as their reports would, and half of
@@ -152,9 +153,9 @@ func BenchmarkHeartbeat(b *testing.B) {
 		b.Helper()
 		hosts, err := r.Hosts(b.Context(), db.Page{})
 		require.NoError(b, err)
-		beats := make([]cyborg.Heartbeat, len(hosts))
+		beats := make([]agentapi.Heartbeat, len(hosts))
 		for i, h := range hosts {
-			beats[i] = cyborg.Heartbeat{Host: h.Name, BootID: h.BootID, Generation: h.Generation}
+			beats[i] = agentapi.Heartbeat{Host: h.Name, BootID: h.BootID, Generation: h.Generation}
 		}
 		b.Run(fmt.Sprint(len(beats)), func(b *testing.B) {
 			for b.Loop() {
@@ -215,7 +216,7 @@ func BenchmarkMerge(b *testing.B) {
 			b.Run("new hosts", func(b *testing.B) {
 				for b.Loop() {
 					round++
-					reports := make([]cyborg.Report, hosts)
+					reports := make([]agentapi.Report, hosts)
 					for i := range reports {
 						name := fmt.Sprintf("h%d-%d", round, i)
 						h := &host{name: name, boot: "b", content: content(8)}
@@ -234,7 +235,7 @@ func BenchmarkMerge(b *testing.B) {
 			b.Run("one change each", func(b *testing.B) {
 				for b.Loop() {
 					round++
-					reports := make([]cyborg.Report, hosts)
+					reports := make([]agentapi.Report, hosts)
 					for i, h := range agents {
 						h.content.Backends[0].Devices[3].Deployables[0].BitstreamID = fmt.Sprint(round)
 						reports[i] = h.next()

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 func TestConfigure(t *testing.T) {
@@ -91,7 +92,7 @@ func TestConfigureAfterAReport(t *testing.T) {
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": "ok", "services": []string{"attach"}},
 	}))
-	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report)
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]

@@ -10,14 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // since makes of a report one that tells what differs from an earlier one.
-func since(base, now cyborg.Report, always ...string) cyborg.Report {
-	digests := func(r cyborg.Report) map[string]string {
+func since(base, now agentapi.Report, always ...string) agentapi.Report {
+	digests := func(r agentapi.Report) map[string]string {
 		out := map[string]string{}
 		for _, d := range r.Content.Backends[0].Devices {
-			out[d.Identity] = cyborg.DeviceDigest(&d)
+			out[d.Identity] = agentapi.DeviceDigest(&d)
 		}
 		return out
 	}
@@ -28,7 +29,7 @@ func since(base, now cyborg.Report, always ...string) cyborg.Report {
 	backend.Devices = slices.DeleteFunc(slices.Clone(backend.Devices), func(d cyborg.DeviceReport) bool {
 		return before[d.Identity] == after[d.Identity] && !slices.Contains(always, d.Identity)
 	})
-	out.Content.Backends = []cyborg.BackendReport{backend}
+	out.Content.Backends = []agentapi.BackendReport{backend}
 	for _, identity := range slices.Sorted(maps.Keys(before)) {
 		if _, there := after[identity]; !there {
 			out.Gone = append(out.Gone, identity)
@@ -37,9 +38,9 @@ func since(base, now cyborg.Report, always ...string) cyborg.Report {
 	return out
 }
 
-func (h *host) tell(t *testing.T, report cyborg.Report) cyborg.ReportReply {
+func (h *host) tell(t *testing.T, report agentapi.Report) agentapi.ReportReply {
 	t.Helper()
-	replies, err := h.records.MergeReports(t.Context(), []cyborg.Report{report})
+	replies, err := h.records.MergeReports(t.Context(), []agentapi.Report{report})
 	require.NoError(t, err)
 	h.reply = replies[0]
 	return h.reply
@@ -90,7 +91,7 @@ func TestDifferentialReportsMatchFullReports(t *testing.T) {
 			require.True(t, parts.reply.Accepted)
 			require.Equal(t, whole.inventory(t), parts.inventory(t), "seed %d, step %d", seed, step)
 			require.Equal(t, whole.reply.Generation, parts.reply.Generation, "seed %d, step %d", seed, step)
-			replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{whole.beat(), parts.beat()})
+			replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{whole.beat(), parts.beat()})
 			require.NoError(t, err)
 			require.Equal(t, replies[0].Report, replies[1].Report, "seed %d, step %d", seed, step)
 			base = now
@@ -103,7 +104,7 @@ func TestDifferentialReportsMatchFullReports(t *testing.T) {
 
 // change returns the content after a random change: cards come, go, change, and
 // take each other's handles and names.
-func change(random *rand.Rand, before cyborg.Content) cyborg.Content {
+func change(random *rand.Rand, before agentapi.Content) agentapi.Content {
 	devices := slices.Clone(before.Backends[0].Devices)
 	pick := func() int { return random.IntN(len(devices)) }
 	switch what := random.IntN(7); {
@@ -146,7 +147,7 @@ func TestDifferentialReportNeedsItsBase(t *testing.T) {
 	h := &host{records: r, name: "h1", boot: "boot-1", content: content(3)}
 	first := h.next()
 	h.content = content(2)
-	require.Equal(t, cyborg.ReportReply{Whole: true}, h.tell(t, since(first, h.next())), "the host is not known")
+	require.Equal(t, agentapi.ReportReply{Whole: true}, h.tell(t, since(first, h.next())), "the host is not known")
 	require.Empty(t, h.inventory(t))
 
 	h.content = content(3)
@@ -161,7 +162,7 @@ func TestDifferentialReportNeedsItsBase(t *testing.T) {
 	require.True(t, h.tell(t, booted).Whole)
 	late := since(base, h.next())
 	late.Sequence = base.Sequence - 1
-	require.Equal(t, cyborg.ReportReply{Generation: h.reply.Generation, Exceed: base.Sequence}, h.tell(t, late), "older than what is recorded")
+	require.Equal(t, agentapi.ReportReply{Generation: h.reply.Generation, Exceed: base.Sequence}, h.tell(t, late), "older than what is recorded")
 	require.Equal(t, "boot-1", h.record(t).BootID)
 	require.Equal(t, 3, h.record(t).Devices)
 
@@ -198,7 +199,7 @@ func TestDifferentialReportAfterAnOperation(t *testing.T) {
 	require.Equal(t, "new", h.accelerator(t, "card0").BitstreamID)
 	require.True(t, h.tell(t, since(base, h.next(), "card0")).Accepted)
 	require.Empty(t, h.accelerator(t, "card0").BitstreamID)
-	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, replies[0].Report)
 }

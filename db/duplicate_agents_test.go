@@ -9,6 +9,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // fakeAgent is an agent that reports for a host of the tests.
@@ -23,24 +24,24 @@ func (h *host) by(boot, instance, address string) *fakeAgent {
 	return &fakeAgent{&other, instance, address}
 }
 
-func (a *fakeAgent) sendReport(t testing.TB) (cyborg.ReportReply, error) {
+func (a *fakeAgent) sendReport(t testing.TB) (agentapi.ReportReply, error) {
 	t.Helper()
 	report := a.next()
 	report.Instance, report.Address = a.instance, a.address
-	replies, err := a.records.MergeReports(t.Context(), []cyborg.Report{report})
+	replies, err := a.records.MergeReports(t.Context(), []agentapi.Report{report})
 	a.reply = replies[0]
 	return a.reply, err
 }
 
-func (a *fakeAgent) heartbeat() cyborg.Heartbeat {
+func (a *fakeAgent) heartbeat() agentapi.Heartbeat {
 	beat := a.beat()
 	beat.Instance, beat.Address = a.instance, a.address
 	return beat
 }
 
-func (a *fakeAgent) sendHeartbeat(t testing.TB) (cyborg.HeartbeatReply, error) {
+func (a *fakeAgent) sendHeartbeat(t testing.TB) (agentapi.HeartbeatReply, error) {
 	t.Helper()
-	replies, err := a.records.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{a.heartbeat()})
+	replies, err := a.records.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{a.heartbeat()})
 	return replies[0], err
 }
 
@@ -136,16 +137,16 @@ func TestDuplicateAgentInTheSameBatch(t *testing.T) {
 	first.content = content(3)
 	one, two := first.next(), second.next()
 	one.Instance, one.Address, two.Instance, two.Address = first.instance, first.address, second.instance, second.address
-	replies, err := r.MergeReports(t.Context(), []cyborg.Report{two, one, two})
+	replies, err := r.MergeReports(t.Context(), []agentapi.Report{two, one, two})
 	requireRefused(t, err)
 	require.False(t, replies[0].Accepted)
 	require.True(t, replies[1].Accepted, "a duplicate with a higher sequence does not hide the report")
 	first.reply = replies[1]
 	require.Len(t, first.accelerators(t), 3)
 
-	beats, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{first.heartbeat(), second.heartbeat()})
+	beats, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{first.heartbeat(), second.heartbeat()})
 	requireRefused(t, err)
-	require.Equal(t, cyborg.HeartbeatReply{DuplicateAgents: []string{"10.0.0.2"}}, beats[0])
+	require.Equal(t, agentapi.HeartbeatReply{DuplicateAgents: []string{"10.0.0.2"}}, beats[0])
 }
 
 // TestReturningAgentKeepsItsHost: an agent keeps its instance over a restart,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // follow reads the feed as a stream does, from a store of its own, until it
@@ -135,14 +136,14 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 	var reports sync.Mutex
 	write(2, func(random *rand.Rand) error { // agents, several in one transaction
 		reports.Lock()
-		var batch []cyborg.Report
+		var batch []agentapi.Report
 		for _, h := range agents {
 			b := content(each).Backends[0]
 			if random.IntN(3) == 0 {
 				b.Devices = b.Devices[:each-1]
 			}
 			b.Devices[0].Deployables[0].BitstreamID = fmt.Sprint(random.IntN(1000))
-			h.content = cyborg.Content{Backends: []cyborg.BackendReport{b}}
+			h.content = agentapi.Content{Backends: []agentapi.BackendReport{b}}
 			batch = append(batch, h.next())
 		}
 		reports.Unlock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 func TestForgetHost(t *testing.T) {
@@ -58,7 +59,7 @@ func TestForgetHost(t *testing.T) {
 	}, ends)
 
 	// Its next heartbeat is that of an unknown host, and its next report that of a new one.
-	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report)
 	require.True(t, h.report(t).Accepted)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // counter counts statements.
@@ -60,7 +61,7 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
 	agents := make([]*host, hosts)
-	batch := make([]cyborg.Report, hosts)
+	batch := make([]agentapi.Report, hosts)
 	for i := range agents {
 		name := fmt.Sprintf("h%04d", i)
 		agents[i] = &host{records: r, name: name, boot: "b", content: content(1)}
@@ -107,7 +108,7 @@ func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 	r := newRecordsWith(t, db.Options{Tracer: count})
 	var (
 		agents []*host
-		beats  []cyborg.Heartbeat
+		beats  []agentapi.Heartbeat
 	)
 	for _, devices := range []int{1, 16, 512} {
 		h := r.addHost(t, fmt.Sprintf("h%d", devices), devices)
@@ -124,7 +125,7 @@ func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 	}
 	var whole []int64
 	for _, h := range agents {
-		replies, err := r.MergeReports(t.Context(), []cyborg.Report{h.next()})
+		replies, err := r.MergeReports(t.Context(), []agentapi.Report{h.next()})
 		require.NoError(t, err)
 		require.True(t, replies[0].Accepted)
 		whole = append(whole, count.since(&before))

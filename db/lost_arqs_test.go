@@ -10,6 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // bound binds one request for each handle of an accelerator to an instance.
@@ -31,7 +32,7 @@ func (h *host) reboot(t testing.TB, uptime time.Duration) {
 	h.boot = uuid.NewString()
 	report := h.next()
 	report.Uptime = uptime
-	replies, err := h.records.MergeReports(t.Context(), []cyborg.Report{report})
+	replies, err := h.records.MergeReports(t.Context(), []agentapi.Report{report})
 	require.NoError(t, err)
 	require.True(t, replies[0].Accepted)
 }

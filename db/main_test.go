@@ -15,6 +15,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
@@ -85,8 +86,8 @@ type host struct {
 	name     string
 	boot     string
 	sequence int64
-	content  cyborg.Content
-	reply    cyborg.ReportReply
+	content  agentapi.Content
+	reply    agentapi.ReportReply
 }
 
 // addHost reports a host with devices of two handles each on one backend.
@@ -97,12 +98,12 @@ func (r *records) addHost(t testing.TB, name string, devices int) *host {
 	return h
 }
 
-func content(devices int) cyborg.Content {
-	b := cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
+func content(devices int) agentapi.Content {
+	b := agentapi.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
 	for i := range devices {
 		b.Devices = append(b.Devices, device(fmt.Sprintf("card%d", i)))
 	}
-	return cyborg.Content{Backends: []cyborg.BackendReport{b}, Attachments: []cyborg.Attachment{}}
+	return agentapi.Content{Backends: []agentapi.BackendReport{b}, Attachments: []agentapi.Attachment{}}
 }
 
 // device is a card with one deployable of the same name, and two handles.
@@ -129,23 +130,23 @@ func deployable(name string, handles int) cyborg.DeployableReport {
 }
 
 // next is the report that the agent would send now.
-func (h *host) next() cyborg.Report {
+func (h *host) next() agentapi.Report {
 	h.sequence++
-	return cyborg.Report{
+	return agentapi.Report{
 		Host: h.name, BootID: h.boot, AgentVersion: "1", Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
 	}
 }
 
-func (h *host) report(t testing.TB) cyborg.ReportReply {
+func (h *host) report(t testing.TB) agentapi.ReportReply {
 	t.Helper()
-	replies, err := h.records.MergeReports(t.Context(), []cyborg.Report{h.next()})
+	replies, err := h.records.MergeReports(t.Context(), []agentapi.Report{h.next()})
 	require.NoError(t, err)
 	h.reply = replies[0]
 	return h.reply
 }
 
-func (h *host) beat() cyborg.Heartbeat {
-	return cyborg.Heartbeat{
+func (h *host) beat() agentapi.Heartbeat {
+	return agentapi.Heartbeat{
 		Host: h.name, BootID: h.boot, AgentVersion: "1", StartedAt: time.Unix(1, 0), Digest: h.content.Digest(),
 		Generation: h.reply.Generation,
 	}

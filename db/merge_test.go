@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 func (h *host) record(t *testing.T) cyborg.Host {
@@ -37,7 +38,7 @@ func TestFirstReport(t *testing.T) {
 	h.devices()[0].NUMANode = &node
 	h.devices()[0].BoardInfo = cyborg.JSONObject{"serial": "s", "nested": map[string]any{"a": 1.5}}
 	h.content.Backends[0].Options = map[string]any{"spec": "x"}
-	require.Equal(t, cyborg.ReportReply{Generation: 1, Accepted: true}, h.report(t))
+	require.Equal(t, agentapi.ReportReply{Generation: 1, Accepted: true}, h.report(t))
 	found := h.record(t)
 	require.Equal(t, 2, found.Devices)
 	require.False(t, found.Silent)
@@ -70,19 +71,19 @@ func TestRepeatedAndUnchangedReports(t *testing.T) {
 	event, generation := h.newestEvent(t), h.record(t).Generation
 	last := h.next()
 	for range 3 { // the acknowledgement was lost
-		replies, err := r.MergeReports(t.Context(), []cyborg.Report{last})
+		replies, err := r.MergeReports(t.Context(), []agentapi.Report{last})
 		require.NoError(t, err)
-		require.Equal(t, cyborg.ReportReply{Generation: generation, Accepted: true}, replies[0])
+		require.Equal(t, agentapi.ReportReply{Generation: generation, Accepted: true}, replies[0])
 	}
 	require.True(t, h.report(t).Accepted)
 	require.Equal(t, generation, h.record(t).Generation)
 	require.Equal(t, event, h.newestEvent(t), "nothing changed")
-	replies, err := r.MergeReports(t.Context(), []cyborg.Report{last})
+	replies, err := r.MergeReports(t.Context(), []agentapi.Report{last})
 	require.NoError(t, err)
 	require.False(t, replies[0].Accepted, "older than the last")
 	require.Equal(t, h.sequence, replies[0].Exceed)
 	r.exec(t, "UPDATE devices SET observed_seq = $1 WHERE host = 'h1' AND identity = 'card1'", h.sequence+7)
-	replies, err = r.MergeReports(t.Context(), []cyborg.Report{last})
+	replies, err = r.MergeReports(t.Context(), []agentapi.Report{last})
 	require.NoError(t, err)
 	require.Equal(t, h.sequence+7, replies[0].Exceed, "what an operation has observed since counts, too")
 	r.exec(t, "UPDATE devices SET observed_seq = 0 WHERE host = 'h1'")
@@ -101,8 +102,8 @@ func TestReportsAlternateBetweenConductors(t *testing.T) {
 	other := openStore(t, r.url, defaults())
 	h := r.addHost(t, "h1", 1)
 	beatOfA := h.beat()
-	send := func(store *db.Store, report cyborg.Report) cyborg.ReportReply {
-		replies, err := store.MergeReports(t.Context(), []cyborg.Report{report})
+	send := func(store *db.Store, report agentapi.Report) agentapi.ReportReply {
+		replies, err := store.MergeReports(t.Context(), []agentapi.Report{report})
 		require.NoError(t, err)
 		return replies[0]
 	}
@@ -120,11 +121,11 @@ func TestReportsAlternateBetweenConductors(t *testing.T) {
 	require.Empty(t, h.accelerator(t, "card0").BitstreamID)
 	require.Equal(t, int64(3), h.record(t).Generation)
 
-	replies, err := other.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{beatOfA})
+	replies, err := other.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beatOfA})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report, "the digest is the same, but what was acknowledged with it is not what is recorded")
 	h.reply = reply
-	replies, err = other.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	replies, err = other.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, replies[0].Report)
 }
@@ -138,7 +139,7 @@ func TestReportsOfOneHostTogether(t *testing.T) {
 	older := h.next()
 	h.content = content(3)
 	newer := h.next()
-	replies, err := r.MergeReports(t.Context(), []cyborg.Report{newer, older})
+	replies, err := r.MergeReports(t.Context(), []agentapi.Report{newer, older})
 	require.NoError(t, err)
 	require.True(t, replies[0].Accepted)
 	require.False(t, replies[1].Accepted)
@@ -158,7 +159,7 @@ func TestL12ConcurrentReports(t *testing.T) {
 		h.content = content(8 - i%4)
 		report := h.next()
 		work.Go(func() error {
-			_, err := stores[i%2].MergeReports(t.Context(), []cyborg.Report{report})
+			_, err := stores[i%2].MergeReports(t.Context(), []agentapi.Report{report})
 			return err
 		})
 	}
@@ -220,13 +221,13 @@ func TestBackendsThatFailOrGo(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
-	second := cyborg.BackendReport{Name: "second", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("other")}}
+	second := agentapi.BackendReport{Name: "second", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("other")}}
 	h.content.Backends = append(h.content.Backends, second)
 	h.report(t)
 	first := h.content.Backends[0]
 	status := func(local string) cyborg.Status { return h.accelerator(t, local).Status() }
 
-	h.content.Backends[0] = cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed}
+	h.content.Backends[0] = agentapi.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed}
 	h.report(t)
 	require.Equal(t, cyborg.StatusInactive, status("card0"), "who fails does not know")
 	require.Equal(t, cyborg.StatusInactive, status("other"))
@@ -266,7 +267,7 @@ func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 	devices = append(devices, cyborg.DeviceReport{Identity: "odd"}) // nothing but a name
 	devices[5].Deployables = []cyborg.DeployableReport{deployable("card0", 1), deployable("", 1)}
 	h.content.Backends[0].Devices = devices
-	h.content.Backends = append(h.content.Backends, cyborg.BackendReport{
+	h.content.Backends = append(h.content.Backends, agentapi.BackendReport{
 		Name: "late", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("card0"), device("mine")},
 	})
 	h.report(t)
@@ -289,7 +290,7 @@ func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 	x.content.Backends[0].Devices = []cyborg.DeviceReport{{Identity: "i", Deployables: []cyborg.DeployableReport{deployable("y_z", 1)}}}
 	xy := &host{records: r, name: "x_y", boot: "b", content: content(0)}
 	xy.content.Backends[0].Devices = []cyborg.DeviceReport{{Identity: "i", Deployables: []cyborg.DeployableReport{deployable("z", 1)}}}
-	_, err := r.MergeReports(t.Context(), []cyborg.Report{x.next(), xy.next()})
+	_, err := r.MergeReports(t.Context(), []agentapi.Report{x.next(), xy.next()})
 	require.NoError(t, err)
 	require.Len(t, x.accelerators(t), 1)
 	require.Empty(t, xy.accelerators(t))
@@ -351,7 +352,7 @@ func TestHandleThatMoves(t *testing.T) {
 	require.Len(t, h.accelerator(t, "card1").Handles, 2, "it is held where it was")
 	require.Equal(t, "vanished while in use", h.accelerator(t, "card0").Fence.Reason)
 	require.Contains(t, h.record(t).Backends[0].Error, "held by host h1")
-	beat, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	beat, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, beat[0].Report, "the agent is asked until it can be recorded")
 
@@ -362,7 +363,7 @@ func TestHandleThatMoves(t *testing.T) {
 	require.Len(t, found, 3)
 	require.Contains(t, []uuid.UUID{found[0].UUID, found[1].UUID, found[2].UUID}, id)
 	require.Empty(t, h.record(t).Backends[0].Error)
-	beat, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	beat, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, beat[0].Report)
 }
@@ -374,8 +375,8 @@ func TestDeviceThatMoves(t *testing.T) {
 	a := h.ready(t, "card0")
 	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	shown := h.devices()
-	h.content.Backends[0] = cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed, Error: "no"}
-	h.content.Backends = append(h.content.Backends, cyborg.BackendReport{Name: "new", Driver: "generic", State: cyborg.BackendOK, Devices: shown})
+	h.content.Backends[0] = agentapi.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed, Error: "no"}
+	h.content.Backends = append(h.content.Backends, agentapi.BackendReport{Name: "new", Driver: "generic", State: cyborg.BackendOK, Devices: shown})
 	h.report(t)
 	require.Equal(t, "fake", h.accelerator(t, "card0").Backend)
 	require.Contains(t, h.record(t).Backends[1].Error, "card0 stays with backend fake")
@@ -457,37 +458,37 @@ func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
-	bad := func(change func(*cyborg.Report)) cyborg.Report {
+	bad := func(change func(*agentapi.Report)) agentapi.Report {
 		h := &host{records: r, name: "bad", boot: "b", content: content(1)}
 		report := h.next()
 		change(&report)
 		return report
 	}
-	for i, report := range []cyborg.Report{
-		bad(func(r *cyborg.Report) { r.Host = "" }),
-		bad(func(r *cyborg.Report) { r.Host = "bad\x00" }),
-		bad(func(r *cyborg.Report) { r.Sequence = 0 }),
-		bad(func(r *cyborg.Report) { r.Sequence = cyborg.MaxSequence + 1 }),
-		bad(func(r *cyborg.Report) { r.Digest = "" }),
-		bad(func(r *cyborg.Report) { r.BootID = "\x00" }),
-		bad(func(r *cyborg.Report) { r.Content.Backends[0].Devices[0].Vendor = "\x00" }),
-		bad(func(r *cyborg.Report) { r.Content.Backends[0].State = "maybe" }),
-		bad(func(r *cyborg.Report) { r.Content.Backends = append(r.Content.Backends, r.Content.Backends[0]) }),
-		bad(func(r *cyborg.Report) { r.Content.Backends[0].Driver = "" }),
+	for i, report := range []agentapi.Report{
+		bad(func(r *agentapi.Report) { r.Host = "" }),
+		bad(func(r *agentapi.Report) { r.Host = "bad\x00" }),
+		bad(func(r *agentapi.Report) { r.Sequence = 0 }),
+		bad(func(r *agentapi.Report) { r.Sequence = agentapi.MaxSequence + 1 }),
+		bad(func(r *agentapi.Report) { r.Digest = "" }),
+		bad(func(r *agentapi.Report) { r.BootID = "\x00" }),
+		bad(func(r *agentapi.Report) { r.Content.Backends[0].Devices[0].Vendor = "\x00" }),
+		bad(func(r *agentapi.Report) { r.Content.Backends[0].State = "maybe" }),
+		bad(func(r *agentapi.Report) { r.Content.Backends = append(r.Content.Backends, r.Content.Backends[0]) }),
+		bad(func(r *agentapi.Report) { r.Content.Backends[0].Driver = "" }),
 		// Only the database notices that its number is too large.
-		bad(func(r *cyborg.Report) { r.Content.Backends[0].Devices[0].NUMANode = new(1 << 40) }),
+		bad(func(r *agentapi.Report) { r.Content.Backends[0].Devices[0].NUMANode = new(1 << 40) }),
 	} {
 		sequence := fine.sequence
-		replies, err := r.MergeReports(t.Context(), []cyborg.Report{fine.next(), report})
+		replies, err := r.MergeReports(t.Context(), []agentapi.Report{fine.next(), report})
 		requireKind(t, cyborg.ErrInvalid, errors.Unwrap(unjoin(err)), "report of host")
-		require.Equal(t, cyborg.ReportReply{Generation: 1, Accepted: true}, replies[0], "%d", i)
+		require.Equal(t, agentapi.ReportReply{Generation: 1, Accepted: true}, replies[0], "%d", i)
 		require.Zero(t, replies[1])
 		require.Equal(t, sequence+1, scalar[int64](t, r, "SELECT report_seq FROM hosts WHERE name = 'fine'"))
 	}
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM hosts WHERE name <> 'fine'"))
-	odd := bad(func(r *cyborg.Report) { r.Content.Backends[0].Devices[0].Vendor = `\u0000 "quoted" \` })
+	odd := bad(func(r *agentapi.Report) { r.Content.Backends[0].Devices[0].Vendor = `\u0000 "quoted" \` })
 	odd.Host = "odd"
-	_, err := r.MergeReports(t.Context(), []cyborg.Report{odd})
+	_, err := r.MergeReports(t.Context(), []agentapi.Report{odd})
 	require.NoError(t, err)
 }
 
@@ -513,10 +514,10 @@ func TestSilentHosts(t *testing.T) {
 	services, err := r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, true}, []bool{services[0].Alive, services[1].Alive})
-	unknown := cyborg.Heartbeat{Host: "c"}
-	replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{a.beat(), b.beat(), unknown, {Host: "\x00"}})
+	unknown := agentapi.Heartbeat{Host: "c"}
+	replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{a.beat(), b.beat(), unknown, {Host: "\x00"}})
 	require.NoError(t, err)
-	require.Equal(t, []cyborg.HeartbeatReply{{}, {}, {Report: true}, {Report: true}}, replies)
+	require.Equal(t, []agentapi.HeartbeatReply{{}, {}, {Report: true}, {Report: true}}, replies)
 	overdue, err = r.SilentHosts(t.Context(), 0)
 	require.NoError(t, err)
 	require.Empty(t, overdue)
@@ -524,7 +525,7 @@ func TestSilentHosts(t *testing.T) {
 
 	early, late := a.beat(), b.beat()
 	early.SentAt, late.SentAt = time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
-	_, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{early, late})
+	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{early, late})
 	require.NoError(t, err)
 	for name, want := range map[string]float64{"a": 3600, "b": -3600} {
 		host, err := r.Host(t.Context(), name)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 const aWhile = time.Hour
@@ -196,7 +197,7 @@ func TestPlacementIsDueAfterRelevantChanges(t *testing.T) {
 		do      func()
 	}{
 		{"heartbeat", false, func() {
-			_, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+			_, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 			require.NoError(t, err)
 		}},
 		{"same report", false, func() { h.report(t) }},
@@ -354,7 +355,7 @@ func TestPlacementSilentHosts(t *testing.T) {
 	got, err := r.Placement(t.Context(), "h2")
 	require.NoError(t, err)
 	require.True(t, got.Silent)
-	_, err = r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	changed, err = r.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // TestPlans: what is done often costs what it is about, however much is recorded, because indexes lead to it.
@@ -100,7 +101,7 @@ func TestPlans(t *testing.T) {
 		}},
 		{"heartbeat", func(t *testing.T) {
 			t.Helper()
-			_, err := store.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+			_, err := store.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 			require.NoError(t, err)
 		}},
 		{"maintain", func(t *testing.T) {

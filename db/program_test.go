@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // TestProgramSets programs one of several deployables of a card, some of which
@@ -73,12 +74,12 @@ func TestObservationIsNewerThanEarlierReports(t *testing.T) {
 	after, err := r.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Greater(t, after.Generation, before.Generation)
-	beat, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	beat, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, beat[0].Report, "the records are no longer what the agent had reported")
 
 	late.Content.Backends[0].Devices[0].Deployables[0].BitstreamID = "" // it shared the slices
-	replies, err := r.MergeReports(t.Context(), []cyborg.Report{late})
+	replies, err := r.MergeReports(t.Context(), []agentapi.Report{late})
 	require.NoError(t, err)
 	require.True(t, replies[0].Accepted)
 	require.Equal(t, observed.Sequence, replies[0].Exceed)

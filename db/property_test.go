@@ -14,6 +14,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // requireEventsLead fails unless every change of an axis begins where the one
@@ -48,16 +49,16 @@ func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 // shown draws what a host shows at one moment: cards on two backends, parts on
 // cards, handles on parts. From one moment to the next any of them may vanish,
 // come back, change, or move.
-func shown(last bool) *rapid.Generator[cyborg.Content] {
-	return rapid.Custom(func(t *rapid.T) cyborg.Content {
+func shown(last bool) *rapid.Generator[agentapi.Content] {
+	return rapid.Custom(func(t *rapid.T) agentapi.Content {
 		states := []cyborg.BackendState{cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendDisabled, cyborg.BackendFailed}
 		if last { // what a backend that failed leaves as it was depends on the way there
 			states = states[:4]
 		}
 		place := func(what string, places int) int { return rapid.IntRange(0, places).Draw(t, what) - 1 } // -1: nowhere
-		c := cyborg.Content{Attachments: []cyborg.Attachment{}}
+		c := agentapi.Content{Attachments: []agentapi.Attachment{}}
 		for _, name := range []string{"x", "y"} {
-			c.Backends = append(c.Backends, cyborg.BackendReport{
+			c.Backends = append(c.Backends, agentapi.BackendReport{
 				Name: name, Driver: "fake", Services: []string{"attach"}, State: rapid.SampledFrom(states).Draw(t, "state"),
 			})
 		}
@@ -130,9 +131,9 @@ func (r *records) view(t *rapid.T, host string) string {
 
 // settleAsAgent sends the newest report again, as an agent does, until
 // heartbeats no longer ask for one.
-func (r *records) settleAsAgent(t *rapid.T, report cyborg.Report, generation int64) {
+func (r *records) settleAsAgent(t *rapid.T, report agentapi.Report, generation int64) {
 	for try := 0; ; try++ {
-		replies, err := r.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{{
+		replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{{
 			Host: report.Host, BootID: report.BootID, AgentVersion: "1", StartedAt: time.Unix(1, 0), Digest: report.Digest, Generation: generation,
 		}})
 		require.NoError(t, err)
@@ -141,7 +142,7 @@ func (r *records) settleAsAgent(t *rapid.T, report cyborg.Report, generation int
 		}
 		require.Less(t, try, 3, "the agent is asked for a report again and again")
 		report.Sequence++
-		merged, err := r.MergeReports(t.Context(), []cyborg.Report{report})
+		merged, err := r.MergeReports(t.Context(), []agentapi.Report{report})
 		require.NoError(t, err)
 		require.True(t, merged[0].Accepted)
 		generation = merged[0].Generation
@@ -160,8 +161,8 @@ func TestReportsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run++
 		var (
-			deliveries []cyborg.Report
-			newest     = map[string]cyborg.Report{}
+			deliveries []agentapi.Report
+			newest     = map[string]agentapi.Report{}
 			hosts      []string
 		)
 		for n := range 2 {
@@ -170,7 +171,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 			looks := rapid.IntRange(1, 5).Draw(t, "looks")
 			for sequence := range looks {
 				content := shown(sequence == looks-1).Draw(t, "shown")
-				newest[host] = cyborg.Report{
+				newest[host] = agentapi.Report{
 					Host: host, BootID: "b", AgentVersion: "1", Sequence: int64(sequence + 1), Digest: content.Digest(), Content: content,
 				}
 				for range rapid.IntRange(1, 2).Draw(t, "times") {
@@ -198,7 +199,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 			r.settleAsAgent(t, newest[host], generation[host])
 			alone := newest[host]
 			alone.Host += "-alone"
-			replies, err := r.MergeReports(t.Context(), []cyborg.Report{alone})
+			replies, err := r.MergeReports(t.Context(), []agentapi.Report{alone})
 			require.NoError(t, err)
 			r.settleAsAgent(t, alone, replies[0].Generation)
 			require.Equal(t, r.view(t, alone.Host), r.view(t, host))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // pages reads a list page by page.
@@ -96,7 +97,7 @@ func TestFilters(t *testing.T) {
 	h1, h2 := r.addHost(t, "h1", 2), r.addHost(t, "h2", 1)
 	gpu := device("gpu0")
 	gpu.Type, gpu.VendorID = cyborg.DeviceTypeGPU, "10de"
-	h2.content.Backends = append(h2.content.Backends, cyborg.BackendReport{
+	h2.content.Backends = append(h2.content.Backends, agentapi.BackendReport{
 		Name: "gpus", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{gpu},
 	})
 	h2.report(t)

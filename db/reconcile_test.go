@@ -11,11 +11,12 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // journal is an entry of the agent's journal.
 func (h *host) journal(local string, state cyborg.AttachmentState) {
-	h.content.Attachments = append(h.content.Attachments, cyborg.Attachment{
+	h.content.Attachments = append(h.content.Attachments, agentapi.Attachment{
 		Backend: "fake", Deployable: local, Handle: local + ".0", Operation: uuid.New(), State: state,
 	})
 }
@@ -275,7 +276,7 @@ func TestDisagreementsOfOneHost(t *testing.T) {
 		h := r.addHost(t, name, 3)
 		for card := range 3 {
 			for handle := range 2 {
-				h.content.Attachments = append(h.content.Attachments, cyborg.Attachment{
+				h.content.Attachments = append(h.content.Attachments, agentapi.Attachment{
 					Backend: "fake", Deployable: fmt.Sprintf("card%d", card), Handle: fmt.Sprintf("card%d.%d", card, handle),
 					Operation: uuid.New(), State: cyborg.AttachmentInDoubt,
 				})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 const unsettled = "its host may still have it attached, and has not settled that yet"
@@ -22,7 +23,7 @@ func toForce(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
 // hear makes a silent host heard again, as a heartbeat does.
 func (h *host) hear(t testing.TB) {
 	t.Helper()
-	_, err := h.records.RecordHeartbeats(t.Context(), []cyborg.Heartbeat{h.beat()})
+	_, err := h.records.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 }
 
@@ -128,7 +129,7 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	on, vm := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
 	attached := r.do(t, toAttach(on, onHost("h1")), cyborg.OperationSucceeded)
 	r.do(t, toAttach(vm, instance("vm1")), cyborg.OperationSucceeded)
-	h.content.Attachments = []cyborg.Attachment{{
+	h.content.Attachments = []agentapi.Attachment{{
 		Backend: "fake", Deployable: "card0", Handle: "card0.0", Operation: attached.Operation, State: cyborg.AttachmentDone,
 	}}
 	h.report(t)

@@ -25,6 +25,7 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -45,7 +46,7 @@ type Journal interface {
 type Reporter interface {
 	// Report sends what the inventory knows now, and returns when the conductor has
 	// acknowledged it.
-	Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error)
+	Report(ctx context.Context) (agentapi.Report, agentapi.ReportReply, error)
 }
 
 // Activities are the activities of one host. The exported fields are set before

@@ -26,6 +26,7 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -187,21 +188,21 @@ type reporter struct {
 	inventory *inventory.Inventory
 	mu        sync.Mutex
 	failure   error
-	reports   []cyborg.Report
+	reports   []agentapi.Report
 }
 
-func (u *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+func (u *reporter) Report(ctx context.Context) (agentapi.Report, agentapi.ReportReply, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.failure != nil {
-		return cyborg.Report{}, cyborg.ReportReply{}, u.failure
+		return agentapi.Report{}, agentapi.ReportReply{}, u.failure
 	}
 	report, err := u.inventory.Report(ctx)
 	if err != nil {
-		return report, cyborg.ReportReply{}, err
+		return report, agentapi.ReportReply{}, err
 	}
 	u.reports = append(u.reports, report)
-	return report, cyborg.ReportReply{Generation: int64(len(u.reports)), Accepted: true}, nil
+	return report, agentapi.ReportReply{Generation: int64(len(u.reports)), Accepted: true}, nil
 }
 
 // newHost is a host with one FPGA of two regions, of two handles each.

@@ -20,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/conductor"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/openstack"
 	"github.com/cyborg-project/cyborg/internal/openstack/nova"
 	"github.com/cyborg-project/cyborg/internal/openstack/nova/novatest"
@@ -85,7 +86,7 @@ func (c *compute) exec(sql string, values ...any) {
 func (c *compute) report() {
 	c.t.Helper()
 	c.seq++
-	b := cyborg.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
+	b := agentapi.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
 	for i := range c.cards {
 		name := "card" + string(rune('0'+i))
 		b.Devices = append(b.Devices, cyborg.DeviceReport{
@@ -96,8 +97,8 @@ func (c *compute) report() {
 			}},
 		})
 	}
-	content := cyborg.Content{Backends: []cyborg.BackendReport{b}}
-	replies, err := c.MergeReports(c.t.Context(), []cyborg.Report{{
+	content := agentapi.Content{Backends: []agentapi.BackendReport{b}}
+	replies, err := c.MergeReports(c.t.Context(), []agentapi.Report{{
 		Host: "h1", BootID: c.boot, AgentVersion: "1", Sequence: c.seq, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(c.t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/openstack/placement"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -49,15 +50,15 @@ func BenchmarkPlacement(b *testing.B) {
 		for i := range cards {
 			cards[i] = aCard(fmt.Sprint("card", i), 1, 1, "CUSTOM_FPGA_INTEL_PAC_A10")
 		}
-		content := cyborg.Content{
-			Backends:    []cyborg.BackendReport{{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: cards}},
-			Attachments: []cyborg.Attachment{},
+		content := agentapi.Content{
+			Backends:    []agentapi.BackendReport{{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: cards}},
+			Attachments: []agentapi.Attachment{},
 		}
-		var reports []cyborg.Report
+		var reports []agentapi.Report
 		for n := range *placementHosts {
 			host := fmt.Sprintf("h%05d", n)
 			c.model.AddHost(host)
-			reports = append(reports, cyborg.Report{
+			reports = append(reports, agentapi.Report{
 				Host: host, BootID: "b", AgentVersion: "1", Sequence: 1, Digest: content.Digest(), Content: content,
 			})
 		}

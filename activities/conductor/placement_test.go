@@ -20,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/conductor"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/openstack/placement"
 	"github.com/cyborg-project/cyborg/internal/openstack/placement/placementtest"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
@@ -90,11 +91,11 @@ func aCard(name string, deployables int, num int, traits ...string) cyborg.Devic
 func (c *cloud) report(host string, cards ...cyborg.DeviceReport) {
 	c.t.Helper()
 	c.seq++
-	content := cyborg.Content{
-		Backends:    []cyborg.BackendReport{{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: cards}},
-		Attachments: []cyborg.Attachment{},
+	content := agentapi.Content{
+		Backends:    []agentapi.BackendReport{{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: cards}},
+		Attachments: []agentapi.Attachment{},
 	}
-	replies, err := c.MergeReports(c.t.Context(), []cyborg.Report{{
+	replies, err := c.MergeReports(c.t.Context(), []agentapi.Report{{
 		Host: host, BootID: "b", AgentVersion: "1", Sequence: c.seq, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(c.t, err)

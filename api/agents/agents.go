@@ -19,6 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -38,8 +39,8 @@ const (
 
 // Ingester records what agents send. *db.Ingester implements it.
 type Ingester interface {
-	Report(ctx context.Context, report cyborg.Report) (cyborg.ReportReply, error)
-	Heartbeat(ctx context.Context, heartbeat cyborg.Heartbeat) (cyborg.HeartbeatReply, error)
+	Report(ctx context.Context, report agentapi.Report) (agentapi.ReportReply, error)
+	Heartbeat(ctx context.Context, heartbeat agentapi.Heartbeat) (agentapi.HeartbeatReply, error)
 }
 
 // Records are what the endpoint reads of the records. *db.Store implements it.

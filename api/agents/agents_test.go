@@ -32,6 +32,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/agents"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/imagesource"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -212,9 +213,9 @@ func accepted[T any](h *harness, response *http.Response, body []byte) T {
 	return value
 }
 
-func report(host string, sequence int64) cyborg.Report {
-	content := cyborg.Content{
-		Backends: []cyborg.BackendReport{{
+func report(host string, sequence int64) agentapi.Report {
+	content := agentapi.Content{
+		Backends: []agentapi.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"program"},
 			Devices: []cyborg.DeviceReport{{
 				Identity: "fpga-0", Type: cyborg.DeviceTypeFPGA, VendorID: "1d5c", ProductID: "1", Vendor: "Fake", Model: "Card",
@@ -228,9 +229,9 @@ func report(host string, sequence int64) cyborg.Report {
 				}},
 			}},
 		}},
-		Attachments: []cyborg.Attachment{},
+		Attachments: []agentapi.Attachment{},
 	}
-	return cyborg.Report{
+	return agentapi.Report{
 		Host: host, BootID: "boot", Instance: "agent", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
 	}
 }
@@ -240,22 +241,22 @@ func TestReportAndHeartbeat(t *testing.T) {
 	h := setup(t, agents.Config{}).plain()
 	first := report("h1", 1)
 	response, body := h.post(agents.ReportsPath, first)
-	reply := accepted[cyborg.ReportReply](h, response, body)
+	reply := accepted[agentapi.ReportReply](h, response, body)
 	require.True(t, reply.Accepted)
 	require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
 
-	beat := cyborg.Heartbeat{
+	beat := agentapi.Heartbeat{
 		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Now(), Digest: first.Digest, Generation: reply.Generation,
 		SentAt: time.Now(),
 	}
 	response, body = h.post(agents.HeartbeatsPath, beat)
-	require.False(t, accepted[cyborg.HeartbeatReply](h, response, body).Report)
+	require.False(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
 	beat.Generation++
 	response, body = h.post(agents.HeartbeatsPath, beat)
-	require.True(t, accepted[cyborg.HeartbeatReply](h, response, body).Report)
+	require.True(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
 	beat.Host = "never-heard-of"
 	response, body = h.post(agents.HeartbeatsPath, beat)
-	require.True(t, accepted[cyborg.HeartbeatReply](h, response, body).Report)
+	require.True(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
 
 	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{"h1"}}, db.Page{Limit: 10})
 	require.NoError(t, err)
@@ -323,7 +324,7 @@ func TestTooManyLargeReports(t *testing.T) {
 		return response.StatusCode == http.StatusTooManyRequests
 	}, 5*time.Minute, time.Millisecond)
 	response, text := h.post(agents.ReportsPath, report("h1", 1))
-	require.True(t, accepted[cyborg.ReportReply](h, response, text).Accepted)
+	require.True(t, accepted[agentapi.ReportReply](h, response, text).Accepted)
 	require.NoError(t, slow.Close())
 	<-first
 	large = append(large, '{', '}')
@@ -337,7 +338,7 @@ func TestReportCompressed(t *testing.T) {
 	text, err := json.Marshal(report("h1", 1))
 	require.NoError(t, err)
 	response, body := h.send(http.MethodPost, agents.ReportsPath, zip(t, text), "Content-Encoding", "gzip")
-	require.True(t, accepted[cyborg.ReportReply](h, response, body).Accepted)
+	require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
 
 	bomb := zip(t, bytes.Repeat([]byte(" "), 1<<20))
 	require.Less(t, len(bomb), 8<<10, "small on the wire")
@@ -391,7 +392,7 @@ func TestInvalidReports(t *testing.T) {
 	odd := strings.Replace(text, `"host":"h1"`, `"host":"h1","colour":"red"`, 1)
 	odd = strings.Replace(odd, `"Card"`, `"C\\u0000"`, 1)
 	response, got = h.send(http.MethodPost, agents.ReportsPath, []byte(odd))
-	accepted[cyborg.ReportReply](h, response, got)
+	accepted[agentapi.ReportReply](h, response, got)
 	_, err = h.store.Host(t.Context(), "h1")
 	require.NoError(t, err)
 }
@@ -440,7 +441,7 @@ func TestCertificatesAreRequiredByTheEndpoint(t *testing.T) {
 func (h *harness) programming(source string, begin bool) uuid.UUID {
 	h.t.Helper()
 	ctx := h.t.Context()
-	_, err := h.store.MergeReports(ctx, []cyborg.Report{report("h1", 1)})
+	_, err := h.store.MergeReports(ctx, []agentapi.Report{report("h1", 1)})
 	require.NoError(h.t, err)
 	accelerators, err := h.store.Accelerators(ctx, db.AcceleratorFilter{}, db.Page{Limit: 1})
 	require.NoError(h.t, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/agents"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
@@ -27,7 +28,7 @@ func FuzzReport(f *testing.F) {
 	device.NUMANode, device.BoardInfo = &node, cyborg.JSONObject{"revision": 1}
 	device.Deployables[0].Attributes = []cyborg.Attribute{{Key: "rc", Value: "FPGA"}}
 	device.Deployables[0].Specs.Capability = cyborg.JSONObject{"gbps": 40}
-	full.Content.Attachments = []cyborg.Attachment{
+	full.Content.Attachments = []agentapi.Attachment{
 		{Backend: "fake", Deployable: "fpga-0", Handle: "0000:01:00.0", Operation: uuid.Max, State: cyborg.AttachmentDone},
 	}
 	h := setup(f, agents.Config{ReportLimit: 64 << 10}).plain()
@@ -43,7 +44,7 @@ func FuzzReport(f *testing.F) {
 
 // FuzzHeartbeat is FuzzReport for heartbeats.
 func FuzzHeartbeat(f *testing.F) {
-	beat := cyborg.Heartbeat{
+	beat := agentapi.Heartbeat{
 		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Unix(1, 0), Digest: "d", Generation: 1,
 		SentAt: time.Unix(2, 0),
 	}

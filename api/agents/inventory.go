@@ -15,6 +15,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // heartbeatLimit is the largest heartbeat, in bytes: about ten times the usual
@@ -54,7 +55,7 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
-	var report cyborg.Report
+	var report agentapi.Report
 	if err := decode(body, &report); err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	var heartbeat cyborg.Heartbeat
+	var heartbeat agentapi.Heartbeat
 	if err := decode(body, &heartbeat); err != nil {
 		return err
 	}

@@ -12,14 +12,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
 // discovery is the output of discover: the part of an agent's report that
 // drivers know.
 type discovery struct {
-	Host     string                 `json:"host"`
-	Backends []cyborg.BackendReport `json:"backends"`
+	Host     string                   `json:"host"`
+	Backends []agentapi.BackendReport `json:"backends"`
 }
 
 // discover looks once with each configured backend and prints what it sees as
@@ -103,8 +104,8 @@ func eachBackend(
 // filled where that fails.
 func look(
 	ctx context.Context, c *config.Config, backend config.Backend, newDriver func() (drivers.Driver, error),
-) (cyborg.BackendReport, error) {
-	report := cyborg.BackendReport{
+) (agentapi.BackendReport, error) {
+	report := agentapi.BackendReport{
 		Name: backend.Name, Driver: backend.Driver, Options: backend.Options, State: cyborg.BackendDisabled,
 		Services: []string{}, Devices: []cyborg.DeviceReport{},
 	}
@@ -113,7 +114,7 @@ func look(
 	}
 	// A failed backend is a part of the output as well, so the report says what
 	// went wrong.
-	fail := func(err error) (cyborg.BackendReport, error) {
+	fail := func(err error) (agentapi.BackendReport, error) {
 		report.State, report.Error = cyborg.BackendFailed, err.Error()
 		return report, cyborg.Errorf(cyborg.ErrorKindOf(err), "backend %s: %w", backend.Name, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/drivers/generic"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 const computeHost = "compute1.example.org"
@@ -79,11 +80,11 @@ func genericDevices(t *testing.T) (name string, devices []cyborg.DeviceReport) {
 
 func (o *ours) report(t *testing.T, driver string, devices []cyborg.DeviceReport) {
 	t.Helper()
-	content := cyborg.Content{
-		Backends:    []cyborg.BackendReport{{Name: driver, Driver: driver, State: cyborg.BackendOK, Services: []string{}, Devices: devices}},
-		Attachments: []cyborg.Attachment{},
+	content := agentapi.Content{
+		Backends:    []agentapi.BackendReport{{Name: driver, Driver: driver, State: cyborg.BackendOK, Services: []string{}, Devices: devices}},
+		Attachments: []agentapi.Attachment{},
 	}
-	replies, err := o.MergeReports(t.Context(), []cyborg.Report{{
+	replies, err := o.MergeReports(t.Context(), []agentapi.Report{{
 		Host: computeHost, BootID: "boot", Instance: "agent", AgentVersion: "test", Sequence: 1_700_000_000_000, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
@@ -63,8 +64,8 @@ func bindOne(t *testing.T, url string) {
 	require.NoError(t, err)
 	defer store.Close()
 
-	content := cyborg.Content{
-		Backends: []cyborg.BackendReport{{
+	content := agentapi.Content{
+		Backends: []agentapi.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: []cyborg.DeviceReport{{
 				Identity: "a", Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
 				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "a"}},
@@ -75,10 +76,10 @@ func bindOne(t *testing.T, url string) {
 				}},
 			}},
 		}},
-		Attachments: []cyborg.Attachment{},
+		Attachments: []agentapi.Attachment{},
 	}
 
-	_, err = store.MergeReports(t.Context(), []cyborg.Report{{
+	_, err = store.MergeReports(t.Context(), []agentapi.Report{{
 		Host: "h1", BootID: "b", AgentVersion: "1", Sequence: 1, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
@@ -51,7 +52,7 @@ func (s *System) journals(ctx context.Context) (map[string]cyborg.AttachmentStat
 	journals := map[string]cyborg.AttachmentState{}
 	var (
 		host    string
-		entries []cyborg.Attachment
+		entries []agentapi.Attachment
 	)
 
 	_, err = pgx.ForEachRow(rows, []any{&host, &entries}, func() error {

@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	activities "github.com/cyborg-project/cyborg/activities/conductor"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 	"github.com/cyborg-project/cyborg/workers/conductor"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -81,7 +82,7 @@ func surveyAnAccelerator(t *testing.T) {
 // anAccelerator is one of a host that has reported.
 func anAccelerator(t *testing.T, store *db.Store) cyborg.Accelerator {
 	t.Helper()
-	content := cyborg.Content{Attachments: []cyborg.Attachment{}, Backends: []cyborg.BackendReport{{
+	content := agentapi.Content{Attachments: []agentapi.Attachment{}, Backends: []agentapi.BackendReport{{
 		Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover"}, Devices: []cyborg.DeviceReport{{
 			Identity: "card0", Type: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "1", Vendor: "Acme", Model: "F1",
 			ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "card0"}},
@@ -91,7 +92,7 @@ func anAccelerator(t *testing.T, store *db.Store) cyborg.Accelerator {
 			}},
 		}},
 	}}}
-	_, err := store.MergeReports(t.Context(), []cyborg.Report{{
+	_, err := store.MergeReports(t.Context(), []agentapi.Report{{
 		Host: "h1", BootID: "boot-1", AgentVersion: "1", Sequence: 1, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(t, err)

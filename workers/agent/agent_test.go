@@ -20,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 	"github.com/cyborg-project/cyborg/workers/agent"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -93,7 +94,7 @@ func (h *host) eventually(what func() bool) {
 }
 
 // reports waits until the conductor has that many.
-func (h *host) reports(n int) []cyborg.Report {
+func (h *host) reports(n int) []agentapi.Report {
 	h.t.Helper()
 	h.eventually(func() bool { return len(h.conductor.reported()) >= n })
 	return h.conductor.reported()
@@ -252,14 +253,14 @@ func TestDifferencesAreReported(t *testing.T) {
 	h.config.Backends[0].Options["park"] = "2xfpga"
 	type answer struct {
 		status int
-		reply  cyborg.ReportReply
+		reply  agentapi.ReportReply
 	}
-	answers, told := make(chan answer, 10), make(chan cyborg.Report, 10)
+	answers, told := make(chan answer, 10), make(chan agentapi.Report, 10)
 	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/agent/v1/differences" {
 			return false
 		}
-		var report cyborg.Report
+		var report agentapi.Report
 		if !decode(w, r, &report) {
 			return true
 		}
@@ -272,14 +273,14 @@ func TestDifferencesAreReported(t *testing.T) {
 		}
 		return true
 	})
-	next := func() cyborg.Report {
+	next := func() agentapi.Report {
 		t.Helper()
 		select {
 		case report := <-told:
 			return report
 		case <-time.After(patience):
 			require.Fail(t, "no difference is told")
-			return cyborg.Report{}
+			return agentapi.Report{}
 		}
 	}
 	h.run()
@@ -289,17 +290,17 @@ func TestDifferencesAreReported(t *testing.T) {
 	gone := first.Content.Backends[0].Devices[1].Identity
 
 	answers <- answer{status: http.StatusTooManyRequests}
-	answers <- answer{status: http.StatusOK, reply: cyborg.ReportReply{Generation: 2, Accepted: true}}
+	answers <- answer{status: http.StatusOK, reply: agentapi.ReportReply{Generation: 2, Accepted: true}}
 	require.NoError(t, h.bench.Vanish(t.Context(), gone))
 	busy, taken := next(), next()
-	for _, difference := range []cyborg.Report{busy, taken} {
+	for _, difference := range []agentapi.Report{busy, taken} {
 		require.Equal(t, first.Digest, difference.Base)
 		require.Equal(t, []string{gone}, difference.Gone)
 		require.Empty(t, difference.Content.Backends)
 	}
 	require.Greater(t, taken.Sequence, busy.Sequence)
 
-	answers <- answer{status: http.StatusOK, reply: cyborg.ReportReply{Whole: true}}
+	answers <- answer{status: http.StatusOK, reply: agentapi.ReportReply{Whole: true}}
 	require.NoError(t, h.bench.Return(t.Context(), gone))
 	back := next()
 	require.Equal(t, taken.Digest, back.Base)
@@ -337,7 +338,7 @@ func TestReportsAreRepeatedUntilAcknowledged(t *testing.T) {
 			return true
 		},
 		"newer": func(w http.ResponseWriter, _ *http.Request) bool {
-			encode(w, cyborg.ReportReply{Generation: 1})
+			encode(w, agentapi.ReportReply{Generation: 1})
 			return true
 		},
 		"mute": func(_ http.ResponseWriter, r *http.Request) bool {
@@ -517,7 +518,7 @@ func TestTemporalIsAwaited(t *testing.T) {
 	require.Equal(t, map[string]int{"fake": 1}, discovered.Devices)
 }
 
-func sequences(reports []cyborg.Report) []int64 {
+func sequences(reports []agentapi.Report) []int64 {
 	var all []int64
 	for _, report := range reports {
 		all = append(all, report.Sequence)

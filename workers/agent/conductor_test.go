@@ -8,15 +8,15 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // conductor is one that agents report to.
 type conductor struct {
 	*httptest.Server
 	mu      sync.Mutex
-	reports []cyborg.Report
-	beats   []cyborg.Heartbeat
+	reports []agentapi.Report
+	beats   []agentapi.Heartbeat
 	refused int // reports, since a newer one was there
 	images  map[string][]byte
 	// trouble, where set, answers in its place.
@@ -43,13 +43,13 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 	defer c.mu.Unlock()
 	switch r.Method + " " + r.URL.Path {
 	case "POST /agent/v1/differences":
-		encode(w, cyborg.ReportReply{Whole: true}) // c.reports has whole ones only
+		encode(w, agentapi.ReportReply{Whole: true}) // c.reports has whole ones only
 	case "POST /agent/v1/reports":
-		var report cyborg.Report
+		var report agentapi.Report
 		if !decode(w, r, &report) {
 			return
 		}
-		reply := cyborg.ReportReply{Accepted: len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence}
+		reply := agentapi.ReportReply{Accepted: len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence}
 		if reply.Accepted {
 			c.reports = append(c.reports, report)
 		} else {
@@ -59,12 +59,12 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 		reply.Generation = int64(len(c.reports))
 		encode(w, reply)
 	case "POST /agent/v1/heartbeats":
-		var beat cyborg.Heartbeat
+		var beat agentapi.Heartbeat
 		if !decode(w, r, &beat) {
 			return
 		}
 		c.beats = append(c.beats, beat)
-		encode(w, cyborg.HeartbeatReply{Report: c.wants})
+		encode(w, agentapi.HeartbeatReply{Report: c.wants})
 		c.wants = false
 	default:
 		w.WriteHeader(http.StatusNotFound)
@@ -103,10 +103,10 @@ func (c *conductor) want() {
 	c.wants = true
 }
 
-func (c *conductor) reported() []cyborg.Report {
+func (c *conductor) reported() []agentapi.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]cyborg.Report(nil), c.reports...)
+	return append([]agentapi.Report(nil), c.reports...)
 }
 
 func (c *conductor) refusals() int {
@@ -115,8 +115,8 @@ func (c *conductor) refusals() int {
 	return c.refused
 }
 
-func (c *conductor) heard() []cyborg.Heartbeat {
+func (c *conductor) heard() []agentapi.Heartbeat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]cyborg.Heartbeat(nil), c.beats...)
+	return append([]agentapi.Heartbeat(nil), c.beats...)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -132,7 +133,7 @@ func TestRetryAfter(t *testing.T) {
 			w.Header().Set("Retry-After", header)
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
-		err := e.post(t.Context(), reportPath, cyborg.Report{}, &cyborg.ReportReply{})
+		err := e.post(t.Context(), reportPath, agentapi.Report{}, &agentapi.ReportReply{})
 		require.Equal(t, cyborg.ErrOverloaded, cyborg.ErrorKindOf(err))
 		var asked retryAfter
 		require.Equal(t, want > 0, errors.As(err, &asked), header)

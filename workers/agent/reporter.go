@@ -11,6 +11,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
@@ -94,28 +95,28 @@ type reportRequest struct {
 
 // acknowledgement is an acknowledged report.
 type acknowledgement struct {
-	report cyborg.Report
-	reply  cyborg.ReportReply
+	report agentapi.Report
+	reply  agentapi.ReportReply
 }
 
 // Report sends what is known now, and returns when the conductor has
 // acknowledged it. The error is of kind ErrUnavailable and says what prevents
 // that.
-func (r *reporter) Report(ctx context.Context) (cyborg.Report, cyborg.ReportReply, error) {
+func (r *reporter) Report(ctx context.Context) (agentapi.Report, agentapi.ReportReply, error) {
 	// The channel has room for the answer, so that run never waits for a caller
 	// that has given up.
 	answer := make(chan acknowledgement, 1)
 	select {
 	case r.requests <- reportRequest{answer: answer}:
 	case <-ctx.Done():
-		return cyborg.Report{}, cyborg.ReportReply{}, r.notAcknowledged()
+		return agentapi.Report{}, agentapi.ReportReply{}, r.notAcknowledged()
 	}
 
 	select {
 	case a := <-answer:
 		return a.report, a.reply, nil
 	case <-ctx.Done():
-		return cyborg.Report{}, cyborg.ReportReply{}, r.notAcknowledged()
+		return agentapi.Report{}, agentapi.ReportReply{}, r.notAcknowledged()
 	}
 }
 
@@ -279,9 +280,9 @@ func (r *reporter) waitForRetry(ctx context.Context, pause time.Duration) []repo
 // or the conductor would take every report for an old one. That happens only
 // before the first acknowledged report, or after a refusal: later, a higher
 // number means that a second agent reports.
-func (r *reporter) send(ctx context.Context, whole bool) (cyborg.Report, cyborg.ReportReply, error) {
+func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agentapi.ReportReply, error) {
 	report, reply, err := r.post(ctx, whole)
-	if err == nil && !r.acknowledged && reply.Exceed < cyborg.MaxSequence && r.exceed(reply.Exceed) {
+	if err == nil && !r.acknowledged && reply.Exceed < agentapi.MaxSequence && r.exceed(reply.Exceed) {
 		r.log.WarnContext(ctx, "the conductor knows later reports of this host than the agent's journal, which was lost; numbers go on after theirs",
 			"number", report.Sequence, "known", reply.Exceed)
 		report, reply, err = r.post(ctx, true)
@@ -328,7 +329,7 @@ func hintOf(err error) string {
 
 // post sends the difference to the acknowledged report, where there is one and
 // whole is not wanted; else the whole report.
-func (r *reporter) post(ctx context.Context, whole bool) (report cyborg.Report, reply cyborg.ReportReply, err error) {
+func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report, reply agentapi.ReportReply, err error) {
 	report, err = r.inventory.Report(ctx)
 	if err != nil {
 		return report, reply, err
@@ -438,13 +439,13 @@ func (r *reporter) heartbeat(ctx context.Context) {
 
 // sendHeartbeat sends one heartbeat. It carries the acknowledged digest and
 // generation, by which the conductor notices that it needs a report.
-func (r *reporter) sendHeartbeat(ctx context.Context) (cyborg.HeartbeatReply, error) {
+func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	acked := r.inventory.Acknowledged()
 
-	var reply cyborg.HeartbeatReply
-	err := r.endpoint.post(ctx, heartbeatPath, cyborg.Heartbeat{
+	var reply agentapi.HeartbeatReply
+	err := r.endpoint.post(ctx, heartbeatPath, agentapi.Heartbeat{
 		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
 		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),
 		SentAt: r.clock().UTC(),

@@ -8,16 +8,17 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
 // Report returns everything that is known of the host now, under a new sequence
 // number. It contains what operations have observed under earlier numbers: it
 // waits for observations that have begun.
-func (i *Inventory) Report(ctx context.Context) (cyborg.Report, error) {
+func (i *Inventory) Report(ctx context.Context) (agentapi.Report, error) {
 	sequence, err := i.observations.after(ctx, i.journal)
 	if err != nil {
-		return cyborg.Report{}, err
+		return agentapi.Report{}, err
 	}
 
 	content, now := i.known()
@@ -26,7 +27,7 @@ func (i *Inventory) Report(ctx context.Context) (cyborg.Report, error) {
 	i.reported = now
 	i.mu.Unlock()
 
-	return cyborg.Report{
+	return agentapi.Report{
 		Host: i.config.Host, BootID: i.journal.BootID(), AgentVersion: i.config.Version,
 		Sequence: sequence, Digest: now.digest, Content: content,
 	}, nil
@@ -45,7 +46,7 @@ type view struct {
 // Difference reduces a report to what has changed since the last acknowledged
 // one. It returns false where it cannot: this process has no acknowledged
 // report yet, or the backends themselves have changed.
-func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
+func (i *Inventory) Difference(report agentapi.Report) (agentapi.Report, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.base.digest == "" || i.reported.sequence != report.Sequence || i.base.backends != i.reported.backends {
@@ -53,10 +54,10 @@ func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
 	}
 
 	report.Base = i.base.digest
-	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: report.Content.Attachments, Whitelist: report.Content.Whitelist}
+	content := agentapi.Content{Backends: []agentapi.BackendReport{}, Attachments: report.Content.Attachments, Whitelist: report.Content.Whitelist}
 
 	for _, b := range report.Content.Backends {
-		changed := cyborg.BackendReport{Name: b.Name, Driver: b.Driver, State: b.State}
+		changed := agentapi.BackendReport{Name: b.Name, Driver: b.Driver, State: b.State}
 		for _, device := range b.Devices {
 			known := i.backends[b.Name].devices[device.Identity]
 			// A device that an operation observed since is sent as well: the conductor has
@@ -81,7 +82,7 @@ func (i *Inventory) Difference(report cyborg.Report) (cyborg.Report, bool) {
 }
 
 // Content returns everything that is known of the host now, in a fixed order.
-func (i *Inventory) Content() cyborg.Content {
+func (i *Inventory) Content() agentapi.Content {
 	content, _ := i.known()
 	return content
 }
@@ -93,8 +94,8 @@ func (i *Inventory) Digest() string {
 }
 
 // known returns the content now, with its digests.
-func (i *Inventory) known() (cyborg.Content, view) {
-	content := cyborg.Content{Backends: []cyborg.BackendReport{}, Attachments: i.attachments()}
+func (i *Inventory) known() (agentapi.Content, view) {
+	content := agentapi.Content{Backends: []agentapi.BackendReport{}, Attachments: i.attachments()}
 	now := view{devices: map[string]string{}}
 
 	// The attachments were read before mu is taken, so that it never nests with the
@@ -105,7 +106,7 @@ func (i *Inventory) known() (cyborg.Content, view) {
 
 	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
 		b := i.backends[name]
-		report := cyborg.BackendReport{
+		report := agentapi.BackendReport{
 			Name: name, Driver: b.setting.Driver, Options: b.setting.Options,
 			State: cyborg.BackendOK, Error: i.failureOf(b), Services: b.services(), Devices: []cyborg.DeviceReport{},
 		}
@@ -126,12 +127,12 @@ func (i *Inventory) known() (cyborg.Content, view) {
 	}
 
 	now.digest = content.DigestOf(func(d *cyborg.DeviceReport) string { return now.devices[d.Identity] })
-	now.backends = cyborg.Content{Backends: withoutDevices(content.Backends)}.Digest()
+	now.backends = agentapi.Content{Backends: withoutDevices(content.Backends)}.Digest()
 	return content, now
 }
 
 // withoutDevices returns copies of the backends that have no devices.
-func withoutDevices(backends []cyborg.BackendReport) []cyborg.BackendReport {
+func withoutDevices(backends []agentapi.BackendReport) []agentapi.BackendReport {
 	out := slices.Clone(backends)
 	for i := range out {
 		out[i].Devices = nil
@@ -149,8 +150,8 @@ func (b *backend) services() []string {
 }
 
 // attachments lists the journal's attachments as they are reported.
-func (i *Inventory) attachments() []cyborg.Attachment {
-	all := []cyborg.Attachment{}
+func (i *Inventory) attachments() []agentapi.Attachment {
+	all := []agentapi.Attachment{}
 	for _, entry := range i.journal.Attachments() {
 		state := cyborg.AttachmentDone
 		switch {
@@ -160,7 +161,7 @@ func (i *Inventory) attachments() []cyborg.Attachment {
 			state = cyborg.AttachmentInDoubt
 		}
 
-		all = append(all, cyborg.Attachment{
+		all = append(all, agentapi.Attachment{
 			Backend: entry.Backend, Deployable: entry.Deployable, Handle: entry.Handle, Operation: entry.Operation, State: state,
 		})
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
@@ -136,7 +137,7 @@ type seen struct {
 
 // newSeen returns the record of a device, with its digest computed.
 func newSeen(sequence int64, report cyborg.DeviceReport) seen {
-	return seen{sequence: sequence, report: report, digest: cyborg.DeviceDigest(&report)}
+	return seen{sequence: sequence, report: report, digest: agentapi.DeviceDigest(&report)}
 }
 
 // Open makes the inventory of a host. It makes no driver yet: that happens at

@@ -18,6 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
@@ -211,7 +212,7 @@ func TestAReportWaitsForAnObservation(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		reported := make(chan cyborg.Report, 1)
+		reported := make(chan agentapi.Report, 1)
 		go func() {
 			if report, err := r.Report(t.Context()); err == nil {
 				reported <- report
@@ -539,7 +540,7 @@ func TestAttachmentsAreReported(t *testing.T) {
 		{Backend: "x", Handle: "a", Deployable: "p", Operation: op, State: journal.Attached},
 		{Backend: "x", Handle: "c", Deployable: "p", Operation: op, State: journal.Attached, BootID: "before"},
 	}}))
-	require.Equal(t, []cyborg.Attachment{
+	require.Equal(t, []agentapi.Attachment{
 		{Backend: "x", Deployable: "p", Handle: "a", Operation: op, State: cyborg.AttachmentDone},
 		{Backend: "x", Deployable: "p", Handle: "b", Operation: op, State: cyborg.AttachmentInDoubt},
 		{Backend: "x", Deployable: "p", Handle: "c", Operation: op, State: cyborg.AttachmentLost},

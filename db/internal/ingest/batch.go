@@ -10,6 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // Options configures an Ingester; the zero value works.
@@ -59,8 +60,8 @@ const (
 // see its device. Reports are only collected while others are being written, or
 // were a moment ago.
 type Ingester struct {
-	reports    *batcher[cyborg.Report, cyborg.ReportReply]
-	heartbeats *batcher[cyborg.Heartbeat, cyborg.HeartbeatReply]
+	reports    *batcher[agentapi.Report, agentapi.ReportReply]
+	heartbeats *batcher[agentapi.Heartbeat, agentapi.HeartbeatReply]
 }
 
 // NewIngester returns an Ingester that writes to store while its Run runs.
@@ -76,7 +77,7 @@ func NewIngester(store *Store, opts Options, log *slog.Logger) *Ingester {
 }
 
 // devicesIn counts the devices that a report shows.
-func devicesIn(r cyborg.Report) (devices int) {
+func devicesIn(r agentapi.Report) (devices int) {
 	for _, backend := range r.Content.Backends {
 		devices += len(backend.Devices)
 	}
@@ -85,7 +86,7 @@ func devicesIn(r cyborg.Report) (devices int) {
 
 // weightless is the weight of a heartbeat: batches of them are limited by
 // number only.
-func weightless(cyborg.Heartbeat) int { return 0 }
+func weightless(agentapi.Heartbeat) int { return 0 }
 
 // Run writes messages until ctx ends, and returns nil. Messages that still wait
 // then are refused with kind ErrUnavailable. Run must be called once.
@@ -106,13 +107,13 @@ func (i *Ingester) Run(ctx context.Context) error {
 
 // Report records one report together with those of other agents; see
 // Store.MergeReports. It waits until the report has been written.
-func (i *Ingester) Report(ctx context.Context, report cyborg.Report) (cyborg.ReportReply, error) {
+func (i *Ingester) Report(ctx context.Context, report agentapi.Report) (agentapi.ReportReply, error) {
 	return i.reports.submit(ctx, report)
 }
 
 // Heartbeat records one heartbeat together with those of other agents; see
 // Store.RecordHeartbeats. It waits until the heartbeat has been written.
-func (i *Ingester) Heartbeat(ctx context.Context, heartbeat cyborg.Heartbeat) (cyborg.HeartbeatReply, error) {
+func (i *Ingester) Heartbeat(ctx context.Context, heartbeat agentapi.Heartbeat) (agentapi.HeartbeatReply, error) {
 	return i.heartbeats.submit(ctx, heartbeat)
 }
 

@@ -6,11 +6,12 @@ import (
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // checkReport refuses a report that no record can hold. A single device that is
 // wrong only leads to a complaint; see merge.Inventory.complain.
-func checkReport(r *cyborg.Report) error {
+func checkReport(r *agentapi.Report) error {
 	bad := func(format string, args ...any) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %.300q cannot be recorded: %s", r.Host, fmt.Sprintf(format, args...))
 	}
@@ -20,8 +21,8 @@ func checkReport(r *cyborg.Report) error {
 		return bad("that is no name of a host")
 	case r.Sequence <= 0:
 		return bad("sequence %d is not positive", r.Sequence)
-	case r.Sequence > cyborg.MaxSequence:
-		return bad("sequence %d is above %d", r.Sequence, int64(cyborg.MaxSequence))
+	case r.Sequence > agentapi.MaxSequence:
+		return bad("sequence %d is above %d", r.Sequence, int64(agentapi.MaxSequence))
 	case r.Digest == "":
 		return bad("it has no digest")
 	case !optionalName(r.BootID) || !optionalName(r.Instance) || !optionalName(r.AgentVersion) || !optionalName(r.Digest):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // Duplicate agents
@@ -178,7 +179,7 @@ func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAg
 // replaceSilentAgents returns the duplicates whose reports were recorded
 // because the agents of their hosts had fallen silent. Each is its host's agent
 // now, so it removes them from the table duplicate_agents.
-func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []cyborg.ReportReply) ([]duplicateAgent, error) {
+func (s *Store) replaceSilentAgents(ctx context.Context, tx pgx.Tx, duplicates []duplicateAgent, replies []agentapi.ReportReply) ([]duplicateAgent, error) {
 	var (
 		successors       []duplicateAgent
 		hosts, instances []string

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // RecordHeartbeats records that agents are alive, in one statement for all that
@@ -19,7 +19,7 @@ import (
 // id, digest or generation differs from the recorded one. A heartbeat of an
 // agent whose host is bound to another agent is refused with an error of kind
 // ErrClaimed; the replies to the other heartbeats are valid nevertheless.
-func (s *Store) RecordHeartbeats(ctx context.Context, heartbeats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, error) {
+func (s *Store) RecordHeartbeats(ctx context.Context, heartbeats []agentapi.Heartbeat) ([]agentapi.HeartbeatReply, error) {
 	replies, errs := s.recordEachHeartbeat(ctx, heartbeats)
 	return replies, errors.Join(errs...)
 }
@@ -27,8 +27,8 @@ func (s *Store) RecordHeartbeats(ctx context.Context, heartbeats []cyborg.Heartb
 // recordEachHeartbeat is RecordHeartbeats with an error for each heartbeat, for
 // the Ingester, which collects heartbeats into batches. A failed statement is
 // the error of all of them.
-func (s *Store) recordEachHeartbeat(ctx context.Context, heartbeats []cyborg.Heartbeat) ([]cyborg.HeartbeatReply, []error) {
-	replies, errs := make([]cyborg.HeartbeatReply, len(heartbeats)), make([]error, len(heartbeats))
+func (s *Store) recordEachHeartbeat(ctx context.Context, heartbeats []agentapi.Heartbeat) ([]agentapi.HeartbeatReply, []error) {
+	replies, errs := make([]agentapi.HeartbeatReply, len(heartbeats)), make([]error, len(heartbeats))
 	known, refusals, err := s.recordHeartbeats(ctx, heartbeats)
 
 	for i := range heartbeats {
@@ -54,7 +54,7 @@ func (s *Store) recordEachHeartbeat(ctx context.Context, heartbeats []cyborg.Hea
 type agentKey struct{ host, boot, instance string }
 
 // agentOf returns the sender of a heartbeat.
-func agentOf(heartbeat *cyborg.Heartbeat) agentKey {
+func agentOf(heartbeat *agentapi.Heartbeat) agentKey {
 	return agentKey{heartbeat.Host, heartbeat.BootID, heartbeat.Instance}
 }
 
@@ -67,13 +67,13 @@ type heardHost struct {
 // recordHeartbeats records heartbeats. It returns the hosts of the agents that
 // were accepted, and the errors for the agents that are refused.
 func (s *Store) recordHeartbeats(
-	ctx context.Context, heartbeats []cyborg.Heartbeat,
+	ctx context.Context, heartbeats []agentapi.Heartbeat,
 ) (known map[agentKey]heardHost, refusals map[agentKey]error, err error) {
 	// Only the last heartbeat of each agent counts: an UPDATE that finds several
 	// rows for a host would use any one of them. A heartbeat that PostgreSQL cannot
 	// store is left out. Its host then counts as unknown, so the agent is asked for
 	// a full report, and the refusal of that report says what is wrong.
-	latest := map[agentKey]*cyborg.Heartbeat{}
+	latest := map[agentKey]*agentapi.Heartbeat{}
 	for i := range heartbeats {
 		b := &heartbeats[i]
 		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) {

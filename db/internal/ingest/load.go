@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/merge"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // readHostRows reads the columns of hosts that a merge compares a report with.
@@ -34,7 +34,7 @@ func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]ho
 // For a report that tells a difference it reads only what that concerns: the
 // devices that it mentions, their deployables and handles, the deployables and
 // handles that it shows on other devices, and the devices of these.
-func loadInventories(ctx context.Context, tx pgx.Tx, nameOf func(host, local string) string, reports []cyborg.Report) (map[string]*merge.Inventory, error) {
+func loadInventories(ctx context.Context, tx pgx.Tx, nameOf func(host, local string) string, reports []agentapi.Report) (map[string]*merge.Inventory, error) {
 	var l inventoryQuery
 	taken := &merge.Names{Deployables: map[string]string{}, Accelerators: map[string]bool{}}
 	out := map[string]*merge.Inventory{}
@@ -138,7 +138,7 @@ type inventoryQuery struct {
 }
 
 // add adds what the merge of one report needs to know.
-func (l *inventoryQuery) add(r *cyborg.Report, name func(host, local string) string) {
+func (l *inventoryQuery) add(r *agentapi.Report, name func(host, local string) string) {
 	whole := r.Base == ""
 	if whole {
 		l.hosts = append(l.hosts, r.Host)

@@ -10,6 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/merge"
 	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // Observe merges what an agent observed of devices after an operation had
@@ -34,8 +35,8 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 			continue
 		}
 
-		inventories, err := loadInventories(ctx, tx, d.Options.DeployableName, []cyborg.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: cyborg.Content{
-			Backends: []cyborg.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
+		inventories, err := loadInventories(ctx, tx, d.Options.DeployableName, []agentapi.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: agentapi.Content{
+			Backends: []agentapi.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
 		}}})
 		if err != nil {
 			return false, err

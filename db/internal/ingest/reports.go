@@ -14,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/merge"
 	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // MergeReports records what hosts report. It uses one transaction, and as many
@@ -24,14 +25,14 @@ import (
 // reports from being recorded: the error is then of kind ErrInvalid and names
 // each such host, and the replies to the other reports hold. A report of a
 // duplicate agent is refused in the same way, with kind ErrClaimed.
-func (s *Store) MergeReports(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
+func (s *Store) MergeReports(ctx context.Context, reports []agentapi.Report) ([]agentapi.ReportReply, error) {
 	replies, errs := s.mergeEach(ctx, reports)
 	return replies, errors.Join(errs...)
 }
 
 // mergeEach is MergeReports with one error for each report.
-func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cyborg.ReportReply, []error) {
-	replies, errs := make([]cyborg.ReportReply, len(reports)), make([]error, len(reports))
+func (s *Store) mergeEach(ctx context.Context, reports []agentapi.Report) ([]agentapi.ReportReply, []error) {
+	replies, errs := make([]agentapi.ReportReply, len(reports)), make([]error, len(reports))
 
 	var valid []int // indexes of reports
 	for i := range reports {
@@ -42,7 +43,7 @@ func (s *Store) mergeEach(ctx context.Context, reports []cyborg.Report) ([]cybor
 	}
 
 	merge := func(which []int) error {
-		part := make([]cyborg.Report, len(which))
+		part := make([]agentapi.Report, len(which))
 		for n, i := range which {
 			part[n] = reports[i]
 		}
@@ -89,7 +90,7 @@ type hostRow struct {
 	Generation   int64  `json:"generation"`
 
 	// Attachments and Whitelist are written only.
-	Attachments []cyborg.Attachment   `json:"attachments"`
+	Attachments []agentapi.Attachment `json:"attachments"`
 	Whitelist   *cyborg.WhitelistFile `json:"whitelist"`
 
 	// exceed is the highest sequence number of an operation's observation that is
@@ -99,7 +100,7 @@ type hostRow struct {
 
 // merge records reports that have passed checkReport, in one transaction. It
 // does not record those of duplicate agents; their refusals say why.
-func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []cyborg.ReportReply, refusals []error, err error) {
+func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies []agentapi.ReportReply, refusals []error, err error) {
 	var fresh, successors []duplicateAgent
 	err = s.db.Change(ctx, cyborg.Actor{Name: inventory.AgentRole}, uuid.Nil, func(tx pgx.Tx) error {
 		var (
@@ -107,7 +108,7 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 			err        error
 		)
 		// The transaction may be tried several times: each try starts afresh.
-		replies, refusals = make([]cyborg.ReportReply, len(reports)), make([]error, len(reports))
+		replies, refusals = make([]agentapi.ReportReply, len(reports)), make([]error, len(reports))
 
 		duplicates, err = s.lockReported(ctx, tx, reports)
 		if err != nil {
@@ -126,7 +127,7 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 		}
 
 		var (
-			part  []cyborg.Report
+			part  []agentapi.Report
 			which []int
 		)
 		for i := range reports {
@@ -171,7 +172,7 @@ func (s *Store) merge(ctx context.Context, reports []cyborg.Report) (replies []c
 
 // lockReported locks the hosts of the reports, and finds the duplicate agents
 // among the agents that sent them.
-func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) (duplicates []duplicateAgent, err error) {
+func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []agentapi.Report) (duplicates []duplicateAgent, err error) {
 	names, agents := make([]string, len(reports)), make([]agentIdentity, len(reports))
 	for i := range reports {
 		r := &reports[i]
@@ -187,7 +188,7 @@ func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []cyborg.Re
 
 // mergeLocked records reports of hosts that the transaction has locked. Of each
 // host only the newest report counts.
-func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Report) ([]cyborg.ReportReply, error) {
+func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.Report) ([]agentapi.ReportReply, error) {
 	names, newest := newestOf(reports)
 
 	known, err := readHostRows(ctx, tx, names)
@@ -230,12 +231,12 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Rep
 		}
 	}
 
-	replies := make([]cyborg.ReportReply, len(reports))
+	replies := make([]agentapi.ReportReply, len(reports))
 	var refused []int // indexes of the reports that were not accepted
 
 	for i, r := range reports {
 		if r.Base != "" && i == newest[r.Host] && whole[r.Host] {
-			replies[i] = cyborg.ReportReply{Generation: known[r.Host].Generation, Whole: true}
+			replies[i] = agentapi.ReportReply{Generation: known[r.Host].Generation, Whole: true}
 			continue
 		}
 
@@ -251,7 +252,7 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Rep
 		repeated := counts.Sequence == before.ReportSeq && (counts.Digest == before.Digest || before.Digest == "")
 		accepted := r.Sequence == counts.Sequence && r.Digest == counts.Digest && (counts.Sequence > before.ReportSeq || repeated)
 
-		replies[i] = cyborg.ReportReply{Generation: host.Generation, Accepted: accepted, Exceed: host.exceed}
+		replies[i] = agentapi.ReportReply{Generation: host.Generation, Accepted: accepted, Exceed: host.exceed}
 		if !accepted {
 			replies[i].Exceed = max(before.ReportSeq, counts.Sequence)
 			refused = append(refused, i)
@@ -264,7 +265,7 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []cyborg.Rep
 // exceedObserved raises Exceed in the replies to the refused reports to what
 // operations have observed of their hosts: the agent has to number its next
 // report above both.
-func exceedObserved(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, replies []cyborg.ReportReply, refused []int) error {
+func exceedObserved(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, replies []agentapi.ReportReply, refused []int) error {
 	if len(refused) == 0 {
 		return nil
 	}
@@ -298,7 +299,7 @@ func exceedObserved(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, rep
 // newestOf returns the hosts of the reports, in the order of their first
 // report, and for each the index of its report with the highest sequence
 // number.
-func newestOf(reports []cyborg.Report) (names []string, newest map[string]int) {
+func newestOf(reports []agentapi.Report) (names []string, newest map[string]int) {
 	newest = map[string]int{}
 	for i, r := range reports {
 		if j, ok := newest[r.Host]; !ok {
@@ -314,7 +315,7 @@ func newestOf(reports []cyborg.Report) (names []string, newest map[string]int) {
 
 // touch records reports that have the same content as the recorded ones: only
 // the number, the agent and the time are new.
-func touch(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, which []int) error {
+func touch(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, which []int) error {
 	if len(which) == 0 {
 		return nil
 	}
@@ -344,13 +345,13 @@ func touch(ctx context.Context, tx pgx.Tx, reports []cyborg.Report, which []int)
 // returns the hosts as they are recorded then. A host whose report has only a
 // difference that does not fit the records is left out, and nothing of it is
 // written.
-func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]hostRow, reports []cyborg.Report, which []int) (map[string]hostRow, error) {
+func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]hostRow, reports []agentapi.Report, which []int) (map[string]hostRow, error) {
 	written := map[string]hostRow{}
 	if len(which) == 0 {
 		return written, nil
 	}
 
-	wanted := make([]cyborg.Report, len(which))
+	wanted := make([]agentapi.Report, len(which))
 	for n, i := range which {
 		wanted[n] = reports[i]
 	}
@@ -411,7 +412,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		host.exceed = v.Exceed
 		host.Attachments = r.Content.Attachments
 		if host.Attachments == nil { // the column does not allow null
-			host.Attachments = []cyborg.Attachment{}
+			host.Attachments = []agentapi.Attachment{}
 		}
 
 		host.Whitelist = nil

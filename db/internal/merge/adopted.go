@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // AdoptedBackend is the backend of devices that were adopted from OpenStack and
@@ -16,7 +17,7 @@ const AdoptedBackend = "openstack"
 // deployable by one of its handles. A match takes the name that the driver
 // gives it, and keeps its UUIDs, its resource provider and its accelerator's
 // name.
-func (v *Inventory) matchAdopted(r cyborg.Report) error {
+func (v *Inventory) matchAdopted(r agentapi.Report) error {
 	if _, adopted := v.Backends[AdoptedBackend]; !adopted {
 		return nil
 	}

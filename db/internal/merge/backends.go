@@ -4,10 +4,11 @@ import (
 	"slices"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // backend records what is reported of a backend itself, without its devices.
-func (v *Inventory) backend(r cyborg.BackendReport) error {
+func (v *Inventory) backend(r agentapi.BackendReport) error {
 	options, err := DocumentOf(r.Options, "{}")
 	if err != nil {
 		return err
@@ -38,9 +39,9 @@ func (v *Inventory) backend(r cyborg.BackendReport) error {
 }
 
 // disableAbsent disables the backends that the report no longer has.
-func (v *Inventory) disableAbsent(r cyborg.Report) {
+func (v *Inventory) disableAbsent(r agentapi.Report) {
 	for name, b := range v.Backends {
-		if !slices.ContainsFunc(r.Content.Backends, func(other cyborg.BackendReport) bool { return other.Name == name }) {
+		if !slices.ContainsFunc(r.Content.Backends, func(other agentapi.BackendReport) bool { return other.Name == name }) {
 			b.row.State, b.row.Error, b.row.Reported = cyborg.BackendDisabled, "", false
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // Inventory is what is recorded of one host while a report or an observation is
@@ -65,7 +66,7 @@ func NewInventory(host string, name func(host, local string) string, taken *Name
 // Merge merges a report. It returns false where the report tells only a
 // difference and that difference does not fit the records; the inventory is
 // then half changed and must be thrown away.
-func (v *Inventory) Merge(r cyborg.Report) (merged bool, err error) {
+func (v *Inventory) Merge(r agentapi.Report) (merged bool, err error) {
 	if r.Base == "" {
 		return true, v.report(r)
 	}
@@ -76,7 +77,7 @@ func (v *Inventory) Merge(r cyborg.Report) (merged bool, err error) {
 // on, and leaves all others as they are. It returns false wherever the
 // difference alone does not determine the result, so that the host is asked for
 // its whole report.
-func (v *Inventory) difference(r cyborg.Report) (merged bool, err error) {
+func (v *Inventory) difference(r agentapi.Report) (merged bool, err error) {
 	mentioned := map[string]bool{} // devices, by identity
 	for _, identity := range r.Gone {
 		mentioned[identity] = true
@@ -134,7 +135,7 @@ func (v *Inventory) difference(r cyborg.Report) (merged bool, err error) {
 // movesFromUnmentioned reports whether the difference shows a deployable on
 // another device than the recorded one without mentioning the recorded device,
 // which may still show the deployable as well.
-func (v *Inventory) movesFromUnmentioned(r cyborg.Report, mentioned map[string]bool) bool {
+func (v *Inventory) movesFromUnmentioned(r agentapi.Report, mentioned map[string]bool) bool {
 	unmentioned := map[uuid.UUID]bool{}
 	for identity, d := range v.Devices {
 		unmentioned[d.row.UUID] = !mentioned[identity]
@@ -155,7 +156,7 @@ func (v *Inventory) movesFromUnmentioned(r cyborg.Report, mentioned map[string]b
 }
 
 // report merges a whole report: everything that the backends of the host see.
-func (v *Inventory) report(r cyborg.Report) error {
+func (v *Inventory) report(r agentapi.Report) error {
 	if err := v.matchAdopted(r); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/agents"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
@@ -126,7 +127,7 @@ type host struct {
 	bootID   string
 	started  time.Time
 	sequence int64 // of the last report
-	content  cyborg.Content
+	content  agentapi.Content
 	// digest and generation are those of the last acknowledged report.
 	digest     string
 	generation int64
@@ -154,7 +155,7 @@ func (h *host) boot() {
 		return
 	}
 
-	b := cyborg.BackendReport{
+	b := agentapi.BackendReport{
 		Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"attach", "program", "usage"},
 		Options: map[string]any{"park": fmt.Sprintf("%dxfpga", h.cloud.options.devices)},
 	}
@@ -162,7 +163,7 @@ func (h *host) boot() {
 		b.Devices = append(b.Devices, device(i))
 	}
 
-	h.content = cyborg.Content{Backends: []cyborg.BackendReport{b}, Attachments: []cyborg.Attachment{}}
+	h.content = agentapi.Content{Backends: []agentapi.BackendReport{b}, Attachments: []agentapi.Attachment{}}
 }
 
 // device returns a card with one deployable and two handles, similar to the
@@ -206,11 +207,11 @@ func (h *host) change() {
 // next returns the next report and its JSON. Its sequence number is greater
 // than all before, also those of an earlier process: that is why it follows the
 // clock.
-func (h *host) next() (cyborg.Report, []byte, error) {
+func (h *host) next() (agentapi.Report, []byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sequence = max(h.sequence+1, time.Now().UnixMicro())
-	report := cyborg.Report{
+	report := agentapi.Report{
 		Host: h.name, BootID: h.bootID, Instance: h.bootID, AgentVersion: version, Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
 	}
 	text, err := json.Marshal(report)
@@ -229,7 +230,7 @@ func (h *host) report(ctx context.Context) error {
 	}
 
 	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
-		var reply cyborg.ReportReply
+		var reply agentapi.ReportReply
 		pause, err := h.post(ctx, agents.ReportsPath, reportWithin, text, &reply)
 		if err == nil {
 			if !reply.Accepted {
@@ -261,7 +262,7 @@ func (h *host) heartbeats(ctx context.Context) {
 	pause := time.Duration(rand.Int64N(int64(h.cloud.options.interval))) //nolint:gosec // it spreads load
 	for clock.Sleep(ctx, pause) == nil {
 		h.mu.Lock()
-		beat := cyborg.Heartbeat{
+		beat := agentapi.Heartbeat{
 			Host: h.name, BootID: h.bootID, Instance: h.bootID, AgentVersion: version, StartedAt: h.started,
 			Digest: h.digest, Generation: h.generation, SentAt: time.Now().UTC(),
 		}
@@ -272,7 +273,7 @@ func (h *host) heartbeats(ctx context.Context) {
 			panic(err) // strings and numbers always marshal
 		}
 
-		var reply cyborg.HeartbeatReply
+		var reply agentapi.HeartbeatReply
 		if _, err = h.post(ctx, agents.HeartbeatsPath, beatWithin, text, &reply); err == nil {
 			h.cloud.counts.heartbeats.Add(1)
 		}

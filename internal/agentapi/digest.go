@@ -1,4 +1,4 @@
-package cyborg
+package agentapi
 
 import (
 	"cmp"
@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // Digest returns a fingerprint of the content, in hexadecimal. It does not
@@ -18,7 +20,7 @@ func (c Content) Digest() string {
 
 // DigestOf is Digest for a caller that knows the digests of the devices
 // already, and so need not compute them again.
-func (c Content) DigestOf(device func(*DeviceReport) string) string {
+func (c Content) DigestOf(device func(*cyborg.DeviceReport) string) string {
 	type backend struct {
 		BackendReport
 		Devices []string `json:"devices"` // digests
@@ -40,13 +42,13 @@ func (c Content) DigestOf(device func(*DeviceReport) string) string {
 		Backends    []backend    `json:"backends"`
 		Attachments []Attachment `json:"attachments"`
 
-		Whitelist *WhitelistFile `json:"whitelist,omitempty"`
+		Whitelist *cyborg.WhitelistFile `json:"whitelist,omitempty"`
 	}{backends, c.Attachments, c.Whitelist})
 }
 
 // DeviceDigest returns a fingerprint of the device, in hexadecimal. It does not
 // depend on the order of the lists.
-func DeviceDigest(d *DeviceReport) string {
+func DeviceDigest(d *cyborg.DeviceReport) string {
 	inOrder := *d
 	inOrder.Deployables = sortedDeployables(d.Deployables)
 	return digest(inOrder)
@@ -71,7 +73,7 @@ func (c Content) inOrder() Content {
 	for i := range c.Backends {
 		b := &c.Backends[i]
 		b.Services = sorted(b.Services, cmp.Compare)
-		b.Devices = sorted(b.Devices, func(a, b DeviceReport) int { return cmp.Compare(a.Identity, b.Identity) })
+		b.Devices = sorted(b.Devices, func(a, b cyborg.DeviceReport) int { return cmp.Compare(a.Identity, b.Identity) })
 	}
 
 	c.Attachments = sorted(c.Attachments, func(a, b Attachment) int {
@@ -83,16 +85,16 @@ func (c Content) inOrder() Content {
 
 // sortedDeployables returns a sorted copy, with the lists in each deployable
 // sorted as well.
-func sortedDeployables(list []DeployableReport) []DeployableReport {
-	list = sorted(list, func(a, b DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
+func sortedDeployables(list []cyborg.DeployableReport) []cyborg.DeployableReport {
+	list = sorted(list, func(a, b cyborg.DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
 
 	for i := range list {
 		d := &list[i]
-		d.Attributes = sorted(d.Attributes, func(a, b Attribute) int {
+		d.Attributes = sorted(d.Attributes, func(a, b cyborg.Attribute) int {
 			return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value))
 		})
 
-		d.Handles = sorted(d.Handles, func(a, b HandleReport) int {
+		d.Handles = sorted(d.Handles, func(a, b cyborg.HandleReport) int {
 			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Identity, b.Identity))
 		})
 	}

@@ -1,0 +1,28 @@
+package agentapi
+
+import "time"
+
+// Heartbeat says that an agent is alive, and which of its reports was
+// acknowledged last.
+type Heartbeat struct {
+	Host         string    `json:"host"`
+	BootID       string    `json:"boot_id"`
+	Instance     string    `json:"instance"` // as in a Report
+	Address      string    `json:"-"`        // likewise
+	AgentVersion string    `json:"agent_version"`
+	StartedAt    time.Time `json:"started_at"`
+	Digest       string    `json:"digest"`         // of the last acknowledged report; empty before the first one
+	Generation   int64     `json:"generation"`     // the host's generation in that acknowledgement
+	Busy         bool      `json:"busy,omitempty"` // the agent has no slot left for another step
+	SentAt       time.Time `json:"sent_at"`        // by the agent's clock
+}
+
+// HeartbeatReply says whether the records still agree with the agent's last
+// report.
+type HeartbeatReply struct {
+	// Report asks for a full report.
+	Report bool `json:"report"`
+	// DuplicateAgents are the addresses of other agents that run under the same
+	// host's name, and are refused.
+	DuplicateAgents []string `json:"rivals,omitempty"`
+}

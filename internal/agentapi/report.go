@@ -1,0 +1,101 @@
+// Package agentapi is what agents and servers say to each other without
+// Temporal: reports and heartbeats, and the answers to them. What a driver sees
+// of a device is in the root package, because drivers, users and operations
+// know it, too.
+//
+// Only an agent, the endpoint for agents and the records' ingest speak it. It
+// imports the root package and nothing else of ours.
+package agentapi
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// Report is what an agent reports to the conductor about its host: everything
+// that its backends see at one moment, or what has changed since an earlier
+// report.
+type Report struct {
+	Host   string `json:"host"`
+	BootID string `json:"boot_id"`
+	// Instance distinguishes this agent from all others that run at the same time.
+	// It survives a restart of the agent.
+	Instance     string `json:"instance"`
+	Address      string `json:"-"` // from which the endpoint received the report
+	AgentVersion string `json:"agent_version"`
+	// Uptime is how long the host had been running when the report was made; 0
+	// where that is unknown.
+	Uptime time.Duration `json:"uptime,omitempty"`
+	// Sequence orders the reports of one host. It is taken before the agent looks
+	// at the hardware, grows with every look and every change, and survives
+	// restarts of the agent. A report never overwrites one with a higher sequence.
+	Sequence int64 `json:"sequence"`
+	// Digest is Content.Digest() of everything that the backends see, also where
+	// Content is only a difference.
+	Digest  string  `json:"digest"`
+	Content Content `json:"content"`
+
+	// Base, where it is not empty, is the digest of an acknowledged report, and
+	// this report has only the difference to it. Content then has the devices that
+	// changed, or that an operation observed meanwhile; of their backends only
+	// name, driver and state, because the backends themselves are unchanged; and
+	// all attachments and the whitelist file.
+	Base string `json:"base,omitempty"`
+	// Gone are the identities of the devices in the base report that are no longer
+	// there.
+	Gone []string `json:"gone,omitempty"`
+}
+
+// Content is the part of a report that describes the host; two equal contents
+// have equal digests.
+type Content struct {
+	Backends []BackendReport `json:"backends"`
+	// Attachments are the handles that the agent's journal says are attached or in
+	// doubt.
+	Attachments []Attachment `json:"attachments"`
+	// Whitelist is the file of Nova's whitelist; nil where the agent writes none.
+	Whitelist *cyborg.WhitelistFile `json:"whitelist,omitempty"`
+}
+
+// BackendReport is what one backend sees. Where a backend has failed, the
+// records keep its devices as they were.
+type BackendReport struct {
+	Name     string                `json:"name"`
+	Driver   string                `json:"driver"`
+	Options  map[string]any        `json:"options,omitempty"`
+	State    cyborg.BackendState   `json:"state"`
+	Error    string                `json:"error,omitempty"`
+	Services []string              `json:"services"`
+	Devices  []cyborg.DeviceReport `json:"devices"`
+}
+
+// Attachment is an attached handle in the agent's journal, or one in doubt.
+type Attachment struct {
+	Backend    string                 `json:"backend"`
+	Deployable string                 `json:"deployable"`
+	Handle     string                 `json:"handle"` // the handle's identity
+	Operation  uuid.UUID              `json:"operation_id"`
+	State      cyborg.AttachmentState `json:"state"`
+}
+
+// ReportReply acknowledges a report.
+type ReportReply struct {
+	Generation int64 `json:"generation"`
+	// Accepted is false where a newer report had been recorded already.
+	Accepted bool `json:"accepted"`
+	// Whole asks for a full report: the records are not based on the report that
+	// this one gave the difference to.
+	Whole bool `json:"whole,omitempty"`
+	// Exceed is the highest recorded sequence of the host, where it is not the
+	// report's own. Only reports with a higher one are recorded in full. An agent
+	// that has lost its state directory learns here from where to count on.
+	Exceed int64 `json:"exceed,omitempty"`
+}
+
+// MaxSequence is the highest possible Report.Sequence: the largest integer that
+// every JSON parser reads exactly. Sequences begin at a clock's milliseconds
+// since 1970, which reach it in the year 287396.
+const MaxSequence = 1 << 53
