@@ -17,6 +17,9 @@ type Health struct {
 	// ReadOnly is set where nothing can be written: a standby, or a database that
 	// was made read-only.
 	ReadOnly bool
+	// MissingKinds are the kinds of operations that this binary knows and the
+	// database does not; a server refuses to start with it.
+	MissingKinds []string
 	// Denied lists the tables of the schema that the role may not read or write.
 	Denied []string
 
@@ -24,8 +27,8 @@ type Health struct {
 	// their host has another one.
 	DuplicateAgents []RefusedAgent
 	// Servers are the server processes that gave a sign of life in the last 30 s,
-	// one for each of their roles. Both lists are nil where the schema is not this
-	// binary's, or a table may not be read.
+	// one for each of their roles. These two lists and MissingKinds are nil where
+	// the schema is not this binary's, or a table may not be read.
 	Servers []Server
 
 	// Time is the database's clock at a moment between Asked and Answered, which
@@ -90,6 +93,10 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 	// The tables below exist only in this binary's schema.
 	if h.Schema.Current != h.Schema.Latest || len(h.Denied) > 0 {
 		return h, nil
+	}
+
+	if h.MissingKinds, err = missingKinds(ctx, conn); err != nil {
+		return h, err
 	}
 
 	rows, err = conn.Query(ctx, `

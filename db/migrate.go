@@ -161,20 +161,24 @@ func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 			status.Current, status.Latest).WithHint("Run `cyborg migrate`.")
 	}
 
-	// A new kind comes without a migration, so the version alone does not show
-	// whether Migrate has run since.
-	var unknown []string
-	err = conn.QueryRow(ctx, "SELECT array(SELECT unnest($1::text[]) EXCEPT SELECT kind FROM operation_kinds ORDER BY 1)",
-		records.Texts(cyborg.OperationKinds())).Scan(&unknown)
-	switch {
-	case err != nil:
-		return cyborg.Errorf(cyborg.ErrUnavailable, "the recorded kinds of operations cannot be read: %w", err)
-	case len(unknown) > 0:
-		return cyborg.Errorf(cyborg.ErrInvalid, "the database does not know operations of kind %s, which this binary needs",
-			strings.Join(unknown, ", ")).WithHint("Run `cyborg migrate`.")
+	missing, err := missingKinds(ctx, conn)
+	if err == nil && len(missing) > 0 {
+		err = cyborg.Errorf(cyborg.ErrInvalid, "the database does not know operations of kind %s, which this binary needs",
+			strings.Join(missing, ", ")).WithHint("Run `cyborg migrate`.")
 	}
+	return err
+}
 
-	return nil
+// missingKinds lists the kinds of operations that this binary knows and the
+// database does not. A new kind comes without a migration, so the version alone
+// does not show whether Migrate has run since.
+func missingKinds(ctx context.Context, conn *pgx.Conn) (missing []string, err error) {
+	err = conn.QueryRow(ctx, "SELECT array(SELECT unnest($1::text[]) EXCEPT SELECT kind FROM operation_kinds ORDER BY 1)",
+		records.Texts(cyborg.OperationKinds())).Scan(&missing)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the recorded kinds of operations cannot be read: %w", err)
+	}
+	return missing, nil
 }
 
 // tooNew is the error for a schema that a newer release has migrated.

@@ -674,18 +674,6 @@ BEGIN
     RETURN NULL;
 END $function$;
 
-CREATE OR REPLACE FUNCTION attach_handles_inserted()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-BEGIN
-    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
-    SELECT 'handle', n.uuid::text, n.host, 'presence', '', n.presence,
-           jsonb_build_object('accelerator', n.deployable_uuid, 'identity', n.identity)
-    FROM new_rows n ORDER BY n.id;
-    RETURN NULL;
-END $function$;
-
 CREATE OR REPLACE FUNCTION attach_handles_updated()
  RETURNS trigger
  LANGUAGE plpgsql

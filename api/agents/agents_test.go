@@ -258,6 +258,12 @@ func TestReportAndHeartbeat(t *testing.T) {
 	response, body = h.post(agents.HeartbeatsPath, beat)
 	require.True(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
 
+	// Without its time nobody could tell by how much the agent's clock is off.
+	beat.SentAt = time.Time{}
+	response, body = h.post(agents.HeartbeatsPath, beat)
+	require.Equal(t, http.StatusBadRequest, response.StatusCode)
+	require.Contains(t, string(body), "no sent_at")
+
 	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{"h1"}}, db.Page{Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, accelerators, 1)

@@ -157,6 +157,10 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
+	if heartbeat.SentAt.IsZero() {
+		return cyborg.Errorf(cyborg.ErrInvalid, "the heartbeat of host %q has no sent_at", heartbeat.Host)
+	}
+
 	if err := e.authorizeHost(r, heartbeat.Host); err != nil {
 		return err
 	}

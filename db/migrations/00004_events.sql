@@ -219,15 +219,6 @@ CREATE FUNCTION holder_text(kind text, id text, attached_at timestamptz) RETURNS
     SELECT coalesce(kind || ':' || id || CASE WHEN attached_at IS NULL THEN ' (unconfirmed)' ELSE '' END, '')
 $$;
 
-CREATE FUNCTION attach_handles_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
-    SELECT 'handle', n.uuid::text, n.host, 'presence', '', n.presence,
-           jsonb_build_object('accelerator', n.deployable_uuid, 'identity', n.identity)
-    FROM new_rows n ORDER BY n.id;
-    RETURN NULL;
-END $$;
-
 CREATE FUNCTION attach_handles_added_or_removed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)

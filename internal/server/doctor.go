@@ -122,15 +122,17 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	f.OKf("database", "is PostgreSQL %s", h.Release)
 
 	f.Clock("the database", h.Asked, h.Answered, h.Time)
+
 	switch {
 	case h.Schema.Current == 0:
-
 		f.Fail("schema", "there is none", "Run `cyborg migrate`.")
 		return nil
 	case h.Schema.Current < h.Schema.Latest:
 		f.Fail("schema", fmt.Sprintf("has version %d, and this release needs %d", h.Schema.Current, h.Schema.Latest), "Run `cyborg migrate`.")
 	case h.Schema.Current > h.Schema.Latest:
 		f.Fail("schema", fmt.Sprintf("has version %d, and this release knows only %d", h.Schema.Current, h.Schema.Latest), "Run the newer release that migrated it.")
+	case len(h.MissingKinds) > 0:
+		f.Fail("schema", "does not know operations of kind "+strings.Join(h.MissingKinds, ", "), "Run `cyborg migrate`.")
 	default:
 		f.OKf("schema", "has version %d, which this release needs", h.Schema.Current)
 	}

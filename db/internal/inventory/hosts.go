@@ -93,12 +93,15 @@ func scanBackend(row pgx.CollectableRow) (b cyborg.Backend, err error) {
 // ErrNotFound where there is no such host.
 func (s *Store) Backends(ctx context.Context, host string) ([]cyborg.Backend, error) {
 	found, err := s.readBackends(ctx, " WHERE host = $1 ORDER BY name", host)
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
 
 	// Only an empty list leaves it open whether there is such a host.
-	if err == nil && len(found) == 0 {
+	if len(found) == 0 {
 		_, err = s.Host(ctx, host)
 	}
-	return found, s.db.Failure(ctx, err)
+	return found, err
 }
 
 // BackendsOf lists the backends of these hosts, or of all hosts where none is

@@ -212,7 +212,7 @@ func (h *host) next() (agentapi.Report, []byte, error) {
 	defer h.mu.Unlock()
 	h.sequence = max(h.sequence+1, time.Now().UnixMicro())
 	report := agentapi.Report{
-		Host: h.name, BootID: h.bootID, Instance: h.bootID, AgentVersion: version, Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
+		Host: h.name, BootID: h.bootID, Instance: h.name, AgentVersion: version, Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
 	}
 	text, err := json.Marshal(report)
 	return report, text, err
@@ -263,7 +263,7 @@ func (h *host) heartbeats(ctx context.Context) {
 	for clock.Sleep(ctx, pause) == nil {
 		h.mu.Lock()
 		beat := agentapi.Heartbeat{
-			Host: h.name, BootID: h.bootID, Instance: h.bootID, AgentVersion: version, StartedAt: h.started,
+			Host: h.name, BootID: h.bootID, Instance: h.name, AgentVersion: version, StartedAt: h.started,
 			Digest: h.digest, Generation: h.generation, SentAt: time.Now().UTC(),
 		}
 		h.mu.Unlock()
